@@ -1,1 +1,112 @@
-//! placeholder
+//! What tests need of the machine, asked in one way: [`require!`].
+//!
+//! A test whose need is not met says so on standard output in a form that `cargo xtask test` counts, and returns.
+//! It is then *skipped*, which is neither passed nor failed. With `HUTCH_TEST_REQUIRE_ALL=1` (CI sets it for what
+//! its install script brings) a missing need is a failure instead.
+
+use std::path::PathBuf;
+
+/// Something of the machine that a test needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Effective uid 0.
+    Root,
+    /// User namespaces for whoever runs the test.
+    UserNamespaces,
+    /// gVisor's `runsc` on the path.
+    Runsc,
+    /// `kubectl` on the path.
+    Kubectl,
+    /// `python3` on the path.
+    Python,
+    /// `bwrap` on the path.
+    Bwrap,
+}
+
+impl Need {
+    /// The reason to skip, or nothing when the need is met.
+    pub fn missing(self) -> Option<&'static str> {
+        match self {
+            Need::Root => (!rustix::process::geteuid().is_root()).then_some("needs root"),
+            Need::UserNamespaces => {
+                let allowed = std::fs::read_to_string("/proc/sys/user/max_user_namespaces");
+                let none = allowed.map_or(true, |n| n.trim() == "0");
+                none.then_some("needs user namespaces")
+            }
+            Need::Runsc => on_path("runsc").is_none().then_some("needs runsc (gVisor)"),
+            Need::Kubectl => on_path("kubectl").is_none().then_some("needs kubectl"),
+            Need::Python => on_path("python3").is_none().then_some("needs python3"),
+            Need::Bwrap => on_path("bwrap").is_none().then_some("needs bwrap (bubblewrap)"),
+        }
+    }
+}
+
+/// The first program of that name on `PATH`.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Whether a missing need is a failure in this run.
+pub fn strict() -> bool {
+    std::env::var_os("HUTCH_TEST_REQUIRE_ALL").is_some_and(|v| v == "1")
+}
+
+/// Returns from the test, counted as skipped, unless the machine has what is named:
+/// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`.
+#[macro_export]
+macro_rules! require {
+    ($($need:ident),+ $(,)?) => {
+        $(
+            if let Some(reason) = $crate::need!($need).missing() {
+                assert!(!$crate::strict(), "{reason}, and HUTCH_TEST_REQUIRE_ALL is set");
+                let thread = ::std::thread::current();
+                // The harness captures println! of a passing test; the count needs the line, so it goes to the
+                // descriptor itself.
+                $crate::note_skip(thread.name().unwrap_or("?"), reason);
+                return;
+            }
+        )+
+    };
+}
+
+/// The [`Need`] of a name in [`require!`].
+#[macro_export]
+macro_rules! need {
+    (root) => {
+        $crate::Need::Root
+    };
+    (user_namespaces) => {
+        $crate::Need::UserNamespaces
+    };
+    (runsc) => {
+        $crate::Need::Runsc
+    };
+    (kubectl) => {
+        $crate::Need::Kubectl
+    };
+    (python) => {
+        $crate::Need::Python
+    };
+    (bwrap) => {
+        $crate::Need::Bwrap
+    };
+}
+
+/// Writes the line that is counted: `skipped: <test>: <reason>`.
+pub fn note_skip(test: &str, reason: &str) {
+    let line = format!("\nskipped: {test}: {reason}\n");
+    // A lost line only makes the count of skipped tests too low, and there is nobody to tell.
+    let _ = rustix::io::write(rustix::stdio::stdout(), line.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_there_is_not_found() {
+        assert_eq!(on_path("no-such-program-anywhere"), None);
+        assert!(on_path("sh").is_some());
+    }
+}

@@ -1,0 +1,56 @@
+//! Builds the two programs that run outside this one, the warden and sandboxd, as small static executables, so that
+//! `src/programs.rs` can carry them inside the binary and a plain `cargo run` needs no second command.
+//!
+//! They are not position-independent: each jail runs them, and every relocation would be private memory per jail.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PROGRAMS: [(&str, &str); 2] = [("hutch-jail", "hutch-warden"), ("hutch-sandboxd", "hutch-sandboxd")];
+
+fn main() {
+    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let target = env::var("TARGET").expect("cargo sets it");
+    let workspace = manifest.ancestors().nth(2).expect("crates/hutch lies two folders down");
+    for folder in ["crates/jail", "crates/sandboxd", "Cargo.lock"] {
+        println!("cargo::rerun-if-changed={}", workspace.join(folder).display());
+    }
+    let build_dir = target_dir(&out).join("programs");
+    build(workspace, &build_dir, &target);
+    for (_, program) in PROGRAMS {
+        let built = build_dir.join(&target).join("program").join(program);
+        std::fs::copy(&built, out.join(program))
+            .unwrap_or_else(|error| panic!("{} was not built: {error}", built.display()));
+    }
+}
+
+/// One folder for all profiles of the outer build, so that the programs are compiled once.
+fn target_dir(out: &Path) -> PathBuf {
+    let build = out.ancestors().find(|folder| folder.ends_with("build")).expect("OUT_DIR lies below `build`");
+    build.parent().and_then(Path::parent).expect("`build` lies below the profile's folder").to_owned()
+}
+
+fn build(workspace: &Path, build_dir: &Path, target: &str) {
+    let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
+    cargo.current_dir(workspace).args(["build", "--quiet", "--locked", "--profile", "program", "--target", target]);
+    cargo.arg("--target-dir").arg(build_dir);
+    for (package, program) in PROGRAMS {
+        cargo.args(["-p", package, "--bin", program]);
+    }
+    // What the outer cargo set for itself (clippy's wrapper, its flags, its profile) is not meant for this build.
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        let ours = ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
+        if (name.starts_with("CARGO") && !ours.iter().any(|prefix| name.starts_with(prefix)))
+            || name.starts_with("RUSTC_")
+            || name == "RUSTFLAGS"
+        {
+            cargo.env_remove(name);
+        }
+    }
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static\u{1f}-Crelocation-model=static");
+    let status = cargo.status().expect("cargo starts");
+    assert!(status.success(), "the programs that hutch carries could not be built");
+}

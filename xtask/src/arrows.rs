@@ -1,0 +1,126 @@
+//! Dependencies between our crates go one way: top -> services -> mechanisms -> vocabulary, and no service knows
+//! another. Tests may look across (dev-dependencies do not count).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+/// A crate may depend on crates of a lower layer; of its own layer only where `within` says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Layer {
+    Vocabulary,
+    Mechanism,
+    Service,
+    Top,
+}
+
+const LAYERS: [(&str, Layer); 17] = [
+    ("hutch-api", Layer::Vocabulary),
+    ("hutch-store", Layer::Mechanism),
+    ("hutch-jail", Layer::Mechanism),
+    ("hutch-image", Layer::Mechanism),
+    ("hutch-serve", Layer::Mechanism),
+    ("hutch-remote", Layer::Mechanism),
+    ("hutch-apiserver", Layer::Service),
+    ("hutch-controller", Layer::Service),
+    ("hutch-upkeep", Layer::Service),
+    ("hutch-node", Layer::Service),
+    ("hutch-router", Layer::Service),
+    ("hutch-sandboxd", Layer::Service),
+    ("hutch", Layer::Top),
+    ("hutch-testkit", Layer::Top),
+    ("hutch-bench", Layer::Top),
+    ("xtask", Layer::Top),
+    ("hutch-fuzz", Layer::Top),
+];
+
+/// Crates that no arrow rule holds for: only tests depend on them.
+const VOCABULARY_IS_PURE: [&str; 4] = ["tokio", "hyper", "axum", "reqwest"];
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    kind: Option<String>,
+    path: Option<String>,
+}
+
+/// Fails with every wrong arrow named.
+pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version=1", "--locked"])
+        .current_dir(root)
+        .output()
+        .context("cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("what cargo metadata printed")?;
+    let wrong = wrong_arrows(&metadata);
+    if !wrong.is_empty() {
+        bail!("wrong arrows between crates:\n  {}", wrong.join("\n  "));
+    }
+    Ok(())
+}
+
+fn wrong_arrows(metadata: &Metadata) -> Vec<String> {
+    let layers: BTreeMap<&str, Layer> = LAYERS.into_iter().collect();
+    let mut wrong = Vec::new();
+    for package in &metadata.packages {
+        let Some(from) = layers.get(package.name.as_str()) else {
+            wrong.push(format!("{} has no layer in xtask/src/arrows.rs", package.name));
+            continue;
+        };
+        for dependency in package.dependencies.iter().filter(|d| d.kind.as_deref() != Some("dev")) {
+            if dependency.path.is_none() {
+                if *from == Layer::Vocabulary && VOCABULARY_IS_PURE.contains(&dependency.name.as_str()) {
+                    wrong.push(format!("{} (vocabulary: no I/O) -> {}", package.name, dependency.name));
+                }
+                continue;
+            }
+            let to = layers.get(dependency.name.as_str()).copied().unwrap_or(Layer::Top);
+            if to >= *from && *from != Layer::Top {
+                wrong.push(format!("{} ({from:?}) -> {} ({to:?})", package.name, dependency.name));
+            }
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, on: &str, kind: Option<&str>) -> Metadata {
+        let dependency =
+            Dependency { name: on.into(), kind: kind.map(str::to_owned), path: Some("/somewhere".into()) };
+        Metadata { packages: vec![Package { name: name.into(), dependencies: vec![dependency] }] }
+    }
+
+    #[test]
+    fn a_service_may_not_know_a_service_but_its_tests_may() {
+        assert_eq!(wrong_arrows(&package("hutch-node", "hutch-router", None)).len(), 1);
+        assert_eq!(wrong_arrows(&package("hutch-node", "hutch-router", Some("dev"))).len(), 0);
+        assert_eq!(wrong_arrows(&package("hutch-node", "hutch-jail", None)).len(), 0);
+        assert_eq!(wrong_arrows(&package("hutch-store", "hutch-serve", None)).len(), 1);
+        assert_eq!(wrong_arrows(&package("hutch", "hutch-node", None)).len(), 0);
+    }
+
+    #[test]
+    fn a_crate_without_a_layer_is_named() {
+        assert_eq!(wrong_arrows(&package("hutch-new", "hutch-api", None)).len(), 1);
+    }
+}

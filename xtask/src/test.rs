@@ -1,0 +1,115 @@
+//! `cargo xtask test`: the checks in the order in which they fail fastest, then every test.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+use crate::tally::Tally;
+use crate::{arrows, root, tidy};
+
+/// Runs everything; an error when anything failed. The last line is the count.
+pub(crate) fn all() -> anyhow::Result<()> {
+    let mut tally = Tally::default();
+    let started = Instant::now();
+    step(&mut tally, "arrows between crates", || arrows::check(&root()));
+    step(&mut tally, "house rules", || tidy::check(&root()));
+    step(&mut tally, "cargo fmt --check", || run(&["fmt", "--all", "--check"]));
+    step(&mut tally, "cargo clippy", || {
+        run(&["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    });
+    deny(&mut tally);
+    println!("== cargo test");
+    tests(&mut tally)?;
+    println!("== {} s", started.elapsed().as_secs());
+    for skipped in &tally.skipped {
+        println!("skipped: {skipped}");
+    }
+    println!("{}", tally.line());
+    if tally.failed > 0 {
+        bail!("{} failed", tally.failed);
+    }
+    Ok(())
+}
+
+/// Builds the release binary and runs the benchmarks against it.
+pub(crate) fn bench(names: &[String]) -> anyhow::Result<()> {
+    run(&["build", "--release", "--locked", "-p", "hutch", "-p", "hutch-bench"])?;
+    let mut args = vec!["run", "--quiet", "--release", "--locked", "-p", "hutch-bench", "--"];
+    args.extend(names.iter().map(String::as_str));
+    run(&args)
+}
+
+fn step(tally: &mut Tally, name: &str, check: impl FnOnce() -> anyhow::Result<()>) {
+    println!("== {name}");
+    let outcome = check();
+    tally.check(outcome.is_ok());
+    if let Err(error) = outcome {
+        println!("FAILED: {name}: {error:#}");
+    }
+}
+
+/// Licences, sources and bans. Advisories need a database from the network and are not asked.
+fn deny(tally: &mut Tally) {
+    let installed = Command::new("cargo").args(["deny", "--version"]).env("PATH", path()).output();
+    if !installed.is_ok_and(|output| output.status.success()) {
+        tally.check(true);
+        tally.skipped.push("cargo deny: needs cargo-deny".to_owned());
+        return;
+    }
+    step(tally, "cargo deny", || {
+        run(&["deny", "--log-level", "error", "check", "licenses", "bans", "sources"])
+    });
+}
+
+/// Every test of the workspace. The output goes through, and is counted on the way.
+fn tests(tally: &mut Tally) -> anyhow::Result<()> {
+    let mut child = Command::new("cargo")
+        .args(["test", "--locked", "--workspace", "--no-fail-fast"])
+        .current_dir(root())
+        .env("PATH", path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cargo test")?;
+    let output = child.stdout.take().context("its output")?;
+    let counted = thread::spawn(move || {
+        let mut tally = Tally::default();
+        let mut reader = BufReader::new(output);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+            let _ = std::io::stdout().write_all(&line);
+            tally.read(String::from_utf8_lossy(&line).trim_end());
+            line.clear();
+        }
+        tally
+    });
+    let status = child.wait().context("cargo test")?;
+    let counted = counted.join().map_err(|_| anyhow::anyhow!("the counting thread panicked"))?;
+    tally.passed += counted.passed;
+    tally.failed += counted.failed;
+    tally.skipped.extend(counted.skipped);
+    if !status.success() && counted.failed == 0 {
+        println!("FAILED: cargo test ended with {status} before every test had run");
+        tally.check(false);
+    }
+    Ok(())
+}
+
+fn run(args: &[&str]) -> anyhow::Result<()> {
+    let status =
+        Command::new("cargo").args(args).current_dir(root()).env("PATH", path()).status().context("cargo")?;
+    if !status.success() {
+        bail!("cargo {} ended with {status}", args.join(" "));
+    }
+    Ok(())
+}
+
+/// What `scripts/install-test-tools` brought comes first, so that its kubectl is the one used.
+fn path() -> OsString {
+    let mut folders = vec![root().join(".tools/bin")];
+    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
+    std::env::join_paths(folders).unwrap_or_default()
+}

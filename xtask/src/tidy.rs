@@ -1,0 +1,112 @@
+//! House rules that a compiler does not know: the length of files and functions, names that say nothing, and what
+//! must not be written into the repository.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+/// Lines of a file without its tests.
+const FILE_LINES_MAX: usize = 500;
+/// Lines of a function, signature and braces included.
+const FUNCTION_LINES_MAX: usize = 70;
+/// Columns of a line.
+const COLUMNS_MAX: usize = 130;
+const EMPTY_NAMES: [&str; 5] = ["utils.rs", "util.rs", "common.rs", "helpers.rs", "manager.rs"];
+
+/// Fails with every breach named.
+pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
+    let mut files = Vec::new();
+    for folder in ["crates", "xtask", "bench"] {
+        collect(&root.join(folder), &mut files)?;
+    }
+    let mut breaches = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        breaches.extend(breaches_of(&name, &text));
+    }
+    if !breaches.is_empty() {
+        bail!("house rules broken:\n  {}", breaches.join("\n  "));
+    }
+    Ok(())
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn breaches_of(name: &str, text: &str) -> Vec<String> {
+    let mut breaches = Vec::new();
+    let file = name.rsplit('/').next().unwrap_or(name);
+    if EMPTY_NAMES.contains(&file) {
+        breaches.push(format!("{name}: the name says nothing; name it for a noun or a verb of the domain"));
+    }
+    let is_test = name.contains("/tests/") || file == "tests.rs";
+    let code: Vec<&str> = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).collect();
+    if !is_test && code.len() > FILE_LINES_MAX {
+        breaches.push(format!("{name}: {} lines without tests, at most {FILE_LINES_MAX}", code.len()));
+    }
+    for (number, line) in text.lines().enumerate() {
+        if line.chars().count() > COLUMNS_MAX && !line.contains("http") {
+            breaches.push(format!("{name}:{}: longer than {COLUMNS_MAX} columns", number + 1));
+        }
+    }
+    if !is_test {
+        breaches.extend(long_functions(name, &code));
+    }
+    breaches
+}
+
+/// A function starts at a line whose first word (after `pub`, `async`, ...) is `fn` and ends at the closing brace in
+/// the same column: rustfmt guarantees both.
+fn long_functions(name: &str, code: &[&str]) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for (start, line) in code.iter().enumerate() {
+        let trimmed = line.trim_start();
+        let is_function =
+            trimmed.split_whitespace().take(5).any(|word| word == "fn") && !trimmed.starts_with("//");
+        if !is_function {
+            continue;
+        }
+        let indent = line.len() - trimmed.len();
+        let closing = format!("{}}}", " ".repeat(indent));
+        let Some(length) = code[start..].iter().position(|l| {
+            *l == closing || l.trim_end().ends_with(';') && l.len() - l.trim_start().len() == indent
+        }) else {
+            continue;
+        };
+        if length + 1 > FUNCTION_LINES_MAX {
+            breaches.push(format!(
+                "{name}:{}: a function of {} lines, at most {FUNCTION_LINES_MAX}",
+                start + 1,
+                length + 1
+            ));
+        }
+    }
+    breaches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_function_is_found_and_a_short_one_is_not() {
+        let long = format!("fn a() {{\n{}}}\n", "    x();\n".repeat(FUNCTION_LINES_MAX));
+        assert_eq!(breaches_of("crates/a/src/b.rs", &long).len(), 1);
+        assert_eq!(breaches_of("crates/a/src/b.rs", "fn a() {\n    x();\n}\n").len(), 0);
+    }
+
+    #[test]
+    fn empty_names_are_refused() {
+        assert_eq!(breaches_of("crates/a/src/utils.rs", "").len(), 1);
+    }
+}

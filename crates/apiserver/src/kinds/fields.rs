@@ -1,0 +1,142 @@
+//! Fields that a schema does not know, and values of another type than it says.
+
+use serde_json::Value;
+
+use super::shape::{Field, Shape};
+
+/// At most this many findings are reported: an answer to a person, not a listing.
+pub const MAX_FINDINGS: usize = 100;
+
+/// What a check against a schema found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Paths such as `spec.template.spec.containers[0].imagee`.
+    pub unknown: Vec<String>,
+    /// Values of the wrong JSON type.
+    pub mistyped: Vec<Mistyped>,
+}
+
+/// A value of another JSON type than the schema says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: must be of type {wanted}, got {found}")]
+pub struct Mistyped {
+    /// Path such as `spec.replicas`.
+    pub path: String,
+    /// JSON type that the schema names.
+    pub wanted: String,
+    /// JSON type that the value has.
+    pub found: &'static str,
+}
+
+impl Findings {
+    /// The text of a `fieldValidation=Strict` refusal, without the leading object name:
+    /// `strict decoding error: unknown field "spec.x", unknown field "y"`.
+    pub fn strict_error(&self) -> Option<String> {
+        if self.unknown.is_empty() {
+            return None;
+        }
+        let fields: Vec<_> = self.unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
+        Some(format!("strict decoding error: {}", fields.join(", ")))
+    }
+}
+
+/// Checks an object against the shape of its kind. Nulls fit everywhere, as in Kubernetes.
+pub fn check(object: &Value, shape: Shape<'_>) -> Findings {
+    let mut findings = Findings::default();
+    walk(object, shape, "", &mut findings);
+    findings
+}
+
+/// Removes the fields that the shape does not know; returns their paths.
+pub fn prune(object: &mut Value, shape: Shape<'_>) -> Vec<String> {
+    let mut removed = Vec::new();
+    prune_at(object, shape, "", &mut removed);
+    removed
+}
+
+fn below(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_string() } else { format!("{path}.{name}") }
+}
+
+fn walk(value: &Value, shape: Shape<'_>, path: &str, findings: &mut Findings) {
+    if findings.unknown.len() + findings.mistyped.len() >= MAX_FINDINGS {
+        return;
+    }
+    if let Some(mistyped) = mistype(value, shape, path) {
+        findings.mistyped.push(mistyped);
+        return;
+    }
+    match value {
+        Value::Object(map) => {
+            for (name, child) in map {
+                match shape.field(name) {
+                    Field::Known(shape) => walk(child, shape, &below(path, name), findings),
+                    Field::Open => {}
+                    Field::Unknown => findings.unknown.push(below(path, name)),
+                }
+            }
+        }
+        Value::Array(items) => {
+            let shape = shape.items();
+            for (index, item) in items.iter().enumerate() {
+                walk(item, shape, &format!("{path}[{index}]"), findings);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn prune_at(value: &mut Value, shape: Shape<'_>, path: &str, removed: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => map.retain(|name, child| match shape.field(name) {
+            Field::Known(shape) => {
+                prune_at(child, shape, &below(path, name), removed);
+                true
+            }
+            Field::Open => true,
+            Field::Unknown => {
+                removed.push(below(path, name));
+                false
+            }
+        }),
+        Value::Array(items) => {
+            let shape = shape.items();
+            for (index, item) in items.iter_mut().enumerate() {
+                prune_at(item, shape, &format!("{path}[{index}]"), removed);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The JSON type of a value.
+pub(crate) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn mistype(value: &Value, shape: Shape<'_>, path: &str) -> Option<Mistyped> {
+    let found = type_name(value);
+    let wrong = |wanted: &str| Some(Mistyped { path: path.into(), wanted: wanted.into(), found });
+    if value.is_null() {
+        return None;
+    }
+    if shape.scalar_of_any_type() {
+        let scalar = matches!(value, Value::String(_) | Value::Number(_));
+        return if scalar { None } else { wrong("string") };
+    }
+    match (shape.kind()?, found) {
+        ("number", "integer") => None,
+        // A whole number written as 3.0 is an integer to every client.
+        ("integer", "number") if value.as_f64().is_some_and(|f| f.fract() == 0.0) => None,
+        (wanted, found) if wanted == found => None,
+        (wanted, _) => wrong(wanted),
+    }
+}

@@ -1,0 +1,168 @@
+//! A walk down a schema, one that built-in definitions and structural schemas of custom kinds share.
+
+use serde_json::{Map, Value};
+
+use super::definitions::{OBJECT_META, definition, resolve};
+
+/// What is known of a value by the schema at its place.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape<'a> {
+    /// The schema as written at this place: list types and patch strategies stand here.
+    place: Option<&'a Value>,
+    /// The same, references followed: properties stand here.
+    node: Option<&'a Value>,
+    /// A whole object, in which `apiVersion`, `kind` and `metadata` are always known.
+    object: bool,
+    /// From the built-in definitions, where an object without properties is open rather than empty.
+    builtin: bool,
+}
+
+/// What a schema says of one field of an object.
+#[derive(Clone, Copy, Debug)]
+pub enum Field<'a> {
+    /// The field is described.
+    Known(Shape<'a>),
+    /// Any field is allowed here, and nothing is known of it.
+    Open,
+    /// The schema has no such field.
+    Unknown,
+}
+
+/// How a list is merged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListType {
+    /// As one value.
+    Atomic,
+    /// Of scalars, each at most once.
+    Set,
+    /// Of objects that these fields identify.
+    Map(Vec<String>),
+}
+
+impl<'a> Shape<'a> {
+    /// Of which nothing is known: maps are merged by key, lists are atomic.
+    pub const OPEN: Shape<'static> = Shape { place: None, node: None, object: false, builtin: true };
+
+    /// The shape of whole objects by the structural schema of a custom kind.
+    pub fn custom(schema: &'a Value) -> Self {
+        Shape { place: Some(schema), node: Some(schema), object: true, builtin: false }
+    }
+
+    /// The shape of a built-in definition; open if there is none of that name.
+    pub fn builtin(name: &str) -> Shape<'static> {
+        let node = definition(name);
+        Shape { place: node, node, object: false, builtin: true }
+    }
+
+    fn at(self, schema: &'a Value) -> Self {
+        let flag = |name: &str| schema.get(name) == Some(&Value::Bool(true));
+        Shape {
+            place: Some(schema),
+            node: Some(resolve(schema)),
+            object: flag("x-kubernetes-embedded-resource"),
+            builtin: self.builtin,
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.place.and_then(|p| p.get(key)).or_else(|| self.node.and_then(|n| n.get(key)))
+    }
+
+    fn text(&self, key: &str) -> Option<&'a str> {
+        self.get(key).and_then(Value::as_str)
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        self.get(key) == Some(&Value::Bool(true))
+    }
+
+    /// The schema itself, references followed.
+    pub fn schema(&self) -> Option<&'a Value> {
+        self.node
+    }
+
+    /// The JSON type that the schema names, such as `object`.
+    pub fn kind(&self) -> Option<&'a str> {
+        self.text("type")
+    }
+
+    /// An integer or a string, as ports are; or a quantity, which may be any scalar.
+    pub fn scalar_of_any_type(&self) -> bool {
+        self.flag("x-kubernetes-int-or-string") || self.get("oneOf").is_some() && self.kind().is_none()
+    }
+
+    /// What the schema says of a field.
+    pub fn field(&self, name: &str) -> Field<'a> {
+        if self.object {
+            match name {
+                "metadata" => return Field::Known(Shape::builtin(OBJECT_META)),
+                "apiVersion" | "kind" => return Field::Known(Shape::OPEN),
+                _ => {}
+            }
+        }
+        let Some(node) = self.node else { return Field::Open };
+        let properties = node.get("properties").and_then(Value::as_object);
+        if let Some(schema) = properties.and_then(|p| p.get(name)) {
+            return Field::Known(self.at(schema));
+        }
+        match node.get("additionalProperties") {
+            Some(schema @ Value::Object(_)) => return Field::Known(self.at(schema)),
+            Some(Value::Bool(true)) => return Field::Open,
+            _ => {}
+        }
+        let open = self.flag("x-kubernetes-preserve-unknown-fields")
+            || (self.builtin && properties.is_none_or(Map::is_empty))
+            || (self.kind().is_none() && properties.is_none());
+        if open { Field::Open } else { Field::Unknown }
+    }
+
+    /// The shape of a field; open if nothing is known of it.
+    pub fn child(&self, name: &str) -> Shape<'a> {
+        match self.field(name) {
+            Field::Known(shape) => shape,
+            Field::Open | Field::Unknown => Shape::OPEN,
+        }
+    }
+
+    /// The shape of a list's items; open if nothing is known of them.
+    pub fn items(&self) -> Shape<'a> {
+        match self.node.and_then(|n| n.get("items")) {
+            Some(items) => self.at(items),
+            None => Shape::OPEN,
+        }
+    }
+
+    /// How a list at this place is merged by apply; atomic unless the schema says otherwise.
+    pub fn list_type(&self) -> ListType {
+        match self.text("x-kubernetes-list-type") {
+            Some("set") => ListType::Set,
+            Some("map") => {
+                let keys = self.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
+                let keys =
+                    keys.into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect::<Vec<_>>();
+                if keys.is_empty() { ListType::Atomic } else { ListType::Map(keys) }
+            }
+            _ => ListType::Atomic,
+        }
+    }
+
+    /// Whether an object at this place is merged as one value.
+    pub fn is_atomic_map(&self) -> bool {
+        self.text("x-kubernetes-map-type") == Some("atomic")
+    }
+
+    /// The default value of the schema, if any.
+    pub fn default_value(&self) -> Option<&'a Value> {
+        self.place.and_then(|p| p.get("default"))
+    }
+
+    /// Strategies of a strategic merge patch at this place: `merge`, `retainKeys`, `replace`.
+    pub fn patch_strategies(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.text("x-kubernetes-patch-strategy").unwrap_or_default().split(',').filter(|s| !s.is_empty())
+    }
+
+    /// The field by which a strategic merge patch finds the item of a list.
+    pub fn patch_merge_key(&self) -> Option<&'a str> {
+        self.text("x-kubernetes-patch-merge-key")
+    }
+}

@@ -1,1 +1,14 @@
-//! placeholder
+//! The native isolation: namespaces, mounts, capabilities, seccomp, Landlock, cgroups, and a small init inside.
+//!
+//! It takes a [`Spec`] and gives a [`Jail`]. It refuses to weaken: what cannot be had is an error that says so.
+//! Everything that forks is single-threaded: `hutch run` before its first thread, or the warden program.
+
+pub mod error;
+pub mod net;
+pub mod seccomp;
+pub mod spec;
+pub mod warden;
+
+pub use error::{Errno, Error};
+pub use spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
+pub use warden::{Event, Jail, ProcessExit, Stdio, Usage, Warden};

@@ -1,0 +1,38 @@
+//! The system calls a process in a jail may make: an allow-list, answered by a filter in the kernel.
+//!
+//! What is known to be dangerous is answered with `EPERM`; what is not on the list at all with `ENOSYS`, so that a
+//! C library which tries a newer call falls back to an older one. A call of another ABI (32-bit, x32) ends the
+//! process, since its numbers mean something else.
+//!
+//! The program is assembled by the compiler. The kernel runs a new filter once for each system call number to
+//! learn which it may always allow, so the length of the *path* through it is what an install costs: the numbers
+//! are sorted into ranges and searched as a balanced tree. A filter stays for good and is inherited by every
+//! process started later.
+
+mod assemble;
+mod table;
+
+use std::io;
+
+use assemble::Program;
+
+/// The list as it stands.
+static PLAIN: Program = Program::assemble(&table::answers(false));
+/// The list that also keeps set-user-id and set-group-id bits from being set.
+static WITHOUT_SET_ID: Program = Program::assemble(&table::answers(true));
+
+/// Confines the calling thread, and all that it starts, to the system calls on the list; sets `no_new_privs`,
+/// which a filter needs.
+///
+/// With `deny_set_id_bits`, no file can be created or changed so that it has a set-user-id or set-group-id bit
+/// (`EPERM`), and `openat2`, whose mode a filter cannot see, is not there (`ENOSYS`).
+///
+/// # Errors
+/// The kernel's answer when the kernel has no seccomp filters or refuses this one.
+pub fn install(deny_set_id_bits: bool) -> io::Result<()> {
+    let program = if deny_set_id_bits { &WITHOUT_SET_ID } else { &PLAIN };
+    program.install()
+}
+
+#[cfg(test)]
+mod tests;

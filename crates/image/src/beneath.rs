@@ -1,0 +1,171 @@
+//! Makes and opens files below one folder, whatever the paths and the links in it say.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+/// Longest path below the folder, in bytes.
+const MAX_PATH_BYTES: usize = 4000;
+
+/// A folder that nothing done through it leaves: no `..`, no absolute path, no symbolic link on the way.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    fd: OwnedFd,
+}
+
+const WITHIN: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
+/// What an entry is set to after it was made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attributes {
+    /// Permission bits; set-id bits are never kept.
+    pub(crate) mode: u32,
+    /// Owner, set only when it may be.
+    pub(crate) owner: Option<(u32, u32)>,
+    /// Modification time in seconds.
+    pub(crate) mtime: i64,
+}
+
+/// Cleans a path out of an archive: no `.`, at least no `..`, nothing absolute.
+pub(crate) fn relative(path: &Path) -> Result<PathBuf, &'static str> {
+    let mut clean = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => clean.push(name),
+            Component::CurDir => {}
+            Component::ParentDir => return Err("its path leads upwards"),
+            Component::RootDir | Component::Prefix(_) => return Err("its path is absolute"),
+        }
+    }
+    if clean.as_os_str().len() > MAX_PATH_BYTES {
+        return Err("its path is too long");
+    }
+    Ok(clean)
+}
+
+impl Folder {
+    pub(crate) fn open(path: &Path) -> Result<Folder, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Folder { fd: rustix::fs::open(path, flags, Mode::empty())? })
+    }
+
+    /// Opens a sub-folder; the empty path is the folder itself.
+    pub(crate) fn folder(&self, path: &Path) -> Result<Folder, Errno> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Folder { fd: rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), WITHIN)? })
+    }
+
+    /// Opens a sub-folder, making what is missing of it with mode 0755.
+    pub(crate) fn make_folders(&self, path: &Path) -> Result<Folder, Errno> {
+        match self.folder(path) {
+            Err(Errno::NOENT) => {}
+            other => return other,
+        }
+        let mut here = self.folder(Path::new(""))?;
+        for part in path.components() {
+            let name = Path::new(part.as_os_str());
+            here = match here.folder(name) {
+                Err(Errno::NOENT) => {
+                    rustix::fs::mkdirat(&here.fd, name, Mode::from_raw_mode(0o755))?;
+                    here.folder(name)?
+                }
+                other => other?,
+            };
+        }
+        Ok(here)
+    }
+
+    pub(crate) fn open_file(&self, path: &Path) -> Result<File, Errno> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        Ok(File::from(rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), WITHIN)?))
+    }
+
+    /// Makes a new file `name` in this folder, in place of a file or link of that name.
+    pub(crate) fn create_file(&self, name: &Path) -> Result<File, Errno> {
+        self.remove_file(name)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o600);
+        Ok(File::from(rustix::fs::openat2(&self.fd, name, flags, mode, WITHIN)?))
+    }
+
+    pub(crate) fn symlink(&self, target: &Path, name: &Path) -> Result<(), Errno> {
+        self.remove_file(name)?;
+        rustix::fs::symlinkat(target, &self.fd, name)
+    }
+
+    /// Gives the file `existing_name` of the folder `existing` a second name here.
+    pub(crate) fn hard_link(
+        &self,
+        existing: &Folder,
+        existing_name: &Path,
+        name: &Path,
+    ) -> Result<(), Errno> {
+        if !std::ptr::eq(self, existing) || existing_name != name {
+            self.remove_file(name)?;
+        }
+        rustix::fs::linkat(&existing.fd, existing_name, &self.fd, name, AtFlags::empty())
+    }
+
+    /// Whether something of that name is here.
+    pub(crate) fn has(&self, name: &Path) -> bool {
+        rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// An overlay's mark that a lower layer's entry is gone: a character device 0/0, which needs no privilege.
+    pub(crate) fn white_out(&self, name: &Path) -> Result<(), Errno> {
+        let mode = Mode::from_raw_mode(0o000);
+        rustix::fs::mknodat(&self.fd, name, rustix::fs::FileType::CharacterDevice, mode, 0)
+    }
+
+    /// An overlay's mark that nothing of a lower layer's folder shows, for mounts of root and of user namespaces.
+    pub(crate) fn set_opaque(&self) -> Result<(), Errno> {
+        rustix::fs::fsetxattr(&self.fd, "user.overlay.opaque", b"y", XattrFlags::empty())?;
+        match rustix::fs::fsetxattr(&self.fd, "trusted.overlay.opaque", b"y", XattrFlags::empty()) {
+            // An ordinary user mounts in a user namespace, where only the first form is read.
+            Err(Errno::PERM | Errno::NOTSUP) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Sets mode, owner and time of this folder itself.
+    pub(crate) fn set_attributes(&self, attributes: Attributes) -> Result<(), Errno> {
+        set_attributes(&self.fd, attributes)
+    }
+
+    /// Sets owner and time of a link.
+    pub(crate) fn set_link_owner(&self, name: &Path, owner: Option<(u32, u32)>) -> Result<(), Errno> {
+        let Some((uid, gid)) = owner else { return Ok(()) };
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        rustix::fs::chownat(&self.fd, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Writes everything of this file system to the disk.
+    pub(crate) fn sync(&self) -> Result<(), Errno> {
+        rustix::fs::syncfs(&self.fd)
+    }
+
+    fn remove_file(&self, name: &Path) -> Result<(), Errno> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// Sets mode, owner and time of an open file.
+pub(crate) fn set_attributes(fd: impl std::os::fd::AsFd, attributes: Attributes) -> Result<(), Errno> {
+    if let Some((uid, gid)) = attributes.owner {
+        rustix::fs::fchown(&fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    // Without set-id bits: nothing inside may gain privileges anyway, and these files lie on the host.
+    rustix::fs::fchmod(&fd, Mode::from_raw_mode(attributes.mode & 0o1777))?;
+    let time = Timespec { tv_sec: attributes.mtime, tv_nsec: 0 };
+    rustix::fs::futimens(&fd, &Timestamps { last_access: time, last_modification: time })
+}

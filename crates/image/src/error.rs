@@ -1,0 +1,85 @@
+//! What can go wrong between an image's name and its folders.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why an image cannot be had. The texts are meant for the user who named the image.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The name is of an image that would have to be pulled.
+    #[error(
+        "image {0:?} is not built in and cannot be pulled yet: use hutch/host, hutch/python-runtime, or oci:/path of an OCI layout folder"
+    )]
+    NotPullable(String),
+    /// The text is no image name at all.
+    #[error("image name {name:?} is not valid: {reason}")]
+    InvalidReference {
+        /// As given.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// An OCI layout folder lacks a part or has one that says nonsense.
+    #[error("OCI layout {path}: {reason}")]
+    Layout {
+        /// The layout folder or the file in it.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Content differs from its digest.
+    #[error("{what} has digest {found}, expected {expected}")]
+    DigestMismatch {
+        /// Which content.
+        what: String,
+        /// As named by who refers to it.
+        expected: String,
+        /// As computed.
+        found: String,
+    },
+    /// A layer holds something that no honest archive holds.
+    #[error("layer entry {entry:?} refused: {reason}")]
+    HostileEntry {
+        /// Path in the archive, shortened.
+        entry: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// Something is larger than its bound.
+    #[error("{what} is larger than {limit}")]
+    TooLarge {
+        /// Which thing.
+        what: String,
+        /// Bound in bytes or pieces, as the text says.
+        limit: String,
+    },
+    /// A user or group that the image does not know.
+    #[error("the image has no {kind} {name:?}")]
+    UnknownAccount {
+        /// `user` or `group`.
+        kind: &'static str,
+        /// As given.
+        name: String,
+    },
+    /// A call of the operating system failed.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// What was being done, such as `read`.
+        action: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// For `map_err` on calls of the operating system.
+    pub(crate) fn file<E: Into<io::Error>>(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(E) -> Error {
+        let path = path.into();
+        move |source| Error::File { action, path, source: source.into() }
+    }
+}

@@ -1,0 +1,180 @@
+//! Reads an OCI layout folder: index, manifest, configuration, layers. Everything is checked against its digest.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType, Os};
+use sha2::{Digest, Sha256};
+
+use crate::unpack::{Packing, hex};
+use crate::{Error, ImageConfig};
+
+/// Largest index, manifest or configuration, in bytes.
+const MAX_JSON_BYTES: u64 = 4 << 20;
+/// Most layers of an image: overlayfs takes 500, real images stop at 127.
+const MAX_LAYERS: usize = 128;
+/// How deep an index may point to another index.
+const MAX_INDEX_DEPTH: usize = 3;
+/// The annotation that carries a tag.
+const TAG: &str = "org.opencontainers.image.ref.name";
+
+/// An image of a layout folder, its metadata verified.
+#[derive(Debug)]
+pub(crate) struct LayoutImage {
+    /// Digest of the manifest.
+    pub(crate) digest: String,
+    /// Lowest layer first.
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) config: ImageConfig,
+}
+
+/// A layer, not yet verified.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    /// Hexadecimal digest of the archive.
+    pub(crate) diff_id: String,
+    /// Hexadecimal digest of the blob.
+    pub(crate) blob_digest: String,
+    pub(crate) blob: PathBuf,
+    pub(crate) packing: Packing,
+}
+
+struct Layout<'a> {
+    path: &'a Path,
+}
+
+/// Reads the image of that tag, or the only one (for this machine) when no tag is named.
+pub(crate) fn read(path: &Path, tag: Option<&str>) -> Result<LayoutImage, Error> {
+    let layout = Layout { path };
+    if !path.join("oci-layout").is_file() {
+        return Err(layout.error("it has no file oci-layout, so it is not an OCI layout folder"));
+    }
+    let index = layout.read_file(&path.join("index.json"))?;
+    let index = ImageIndex::from_reader(&*index).map_err(|e| layout.error(&format!("index.json: {e}")))?;
+    let manifest = layout.choose(&index, tag, 0)?;
+    let text = layout.blob(&manifest)?;
+    let parsed = ImageManifest::from_reader(&*text).map_err(|e| layout.error(&format!("manifest: {e}")))?;
+    let config = layout.blob(parsed.config())?;
+    let config =
+        ImageConfiguration::from_reader(&*config).map_err(|e| layout.error(&format!("config: {e}")))?;
+    let layers = layout.layers(&parsed, &config)?;
+    Ok(LayoutImage { digest: manifest.digest().to_string(), layers, config: settings(&config) })
+}
+
+impl Layout<'_> {
+    fn error(&self, reason: &str) -> Error {
+        Error::Layout { path: self.path.into(), reason: reason.into() }
+    }
+
+    fn choose(&self, index: &ImageIndex, tag: Option<&str>, depth: usize) -> Result<Descriptor, Error> {
+        let tagged = |d: &&Descriptor| match (tag, d.annotations()) {
+            (Some(tag), Some(notes)) => notes.get(TAG).is_some_and(|t| t == tag),
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        let fits = |d: &&Descriptor| {
+            d.platform().as_ref().is_none_or(|p| p.os() == &Os::Linux && p.architecture() == &Arch::default())
+        };
+        let found: Vec<&Descriptor> = index.manifests().iter().filter(tagged).filter(fits).collect();
+        let one = match found[..] {
+            [one] => one,
+            [] => {
+                return Err(self.error(&match tag {
+                    Some(tag) => format!("it has no image tagged {tag:?} for this machine"),
+                    None => "it has no image for this machine".into(),
+                }));
+            }
+            _ => return Err(self.error("it has several images: name one as oci:PATH:TAG")),
+        };
+        match one.media_type() {
+            MediaType::ImageIndex if depth < MAX_INDEX_DEPTH => {
+                let nested = self.blob(one)?;
+                let nested =
+                    ImageIndex::from_reader(&*nested).map_err(|e| self.error(&format!("index: {e}")))?;
+                self.choose(&nested, None, depth + 1)
+            }
+            MediaType::ImageIndex => Err(self.error("its indexes are nested too deep")),
+            _ => Ok(one.clone()),
+        }
+    }
+
+    fn layers(&self, manifest: &ImageManifest, config: &ImageConfiguration) -> Result<Vec<Layer>, Error> {
+        let diff_ids = config.rootfs().diff_ids();
+        if manifest.layers().len() > MAX_LAYERS {
+            return Err(Error::TooLarge { what: "image".into(), limit: format!("{MAX_LAYERS} layers") });
+        }
+        if manifest.layers().is_empty() || diff_ids.len() != manifest.layers().len() {
+            return Err(self.error("manifest and configuration do not name the same layers"));
+        }
+        let pairs = manifest.layers().iter().zip(diff_ids);
+        pairs
+            .map(|(descriptor, diff_id)| {
+                Ok(Layer {
+                    diff_id: self.sha256(diff_id)?,
+                    blob_digest: self.sha256(descriptor.digest().as_ref())?,
+                    blob: self.blob_path(descriptor)?,
+                    packing: self.packing(descriptor.media_type())?,
+                })
+            })
+            .collect()
+    }
+
+    fn packing(&self, media_type: &MediaType) -> Result<Packing, Error> {
+        let name = media_type.to_string();
+        match name.as_str() {
+            "application/vnd.oci.image.layer.v1.tar" => Ok(Packing::Plain),
+            "application/vnd.oci.image.layer.v1.tar+gzip"
+            | "application/vnd.docker.image.rootfs.diff.tar.gzip" => Ok(Packing::Gzip),
+            "application/vnd.oci.image.layer.v1.tar+zstd" => Ok(Packing::Zstd),
+            _ => Err(self.error(&format!("a layer has the unsupported media type {name:?}"))),
+        }
+    }
+
+    /// Hexadecimal part of a sha256 digest; nothing else is safe as a file name.
+    fn sha256(&self, digest: &str) -> Result<String, Error> {
+        let hex = digest.strip_prefix("sha256:").filter(|hex| {
+            hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+        });
+        hex.map(str::to_owned).ok_or_else(|| self.error(&format!("digest {digest:?} is not a sha256 digest")))
+    }
+
+    fn blob_path(&self, descriptor: &Descriptor) -> Result<PathBuf, Error> {
+        Ok(self.path.join("blobs/sha256").join(self.sha256(descriptor.digest().as_ref())?))
+    }
+
+    /// Reads a small blob and checks it.
+    fn blob(&self, descriptor: &Descriptor) -> Result<Vec<u8>, Error> {
+        let path = self.blob_path(descriptor)?;
+        let bytes = self.read_file(&path)?;
+        let (expected, found) = (self.sha256(descriptor.digest().as_ref())?, hex(&Sha256::digest(&bytes)));
+        if expected != found {
+            let what = path.display().to_string();
+            return Err(Error::DigestMismatch { what, expected, found });
+        }
+        Ok(bytes)
+    }
+
+    fn read_file(&self, path: &Path) -> Result<Vec<u8>, Error> {
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(Error::file("open", path))?;
+        file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes).map_err(Error::file("read", path))?;
+        if bytes.len() as u64 > MAX_JSON_BYTES {
+            let what = path.display().to_string();
+            return Err(Error::TooLarge { what, limit: format!("{MAX_JSON_BYTES} bytes") });
+        }
+        Ok(bytes)
+    }
+}
+
+fn settings(image: &ImageConfiguration) -> ImageConfig {
+    let Some(config) = image.config() else { return ImageConfig::default() };
+    let env = config.env().iter().flatten();
+    ImageConfig {
+        entrypoint: config.entrypoint().clone().unwrap_or_default(),
+        cmd: config.cmd().clone().unwrap_or_default(),
+        env: env.filter_map(|e| e.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        working_dir: config.working_dir().as_ref().filter(|dir| dir.starts_with('/')).map(PathBuf::from),
+        user: config.user().clone().unwrap_or_default(),
+    }
+}

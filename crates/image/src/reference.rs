@@ -1,0 +1,137 @@
+//! Which image a name means.
+
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+
+/// Longest image name that is looked at, in bytes.
+const MAX_NAME_BYTES: usize = 4096;
+
+/// What a name means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reference {
+    /// `hutch/host`.
+    Host,
+    /// `hutch/python-runtime`.
+    PythonRuntime,
+    /// A published runtime image of Agent Sandbox, for which `hutch/python-runtime` can stand in.
+    PublishedPythonRuntime,
+    /// An OCI layout folder, and the tag inside it when one was named.
+    Layout {
+        /// The folder that holds `oci-layout`.
+        path: PathBuf,
+        /// Value of `org.opencontainers.image.ref.name`.
+        tag: Option<String>,
+    },
+}
+
+/// Repository of the published runtime images; any tag of it counts, a digest does not.
+const PUBLISHED_PYTHON_RUNTIME: &str = "registry.k8s.io/agent-sandbox/python-runtime-sandbox";
+
+impl Reference {
+    /// Reads an image name.
+    ///
+    /// # Errors
+    /// When the text is empty, too long, or names an image that would have to be pulled.
+    pub fn parse(name: &str) -> Result<Reference, Error> {
+        let invalid = |reason| Error::InvalidReference { name: shorten(name), reason };
+        if name.is_empty() {
+            return Err(invalid("it is empty"));
+        }
+        if name.len() > MAX_NAME_BYTES {
+            return Err(invalid("it is too long"));
+        }
+        if name.chars().any(|c| c.is_control()) {
+            return Err(invalid("it holds a control character"));
+        }
+        if let Some(rest) = name.strip_prefix("oci:") {
+            return Reference::layout(rest)
+                .ok_or_else(|| invalid("oci: needs a path to an OCI layout folder"));
+        }
+        if name.starts_with('/') || name.starts_with("./") || name.starts_with("../") {
+            return Reference::layout(name).ok_or_else(|| invalid("no such folder"));
+        }
+        match name.strip_suffix(":latest").unwrap_or(name) {
+            "hutch/host" => Ok(Reference::Host),
+            "hutch/python-runtime" => Ok(Reference::PythonRuntime),
+            _ if is_tag_of(name, PUBLISHED_PYTHON_RUNTIME) => Ok(Reference::PublishedPythonRuntime),
+            _ => Err(Error::NotPullable(shorten(name))),
+        }
+    }
+
+    /// A path, or a path and a tag when the whole text is not itself a folder.
+    fn layout(text: &str) -> Option<Reference> {
+        if text.is_empty() {
+            return None;
+        }
+        let whole = Path::new(text);
+        if !whole.exists()
+            && let Some((path, tag)) = text.rsplit_once(':')
+            && !tag.is_empty()
+            && !tag.contains('/')
+        {
+            return Some(Reference::Layout { path: path.into(), tag: Some(tag.to_owned()) });
+        }
+        Some(Reference::Layout { path: whole.into(), tag: None })
+    }
+}
+
+/// Whether `name` is `repository:tag` with a well-formed tag.
+fn is_tag_of(name: &str, repository: &str) -> bool {
+    let Some(tag) = name.strip_prefix(repository).and_then(|rest| rest.strip_prefix(':')) else {
+        return false;
+    };
+    let first = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (1..=128).contains(&tag.len())
+        && tag.starts_with(first)
+        && tag.chars().all(|c| first(c) || c == '.' || c == '-')
+}
+
+/// Keeps messages short whatever was given.
+fn shorten(name: &str) -> String {
+    name.chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_mean_what_they_say() {
+        for (name, expected) in [
+            ("hutch/host", Reference::Host),
+            ("hutch/host:latest", Reference::Host),
+            ("hutch/python-runtime", Reference::PythonRuntime),
+            (
+                "registry.k8s.io/agent-sandbox/python-runtime-sandbox:v0.1.0",
+                Reference::PublishedPythonRuntime,
+            ),
+            ("oci:/no/such", Reference::Layout { path: "/no/such".into(), tag: None }),
+            ("oci:/no/such:v1", Reference::Layout { path: "/no/such".into(), tag: Some("v1".into()) }),
+            ("./layout", Reference::Layout { path: "./layout".into(), tag: None }),
+        ] {
+            assert_eq!(Reference::parse(name).unwrap(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_a_known_image_is_not_one() {
+        for name in [
+            "",
+            "python:3.12",
+            "hutch/hosts",
+            "evil.example/hutch/host",
+            "registry.k8s.io/agent-sandbox/python-runtime-sandbox",
+            "registry.k8s.io/agent-sandbox/python-runtime-sandbox:",
+            "registry.k8s.io/agent-sandbox/python-runtime-sandbox:v1/x",
+            "registry.k8s.io/agent-sandbox/python-runtime-sandbox-2:v1",
+            "registry.k8s.io/agent-sandbox/python-runtime-sandbox@sha256:00",
+            "oci:",
+            "a\nb",
+        ] {
+            assert!(Reference::parse(name).is_err(), "{name}");
+        }
+        let text = Reference::parse("python:3.12").unwrap_err().to_string();
+        assert!(text.contains("python:3.12") && text.contains("cannot be pulled yet"), "{text}");
+    }
+}

@@ -1,0 +1,196 @@
+//! From a name to folders.
+
+use std::fs::File;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::beneath::Folder;
+use crate::layout::Layer;
+use crate::names::{self, Account};
+use crate::unpack::unpack;
+use crate::{Error, Reference, host, layout};
+
+/// Where the sandbox runtime is expected inside; who runs an image that wants it puts it there.
+pub const SANDBOXD_PATH: &str = "/.hutch/sandboxd";
+/// Name of unfinished folders.
+const UNFINISHED: &str = "unfinished-";
+/// An unfinished folder of this age belongs to nobody any more: no layer takes so long to unpack.
+const UNFINISHED_AGE: Duration = Duration::from_secs(6 * 3600);
+
+/// The images of one folder.
+#[derive(Debug, Clone)]
+pub struct Store {
+    dir: PathBuf,
+    substitutes: bool,
+}
+
+/// What stands behind an image's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    /// Identity of the content: `sha256:...` of the manifest, or the name and version of a built-in image.
+    pub id: String,
+    /// Folders to stack as the root, topmost first. Never to be written.
+    pub layers: Vec<PathBuf>,
+    /// Parts of this machine that belong to the image, read-only.
+    pub mounts: Vec<HostMount>,
+    /// What the image says about its program.
+    pub config: ImageConfig,
+    /// The name of the published image in whose place a built-in one is given.
+    pub substituted: Option<String>,
+    /// Whether the sandbox runtime must be put to [`SANDBOXD_PATH`].
+    pub wants_sandboxd: bool,
+}
+
+/// A file or folder of this machine that shows in an image, read-only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostMount {
+    /// Path on this machine.
+    pub source: PathBuf,
+    /// Path in the image.
+    pub target: PathBuf,
+}
+
+/// What an image says about its program.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageConfig {
+    /// The part of the command that a user's arguments follow.
+    pub entrypoint: Vec<String>,
+    /// Arguments when the user gives none.
+    pub cmd: Vec<String>,
+    /// Environment.
+    pub env: Vec<(String, String)>,
+    /// Absolute working directory.
+    pub working_dir: Option<PathBuf>,
+    /// `user`, `user:group` or numbers; empty is root inside.
+    pub user: String,
+}
+
+impl Resolved {
+    /// Finds a user of the image: `user`, `user:group`, numbers, or the empty text for root.
+    ///
+    /// # Errors
+    /// When the image knows no such user or group.
+    pub fn account(&self, user: &str) -> Result<Account, Error> {
+        names::look_up(&self.layers, user)
+    }
+}
+
+impl Store {
+    /// Opens the folder, making it with mode 0700 when missing.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn open(dir: &Path) -> Result<Store, Error> {
+        if !dir.is_dir() {
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+            made.map_err(Error::file("make", dir))?;
+        }
+        Ok(Store { dir: dir.into(), substitutes: true })
+    }
+
+    /// Refuses the published runtime images instead of answering them with the built-in one.
+    pub fn without_substitutes(mut self) -> Store {
+        self.substitutes = false;
+        self
+    }
+
+    /// Finds an image, making or unpacking what is not there yet. A second call for the same image costs a few
+    /// system calls for a built-in one and a few small reads for a layout folder.
+    ///
+    /// # Errors
+    /// When the image cannot be had; the text says why.
+    pub fn resolve(&self, name: &str) -> Result<Resolved, Error> {
+        match Reference::parse(name)? {
+            Reference::Host => host::resolve(&self.dir, false),
+            Reference::PythonRuntime => host::resolve(&self.dir, true),
+            Reference::PublishedPythonRuntime if self.substitutes => {
+                let resolved = host::resolve(&self.dir, true)?;
+                Ok(Resolved { substituted: Some(name.to_owned()), ..resolved })
+            }
+            Reference::PublishedPythonRuntime => Err(Error::NotPullable(name.to_owned())),
+            Reference::Layout { path, tag } => self.layout(&path, tag.as_deref()),
+        }
+    }
+
+    fn layout(&self, path: &Path, tag: Option<&str>) -> Result<Resolved, Error> {
+        let image = layout::read(path, tag)?;
+        let mut layers = Vec::with_capacity(image.layers.len());
+        for layer in &image.layers {
+            let folder = self.layer(layer)?;
+            // The same layer twice would make the overlay mount fail, and the upper one says it all.
+            layers.retain(|other| *other != folder);
+            layers.push(folder);
+        }
+        layers.reverse();
+        Ok(Resolved {
+            id: image.digest,
+            layers,
+            mounts: Vec::new(),
+            config: image.config,
+            substituted: None,
+            wants_sandboxd: false,
+        })
+    }
+
+    fn layer(&self, layer: &Layer) -> Result<PathBuf, Error> {
+        let folder = self.dir.join(format!("layer-sha256-{}", layer.diff_id));
+        if folder.is_dir() {
+            return Ok(folder);
+        }
+        let unfinished = unfinished(&self.dir)?;
+        let blob = File::open(&layer.blob).map_err(Error::file("open", &layer.blob))?;
+        let digests = unpack(blob, layer.packing, unfinished.path())?;
+        let check = |what: &str, expected: &str, found: String| match expected == found {
+            true => Ok(()),
+            false => Err(Error::DigestMismatch { what: what.into(), expected: expected.into(), found }),
+        };
+        check(&layer.blob.display().to_string(), &layer.blob_digest, digests.blob)?;
+        check("the layer's archive", &layer.diff_id, digests.archive)?;
+        finish(unfinished, &folder)?;
+        Ok(folder)
+    }
+}
+
+/// A new folder that vanishes unless it is [finished](finish).
+pub(crate) fn unfinished(dir: &Path) -> Result<tempfile::TempDir, Error> {
+    sweep(dir);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(UNFINISHED).tempdir_in(dir).map_err(Error::file("make a folder in", dir))
+}
+
+/// Gives a complete folder its name, after its content has reached the disk.
+pub(crate) fn finish(unfinished: tempfile::TempDir, name: &Path) -> Result<(), Error> {
+    let opened = Folder::open(unfinished.path()).map_err(Error::file("open", unfinished.path()))?;
+    // mode 0700 of a fresh folder would hide the whole root from the users inside.
+    if rustix::fs::stat(unfinished.path()).is_ok_and(|s| s.st_mode & 0o777 == 0o700) {
+        rustix::fs::chmod(unfinished.path(), rustix::fs::Mode::from_raw_mode(0o755))
+            .map_err(Error::file("set the mode of", unfinished.path()))?;
+    }
+    opened.sync().map_err(Error::file("write out", unfinished.path()))?;
+    match std::fs::rename(unfinished.path(), name) {
+        Ok(()) => {
+            // It has another name now, so there is nothing left to remove.
+            let _ = unfinished.keep();
+            Ok(())
+        }
+        // Somebody else was quicker with the same content.
+        Err(_) if name.is_dir() => Ok(()),
+        Err(source) => Err(Error::File { action: "name", path: name.into(), source }),
+    }
+}
+
+/// Removes what a killed process left.
+fn sweep(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let old = entry
+            .metadata()
+            .and_then(|m| m.modified())
+            .is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > UNFINISHED_AGE));
+        if old && entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            // What cannot be removed now is tried again by the next one.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}

@@ -48,11 +48,17 @@ pub(super) enum Answer {
     Open,
     /// No set-id bits in the fourth argument, where the third creates a file.
     OpenAt,
+    /// `EAFNOSUPPORT`.
+    NoFamily,
+    /// `EPROTONOSUPPORT`.
+    NoProtocol,
+    /// The end of the process.
+    Kill,
 }
 
 impl Answer {
-    /// The answers that look at arguments.
-    pub(super) const CHECKS: [Answer; 11] = [
+    /// All of them, those last to which others lead.
+    pub(super) const ALL: [Answer; 17] = [
         Answer::Clone,
         Answer::Unshare,
         Answer::Ioctl,
@@ -64,6 +70,12 @@ impl Answer {
         Answer::ModeThird,
         Answer::Open,
         Answer::OpenAt,
+        Answer::Allow,
+        Answer::Refuse,
+        Answer::Unknown,
+        Answer::NoFamily,
+        Answer::NoProtocol,
+        Answer::Kill,
     ];
 }
 
@@ -255,8 +267,8 @@ const REFUSED: &[libc::c_long] = &[
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const REFUSED_HERE: &[libc::c_long] = &[
-    libc::SYS_create_module, libc::SYS_get_kernel_syms, libc::SYS_ioperm, libc::SYS_iopl,
-    libc::SYS_modify_ldt, libc::SYS_query_module, libc::SYS_uselib, libc::SYS_ustat, libc::SYS_sysfs,
+    libc::SYS_ioperm, libc::SYS_iopl,
+    libc::SYS_modify_ldt, libc::SYS_uselib, libc::SYS_ustat, libc::SYS_sysfs,
     libc::SYS__sysctl,
 ];
 

@@ -1,1 +1,51 @@
-//! placeholder
+//! The vocabulary of Agent Sandbox: the four custom resources, their published CRDs, the names, labels, reasons
+//! and messages that clients compare, and the conversion between the two served versions.
+//!
+//! Everything here is data and pure functions. It refuses to do I/O, to read a clock and to know an async runtime, so
+//! that every other crate may depend on it.
+//!
+//! The Rust types are those of `v1beta1`, the version that is stored; `v1alpha1` exists only as JSON, in [`convert`].
+
+mod blueprint;
+mod claim;
+mod convert;
+mod crds;
+mod hash;
+mod pool;
+mod sandbox;
+mod template;
+
+pub mod annotation;
+pub mod condition;
+pub mod label;
+pub mod metadata;
+
+pub use blueprint::{Blueprint, PodMetadata, PodTemplate, VolumeClaimTemplate, VolumeClaimTemplateMetadata};
+pub use claim::{
+    ClaimEnvVar, ClaimLifecycle, ClaimShutdownPolicy, ClaimedSandbox, SandboxClaim, SandboxClaimSpec,
+    SandboxClaimStatus, WarmPoolRef,
+};
+pub use convert::{Error, convert};
+pub use crds::crds;
+pub use hash::name_hash;
+pub use pool::{
+    SandboxTemplateRef, SandboxWarmPool, SandboxWarmPoolSpec, SandboxWarmPoolStatus, UpdateStrategy,
+    UpdateStrategyType,
+};
+pub use sandbox::{OperatingMode, Sandbox, SandboxSpec, SandboxStatus, ShutdownPolicy};
+pub use template::{
+    EnvVarsInjectionPolicy, NetworkPolicyManagement, SandboxTemplate, SandboxTemplateSpec,
+    TemplateNetworkPolicy, VolumeClaimTemplatesPolicy,
+};
+
+/// API group of `Sandbox`.
+pub const GROUP: &str = "agents.x-k8s.io";
+/// API group of `SandboxClaim`, `SandboxTemplate` and `SandboxWarmPool`.
+pub const EXTENSIONS_GROUP: &str = "extensions.agents.x-k8s.io";
+/// The version that is stored, and that the types of this crate describe.
+pub const STORED_VERSION: &str = "v1beta1";
+/// The older version that is still served, by conversion.
+pub const DEPRECATED_VERSION: &str = "v1alpha1";
+/// Start of the pool name that stands for "cold, from the template whose name follows": what a claim of the older
+/// version that names only a template converts to.
+pub const SHADOW_POOL_PREFIX: &str = "shadow-pool-";

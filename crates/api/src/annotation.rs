@@ -1,0 +1,37 @@
+//! Annotation keys.
+
+/// On a Sandbox: name of its Pod.
+pub const POD_NAME: &str = "agents.x-k8s.io/pod-name";
+/// On a Pod: the label keys that came from the template, sorted, joined by commas.
+pub const PROPAGATED_LABELS: &str = "agents.x-k8s.io/propagated-labels";
+/// On a Pod: the annotation keys that came from the template, sorted, joined by commas.
+pub const PROPAGATED_ANNOTATIONS: &str = "agents.x-k8s.io/propagated-annotations";
+/// On a Sandbox: name of the template that it was made from.
+pub const TEMPLATE_REF: &str = "agents.x-k8s.io/sandbox-template-ref";
+/// On a claim: name of the Sandbox assigned to it. Also a deprecated label of the same key.
+pub const SANDBOX_NAME: &str = "agents.x-k8s.io/sandbox-name";
+/// On a claim, by clients: when the user asked (RFC 3339, nanoseconds).
+pub const CLIENT_FIRST_REQUESTED_AT: &str = "agents.x-k8s.io/client-first-requested-at";
+/// On a claim, by an optional webhook: when the API server saw it.
+pub const WEBHOOK_FIRST_OBSERVED_AT: &str = "agents.x-k8s.io/webhook-first-observed-at";
+/// On a claim: when the controller saw it.
+pub const CONTROLLER_FIRST_OBSERVED_AT: &str = "agents.x-k8s.io/controller-first-observed-at";
+/// On a claim: when it was first Ready, or `unknown`.
+pub const CLAIM_FIRST_READY_AT: &str = "agents.x-k8s.io/claim-first-ready-at";
+/// On claim and Sandbox: W3C trace context as a JSON object.
+pub const TRACE_CONTEXT: &str = "opentelemetry.io/trace-context";
+/// On the Pod of a pooled Sandbox: `"true"`.
+pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+/// On a shadow pool: made by a migration.
+pub const MIGRATION_SHADOW: &str = "agents.x-k8s.io/migration-shadow";
+
+/// On a stored Sandbox that was written as `v1alpha1`: that object.
+pub const SANDBOX_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandbox-state";
+/// On a stored SandboxClaim that was written as `v1alpha1`: that object.
+pub const CLAIM_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandboxclaim-state";
+/// On a stored SandboxTemplate that was written as `v1alpha1`: that object.
+pub const TEMPLATE_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandboxtemplate-state";
+/// On a stored SandboxWarmPool that was written as `v1alpha1`: that object.
+pub const POOL_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandboxwarmpool-state";
+/// On a `v1alpha1` SandboxTemplate: the field that the older version has not.
+pub const VOLUME_CLAIM_TEMPLATES_POLICY: &str = "api.agents.x-k8s.io/v1beta1-volume-claim-templates-policy";

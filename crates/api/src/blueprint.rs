@@ -1,0 +1,76 @@
+//! What a Sandbox is made of: the part that `Sandbox` and `SandboxTemplate` share.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaimSpec, PodSpec};
+use serde::{Deserialize, Serialize};
+
+/// Labels and annotations that the Pod of a Sandbox is to carry.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodMetadata {
+    /// Labels; keys of the project's own domains never reach the Pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Annotations; keys of the project's own domains never reach the Pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<BTreeMap<String, String>>,
+}
+
+/// The Pod of a Sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodTemplate {
+    /// What the Pod runs.
+    pub spec: PodSpec,
+    /// What the Pod is labelled and annotated with.
+    #[serde(default)]
+    pub metadata: PodMetadata,
+}
+
+/// Name, labels and annotations of a volume claim.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeClaimTemplateMetadata {
+    /// Name of the volume in the Pod; the claim itself is called `<name>-<sandbox>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Labels of the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Annotations of the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<BTreeMap<String, String>>,
+}
+
+/// A volume that outlives the Pod of the Sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeClaimTemplate {
+    /// Name, labels and annotations.
+    #[serde(default)]
+    pub metadata: VolumeClaimTemplateMetadata,
+    /// Size, class and access modes.
+    pub spec: PersistentVolumeClaimSpec,
+}
+
+impl VolumeClaimTemplate {
+    /// The template's name, empty when it has none.
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+/// The whole of what is copied from a template to a Sandbox; what the blueprint hash is taken over.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blueprint {
+    /// The Pod.
+    pub pod_template: PodTemplate,
+    /// Volumes that outlive the Pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_claim_templates: Option<Vec<VolumeClaimTemplate>>,
+    /// Whether a headless Service is wanted: yes, no, or "keep one that is there".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<bool>,
+}

@@ -1,0 +1,149 @@
+//! Conversion between the two served versions, on JSON.
+//!
+//! `v1beta1` is the hub. What it cannot express rides in an annotation that holds the whole `v1alpha1` object, so that
+//! a client of the older version reads back what it wrote.
+
+mod claim;
+mod sandbox;
+mod template;
+mod warm_pool;
+
+use serde_json::{Map, Value};
+
+use crate::{DEPRECATED_VERSION, EXTENSIONS_GROUP, GROUP, STORED_VERSION, annotation};
+
+/// Why an object could not be converted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The object is no JSON object, or one of its parts has the wrong shape.
+    #[error("{0} is missing or is not an object")]
+    Shape(&'static str),
+    /// There is no conversion between these versions of this kind.
+    #[error("cannot convert {kind} from {from:?} to {to:?}")]
+    Unsupported {
+        /// Kind of the object.
+        kind: String,
+        /// Its version.
+        from: String,
+        /// The version asked for.
+        to: String,
+    },
+    /// The annotation that carries the older object does not hold JSON.
+    #[error("annotation {key:?} cannot be decoded: {reason}")]
+    State {
+        /// Key of the annotation.
+        key: &'static str,
+        /// What the decoder said.
+        reason: String,
+    },
+    /// The annotation that carries a newer field holds no value of that field.
+    #[error("annotation {key:?} holds {value:?}, which is none of Disallowed, Allowed, Overrides")]
+    Policy {
+        /// Key of the annotation.
+        key: &'static str,
+        /// What it holds.
+        value: String,
+    },
+}
+
+impl From<Error> for String {
+    fn from(error: Error) -> Self {
+        error.to_string()
+    }
+}
+
+/// The object in another version, for example `agents.x-k8s.io/v1alpha1`; unchanged when it has that version already.
+///
+/// # Errors
+/// When the kind or a version is unknown, the object is malformed, or an annotation that carries state is.
+pub fn convert(object: Value, to_api_version: &str) -> Result<Value, Error> {
+    let Value::Object(mut object) = object else { return Err(Error::Shape("the object")) };
+    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (from, kind) = (text("apiVersion"), text("kind"));
+    if from == to_api_version {
+        return Ok(Value::Object(object));
+    }
+    let unsupported =
+        || Error::Unsupported { kind: kind.clone(), from: from.clone(), to: to_api_version.to_owned() };
+    let (group, key, up, down): (_, _, Step, Step) = match kind.as_str() {
+        "Sandbox" => (GROUP, annotation::SANDBOX_STATE, sandbox::up, sandbox::down),
+        "SandboxClaim" => (EXTENSIONS_GROUP, annotation::CLAIM_STATE, claim::up, claim::down),
+        "SandboxTemplate" => (EXTENSIONS_GROUP, annotation::TEMPLATE_STATE, template::up, template::down),
+        "SandboxWarmPool" => (EXTENSIONS_GROUP, annotation::POOL_STATE, warm_pool::up, warm_pool::down),
+        _ => return Err(unsupported()),
+    };
+    let (old, new) = (format!("{group}/{DEPRECATED_VERSION}"), format!("{group}/{STORED_VERSION}"));
+    if from == old && to_api_version == new {
+        take_annotation(&mut object, key);
+        let state = saved_copy(&object);
+        up(&mut object, None)?;
+        set_annotation(&mut object, key, state)?;
+    } else if from == new && to_api_version == old {
+        let state = take_annotation(&mut object, key)
+            .map(|text| {
+                serde_json::from_str::<Value>(&text).map_err(|e| Error::State { key, reason: e.to_string() })
+            })
+            .transpose()?;
+        down(&mut object, state.as_ref())?;
+    } else {
+        return Err(unsupported());
+    }
+    object.insert("apiVersion".into(), to_api_version.into());
+    Ok(Value::Object(object))
+}
+
+/// One direction of one kind: changes the object in place; `Some` is the older object that was saved with it.
+type Step = fn(&mut Map<String, Value>, Option<&Value>) -> Result<(), Error>;
+
+/// The older object as text, without what changes at every write: else an update that changes nothing would
+/// still change the stored object, and wake every watcher.
+fn saved_copy(object: &Map<String, Value>) -> String {
+    let mut copy = object.clone();
+    if let Some(metadata) = copy.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+        metadata.remove("resourceVersion");
+        metadata.remove("generation");
+    }
+    Value::Object(copy).to_string()
+}
+
+fn take_annotation(object: &mut Map<String, Value>, key: &str) -> Option<String> {
+    let metadata = object.get_mut("metadata")?.as_object_mut()?;
+    let annotations = metadata.get_mut("annotations")?.as_object_mut()?;
+    let value = annotations.remove(key)?;
+    if annotations.is_empty() {
+        metadata.remove("annotations");
+    }
+    value.as_str().map(str::to_owned)
+}
+
+fn set_annotation(object: &mut Map<String, Value>, key: &str, value: String) -> Result<(), Error> {
+    let metadata = object_entry(object, "metadata")?;
+    object_entry(metadata, "annotations")?.insert(key.to_owned(), value.into());
+    Ok(())
+}
+
+/// The object under that key, made when it is missing or null.
+fn object_entry<'a>(
+    parent: &'a mut Map<String, Value>,
+    key: &'static str,
+) -> Result<&'a mut Map<String, Value>, Error> {
+    let entry = parent.entry(key).or_insert(Value::Null);
+    if entry.is_null() {
+        *entry = Value::Object(Map::new());
+    }
+    entry.as_object_mut().ok_or(Error::Shape(key))
+}
+
+/// A string inside the object, empty when it is not there.
+fn text<'a>(object: &'a Map<String, Value>, path: &[&str]) -> &'a str {
+    let Some((first, rest)) = path.split_first() else { return "" };
+    let mut value = object.get(*first);
+    for key in rest {
+        value = value.and_then(|value| value.get(key));
+    }
+    value.and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

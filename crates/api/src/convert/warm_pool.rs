@@ -1,0 +1,20 @@
+//! `spec.replicas`, which the older version requires, and `status.observedGeneration`, which it has not.
+
+use serde_json::{Map, Value, json};
+
+use super::{Error, object_entry};
+
+pub(super) fn up(_: &mut Map<String, Value>, _: Option<&Value>) -> Result<(), Error> {
+    Ok(())
+}
+
+pub(super) fn down(object: &mut Map<String, Value>, _: Option<&Value>) -> Result<(), Error> {
+    let replicas = object_entry(object, "spec")?.entry("replicas").or_insert(Value::Null);
+    if replicas.is_null() {
+        *replicas = json!(1);
+    }
+    if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
+        status.remove("observedGeneration");
+    }
+    Ok(())
+}

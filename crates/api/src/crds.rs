@@ -1,0 +1,13 @@
+//! The published CRDs, as data.
+
+/// The four CustomResourceDefinitions as YAML: Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool.
+///
+/// They carry what types cannot: defaults, enums, list-map keys of the embedded Pod schema, the one CEL rule.
+pub fn crds() -> &'static [&'static str] {
+    &[
+        include_str!("../crds/agents.x-k8s.io_sandboxes.yaml"),
+        include_str!("../crds/extensions.agents.x-k8s.io_sandboxclaims.yaml"),
+        include_str!("../crds/extensions.agents.x-k8s.io_sandboxtemplates.yaml"),
+        include_str!("../crds/extensions.agents.x-k8s.io_sandboxwarmpools.yaml"),
+    ]
+}

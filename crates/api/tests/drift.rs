@@ -1,0 +1,101 @@
+//! The types against the published CRDs: every property of spec and status must survive the types, outside the embedded
+//! Pod, volume-claim and network-rule schemas, which are Kubernetes' own.
+
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+
+/// Schemas that end where Kubernetes' own types begin: the smallest value that those accept.
+fn foreign(path: &str) -> Option<Value> {
+    if path.ends_with("podTemplate.spec") {
+        return Some(json!({"containers": [{"name": "c"}]}));
+    }
+    if path.ends_with("volumeClaimTemplates[].spec") {
+        return Some(json!({"accessModes": ["ReadWriteOnce"]}));
+    }
+    if path.ends_with("ingress[]") || path.ends_with("egress[]") {
+        return Some(json!({"ports": [{"port": 1}]}));
+    }
+    None
+}
+
+/// A value with every property that the schema names.
+fn sample(schema: &Value, path: &str) -> Value {
+    if let Some(value) = foreign(path) {
+        return value;
+    }
+    if let Some(first) = schema["enum"].get(0) {
+        return first.clone();
+    }
+    match schema["type"].as_str() {
+        Some("object") => match schema["properties"].as_object() {
+            Some(properties) => properties
+                .iter()
+                .map(|(name, schema)| (name.clone(), sample(schema, &format!("{path}.{name}"))))
+                .collect::<Map<_, _>>()
+                .into(),
+            None => json!({"key": "value"}),
+        },
+        Some("array") => json!([sample(&schema["items"], &format!("{path}[]"))]),
+        Some("boolean") => json!(true),
+        Some("integer") => json!(1),
+        Some("string") if schema["format"] == "date-time" => json!("2026-01-02T03:04:05Z"),
+        Some("string") => json!("text"),
+        other => panic!("{path}: no sample for type {other:?}"),
+    }
+}
+
+fn check<T: Serialize + DeserializeOwned>(crd: &Value) {
+    let version =
+        crd["spec"]["versions"].as_array().unwrap().iter().find(|v| v["name"] == "v1beta1").unwrap();
+    let properties = &version["schema"]["openAPIV3Schema"]["properties"];
+    let kind = &crd["spec"]["names"]["kind"];
+    let api_version = format!("{}/v1beta1", crd["spec"]["group"].as_str().unwrap());
+    let mut object =
+        json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "n", "namespace": "d"}});
+    for part in ["spec", "status"] {
+        if properties[part].is_object() {
+            object[part] = sample(&properties[part], part);
+        }
+    }
+    let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{kind}: {e}"));
+    assert_eq!(serde_json::to_value(typed).unwrap(), object, "{kind}");
+}
+
+fn crds() -> Vec<Value> {
+    hutch_api::crds().iter().map(|text| serde_saphyr::from_str(text).expect("a CRD is YAML")).collect()
+}
+
+#[test]
+fn every_property_of_the_crds_is_in_the_types() {
+    let crds = crds();
+    assert_eq!(crds.len(), 4);
+    for crd in &crds {
+        match crd["spec"]["names"]["kind"].as_str().unwrap() {
+            "Sandbox" => check::<hutch_api::Sandbox>(crd),
+            "SandboxClaim" => check::<hutch_api::SandboxClaim>(crd),
+            "SandboxTemplate" => check::<hutch_api::SandboxTemplate>(crd),
+            "SandboxWarmPool" => check::<hutch_api::SandboxWarmPool>(crd),
+            other => panic!("unexpected kind {other}"),
+        }
+    }
+}
+
+/// Names and versions that the constants repeat.
+#[test]
+fn names_are_those_of_the_crds() {
+    use kube_core::Resource;
+    fn same<T: Resource<DynamicType = ()>>(crd: &Value) {
+        assert_eq!(crd["spec"]["group"], T::group(&()).as_ref());
+        assert_eq!(crd["spec"]["names"]["plural"], T::plural(&()).as_ref());
+        let versions = crd["spec"]["versions"].as_array().unwrap();
+        let stored = versions.iter().find(|v| v["storage"] == true).unwrap();
+        assert_eq!(stored["name"], hutch_api::STORED_VERSION);
+        assert_eq!(stored["name"], T::version(&()).as_ref());
+        assert!(versions.iter().any(|v| v["name"] == hutch_api::DEPRECATED_VERSION));
+    }
+    let crds = crds();
+    same::<hutch_api::Sandbox>(&crds[0]);
+    same::<hutch_api::SandboxClaim>(&crds[1]);
+    same::<hutch_api::SandboxTemplate>(&crds[2]);
+    same::<hutch_api::SandboxWarmPool>(&crds[3]);
+}

@@ -1,1 +1,38 @@
-fn main() {}
+//! Benchmarks that anyone can run: `cargo xtask bench [NAME...]`. Each prints a table of docs/benchmarks.md.
+//!
+//! Peers that are installed are measured in the same run; without them the project is measured alone.
+
+mod claims;
+mod idle;
+mod machine;
+mod server;
+mod starts;
+mod stats;
+mod up;
+
+use std::process::ExitCode;
+
+type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
+
+const BENCHMARKS: [Benchmark; 4] =
+    [("starts", starts::run), ("up", up::run), ("claims", claims::run), ("idle", idle::run)];
+
+fn main() -> ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let known = || BENCHMARKS.map(|(name, _)| name).join(", ");
+    if let Some(unknown) = wanted.iter().find(|w| !BENCHMARKS.iter().any(|(name, _)| name == w)) {
+        eprintln!("no benchmark `{unknown}`; there are {}", known());
+        return ExitCode::from(2);
+    }
+    println!("{}", machine::describe());
+    for (name, benchmark) in BENCHMARKS {
+        if !wanted.is_empty() && !wanted.iter().any(|w| w == name) {
+            continue;
+        }
+        if let Err(error) = benchmark() {
+            eprintln!("{name}: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}

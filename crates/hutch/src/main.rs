@@ -1,1 +1,19 @@
-fn main() {}
+//! The `hutch` binary: reads flags, wires the crates together, starts.
+//!
+//! It holds no domain logic. `hutch run` and `hutch doctor` fork and must therefore reach the jail crate before any
+//! thread exists; everything else starts a runtime of its own below [`up`].
+
+mod cli;
+mod quantity;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match cli::parse() {
+        Ok(cli::Command::Run(arguments)) => run::main(arguments),
+        Ok(cli::Command::Up(arguments)) => up::main(arguments),
+        Ok(cli::Command::Demo(arguments)) => demo::main(arguments),
+        Ok(cli::Command::Doctor(arguments)) => doctor::main(arguments),
+        Err(refusal) => refusal.report(),
+    }
+}

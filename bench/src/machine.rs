@@ -1,0 +1,48 @@
+//! The machine, and what is installed on it.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+
+/// The release binary that `cargo xtask bench` has just built, or the one that `HUTCH_BIN` names.
+pub(crate) fn binary() -> anyhow::Result<PathBuf> {
+    if let Some(named) = std::env::var_os("HUTCH_BIN") {
+        return Ok(named.into());
+    }
+    let own = std::env::current_exe()?;
+    let beside = own.with_file_name("hutch");
+    if !beside.is_file() {
+        bail!("{} is not there: build it with `cargo build --release -p hutch`", beside.display());
+    }
+    Ok(beside)
+}
+
+/// The first program of that name on `PATH`.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+/// One line about the machine.
+pub(crate) fn describe() -> String {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo
+        .lines()
+        .find_map(|l| l.strip_prefix("model name"))
+        .unwrap_or("")
+        .trim_start_matches(['\t', ' ', ':']);
+    let memory =
+        read("/proc/meminfo").split_whitespace().nth(1).and_then(|k| k.parse::<u64>().ok()).unwrap_or(0)
+            >> 20;
+    format!("{cpus} CPUs ({model}), {memory} GiB, Linux {}", read("/proc/sys/kernel/osrelease").trim())
+}
+
+/// `MemAvailable`, in KiB.
+pub(crate) fn available_kib() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,204 @@
+//! The command line, as data. A mistake in it ends in one line that names the flag and what would be right.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::quantity;
+
+/// Isolated, stateful, named environments for code that nobody has read.
+#[derive(Parser)]
+#[command(name = "hutch", version, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What is to be done.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run one command in a jail, without a server.
+    Run(RunArguments),
+    /// Serve the Agent Sandbox API on this machine, without a cluster.
+    Up(UpArguments),
+    /// Show everything once, in a temporary folder, with times.
+    Demo(DemoArguments),
+    /// Say what this machine allows, and what each missing thing costs.
+    Doctor(DoctorArguments),
+}
+
+/// Which mechanism confines the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Isolation {
+    /// The native jail.
+    Hutch,
+    /// gVisor's runsc inside an outer jail.
+    Gvisor,
+}
+
+/// `hutch run`.
+#[derive(Args)]
+pub(crate) struct RunArguments {
+    /// The only folder of this machine that the command can write; it appears as /workspace.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workspace: Option<PathBuf>,
+    /// Make the workspace read-only too.
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Set a variable of the command's environment (nothing else of this environment goes in). Repeatable.
+    #[arg(long, value_name = "K=V", value_parser = quantity::variable)]
+    pub(crate) env: Vec<(String, String)>,
+    /// CPUs at most, such as 0.5.
+    #[arg(long, value_name = "N", value_parser = quantity::cpus)]
+    pub(crate) cpus: Option<u64>,
+    /// Memory at most, such as 512Mi.
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    pub(crate) memory: Option<u64>,
+    /// Processes and threads at most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4_194_304))]
+    pub(crate) pids: Option<u64>,
+    /// End the command after this time, such as 30s or 5m: SIGTERM, then SIGKILL. Exit status 124.
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// What confines the command.
+    #[arg(long, value_enum, default_value = "hutch")]
+    pub(crate) isolation: Isolation,
+    /// Image: hutch/host, hutch/python-runtime, or a folder in the OCI layout.
+    #[arg(long, value_name = "REF", default_value = "hutch/host", conflicts_with = "rootfs")]
+    pub(crate) image: String,
+    /// A folder that holds a root file system; it is not written to.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) rootfs: Option<PathBuf>,
+    /// Print one JSON object that tells how it went, with the output inside.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The command and its arguments, after `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+/// `hutch up`.
+#[derive(Args, Clone)]
+pub(crate) struct UpArguments {
+    /// Where everything that lasts is kept.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/hutch")]
+    pub(crate) data_dir: PathBuf,
+    /// Where the Kubernetes API listens (TLS); port 0 picks a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
+    pub(crate) api_listen: SocketAddr,
+    /// Where the sandbox router listens (plain HTTP, bearer token); without it, it is reached by port-forward only.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) router_listen: Option<SocketAddr>,
+    /// Let anybody who reaches the router's address use every sandbox.
+    #[arg(long, requires = "router_listen")]
+    pub(crate) router_allow_unauthenticated: bool,
+    /// Where the kubeconfig with the admin credential is written; default DIR/kubeconfig of the data folder.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// What runs Pods of a RuntimeClass: hutch, gvisor. Repeatable. `gvisor=hutch` maps the class to the native jail.
+    #[arg(long, value_name = "NAME=HANDLER", value_parser = quantity::variable)]
+    pub(crate) runtime_class: Vec<(String, String)>,
+    /// Addresses of Pods: synthetic, seen only inside sandboxes.
+    #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/16", value_parser = quantity::cidr)]
+    pub(crate) pod_cidr: String,
+    /// Pull the published runtime images by name instead of answering them with hutch/python-runtime.
+    #[arg(long)]
+    pub(crate) no_builtin_runtime_images: bool,
+}
+
+/// `hutch demo`.
+#[derive(Args)]
+pub(crate) struct DemoArguments {}
+
+/// `hutch doctor`.
+#[derive(Args)]
+pub(crate) struct DoctorArguments {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A command line that cannot be taken.
+pub(crate) struct Refusal {
+    error: clap::Error,
+    of_run: bool,
+}
+
+impl Refusal {
+    /// Help and version go out as clap makes them; a mistake as one line. `hutch run` answers 125, as for everything
+    /// that keeps it from starting the command; the others 2.
+    pub(crate) fn report(self) -> ExitCode {
+        use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+        match self.error.kind() {
+            DisplayHelp | DisplayVersion => {
+                let _ = self.error.print();
+                ExitCode::SUCCESS
+            }
+            DisplayHelpOnMissingArgumentOrSubcommand => {
+                let _ = self.error.print();
+                ExitCode::from(2)
+            }
+            _ => {
+                eprintln!("hutch: {}", one_line(&self.error.to_string()));
+                ExitCode::from(if self.of_run { 125 } else { 2 })
+            }
+        }
+    }
+}
+
+/// clap speaks in paragraphs: the error, tips, the usage. Its first and its tips are kept, on one line.
+fn one_line(text: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        parts.push(line.strip_prefix("error: ").unwrap_or(line));
+    }
+    parts.join("; ").replace(":;", ":")
+}
+
+/// Reads this process's command line.
+pub(crate) fn parse() -> Result<Command, Refusal> {
+    let of_run = std::env::args().nth(1).is_some_and(|word| word == "run");
+    Cli::try_parse().map(|cli| cli.command).map_err(|error| Refusal { error, of_run })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(words: &[&str]) -> String {
+        match Cli::try_parse_from(words) {
+            Ok(_) => String::new(),
+            Err(error) => one_line(&error.to_string()),
+        }
+    }
+
+    #[test]
+    fn mistakes_name_the_flag_in_one_line() {
+        let cases: [(&[&str], &str); 6] = [
+            (&["hutch", "run", "--worspace", "x", "--", "true"], "--worspace"),
+            (&["hutch", "run", "--memory", "lots", "--", "true"], "--memory"),
+            (&["hutch", "run", "--env", "novalue", "--", "true"], "--env"),
+            (&["hutch", "run", "--timeout", "-3s", "--", "true"], "--timeout"),
+            (&["hutch", "run"], "COMMAND"),
+            (&["hutch", "up", "--router-allow-unauthenticated"], "--router-listen"),
+        ];
+        for (words, named) in cases {
+            let line = refusal(words);
+            assert!(line.contains(named) && !line.contains('\n'), "{words:?}: {line}");
+        }
+    }
+
+    #[test]
+    fn what_follows_the_dashes_is_the_command_untouched() {
+        let cli = Cli::try_parse_from(["hutch", "run", "--json", "--", "sh", "-c", "--memory"]);
+        let Ok(Cli { command: Command::Run(run) }) = cli else { panic!("not taken") };
+        assert_eq!(run.command, ["sh", "-c", "--memory"]);
+        assert!(run.json);
+    }
+}

@@ -1,0 +1,124 @@
+//! Sizes, times and pairs as people write them on a command line.
+
+use std::time::Duration;
+
+/// Bytes: a number with `k`, `M`, `G`, `T` (powers of 1000) or `Ki`, `Mi`, `Gi`, `Ti` (powers of 1024) behind it, an
+/// optional `B` after that, or none.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is not a size; write it like 512Mi or 2G");
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().map_err(|_| wrong())?;
+    let unit = text[digits..].strip_suffix('B').unwrap_or(&text[digits..]);
+    let factor: u64 = match unit {
+        "" => 1,
+        "k" | "K" => 1000,
+        "M" | "m" => 1000_u64.pow(2),
+        "G" | "g" => 1000_u64.pow(3),
+        "T" | "t" => 1000_u64.pow(4),
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        "Ti" => 1 << 40,
+        _ => return Err(wrong()),
+    };
+    let total = number * factor as f64;
+    // Beyond 2^53 a float is no longer exact, and no machine has that much.
+    if !(1.0..=9.0e15).contains(&total) {
+        return Err(wrong());
+    }
+    Ok(total as u64)
+}
+
+/// A time: numbers with `ms`, `s`, `m`, `h` behind them, added up (`1m30s`); a bare number is seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a duration; write it like 30s, 5m or 1h30m");
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero()).ok_or_else(wrong);
+    }
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let number: f64 = rest[..digits].parse().map_err(|_| wrong())?;
+        rest = &rest[digits..];
+        let end = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let seconds = match &rest[..end] {
+            "ms" => number / 1000.0,
+            "s" => number,
+            "m" => number * 60.0,
+            "h" => number * 3600.0,
+            _ => return Err(wrong()),
+        };
+        rest = &rest[end..];
+        let part = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+    }
+    if total.is_zero() { Err(wrong()) } else { Ok(total) }
+}
+
+/// CPUs, as thousandths of one.
+pub(crate) fn cpus(text: &str) -> Result<u64, String> {
+    let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of CPUs; write it like 0.5 or 2"))?;
+    let millis = (number * 1000.0).round();
+    // The kernel's own floor is a quota of 1 ms in a period of 100 ms.
+    if !(10.0..=1_000_000.0).contains(&millis) {
+        return Err(format!("`{text}` CPUs cannot be had; at least 0.01, at most 1000"));
+    }
+    Ok(millis as u64)
+}
+
+/// `NAME=VALUE`.
+pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !text.contains('\0') => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("`{text}` has no `=`; write it like NAME=VALUE")),
+    }
+}
+
+/// An IPv4 range outside loopback, of at least 16 addresses.
+pub(crate) fn cidr(text: &str) -> Result<String, String> {
+    let wrong = || format!("`{text}` is not an IPv4 range for Pods; write it like 10.89.0.0/16");
+    let (address, length) = text.split_once('/').ok_or_else(wrong)?;
+    let address: std::net::Ipv4Addr = address.parse().map_err(|_| wrong())?;
+    let length: u32 = length.parse().ok().filter(|l| (8..=28).contains(l)).ok_or_else(wrong)?;
+    let forbidden = address.is_loopback() || address.is_link_local() || address.is_multicast();
+    let host_bits = u32::from(address) & (u32::MAX >> length);
+    if forbidden || address.octets()[0] == 0 || host_bits != 0 {
+        return Err(format!("`{text}` cannot be a range for Pods: its first address, not loopback, link-local or multicast"));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes("512Mi"), Ok(512 << 20));
+        assert_eq!(bytes("1.5G"), Ok(1_500_000_000));
+        assert_eq!(bytes("64MiB"), Ok(64 << 20));
+        assert_eq!(bytes("1"), Ok(1));
+        for wrong in ["", "x", "1X", "-1", "0", "1e3", "999999999T", "1..2"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
+        for wrong in ["", "0", "0s", "-1s", "5x", "s", "1h2", "inf", "nan", "1e400"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn pod_ranges() {
+        assert!(cidr("10.89.0.0/16").is_ok());
+        for wrong in ["127.0.0.0/8", "10.89.0.1/16", "10.89.0.0", "169.254.0.0/16", "224.0.0.0/8", "10.0.0.0/30"] {
+            assert!(cidr(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::value::{Entry, Event, Value};
+use crate::{WINDOW_BYTES, WINDOW_EVENTS};
+
+/// All live values and the recent events, as of one revision.
+pub(crate) struct State<V> {
+    /// Revision of the last write.
+    pub(crate) revision: u64,
+    /// Watches may start here or later in collections that have no events yet.
+    floor: u64,
+    collections: HashMap<Box<str>, Collection<V>>,
+}
+
+/// One collection: live values, event window, and the bell that wakes its watches.
+pub(crate) struct Collection<V> {
+    pub(crate) live: BTreeMap<Arc<str>, Arc<Entry<V>>>,
+    window: VecDeque<Event<V>>,
+    window_bytes: usize,
+    /// Revision of the newest event that has left the window.
+    compacted: u64,
+    bell: watch::Sender<u64>,
+}
+
+impl<V: Value> State<V> {
+    pub(crate) fn new(revision: u64) -> Self {
+        State { revision, floor: revision, collections: HashMap::new() }
+    }
+
+    /// Puts a value read from disk.
+    pub(crate) fn load(&mut self, collection: &str, entry: Entry<V>) {
+        self.collection(collection).live.insert(entry.name.clone(), Arc::new(entry));
+    }
+
+    pub(crate) fn collection(&mut self, name: &str) -> &mut Collection<V> {
+        if !self.collections.contains_key(name) {
+            self.collections.insert(name.into(), Collection::new(self.floor));
+        }
+        self.collections.get_mut(name).expect("was inserted above")
+    }
+
+    pub(crate) fn existing(&self, name: &str) -> Option<&Collection<V>> {
+        self.collections.get(name)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.collections.keys().map(|name| &**name)
+    }
+
+    /// Makes a committed change visible.
+    pub(crate) fn apply(&mut self, collection: &str, event: Event<V>) {
+        self.revision = event.revision();
+        self.collection(collection).apply(event);
+    }
+
+    /// Wakes the watches of the collections named.
+    pub(crate) fn ring<'a>(&self, collections: impl Iterator<Item = &'a str>) {
+        for name in collections {
+            if let Some(collection) = self.collections.get(name) {
+                collection.bell.send_replace(self.revision);
+            }
+        }
+    }
+
+    /// Drops events up to a revision.
+    pub(crate) fn compact(&mut self, revision: u64) {
+        let revision = revision.min(self.revision);
+        self.floor = self.floor.max(revision);
+        for collection in self.collections.values_mut() {
+            collection.compact(revision);
+        }
+    }
+}
+
+impl<V: Value> Collection<V> {
+    fn new(compacted: u64) -> Self {
+        Collection {
+            live: BTreeMap::new(),
+            window: VecDeque::new(),
+            window_bytes: 0,
+            compacted,
+            bell: watch::Sender::new(0),
+        }
+    }
+
+    fn apply(&mut self, event: Event<V>) {
+        match &event {
+            Event::Created(entry) | Event::Updated { now: entry, .. } => {
+                self.live.insert(entry.name.clone(), entry.clone());
+            }
+            Event::Deleted { last, .. } => {
+                self.live.remove(&last.name);
+            }
+        }
+        self.window_bytes += event.entry().value.bytes().len();
+        self.window.push_back(event);
+        while self.window.len() > WINDOW_EVENTS || self.window_bytes > WINDOW_BYTES {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(event) = self.window.pop_front() {
+            self.window_bytes -= event.entry().value.bytes().len();
+            self.compacted = event.revision();
+        }
+    }
+
+    fn compact(&mut self, revision: u64) {
+        while self.window.front().is_some_and(|event| event.revision() <= revision) {
+            self.forget_oldest();
+        }
+        self.compacted = self.compacted.max(revision);
+    }
+
+    pub(crate) fn compacted(&self) -> u64 {
+        self.compacted
+    }
+
+    pub(crate) fn bell(&self) -> watch::Receiver<u64> {
+        self.bell.subscribe()
+    }
+
+    /// Events after a revision, oldest first.
+    pub(crate) fn events_after(&self, revision: u64) -> impl Iterator<Item = &Event<V>> {
+        let start = self.window.partition_point(|event| event.revision() <= revision);
+        self.window.range(start..)
+    }
+
+    /// Live entries whose name starts with the prefix, in order of name, after a name.
+    pub(crate) fn range<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> impl Iterator<Item = &'a Arc<Entry<V>>> {
+        let start = match after {
+            Some(name) if name >= prefix => Bound::Excluded(name),
+            _ => Bound::Included(prefix),
+        };
+        self.live
+            .range::<str, _>((start, Bound::Unbounded))
+            .take_while(move |(name, _)| name.starts_with(prefix))
+            .map(|(_, entry)| entry)
+    }
+}

@@ -15,10 +15,9 @@ ROOTS = {
     "ServiceAccount Service Binding",
     "apis__apiextensions.k8s.io__v1": "CustomResourceDefinition",
     "apis__apps__v1": "DaemonSet Deployment ReplicaSet StatefulSet",
-    "apis__authentication.k8s.io__v1": "SelfSubjectReview TokenReview TokenRequest",
+    "apis__authentication.k8s.io__v1": "SelfSubjectReview TokenReview",
     "apis__authorization.k8s.io__v1": "LocalSubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview "
     "SubjectAccessReview",
-    "apis__autoscaling__v1": "Scale",
     "apis__autoscaling__v2": "HorizontalPodAutoscaler",
     "apis__batch__v1": "CronJob Job",
     "apis__coordination.k8s.io__v1": "Lease",
@@ -26,7 +25,7 @@ ROOTS = {
     "apis__events.k8s.io__v1": "Event",
     "apis__networking.k8s.io__v1": "NetworkPolicy",
     "apis__node.k8s.io__v1": "RuntimeClass",
-    "apis__policy__v1": "PodDisruptionBudget Eviction",
+    "apis__policy__v1": "PodDisruptionBudget",
     "apis__rbac.authorization.k8s.io__v1": "ClusterRoleBinding ClusterRole RoleBinding Role",
     "apis__scheduling.k8s.io__v1": "PriorityClass",
     "apis__storage.k8s.io__v1": "StorageClass",
@@ -39,6 +38,10 @@ for document, kinds in ROOTS.items():
     group, version = own if len(own) == 2 else ("", own[0])
     wanted = ["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions", "io.k8s.apimachinery.pkg.apis.meta.v1.Status"]
     wanted += ["io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"]
+    if document == "api__v1":
+        # Bodies of subresources of Pods and ServiceAccounts.
+        bodies = ["policy.v1.Eviction", "autoscaling.v1.Scale", "authentication.v1.TokenRequest"]
+        wanted += [f"io.k8s.api.{name}" for name in bodies]
     for name, schema in schemas.items():
         for gvk in schema.get("x-kubernetes-group-version-kind", []):
             if gvk == {"group": group, "version": version, "kind": gvk["kind"]} and gvk["kind"] in kinds.split():

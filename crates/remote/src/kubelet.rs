@@ -116,11 +116,27 @@ pub enum StreamError {
 /// What a node offers for the Pods that it runs.
 pub trait Kubelet: Send + Sync + 'static {
     /// Starts a command in a container.
-    fn exec<'a>(&'a self, pod: &'a PodId, request: ExecRequest) -> BoxFuture<'a, Result<Session, StreamError>>;
+    fn exec<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, Result<Session, StreamError>>;
     /// Joins the streams of a container's main process.
-    fn attach<'a>(&'a self, pod: &'a PodId, request: ExecRequest) -> BoxFuture<'a, Result<Session, StreamError>>;
+    fn attach<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, Result<Session, StreamError>>;
     /// Connects to a TCP port inside the Pod's network namespace.
-    fn connect<'a>(&'a self, pod: &'a PodId, port: u16) -> BoxFuture<'a, Result<Box<dyn Duplex>, StreamError>>;
+    fn connect<'a>(
+        &'a self,
+        pod: &'a PodId,
+        port: u16,
+    ) -> BoxFuture<'a, Result<Box<dyn Duplex>, StreamError>>;
     /// Reads a container's log.
-    fn logs<'a>(&'a self, pod: &'a PodId, request: LogRequest) -> BoxFuture<'a, Result<ByteReader, StreamError>>;
+    fn logs<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: LogRequest,
+    ) -> BoxFuture<'a, Result<ByteReader, StreamError>>;
 }

@@ -3,8 +3,18 @@
 //!
 //! It refuses to know what a jail is or where a Pod lives: it joins a client's streams to a [`Kubelet`].
 
+mod channel;
+mod exec;
 mod kubelet;
+mod port_forward;
+mod query;
+mod serve;
+mod spdy;
+mod status;
+mod upgrade;
 
 pub use kubelet::{
-    ByteReader, ByteWriter, Duplex, ExecRequest, Exit, Kubelet, LogRequest, PodId, Session, StreamError, TerminalSize,
+    ByteReader, ByteWriter, Duplex, ExecRequest, Exit, Kubelet, LogRequest, PodId, Session, StreamError,
+    TerminalSize,
 };
+pub use serve::{attach, exec, logs, port_forward};

@@ -1,0 +1,91 @@
+//! The streams of a process, carried over either protocol.
+
+mod channels;
+mod resize;
+mod spdy;
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
+
+use crate::status::Verdict;
+use crate::upgrade::{Protocols, Upgraded};
+use crate::{ByteReader, ExecRequest, Exit, Session};
+
+/// What `exec` and `attach` speak.
+pub(crate) const PROTOCOLS: Protocols = Protocols {
+    channels: &[
+        "v5.channel.k8s.io",
+        "v4.channel.k8s.io",
+        "v4.base64.channel.k8s.io",
+        "v3.channel.k8s.io",
+        "v2.channel.k8s.io",
+        "v1.channel.k8s.io",
+        "channel.k8s.io",
+        "base64.channel.k8s.io",
+    ],
+    tunnels: &[],
+    spdy: &["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"],
+};
+
+/// Bytes read from a process at a time.
+const CHUNK: usize = 32 * 1024;
+/// After its process has ended, an output that is silent for so long is over, though something that the process
+/// left behind may still hold it open.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Carries a session until the process has ended or the client has left.
+pub(crate) async fn run(upgraded: Upgraded, wanted: ExecRequest, session: Session, verdict: Verdict) {
+    match upgraded {
+        Upgraded::Channels(socket, name) => channels::run(*socket, name, &wanted, session, verdict).await,
+        Upgraded::Spdy(io, version) => spdy::run(io, version, &wanted, session, verdict).await,
+        // Not offered, see PROTOCOLS.
+        Upgraded::Tunnel(_) => {}
+    }
+}
+
+/// Copies the outputs until the process has ended and they are empty. `None` when the client takes no more.
+async fn follow<W>(exit: BoxFuture<'static, Exit>, outputs: Vec<(ByteReader, W)>) -> Option<Exit>
+where
+    W: AsyncWrite + Unpin + Send,
+{
+    let ended = CancellationToken::new();
+    let copies = outputs.into_iter().map(|(reader, writer)| copy(reader, writer, &ended));
+    let copies = futures::future::try_join_all(copies);
+    let exit = async {
+        let exit = exit.await;
+        ended.cancel();
+        Ok(exit)
+    };
+    let both: std::io::Result<_> = futures::future::try_join(exit, copies).await;
+    both.ok().map(|(exit, _)| exit)
+}
+
+/// Copies one output to its end; an error is the client's.
+async fn copy(
+    mut reader: ByteReader,
+    mut writer: impl AsyncWrite + Unpin,
+    ended: &CancellationToken,
+) -> std::io::Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let read = tokio::select! {
+            biased;
+            read = reader.read(&mut buffer) => read,
+            () = silence(ended) => break,
+        };
+        match read {
+            // An output that fails has nothing more to say; the exit tells why.
+            Ok(0) | Err(_) => break,
+            Ok(length) => writer.write_all(&buffer[..length]).await?,
+        }
+    }
+    writer.shutdown().await
+}
+
+async fn silence(ended: &CancellationToken) {
+    ended.cancelled().await;
+    tokio::time::sleep(SILENCE).await;
+}

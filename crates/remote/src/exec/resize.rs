@@ -1,0 +1,69 @@
+//! Terminal sizes as clients write them: `{"Width":80,"Height":24}`, one after another.
+
+use serde::Deserialize;
+
+use crate::TerminalSize;
+
+/// Longest unfinished text that is kept; a size takes some 30 bytes.
+const MAX_PENDING: usize = 1024;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Wire {
+    width: u16,
+    height: u16,
+}
+
+/// Reads sizes from a stream of bytes cut anywhere.
+#[derive(Debug, Default)]
+pub(super) struct Sizes {
+    pending: Vec<u8>,
+}
+
+impl Sizes {
+    /// The sizes that are complete with these bytes. Text that is no size is skipped.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<TerminalSize> {
+        self.pending.extend_from_slice(bytes);
+        let mut sizes = Vec::new();
+        let mut values = serde_json::Deserializer::from_slice(&self.pending).into_iter::<Wire>();
+        let used = loop {
+            match values.next() {
+                Some(Ok(Wire { width, height })) => sizes.push(TerminalSize { columns: width, rows: height }),
+                Some(Err(error)) if !error.is_eof() => break self.pending.len(),
+                _ => break values.byte_offset(),
+            }
+        };
+        self.pending.drain(..used);
+        if self.pending.len() > MAX_PENDING {
+            self.pending.clear();
+        }
+        sizes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_however_they_are_cut() {
+        let text = b"{\"Width\":80,\"Height\":24}\n{\"Width\":132,\"Height\":50}\n";
+        for cut in 0..text.len() {
+            let mut sizes = Sizes::default();
+            let mut found = sizes.push(&text[..cut]);
+            found.extend(sizes.push(&text[cut..]));
+            let expected = [(80, 24), (132, 50)].map(|(columns, rows)| TerminalSize { columns, rows });
+            assert_eq!(found, expected, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_skipped_and_not_kept() {
+        let mut sizes = Sizes::default();
+        assert!(sizes.push(b"{\"Width\":-1,\"Height\":2}").is_empty());
+        assert!(sizes.push(&[b' '; 4096]).is_empty());
+        assert!(sizes.push(format!("\"{}", "x".repeat(4096)).as_bytes()).is_empty());
+        assert!(sizes.pending.len() <= MAX_PENDING);
+        assert_eq!(sizes.push(b"{\"Width\":1,\"Height\":2}").len(), 1);
+    }
+}

@@ -1,0 +1,145 @@
+//! Port-forward over SPDY/3.1: each TCP connection is a pair of streams, one for data and one for an error text.
+
+use std::collections::HashMap;
+use std::collections::hash_map;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::failure;
+use crate::query;
+use crate::spdy::{Connection, Stream, StreamReader, StreamWriter};
+use crate::{Duplex, Kubelet, PodId};
+
+/// How long the second stream of a pair may take.
+const PAIR_WITHIN: Duration = Duration::from_secs(30);
+/// How long the client may go on sending after the Pod's side has ended. kubectl waits for the error stream to end
+/// before it lets go of its own half, so that one is ended at once.
+const TAIL: Duration = Duration::from_secs(30);
+
+/// One half-open pair.
+struct Waiting {
+    port: u16,
+    stream: Stream,
+    is_data: bool,
+    since: Instant,
+}
+
+/// Forwards until the client has left.
+pub(super) async fn run<T>(io: T, kubelet: Arc<dyn Kubelet>, pod: PodId)
+where
+    T: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let mut connection = Connection::open(io);
+    let gone = connection.gone();
+    let mut waiting = HashMap::new();
+    // Dropped at the end, with all connections into the Pod. The number of streams bounds it.
+    let mut forwards = JoinSet::new();
+    let mut sweep = tokio::time::interval(PAIR_WITHIN);
+    loop {
+        tokio::select! {
+            stream = connection.accept() => match stream {
+                Some(stream) => pair(stream, &mut waiting, &mut forwards, &kubelet, &pod),
+                None => break,
+            },
+            Some(_) = forwards.join_next() => {}
+            // Dropping the lonely half refuses it.
+            _ = sweep.tick() => waiting.retain(|_, half: &mut Waiting| half.since.elapsed() < PAIR_WITHIN),
+            () = gone.cancelled() => break,
+        }
+    }
+    connection.close().await;
+}
+
+/// Finds the stream's other half and starts to forward, or leaves it waiting. A stream that makes no sense is
+/// dropped, which refuses it.
+fn pair(
+    stream: Stream,
+    waiting: &mut HashMap<String, Waiting>,
+    forwards: &mut JoinSet<()>,
+    kubelet: &Arc<dyn Kubelet>,
+    pod: &PodId,
+) {
+    let is_data = match stream.header("streamtype") {
+        Some("data") => true,
+        Some("error") => false,
+        _ => return,
+    };
+    let Some(Ok(port)) = stream.header("port").map(query::port) else { return };
+    let request = match stream.header("requestid") {
+        Some(id) if !id.is_empty() => id.to_owned(),
+        // Old clients number their requests by their streams: the error stream first, the data stream next.
+        _ if is_data => stream.id().saturating_sub(2).to_string(),
+        _ => stream.id().to_string(),
+    };
+    match waiting.entry(request) {
+        hash_map::Entry::Vacant(place) => {
+            place.insert(Waiting { port, stream, is_data, since: Instant::now() });
+        }
+        hash_map::Entry::Occupied(place) if place.get().is_data != is_data && place.get().port == port => {
+            let other = place.remove().stream;
+            let (data, error) = if is_data { (stream, other) } else { (other, stream) };
+            forwards.spawn(forward(data, error, port, Arc::clone(kubelet), pod.clone()));
+        }
+        // The same half twice, or another port: neither is believed.
+        hash_map::Entry::Occupied(_) => {}
+    }
+}
+
+async fn forward(data: Stream, error: Stream, port: u16, kubelet: Arc<dyn Kubelet>, pod: PodId) {
+    // Both are answered before the Pod is dialled; clients wait for the answer to the first before they open the
+    // second.
+    let (_unread, mut error) = error.accept().await;
+    let (reader, writer) = data.accept().await;
+    let outcome = match kubelet.connect(&pod, port).await {
+        Ok(connection) => {
+            join(reader, writer, &mut error, connection).await.map_err(|e| failure(&pod, port, &e))
+        }
+        Err(refused) => Err(failure(&pod, port, &refused)),
+    };
+    if let Err(text) = outcome {
+        let _ = error.write_all(text.as_bytes()).await;
+        let _ = error.shutdown().await;
+    }
+}
+
+/// Joins both directions with half-close: each ends the other's writing side, and none the other's reading.
+async fn join(
+    mut reader: StreamReader,
+    mut writer: StreamWriter,
+    error: &mut StreamWriter,
+    connection: Box<dyn Duplex>,
+) -> std::io::Result<()> {
+    let (mut from_pod, mut to_pod) = tokio::io::split(connection);
+    let upward = async {
+        // A client that resets its stream is not an error of the Pod.
+        let copied = tokio::io::copy(&mut reader, &mut to_pod).await;
+        let _ = to_pod.shutdown().await;
+        copied.is_ok()
+    };
+    let downward = async {
+        let copied = tokio::io::copy(&mut from_pod, &mut writer).await;
+        writer.shutdown().await?;
+        copied.map(drop)
+    };
+    tokio::pin!(upward, downward);
+    let clean = tokio::select! {
+        outcome = &mut downward => {
+            outcome?;
+            error.shutdown().await?;
+            let _ = tokio::time::timeout(TAIL, upward).await;
+            return Ok(());
+        }
+        clean = &mut upward => clean,
+    };
+    if clean {
+        downward.await?;
+    } else if let Ok(outcome) = tokio::time::timeout(TAIL, downward).await {
+        // One side broke off; what the Pod still says is carried for a while, if there is a receiver.
+        outcome?;
+    }
+    error.shutdown().await
+}

@@ -12,7 +12,7 @@
 mod assemble;
 mod table;
 
-use std::io;
+use crate::Error;
 
 use assemble::Program;
 
@@ -28,10 +28,10 @@ static WITHOUT_SET_ID: Program = Program::assemble(&table::answers(true));
 /// (`EPERM`), and `openat2`, whose mode a filter cannot see, is not there (`ENOSYS`).
 ///
 /// # Errors
-/// The kernel's answer when the kernel has no seccomp filters or refuses this one.
-pub fn install(deny_set_id_bits: bool) -> io::Result<()> {
+/// [`Error::Seccomp`] when the kernel has no seccomp filters or refuses this one.
+pub fn install(deny_set_id_bits: bool) -> Result<(), Error> {
     let program = if deny_set_id_bits { &WITHOUT_SET_ID } else { &PLAIN };
-    program.install()
+    program.install().map_err(|error| Error::Seccomp { errno: error.into() })
 }
 
 #[cfg(test)]

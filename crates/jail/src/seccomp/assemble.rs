@@ -9,7 +9,12 @@ use super::table::{self, Answer, TABLE};
 /// Bound of the program. Jumps reach 255 instructions, and nearly all go to its end.
 const MOST_INSTRUCTIONS: usize = 256;
 /// Bound of the ranges of neighbouring numbers with the same answer.
-const MOST_RANGES: usize = 192;
+const MOST_RANGES: usize = 128;
+/// About the last number that kernels know.
+const LAST_NUMBER: u32 = 470;
+/// Bound of the single numbers in a range that are answered differently: one instruction each, where a range of
+/// its own costs two, but they are looked at one after the other.
+const MOST_EXCEPTIONS: usize = 3;
 
 #[cfg(target_arch = "x86_64")]
 const NATIVE: u32 = 0xc000_003e;
@@ -105,21 +110,34 @@ impl Program {
         }
     }
 
-    /// The search tree over `ranges[from..to]`, which are two or more.
+    /// The search tree over `ranges[from..to]`, which are one or more.
     const fn search(&mut self, ranges: &Ranges, from: usize, to: usize) {
-        let middle = (from + to) / 2;
+        if to - from == 1 {
+            return self.exceptions(&ranges.all[from]);
+        }
+        let middle = ranges.middle(from, to);
         let branch = self.len;
-        let left_is_leaf = middle - from == 1;
-        let right_is_leaf = to - middle == 1;
-        let yes = if right_is_leaf { To::Answer(ranges.answers[middle]) } else { To::Next };
-        let no = if left_is_leaf { To::Answer(ranges.answers[from]) } else { To::Next };
-        self.branch(IF_AT_LEAST, ranges.starts[middle], yes, no);
-        if !left_is_leaf {
+        let left = if middle - from == 1 { ranges.all[from].leaf() } else { To::Next };
+        let right = if to - middle == 1 { ranges.all[middle].leaf() } else { To::Next };
+        self.branch(IF_AT_LEAST, ranges.all[middle].start, right, left);
+        if matches!(left, To::Next) {
             self.search(ranges, from, middle);
         }
-        if !right_is_leaf {
+        if matches!(right, To::Next) {
             self.code[branch].jt = (self.len - branch - 1) as u8;
             self.search(ranges, middle, to);
+        }
+    }
+
+    /// The answers of a range that has exceptions, one instruction for each of them.
+    const fn exceptions(&mut self, range: &Range) {
+        let mut at = 0;
+        while at < range.exceptions {
+            let last = at + 1 == range.exceptions;
+            let other = if last { To::Answer(range.answer) } else { To::Next };
+            let (number, answer) = range.exception[at];
+            self.branch(IF_EQUAL, number, To::Answer(answer), other);
+            at += 1;
         }
     }
 
@@ -267,33 +285,78 @@ const fn is(to: To, answer: Answer) -> bool {
     matches!(to, To::Answer(waits_for) if waits_for as u8 == answer as u8)
 }
 
-/// Neighbouring numbers with the same answer.
+/// Neighbouring numbers with the same answer, some single ones excepted.
+#[derive(Clone, Copy)]
+struct Range {
+    start: u32,
+    answer: Answer,
+    exception: [(u32, Answer); MOST_EXCEPTIONS],
+    exceptions: usize,
+}
+
+impl Range {
+    /// Where a branch to this range goes: straight to its answer, when it has but one.
+    const fn leaf(&self) -> To {
+        if self.exceptions == 0 { To::Answer(self.answer) } else { To::Next }
+    }
+}
+
+/// All numbers, in ranges.
 struct Ranges {
-    starts: [u32; MOST_RANGES],
-    answers: [Answer; MOST_RANGES],
+    all: [Range; MOST_RANGES],
     len: usize,
 }
 
 impl Ranges {
     const fn of(table: &[Answer; TABLE]) -> Ranges {
-        let mut ranges = Ranges { starts: [0; MOST_RANGES], answers: [Answer::Unknown; MOST_RANGES], len: 0 };
+        let nothing = Range {
+            start: 0,
+            answer: Answer::Unknown,
+            exception: [(0, Answer::Unknown); MOST_EXCEPTIONS],
+            exceptions: 0,
+        };
+        let mut ranges = Ranges { all: [nothing; MOST_RANGES], len: 0 };
         let mut number = 0;
         while number < TABLE {
-            ranges.add(number as u32, table[number]);
+            let next = if number + 1 < TABLE { table[number + 1] } else { Answer::Unknown };
+            ranges.add(number as u32, table[number], next);
             number += 1;
         }
-        ranges.add(TABLE as u32, Answer::Unknown);
-        ranges.add(FOREIGN_NUMBERS, Answer::Kill);
+        ranges.add(TABLE as u32, Answer::Unknown, Answer::Unknown);
+        ranges.add(FOREIGN_NUMBERS, Answer::Kill, Answer::Kill);
         ranges
     }
 
-    const fn add(&mut self, start: u32, answer: Answer) {
-        if self.len > 0 && self.answers[self.len - 1] as u8 == answer as u8 {
-            return;
+    /// Where to split `all[from..to]` so that both sides hold about as many numbers: all of them are run through
+    /// the filter, once, when it is installed.
+    const fn middle(&self, from: usize, to: usize) -> usize {
+        let end = if to < self.len { self.all[to].start } else { LAST_NUMBER };
+        let wanted = (self.all[from].start + end) / 2;
+        let mut middle = from + 1;
+        while middle + 1 < to
+            && self.all[middle].start.abs_diff(wanted) > self.all[middle + 1].start.abs_diff(wanted)
+        {
+            middle += 1;
+        }
+        middle
+    }
+
+    const fn add(&mut self, number: u32, answer: Answer, next: Answer) {
+        if self.len > 0 {
+            let last = &mut self.all[self.len - 1];
+            let same = last.answer as u8;
+            if same == answer as u8 {
+                return;
+            }
+            if same == next as u8 && last.exceptions < MOST_EXCEPTIONS {
+                last.exception[last.exceptions] = (number, answer);
+                last.exceptions += 1;
+                return;
+            }
         }
         assert!(self.len < MOST_RANGES, "too many ranges of system calls");
-        self.starts[self.len] = start;
-        self.answers[self.len] = answer;
+        self.all[self.len].start = number;
+        self.all[self.len].answer = answer;
         self.len += 1;
     }
 }

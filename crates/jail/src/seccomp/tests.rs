@@ -1,5 +1,6 @@
 use super::table::{self, Answer};
 use super::*;
+use std::io;
 
 const EPERM: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 const ENOSYS: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;

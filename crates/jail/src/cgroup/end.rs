@@ -1,0 +1,163 @@
+//! Emptying and removing groups, and those that an earlier life left behind.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::layout::Layout;
+use super::{FOLDER, failed, write};
+use crate::{Errno, Error};
+
+/// Attempts to remove a group; with the pauses between them 3 s in all.
+const MOST_ATTEMPTS: u64 = 300;
+/// The longest pause between attempts, in milliseconds.
+const LONGEST_PAUSE: u64 = 10;
+/// How deep the folders of a hierarchy are searched for leftovers.
+const DEEPEST: usize = 8;
+/// Bound of the folders that are searched.
+const MOST_FOLDERS: usize = 20_000;
+
+/// Kills what is in a group and the groups below it, and removes them. A group that is gone is no error.
+pub(super) fn kill_and_remove(group: &Path) -> Result<(), Error> {
+    for attempt in 0..MOST_ATTEMPTS {
+        match remove(group) {
+            Ok(()) => {
+                // The last one takes the folder along; it is not empty as long as others are there.
+                if let Some(folder) = group.parent() {
+                    let _ = std::fs::remove_dir(folder);
+                }
+                return Ok(());
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                kill(group);
+                std::thread::sleep(Duration::from_millis(attempt.min(LONGEST_PAUSE)));
+            }
+            Err(error) => return Err(failed(group, "remove", error)),
+        }
+    }
+    Err(failed(group, "remove", Errno(libc::EBUSY)))
+}
+
+fn remove(group: &Path) -> std::io::Result<()> {
+    let removed = match std::fs::remove_dir(group) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            for child in folders_in(group) {
+                remove(&child)?;
+            }
+            std::fs::remove_dir(group)
+        }
+        other => other,
+    };
+    match removed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Kills all at once where the kernel can; else one by one, as often as the caller comes back.
+fn kill(group: &Path) {
+    let at_once = group.join("cgroup.kill");
+    if at_once.exists() && write(&at_once, "1").is_ok() {
+        return;
+    }
+    for child in folders_in(group) {
+        kill(&child);
+    }
+    // A number may pass on to another process between reading and killing. Whoever is listed before and after its
+    // descriptor was opened is the one that the descriptor stands for.
+    let listed = members(group);
+    let opened: Vec<_> =
+        listed.iter().filter_map(|pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?))).collect();
+    let still = members(group);
+    for (pid, process) in opened {
+        if still.contains(&pid) {
+            // It may have ended by itself.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+}
+
+/// The processes in a group, other than the caller.
+fn members(group: &Path) -> HashSet<Pid> {
+    let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let own = rustix::process::getpid();
+    text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).filter(|pid| *pid != own).collect()
+}
+
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let folders = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).collect()
+}
+
+/// Kills and removes all groups of jails whose id begins with `prefix`, wherever they are: what an earlier life of
+/// the caller left. Gives the number of groups removed.
+///
+/// # Errors
+/// The first failure, after all were tried.
+pub fn sweep(prefix: &str) -> Result<usize, Error> {
+    let layout = Layout::of_this_machine()?;
+    let mut removed = 0;
+    let mut outcome = Ok(());
+    for group in leftovers(&layout, prefix) {
+        match kill_and_remove(&group) {
+            Ok(()) => removed += 1,
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
+    }
+    outcome.map(|()| removed)
+}
+
+/// Removes the groups of jails whose id begins with `prefix`, which have no process and are older than `age`: for
+/// callers that share a prefix, of which others may be at work. Gives the number of groups removed.
+pub fn sweep_empty(prefix: &str, age: Duration) -> Result<usize, Error> {
+    let layout = Layout::of_this_machine()?;
+    let now = SystemTime::now();
+    let old = |group: &PathBuf| {
+        let made = group.metadata().and_then(|data| data.modified());
+        made.is_ok_and(|made| now.duration_since(made).is_ok_and(|passed| passed >= age))
+    };
+    let mut removed = 0;
+    for group in leftovers(&layout, prefix).into_iter().filter(old) {
+        // The kernel refuses while there is a process in it.
+        if std::fs::remove_dir(&group).is_ok() {
+            removed += 1;
+            if let Some(folder) = group.parent() {
+                let _ = std::fs::remove_dir(folder);
+            }
+        }
+    }
+    Ok(removed)
+}
+
+/// Groups of jails in all hierarchies: the caller may have been in another group in its earlier life, so they are
+/// looked for everywhere.
+pub(super) fn leftovers(layout: &Layout, prefix: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut searched = 0;
+    for mount in layout.mounts() {
+        let mut level = vec![mount.to_owned()];
+        for _ in 0..DEEPEST {
+            let mut next = Vec::new();
+            for folder in level.iter().flat_map(|folder| folders_in(folder)) {
+                searched += 1;
+                if folder.file_name() == Some(OsStr::new(FOLDER)) {
+                    let jails = folders_in(&folder).into_iter();
+                    found
+                        .extend(jails.filter(|jail| name(jail).is_some_and(|name| name.starts_with(prefix))));
+                } else if searched < MOST_FOLDERS {
+                    next.push(folder);
+                }
+            }
+            level = next;
+        }
+    }
+    found
+}
+
+fn name(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
+}

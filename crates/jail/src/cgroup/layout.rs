@@ -1,0 +1,149 @@
+//! Where the hierarchies are, and which of them has which controller.
+
+use std::path::{Path, PathBuf};
+
+use crate::{Error, Limits};
+
+/// What can be limited or counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Controller {
+    /// CPU time per second.
+    Cpu,
+    /// CPU time used (version 1 only; on version 2 every group counts it).
+    CpuAccount,
+    /// Memory.
+    Memory,
+    /// Processes and threads.
+    Pids,
+}
+
+impl Controller {
+    /// Its name in the kernel.
+    pub fn name(self) -> &'static str {
+        match self {
+            Controller::Cpu => "cpu",
+            Controller::CpuAccount => "cpuacct",
+            Controller::Memory => "memory",
+            Controller::Pids => "pids",
+        }
+    }
+
+    pub(super) fn wanted(limits: &Limits) -> Vec<Controller> {
+        let all = [
+            limits.cpu_millis.map(|_| Controller::Cpu),
+            limits.memory_bytes.map(|_| Controller::Memory),
+            limits.pids.map(|_| Controller::Pids),
+        ];
+        all.into_iter().flatten().collect()
+    }
+}
+
+/// A mounted hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hierarchy {
+    /// Where it is mounted.
+    pub(super) mount: PathBuf,
+    /// The caller's own group, at or below `mount`.
+    pub(super) own: PathBuf,
+    /// Names of the controllers (version 1).
+    controllers: Vec<String>,
+}
+
+/// The hierarchies that are mounted.
+#[derive(Debug, Clone, Default)]
+pub struct Layout {
+    pub(super) unified: Option<Hierarchy>,
+    pub(super) legacy: Vec<Hierarchy>,
+}
+
+impl Layout {
+    /// Reads how this machine has it, for the calling process.
+    ///
+    /// # Errors
+    /// [`Error::Cgroup`] when `/proc` cannot be read.
+    pub fn of_this_machine() -> Result<Layout, Error> {
+        let read = |path: &str| {
+            std::fs::read_to_string(path).map_err(|error| super::failed(Path::new(path), "read", error))
+        };
+        Ok(Self::read(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?))
+    }
+
+    /// Reads the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    pub fn read(mountinfo: &str, membership: &str) -> Layout {
+        let mut layout = Layout::default();
+        for line in mountinfo.lines() {
+            let Some((mount, kind)) = line.split_once(" - ") else { continue };
+            let mut fields = mount.split(' ').skip(3);
+            let (Some(root), Some(point)) = (fields.next(), fields.next()) else { continue };
+            let mut kind = kind.split(' ');
+            let (kind, options) = (kind.next().unwrap_or(""), kind.nth(1).unwrap_or(""));
+            let (root, point) = (unescape(root), PathBuf::from(unescape(point)));
+            if kind == "cgroup2" && layout.unified.is_none() {
+                let own = own_group(&point, &root, membership, |names| names.is_empty());
+                layout.unified = Some(Hierarchy { mount: point, own, controllers: Vec::new() });
+            } else if kind == "cgroup" {
+                let controllers: Vec<String> = options.split(',').map(str::to_owned).collect();
+                let own = own_group(&point, &root, membership, |names| {
+                    !names.is_empty() && names.split(',').any(|name| controllers.iter().any(|c| c == name))
+                });
+                layout.legacy.push(Hierarchy { mount: point, own, controllers });
+            }
+        }
+        layout
+    }
+
+    /// Whether version 2 has a controller, for some group at least.
+    pub fn unified_has(&self, controller: Controller) -> bool {
+        self.unified
+            .as_ref()
+            .is_some_and(|hierarchy| has_word(&hierarchy.mount.join("cgroup.controllers"), controller))
+    }
+
+    /// Whether version 1 has a controller.
+    pub fn legacy_has(&self, controller: Controller) -> bool {
+        self.legacy_of(controller).is_some()
+    }
+
+    pub(super) fn legacy_of(&self, controller: Controller) -> Option<&Hierarchy> {
+        self.legacy
+            .iter()
+            .find(|hierarchy| hierarchy.controllers.iter().any(|name| name == controller.name()))
+    }
+
+    /// Where all hierarchies are mounted.
+    pub(super) fn mounts(&self) -> impl Iterator<Item = &Path> {
+        self.unified.iter().chain(&self.legacy).map(|hierarchy| hierarchy.mount.as_path())
+    }
+}
+
+/// Whether a file of words names a controller.
+pub(super) fn has_word(path: &Path, controller: Controller) -> bool {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_ascii_whitespace().any(|word| word == controller.name())
+}
+
+/// The caller's own group in a hierarchy: the line of `/proc/self/cgroup` whose names fit, less the part of the
+/// hierarchy that is not mounted here.
+fn own_group(mount: &Path, root: &str, membership: &str, fits: impl Fn(&str) -> bool) -> PathBuf {
+    for line in membership.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(names), Some(path)) = (fields.next(), fields.next()) else { continue };
+        if !fits(names) {
+            continue;
+        }
+        let below = match root {
+            "/" => Some(path),
+            root => path.strip_prefix(root).filter(|rest| rest.is_empty() || rest.starts_with('/')),
+        };
+        // A group outside of what is mounted or of the namespace (`/..`) cannot be reached by a path.
+        let below = below.filter(|below| !below.split('/').any(|part| part == "..")).unwrap_or("");
+        let below = below.trim_start_matches('/');
+        return if below.is_empty() { mount.to_owned() } else { mount.join(below) };
+    }
+    mount.to_owned()
+}
+
+/// Undoes the octal escapes of mountinfo (space, tab, newline, backslash).
+fn unescape(field: &str) -> String {
+    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}

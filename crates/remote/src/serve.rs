@@ -62,10 +62,8 @@ pub async fn port_forward(request: Request, kubelet: Arc<dyn Kubelet>, pod: PodI
 
 /// `…/pods/{name}/log`: the container's log as plain text, as it is read.
 pub async fn logs(request: Request, kubelet: Arc<dyn Kubelet>, pod: PodId) -> Response {
-    let opened = async {
-        let wanted = Query::of(request.uri()).logs(Timestamp::now())?;
-        Ok::<_, Refusal>(kubelet.logs(&pod, wanted).await?)
-    };
+    let wanted = Query::of(request.uri()).logs(Timestamp::now());
+    let opened = async { Ok::<_, Refusal>(kubelet.logs(&pod, wanted?).await?) };
     match opened.await {
         Ok(log) => {
             let mut response = Response::new(Body::from_stream(ReaderStream::new(log)));

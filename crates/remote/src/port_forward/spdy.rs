@@ -20,10 +20,13 @@ const PAIR_WITHIN: Duration = Duration::from_secs(30);
 /// before it lets go of its own half, so that one is ended at once.
 const TAIL: Duration = Duration::from_secs(30);
 
-/// One half-open pair.
+/// Both directions of a stream.
+type Halves = (StreamReader, StreamWriter);
+
+/// One half of a pair, answered already: clients wait for that before they open the other half.
 struct Waiting {
     port: u16,
-    stream: Stream,
+    halves: Halves,
     is_data: bool,
     since: Instant,
 }
@@ -42,11 +45,11 @@ where
     loop {
         tokio::select! {
             stream = connection.accept() => match stream {
-                Some(stream) => pair(stream, &mut waiting, &mut forwards, &kubelet, &pod),
+                Some(stream) => pair(stream, &mut waiting, &mut forwards, &kubelet, &pod).await,
                 None => break,
             },
             Some(_) = forwards.join_next() => {}
-            // Dropping the lonely half refuses it.
+            // Dropping the lonely half resets it.
             _ = sweep.tick() => waiting.retain(|_, half: &mut Waiting| half.since.elapsed() < PAIR_WITHIN),
             () = gone.cancelled() => break,
         }
@@ -56,7 +59,7 @@ where
 
 /// Finds the stream's other half and starts to forward, or leaves it waiting. A stream that makes no sense is
 /// dropped, which refuses it.
-fn pair(
+async fn pair(
     stream: Stream,
     waiting: &mut HashMap<String, Waiting>,
     forwards: &mut JoinSet<()>,
@@ -75,13 +78,14 @@ fn pair(
         _ if is_data => stream.id().saturating_sub(2).to_string(),
         _ => stream.id().to_string(),
     };
+    let halves = stream.accept().await;
     match waiting.entry(request) {
         hash_map::Entry::Vacant(place) => {
-            place.insert(Waiting { port, stream, is_data, since: Instant::now() });
+            place.insert(Waiting { port, halves, is_data, since: Instant::now() });
         }
         hash_map::Entry::Occupied(place) if place.get().is_data != is_data && place.get().port == port => {
-            let other = place.remove().stream;
-            let (data, error) = if is_data { (stream, other) } else { (other, stream) };
+            let other = place.remove().halves;
+            let (data, error) = if is_data { (halves, other) } else { (other, halves) };
             forwards.spawn(forward(data, error, port, Arc::clone(kubelet), pod.clone()));
         }
         // The same half twice, or another port: neither is believed.
@@ -89,11 +93,9 @@ fn pair(
     }
 }
 
-async fn forward(data: Stream, error: Stream, port: u16, kubelet: Arc<dyn Kubelet>, pod: PodId) {
-    // Both are answered before the Pod is dialled; clients wait for the answer to the first before they open the
-    // second.
-    let (_unread, mut error) = error.accept().await;
-    let (reader, writer) = data.accept().await;
+async fn forward(data: Halves, error: Halves, port: u16, kubelet: Arc<dyn Kubelet>, pod: PodId) {
+    let (_unread, mut error) = error;
+    let (reader, writer) = data;
     let outcome = match kubelet.connect(&pod, port).await {
         Ok(connection) => {
             join(reader, writer, &mut error, connection).await.map_err(|e| failure(&pod, port, &e))

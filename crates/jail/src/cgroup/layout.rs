@@ -110,6 +110,27 @@ impl Layout {
             .find(|hierarchy| hierarchy.controllers.iter().any(|name| name == controller.name()))
     }
 
+    /// `v1`, `v2`, `hybrid` (version 2 is mounted beside version 1) or `none`.
+    pub fn version(&self) -> &'static str {
+        match (&self.unified, self.legacy.is_empty()) {
+            (None, true) => "none",
+            (None, false) => "v1",
+            (Some(_), true) => "v2",
+            (Some(_), false) => "hybrid",
+        }
+    }
+
+    /// Whether the calling user can make groups with a controller; else why not. Changes nothing.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub fn usable(&self, controller: Controller) -> Result<(), String> {
+        match &self.unified {
+            Some(hierarchy) if self.unified_has(controller) => super::v2::usable(hierarchy, controller),
+            _ => super::v1::usable(self, controller),
+        }
+    }
+
     /// Where all hierarchies are mounted.
     pub(super) fn mounts(&self) -> impl Iterator<Item = &Path> {
         self.unified.iter().chain(&self.legacy).map(|hierarchy| hierarchy.mount.as_path())

@@ -101,3 +101,12 @@ pub(super) fn usage(controller: Controller, group: &Path, usage: &mut Usage) {
         Controller::Pids => usage.processes = number(&group.join("pids.current")),
     }
 }
+
+/// Whether the caller could make groups with this controller, and else why not.
+pub(super) fn usable(layout: &Layout, controller: Controller) -> Result<(), String> {
+    let Some(hierarchy) = layout.legacy_of(controller) else { return Err(no_controller(layout, controller)) };
+    match rustix::fs::access(&hierarchy.own, rustix::fs::Access::WRITE_OK) {
+        Ok(()) => Ok(()),
+        Err(errno) => Err(format!("{} cannot be written: {errno}", hierarchy.own.display())),
+    }
+}

@@ -1,0 +1,228 @@
+//! What this machine allows: each thing tried, not guessed, and for each that is missing what that costs and how to
+//! get it. The content of `hutch doctor`.
+//!
+//! It forks children that try things; call it from a single-threaded program.
+
+mod advice;
+mod attempt;
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Access;
+use serde::Serialize;
+
+use crate::cgroup::{Controller, Layout};
+
+/// What this machine allows the calling user.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Facts {
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Processor architecture.
+    pub architecture: &'static str,
+    /// Whether the calling user is root.
+    pub root: bool,
+    /// Each namespace that a jail is made of.
+    pub namespaces: Vec<Namespace>,
+    /// Whether an ordinary user can make user namespaces.
+    pub unprivileged_user_namespaces: bool,
+    /// Limits on CPU, memory, processes.
+    pub cgroups: Cgroups,
+    /// Version of Landlock.
+    pub landlock: Option<u32>,
+    /// Whether system calls can be filtered.
+    pub seccomp: bool,
+    /// Whether a mount can map ids; nothing is known (`null`) when not root.
+    pub idmapped_mounts: Option<bool>,
+    /// Whether folders can be stacked.
+    pub overlayfs: bool,
+    /// gVisor.
+    pub runsc: Option<Runsc>,
+    /// Whether `/dev/kvm` can be used.
+    pub kvm: bool,
+    /// What is missing.
+    pub missing: Vec<Missing>,
+}
+
+/// A namespace.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Namespace {
+    /// Its name, as under `/proc/self/ns`.
+    pub name: &'static str,
+    /// Whether one could be made.
+    pub available: bool,
+}
+
+/// The state of cgroups.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cgroups {
+    /// `v1`, `v2`, `hybrid` or `none`.
+    pub version: &'static str,
+    /// What can be limited.
+    pub controllers: Vec<ControllerFact>,
+}
+
+/// One controller.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ControllerFact {
+    /// Its name.
+    pub name: &'static str,
+    /// In which version it is mounted: `v1` or `v2`.
+    pub version: Option<&'static str>,
+    /// Whether the calling user can set limits.
+    pub usable: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// gVisor's program.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Runsc {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says of its version, if it runs.
+    pub version: Option<String>,
+}
+
+/// Something that is missing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Missing {
+    /// What.
+    pub what: String,
+    /// What does not work without it.
+    pub costs: String,
+    /// How to get it.
+    pub remedy: String,
+}
+
+/// The namespaces of a jail and the flags that make them.
+const NAMESPACES: [(&str, i32); 7] = [
+    ("user", libc::CLONE_NEWUSER),
+    ("pid", libc::CLONE_NEWPID),
+    ("mnt", libc::CLONE_NEWNS),
+    ("net", libc::CLONE_NEWNET),
+    ("ipc", libc::CLONE_NEWIPC),
+    ("uts", libc::CLONE_NEWUTS),
+    ("cgroup", libc::CLONE_NEWCGROUP),
+];
+
+impl Facts {
+    /// Tries everything; takes some milliseconds, and the time that `runsc --version` takes.
+    pub fn collect() -> Facts {
+        let root = rustix::process::geteuid().is_root();
+        let system = rustix::system::uname();
+        let mut facts = Facts {
+            kernel: system.release().to_string_lossy().into_owned(),
+            architecture: std::env::consts::ARCH,
+            root,
+            namespaces: NAMESPACES
+                .map(|(name, flag)| Namespace { name, available: attempt::namespace(flag) })
+                .to_vec(),
+            unprivileged_user_namespaces: attempt::user_namespace_as_nobody(),
+            cgroups: Cgroups::collect(),
+            landlock: crate::landlock::abi(),
+            seccomp: attempt::seccomp(),
+            idmapped_mounts: root.then(attempt::idmapped_mount),
+            overlayfs: attempt::overlay(),
+            runsc: std::env::var_os("PATH").and_then(|path| runsc(&path)),
+            kvm: rustix::fs::access("/dev/kvm", Access::READ_OK | Access::WRITE_OK).is_ok(),
+            missing: Vec::new(),
+        };
+        facts.missing = advice::missing(&facts);
+        facts
+    }
+}
+
+impl Cgroups {
+    fn collect() -> Cgroups {
+        let layout = Layout::of_this_machine().unwrap_or_default();
+        let controllers = [Controller::Cpu, Controller::Memory, Controller::Pids];
+        Cgroups {
+            version: layout.version(),
+            controllers: controllers
+                .map(|controller| {
+                    let outcome = layout.usable(controller);
+                    let version = if layout.unified_has(controller) {
+                        Some("v2")
+                    } else {
+                        layout.legacy_has(controller).then_some("v1")
+                    };
+                    ControllerFact {
+                        name: controller.name(),
+                        version,
+                        usable: outcome.is_ok(),
+                        reason: outcome.err(),
+                    }
+                })
+                .to_vec(),
+        }
+    }
+}
+
+/// The first `runsc` on a path and the first line of what it says of itself.
+fn runsc(path: &std::ffi::OsStr) -> Option<Runsc> {
+    let executable = |file: &PathBuf| file.is_file() && rustix::fs::access(file, Access::EXEC_OK).is_ok();
+    let path = std::env::split_paths(path).map(|folder| folder.join("runsc")).find(executable)?;
+    Some(Runsc { version: version_of(&path), path })
+}
+
+fn version_of(program: &Path) -> Option<String> {
+    let output = std::process::Command::new(program)
+        .arg("--version")
+        .stdin(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().next().filter(|_| output.status.success())?;
+    Some(line.strip_prefix("runsc version ").unwrap_or(line).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_what_the_machine_says() {
+        hutch_testkit::require!(root, user_namespaces);
+        let facts = Facts::collect();
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        assert_eq!(facts.kernel, release.trim());
+        assert!(facts.root);
+        assert_eq!(facts.landlock, crate::landlock::abi());
+        for namespace in &facts.namespaces {
+            let file = Path::new("/proc/self/ns").join(namespace.name);
+            assert_eq!(namespace.available, file.exists(), "{}", namespace.name);
+        }
+        assert!(facts.seccomp);
+        assert!(facts.idmapped_mounts.is_some());
+        for controller in &facts.cgroups.controllers {
+            assert_eq!(controller.usable, controller.reason.is_none());
+            assert!(!controller.usable || controller.version.is_some());
+        }
+        // What was tried is gone.
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains("hutch-facts"));
+        assert!(serde_json::to_value(&facts).unwrap()["unprivilegedUserNamespaces"].is_boolean());
+    }
+
+    #[test]
+    fn a_runsc_that_does_not_run_has_no_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("runsc");
+        assert!(runsc(folder.path().as_os_str()).is_none());
+        std::fs::write(&program, "#!/bin/sh\nexit 1\n").unwrap();
+        assert!(runsc(folder.path().as_os_str()).is_none(), "not executable");
+        rustix::fs::chmod(&program, rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
+        assert_eq!(runsc(folder.path().as_os_str()).unwrap().version, None);
+        std::fs::write(&program, "#!/bin/sh\necho runsc version release-1\necho spec: 1\n").unwrap();
+        assert_eq!(runsc(folder.path().as_os_str()).unwrap().version.as_deref(), Some("release-1"));
+    }
+}

@@ -3,12 +3,33 @@
 //! It takes a [`Spec`] and gives a [`Jail`]. It refuses to weaken: what cannot be had is an error that says so.
 //! Everything that forks is single-threaded: `hutch run` before its first thread, or the warden program.
 
+pub mod cgroup;
 pub mod error;
+pub mod facts;
+pub mod landlock;
 pub mod net;
+pub mod run;
 pub mod seccomp;
 pub mod spec;
 pub mod warden;
 
+mod channel;
+mod dev;
+mod ids;
+mod init;
+mod launch;
+mod netlink;
+mod privileges;
+mod proc;
+mod root;
+mod sources;
+mod spawn;
+mod streams;
+mod sys;
+mod terminal;
+mod watcher;
+
 pub use error::{Errno, Error};
+pub use run::{Captured, Ended, Isolation, Outcome, RunOptions, run};
 pub use spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
 pub use warden::{Event, Jail, ProcessExit, Stdio, Usage, Warden};

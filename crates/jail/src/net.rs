@@ -22,8 +22,7 @@ pub fn socket_in(namespace: BorrowedFd<'_>, v6: bool) -> Result<OwnedFd, Error> 
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("jail-socket".into()).spawn_scoped(scope, make);
-        let thread =
-            thread.map_err(|e| Error::Network { step: "make a thread".into(), errno: e.into() })?;
+        let thread = thread.map_err(|e| Error::Network { step: "make a thread".into(), errno: e.into() })?;
         thread.join().unwrap_or(Err(Error::Network {
             step: "the thread panicked".into(),
             errno: rustix::io::Errno::IO.into(),

@@ -1,9 +1,11 @@
 //! What a jail is made of, as data. The same description serves `hutch run` and the warden.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
 
 /// One jail.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -159,4 +161,151 @@ pub struct User {
     pub gid: u32,
     /// Further groups.
     pub groups: Vec<u32>,
+}
+
+/// Most layers and mounts from the host in one jail: as many descriptors as one message may carry, less some room.
+pub const MAX_SOURCES: usize = 240;
+
+/// How many ids [`Ids::Range`] maps.
+pub const RANGE: u32 = 65536;
+
+impl Spec {
+    /// Whether the description makes sense and keeps to the bounds.
+    pub fn check(&self) -> Result<(), Error> {
+        let refuse = |what: String| Err(Error::Spec(what));
+        let id = self.id.as_bytes();
+        let plain = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
+        if id.is_empty() || id.len() > 63 || !id.iter().all(plain) {
+            return refuse(format!("id {:?} is not 1 to 63 of [a-z0-9-]", self.id));
+        }
+        if self.hostname.is_empty() || self.hostname.len() > 64 || self.hostname.contains('\0') {
+            return refuse("the host name must have 1 to 64 bytes".into());
+        }
+        if let Ids::Range { base } = self.ids
+            && (base < RANGE || base.checked_add(RANGE).is_none())
+        {
+            return refuse(format!("the range of ids cannot begin at {base}"));
+        }
+        if self.profile == Profile::Native
+            && matches!(self.ids, Ids::Caller)
+            && rustix::process::geteuid().is_root()
+        {
+            return refuse("root's own ids are never mapped into a jail: use a range".into());
+        }
+        if self.root.layers.is_empty() && matches!(self.root.upper, Upper::Dir(_)) {
+            return refuse("a root without layers cannot be kept in a folder".into());
+        }
+        let sources = crate::sources::count(self);
+        if sources > MAX_SOURCES {
+            return refuse(format!("{sources} layers and mounts are more than {MAX_SOURCES}"));
+        }
+        self.mounts.iter().try_for_each(|mount| self.check_mount(mount))
+    }
+
+    fn check_mount(&self, mount: &Mount) -> Result<(), Error> {
+        let target = mount.target.as_path();
+        let refuse = |why| Err(Error::Spec(format!("mount at {}: {why}", target.display())));
+        let plain = |c| matches!(c, Component::RootDir | Component::Normal(_));
+        if !target.is_absolute() || !target.components().all(plain) || target.as_os_str().len() > 4000 {
+            return refuse("not an absolute path without `..`");
+        }
+        if target.components().count() < 2 || target.as_os_str().as_encoded_bytes().contains(&0) {
+            return refuse("not a path below the root");
+        }
+        if self.profile == Profile::Runtime && matches!(mount.source, MountSource::Overlay { .. }) {
+            return refuse("the shell around a runtime has no overlays");
+        }
+        Ok(())
+    }
+}
+
+impl Process {
+    /// Whether it can be handed to the kernel at all.
+    pub fn check(&self) -> Result<(), Error> {
+        let refuse = |what: &str| Err(Error::Spec(what.into()));
+        if self.argv.first().is_none_or(String::is_empty) {
+            return refuse("no program is named");
+        }
+        if self.argv.iter().any(|a| a.contains('\0')) {
+            return refuse("an argument has a NUL byte in it");
+        }
+        if self.env.iter().any(|(k, v)| k.is_empty() || k.contains(['=', '\0']) || v.contains('\0')) {
+            return refuse(
+                "an environment variable has an empty name, or a NUL byte or `=` where none may be",
+            );
+        }
+        if !self.cwd.is_absolute() || self.cwd.as_os_str().as_encoded_bytes().contains(&0) {
+            return refuse("the working directory is not an absolute path");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec {
+            id: "a-1".into(),
+            hostname: "h".into(),
+            profile: Profile::Native,
+            root: Root { layers: vec![], upper: Upper::ReadOnly },
+            mounts: vec![],
+            ids: Ids::Range { base: 100_000 },
+            network: Network::New { addresses: vec![] },
+            limits: Limits::default(),
+            deny_set_id_bits: false,
+        }
+    }
+
+    #[test]
+    fn what_breaks_a_bound_is_refused_by_name() {
+        type Change = fn(&mut Spec);
+        let refused: [(&str, Change); 9] = [
+            ("id", |s| s.id = "../x".into()),
+            ("id", |s| s.id = String::new()),
+            ("host name", |s| s.hostname = "x".repeat(65)),
+            ("range of ids", |s| s.ids = Ids::Range { base: 0 }),
+            ("range of ids", |s| s.ids = Ids::Range { base: u32::MAX - 5 }),
+            ("folder", |s| s.root.upper = Upper::Dir("/tmp/x".into())),
+            ("more than", |s| s.root.layers = vec!["/".into(); MAX_SOURCES + 1]),
+            ("`..`", |s| s.mounts.push(tmpfs("/a/../b"))),
+            ("below the root", |s| s.mounts.push(tmpfs("/"))),
+        ];
+        assert_eq!(spec().check(), Ok(()));
+        for (says, change) in refused {
+            let mut changed = spec();
+            change(&mut changed);
+            let error = changed.check().expect_err(says).to_string();
+            assert!(error.contains(says), "{error:?} does not say {says:?}");
+        }
+    }
+
+    fn tmpfs(target: &str) -> Mount {
+        let source = MountSource::Tmpfs { bytes: 1, mode: 0o755 };
+        Mount { source, target: target.into(), read_only: false }
+    }
+
+    #[test]
+    fn a_process_without_a_program_or_with_nul_bytes_is_refused() {
+        let process = |argv: &[&str], key: &str, cwd: &str| Process {
+            argv: argv.iter().map(|a| (*a).to_owned()).collect(),
+            env: vec![(key.into(), "v".into())],
+            cwd: cwd.into(),
+            terminal: false,
+            user: User::default(),
+        };
+        assert_eq!(process(&["true"], "K", "/").check(), Ok(()));
+        for bad in [
+            process(&[], "K", "/"),
+            process(&[""], "K", "/"),
+            process(&["a\0b"], "K", "/"),
+            process(&["a"], "K=", "/"),
+            process(&["a"], "", "/"),
+            process(&["a"], "K", "relative"),
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
 }

@@ -1,0 +1,223 @@
+//! Process 1 inside a jail: starts processes, signals them, reaps everything, tells how they ended.
+//!
+//! It is a fork of the launcher and runs no program of its own, so it costs a few private pages. It dies with its
+//! control channel, and the kernel then ends everything inside. From inside it can be neither killed (the kernel
+//! spares process 1) nor traced nor read (it is not dumpable).
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::channel::{Channel, Received};
+use crate::error::Error;
+use crate::spec::Process;
+use crate::warden::{Event, ProcessExit};
+use crate::{spawn, sys};
+
+/// Most processes that init keeps track of at once (their descendants are not counted: cgroups bound those).
+const MAX_PROCESSES: usize = 4096;
+
+/// Most events that wait for a caller who does not read. Beyond it no request is taken until some are gone.
+const MAX_PENDING: usize = 1024;
+
+/// What the caller asks.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Request {
+    /// Start a process under this number; three descriptors come along.
+    Spawn { process: u64, what: Process },
+    /// Signal the process group of a process.
+    Signal { process: u64, signal: i32 },
+}
+
+/// What the confinement came to.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Reached {
+    /// Whether the kernel has Landlock.
+    pub(crate) landlock: bool,
+}
+
+/// What a half-made or single-use jail tells the one who launched it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Report {
+    /// It stands and waits on its control channel.
+    Ready(Reached),
+    /// It could not be made, or its one command could not be started.
+    Failed(Error),
+    /// Its one command has ended.
+    Ended(Reached, ProcessExit),
+}
+
+/// To whom events go.
+enum Audience {
+    /// To a caller who starts any number of processes.
+    Caller,
+    /// To the launcher, about the one command of the jail, with whose end the jail ends.
+    Launcher { process: u64, reached: Reached },
+}
+
+/// Process 1.
+pub(crate) struct Init {
+    control: Channel,
+    audience: Audience,
+    signals: OwnedFd,
+    processes: Vec<(u64, u32)>,
+    pending: VecDeque<Event>,
+    confined: bool,
+}
+
+impl Init {
+    /// An init that serves whoever holds the other end of `control`.
+    pub(crate) fn new(control: Channel, confined: bool) -> Result<Self, Error> {
+        let children = sys::signal_set(&[libc::SIGCHLD]);
+        sys::block_signals(&children);
+        let signals = sys::signal_descriptor(&children)
+            .map_err(|e| Error::Channel { step: "signalfd".into(), errno: e.into() })?;
+        let audience = Audience::Caller;
+        Ok(Self { control, audience, signals, processes: Vec::new(), pending: VecDeque::new(), confined })
+    }
+
+    /// Starts the one command of a single-use jail, whose standard streams are descriptors of this process.
+    pub(crate) fn start_single(&mut self, what: &Process, stdio: [RawFd; 3], reached: Reached) {
+        let process = 1;
+        self.audience = Audience::Launcher { process, reached };
+        self.spawn(process, what, stdio);
+    }
+
+    /// Serves until the control channel closes, or the one command ends. Never returns.
+    pub(crate) fn serve(mut self) -> ! {
+        loop {
+            self.flush();
+            let mut interest = PollFlags::empty();
+            if self.pending.len() < MAX_PENDING {
+                interest |= PollFlags::IN;
+            }
+            if !self.pending.is_empty() {
+                interest |= PollFlags::OUT;
+            }
+            let mut fds = [PollFd::new(&self.control, interest), PollFd::new(&self.signals, PollFlags::IN)];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => exit(),
+            }
+            let control = fds[0].revents();
+            let signalled = !fds[1].revents().is_empty();
+            if signalled {
+                while sys::next_signal(self.signals.as_fd()).is_some() {}
+                self.reap();
+            }
+            if control.intersects(PollFlags::ERR | PollFlags::HUP) && !control.contains(PollFlags::IN) {
+                exit();
+            }
+            if control.contains(PollFlags::IN) {
+                match self.control.try_receive() {
+                    Ok(Some(message)) => self.handle(message),
+                    Ok(None) => exit(),
+                    Err(error) if Channel::is_empty(&error) => {}
+                    Err(_) => exit(),
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, message: Received) {
+        match message.decode::<Request>() {
+            Ok(Request::Spawn { process, what }) => match &message.descriptors[..] {
+                [stdin, stdout, stderr] => {
+                    let stdio = [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
+                    self.spawn(process, &what, stdio);
+                }
+                _ => self.report(Event::NotStarted {
+                    process,
+                    errno: libc::EBADF,
+                    reason: "three descriptors have to come along".into(),
+                }),
+            },
+            Ok(Request::Signal { process, signal }) => self.signal(process, signal),
+            // The caller is of the same build as we are; it is not a thing that a jail could send.
+            Err(_) => exit(),
+        }
+    }
+
+    fn spawn(&mut self, process: u64, what: &Process, stdio: [RawFd; 3]) {
+        if self.processes.len() >= MAX_PROCESSES {
+            let reason = format!("{MAX_PROCESSES} processes run already");
+            return self.report(Event::NotStarted { process, errno: libc::EAGAIN, reason });
+        }
+        match spawn::start(what, stdio, &sys::signal_set(&[]), self.confined) {
+            Ok(pid) => {
+                self.processes.push((process, pid));
+                self.report(Event::Started { process, pid });
+            }
+            Err(spawn::NotStarted { errno, reason }) => {
+                self.report(Event::NotStarted { process, errno, reason });
+            }
+        }
+    }
+
+    fn signal(&self, process: u64, signal: i32) {
+        if let Some((_, pid)) = self.processes.iter().find(|(number, _)| *number == process) {
+            // SAFETY: no memory is involved. The pid is of a child that is not reaped, so it is nobody else's.
+            unsafe { libc::kill(-(*pid as i32), signal) };
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status, _))) = sys::wait(-1, false) {
+            let known = self.processes.iter().position(|(_, known)| *known == pid as u32);
+            if let Some(index) = known {
+                let (process, _) = self.processes.swap_remove(index);
+                self.report(Event::Exited { process, exit: exit_of(status) });
+            }
+        }
+    }
+
+    fn report(&mut self, event: Event) {
+        let Audience::Launcher { process: single, reached } = self.audience else {
+            self.pending.push_back(event);
+            return;
+        };
+        let report = match event {
+            Event::Exited { process, exit } if process == single => Report::Ended(reached, exit),
+            Event::NotStarted { errno, reason, .. } => Report::Failed(Error::NotStarted {
+                program: String::new(),
+                errno: crate::error::Errno(errno),
+                reason,
+            }),
+            _ => return,
+        };
+        // When nobody listens any more there is nobody to tell.
+        let _ = self.control.send(&report, &[], true);
+        exit();
+    }
+
+    /// Sends what waits, as far as the channel takes it.
+    fn flush(&mut self) {
+        while let Some(event) = self.pending.front() {
+            match self.control.send(event, &[], false) {
+                Ok(true) => drop(self.pending.pop_front()),
+                Ok(false) => return,
+                Err(_) => exit(),
+            }
+        }
+    }
+}
+
+/// What a wait status says.
+pub(crate) fn exit_of(status: i32) -> ProcessExit {
+    if libc::WIFSIGNALED(status) {
+        ProcessExit::Signal(libc::WTERMSIG(status))
+    } else {
+        ProcessExit::Code(libc::WEXITSTATUS(status))
+    }
+}
+
+/// Ends process 1, and with it everything inside.
+fn exit() -> ! {
+    // SAFETY: it does not return. Nothing of the launcher whose fork this is may run: no destructors, no handlers.
+    unsafe { libc::_exit(0) }
+}

@@ -1,0 +1,302 @@
+//! The launcher: forks a process into new namespaces and, in it, builds the jail and gives up all privileges.
+//!
+//! It belongs into a single-threaded program, because the forked process goes on without an exec: that saves the
+//! start of a program for every jail. The two sides split the work. Outside, with the caller's rights: the id map
+//! and the mounts of what the host shows. Inside, without any: all else.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, MoveMountFlags, mount_change, move_mount};
+use rustix::process::{DumpableBehavior, Signal};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+use crate::cgroup::{Entry, Group};
+use crate::channel::Channel;
+use crate::error::Error;
+use crate::init::{Reached, Report};
+use crate::sources::Sources;
+use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};
+use crate::{dev, ids, landlock, netlink, privileges, proc, root, seccomp, sys};
+
+/// What a launch needs beside the description.
+pub(crate) struct Plan<'a> {
+    pub(crate) spec: &'a Spec,
+    /// The namespace to join, for [`Network::Join`].
+    pub(crate) join: Option<BorrowedFd<'a>>,
+    /// The cgroups, when there are limits.
+    pub(crate) group: Option<&'a Group>,
+    /// Descriptors above 2 that have to stay open inside.
+    pub(crate) keep: &'a [RawFd],
+}
+
+/// A process 1 that is being made, or stands.
+pub(crate) struct Launched {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: OwnedFd,
+    /// Carries [`Report`]s from it.
+    pub(crate) channel: Channel,
+}
+
+/// Who launched: the ids outside, asked before the fork, since inside they are not mapped.
+struct Caller {
+    uid: rustix::process::Uid,
+    gid: rustix::process::Gid,
+}
+
+/// Forks a jail. In it, when it stands, `inside` takes over with the other end of the channel. What fails inside is
+/// told on the channel as [`Report::Failed`].
+///
+/// The caller must have checked the description.
+pub(crate) fn launch(
+    plan: &Plan<'_>,
+    inside: impl FnOnce(Channel, Reached) -> Error,
+) -> Result<Launched, Error> {
+    // Two links and one for each thread: the cheapest count there is.
+    let tasks = rustix::fs::stat("/proc/self/task").map_err(|_| Error::Threads)?;
+    if tasks.st_nlink != 3 {
+        return Err(Error::Threads);
+    }
+    let (channel, theirs) = Channel::pair()?;
+    let unified = plan.group.map(Group::unified).transpose()?.flatten();
+    let entry = plan.group.map(Group::entry).transpose()?;
+    let caller = Caller { uid: rustix::process::geteuid(), gid: rustix::process::getegid() };
+    let home = enter_other_network(plan)?;
+    // SAFETY: there is one thread, as was just seen.
+    let forked = unsafe { sys::fork_into(namespaces(plan.spec.profile), unified.as_ref().map(AsFd::as_fd)) };
+    if let Ok(sys::Forked::Child) = forked {
+        drop(channel);
+        child(plan, &caller, entry.as_ref(), theirs, inside);
+    }
+    drop(theirs);
+    if let Some(home) = home {
+        move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(network("return to the own namespace"))?;
+    }
+    let (pid, pidfd) = match forked {
+        Ok(sys::Forked::Parent { pid, pidfd }) => (pid, pidfd),
+        Ok(sys::Forked::Child) => unreachable!("the child does not come here"),
+        Err(errno) => return Err(Error::Namespaces { errno: errno.into() }),
+    };
+    if let Err(error) = provide(plan, pid, &channel) {
+        sys::signal_pidfd(pidfd.as_fd(), libc::SIGKILL);
+        let _ = sys::wait(pid, true);
+        return Err(error);
+    }
+    Ok(Launched { pid, pidfd, channel })
+}
+
+fn network(step: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::Network { step: step.into(), errno: errno.into() }
+}
+
+/// All but those of network and cgroups, which the child makes itself, beside the parent's work.
+fn namespaces(profile: Profile) -> u64 {
+    let flags = match profile {
+        Profile::Native => {
+            libc::CLONE_NEWUSER
+                | libc::CLONE_NEWPID
+                | libc::CLONE_NEWNS
+                | libc::CLONE_NEWIPC
+                | libc::CLONE_NEWUTS
+        }
+        Profile::Runtime => libc::CLONE_NEWPID | libc::CLONE_NEWNS | libc::CLONE_NEWIPC,
+    };
+    flags as u64
+}
+
+/// To join a network namespace the launcher itself goes there for the fork: from within a new user namespace the
+/// way is closed. Gives the way back.
+fn enter_other_network(plan: &Plan<'_>) -> Result<Option<OwnedFd>, Error> {
+    if !matches!(plan.spec.network, Network::Join) {
+        return Ok(None);
+    }
+    let Some(join) = plan.join else {
+        return Err(Error::Spec("the network namespace to join is not given".into()));
+    };
+    let home = rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(network("open the own namespace"))?;
+    move_into_link_name_space(join, Some(LinkNameSpaceType::Network))
+        .map_err(network("join the namespace"))?;
+    Ok(Some(home))
+}
+
+/// The parent's share: id map and mounts, sent in one message that also says: go on.
+fn provide(plan: &Plan<'_>, pid: i32, channel: &Channel) -> Result<(), Error> {
+    let sources = match (plan.spec.profile, plan.spec.ids) {
+        (Profile::Native, Ids::Range { base }) => {
+            ids::map_range(pid, base)?;
+            let map = ids::user_namespace(pid)?;
+            Sources::take(plan.spec, Some(map.as_fd()))?
+        }
+        // The child takes them by itself.
+        (Profile::Native, Ids::Caller) => return Ok(()),
+        (Profile::Runtime, _) => Sources::take(plan.spec, None)?,
+    };
+    // When the child has died of something, it has said so: that is the error worth telling.
+    let _ = channel.send_bare(&sources.descriptors());
+    Ok(())
+}
+
+/// Ends a process which must not run anything of the program it was forked from, even when it panics.
+struct EndHere;
+
+impl Drop for EndHere {
+    fn drop(&mut self) {
+        // SAFETY: it does not return, so no destructor and no handler of the launcher runs.
+        unsafe { libc::_exit(1) }
+    }
+}
+
+fn child(
+    plan: &Plan<'_>,
+    caller: &Caller,
+    entry: Option<&Entry>,
+    channel: Channel,
+    inside: impl FnOnce(Channel, Reached) -> Error,
+) -> ! {
+    let _end = EndHere;
+    let built = match plan.spec.profile {
+        Profile::Native => build(plan, caller, entry, &channel),
+        Profile::Runtime => build_around_runtime(plan, entry, &channel),
+    };
+    match built {
+        Ok(reached) => drop(inside(channel, reached)),
+        Err(error) => drop(channel.send(&Report::Failed(error), &[], true)),
+    }
+    // SAFETY: as above.
+    unsafe { libc::_exit(1) }
+}
+
+/// What needs no ids and nothing from the parent, so that both work at the same time.
+fn prepare(plan: &Plan<'_>, entry: Option<&Entry>, others: UnshareFlags) -> Result<(), Error> {
+    if let Some(entry) = entry {
+        entry.enter().map_err(|errno| Error::Cgroup {
+            path: plan.spec.id.clone().into(),
+            step: "enter".into(),
+            errno,
+        })?;
+    }
+    let failed =
+        |step: &'static str| move |errno: Errno| Error::Privileges { step: step.into(), errno: errno.into() };
+    sys::hide_arguments(c"hutch-init");
+    rustix::thread::set_name(c"hutch-init").map_err(failed("name"))?;
+    rustix::process::setsid().map_err(failed("session"))?;
+    sys::join_new_session_keyring().map_err(failed("session keyring"))?;
+    rustix::process::umask(Mode::empty());
+    let mut flags = others;
+    if let Network::New { .. } = plan.spec.network {
+        flags |= UnshareFlags::NEWNET;
+    }
+    // SAFETY: no descriptor table or memory is unshared, only namespaces of this single thread.
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+        .map_err(|errno| Error::Namespaces { errno: errno.into() })?;
+    if let Network::New { addresses } = &plan.spec.network {
+        netlink::set_up(addresses)?;
+    }
+    Ok(())
+}
+
+/// Waits for the parent's share.
+fn provided(channel: &Channel) -> Result<Sources, Error> {
+    match channel.receive()? {
+        Some(message) if message.is_bare() => Ok(Sources::received(message.descriptors)),
+        _ => Err(Error::EndedEarly),
+    }
+}
+
+/// Ties the life of this process to the launcher's, and shuts out whoever would look into it. To be called after
+/// the last change of ids, which would undo both.
+fn tie_to_parent(channel: &Channel) -> Result<(), Error> {
+    let failed = |errno: Errno| Error::Privileges { step: "tie to the parent".into(), errno: errno.into() };
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed)?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
+    // The signal comes only for a death after this. An earlier one shows on the channel; getppid() is always 0 here.
+    if channel.is_closed() { Err(Error::EndedEarly) } else { Ok(()) }
+}
+
+/// Builds the native jail around the calling process.
+fn build(
+    plan: &Plan<'_>,
+    caller: &Caller,
+    entry: Option<&Entry>,
+    channel: &Channel,
+) -> Result<Reached, Error> {
+    let spec = plan.spec;
+    prepare(plan, entry, UnshareFlags::NEWCGROUP)?;
+    rustix::system::sethostname(spec.hostname.as_bytes())
+        .map_err(|errno| Error::Privileges { step: "host name".into(), errno: errno.into() })?;
+    privileges::limit_resources()?;
+    let proc = proc::open()?;
+    let devices = dev::take()?;
+    let ranged = matches!(spec.ids, Ids::Range { .. });
+    let sources = if ranged {
+        let sources = provided(channel)?;
+        ids::become_root_inside()?;
+        sources
+    } else {
+        ids::map_caller(caller.uid, caller.gid)?;
+        Sources::take(spec, None)?
+    };
+    tie_to_parent(channel)?;
+    root::enter(spec, sources, proc, devices, ranged)?;
+    close_others(plan, channel)?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    privileges::give_up()?;
+    let landlock = landlock::restrict(&writable(spec))?;
+    seccomp::install(spec.deny_set_id_bits)?;
+    Ok(Reached { landlock })
+}
+
+/// Where files may be written: what is mounted writable, and `/dev` and `/proc`, whose files answer for themselves.
+fn writable(spec: &Spec) -> Vec<&Path> {
+    let mut paths = vec![Path::new("/dev"), Path::new("/proc")];
+    if !matches!(spec.root.upper, Upper::ReadOnly) {
+        paths.push(Path::new("/"));
+    }
+    let mounts = spec.mounts.iter().filter(|mount| !mount.read_only);
+    let mounts = mounts.filter(|m| !matches!(m.source, MountSource::Overlay { upper: Upper::ReadOnly, .. }));
+    paths.extend(mounts.map(|mount| mount.target.as_path()));
+    paths
+}
+
+fn close_others(plan: &Plan<'_>, channel: &Channel) -> Result<(), Error> {
+    let mut keep = plan.keep.to_vec();
+    keep.push(channel.as_fd().as_raw_fd());
+    // SAFETY: the owners of the rest are of the launcher; this process ends without running their destructors.
+    unsafe { sys::close_all_but(&mut keep) }
+        .map_err(|errno| Error::Privileges { step: "close descriptors".into(), errno: errno.into() })
+}
+
+/// Builds the shell around a runtime that isolates by itself: its processes, its mounts and its network end with it.
+fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channel) -> Result<Reached, Error> {
+    prepare(plan, entry, UnshareFlags::empty())?;
+    let mut sources = provided(channel)?;
+    tie_to_parent(channel)?;
+    let failed =
+        |step: &'static str| move |errno: Errno| Error::Root { step: step.into(), errno: errno.into() };
+    // Mounts made in here stay in here; what the host unmounts goes here too.
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .map_err(failed("separate the mounts"))?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    sys::mount(c"proc", c"/proc", c"proc", flags, c"").map_err(failed("mount /proc"))?;
+    for mount in &plan.spec.mounts {
+        let at = |errno: Errno| Error::Mount {
+            target: mount.target.clone(),
+            step: "attach".into(),
+            errno: errno.into(),
+        };
+        let tree = match mount.source {
+            MountSource::Bind(_) => sources.next()?,
+            MountSource::Tmpfs { bytes, mode } => root::tmpfs(bytes, &format!("{mode:o}")).map_err(at)?,
+            MountSource::Overlay { .. } => return Err(Error::Spec("no overlays around a runtime".into())),
+        };
+        move_mount(tree.as_fd(), "", CWD, &mount.target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+            .map_err(at)?;
+    }
+    close_others(plan, channel)?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    Ok(Reached { landlock: false })
+}

@@ -1,0 +1,62 @@
+//! Giving up privileges: what init keeps, and what it starts never has.
+
+use rustix::io::Errno;
+use rustix::thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets};
+
+use crate::error::Error;
+
+/// Highest capability number that any kernel may know.
+const MAX_CAPABILITY: u32 = 63;
+
+fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::Privileges { step: step.into(), errno: errno.into() }
+}
+
+/// Leaves init with nothing but the right to become another user of the jail and to signal processes of other users
+/// of the jail: it is asked at any time to start a process as somebody, or to end one. These rights hold in the
+/// jail's own user namespace alone, init runs no code but ours and cannot be traced from inside, and what it starts
+/// drops them before `execve` and cannot regain them.
+pub(crate) fn give_up() -> Result<(), Error> {
+    for number in 0..=MAX_CAPABILITY {
+        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(
+            1 << number,
+        )) {
+            Ok(()) => {}
+            Err(Errno::INVAL) => break, // the last one was the last
+            Err(errno) => return Err(failed("bounding set")(errno)),
+        }
+    }
+    rustix::thread::clear_ambient_capability_set().map_err(failed("ambient set"))?;
+    let bits = CapabilitiesSecureBits::NO_ROOT
+        | CapabilitiesSecureBits::NO_ROOT_LOCKED
+        | CapabilitiesSecureBits::NO_SETUID_FIXUP
+        | CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED
+        | CapabilitiesSecureBits::KEEP_CAPS_LOCKED
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE
+        | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED;
+    rustix::thread::set_capabilities_secure_bits(bits).map_err(failed("secure bits"))?;
+    set_exactly(CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL)
+        .map_err(failed("capabilities"))?;
+    rustix::thread::set_no_new_privs(true).map_err(failed("no_new_privs"))
+}
+
+/// Makes `kept` the effective and permitted capabilities; the inheritable ones are none.
+pub(crate) fn set_exactly(kept: CapabilitySet) -> Result<(), Errno> {
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets)
+}
+
+/// No core files and no core-dump handlers of the host; no real-time priorities, no raised priority.
+///
+/// A core size of exactly 1 is what stops the kernel from starting a handler named in `core_pattern`, which would
+/// run outside with all rights.
+pub(crate) fn limit_resources() -> Result<(), Error> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    for (resource, value) in [(Resource::Core, 1), (Resource::Rtprio, 0), (Resource::Nice, 0)] {
+        // One can only lower what the caller has.
+        let value = getrlimit(resource).maximum.map_or(value, |maximum| maximum.min(value));
+        let limit = Rlimit { current: Some(value), maximum: Some(value) };
+        setrlimit(resource, limit).map_err(failed("resource limits"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! The files and folders of the host that a jail shows, taken as detached mounts before the jail loses sight of them.
+//!
+//! Each path is looked up once. What was found there is what is mounted, whatever happens to the path later.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode};
+use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+use crate::error::Error;
+use crate::spec::{MountSource, Profile, Spec, Upper};
+use crate::sys;
+
+const SET_ID_AND_DEVICES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+
+/// Something of the host that a jail shows.
+struct Wanted<'a> {
+    path: PathBuf,
+    read_only: bool,
+    /// Where writes of an overlay go: the folders in it are made when missing.
+    holds_upper: Option<&'a Path>,
+}
+
+/// Everything of the host that `spec` names, in the order in which [`Sources::next`] gives it.
+fn wanted(spec: &Spec) -> Vec<Wanted<'_>> {
+    let mut list = Vec::new();
+    let lower = |path: &Path| Wanted { path: path.to_owned(), read_only: true, holds_upper: None };
+    let upper = |path| Wanted { path: PathBuf::from(path), read_only: false, holds_upper: Some(path) };
+    if spec.profile == Profile::Native {
+        list.extend(spec.root.layers.iter().map(|path| lower(path)));
+        if let Upper::Dir(path) = &spec.root.upper {
+            list.push(upper(path.as_path()));
+        }
+    }
+    for mount in &spec.mounts {
+        match &mount.source {
+            MountSource::Bind(path) => {
+                list.push(Wanted { path: path.clone(), read_only: mount.read_only, holds_upper: None });
+            }
+            MountSource::Tmpfs { .. } => {}
+            MountSource::Overlay { lower: path, upper: writes } => {
+                list.push(lower(path));
+                if let Upper::Dir(path) = writes {
+                    list.push(upper(path.as_path()));
+                }
+            }
+        }
+    }
+    list
+}
+
+/// How many descriptors a jail's sources are.
+pub(crate) fn count(spec: &Spec) -> usize {
+    wanted(spec).len()
+}
+
+/// The detached mounts, in the order in which the building of the jail asks for them.
+pub(crate) struct Sources(VecDeque<OwnedFd>);
+
+impl Sources {
+    /// Takes the mounts from the mount namespace of the caller. With `map`, ids are mapped as that user namespace
+    /// does (needs root). Without, they stay as they are.
+    pub(crate) fn take(spec: &Spec, map: Option<BorrowedFd<'_>>) -> Result<Self, Error> {
+        wanted(spec).iter().map(|wanted| take_one(wanted, map)).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The mounts as another process took and sent them.
+    pub(crate) fn received(descriptors: Vec<OwnedFd>) -> Self {
+        Self(descriptors.into())
+    }
+
+    /// To send them to another process.
+    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.iter().map(AsFd::as_fd).collect()
+    }
+
+    /// The next one.
+    pub(crate) fn next(&mut self) -> Result<OwnedFd, Error> {
+        self.0.pop_front().ok_or_else(|| Error::Message("a mount is missing".into()))
+    }
+}
+
+fn take_one(wanted: &Wanted<'_>, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Error> {
+    let path = wanted.path.as_path();
+    let failed = |errno: Errno| Error::Source { path: path.to_owned(), errno: errno.into() };
+    if let Some(folder) = wanted.holds_upper {
+        make_upper(folder)?;
+    }
+    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let mut recursive = false;
+    let tree = match open_tree(CWD, path, clone) {
+        // An ordinary user may not uncover what is mounted below: there it comes along.
+        Err(Errno::INVAL) if map.is_none() => {
+            recursive = true;
+            open_tree(CWD, path, clone | OpenTreeFlags::AT_RECURSIVE)
+        }
+        other => other,
+    };
+    let tree = tree.map_err(failed)?;
+    let attributes = SET_ID_AND_DEVICES | if wanted.read_only { libc::MOUNT_ATTR_RDONLY } else { 0 };
+    match sys::set_mount_attributes(tree.as_fd(), attributes, map, recursive) {
+        Ok(()) => return Ok(tree),
+        Err(errno) if map.is_none() => return Err(failed(errno)),
+        // Not every file system can map ids. Read-only it still serves: its files belong to nobody inside.
+        Err(_) if wanted.read_only => {
+            sys::set_mount_attributes(tree.as_fd(), attributes, None, false).map_err(failed)?;
+        }
+        Err(errno) => {
+            return Err(Error::IdMappedMount { path: path.to_owned(), errno: errno.into() });
+        }
+    }
+    Ok(tree)
+}
+
+/// Makes the folders of an overlay's writable side where they are missing.
+fn make_upper(folder: &Path) -> Result<(), Error> {
+    let failed = |errno: std::io::Error| Error::Source { path: folder.to_owned(), errno: errno.into() };
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    let work = folder.join("work");
+    match rustix::fs::mkdirat(CWD, &work, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}

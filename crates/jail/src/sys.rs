@@ -1,0 +1,254 @@
+//! System calls that rustix does not have, each behind a safe or a narrowly unsafe function.
+
+use std::ffi::CStr;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::Errno;
+
+/// Which side of a [`fork_into`] the caller finds itself on.
+pub(crate) enum Forked {
+    /// In the new process.
+    Child,
+    /// In the old one.
+    Parent {
+        /// The new process, as seen from here.
+        pid: i32,
+        /// Its pidfd.
+        pidfd: OwnedFd,
+    },
+}
+
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
+    if result < 0 { Err(last_errno()) } else { Ok(result) }
+}
+
+/// Forks into new namespaces (`CLONE_NEW*` bits) and, where given, into a cgroup of version 2, as `clone3` does.
+///
+/// # Safety
+/// The caller must be single-threaded: the child goes on as ordinary Rust on a copy of all memory, and a lock that
+/// another thread held would stay held for ever.
+pub(crate) unsafe fn fork_into(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Forked, Errno> {
+    let mut pidfd: RawFd = -1;
+    // SAFETY: clone_args is plain integers, for which zero is valid.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = namespaces | libc::CLONE_PIDFD as u64;
+    args.pidfd = &raw mut pidfd as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    if let Some(cgroup) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: `args` is valid for its size; without CLONE_VM and a stack this is a fork, and the caller promised
+    // that there is no other thread.
+    let pid =
+        check(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<libc::clone_args>()) })?;
+    if pid == 0 {
+        return Ok(Forked::Child);
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(Forked::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })
+}
+
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// Sets attributes of the mount behind a descriptor; with `map`, maps ids as that user namespace does.
+pub(crate) fn set_mount_attributes(
+    mount: BorrowedFd<'_>,
+    set: u64,
+    map: Option<BorrowedFd<'_>>,
+    recursive: bool,
+) -> Result<(), Errno> {
+    let attributes = MountAttributes {
+        set: if map.is_some() { set | libc::MOUNT_ATTR_IDMAP } else { set },
+        clear: 0,
+        propagation: 0,
+        user_namespace: map.map_or(0, |fd| fd.as_raw_fd() as u64),
+    };
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is a C string, the attributes are of the size given.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attributes,
+            size_of::<MountAttributes>(),
+        )
+    })?;
+    Ok(())
+}
+
+/// Joins a new, anonymous session keyring. A kernel without keyrings has nothing to leave.
+pub(crate) fn join_new_session_keyring() -> Result<(), Errno> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: a null name asks for an anonymous keyring; no memory is read.
+    let result = check(unsafe {
+        libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
+    });
+    match result {
+        Ok(_) | Err(Errno::NOSYS) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Closes all descriptors above 2, except those in `keep`.
+///
+/// # Safety
+/// Nothing that owns a descriptor which is closed here may be used or dropped afterwards.
+pub(crate) unsafe fn close_all_but(keep: &mut [RawFd]) -> Result<(), Errno> {
+    keep.sort_unstable();
+    let mut first: libc::c_uint = 3;
+    for &fd in keep.iter() {
+        let fd = fd as libc::c_uint;
+        if fd > first {
+            close_range(first, fd - 1)?;
+        }
+        first = first.max(fd + 1);
+    }
+    close_range(first, libc::c_uint::MAX)
+}
+
+pub(crate) fn close_range(first: libc::c_uint, last: libc::c_uint) -> Result<(), Errno> {
+    // SAFETY: no memory is touched; callers answer for the descriptors.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
+    Ok(())
+}
+
+/// A set of signals.
+pub(crate) fn signal_set(signals: &[libc::c_int]) -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises the set; sigaddset refuses bad numbers without harm.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for &signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    }
+}
+
+/// Blocks `set` and gives the mask as it was.
+pub(crate) fn block_signals(set: &libc::sigset_t) -> libc::sigset_t {
+    let mut old = signal_set(&[]);
+    // SAFETY: both sets are valid; the call cannot fail with SIG_BLOCK.
+    unsafe { libc::sigprocmask(libc::SIG_BLOCK, set, &raw mut old) };
+    old
+}
+
+/// Makes `mask` the mask of blocked signals.
+pub(crate) fn set_signal_mask(mask: &libc::sigset_t) {
+    // SAFETY: the set is valid; the call cannot fail with SIG_SETMASK.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+}
+
+/// A descriptor that is readable when one of `set` (which must be blocked) waits.
+pub(crate) fn signal_descriptor(set: &libc::sigset_t) -> Result<OwnedFd, Errno> {
+    // SAFETY: the set is valid; -1 asks for a new descriptor.
+    let fd = unsafe { libc::signalfd(-1, set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    check(fd.into())?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The next waiting signal of a [`signal_descriptor`].
+pub(crate) fn next_signal(fd: BorrowedFd<'_>) -> Option<libc::c_int> {
+    let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
+    let size = size_of::<libc::signalfd_siginfo>();
+    // SAFETY: the buffer is as long as said.
+    let read = unsafe { libc::read(fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+    if read != size as isize {
+        return None;
+    }
+    // SAFETY: the kernel has filled it whole.
+    Some(unsafe { info.assume_init() }.ssi_signo as libc::c_int)
+}
+
+/// What a process and all that it waited for have used.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Consumption {
+    /// User and system time in microseconds.
+    pub(crate) cpu_micros: u64,
+    /// Largest resident set of a single process, in bytes.
+    pub(crate) memory_peak_bytes: u64,
+}
+
+/// Waits for a child; gives its wait status and what it used. With `block` false, `None` when none has ended.
+/// `pid` -1 means any child.
+pub(crate) fn wait(pid: i32, block: bool) -> Result<Option<(i32, i32, Consumption)>, Errno> {
+    let mut status = 0;
+    // SAFETY: rusage is plain integers, for which zero is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let flags = if block { 0 } else { libc::WNOHANG };
+    loop {
+        // SAFETY: both pointers are valid for writing.
+        match check(unsafe { libc::wait4(pid, &raw mut status, flags, &raw mut usage) }.into()) {
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+            Ok(0) => return Ok(None),
+            Ok(pid) => {
+                let micros = |t: libc::timeval| t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64;
+                let consumption = Consumption {
+                    cpu_micros: micros(usage.ru_utime) + micros(usage.ru_stime),
+                    memory_peak_bytes: usage.ru_maxrss as u64 * 1024,
+                };
+                return Ok(Some((pid as i32, status, consumption)));
+            }
+        }
+    }
+}
+
+/// Sends a signal to whom a pidfd stands for. One that has ended already is no error.
+pub(crate) fn signal_pidfd(pidfd: BorrowedFd<'_>, signal: libc::c_int) {
+    // SAFETY: a null siginfo asks for the default one.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, 0_usize, 0) };
+}
+
+/// Mounts with the classic call: a path that exists, in the namespace of the caller.
+pub(crate) fn mount(
+    source: &CStr,
+    target: &CStr,
+    kind: &CStr,
+    flags: libc::c_ulong,
+    data: &CStr,
+) -> Result<(), Errno> {
+    // SAFETY: all four are C strings.
+    check(
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) }
+            .into(),
+    )?;
+    Ok(())
+}
+
+/// Overwrites the arguments of this process as others see them in `/proc/PID/cmdline`, so that a forked init does
+/// not tell what its parent was called with.
+pub(crate) fn hide_arguments(name: &CStr) {
+    unsafe extern "C" {
+        static program_invocation_name: *mut libc::c_char;
+    }
+    let length: usize = std::env::args_os().map(|argument| argument.len() + 1).sum();
+    // SAFETY: glibc points this at argv[0]; the kernel lays the arguments out one after the other, `length` bytes
+    // in all, in memory that is ours to write. Rust's own copy of the pointers stays valid: the strings get shorter.
+    unsafe {
+        let first = program_invocation_name;
+        if first.is_null() || length == 0 || std::env::args_os().next().is_none() {
+            return;
+        }
+        std::ptr::write_bytes(first, 0, length);
+        let shown = name.to_bytes().len().min(length - 1);
+        std::ptr::copy_nonoverlapping(name.as_ptr(), first, shown);
+    }
+}

@@ -16,6 +16,7 @@ pub struct Up {
     child: Child,
     options: Vec<String>,
     folder: tempfile::TempDir,
+    data: PathBuf,
     /// What it printed until `ready`.
     pub said: Vec<String>,
 }
@@ -23,18 +24,25 @@ pub struct Up {
 impl Up {
     /// Starts one in a folder of its own and waits for `ready`.
     pub fn start(options: &[&str]) -> Up {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let options: Vec<String> = options.iter().map(|&o| o.to_owned()).collect();
-        let (child, said) = spawn(folder.path(), &options, None);
-        Up { child, options, folder, said }
+        Up::begin(None, options, None)
+    }
+
+    /// Starts one with this data folder.
+    pub fn start_on(data: &Path, options: &[&str]) -> Up {
+        Up::begin(Some(data), options, None)
     }
 
     /// Starts one that sees only this folder as its `PATH`.
     pub fn start_with_path(options: &[&str], path: &Path) -> Up {
+        Up::begin(None, options, Some(path))
+    }
+
+    fn begin(data: Option<&Path>, options: &[&str], path: Option<&Path>) -> Up {
         let folder = tempfile::tempdir().expect("tempdir");
+        let data = data.map_or_else(|| folder.path().join("data"), Path::to_owned);
         let options: Vec<String> = options.iter().map(|&o| o.to_owned()).collect();
-        let (child, said) = spawn(folder.path(), &options, Some(path));
-        Up { child, options, folder, said }
+        let (child, said) = spawn(folder.path(), &data, &options, path);
+        Up { child, options, folder, data, said }
     }
 
     /// The folder that holds everything of this one.
@@ -43,7 +51,7 @@ impl Up {
     }
 
     pub fn data(&self) -> PathBuf {
-        self.folder().join("data")
+        self.data.clone()
     }
 
     pub fn kubeconfig(&self) -> PathBuf {
@@ -72,7 +80,7 @@ impl Up {
 
     /// Starts again on the same folder.
     pub fn restart(&mut self) {
-        (self.child, self.said) = spawn(self.folder.path(), &self.options, None);
+        (self.child, self.said) = spawn(self.folder.path(), &self.data, &self.options, None);
     }
 
     /// kubectl with these words.
@@ -133,7 +141,7 @@ impl Drop for Up {
     }
 }
 
-fn spawn(folder: &Path, options: &[String], path: Option<&Path>) -> (Child, Vec<String>) {
+fn spawn(folder: &Path, data: &Path, options: &[String], path: Option<&Path>) -> (Child, Vec<String>) {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("log");
     let mut hutch = Command::new(HUTCH);
     if let Some(path) = path {
@@ -142,7 +150,7 @@ fn spawn(folder: &Path, options: &[String], path: Option<&Path>) -> (Child, Vec<
     let mut child = hutch
         .arg("up")
         .arg("--data-dir")
-        .arg(folder.join("data"))
+        .arg(data)
         .arg("--kubeconfig")
         .arg(folder.join("kubeconfig"))
         .args(["--api-listen", "127.0.0.1:0"])

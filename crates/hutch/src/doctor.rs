@@ -1,0 +1,61 @@
+//! `hutch doctor`: what this machine allows, and for what is missing: what it costs and how to get it.
+
+use std::process::ExitCode;
+
+use hutch_jail::facts::Facts;
+
+use crate::cli::DoctorArguments;
+
+/// Prints it. The exit status is 0 when a native jail can be made here, else 1.
+pub(crate) fn main(arguments: DoctorArguments) -> ExitCode {
+    let facts = Facts::collect();
+    if arguments.json {
+        match serde_json::to_string_pretty(&facts) {
+            Ok(text) => println!("{text}"),
+            Err(error) => {
+                eprintln!("hutch doctor: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    } else {
+        print!("{}", text(&facts));
+    }
+    if facts.namespaces.iter().all(|namespace| namespace.available) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn text(facts: &Facts) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: String| out.push_str(&format!("{name:<28}{value}\n"));
+    let yes = |held: bool| if held { "yes" } else { "no" }.to_owned();
+    line("kernel", format!("{} ({})", facts.kernel, facts.architecture));
+    line("root", yes(facts.root));
+    let names = |available: bool| {
+        let chosen = facts.namespaces.iter().filter(|n| n.available == available).map(|n| n.name);
+        chosen.collect::<Vec<_>>().join(" ")
+    };
+    line("namespaces", names(true));
+    if !names(false).is_empty() {
+        line("namespaces refused", names(false));
+    }
+    line("user ns for ordinary users", yes(facts.unprivileged_user_namespaces));
+    let controllers: Vec<String> = facts
+        .cgroups
+        .controllers
+        .iter()
+        .map(|c| format!("{} {}", c.name, if c.usable { c.version.unwrap_or("?") } else { "no" }))
+        .collect();
+    line("cgroups", format!("{}: {}", facts.cgroups.version, controllers.join(", ")));
+    line("Landlock", facts.landlock.map_or("no".to_owned(), |abi| format!("ABI {abi}")));
+    line("seccomp filters", yes(facts.seccomp));
+    line("idmapped mounts", facts.idmapped_mounts.map_or("not asked (needs root)".to_owned(), yes));
+    line("overlayfs", yes(facts.overlayfs));
+    let runsc = facts.runsc.as_ref().map(|r| {
+        format!("{} ({})", r.path.display(), r.version.as_deref().unwrap_or("does not run"))
+    });
+    line("gVisor", runsc.unwrap_or_else(|| "no".to_owned()));
+    line("/dev/kvm", yes(facts.kvm));
+    for missing in &facts.missing {
+        out.push_str(&format!("\nmissing: {}\n  costs:   {}\n  remedy:  {}\n", missing.what, missing.costs, missing.remedy));
+    }
+    out
+}

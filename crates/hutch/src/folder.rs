@@ -1,0 +1,95 @@
+//! The data folder: made, locked and checked for its version before anything else touches it.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, flock};
+
+/// Version of the layout below the data folder. A newer one is refused, an older one is brought up.
+const VERSION: u32 = 1;
+
+/// A data folder that is this process's alone until it is dropped.
+pub(crate) struct DataFolder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataFolder {
+    /// Makes the folder when it is missing (mode 0700), takes its lock, reads its version.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<DataFolder> {
+        let named = || format!("--data-dir {}", path.display());
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(named)?;
+        let path = path.canonicalize().with_context(named)?;
+        let lock = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path.join("lock"))
+            .with_context(named)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            bail!("{}: another hutch uses this folder; stop it or name another folder", named());
+        }
+        check_version(&path)?;
+        Ok(DataFolder { path, _lock: lock })
+    }
+
+    /// A file or folder in it.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn check_version(folder: &Path) -> anyhow::Result<()> {
+    let file = folder.join("version");
+    let named = || file.display().to_string();
+    match std::fs::read_to_string(&file) {
+        Ok(text) => match text.trim().parse::<u32>() {
+            Ok(version) if version <= VERSION => Ok(()),
+            Ok(version) => bail!(
+                "--data-dir {}: written by a newer hutch (layout {version}, this one knows {VERSION}); nothing was \
+                 changed, use the newer binary",
+                folder.display()
+            ),
+            Err(_) => bail!("{}: not a version; restore it (this hutch writes {VERSION})", named()),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let mut fresh = tempfile::NamedTempFile::new_in(folder).with_context(named)?;
+            writeln!(fresh, "{VERSION}").with_context(named)?;
+            fresh.as_file().sync_all().with_context(named)?;
+            fresh.persist(&file).map_err(|error| error.error).with_context(named)?;
+            Ok(())
+        }
+        Err(error) => Err(error).with_context(named),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_at_a_time() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let first = DataFolder::open(folder.path()).expect("free");
+        assert!(DataFolder::open(folder.path()).is_err());
+        drop(first);
+        assert!(DataFolder::open(folder.path()).is_ok());
+    }
+
+    #[test]
+    fn a_newer_layout_is_refused_and_left_alone() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        std::fs::write(folder.path().join("version"), "2\n").expect("write");
+        let error = DataFolder::open(folder.path()).err().expect("refused").to_string();
+        assert!(error.contains("newer"), "{error}");
+        assert_eq!(std::fs::read_to_string(folder.path().join("version")).expect("read"), "2\n");
+    }
+}

@@ -1,0 +1,80 @@
+//! The kubeconfig that `hutch up` writes: where the API is, whom to trust, and the admin credential.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::Context;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// Writes the file, mode 0600, whole or not at all.
+pub(crate) fn write(file: &Path, api: SocketAddr, authority_pem: &str, token: &str) -> anyhow::Result<()> {
+    let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let put = || -> std::io::Result<()> {
+        let mut fresh = tempfile::Builder::new().prefix(".kubeconfig").tempfile_in(folder)?;
+        fresh.write_all(text(api, authority_pem, token).as_bytes())?;
+        fresh.as_file().sync_all()?;
+        fresh.persist(file).map_err(|error| error.error)?;
+        Ok(())
+    };
+    put().with_context(|| format!("cannot write the kubeconfig {}", file.display()))
+}
+
+fn text(api: SocketAddr, authority_pem: &str, token: &str) -> String {
+    // Whoever listens on all addresses is reached on this machine by the loopback one.
+    let api = if api.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], api.port())) } else { api };
+    let authority = STANDARD.encode(authority_pem);
+    format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: hutch\n  cluster:\n    server: https://{api}\n    \
+         certificate-authority-data: {authority}\nusers:\n- name: admin\n  user:\n    token: {token}\ncontexts:\n\
+         - name: hutch\n  context: {{cluster: hutch, user: admin, namespace: default}}\ncurrent-context: hutch\n"
+    )
+}
+
+/// The credential of a data folder: made once, kept in a file of mode 0600.
+pub(crate) fn admin_token(file: &Path) -> anyhow::Result<String> {
+    let unusable = || format!("cannot use the admin credential {}", file.display());
+    match std::fs::read_to_string(file) {
+        Ok(token) if token.trim().len() >= 32 => return Ok(token.trim().to_owned()),
+        Ok(_) => anyhow::bail!("{} is damaged: remove it, and a new credential is made", file.display()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(unusable),
+    }
+    let bytes: [u8; 32] = rand::random();
+    let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes);
+    let put = || -> std::io::Result<()> {
+        let mut out = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+        out.write_all(token.as_bytes())?;
+        out.sync_all()
+    };
+    put().with_context(unusable)?;
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn only_the_owner_can_read_it() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let file = folder.path().join("deep/kubeconfig");
+        write(&file, SocketAddr::from(([0, 0, 0, 0], 6443)), "PEM", "secret").expect("written");
+        assert_eq!(std::fs::metadata(&file).expect("stat").mode() & 0o777, 0o600);
+        assert!(std::fs::read_to_string(&file).expect("read").contains("server: https://127.0.0.1:6443\n"));
+    }
+
+    #[test]
+    fn the_credential_lasts() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let file = folder.path().join("token");
+        let first = admin_token(&file).expect("made");
+        assert_eq!(first, admin_token(&file).expect("read"));
+        assert_eq!(std::fs::metadata(&file).expect("stat").mode() & 0o777, 0o600);
+    }
+}

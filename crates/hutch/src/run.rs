@@ -1,0 +1,165 @@
+//! `hutch run`: from flags to one jail, and from its outcome to an exit status.
+//!
+//! No thread exists when this is called: the jail crate forks this very process.
+
+mod gvisor;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail, ensure};
+use hutch_image::Resolved;
+use hutch_jail::run::{Outcome, RunOptions};
+use hutch_jail::{Error, Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
+
+use crate::cli::{Isolation, RunArguments};
+
+/// Exit status when the command could not be started by our fault or the machine's.
+const CANNOT_START: u8 = 125;
+/// Where the workspace appears.
+const WORKSPACE: &str = "/workspace";
+/// Bound of an empty workspace and of /tmp, each, in bytes: memory, and gone afterwards.
+const SCRATCH_BYTES: u64 = 1 << 30;
+/// What of each output stream is kept with `--json`, in bytes.
+const CAPTURE_BYTES: usize = 8 << 20;
+/// First id outside of jails made by `hutch run` as root. Pods have ranges above it.
+const FIRST_ID: u32 = 1 << 30;
+
+/// Runs it.
+pub(crate) fn main(arguments: RunArguments) -> ExitCode {
+    match run(&arguments) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("hutch: {error:#}");
+            ExitCode::from(CANNOT_START)
+        }
+    }
+}
+
+fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
+    let image = image(arguments)?;
+    let process = process(arguments, &image)?;
+    let spec = spec(arguments, image)?;
+    let options = RunOptions {
+        timeout: arguments.timeout,
+        capture: arguments.json.then_some(CAPTURE_BYTES),
+        ..RunOptions::default()
+    };
+    let outcome = match arguments.isolation {
+        Isolation::Hutch => hutch_jail::run::run(&spec, &process, &options),
+        Isolation::Gvisor => gvisor::run(&spec, &process, &options)?,
+    };
+    match outcome {
+        Ok(outcome) => report::ended(arguments, &outcome),
+        Err(error) => not_started(arguments, &error),
+    }
+}
+
+/// 126 and 127 as a shell says them; everything else is ours.
+fn not_started(arguments: &RunArguments, error: &Error) -> anyhow::Result<u8> {
+    let Error::NotStarted { errno, .. } = error else {
+        return Err(hint(error));
+    };
+    if arguments.json {
+        report::not_started(error);
+    } else {
+        eprintln!("hutch: {error}");
+    }
+    Ok(if errno.0 == rustix::io::Errno::NOENT.raw_os_error() { 127 } else { 126 })
+}
+
+/// What to do about it, where that is known.
+fn hint(error: &Error) -> anyhow::Error {
+    match error {
+        Error::Namespaces { .. } => anyhow::anyhow!("{error}; `hutch doctor` says what is missing"),
+        _ => anyhow::anyhow!("{error}"),
+    }
+}
+
+fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
+    if let Some(rootfs) = &arguments.rootfs {
+        ensure!(rootfs.is_dir(), "--rootfs {}: not a folder", rootfs.display());
+        let folder = rootfs.canonicalize().with_context(|| format!("--rootfs {}", rootfs.display()))?;
+        return Ok(Resolved {
+            id: String::new(),
+            layers: vec![folder],
+            mounts: Vec::new(),
+            config: hutch_image::ImageConfig::default(),
+            substituted: None,
+            wants_sandboxd: false,
+        });
+    }
+    let images = hutch_image::Store::open(&image_folder()?).context("the folder for images")?;
+    images.resolve(&arguments.image).with_context(|| format!("--image {}", arguments.image))
+}
+
+/// Where images are unpacked: the machine's for root, the user's own cache else.
+fn image_folder() -> anyhow::Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/hutch/images"));
+    }
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+    Ok(cache.context("neither XDG_CACHE_HOME nor HOME is set: set one, images are kept there")?.join("hutch/images"))
+}
+
+fn process(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<Process> {
+    let config = &image.config;
+    let mut env = vec![("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
+    env.push(("HOME".to_owned(), WORKSPACE.to_owned()));
+    if let Some(term) = std::env::var_os("TERM").and_then(|term| term.into_string().ok()) {
+        env.push(("TERM".to_owned(), term));
+    }
+    for (name, value) in config.env.iter().chain(&arguments.env) {
+        env.retain(|(other, _)| other != name);
+        env.push((name.clone(), value.clone()));
+    }
+    let account = image.account(&config.user).with_context(|| format!("the image's user {:?}", config.user))?;
+    if !rustix::process::geteuid().is_root() && (account.uid, account.gid) != (0, 0) {
+        bail!("the image wants uid {}; an ordinary user's jail has uid 0 only: run as root", account.uid);
+    }
+    let user = User { uid: account.uid, gid: account.gid, groups: Vec::new() };
+    // The jail finds out by itself whether there is a terminal to join.
+    Ok(Process { argv: arguments.command.clone(), env, cwd: WORKSPACE.into(), terminal: false, user })
+}
+
+fn spec(arguments: &RunArguments, image: Resolved) -> anyhow::Result<Spec> {
+    let mut mounts: Vec<Mount> = image.mounts.into_iter().map(|m| bind(&m.source, &m.target, true)).collect();
+    mounts.push(tmpfs("/tmp", 0o1777));
+    match &arguments.workspace {
+        Some(folder) => mounts.push(workspace(folder, arguments.read_only)?),
+        None => mounts.push(Mount { read_only: arguments.read_only, ..tmpfs(WORKSPACE, 0o755) }),
+    }
+    let root = rustix::process::geteuid().is_root();
+    Ok(Spec {
+        id: format!("run-{}", std::process::id()),
+        hostname: "sandbox".to_owned(),
+        profile: Profile::Native,
+        root: Root { layers: image.layers, upper: Upper::ReadOnly },
+        mounts,
+        ids: if root { Ids::Range { base: FIRST_ID } } else { Ids::Caller },
+        network: Network::New { addresses: Vec::new() },
+        limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },
+        deny_set_id_bits: arguments.workspace.is_some() && !arguments.read_only,
+    })
+}
+
+fn workspace(folder: &Path, read_only: bool) -> anyhow::Result<Mount> {
+    let named = || format!("--workspace {}", folder.display());
+    let folder = folder.canonicalize().with_context(named)?;
+    ensure!(folder.is_dir(), "{}: not a folder", named());
+    ensure!(folder != Path::new("/"), "{}: the whole machine cannot be a workspace; name a folder", named());
+    Ok(bind(&folder, Path::new(WORKSPACE), read_only))
+}
+
+fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
+    Mount { source: MountSource::Bind(source.to_owned()), target: target.to_owned(), read_only }
+}
+
+fn tmpfs(target: &str, mode: u32) -> Mount {
+    Mount { source: MountSource::Tmpfs { bytes: SCRATCH_BYTES, mode }, target: target.into(), read_only: false }
+}
+
+/// What [`gvisor::run`] and the native jail both give.
+type Ran = Result<Outcome, Error>;

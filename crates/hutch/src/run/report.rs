@@ -1,0 +1,96 @@
+//! How a run went, for a person (one line, when there is something to say) or as one JSON object.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hutch_jail::Error;
+use hutch_jail::run::{Captured, Ended, Outcome};
+use serde_json::{Value, json};
+
+use crate::cli::RunArguments;
+
+/// Says how the command ended; its exit status.
+pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome) -> anyhow::Result<u8> {
+    let status = u8::try_from(outcome.ended.status()).unwrap_or(u8::MAX);
+    if arguments.json {
+        println!("{}", object(arguments, outcome));
+        return Ok(status);
+    }
+    match outcome.ended {
+        Ended::TimedOut => {
+            let after = arguments.timeout.unwrap_or_default();
+            eprintln!("hutch: timed out after {after:?} and was ended; a longer --timeout gives it more time");
+        }
+        Ended::OutOfMemory => {
+            let limit = arguments.memory.unwrap_or_default() >> 20;
+            eprintln!("hutch: killed for memory: it wanted more than --memory allows ({limit} MiB)");
+        }
+        Ended::Exited(_) | Ended::Signaled(_) => {}
+    }
+    Ok(status)
+}
+
+/// The JSON object of a command that could not be executed.
+pub(super) fn not_started(error: &Error) {
+    println!("{}", json!({"reason": "notStarted", "message": error.to_string()}));
+}
+
+fn object(arguments: &RunArguments, outcome: &Outcome) -> Value {
+    let (reason, signal) = match outcome.ended {
+        Ended::Exited(_) => ("exited", None),
+        Ended::Signaled(signal) => ("signaled", Some(signal)),
+        Ended::TimedOut => ("timedOut", None),
+        Ended::OutOfMemory => ("outOfMemory", None),
+    };
+    let handler = match arguments.isolation {
+        crate::cli::Isolation::Hutch => "hutch",
+        crate::cli::Isolation::Gvisor => "gvisor",
+    };
+    json!({
+        "status": {"code": outcome.ended.status(), "signal": signal},
+        "reason": reason,
+        "stdout": outcome.stdout.as_ref().map(stream),
+        "stderr": outcome.stderr.as_ref().map(stream),
+        "wallMillis": outcome.wall.as_secs_f64() * 1000.0,
+        "cpuMillis": outcome.cpu.as_secs_f64() * 1000.0,
+        "peakMemoryBytes": outcome.memory_peak_bytes,
+        "isolation": {
+            "handler": handler,
+            "idRange": outcome.isolation.id_range,
+            "landlock": outcome.isolation.landlock,
+            "cgroup": outcome.isolation.cgroup,
+        },
+    })
+}
+
+/// UTF-8 as it is, anything else as base64; how many bytes there were in all, and whether some were cut.
+fn stream(captured: &Captured) -> Value {
+    let bytes = captured.bytes.len() as u64 + captured.dropped;
+    let truncated = captured.dropped > 0;
+    match std::str::from_utf8(whole_characters(captured)) {
+        Ok(text) => json!({"text": text, "bytes": bytes, "truncated": truncated}),
+        Err(_) => json!({"base64": STANDARD.encode(&captured.bytes), "bytes": bytes, "truncated": truncated}),
+    }
+}
+
+/// A character that the bound cut in two does not make text binary.
+fn whole_characters(captured: &Captured) -> &[u8] {
+    let bytes = &captured.bytes;
+    match std::str::from_utf8(bytes) {
+        Err(error) if captured.dropped > 0 && error.error_len().is_none() => &bytes[..error.valid_up_to()],
+        _ => bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_binary_and_cut_text() {
+        let stream_of = |bytes: &[u8], dropped| stream(&Captured { bytes: bytes.to_vec(), dropped });
+        assert_eq!(stream_of(b"a\n", 0), json!({"text": "a\n", "bytes": 2, "truncated": false}));
+        assert_eq!(stream_of(&[0xff, 0], 0), json!({"base64": "/wA=", "bytes": 2, "truncated": false}));
+        assert_eq!(stream_of(&[b'a', 0xc3], 9), json!({"text": "a", "bytes": 11, "truncated": true}));
+        assert_eq!(stream_of(&[b'a', 0xc3], 0)["base64"], json!("YcM="));
+    }
+}

@@ -16,6 +16,7 @@ const LONG: usize = 9 * 1024 * 1024;
 
 struct Kubectl {
     server: SocketAddr,
+    upgrades: server::Upgrades,
     home: tempfile::TempDir,
     websockets: bool,
 }
@@ -23,7 +24,15 @@ struct Kubectl {
 impl Kubectl {
     async fn new(websockets: bool) -> Self {
         let home = tempfile::tempdir().expect("a folder");
-        Self { server: server::start_server().await, home, websockets }
+        let (server, upgrades) = server::start_server().await;
+        Self { server, upgrades, home, websockets }
+    }
+
+    /// Fails unless all streams so far came over the protocol that was asked for.
+    fn assert_protocol(&self, websocket: &str) {
+        let expected = if self.websockets { websocket } else { "SPDY/3.1" };
+        let upgrades = self.upgrades.lock().expect("no panic");
+        assert!(!upgrades.is_empty() && upgrades.iter().all(|upgrade| upgrade == expected), "{upgrades:?}");
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -89,6 +98,7 @@ async fn exec_works(websockets: bool) {
     // The input is not read: the command ends all the same, and so does kubectl.
     let out = kubectl.run(&["exec", "-i", "p", "--", "echo", "done"], &input).await;
     assert_eq!(text(&out.stdout), "done\n", "{}", text(&out.stderr));
+    kubectl.assert_protocol("websocket v5.channel.k8s.io");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,6 +225,7 @@ async fn port_forward_works(websockets: bool) {
     for _ in 0..300 {
         echo(local[0], b"again".to_vec()).await;
     }
+    kubectl.assert_protocol("websocket SPDY/3.1+portforward.k8s.io");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -149,12 +149,12 @@ fn initial_window(payload: &[u8]) -> Option<Option<u32>> {
         return None;
     }
     let (entries, _) = entries.as_chunks::<8>();
-    let values = entries.iter().filter_map(|entry| {
+    let mut values = entries.iter().rev().filter_map(|entry| {
         let id = u32::from_be_bytes([0, entry[1], entry[2], entry[3]]);
         let value = u32::from_be_bytes([entry[4], entry[5], entry[6], entry[7]]);
         (id == SETTING_INITIAL_WINDOW).then_some(value)
     });
-    Some(values.last())
+    Some(values.next())
 }
 
 fn control(kind: u16, flags: u8, length: usize) -> BytesMut {

@@ -10,5 +10,8 @@ mod headers;
 mod link;
 mod stream;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use connection::Connection;
 pub(crate) use stream::{Stream, StreamReader, StreamWriter};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
@@ -22,10 +22,6 @@ use tokio::sync::mpsc;
 
 /// Runs commands as processes of this machine and reaches ports of this machine.
 struct LocalNode;
-
-fn failed(error: &std::io::Error) -> StreamError {
-    StreamError::Internal(error.to_string())
-}
 
 fn start(request: ExecRequest) -> Result<Session, StreamError> {
     let (program, arguments) =
@@ -140,11 +136,15 @@ fn resources() -> Value {
     ]})
 }
 
-async fn stream(
-    State(node): State<Arc<dyn Kubelet>>,
-    Path(what): Path<String>,
-    request: Request,
-) -> Response {
+/// The `Upgrade` and `Sec-WebSocket-Protocol` headers of the streams that clients asked for.
+pub(crate) type Upgrades = Arc<Mutex<Vec<String>>>;
+
+type Shared = (Arc<dyn Kubelet>, Upgrades);
+
+async fn stream(State((node, seen)): State<Shared>, Path(what): Path<String>, request: Request) -> Response {
+    let headers = ["upgrade", "sec-websocket-protocol"].map(|name| request.headers().get(name));
+    let headers: Vec<_> = headers.into_iter().flatten().filter_map(|value| value.to_str().ok()).collect();
+    seen.lock().expect("no panic").push(headers.join(" "));
     let id = PodId { namespace: "default".into(), name: "p".into(), uid: "u-1".into() };
     match what.as_str() {
         "exec" => hutch_remote::exec(request, node, id).await,
@@ -156,8 +156,9 @@ async fn stream(
 }
 
 /// Starts the server on a free port.
-pub async fn start_server() -> SocketAddr {
+pub(crate) async fn start_server() -> (SocketAddr, Upgrades) {
     let node: Arc<dyn Kubelet> = Arc::new(LocalNode);
+    let upgrades = Upgrades::default();
     let router = Router::new()
         .route("/api", get(|| async { Json(json!({"kind": "APIVersions", "versions": ["v1"]})) }))
         .route(
@@ -167,15 +168,15 @@ pub async fn start_server() -> SocketAddr {
         .route("/api/v1", get(|| async { Json(resources()) }))
         .route("/api/v1/namespaces/default/pods/p", get(|| async { Json(pod()) }))
         .route("/api/v1/namespaces/default/pods/p/{what}", any(stream))
-        .with_state(node);
+        .with_state((node, Arc::clone(&upgrades)));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move { axum::serve(listener, router).await });
-    address
+    (address, upgrades)
 }
 
 /// A TCP server that repeats what it reads until the end, then adds `end` and closes.
-pub async fn start_echo() -> u16 {
+pub(crate) async fn start_echo() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("an address").port();
     tokio::spawn(async move {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -90,6 +91,7 @@ fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
 
 /// Sets up the network namespace of the calling thread, which must be new.
 pub(crate) fn set_up(addresses: &[IpAddr]) -> Result<(), Error> {
+    allow_all_ports();
     let mut batch = Batch::default();
     batch.up();
     for &address in addresses {
@@ -122,6 +124,15 @@ pub(crate) fn set_up(addresses: &[IpAddr]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Lets programs without privileges listen on ports below 1024: the namespace is theirs alone, so nobody's trust in
+/// those ports is at stake. Where the setting is out of reach they keep to the higher ports.
+fn allow_all_ports() {
+    let path = c"/proc/sys/net/ipv4/ip_unprivileged_port_start";
+    if let Ok(file) = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+        let _ = rustix::io::write(&file, b"0");
+    }
 }
 
 /// Sequence numbers and error codes of the acknowledgements in a datagram.

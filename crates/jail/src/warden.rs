@@ -1,10 +1,32 @@
 //! The caller's side of the warden: a single-threaded program, exec'd once, that forks all jails.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+mod orders;
+mod program;
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Gid, Pid, PidfdFlags, Uid, pidfd_open};
+
+use self::orders::{Answer, Order};
+use crate::channel::Channel;
 use crate::error::Error;
-use crate::spec::{Process, Spec};
+use crate::init::Request;
+use crate::spec::{Ids, Process, Profile, RANGE, Spec};
+use crate::{streams, sys};
+
+pub use program::main;
+
+/// How long the warden may take to start; most of it would be waiting for an earlier one to end.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a request waits for a jail that is busy.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a process of a jail gets as its standard streams.
 #[derive(Debug)]
@@ -77,21 +99,97 @@ pub struct Usage {
 /// A running warden. It is thread-safe; jails are launched one after the other.
 #[derive(Debug)]
 pub struct Warden {
+    line: Arc<Line>,
     process: OwnedFd,
+    child: Mutex<Child>,
+}
+
+/// The channel to the warden: one order and its answer at a time.
+#[derive(Debug)]
+struct Line(Mutex<Channel>);
+
+impl Line {
+    fn ask(&self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Error> {
+        // A thread that panicked between order and answer would leave the channel out of step; then no further
+        // order is sent.
+        let channel = self.0.lock().map_err(|_| Error::WardenEnded)?;
+        let gone = |error: Error| match error {
+            Error::Channel { .. } => Error::WardenEnded,
+            other => other,
+        };
+        channel.send(order, descriptors, true).map_err(gone)?;
+        let answer = channel.receive().map_err(gone)?.ok_or(Error::WardenEnded)?;
+        Ok((answer.decode()?, answer.descriptors))
+    }
 }
 
 impl Warden {
-    /// Starts the warden `program`. `state_dir` is a folder of this caller alone, in which the warden notes what a
-    /// next one has to sweep up.
+    /// Starts the warden `program`. `state_dir` is a folder of this caller alone, by which the warden finds what an
+    /// earlier one left: it waits for that one to end and sweeps up its cgroups. Blocks until that is done.
     pub fn start(program: &Path, state_dir: &Path) -> Result<Self, Error> {
-        let _ = (program, state_dir);
-        Err(Error::WardenEnded)
+        let failed =
+            |error: std::io::Error| Error::WardenStart { program: program.to_owned(), errno: error.into() };
+        let (channel, theirs) = Channel::pair()?;
+        let child = Command::new(program)
+            .arg(state_dir)
+            .env_clear()
+            .current_dir("/")
+            .stdin(OwnedFd::from(theirs.into_fd()))
+            .stdout(std::process::Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let pid = Pid::from_child(&child);
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| failed(e.into()))?;
+        let answer = match channel.wait_readable(START_TIMEOUT)? {
+            true => channel.receive()?.ok_or(Error::WardenEnded)?.decode()?,
+            false => return Err(failed(rustix::io::Errno::TIMEDOUT.into())),
+        };
+        match answer {
+            Answer::Started => {
+                let line = Arc::new(Line(Mutex::new(channel)));
+                Ok(Self { line, process, child: Mutex::new(child) })
+            }
+            Answer::Failed(error) => Err(error),
+            _ => Err(Error::Message("the warden began with an answer".into())),
+        }
     }
 
     /// Makes a jail; blocks 1 to 2 ms. `join_network` is needed for [`crate::Network::Join`].
     pub fn launch(&self, spec: &Spec, join_network: Option<BorrowedFd<'_>>) -> Result<Jail, Error> {
-        let _ = (spec, join_network);
-        Err(Error::WardenEnded)
+        spec.check()?;
+        if program::joins(spec) && join_network.is_none() {
+            return Err(Error::Spec("the network namespace to join is not given".into()));
+        }
+        let (control, theirs) = Channel::pair()?;
+        let mut descriptors = vec![theirs.as_fd()];
+        descriptors.extend(join_network);
+        let order = Order::Launch(Box::new(spec.clone()));
+        let (answer, mut descriptors) = self.line.ask(&order, &descriptors)?;
+        match answer {
+            Answer::Launched { number, pid } => {
+                let (Some(network), Some(process)) = (descriptors.pop(), descriptors.pop()) else {
+                    return Err(Error::Message("descriptors are missing".into()));
+                };
+                let owner = match (spec.profile, spec.ids) {
+                    (Profile::Native, Ids::Range { base }) => Some(base),
+                    _ => None,
+                };
+                Ok(Jail {
+                    id: spec.id.clone(),
+                    number,
+                    init_pid: pid,
+                    control,
+                    process,
+                    network,
+                    owner,
+                    last_process: AtomicU64::new(0),
+                    line: Arc::clone(&self.line),
+                })
+            }
+            Answer::Failed(error) => Err(error),
+            _ => Err(Error::Message("the warden answered something else".into())),
+        }
     }
 
     /// Readable when the warden has died (a pidfd).
@@ -100,13 +198,32 @@ impl Warden {
     }
 }
 
+impl Drop for Warden {
+    /// Ends the warden, and with it all jails; waits until their cgroups are gone too. A [`Jail`] that outlives this
+    /// only reports its end.
+    fn drop(&mut self) {
+        if let Ok(channel) = self.line.0.lock() {
+            let _ = rustix::net::shutdown(&*channel, rustix::net::Shutdown::Both);
+        }
+        if let Ok(child) = self.child.get_mut() {
+            let _ = child.wait();
+        }
+    }
+}
+
 /// One jail. Dropping it kills everything inside.
 #[derive(Debug)]
 pub struct Jail {
     id: String,
+    number: u64,
     init_pid: u32,
-    control: OwnedFd,
+    control: Channel,
+    process: OwnedFd,
     network: OwnedFd,
+    /// First id outside, where ids are mapped.
+    owner: Option<u32>,
+    last_process: AtomicU64,
+    line: Arc<Line>,
 }
 
 impl Jail {
@@ -126,29 +243,77 @@ impl Jail {
     }
 
     /// Asks for a process. The number is unique in the jail; [`Event::Started`] or [`Event::NotStarted`] follows.
+    ///
+    /// Pipes and terminals among `stdio` are given to who runs inside, so that programs can open them anew
+    /// (`/dev/stdout`).
     pub fn spawn(&self, process: &Process, stdio: Stdio) -> Result<u64, Error> {
-        let _ = (process, stdio);
-        Err(Error::WardenEnded)
+        process.check()?;
+        let descriptors = [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()];
+        if let Some(base) = self.owner {
+            let owner = (base + process.user.uid % RANGE, base + process.user.gid % RANGE);
+            for fd in descriptors {
+                streams::give_pipe(fd, owner);
+            }
+            if process.terminal {
+                let owner = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
+                let _ = rustix::fs::fchown(&stdio.stdin, Some(owner.0), Some(owner.1));
+            }
+        }
+        let number = self.last_process.fetch_add(1, Ordering::Relaxed) + 1;
+        let request = Request::Spawn { process: number, what: process.clone() };
+        self.request(&request, &descriptors)?;
+        Ok(number)
     }
 
     /// Sends a signal to the process group of a process. One that has ended already is no error.
     pub fn signal(&self, process: u64, signal: i32) -> Result<(), Error> {
-        let _ = (process, signal);
-        Err(Error::WardenEnded)
+        self.request(&Request::Signal { process, signal }, &[])
+    }
+
+    fn request(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        let until = Instant::now() + BUSY_TIMEOUT;
+        loop {
+            if self.control.send(request, descriptors, false)? {
+                return Ok(());
+            }
+            // Init takes no request while too many of its events are unread.
+            if Instant::now() >= until {
+                let errno = rustix::io::Errno::AGAIN.into();
+                return Err(Error::Channel { step: "the jail takes no request".into(), errno });
+            }
+            std::thread::sleep(BUSY_PAUSE);
+        }
     }
 
     /// The next event, or nothing when none waits. Never blocks.
     pub fn try_event(&self) -> Result<Option<Event>, Error> {
-        Err(Error::WardenEnded)
+        match self.control.try_receive() {
+            Ok(Some(message)) => message.decode().map(Some),
+            Ok(None) => Ok(Some(Event::Ended)),
+            Err(error) if Channel::is_empty(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
-    /// What it has used so far. Fails with [`Error::NoGroup`] when it was launched without limits.
+    /// What it has used so far. Fails with [`Error::NoGroup`] when it was launched without limits, or has ended.
     pub fn usage(&self) -> Result<Usage, Error> {
-        Err(Error::NoGroup)
+        match self.line.ask(&Order::Usage(self.number), &[])?.0 {
+            Answer::Used(usage) => Ok(usage),
+            Answer::Failed(error) => Err(error),
+            _ => Err(Error::Message("the warden answered something else".into())),
+        }
     }
 
     /// Kills everything inside. The warden removes the cgroups.
-    pub fn kill(&self) {}
+    pub fn kill(&self) {
+        sys::signal_pidfd(self.process.as_fd(), libc::SIGKILL);
+    }
+}
+
+impl Drop for Jail {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
 
 impl AsFd for Jail {

@@ -1,0 +1,31 @@
+//! What the warden and its caller say to each other.
+
+use serde::{Deserialize, Serialize};
+
+use super::Usage;
+use crate::error::Error;
+use crate::spec::Spec;
+
+/// From the caller.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Order {
+    /// Make a jail. Descriptors: the end of its control channel that init keeps, and the network to join, if any.
+    Launch(Box<Spec>),
+    /// Tell what the jail of this number has used.
+    Usage(u64),
+}
+
+/// From the warden, one for each order.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Answer {
+    /// It has started, and swept up what an earlier life left. Not an answer to an order.
+    Started,
+    /// The jail stands. Descriptors: pidfd of its init, and its network namespace.
+    Launched { number: u64, pid: u32 },
+    /// What was asked for.
+    Used(Usage),
+    /// It could not be done.
+    Failed(Error),
+}

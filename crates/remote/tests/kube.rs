@@ -33,7 +33,8 @@ async fn a_process_with_input_and_both_outputs() {
     let (mut stdout, mut stderr) = (process.stdout().unwrap(), process.stderr().unwrap());
     let (mut out, mut err) = (String::new(), String::new());
     let (a, b) = tokio::join!(stdout.read_to_string(&mut out), stderr.read_to_string(&mut err));
-    (a.unwrap(), b.unwrap());
+    a.unwrap();
+    b.unwrap();
     assert_eq!((out.as_str(), err.as_str()), ("in and out", "no\n"));
     assert_eq!(outcome(&mut process).await, ("Failure".into(), "5".into()));
     assert!(upgrades.lock().unwrap()[0].contains("channel.k8s.io"));
@@ -70,7 +71,8 @@ async fn ports_are_forwarded_by_channels() {
     let mut back = vec![0; sent.len()];
     let (mut read, mut write) = tokio::io::split(&mut stream);
     let (a, b) = tokio::join!(write.write_all(&sent), read.read_exact(&mut back));
-    (a.unwrap(), b.unwrap());
+    a.unwrap();
+    b.unwrap();
     assert!(back == sent);
     let error = forwarder.take_error(1).unwrap().await.expect("an error text");
     assert!(error.contains("error forwarding port 1 to pod default/p"), "{error}");

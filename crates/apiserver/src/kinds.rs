@@ -18,6 +18,7 @@ pub use crd::CrdProblem;
 pub(crate) use definitions::{OBJECT_META, REFERENCE};
 pub use definitions::{definition, resolve};
 pub use event::{core_to_events, events_to_core};
+pub(crate) use fields::type_name;
 pub use fields::{Findings, MAX_FINDINGS, Mistyped, check, prune};
 pub use shape::{Field, ListType, Shape};
 
@@ -63,6 +64,8 @@ pub struct Kind {
     pub has_status: bool,
     /// Where the replica counts are, if `/scale` exists.
     pub scale: Option<Scale>,
+    /// Dotted paths by which a custom kind can be selected besides name and namespace, such as `spec.colour`.
+    pub selectable_fields: Vec<String>,
     /// Another (group, plural) whose stored objects this kind shows: `events.k8s.io` shows the core group's.
     pub view_of: Option<(String, String)>,
 }

@@ -172,6 +172,7 @@ fn kind(row: &Row) -> Kind {
             // Their selector is an object in the spec; the handler writes it as text.
             label_selector: None,
         }),
+        selectable_fields: Vec::new(),
         view_of: (group == "events.k8s.io").then(|| (String::new(), "events".into())),
     }
 }

@@ -115,6 +115,7 @@ fn of_version(base: &Kind, entry: &Value, path: &str) -> Result<Kind, CrdProblem
         let body = (base.group.clone(), version.clone(), base.kind.clone());
         subresources.push(Subresource { name: "status".into(), body, verbs });
     }
+    let selectable = entry["selectableFields"].as_array().into_iter().flatten();
     let deprecation_warning = (entry["deprecated"] == Value::Bool(true)).then(|| {
         let standard = || format!("{}/{version} {} is deprecated", base.group, base.kind);
         text(entry, "/deprecationWarning").map_or_else(standard, Into::into)
@@ -127,6 +128,7 @@ fn of_version(base: &Kind, entry: &Value, path: &str) -> Result<Kind, CrdProblem
         deprecation_warning,
         has_status,
         scale,
+        selectable_fields: selectable.filter_map(|f| f["jsonPath"].as_str()).map(|p| p.trim_start_matches('.').into()).collect(),
         ..base.clone()
     })
 }

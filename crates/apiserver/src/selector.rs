@@ -1,0 +1,31 @@
+//! Which objects a request is about: label selectors and field selectors.
+
+mod fields;
+mod labels;
+
+pub use fields::FieldSelector;
+pub use labels::{LabelSelector, Operator, Requirement};
+
+/// Longest selector that is read, in bytes.
+pub const MAX_LENGTH: usize = 64 * 1024;
+
+/// Why a selector cannot be used: the text of a 400.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorError {
+    /// The text is no selector.
+    #[error("unable to parse requirement: {0}")]
+    Labels(String),
+    /// The text is no field selector.
+    #[error("invalid field selector: {0}")]
+    Fields(String),
+    /// The kind cannot be selected by that field.
+    #[error("Unable to find {resource:?} that match label selector \"\", field selector {selector:?}: field label not supported: {field}")]
+    Unsupported {
+        /// As a real server writes it: `apps/v1, Resource=deployments`.
+        resource: String,
+        /// The whole selector.
+        selector: String,
+        /// The field at fault.
+        field: String,
+    },
+}

@@ -1,0 +1,44 @@
+//! From the name of a Sandbox to its Pod.
+
+use std::net::IpAddr;
+
+use futures::future::BoxFuture;
+use hutch_remote::PodId;
+
+use crate::Target;
+
+/// The Pod of a Sandbox that can be reached now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backend {
+    /// UID of the Sandbox.
+    pub sandbox: String,
+    /// Its Pod, in this life.
+    pub pod: PodId,
+    /// The Pod's addresses, the first one preferred; at least one.
+    pub ips: Vec<IpAddr>,
+}
+
+/// Why there is no Pod to reach. All of these are one answer to the client; the log tells them apart.
+#[derive(Debug, thiserror::Error)]
+pub enum Unresolved {
+    /// No such Sandbox, or another one of that name.
+    #[error("there is no such Sandbox")]
+    Unknown,
+    /// It still belongs to its pool: nobody has claimed it.
+    #[error("the Sandbox is in a pool, not claimed")]
+    Pooled,
+    /// It has no Pod, or none that is its own, ready and has an address.
+    #[error("the Sandbox has no Pod that is ready")]
+    NotReady,
+    /// The API could not be asked.
+    #[error("the API cannot be asked: {0}")]
+    Api(String),
+}
+
+/// Finds the Pod of a Sandbox.
+pub trait Resolve: Send + Sync + 'static {
+    /// The Pod of the Sandbox that `target` names, as it is now.
+    fn resolve<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Backend, Unresolved>>;
+    /// Whether it knows the state of the cluster.
+    fn ready(&self) -> bool;
+}

@@ -1,0 +1,204 @@
+//! What a request wants to reach: read from its headers, strictly.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName};
+
+use crate::refusal::Refusal;
+
+pub(crate) const ID: HeaderName = HeaderName::from_static("x-sandbox-id");
+const NAMESPACE: HeaderName = HeaderName::from_static("x-sandbox-namespace");
+const PORT: HeaderName = HeaderName::from_static("x-sandbox-port");
+const POD_IP: HeaderName = HeaderName::from_static("x-sandbox-pod-ip");
+const UID: HeaderName = HeaderName::from_static("x-sandbox-uid");
+const TIMEOUT: HeaderName = HeaderName::from_static("x-sandbox-timeout");
+
+/// The namespace of a request that names none.
+const DEFAULT_NAMESPACE: &str = "default";
+/// The port of a request that names none: the runtime's.
+const DEFAULT_PORT: u16 = 8888;
+/// Characters of a DNS-1123 label.
+const LABEL_LIMIT: usize = 63;
+
+/// A port of a Sandbox, and what the client knows of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Target {
+    /// Namespace of the Sandbox.
+    pub namespace: String,
+    /// Name of the Sandbox.
+    pub id: String,
+    /// TCP port in it.
+    pub port: u16,
+    /// The address that the client believes its Pod to have.
+    pub pod_ip: Option<IpAddr>,
+    /// The UID that the client believes the Sandbox to have.
+    pub uid: Option<String>,
+    /// How long the client waits for the head of the answer.
+    pub timeout: Option<Duration>,
+}
+
+impl Target {
+    /// Reads the routing headers. An empty one counts as absent; one that is given twice is wrong.
+    pub(crate) fn read(headers: &HeaderMap) -> Result<Target, Refusal> {
+        let id = one(headers, &ID).map_err(|()| Refusal::BadId)?.ok_or(Refusal::NoId)?;
+        let namespace =
+            one(headers, &NAMESPACE).map_err(|()| Refusal::BadNamespace)?.unwrap_or(DEFAULT_NAMESPACE);
+        if !is_label(id) {
+            return Err(Refusal::BadId);
+        }
+        if !is_label(namespace) {
+            return Err(Refusal::BadNamespace);
+        }
+        let port = match one(headers, &PORT).map_err(|()| Refusal::BadPort)? {
+            None => DEFAULT_PORT,
+            Some(text) => port(text).ok_or(Refusal::BadPort)?,
+        };
+        let pod_ip = match one(headers, &POD_IP).map_err(|()| Refusal::BadAddress)? {
+            None => None,
+            Some(text) => Some(address(text).ok_or(Refusal::BadAddress)?),
+        };
+        let uid = one(headers, &UID).unwrap_or(Some("ambiguous")).map(str::to_owned);
+        // A time that makes no sense is as good as none: that is the contract.
+        let timeout = one(headers, &TIMEOUT).ok().flatten().and_then(seconds);
+        Ok(Target { namespace: namespace.to_owned(), id: id.to_owned(), port, pod_ip, uid, timeout })
+    }
+}
+
+/// The one value of a header, if it is there and not empty.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => {
+            value.to_str().map(|text| Some(text).filter(|text| !text.is_empty())).map_err(|_| ())
+        }
+        (Some(_), Some(_)) => Err(()),
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=LABEL_LIMIT).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// Digits only: no sign, no leading zero.
+fn port(text: &str) -> Option<u16> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|_| plain)
+}
+
+/// An address in its one canonical spelling, of a class that a Pod can have.
+fn address(text: &str) -> Option<IpAddr> {
+    let address: IpAddr = text.parse().ok()?;
+    let possible = match address {
+        IpAddr::V4(v4) => !v4.is_link_local() && v4 != Ipv4Addr::BROADCAST,
+        IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4().is_none(),
+    };
+    let general = !address.is_loopback() && !address.is_unspecified() && !address.is_multicast();
+    (possible && general && address.to_string() == text).then_some(address)
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.parse().ok()?;
+    (seconds > 0.0).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Target, Refusal> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
+        }
+        Target::read(&headers)
+    }
+
+    #[test]
+    fn defaults_and_all_headers() {
+        let plain = read(&[("X-Sandbox-ID", "a")]).unwrap();
+        let expected = Target {
+            namespace: "default".into(),
+            id: "a".into(),
+            port: 8888,
+            pod_ip: None,
+            uid: None,
+            timeout: None,
+        };
+        assert_eq!(plain, expected);
+        let empty = [
+            ("X-Sandbox-Namespace", ""),
+            ("X-Sandbox-Port", ""),
+            ("X-Sandbox-Pod-IP", ""),
+            ("X-Sandbox-Timeout", ""),
+        ];
+        assert_eq!(read(&[&[("x-sandbox-id", "a")][..], &empty].concat()).unwrap(), expected);
+        let all = read(&[
+            ("x-sandbox-id", "sandbox-claim-0a1b2c3d"),
+            ("x-sandbox-namespace", "team-1"),
+            ("x-sandbox-port", "65535"),
+            ("x-sandbox-pod-ip", "10.89.0.7"),
+            ("x-sandbox-uid", "u"),
+            ("x-sandbox-timeout", "1.5"),
+        ]);
+        let all = all.unwrap();
+        assert_eq!((all.port, all.pod_ip), (65535, Some("10.89.0.7".parse().unwrap())));
+        assert_eq!((all.uid.as_deref(), all.timeout), (Some("u"), Some(Duration::from_millis(1500))));
+    }
+
+    #[test]
+    fn every_header_has_its_refusal() {
+        let with = |name: &'static str, value: &'static str| read(&[("x-sandbox-id", "a"), (name, value)]);
+        assert_eq!(read(&[]), Err(Refusal::NoId));
+        assert_eq!(read(&[("x-sandbox-id", "")]), Err(Refusal::NoId));
+        let long = "a".repeat(64);
+        for id in ["A", "a.b", "-a", "a-", "a_b", "a/b", "a b", "ä", &long] {
+            assert_eq!(read(&[("x-sandbox-id", id)]), Err(Refusal::BadId), "{id:?}");
+        }
+        assert_eq!(with("x-sandbox-id", "b"), Err(Refusal::BadId), "twice");
+        for namespace in ["Default", "a.b", "../x"] {
+            assert_eq!(with("x-sandbox-namespace", namespace), Err(Refusal::BadNamespace), "{namespace:?}");
+        }
+        for port in ["0", "-1", "65536", "+28888", "028888", "8888 ", "x", "1e3", "٣"] {
+            assert_eq!(with("x-sandbox-port", port), Err(Refusal::BadPort), "{port:?}");
+        }
+        for address in [
+            "x",
+            "localhost",
+            "127.0.0.1",
+            "127.1",
+            "0.0.0.0",
+            "0",
+            "169.254.169.254",
+            "224.0.0.1",
+            "255.255.255.255",
+            "010.0.0.1",
+            "10.0.0.1:80",
+            "0x0a000001",
+            "167772161",
+            "10.0.0.1/8",
+            "[fd00::1]",
+            "::",
+            "::1",
+            "fe80::1",
+            "fe80::1%eth0",
+            "ff02::1",
+            "::ffff:10.0.0.1",
+            "::ffff:127.0.0.1",
+            "::127.0.0.1",
+            "fd00:0:0:0:0:0:0:1",
+            "FD00::1",
+        ] {
+            assert_eq!(with("x-sandbox-pod-ip", address), Err(Refusal::BadAddress), "{address:?}");
+        }
+        assert!(with("x-sandbox-pod-ip", "fd00::1").is_ok());
+        for timeout in ["-1", "0", "nan", "inf", "x", "1e400"] {
+            assert_eq!(with("x-sandbox-timeout", timeout).unwrap().timeout, None, "{timeout:?}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The directory against an API that lists, watches and answers, in memory.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use hutch_router::{Directory, Resolve, Target, Unresolved};
+use hutch_serve::Shutdown;
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+
+const SANDBOXES: &str = "/apis/agents.x-k8s.io/v1beta1";
+
+struct Api {
+    objects: Mutex<Vec<Value>>,
+    events: broadcast::Sender<Value>,
+    questions: AtomicUsize,
+    broken: AtomicBool,
+}
+
+impl Api {
+    /// Stores an object, and tells those who watch if asked to.
+    fn put(&self, object: Value, tell: bool) {
+        let mut objects = self.objects.lock().unwrap();
+        objects.retain(|old| {
+            old["kind"] != object["kind"] || old["metadata"]["name"] != object["metadata"]["name"]
+        });
+        objects.push(object.clone());
+        if tell {
+            let _ = self.events.send(json!({"type": "MODIFIED", "object": object}));
+        }
+    }
+}
+
+async fn answer(State(api): State<Arc<Api>>, uri: Uri, RawQuery(query): RawQuery) -> Response {
+    let kind = if uri.path().contains("/sandboxes") { "Sandbox" } else { "Pod" };
+    let query = query.unwrap_or_default();
+    if query.contains("watch=true") {
+        let events = api.events.subscribe();
+        let lines = futures::stream::unfold(events, move |mut events| async move {
+            loop {
+                let event = events.recv().await.ok()?;
+                if event["object"]["kind"] == kind {
+                    return Some((Ok::<_, std::io::Error>(format!("{event}\n")), events));
+                }
+            }
+        });
+        return Body::from_stream(lines).into_response();
+    }
+    let of_kind: Vec<Value> =
+        api.objects.lock().unwrap().iter().filter(|o| o["kind"] == kind).cloned().collect();
+    let lists = [format!("{SANDBOXES}/sandboxes"), "/api/v1/pods".into()];
+    if lists.iter().any(|list| list == uri.path()) {
+        assert!(
+            kind == "Sandbox" || query.contains("labelSelector=agents.x-k8s.io%2Fsandbox-name-hash"),
+            "{query}"
+        );
+        return Json(json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": of_kind}))
+            .into_response();
+    }
+    api.questions.fetch_add(1, Ordering::SeqCst);
+    if api.broken.load(Ordering::SeqCst) {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    let name = uri.path().rsplit('/').next().unwrap();
+    match of_kind.into_iter().find(|object| object["metadata"]["name"] == name) {
+        Some(object) => Json(object).into_response(),
+        None => {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+                "message": "not found", "metadata": {}, "details": {}});
+            (StatusCode::NOT_FOUND, Json(status)).into_response()
+        }
+    }
+}
+
+fn sandbox(name: &str) -> Value {
+    json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+        "metadata": {"name": name, "namespace": "n", "uid": format!("uid-{name}"), "resourceVersion": "2"},
+        "spec": {"podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}})
+}
+
+fn pod(name: &str, ready: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "n", "uid": format!("pod-{name}"), "resourceVersion": "3", "ownerReferences": [
+            {"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "name": name, "uid": format!("uid-{name}"), "controller": true}]},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+        "status": {"podIP": "10.89.0.7", "conditions": [{"type": "Ready", "status": ready}]}})
+}
+
+async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    for _ in 0..500 {
+        if check().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not within five seconds: {what}");
+}
+
+#[tokio::test]
+async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
+    let api = Arc::new(Api {
+        objects: Mutex::default(),
+        events: broadcast::channel(16).0,
+        questions: AtomicUsize::new(0),
+        broken: AtomicBool::new(false),
+    });
+    let client = hutch_serve::memory::client(Router::new().fallback(answer).with_state(api.clone()), "n");
+    let shutdown = Shutdown::new();
+    let directory = Directory::start(client, &shutdown);
+    let target = |id: &str| Target {
+        namespace: "n".into(),
+        id: id.into(),
+        port: 1,
+        pod_ip: None,
+        uid: None,
+        timeout: None,
+    };
+    eventually("it is ready", async || directory.ready()).await;
+    assert!(matches!(directory.resolve(&target("a")).await, Err(Unresolved::Unknown)));
+    // The client is quicker than the watch.
+    api.put(sandbox("a"), false);
+    assert!(matches!(directory.resolve(&target("a")).await, Err(Unresolved::NotReady)));
+    api.put(pod("a", "True"), false);
+    let backend = directory.resolve(&target("a")).await.unwrap();
+    assert_eq!((backend.sandbox.as_str(), backend.pod.uid.as_str()), ("uid-a", "pod-a"));
+    assert!(api.questions.load(Ordering::SeqCst) >= 5);
+    // Once the watch has told it, nothing is asked.
+    eventually("both watches have begun", async || api.events.receiver_count() == 2).await;
+    api.put(sandbox("a"), true);
+    api.put(pod("a", "True"), true);
+    eventually("it knows without asking", async || {
+        let before = api.questions.load(Ordering::SeqCst);
+        directory.resolve(&target("a")).await.is_ok() && api.questions.load(Ordering::SeqCst) == before
+    })
+    .await;
+    api.put(pod("a", "False"), true);
+    eventually("it is not ready any more", async || {
+        matches!(directory.resolve(&target("a")).await, Err(Unresolved::NotReady))
+    })
+    .await;
+    api.broken.store(true, Ordering::SeqCst);
+    assert!(matches!(directory.resolve(&target("b")).await, Err(Unresolved::Api(_))));
+    shutdown.trigger();
+}

@@ -1,1 +1,106 @@
-//! placeholder
+//! The controllers of the four custom resources: Sandbox, SandboxTemplate, SandboxWarmPool and SandboxClaim.
+//!
+//! They speak only `kube::Client`, and do not know whether Kubernetes or Hutch's own API server answers. Each is made of
+//! three steps: *observe* reads what the watches have told, *plan* is a pure function from that and a time to actions, *apply*
+//! does them. What is known is never trusted for a decision that two could take: those are guarded by the resource
+//! version, on the server.
+//!
+//! They refuse to run Pods, to schedule, to collect garbage, and to convert between versions: kubelet, scheduler and API
+//! server do that.
+
+mod blueprint;
+mod cache;
+mod claim;
+mod collection;
+mod condition;
+mod config;
+mod error;
+mod key;
+mod owner;
+mod patch;
+mod pool;
+mod queue;
+mod record;
+mod sandbox;
+mod template;
+mod wiring;
+mod world;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_serve::Shutdown;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+pub use config::Config;
+pub use error::Error;
+
+use crate::key::Key;
+use crate::queue::{Outcome, Queue};
+use crate::wiring::Queues;
+use crate::world::World;
+
+/// Kinds that are watched.
+const KINDS: usize = 8;
+
+/// Runs the controllers until the shutdown is triggered; then lets what is under way finish.
+///
+/// Starts when the first list of every kind is complete. Failures of the API server are waited out, however long.
+///
+/// # Errors
+/// None at present; kept for what may fail before the first watch.
+pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) -> Result<(), Error> {
+    let (recorder, writer) = record::recorder(client.clone());
+    let queues = Queues::new(&config);
+    let world = Arc::new(World::new(&client, config, recorder));
+    wiring::connect(&world, &queues);
+
+    let (synced, mut ready) = watch::channel(0_usize);
+    let mut background = JoinSet::new();
+    background.spawn(writer.run());
+    feed_all(&world, &synced, &mut background);
+    tokio::select! {
+        _ = ready.wait_for(|count| *count >= KINDS) => {}
+        () = shutdown.wait() => return Ok(()),
+    }
+    start(&world, &queues.templates, |world, key| async move { template::reconcile(&world, &key).await });
+    start(&world, &queues.pools, |world, key| async move { pool::reconcile(&world, &key).await });
+    start(&world, &queues.sandboxes, |world, key| async move { sandbox::reconcile(&world, &key).await });
+    start(&world, &queues.claims, |world, key| async move { claim::reconcile(&world, &key).await });
+    tracing::info!("controllers run");
+
+    shutdown.wait().await;
+    futures::join!(
+        queues.claims.stop(),
+        queues.pools.stop(),
+        queues.sandboxes.stop(),
+        queues.templates.stop()
+    );
+    background.abort_all();
+    Ok(())
+}
+
+fn feed_all(world: &World, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) {
+    tasks.spawn(world.sandboxes.clone().feed(synced.clone()));
+    tasks.spawn(world.claims.clone().feed(synced.clone()));
+    tasks.spawn(world.pools.clone().feed(synced.clone()));
+    tasks.spawn(world.templates.clone().feed(synced.clone()));
+    tasks.spawn(world.pods.clone().feed(synced.clone()));
+    tasks.spawn(world.services.clone().feed(synced.clone()));
+    tasks.spawn(world.volumes.clone().feed(synced.clone()));
+    tasks.spawn(world.policies.clone().feed(synced.clone()));
+}
+
+fn start<F>(
+    world: &Arc<World>,
+    queue: &Arc<Queue>,
+    reconcile: impl Fn(Arc<World>, Key) -> F + Send + Sync + 'static,
+) where
+    F: Future<Output = Outcome> + Send + 'static,
+{
+    let world = world.clone();
+    queue.start(move |key| -> BoxFuture<'static, Outcome> { reconcile(world.clone(), key).boxed() });
+}

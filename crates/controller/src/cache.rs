@@ -1,0 +1,235 @@
+//! The controllers' picture of one kind: what the watch told and, at once, what their own writes returned.
+//!
+//! Because own writes are in it before the next look, a reconciler never sees a state older than its own last write, so
+//! it needs no memory of what it has just created or deleted.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, OnceLock, RwLock};
+
+use kube::{Resource, ResourceExt};
+
+use crate::key::Key;
+
+/// One object before and after.
+#[derive(Debug)]
+pub(crate) struct Change<K> {
+    pub(crate) old: Option<Arc<K>>,
+    pub(crate) new: Option<Arc<K>>,
+}
+
+impl<K> Change<K> {
+    /// The object as it is, or as it was last.
+    pub(crate) fn latest(&self) -> &Arc<K> {
+        self.new.as_ref().or(self.old.as_ref()).expect("a change has a before or an after")
+    }
+}
+
+/// The index terms of an object: what [`Cache::find`] can be asked for.
+pub(crate) type Terms<K> = fn(&K) -> Vec<String>;
+type Listener<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
+
+pub(crate) struct Cache<K> {
+    terms: Terms<K>,
+    inner: RwLock<Inner<K>>,
+    listener: OnceLock<Listener<K>>,
+}
+
+struct Inner<K> {
+    objects: HashMap<Key, Arc<K>>,
+    index: HashMap<String, BTreeSet<Key>>,
+    /// Uids of objects that an own request has deleted: events from before that are still under way.
+    deleted: HashMap<Key, String>,
+}
+
+impl<K: Resource<DynamicType = ()>> Cache<K> {
+    pub(crate) fn new(terms: Terms<K>) -> Self {
+        let inner = Inner { objects: HashMap::new(), index: HashMap::new(), deleted: HashMap::new() };
+        Cache { terms, inner: RwLock::new(inner), listener: OnceLock::new() }
+    }
+
+    /// Who is told of changes; set once, before the first of them.
+    pub(crate) fn listen(&self, listener: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        let first = self.listener.set(Box::new(listener)).is_ok();
+        debug_assert!(first, "one listener for each cache");
+    }
+
+    /// Tells the listener.
+    pub(crate) fn tell(&self, change: &Change<K>) {
+        if let Some(listener) = self.listener.get() {
+            listener(change);
+        }
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.read().objects.get(key).cloned()
+    }
+
+    /// The objects with that index term, by name.
+    pub(crate) fn find(&self, term: &str) -> Vec<Arc<K>> {
+        let inner = self.read();
+        let keys = inner.index.get(term).into_iter().flatten();
+        keys.filter_map(|key| inner.objects.get(key).cloned()).collect()
+    }
+
+    /// Takes an object in, unless it is older than what is known. Does not tell the listener.
+    pub(crate) fn learn(&self, object: K) -> Option<Change<K>> {
+        self.write().put(object, self.terms)
+    }
+
+    /// Takes note that the object was deleted; one that was made anew under that name stays.
+    pub(crate) fn forget(&self, object: &K) -> Option<Change<K>> {
+        let key = Key::of(object);
+        let mut inner = self.write();
+        if inner.deleted.get(&key).is_some_and(|uid| Some(uid) == object.meta().uid.as_ref()) {
+            inner.deleted.remove(&key);
+        }
+        if inner.objects.get(&key)?.meta().uid != object.meta().uid {
+            return None;
+        }
+        inner.remove(&key, self.terms)
+    }
+
+    /// Takes note that an own request deleted the object for good, ahead of the watch.
+    pub(crate) fn deleted(&self, key: &Key) -> Option<Change<K>> {
+        let mut inner = self.write();
+        let uid = inner.objects.get(key)?.uid();
+        if let Some(uid) = uid {
+            inner.deleted.insert(key.clone(), uid);
+        }
+        inner.remove(key, self.terms)
+    }
+
+    /// Takes in a complete list: what it lacks is gone.
+    pub(crate) fn replace(&self, objects: Vec<K>) -> Vec<Change<K>> {
+        let mut inner = self.write();
+        let listed: BTreeSet<Key> = objects.iter().map(Key::of).collect();
+        let missing: Vec<Key> = inner.objects.keys().filter(|key| !listed.contains(key)).cloned().collect();
+        inner.deleted.clear();
+        let mut changes: Vec<_> = missing.iter().filter_map(|key| inner.remove(key, self.terms)).collect();
+        changes.extend(objects.into_iter().filter_map(|object| inner.put(object, self.terms)));
+        changes
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner<K>> {
+        self.inner.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner<K>> {
+        self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> Inner<K> {
+    fn put(&mut self, object: K, terms: Terms<K>) -> Option<Change<K>> {
+        let key = Key::of(&object);
+        if self.deleted.contains_key(&key) {
+            if self.deleted.get(&key) == object.meta().uid.as_ref() {
+                return None;
+            }
+            self.deleted.remove(&key);
+        }
+        if let Some(known) = self.objects.get(&key) {
+            if is_stale(&object, known.as_ref()) {
+                return None;
+            }
+        }
+        let old = self.remove(&key, terms).and_then(|change| change.old);
+        let new = Arc::new(object);
+        for term in terms(&new) {
+            self.index.entry(term).or_default().insert(key.clone());
+        }
+        self.objects.insert(key, new.clone());
+        Some(Change { old, new: Some(new) })
+    }
+
+    fn remove(&mut self, key: &Key, terms: Terms<K>) -> Option<Change<K>> {
+        let old = self.objects.remove(key)?;
+        for term in terms(&old) {
+            if let Some(keys) = self.index.get_mut(&term) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.index.remove(&term);
+                }
+            }
+        }
+        Some(Change { old: Some(old), new: None })
+    }
+}
+
+/// Whether `object` is no newer than `known`. Resource versions of one object are ordered numbers; where a server's are
+/// not, whatever came last is taken.
+fn is_stale<K: Resource>(object: &K, known: &K) -> bool {
+    let version = |object: &K| object.meta().resource_version.as_ref()?.parse::<u64>().ok();
+    match (version(object), version(known)) {
+        (Some(object), Some(known)) => object <= known,
+        _ => object.meta().resource_version == known.meta().resource_version,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hutch_api::SandboxWarmPool as Pool;
+
+    fn pool(name: &str, uid: &str, version: u64) -> Pool {
+        let mut pool = Pool::new(name, Default::default());
+        pool.metadata.namespace = Some("d".into());
+        pool.metadata.uid = Some(uid.into());
+        pool.metadata.resource_version = Some(version.to_string());
+        pool
+    }
+
+    fn cache() -> Cache<Pool> {
+        Cache::new(|pool| vec![format!("uid:{}", pool.uid().unwrap_or_default())])
+    }
+
+    fn version(cache: &Cache<Pool>) -> Option<String> {
+        cache.get(&Key::new("d", "a"))?.resource_version()
+    }
+
+    #[test]
+    fn older_and_equal_versions_change_nothing() {
+        let cache = cache();
+        assert!(cache.learn(pool("a", "1", 10)).is_some());
+        assert!(cache.learn(pool("a", "1", 9)).is_none());
+        assert!(cache.learn(pool("a", "1", 10)).is_none());
+        assert_eq!(version(&cache).as_deref(), Some("10"));
+        let change = cache.learn(pool("a", "1", 11)).unwrap();
+        assert_eq!(change.old.unwrap().resource_version().as_deref(), Some("10"));
+    }
+
+    #[test]
+    fn an_own_delete_outlives_late_events() {
+        let cache = cache();
+        cache.learn(pool("a", "1", 10));
+        assert!(cache.deleted(&Key::new("d", "a")).unwrap().new.is_none());
+        assert!(cache.learn(pool("a", "1", 11)).is_none(), "an event from before the delete");
+        assert!(cache.learn(pool("a", "2", 12)).is_some(), "made anew");
+        assert!(cache.forget(&pool("a", "1", 12)).is_none(), "the old one's end is not the new one's");
+        assert_eq!(version(&cache).as_deref(), Some("12"));
+    }
+
+    #[test]
+    fn the_index_follows() {
+        let cache = cache();
+        cache.learn(pool("a", "1", 10));
+        cache.learn(pool("b", "1", 11));
+        assert_eq!(cache.find("uid:1").len(), 2);
+        cache.learn(pool("b", "2", 12));
+        assert_eq!(cache.find("uid:1").len(), 1);
+        cache.forget(&pool("a", "1", 13));
+        assert!(cache.find("uid:1").is_empty());
+    }
+
+    #[test]
+    fn a_list_is_the_whole_truth() {
+        let cache = cache();
+        cache.learn(pool("a", "1", 10));
+        cache.learn(pool("b", "2", 20));
+        let changes = cache.replace(vec![pool("b", "2", 15), pool("c", "3", 16)]);
+        let names: Vec<_> =
+            changes.iter().map(|change| (change.latest().name_any(), change.new.is_some())).collect();
+        assert_eq!(names, [("a".to_owned(), false), ("c".to_owned(), true)]);
+        assert_eq!(cache.get(&Key::new("d", "b")).unwrap().resource_version().as_deref(), Some("20"));
+    }
+}

@@ -1,0 +1,340 @@
+//! Looks at one claim and does what is needed, the wish first and everything else after it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hutch_api::condition::reason;
+use hutch_api::{ClaimShutdownPolicy, Sandbox, SandboxClaim, UpdateStrategyType, name_hash};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::PropagationPolicy;
+use serde_json::json;
+
+use super::adopt::{self, Pick, pick};
+use super::annotate::{self, Look};
+use super::find::{Step, find, patience};
+use super::refusal::{Refusal, Retry};
+use super::status::{Outcome as End, status};
+use super::{Seen, bound_name, create, expiry, metadata};
+use crate::blueprint::{Hashes, is_fresh};
+use crate::cache::Change;
+use crate::error::Error;
+use crate::key::Key;
+use crate::owner;
+use crate::queue::Outcome;
+use crate::record::Note;
+use crate::world::{World, pool_hash_term};
+
+/// Candidates that a claim tries in one look when others are faster.
+const ADOPTION_ROUNDS: usize = 3;
+/// Longest pause of a claim that waits for a pooled Sandbox to get its address; a change brings it back sooner.
+const PENDING_RECHECK: Duration = Duration::from_millis(500);
+/// Pause before the second pass of an expiry.
+const NEXT_PASS: Duration = Duration::from_millis(1);
+
+/// How the claim came by its Sandbox.
+struct Bound {
+    sandbox: Arc<Sandbox>,
+    how: How,
+    /// What the other reconcilers are told once the claim's status is written.
+    change: Option<Change<Sandbox>>,
+}
+
+#[derive(PartialEq)]
+enum How {
+    Had,
+    Adopted,
+    Created,
+}
+
+/// Why there is no Sandbox yet.
+enum Missing {
+    Refused(Refusal),
+    /// One of the pool is about to get its address.
+    Wait(Duration),
+}
+
+impl<E: Into<Refusal>> From<E> for Missing {
+    fn from(refusal: E) -> Self {
+        Missing::Refused(refusal.into())
+    }
+}
+
+pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
+    let Some(claim) = world.claims.get(key) else { return Outcome::Settled };
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Outcome::Settled;
+    }
+    let began = Timestamp::now();
+    let seen = Seen::observe(world, claim);
+    if expiry::is_over(&seen.claim, began) {
+        return expire(world, key, &seen, began).await;
+    }
+    match obtain(world, key, &seen, began).await {
+        Ok(bound) => settle(world, key, &seen, bound, began).await,
+        Err(Missing::Wait(pause)) => Outcome::Again(pause),
+        Err(Missing::Refused(refusal)) => refuse(world, key, &seen, &refusal, began).await,
+    }
+}
+
+async fn obtain(world: &World, key: &Key, seen: &Seen, now: Timestamp) -> Result<Bound, Missing> {
+    metadata::validate(&seen.claim, &world.config.label_domains)?;
+    let had = |sandbox| Bound { sandbox, how: How::Had, change: None };
+    match find(seen)? {
+        Step::Use(sandbox) => Ok(had(align(world, seen, sandbox).await?)),
+        Step::Adopt(sandbox) => match take(world, seen, &sandbox).await? {
+            Some(bound) => Ok(bound),
+            None => Err(Refusal::conflict("the recorded sandbox changed while it was being taken").into()),
+        },
+        Step::TakeOrCreate => match adopt_from_pool(world, key, seen, now).await? {
+            Some(bound) => Ok(bound),
+            None => make(world, key, seen).await,
+        },
+        Step::Create => make(world, key, seen).await,
+    }
+}
+
+/// Brings the metadata of a bound Sandbox up to date.
+async fn align(world: &World, seen: &Seen, sandbox: Arc<Sandbox>) -> Result<Arc<Sandbox>, Missing> {
+    let claim = seen.claim.as_ref();
+    let Some(template) = &seen.template else {
+        // Without wishes of its own the claim needs no template any more.
+        return match create::desired(seen) {
+            Err(refusal) if claim.spec.additional_pod_metadata.is_some() => Err(refusal.into()),
+            _ => Ok(sandbox),
+        };
+    };
+    let Some(patch) = adopt::alignment(&sandbox, claim, template)? else { return Ok(sandbox) };
+    match world.sandboxes.patch(&Key::of(sandbox.as_ref()), &patch).await {
+        Err(error) if error.is_not_found() => Ok(sandbox),
+        result => Ok(result?),
+    }
+}
+
+/// Takes the best Sandbox that the pool has, nothing when it has none.
+async fn adopt_from_pool(
+    world: &World,
+    key: &Key,
+    seen: &Seen,
+    now: Timestamp,
+) -> Result<Option<Bound>, Missing> {
+    let mut lost = false;
+    for _ in 0..ADOPTION_ROUNDS {
+        let chosen = match reserve(world, key, seen) {
+            Pick::Take(chosen) => chosen,
+            Pick::Pending => {
+                let left = Duration::try_from(patience(seen, now)).unwrap_or_default();
+                if left.is_zero() {
+                    return Ok(None);
+                }
+                return Err(Missing::Wait(left.min(PENDING_RECHECK)));
+            }
+            Pick::Nothing if lost => break,
+            Pick::Nothing => return Ok(None),
+        };
+        let taken = take(world, seen, &chosen).await;
+        world.taking().remove(&Key::of(chosen.as_ref()));
+        match taken? {
+            Some(bound) => return Ok(Some(bound)),
+            None => lost = true,
+        }
+    }
+    Err(Refusal::conflict("other claims were faster").into())
+}
+
+/// Picks a candidate and keeps other claims of this process from picking the same.
+fn reserve(world: &World, key: &Key, seen: &Seen) -> Pick {
+    let claim = seen.claim.as_ref();
+    let recreate =
+        seen.pool.as_ref().is_some_and(|pool| pool.spec.strategy() == UpdateStrategyType::Recreate);
+    let fresh = recreate.then(|| seen.template.as_ref().map(|template| (template, Hashes::of(template))));
+    let members =
+        world.sandboxes.find(&pool_hash_term(&key.namespace, &name_hash(&claim.spec.warm_pool_ref.name)));
+    let mut taking = world.taking();
+    let candidates = members.into_iter().filter(|sandbox| {
+        let current = match &fresh {
+            None => true,
+            Some(None) => false,
+            Some(Some((template, hashes))) => is_fresh(sandbox, template, hashes, true),
+        };
+        current && adopt::is_candidate(sandbox, claim) && !taking.contains(&Key::of(sandbox.as_ref()))
+    });
+    let pick = pick(candidates.collect());
+    if let Pick::Take(chosen) = &pick {
+        taking.insert(Key::of(chosen.as_ref()));
+    }
+    pick
+}
+
+/// The guarded patch. Nothing when somebody else was faster.
+async fn take(world: &World, seen: &Seen, sandbox: &Sandbox) -> Result<Option<Bound>, Missing> {
+    let key = Key::of(sandbox);
+    let patch = adopt::patch(sandbox, &seen.claim, seen.template.as_deref())?;
+    match world.sandboxes.patch_quietly(&key, &patch).await {
+        Ok((sandbox, change)) => Ok(Some(Bound { sandbox, how: How::Adopted, change })),
+        Err(error) if error.is_conflict() || error.is_not_found() => {
+            world.sandboxes.refresh(&key).await?;
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn make(world: &World, key: &Key, seen: &Seen) -> Result<Bound, Missing> {
+    let sandbox = create::desired(seen)?;
+    match world.sandboxes.create(&key.namespace, &sandbox).await {
+        Ok(sandbox) => Ok(Bound { sandbox, how: How::Created, change: None }),
+        Err(error) if error.is_already_exists() => {
+            world.sandboxes.refresh(key).await?;
+            Err(Refusal::create_pending().into())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes the status of a claim that has its Sandbox, then all that nobody waits for.
+async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound, began: Timestamp) -> Outcome {
+    let written = write(world, key, &seen.claim, &End::Bound(&bound.sandbox)).await;
+    world.sandboxes.tell(bound.change);
+    let name = bound.sandbox.name_any();
+    let event = match bound.how {
+        How::Had => None,
+        How::Adopted => Some(("SandboxAdopted", "Adoption", format!("Adopted warm pool Sandbox {name:?}"))),
+        How::Created => Some(("SandboxProvisioned", "Provisioning", format!("Created Sandbox {name:?}"))),
+    };
+    if let Some((reason, action, text)) = event {
+        note(world, &seen.claim, reason, action, text);
+    }
+    let after = match written {
+        Ok(Some(after)) => after,
+        Ok(None) => return Outcome::Settled,
+        Err(error) => {
+            tracing::warn!(claim = %key, %error, "status of a claim could not be written");
+            return Outcome::Failed;
+        }
+    };
+    let warm = bound.sandbox.labels().get(hutch_api::label::LAUNCH_TYPE).map(String::as_str);
+    let look = Look {
+        before: &seen.claim,
+        after: &after,
+        adopted: (warm == Some(hutch_api::label::LAUNCH_WARM)).then_some(name),
+        began,
+        now: Timestamp::now(),
+        times: world.config.claim_times,
+    };
+    if let Some(patch) = annotate::patch(&look)
+        && let Err(error) = world.claims.patch(key, &patch).await
+        && !error.is_not_found()
+    {
+        tracing::debug!(claim = %key, %error, "annotations of a claim could not be written");
+        return Outcome::Failed;
+    }
+    let now = Timestamp::now();
+    if expiry::is_over(&after, now) {
+        return Outcome::Again(NEXT_PASS);
+    }
+    expiry::remaining(&after, now).map_or(Outcome::Settled, Outcome::Again)
+}
+
+async fn refuse(world: &World, key: &Key, seen: &Seen, refusal: &Refusal, now: Timestamp) -> Outcome {
+    // A claim that has its Sandbox does not lose its status over a view that is about to catch up.
+    let waits = refusal.reason == reason::SANDBOX_CREATE_PENDING && bound_name(&seen.claim).is_some();
+    if !waits && let Err(error) = write(world, key, &seen.claim, &End::Refused(refusal)).await {
+        tracing::warn!(claim = %key, %error, "status of a claim could not be written");
+        return Outcome::Failed;
+    }
+    tracing::debug!(claim = %key, reason = refusal.reason, message = refusal.message, "claim not met");
+    let expiry = expiry::remaining(&seen.claim, now);
+    match refusal.retry {
+        Retry::Backoff => Outcome::Failed,
+        Retry::Never => expiry.map_or(Outcome::Settled, Outcome::Again),
+        Retry::After(pause) => Outcome::Again(expiry.map_or(pause, |left| left.min(pause))),
+    }
+}
+
+async fn expire(world: &World, key: &Key, seen: &Seen, now: Timestamp) -> Outcome {
+    let claim = &seen.claim;
+    let policy = expiry::policy(claim);
+    if !expiry::is_announced(claim) {
+        let sandbox = current(world, key, claim);
+        let end = End::Expired { sandbox: sandbox.as_deref(), problem: None };
+        note(world, claim, reason::CLAIM_EXPIRED, "Claim Expired", "Claim expired".into());
+        return outcome(key, write(world, key, claim, &end).await.map(drop), Outcome::Again(NEXT_PASS));
+    }
+    let propagation = match policy {
+        ClaimShutdownPolicy::Delete => None,
+        ClaimShutdownPolicy::DeleteForeground => Some(PropagationPolicy::Foreground),
+        ClaimShutdownPolicy::Retain => return retire(world, key, claim).await,
+    };
+    let text = format!("Deleting Claim (ShutdownPolicy={policy:?})");
+    note(world, claim, reason::CLAIM_EXPIRED, "Deleting", text);
+    tracing::debug!(claim = %key, over = ?expiry::end(claim), %now, "claim expired");
+    outcome(key, world.claims.delete(key, propagation).await, Outcome::Settled)
+}
+
+/// The Sandbox that an expired claim has, or would have.
+fn current(world: &World, key: &Key, claim: &SandboxClaim) -> Option<Arc<Sandbox>> {
+    world.sandboxes.get(&key.beside(bound_name(claim).unwrap_or(&key.name)))
+}
+
+/// Deletes the Sandbox of an expired claim that stays.
+async fn retire(world: &World, key: &Key, claim: &Arc<SandboxClaim>) -> Outcome {
+    let mut problem = None;
+    if let Some(sandbox) = current(world, key, claim) {
+        let name = sandbox.name_any();
+        if !owner::is_controlled_by(sandbox.as_ref(), claim.as_ref()) {
+            problem = Some(format!(
+                "sandbox not owned by this claim: sandbox {name:?} is not owned by claim {:?}; deletion skipped.",
+                claim.name_any()
+            ));
+        } else if sandbox.metadata.deletion_timestamp.is_none()
+            && let Err(error) = world.sandboxes.delete(&key.beside(&name), None).await
+        {
+            return outcome(key, Err(error), Outcome::Failed);
+        }
+    }
+    let left = current(world, key, claim).filter(|_| problem.is_none());
+    let end = End::Expired { sandbox: left.as_deref(), problem };
+    outcome(key, write(world, key, claim, &end).await.map(drop), Outcome::Settled)
+}
+
+fn outcome(key: &Key, result: Result<(), Error>, good: Outcome) -> Outcome {
+    match result {
+        Ok(()) => good,
+        Err(error) => {
+            tracing::warn!(claim = %key, %error, "a step of an expired claim failed");
+            Outcome::Failed
+        }
+    }
+}
+
+/// Writes the status if it differs, against the version that was seen. Nothing when somebody else was faster: that
+/// change brings the next look.
+async fn write(
+    world: &World,
+    key: &Key,
+    claim: &Arc<SandboxClaim>,
+    end: &End<'_>,
+) -> Result<Option<Arc<SandboxClaim>>, Error> {
+    let wanted = status(claim, end, Timestamp::now());
+    if claim.status.as_ref() == Some(&wanted) {
+        return Ok(Some(claim.clone()));
+    }
+    let sandbox =
+        wanted.sandbox.as_ref().map(|sandbox| json!({"name": sandbox.name, "podIPs": sandbox.pod_ips}));
+    let patch = json!({
+        "metadata": {"resourceVersion": claim.resource_version()},
+        "status": {"conditions": wanted.conditions, "sandbox": sandbox},
+    });
+    match world.claims.patch_status(key, &patch).await {
+        Ok(claim) => Ok(Some(claim)),
+        Err(error) if error.is_conflict() || error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn note(world: &World, claim: &SandboxClaim, reason: &'static str, action: &'static str, text: String) {
+    if world.config.claim_events {
+        world.record(claim, Note { warning: false, reason, action, text });
+    }
+}

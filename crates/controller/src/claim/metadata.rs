@@ -1,0 +1,148 @@
+//! `additionalPodMetadata`: what a claim may put on the Pod, and how it joins what the template says. Pure.
+
+use hutch_api::condition::reason;
+use hutch_api::{PodMetadata, SandboxClaim, SandboxTemplate, annotation, label, name_hash};
+use kube::ResourceExt;
+
+use super::refusal::Refusal;
+use crate::patch::Strings;
+
+/// Longest name, and longest label value, in bytes.
+const NAME_BYTES: usize = 63;
+/// Longest domain, in bytes.
+const DOMAIN_BYTES: usize = 253;
+/// Domains of which no claim may set annotations.
+const SYSTEM_DOMAINS: [&str; 3] = ["kubernetes.io", "k8s.io", "agents.x-k8s.io"];
+/// A label by which the default network rules know the router: no Sandbox may pass for it.
+const ROUTER_LABEL: (&str, &str) = ("app", "sandbox-router");
+
+/// Refuses what a claim may not put on a Pod.
+pub(super) fn validate(claim: &SandboxClaim, label_domains: &[String]) -> Result<(), Refusal> {
+    let Some(metadata) = &claim.spec.additional_pod_metadata else { return Ok(()) };
+    let refuse = |kind: &str, key: &str, problem: String| {
+        let text = format!("invalid additionalPodMetadata: failed to validate {kind} {key:?}: {problem}");
+        Refusal::terminal(reason::INVALID_METADATA, text)
+    };
+    for (key, value) in metadata.labels.iter().flatten() {
+        check_label(key, value, label_domains).map_err(|problem| refuse("label", key, problem))?;
+    }
+    for key in metadata.annotations.iter().flatten().map(|(key, _)| key) {
+        check_annotation(key).map_err(|problem| refuse("annotation", key, problem))?;
+    }
+    Ok(())
+}
+
+fn check_label(key: &str, value: &str, domains: &[String]) -> Result<(), String> {
+    check_key(key).map_err(|problem| format!("invalid label key: {key:?}: {problem}"))?;
+    let (app, router) = ROUTER_LABEL;
+    if key.eq_ignore_ascii_case(app) && value.eq_ignore_ascii_case(router) {
+        return Err(format!(
+            "restricted system label value: {key:?}={value:?} is not allowed in AdditionalPodMetadata"
+        ));
+    }
+    let Some((domain, _)) = key.split_once('/') else {
+        return Err(format!(
+            "label {key:?} must have a domain prefix (e.g. 'sandbox.users.io/my-label') to prevent opting into unintended policy domains"
+        ));
+    };
+    let domain = domain.to_lowercase();
+    if !domains.iter().any(|allowed| is_within(&domain, &allowed.to_lowercase())) {
+        return Err(format!("label domain {domain:?} is not in the allowlist"));
+    }
+    if !value.is_empty() && !is_name(value) {
+        return Err(format!(
+            "invalid label value: {value:?} does not match allowed pattern: (([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
+        ));
+    }
+    Ok(())
+}
+
+fn check_annotation(key: &str) -> Result<(), String> {
+    check_key(key).map_err(|problem| format!("invalid annotation key: {key:?}: {problem}"))?;
+    let domain = key.split_once('/').map(|(domain, _)| domain.to_lowercase());
+    let restricted =
+        domain.is_some_and(|domain| SYSTEM_DOMAINS.iter().any(|system| is_within(&domain, system)));
+    if restricted && key != annotation::SAFE_TO_EVICT {
+        return Err(format!("restricted system domain: {key:?} is not allowed in AdditionalPodMetadata"));
+    }
+    Ok(())
+}
+
+fn is_within(domain: &str, allowed: &str) -> bool {
+    domain == allowed || domain.strip_suffix(allowed).is_some_and(|rest| rest.ends_with('.'))
+}
+
+/// A Kubernetes qualified name: `name` or `domain/name`.
+fn check_key(key: &str) -> Result<(), String> {
+    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
+    if domain.is_some_and(|domain| !is_domain(domain)) {
+        return Err("the part before the slash must be a lower-case DNS domain".into());
+    }
+    if !is_name(name) {
+        return Err(format!(
+            "the name must be 1 to {NAME_BYTES} letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+        ));
+    }
+    Ok(())
+}
+
+fn is_name(text: &str) -> bool {
+    let ends = text.bytes().next().zip(text.bytes().last());
+    text.len() <= NAME_BYTES
+        && ends.is_some_and(|(first, last)| first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+fn is_domain(text: &str) -> bool {
+    let is_part = |part: &str| {
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        part.bytes().next().is_some_and(allowed)
+            && part.bytes().last().is_some_and(allowed)
+            && part.bytes().all(|byte| allowed(byte) || byte == b'-')
+    };
+    text.len() <= DOMAIN_BYTES && text.split('.').all(is_part)
+}
+
+/// The labels and annotations that the Pod template of a claim's Sandbox is to have. `fallback` stands in for a
+/// template that cannot be found.
+pub(super) fn desired(
+    claim: &SandboxClaim,
+    template: Option<&SandboxTemplate>,
+    fallback: &PodMetadata,
+) -> Result<PodMetadata, Refusal> {
+    let base = template.map_or(fallback, |template| &template.spec.pod_template.metadata);
+    let mut labels = base.labels.clone().unwrap_or_default();
+    let mut annotations = base.annotations.clone().unwrap_or_default();
+    labels.insert(label::CLAIM_UID.into(), claim.uid().unwrap_or_default());
+    if let Some(template) = template {
+        labels.insert(label::TEMPLATE_REF_HASH.into(), name_hash(&template.name_any()));
+    }
+    match claim.labels().get(label::CREATED_BY) {
+        Some(creator) => labels.insert(label::CREATED_BY.into(), creator.clone()),
+        None => labels.remove(label::CREATED_BY),
+    };
+    // Only the template's word stands against the claim's; a fallback may hold the claim's own earlier one.
+    let said = template.map(|template| &template.spec.pod_template.metadata);
+    let more = claim.spec.additional_pod_metadata.clone().unwrap_or_default();
+    join("label", &mut labels, said.and_then(|said| said.labels.as_ref()), more.labels)?;
+    join("annotation", &mut annotations, said.and_then(|said| said.annotations.as_ref()), more.annotations)?;
+    let some = |map: Strings| (!map.is_empty()).then_some(map);
+    Ok(PodMetadata { labels: some(labels), annotations: some(annotations) })
+}
+
+fn join(
+    kind: &str,
+    into: &mut Strings,
+    template: Option<&Strings>,
+    more: Option<Strings>,
+) -> Result<(), Refusal> {
+    for (key, value) in more.into_iter().flatten() {
+        if let Some(said) = template.and_then(|template| template.get(&key)).filter(|said| **said != value) {
+            return Err(Refusal::error(format!(
+                "metadata override conflict: {kind} {key:?} is defined in template with value {said:?}, but claim requests {value:?}"
+            )));
+        }
+        into.insert(key, value);
+    }
+    Ok(())
+}

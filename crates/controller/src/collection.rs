@@ -1,0 +1,243 @@
+//! One kind of object as the controllers use it: read from the [`Cache`], written through the client, each write's answer
+//! taken into the cache before anything else happens.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
+use kube::{Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::cache::{Cache, Change, Terms};
+use crate::error::Error;
+use crate::key::Key;
+
+/// Name under which creates appear in an object's managed fields.
+const FIELD_MANAGER: &str = "sandbox-controller";
+
+/// What a kind must be.
+pub(crate) trait Object:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> Object for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+pub(crate) struct Collection<K> {
+    client: Client,
+    cache: Cache<K>,
+    trim: fn(&mut K),
+}
+
+impl<K: Object> Collection<K> {
+    /// `trim` drops what the controllers never look at, before an object is kept.
+    pub(crate) fn new(client: Client, terms: Terms<K>, trim: fn(&mut K)) -> Self {
+        Collection { client, cache: Cache::new(terms), trim }
+    }
+
+    /// Who is told of changes; set once, before [`Collection::feed`].
+    pub(crate) fn listen(&self, listener: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        self.cache.listen(listener);
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.cache.get(key)
+    }
+
+    pub(crate) fn find(&self, term: &str) -> Vec<Arc<K>> {
+        self.cache.find(term)
+    }
+
+    pub(crate) async fn create(&self, namespace: &str, object: &K) -> Result<Arc<K>, Error> {
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
+        let created = self.api(namespace).create(&params, object).await;
+        let created = created.map_err(|source| Error::Create {
+            kind: K::kind(&()).into_owned(),
+            name: object.meta().name.clone().or(object.meta().generate_name.clone()).unwrap_or_default(),
+            source,
+        })?;
+        Ok(self.take_in(created))
+    }
+
+    /// JSON merge patch; with `metadata.resourceVersion` in it, only if nobody was faster.
+    pub(crate) async fn patch(&self, key: &Key, patch: &Value) -> Result<Arc<K>, Error> {
+        let (object, change) = self.patch_quietly(key, patch).await?;
+        self.tell(change);
+        Ok(object)
+    }
+
+    /// Like [`Collection::patch`], but the reconcilers hear of it only when the change is given to [`Collection::tell`].
+    pub(crate) async fn patch_quietly(
+        &self,
+        key: &Key,
+        patch: &Value,
+    ) -> Result<(Arc<K>, Option<Change<K>>), Error> {
+        let api = self.api(&key.namespace);
+        let changed = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        Ok(self.keep(changed.map_err(change_error::<K>(key))?))
+    }
+
+    /// JSON merge patch of the status.
+    pub(crate) async fn patch_status(&self, key: &Key, patch: &Value) -> Result<Arc<K>, Error> {
+        let api = self.api(&key.namespace);
+        let changed = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        Ok(self.take_in(changed.map_err(change_error::<K>(key))?))
+    }
+
+    /// Asks the server for the object's present state, for when a refusal shows that the watch is behind.
+    pub(crate) async fn refresh(&self, key: &Key) -> Result<(), Error> {
+        match self.api(&key.namespace).get_opt(&key.name).await {
+            Ok(Some(object)) => {
+                self.take_in(object);
+            }
+            Ok(None) => self.tell(self.cache.deleted(key)),
+            Err(source) => return Err(change_error::<K>(key)(source)),
+        }
+        Ok(())
+    }
+
+    /// Deletes the object if it is still the one that is known; one that is gone is no error.
+    pub(crate) async fn delete(
+        &self,
+        key: &Key,
+        propagation: Option<PropagationPolicy>,
+    ) -> Result<(), Error> {
+        self.delete_if(key, None, propagation).await
+    }
+
+    /// Deletes the object only if nobody has changed it since that version.
+    pub(crate) async fn delete_version(&self, key: &Key, version: String) -> Result<(), Error> {
+        self.delete_if(key, Some(version), None).await
+    }
+
+    async fn delete_if(
+        &self,
+        key: &Key,
+        version: Option<String>,
+        propagation: Option<PropagationPolicy>,
+    ) -> Result<(), Error> {
+        let Some(known) = self.cache.get(key) else { return Ok(()) };
+        let preconditions = Preconditions { uid: known.uid(), resource_version: version };
+        let params = DeleteParams {
+            propagation_policy: propagation,
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        match self.api(&key.namespace).delete(&key.name, &params).await.map(|answer| answer.left()) {
+            Ok(Some(object)) if object.meta().deletion_timestamp.is_some() => {
+                self.take_in(object);
+                Ok(())
+            }
+            // Some servers answer with a Status even where the object stays for a while: only the watch knows then.
+            Ok(None) if self.lingers(known.as_ref(), &params) => Ok(()),
+            Ok(_) => {
+                self.tell(self.cache.deleted(key));
+                Ok(())
+            }
+            Err(source) => {
+                let kind = K::kind(&()).into_owned();
+                let error = Error::Delete { kind, name: key.name.clone(), source };
+                if error.is_not_found() {
+                    self.tell(self.cache.deleted(key));
+                    return Ok(());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells the reconcilers of a change that was kept from them.
+    pub(crate) fn tell(&self, change: Option<Change<K>>) {
+        if let Some(change) = change {
+            self.cache.tell(&change);
+        }
+    }
+
+    /// Keeps the cache like the server's state until the returned future is dropped; `synced` counts the kinds whose
+    /// first list is complete. A watch that fails or is too old lists again, with growing pauses.
+    pub(crate) async fn feed(self: Arc<Self>, synced: watch::Sender<usize>) {
+        let stream = watcher::watcher(Api::<K>::all(self.client.clone()), watcher::Config::default());
+        let mut stream = std::pin::pin!(stream.default_backoff().into_stream());
+        let mut listed = Vec::new();
+        let mut first = true;
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(mut object)) => {
+                    (self.trim)(&mut object);
+                    listed.push(object);
+                }
+                Ok(Event::InitDone) => {
+                    for change in self.cache.replace(std::mem::take(&mut listed)) {
+                        self.cache.tell(&change);
+                    }
+                    if std::mem::take(&mut first) {
+                        synced.send_modify(|count| *count += 1);
+                    }
+                }
+                Ok(Event::Apply(mut object)) => {
+                    (self.trim)(&mut object);
+                    self.tell(self.cache.learn(object));
+                }
+                Ok(Event::Delete(object)) => self.tell(self.cache.forget(&object)),
+                Err(error) => {
+                    tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, will be resumed")
+                }
+            }
+        }
+    }
+
+    /// Whether the object stays visible after a successful delete.
+    fn lingers(&self, known: &K, params: &DeleteParams) -> bool {
+        !known.finalizers().is_empty()
+            || matches!(params.propagation_policy, Some(PropagationPolicy::Foreground))
+    }
+
+    fn take_in(&self, object: K) -> Arc<K> {
+        let (object, change) = self.keep(object);
+        self.tell(change);
+        object
+    }
+
+    fn keep(&self, mut object: K) -> (Arc<K>, Option<Change<K>>) {
+        (self.trim)(&mut object);
+        let key = Key::of(&object);
+        let copy = object.clone();
+        let change = self.cache.learn(object);
+        let kept = change.as_ref().and_then(|change| change.new.clone());
+        (kept.or_else(|| self.cache.get(&key)).unwrap_or_else(|| Arc::new(copy)), change)
+    }
+
+    fn api(&self, namespace: &str) -> Api<K> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+}
+
+fn change_error<K: Resource<DynamicType = ()>>(key: &Key) -> impl FnOnce(kube::Error) -> Error {
+    let name = key.name.clone();
+    move |source| Error::Change { kind: K::kind(&()).into_owned(), name, source }
+}

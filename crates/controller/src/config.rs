@@ -1,0 +1,49 @@
+use std::time::Duration;
+
+/// How the controllers behave. The defaults are those of Agent Sandbox.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// End of the DNS name of a Sandbox's Service.
+    pub cluster_domain: String,
+    /// Sandboxes looked at at a time.
+    pub sandbox_workers: usize,
+    /// Claims looked at at a time.
+    pub claim_workers: usize,
+    /// Pools looked at at a time.
+    pub pool_workers: usize,
+    /// Templates looked at at a time.
+    pub template_workers: usize,
+    /// Most members that one look at a pool creates or deletes.
+    pub pool_batch: usize,
+    /// How long a pool member may take to become Ready before it is replaced.
+    pub readiness_grace: Duration,
+    /// Pause between two looks at a pool whose members find no node.
+    pub unschedulable_recheck: Duration,
+    /// Whether pooled Pods are marked as safe to evict.
+    pub pool_eviction: bool,
+    /// Whether claims get events.
+    pub claim_events: bool,
+    /// Whether claims get annotations with the times at which they were seen and became Ready.
+    pub claim_times: bool,
+    /// Domains, and with them their subdomains, that labels of a claim's `additionalPodMetadata` may have.
+    pub label_domains: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            cluster_domain: "cluster.local".into(),
+            sandbox_workers: 100,
+            claim_workers: 50,
+            pool_workers: 1,
+            template_workers: 1,
+            pool_batch: 300,
+            readiness_grace: Duration::from_secs(300),
+            unschedulable_recheck: Duration::from_secs(60),
+            pool_eviction: true,
+            claim_events: true,
+            claim_times: true,
+            label_domains: vec!["sandbox.users.io".into()],
+        }
+    }
+}

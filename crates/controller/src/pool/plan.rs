@@ -1,0 +1,162 @@
+//! What to do about a pool, given its members. Pure.
+
+use std::time::Duration;
+
+use hutch_api::{Sandbox, SandboxWarmPoolStatus, UpdateStrategyType, label, name_hash};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::Seen;
+use super::member::{Health, desired, health};
+use crate::blueprint::{Hashes, is_fresh};
+use crate::config::Config;
+use crate::owner;
+
+/// Added to the time that a starting member has left, so that the next look finds it over.
+const AFTER_GRACE: SignedDuration = SignedDuration::from_secs(2);
+
+/// What to do; deletes and patches first, then creates.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Plan {
+    /// Names of members to delete.
+    pub(super) delete: Vec<String>,
+    /// Merge patches of members: an owner for one that has none, a label that is missing.
+    pub(super) patch: Vec<(String, Value)>,
+    /// How many to create, and what.
+    pub(super) create: usize,
+    pub(super) new: Option<Box<Sandbox>>,
+    /// Members that wait for a node past their time.
+    pub(super) unschedulable: usize,
+    /// When to look again although nothing changed.
+    pub(super) again: Option<Duration>,
+    pub(super) status: SandboxWarmPoolStatus,
+}
+
+struct Active<'a> {
+    sandbox: &'a Sandbox,
+    ready: bool,
+}
+
+pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let hashes = seen.template.as_ref().map(|template| Hashes::of(template));
+    let mut terminating = 0;
+    let mut active = Vec::new();
+    for sandbox in &seen.labelled {
+        match classify(seen, hashes.as_ref(), sandbox) {
+            Standing::NotOurs => {}
+            Standing::Terminating => terminating += 1,
+            Standing::Stale => {
+                plan.delete.push(sandbox.name_any());
+                terminating += 1;
+            }
+            Standing::Member(patch) => {
+                if let Some(ready) = look_after(&mut plan, config, sandbox, now) {
+                    plan.patch.extend(patch.map(|patch| (sandbox.name_any(), patch)));
+                    active.push(Active { sandbox, ready });
+                } else {
+                    terminating += 1;
+                }
+            }
+        }
+    }
+    if plan.unschedulable > 0 {
+        sooner(&mut plan.again, config.unschedulable_recheck);
+    }
+    scale(&mut plan, seen, config, hashes, active, terminating);
+    plan
+}
+
+/// What a Sandbox with the pool's label is to the pool.
+enum Standing {
+    NotOurs,
+    Terminating,
+    Stale,
+    /// A member, with what has to be put right about it.
+    Member(Option<Value>),
+}
+
+fn classify(seen: &Seen, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing {
+    let pool = seen.pool.as_ref();
+    let ours = owner::is_controlled_by(sandbox, pool);
+    if sandbox.metadata.deletion_timestamp.is_some() {
+        return if ours { Standing::Terminating } else { Standing::NotOurs };
+    }
+    let orphan = owner::controller(sandbox).is_none();
+    if !ours && !orphan {
+        return Standing::NotOurs;
+    }
+    let replace_stale = orphan || pool.spec.strategy() == UpdateStrategyType::Recreate;
+    if replace_stale
+        && let (Some(template), Some(hashes)) = (&seen.template, hashes)
+        && !is_fresh(sandbox, template, hashes, ours)
+    {
+        return Standing::Stale;
+    }
+    let mut metadata = json!({});
+    if orphan {
+        metadata["ownerReferences"] = json!([owner::reference(pool)]);
+    }
+    if !sandbox.labels().contains_key(label::LAUNCH_TYPE) {
+        metadata["labels"] = json!({label::LAUNCH_TYPE: label::LAUNCH_WARM});
+    }
+    let nothing = metadata.as_object().is_none_or(serde_json::Map::is_empty);
+    if nothing {
+        return Standing::Member(None);
+    }
+    metadata["resourceVersion"] = json!(sandbox.resource_version());
+    Standing::Member(Some(json!({ "metadata": metadata })))
+}
+
+/// Whether the member is Ready; none when it has had its time and is deleted.
+fn look_after(plan: &mut Plan, config: &Config, sandbox: &Sandbox, now: Timestamp) -> Option<bool> {
+    let grace = SignedDuration::try_from(config.readiness_grace).unwrap_or(SignedDuration::MAX);
+    match health(sandbox, grace, now) {
+        Health::Ready => return Some(true),
+        Health::Starting(left) => {
+            let wait = left.saturating_add(AFTER_GRACE);
+            sooner(&mut plan.again, Duration::try_from(wait).unwrap_or_default());
+        }
+        Health::Unschedulable => plan.unschedulable += 1,
+        Health::Stuck => {
+            plan.delete.push(sandbox.name_any());
+            return None;
+        }
+    }
+    Some(false)
+}
+
+/// Creation counts those on their way out too, so that a rolling replacement never has more than asked for.
+fn scale(
+    plan: &mut Plan,
+    seen: &Seen,
+    config: &Config,
+    hashes: Option<Hashes>,
+    mut active: Vec<Active<'_>>,
+    terminating: usize,
+) {
+    let wanted = usize::try_from(seen.pool.spec.replicas.unwrap_or(1)).unwrap_or(0);
+    let total = active.len() + terminating;
+    if let (true, Some(template), Some(hashes)) = (total < wanted, &seen.template, hashes) {
+        plan.create = (wanted - total).min(config.pool_batch);
+        plan.new = Some(Box::new(desired(&seen.pool, template, &hashes, config.pool_eviction)));
+    } else if active.len() > wanted {
+        let excess = (active.len() - wanted).min(config.pool_batch);
+        let age =
+            |member: &Active<'_>| member.sandbox.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        active.sort_by(|a, b| a.ready.cmp(&b.ready).then_with(|| age(b).cmp(&age(a))));
+        plan.delete.extend(active.drain(..excess).map(|member| member.sandbox.name_any()));
+    }
+    let ready = active.iter().filter(|member| member.ready).count();
+    plan.status = SandboxWarmPoolStatus {
+        replicas: i32::try_from(active.len()).ok(),
+        ready_replicas: i32::try_from(ready).ok(),
+        selector: Some(format!("{}={}", label::WARM_POOL_SANDBOX, name_hash(&seen.pool.name_any()))),
+        observed_generation: seen.pool.metadata.generation,
+    };
+}
+
+fn sooner(again: &mut Option<Duration>, wait: Duration) {
+    *again = Some(again.map_or(wait, |known| known.min(wait)));
+}

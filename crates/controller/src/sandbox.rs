@@ -1,0 +1,100 @@
+//! `Sandbox`: a Pod with its volumes and, if wanted, a Service, under one name.
+
+mod apply;
+mod expiry;
+mod plan;
+mod pod;
+mod service;
+mod status;
+mod volume;
+
+use std::sync::Arc;
+
+use hutch_api::{OperatingMode, Sandbox, annotation, name_hash};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use kube::ResourceExt;
+
+use crate::key::Key;
+use crate::owner;
+use crate::world::World;
+
+pub(crate) use apply::reconcile;
+
+/// All that a decision about one Sandbox rests on.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    sandbox: Arc<Sandbox>,
+    /// Pods of the namespace with the label of the Sandbox's name.
+    labelled: Vec<Arc<Pod>>,
+    /// The Pod whose name the Sandbox's annotation gives, else the one of the Sandbox's own name.
+    tracked: Option<Arc<Pod>>,
+    service: Option<Arc<Service>>,
+    /// The volume claims, in the order of their templates.
+    volumes: Vec<Option<Arc<PersistentVolumeClaim>>>,
+}
+
+/// The Pod of a Sandbox, as far as one can tell.
+#[derive(Debug, Clone)]
+enum Located {
+    /// There is none.
+    Missing,
+    /// This one.
+    Owned(Arc<Pod>),
+    /// One of the right name, but of somebody else, or of nobody.
+    Foreign(Arc<Pod>),
+    /// Too many to choose.
+    Several(usize),
+}
+
+impl Seen {
+    pub(super) fn observe(world: &World, sandbox: Arc<Sandbox>) -> Self {
+        let key = Key::of(sandbox.as_ref());
+        let labelled = world.pods.find(&crate::world::name_hash_term(&key.namespace, &name_hash(&key.name)));
+        let tracked = world.pods.get(&key.beside(tracked_name(&sandbox)));
+        let service = world.services.get(&key);
+        let volumes = sandbox.spec.volumes().iter();
+        let volumes =
+            volumes.map(|template| world.volumes.get(&key.beside(&volume::name(template, &key.name))));
+        Seen { labelled, tracked, service, volumes: volumes.collect(), sandbox }
+    }
+
+    fn locate(&self) -> Located {
+        let mut owned: Vec<&Arc<Pod>> = self
+            .labelled
+            .iter()
+            .filter(|pod| owner::is_controlled_by(pod.as_ref(), self.sandbox.as_ref()))
+            .collect();
+        if let Some(tracked) = &self.tracked
+            && owner::is_controlled_by(tracked.as_ref(), self.sandbox.as_ref())
+            && !owned.iter().any(|pod| pod.uid() == tracked.uid())
+        {
+            owned.push(tracked);
+        }
+        match (owned.as_slice(), &self.tracked) {
+            ([], None) => Located::Missing,
+            ([], Some(tracked)) => Located::Foreign(tracked.clone()),
+            ([only], _) => Located::Owned((*only).clone()),
+            (several, _) => Located::Several(several.len()),
+        }
+    }
+
+    /// The Service, when the Sandbox owns it.
+    fn owned_service(&self) -> Option<&Arc<Service>> {
+        self.service
+            .as_ref()
+            .filter(|service| owner::is_controlled_by(service.as_ref(), self.sandbox.as_ref()))
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.sandbox.spec.operating_mode == Some(OperatingMode::Suspended)
+    }
+}
+
+/// Name of the Pod to look for.
+fn tracked_name(sandbox: &Sandbox) -> &str {
+    let noted = sandbox.annotations().get(annotation::POD_NAME).map(String::as_str);
+    noted.filter(|name| !name.is_empty()).or(sandbox.metadata.name.as_deref()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,28 @@
+//! When a Sandbox ends.
+
+use std::time::Duration;
+
+use hutch_api::Sandbox;
+use hutch_api::condition::{READY, reason};
+use jiff::Timestamp;
+
+use crate::condition;
+
+/// Whether the Sandbox's time is up.
+pub(super) fn is_over(sandbox: &Sandbox, now: Timestamp) -> bool {
+    sandbox.spec.shutdown_time.as_ref().is_some_and(|end| end.0 <= now)
+}
+
+/// Time until it is, if it ever is.
+pub(super) fn remaining(sandbox: &Sandbox, now: Timestamp) -> Option<Duration> {
+    let left = sandbox.spec.shutdown_time.as_ref()?.0.duration_since(now);
+    Some(Duration::try_from(left).unwrap_or_default().max(Duration::from_millis(1)))
+}
+
+/// Whether the Sandbox's status says that it has expired.
+pub(super) fn is_announced(sandbox: &Sandbox) -> bool {
+    let conditions = sandbox.status.as_ref().and_then(|status| status.conditions.as_deref());
+    conditions
+        .and_then(|list| condition::find(list, READY))
+        .is_some_and(|ready| ready.reason == reason::SANDBOX_EXPIRED)
+}

@@ -1,0 +1,122 @@
+//! What to do about a Sandbox, given what is there. Pure.
+
+use hutch_api::{ShutdownPolicy, annotation, condition::message};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::{Located, Seen, expiry, pod, service, volume};
+
+/// One write.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Action {
+    CreateVolume(Box<PersistentVolumeClaim>),
+    PatchVolume(String, Value),
+    CreatePod(Box<Pod>),
+    PatchPod(String, Value),
+    DeletePod(String),
+    CreateService(Box<Service>),
+    PatchService(Value),
+    DeleteService,
+    /// Sets the annotation that names the Pod, or removes it.
+    NotePodName(Option<String>),
+    DeleteSandbox,
+}
+
+/// Which part of a Sandbox an action or a problem is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    Volumes,
+    Pod,
+    Service,
+    Sandbox,
+}
+
+impl Action {
+    pub(super) fn part(&self) -> Part {
+        match self {
+            Action::CreateVolume(_) | Action::PatchVolume(..) => Part::Volumes,
+            Action::CreatePod(_) | Action::PatchPod(..) | Action::DeletePod(_) | Action::NotePodName(_) => {
+                Part::Pod
+            }
+            Action::CreateService(_) | Action::PatchService(_) | Action::DeleteService => Part::Service,
+            Action::DeleteSandbox => Part::Sandbox,
+        }
+    }
+}
+
+/// Where a Sandbox is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It lives.
+    Live,
+    /// Its time is up and nobody has been told yet.
+    Expiring,
+    /// Its time is up; it is cleared away and kept.
+    Retained,
+    /// Its time is up; it is deleted.
+    Deleted,
+}
+
+/// What to do, and what stands in the way.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Plan {
+    pub(super) stage: Stage,
+    pub(super) actions: Vec<Action>,
+    pub(super) problems: Vec<(Part, String)>,
+}
+
+pub(super) fn plan(seen: &Seen, now: Timestamp) -> Plan {
+    let mut plan = Plan { stage: Stage::Live, actions: Vec::new(), problems: Vec::new() };
+    if !expiry::is_over(&seen.sandbox, now) {
+        live(seen, &mut plan);
+    } else if !expiry::is_announced(&seen.sandbox) {
+        plan.stage = Stage::Expiring;
+    } else {
+        clear_away(seen, &mut plan);
+    }
+    plan
+}
+
+fn live(seen: &Seen, plan: &mut Plan) {
+    volume::plan(seen, plan);
+    if let Located::Several(count) = seen.locate() {
+        plan.problems.push((Part::Pod, message::multiple_pods(count)));
+        return;
+    }
+    let noted = if seen.is_suspended() { suspend(seen, plan) } else { pod::plan(seen, plan) };
+    if let Some(noted) = noted
+        && noted.as_ref() != seen.sandbox.annotations().get(annotation::POD_NAME)
+    {
+        plan.actions.push(Action::NotePodName(noted));
+    }
+    service::plan(seen, plan);
+}
+
+/// The Pod goes, its name stays noted until it has gone. Gives what the annotation should be, if that is known.
+fn suspend(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
+    let Located::Owned(pod) = seen.locate() else { return Some(None) };
+    if pod.metadata.deletion_timestamp.is_none() {
+        plan.actions.push(Action::DeletePod(pod.name_any()));
+    }
+    None
+}
+
+fn clear_away(seen: &Seen, plan: &mut Plan) {
+    if let Located::Owned(pod) = seen.locate()
+        && pod.metadata.deletion_timestamp.is_none()
+    {
+        plan.actions.push(Action::DeletePod(pod.name_any()));
+    }
+    if let Some(service) = seen.owned_service()
+        && service.metadata.deletion_timestamp.is_none()
+    {
+        plan.actions.push(Action::DeleteService);
+    }
+    plan.stage = Stage::Retained;
+    if seen.sandbox.spec.shutdown_policy == Some(ShutdownPolicy::Delete) {
+        plan.stage = Stage::Deleted;
+        plan.actions.push(Action::DeleteSandbox);
+    }
+}

@@ -1,0 +1,181 @@
+//! What a Sandbox's status says, given what is there. Pure.
+
+use hutch_api::condition::{
+    FALSE, FINISHED, POD_SCHEDULED, READY, SUSPENDED, TRUE, UNKNOWN, message, reason,
+};
+use hutch_api::{SandboxStatus, label, name_hash};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use super::plan::{Part, Stage};
+use super::{Located, Seen};
+use crate::condition::{self, Verdict};
+
+/// What went wrong in this pass, by part, in the order of the parts.
+pub(super) type Problems = [(Part, String)];
+
+/// The whole status after this pass.
+pub(super) fn status(
+    seen: &Seen,
+    stage: Stage,
+    problems: &Problems,
+    cluster_domain: &str,
+    now: Timestamp,
+) -> SandboxStatus {
+    let mut status = seen.sandbox.status.clone().unwrap_or_default();
+    let now = condition::whole_seconds(now);
+    let generation = seen.sandbox.metadata.generation;
+    let mut conditions = status.conditions.take().unwrap_or_default();
+    match stage {
+        Stage::Live => {
+            live_conditions(seen, problems, &mut conditions, now);
+            live_fields(seen, problems, cluster_domain, &mut status);
+        }
+        Stage::Expiring => expire(&mut conditions, generation, now),
+        Stage::Retained | Stage::Deleted => {
+            expire(&mut conditions, generation, now);
+            status = SandboxStatus::default();
+        }
+    }
+    status.conditions = Some(conditions);
+    status
+}
+
+type Conditions = Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>;
+
+fn expire(conditions: &mut Conditions, generation: Option<i64>, now: Timestamp) {
+    condition::remove(conditions, POD_SCHEDULED);
+    let verdict = Verdict::new(FALSE, reason::SANDBOX_EXPIRED, message::EXPIRED);
+    condition::set(conditions, READY, verdict, generation, now);
+}
+
+fn live_conditions(seen: &Seen, problems: &Problems, conditions: &mut Conditions, now: Timestamp) {
+    let generation = seen.sandbox.metadata.generation;
+    let located = seen.locate();
+    let pod_unknown = problems.iter().any(|(part, _)| *part == Part::Pod);
+    let owned = match &located {
+        Located::Owned(pod) => Some(pod.as_ref()),
+        _ => None,
+    };
+    let mut put = |kind: &str, verdict: Option<Verdict>| match verdict {
+        Some(verdict) => condition::set(conditions, kind, verdict, generation, now),
+        None => condition::remove(conditions, kind),
+    };
+    put(SUSPENDED, Some(suspended(seen, &located, pod_unknown)));
+    put(FINISHED, owned.and_then(finished).map(|(reason, message)| Verdict::new(TRUE, reason, message)));
+    put(POD_SCHEDULED, scheduled(owned, pod_unknown));
+    put(READY, Some(ready(seen, &located, owned, problems)));
+}
+
+fn ready(seen: &Seen, located: &Located, owned: Option<&Pod>, problems: &Problems) -> Verdict {
+    if let Located::Several(count) = located {
+        return Verdict::new(FALSE, reason::MULTIPLE_PODS, message::multiple_pods(*count));
+    }
+    if !problems.is_empty() {
+        let text = problems.iter().map(|(_, problem)| problem.as_str()).collect::<Vec<_>>().join("\n");
+        return Verdict::new(FALSE, reason::RECONCILER_ERROR, format!("{}{text}", message::ERROR_SEEN));
+    }
+    if seen.is_suspended() {
+        let text = if owned.is_some() { message::SUSPENDING } else { message::SUSPENDED };
+        return Verdict::new(FALSE, reason::SANDBOX_SUSPENDED, text);
+    }
+    if let Some((reason, message)) = owned.and_then(finished) {
+        return Verdict::new(FALSE, reason, message);
+    }
+    let has_service = seen.owned_service().is_some();
+    let service_required = seen.sandbox.spec.service.unwrap_or(has_service);
+    let (pod_is_ready, mut text) = pod_part(owned);
+    if service_required {
+        text.push_str(if has_service { message::SERVICE_EXISTS } else { message::SERVICE_DOES_NOT_EXIST });
+    }
+    if pod_is_ready && (has_service || !service_required) {
+        Verdict::new(TRUE, reason::DEPENDENCIES_READY, text)
+    } else {
+        Verdict::new(FALSE, reason::DEPENDENCIES_NOT_READY, text)
+    }
+}
+
+fn pod_part(pod: Option<&Pod>) -> (bool, String) {
+    let Some(pod) = pod else { return (false, message::POD_DOES_NOT_EXIST.into()) };
+    let phase = phase(pod);
+    if phase != "Running" {
+        return (false, format!("{}{phase}", message::POD_EXISTS_WITH_PHASE));
+    }
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    if !conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == TRUE) {
+        return (false, message::POD_RUNNING_NOT_READY.into());
+    }
+    match addresses(pod) {
+        Some(_) => (true, message::POD_READY.into()),
+        None => (false, message::POD_READY_NO_IPS.into()),
+    }
+}
+
+fn suspended(seen: &Seen, located: &Located, pod_unknown: bool) -> Verdict {
+    if !seen.is_suspended() {
+        return Verdict::new(FALSE, reason::NOT_SUSPENDED, message::NOT_SUSPENDED);
+    }
+    match located {
+        _ if pod_unknown => Verdict::new(UNKNOWN, reason::POD_STATE_UNKNOWN, message::POD_STATE_UNKNOWN),
+        Located::Several(_) => Verdict::new(UNKNOWN, reason::POD_STATE_UNKNOWN, message::POD_STATE_UNKNOWN),
+        Located::Missing => Verdict::new(TRUE, reason::POD_TERMINATED, message::POD_TERMINATED),
+        Located::Owned(_) => Verdict::new(FALSE, reason::POD_TERMINATING, message::POD_TERMINATING),
+        Located::Foreign(_) => Verdict::new(FALSE, reason::POD_NOT_OWNED, message::POD_NOT_OWNED),
+    }
+}
+
+fn scheduled(owned: Option<&Pod>, pod_unknown: bool) -> Option<Verdict> {
+    let Some(pod) = owned else {
+        let verdict = Verdict::new(UNKNOWN, reason::POD_SCHEDULING_UNKNOWN, message::POD_SCHEDULING_UNKNOWN);
+        return pod_unknown.then_some(verdict);
+    };
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let Some(told) = conditions.find(|condition| condition.type_ == POD_SCHEDULED) else {
+        return Some(Verdict::new(UNKNOWN, reason::POD_SCHEDULING_UNKNOWN, message::POD_NOT_REPORTED));
+    };
+    let fallback = if told.status == TRUE { reason::POD_SCHEDULED } else { reason::POD_SCHEDULING_UNKNOWN };
+    let reason = told.reason.as_deref().filter(|reason| !reason.is_empty()).unwrap_or(fallback);
+    Some(Verdict::new(&told.status, reason, told.message.clone().unwrap_or_default()))
+}
+
+fn finished(pod: &Pod) -> Option<(&'static str, &'static str)> {
+    match phase(pod) {
+        "Succeeded" => Some((reason::POD_SUCCEEDED, message::POD_SUCCEEDED)),
+        "Failed" => Some((reason::POD_FAILED, message::POD_FAILED)),
+        _ => None,
+    }
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+fn addresses(pod: &Pod) -> Option<Vec<String>> {
+    let addresses = pod.status.as_ref()?.pod_ips.as_ref()?;
+    let addresses: Vec<_> =
+        addresses.iter().map(|address| address.ip.clone()).filter(|ip| !ip.is_empty()).collect();
+    (!addresses.is_empty()).then_some(addresses)
+}
+
+fn live_fields(seen: &Seen, problems: &Problems, cluster_domain: &str, status: &mut SandboxStatus) {
+    let sandbox = seen.sandbox.as_ref();
+    let located = seen.locate();
+    if matches!(located, Located::Owned(_) | Located::Foreign(_)) {
+        let hash = name_hash(&sandbox.name_any());
+        status.selector = Some(format!("{}={hash}", label::SANDBOX_NAME_HASH));
+    }
+    (status.pod_ips, status.node_name) = match &located {
+        Located::Owned(pod) => (addresses(pod), pod.spec.as_ref().and_then(|spec| spec.node_name.clone())),
+        _ => (None, None),
+    };
+    // With several Pods the Service is left as it is, and so is what the status says about it.
+    if matches!(located, Located::Several(_)) || problems.iter().any(|(part, _)| *part == Part::Service) {
+        return;
+    }
+    let service = seen.owned_service().filter(|_| sandbox.spec.service != Some(false));
+    let namespace = sandbox.namespace().unwrap_or_default();
+    status.service = service.map(|service| service.name_any());
+    status.service_fqdn =
+        status.service.as_ref().map(|name| format!("{name}.{namespace}.svc.{cluster_domain}"));
+}

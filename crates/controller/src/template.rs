@@ -1,0 +1,231 @@
+//! `SandboxTemplate`: its label, and one NetworkPolicy for all Pods made from it.
+
+use hutch_api::{NetworkPolicyManagement, SandboxTemplate, label, name_hash};
+use k8s_openapi::api::networking::v1::{
+    IPBlock, NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
+    NetworkPolicySpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::owner;
+use crate::patch::Strings;
+use crate::queue::Outcome;
+use crate::world::World;
+
+/// Namespace and `app` label of the router that the default rules let in.
+const ROUTER: (&str, &str) = ("agent-sandbox-system", "sandbox-router");
+/// Private and link-local ranges that the default rules keep out of reach.
+const PRIVATE_V4: [&str; 4] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"];
+/// The same of IPv6.
+const PRIVATE_V6: [&str; 2] = ["fc00::/7", "fe80::/10"];
+
+/// One write.
+#[derive(Debug, Clone, PartialEq)]
+enum Action {
+    PatchTemplate(Value),
+    CreatePolicy(Box<NetworkPolicy>),
+    PatchPolicy(Value),
+    DeletePolicy,
+}
+
+pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
+    let Some(template) = world.templates.get(key) else { return Outcome::Settled };
+    if template.metadata.deletion_timestamp.is_some() {
+        return Outcome::Settled;
+    }
+    let policy_key = key.beside(&policy_name(&key.name));
+    let policy = world.policies.get(&policy_key);
+    let (actions, problem) = plan(&template, policy.as_deref());
+    let mut failed = false;
+    if let Some(problem) = problem {
+        tracing::warn!(template = %key, "{problem}");
+        failed = true;
+    }
+    for action in actions {
+        if let Err(error) = act(world, key, &policy_key, action).await {
+            tracing::warn!(template = %key, %error, "a step of a template failed");
+            failed = true;
+        }
+    }
+    if failed { Outcome::Failed } else { Outcome::Settled }
+}
+
+async fn act(world: &World, key: &Key, policy: &Key, action: Action) -> Result<(), Error> {
+    match action {
+        Action::PatchTemplate(patch) => world.templates.patch(key, &patch).await.map(drop),
+        Action::CreatePolicy(object) => world.policies.create(&key.namespace, &object).await.map(drop),
+        Action::PatchPolicy(patch) => world.policies.patch(policy, &patch).await.map(drop),
+        Action::DeletePolicy => world.policies.delete(policy, None).await,
+    }
+}
+
+fn policy_name(template: &str) -> String {
+    format!("{template}-network-policy")
+}
+
+fn plan(template: &SandboxTemplate, policy: Option<&NetworkPolicy>) -> (Vec<Action>, Option<String>) {
+    let name = template.name_any();
+    let hash = name_hash(&name);
+    let mut actions = Vec::new();
+    if template.labels().get(label::TEMPLATE_REF_HASH) != Some(&hash) {
+        let patch = json!({"metadata": {"labels": {label::TEMPLATE_REF_HASH: hash}}});
+        actions.push(Action::PatchTemplate(patch));
+    }
+    let managed =
+        template.spec.network_policy_management.unwrap_or_default() == NetworkPolicyManagement::Managed;
+    let owned = policy.is_some_and(|policy| owner::is_controlled_by(policy, template));
+    match (managed, policy) {
+        (false, Some(_)) if owned => actions.push(Action::DeletePolicy),
+        (false, _) => {}
+        (true, None) => actions.push(Action::CreatePolicy(Box::new(desired(template)))),
+        (true, Some(policy)) if owned => {
+            let wanted = desired(template).spec;
+            if policy.spec != wanted {
+                // A list that is no longer wanted must be named, or the merge keeps it.
+                let mut spec = json!({"ingress": null, "egress": null, "policyTypes": null});
+                let wanted = serde_json::to_value(wanted).unwrap_or_default();
+                if let (Some(spec), Value::Object(wanted)) = (spec.as_object_mut(), wanted) {
+                    spec.extend(wanted);
+                }
+                actions.push(Action::PatchPolicy(json!({"spec": spec})));
+            }
+        }
+        (true, Some(_)) => {
+            let policy = policy_name(&name);
+            let problem = format!(
+                "refusing to update NetworkPolicy {policy:?} as it is not controlled by SandboxTemplate {name:?}"
+            );
+            return (actions, Some(problem));
+        }
+    }
+    (actions, None)
+}
+
+fn desired(template: &SandboxTemplate) -> NetworkPolicy {
+    let hash = name_hash(&template.name_any());
+    let (ingress, egress) = match &template.spec.network_policy {
+        Some(rules) => (rules.ingress.clone(), rules.egress.clone()),
+        None => (Some(vec![from_router()]), Some(vec![to_the_internet()])),
+    };
+    NetworkPolicy {
+        metadata: ObjectMeta {
+            name: Some(policy_name(&template.name_any())),
+            namespace: template.namespace(),
+            owner_references: Some(vec![owner::reference(template)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(matching(label::TEMPLATE_REF_HASH, &hash)),
+            policy_types: Some(vec!["Ingress".into(), "Egress".into()]),
+            ingress: ingress.filter(|rules| !rules.is_empty()),
+            egress: egress.filter(|rules| !rules.is_empty()),
+        }),
+    }
+}
+
+fn from_router() -> NetworkPolicyIngressRule {
+    let (namespace, app) = ROUTER;
+    let peer = NetworkPolicyPeer {
+        namespace_selector: Some(matching(label::NAMESPACE_NAME, namespace)),
+        pod_selector: Some(matching("app", app)),
+        ip_block: None,
+    };
+    NetworkPolicyIngressRule { from: Some(vec![peer]), ports: None }
+}
+
+fn to_the_internet() -> NetworkPolicyEgressRule {
+    let block = |cidr: &str, except: &[&str]| NetworkPolicyPeer {
+        ip_block: Some(IPBlock {
+            cidr: cidr.to_owned(),
+            except: Some(except.iter().map(|range| (*range).to_owned()).collect()),
+        }),
+        ..NetworkPolicyPeer::default()
+    };
+    let peers = vec![block("0.0.0.0/0", &PRIVATE_V4), block("::/0", &PRIVATE_V6)];
+    NetworkPolicyEgressRule { to: Some(peers), ports: None }
+}
+
+fn matching(key: &str, value: &str) -> LabelSelector {
+    let labels = Strings::from([(key.to_owned(), value.to_owned())]);
+    LabelSelector { match_labels: Some(labels), match_expressions: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(spec: Value) -> SandboxTemplate {
+        let mut spec = spec;
+        spec["podTemplate"] = json!({"spec": {"containers": []}});
+        serde_json::from_value(json!({
+            "apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxTemplate",
+            "metadata": {"name": "t", "namespace": "d", "uid": "u1",
+                "labels": {label::TEMPLATE_REF_HASH: name_hash("t")}},
+            "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    fn actions(spec: Value, policy: Option<&NetworkPolicy>) -> Vec<&'static str> {
+        let (actions, problem) = plan(&template(spec), policy);
+        let names = actions.iter().map(|action| match action {
+            Action::PatchTemplate(_) => "label",
+            Action::CreatePolicy(_) => "create",
+            Action::PatchPolicy(_) => "patch",
+            Action::DeletePolicy => "delete",
+        });
+        names.chain(problem.map(|_| "refuse")).collect()
+    }
+
+    #[test]
+    fn the_table() {
+        let owned = desired(&template(json!({})));
+        let mut foreign = owned.clone();
+        foreign.metadata.owner_references = None;
+        let unmanaged = json!({"networkPolicyManagement": "Unmanaged"});
+        assert_eq!(actions(unmanaged.clone(), Some(&owned)), ["delete"]);
+        assert_eq!(actions(unmanaged.clone(), Some(&foreign)), [""; 0]);
+        assert_eq!(actions(unmanaged, None), [""; 0]);
+        assert_eq!(actions(json!({}), None), ["create"]);
+        assert_eq!(actions(json!({}), Some(&owned)), [""; 0]);
+        assert_eq!(actions(json!({"networkPolicy": {}}), Some(&owned)), ["patch"]);
+        assert_eq!(actions(json!({}), Some(&foreign)), ["refuse"]);
+    }
+
+    #[test]
+    fn a_template_without_its_label_gets_it() {
+        let mut template = template(json!({}));
+        template.metadata.labels = None;
+        let policy = desired(&template);
+        let (actions, _) = plan(&template, Some(&policy));
+        let patch =
+            json!({"metadata": {"labels": {"agents.x-k8s.io/sandbox-template-ref-hash": name_hash("t")}}});
+        assert_eq!(actions, [Action::PatchTemplate(patch)]);
+    }
+
+    #[test]
+    fn default_rules_are_the_published_ones() {
+        let policy = serde_json::to_value(desired(&template(json!({})))).unwrap();
+        assert_eq!(policy["metadata"]["name"], "t-network-policy");
+        assert_eq!(
+            policy["spec"],
+            json!({
+                "podSelector": {"matchLabels": {"agents.x-k8s.io/sandbox-template-ref-hash": name_hash("t")}},
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [{"from": [{
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "agent-sandbox-system"}},
+                    "podSelector": {"matchLabels": {"app": "sandbox-router"}},
+                }]}],
+                "egress": [{"to": [
+                    {"ipBlock": {"cidr": "0.0.0.0/0",
+                        "except": ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"]}},
+                    {"ipBlock": {"cidr": "::/0", "except": ["fc00::/7", "fe80::/10"]}},
+                ]}],
+            })
+        );
+    }
+}

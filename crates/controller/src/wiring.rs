@@ -1,0 +1,159 @@
+//! Which change makes which objects worth another look.
+
+use std::sync::Arc;
+
+use hutch_api::condition::{FINISHED, READY};
+use hutch_api::{SHADOW_POOL_PREFIX, Sandbox, SandboxClaim, label};
+use kube::{Resource, ResourceExt};
+
+use crate::cache::Change;
+use crate::collection::{Collection, Object};
+use crate::condition;
+use crate::config::Config;
+use crate::key::Key;
+use crate::owner;
+use crate::queue::Queue;
+use crate::world::{World, template_term, waiting_term};
+
+/// One queue for each kind.
+pub(crate) struct Queues {
+    pub(crate) sandboxes: Arc<Queue>,
+    pub(crate) claims: Arc<Queue>,
+    pub(crate) pools: Arc<Queue>,
+    pub(crate) templates: Arc<Queue>,
+}
+
+impl Queues {
+    pub(crate) fn new(config: &Config) -> Self {
+        Queues {
+            sandboxes: Queue::new(config.sandbox_workers),
+            claims: Queue::new(config.claim_workers),
+            pools: Queue::new(config.pool_workers),
+            templates: Queue::new(config.template_workers),
+        }
+    }
+}
+
+/// Connects the collections to the queues.
+pub(crate) fn connect(world: &World, queues: &Queues) {
+    listen_to_sandboxes(world, queues);
+    let queue = queues.claims.clone();
+    world.claims.listen(move |change| queue.add(Key::of(change.latest().as_ref())));
+    listen_to_pools(world, queues);
+    listen_to_templates(world, queues);
+    let (queue, sandboxes) = (queues.sandboxes.clone(), world.sandboxes.clone());
+    world.pods.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
+    let (queue, sandboxes) = (queues.sandboxes.clone(), world.sandboxes.clone());
+    world.services.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
+    let queue = queues.templates.clone();
+    world.policies.listen(move |change| {
+        for policy in [&change.old, &change.new].into_iter().flatten() {
+            if let Some(template) = owner::extension_controller(policy.as_ref(), "SandboxTemplate") {
+                queue.add(Key::of(policy.as_ref()).beside(&template.name));
+            }
+        }
+    });
+}
+
+fn listen_to_sandboxes(world: &World, queues: &Queues) {
+    let claims_by_pool = world.claims.clone();
+    let (sandboxes, claims, pools) = (queues.sandboxes.clone(), queues.claims.clone(), queues.pools.clone());
+    world.sandboxes.listen(move |change| {
+        let key = Key::of(change.latest().as_ref());
+        sandboxes.add(key.clone());
+        for sandbox in [&change.old, &change.new].into_iter().flatten() {
+            if let Some(pool) = owner::extension_controller(sandbox.as_ref(), "SandboxWarmPool") {
+                pools.add(key.beside(&pool.name));
+            }
+            if let Some(claim) = owner::extension_controller(sandbox.as_ref(), "SandboxClaim")
+                && matters_to_claim(change)
+            {
+                claims.add(key.beside(&claim.name));
+            }
+            // An orphan with a pool's label is taken in by the pool that wakes next; none is told of it by name.
+        }
+        if let Some(pool) = offered_by(change) {
+            wake_all(&claims, &claims_by_pool.find(&waiting_term(&key.namespace, &pool)));
+        }
+    });
+}
+
+/// Whether a claim's status or course depends on what changed.
+fn matters_to_claim(change: &Change<Sandbox>) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
+    let view = |sandbox: &Sandbox| {
+        let status = sandbox.status.clone().unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let found = |kind| condition::find(&conditions, kind).cloned();
+        let owner = owner::controller(sandbox).map(|owner| owner.uid.clone());
+        (sandbox.metadata.deletion_timestamp.clone(), status.pod_ips, found(READY), found(FINISHED), owner)
+    };
+    view(old) != view(new)
+}
+
+/// Name of the pool of which the Sandbox has just become worth waiting claims' attention.
+fn offered_by(change: &Change<Sandbox>) -> Option<String> {
+    let value = |sandbox: &Sandbox| {
+        let status = sandbox.status.as_ref();
+        let ready = condition::is_ready(status.and_then(|status| status.conditions.as_ref()));
+        let addresses = status.and_then(|status| status.pod_ips.as_ref()).is_some_and(|ips| !ips.is_empty());
+        u8::from(addresses) + u8::from(ready)
+    };
+    let new = change.new.as_ref().filter(|new| new.labels().contains_key(label::WARM_POOL_SANDBOX))?;
+    let pool = owner::extension_controller(new.as_ref(), "SandboxWarmPool")?;
+    let before = change.old.as_ref().map_or(0, |old| value(old));
+    (value(new) > before).then(|| pool.name.clone())
+}
+
+fn listen_to_pools(world: &World, queues: &Queues) {
+    let waiting = world.claims.clone();
+    let (pools, claims) = (queues.pools.clone(), queues.claims.clone());
+    world.pools.listen(move |change| {
+        let key = Key::of(change.latest().as_ref());
+        let generation = |pool: &Option<Arc<_>>| {
+            pool.as_ref().map(|pool: &Arc<hutch_api::SandboxWarmPool>| pool.metadata.generation)
+        };
+        if generation(&change.old) != generation(&change.new) {
+            wake_all(&claims, &waiting.find(&waiting_term(&key.namespace, &key.name)));
+        }
+        pools.add(key);
+    });
+}
+
+fn listen_to_templates(world: &World, queues: &Queues) {
+    let (known_pools, waiting) = (world.pools.clone(), world.claims.clone());
+    let (templates, pools, claims) = (queues.templates.clone(), queues.pools.clone(), queues.claims.clone());
+    world.templates.listen(move |change| {
+        let key = Key::of(change.latest().as_ref());
+        let users = known_pools.find(&template_term(&key.namespace, &key.name));
+        if change.old.is_none() {
+            let names = users.iter().map(|pool| pool.name_any());
+            for pool in names.chain([format!("{SHADOW_POOL_PREFIX}{}", key.name)]) {
+                wake_all(&claims, &waiting.find(&waiting_term(&key.namespace, &pool)));
+            }
+        }
+        for pool in users {
+            pools.add(Key::of(pool.as_ref()));
+        }
+        templates.add(key);
+    });
+}
+
+fn wake_all(queue: &Arc<Queue>, claims: &[Arc<SandboxClaim>]) {
+    for claim in claims {
+        queue.add(Key::of(claim.as_ref()));
+    }
+}
+
+/// The Sandbox that controls the object, and the one of the same name that may want to take it over.
+fn wake_sandbox<K: Object>(queue: &Arc<Queue>, sandboxes: &Collection<Sandbox>, change: &Change<K>) {
+    for object in [&change.old, &change.new].into_iter().flatten() {
+        let key = Key::of(object.as_ref());
+        match owner::controller(object.as_ref()) {
+            Some(owner) if owner.kind == Sandbox::kind(&()) => queue.add(key.beside(&owner.name)),
+            Some(_) => {}
+            None if sandboxes.get(&key).is_some() => queue.add(key),
+            None => {}
+        }
+    }
+}

@@ -253,14 +253,14 @@ pub(crate) fn forks(most: usize) -> String {
 
 /// How many layers of Landlock can be laid over this process; the kernel allows 16 in all.
 pub(crate) fn landlock_layers() -> String {
-    const HANDLED_WRITE: u64 = 1 << 1;
+    let handled_write: u64 = 1 << 1;
     // SAFETY: the attribute is as long as said; the rest are numbers.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         for layer in 0..32 {
             let ruleset = libc::syscall(
                 libc::SYS_landlock_create_ruleset,
-                &raw const HANDLED_WRITE,
+                &raw const handled_write,
                 size_of::<u64>(),
                 0,
             );

@@ -1,0 +1,204 @@
+//! Makes jails for tests: the machine's own `/usr` under a fresh root, the probe at `/probe`.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use hutch_jail::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
+use serde::Deserialize;
+use serde_json::json;
+use tempfile::TempDir;
+
+/// The program that launches and attacks.
+pub(crate) const PROBE: &str = env!("CARGO_BIN_EXE_hutch-jail-probe");
+/// First id outside of the jails here.
+pub(crate) const BASE: u32 = 0x2000_0000;
+/// An ordinary user.
+pub(crate) const NOBODY: u32 = 65534;
+
+/// Who launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// Whoever runs the tests: root.
+    Root,
+    /// An ordinary user.
+    Ordinary,
+}
+
+/// A root for jails, and a description to change before a launch.
+pub(crate) struct Bench {
+    pub(crate) folder: TempDir,
+    pub(crate) caller: Caller,
+    pub(crate) spec: Spec,
+    /// A file that the launcher holds open.
+    pub(crate) leak: Option<String>,
+    /// The controlling terminal of the launcher.
+    pub(crate) terminal: Option<PathBuf>,
+}
+
+/// What came of a launch.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) error: Option<String>,
+    pub(crate) ended: Option<String>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) landlock: bool,
+    pub(crate) keyring: i64,
+}
+
+impl Report {
+    /// What the attempt found: its line, or how it ended when it has none.
+    pub(crate) fn found(&self) -> String {
+        if let Some(error) = &self.error {
+            return format!("not launched: {error}");
+        }
+        match self.stdout.trim() {
+            "" => format!("{} {}", self.ended.as_deref().unwrap_or(""), self.stderr.trim()).trim().to_owned(),
+            line => line.to_owned(),
+        }
+    }
+}
+
+impl Bench {
+    pub(crate) fn new(caller: Caller) -> Bench {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let root = folder.path().join("root");
+        for name in ["usr", "proc", "dev", "tmp", "etc", "work", "sys"] {
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        fs::write(root.join("probe"), "").unwrap();
+        let work = folder.path().join("work");
+        fs::create_dir(&work).unwrap();
+        let owner = match caller {
+            Caller::Root => None,
+            Caller::Ordinary => Some(NOBODY),
+        };
+        std::os::unix::fs::chown(&work, owner, owner).unwrap();
+        let bind = |source: &Path, target: &str, read_only| Mount {
+            source: MountSource::Bind(source.to_owned()),
+            target: target.into(),
+            read_only,
+        };
+        let mut mounts = vec![
+            bind(Path::new("/usr"), "/usr", true),
+            bind(Path::new(PROBE), "/probe", true),
+            bind(&work, "/work", false),
+        ];
+        for name in ["bin", "sbin", "lib", "lib64"] {
+            let outside = Path::new("/").join(name);
+            match fs::read_link(&outside) {
+                Ok(target) => symlink(target, root.join(name)).unwrap(),
+                Err(_) if outside.is_dir() => {
+                    fs::create_dir(root.join(name)).unwrap();
+                    mounts.push(bind(&outside, &format!("/{name}"), true));
+                }
+                Err(_) => {}
+            }
+        }
+        mounts.push(Mount {
+            source: MountSource::Tmpfs { bytes: 16 << 20, mode: 0o1777 },
+            target: "/tmp".into(),
+            read_only: false,
+        });
+        let spec = Spec {
+            id: "probe".into(),
+            hostname: "inside".into(),
+            profile: Profile::Native,
+            root: Root { layers: vec![root], upper: Upper::ReadOnly },
+            mounts,
+            ids: match caller {
+                Caller::Root => Ids::Range { base: BASE },
+                Caller::Ordinary => Ids::Caller,
+            },
+            network: Network::New { addresses: vec!["10.89.7.7".parse().unwrap()] },
+            limits: Limits::default(),
+            deny_set_id_bits: true,
+        };
+        Bench { folder, caller, spec, leak: None, terminal: None }
+    }
+
+    /// Without what `Profile::Native` protects.
+    pub(crate) fn unprotected() -> Bench {
+        let mut bench = Bench::new(Caller::Root);
+        bench.spec.profile = Profile::Runtime;
+        bench.spec.mounts = Vec::new();
+        bench
+    }
+
+    pub(crate) fn work(&self) -> std::path::PathBuf {
+        self.folder.path().join("work")
+    }
+
+    /// The attempt of a row of the table; paths in it are the jail's.
+    pub(crate) fn attempt(&self, words: &[String]) -> Report {
+        let mut argv = vec![self.probe(), "attempt".to_owned()];
+        argv.extend(words.iter().cloned());
+        self.launch(&argv)
+    }
+
+    /// Where the probe is, for a process of the jail.
+    fn probe(&self) -> String {
+        if self.spec.profile == Profile::Native { "/probe".to_owned() } else { PROBE.to_owned() }
+    }
+
+    pub(crate) fn launch(&self, argv: &[String]) -> Report {
+        let output = self.start(argv).wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?} ({:?})", output.status))
+    }
+
+    /// Starts the launcher and does not wait for it.
+    pub(crate) fn start(&self, argv: &[String]) -> Child {
+        let process = Process {
+            argv: argv.to_vec(),
+            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+            cwd: "/".into(),
+            terminal: false,
+            user: User::default(),
+        };
+        let job = json!({ "spec": self.spec, "process": process, "timeout_ms": 20_000, "leak": self.leak });
+        let mut command = Command::new(PROBE);
+        if let Some(terminal) = &self.terminal {
+            control_by(&mut command, terminal);
+        }
+        command.arg("launch").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        if self.caller == Caller::Ordinary {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(job.to_string().as_bytes()).unwrap();
+        child
+    }
+}
+
+/// The attempt with no jail at all.
+pub(crate) fn outside(words: &[String]) -> String {
+    let output = Command::new(PROBE).arg("attempt").args(words).output().unwrap();
+    let line = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if line.is_empty() { format!("{:?}", output.status) } else { line }
+}
+
+/// Makes a terminal the controlling one of a command.
+pub(crate) fn control_by(command: &mut Command, terminal: &Path) {
+    let terminal = fs::File::options().read(true).write(true).open(terminal).unwrap();
+    // SAFETY: two system calls, with a descriptor that the closure owns.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::setsid() < 0 || libc::ioctl(terminal.as_raw_fd(), libc::TIOCSCTTY, 0) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Words of an attempt.
+pub(crate) fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}

@@ -1,0 +1,255 @@
+//! Every protection that one attempt can show.
+
+use libc::c_long;
+
+/// Where a protection is to be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// By every handler: what the outcome means does not hang on how the jail is made.
+    Everywhere,
+    /// By the native jail; another kernel (gVisor's) answers in its own way.
+    Natively,
+}
+
+/// Where the same attempt must find something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Control {
+    /// In a jail of `Profile::Runtime`.
+    Unprotected,
+    /// With no jail at all.
+    Outside,
+    /// With no jail at all, if this machine has the file.
+    OutsideIfThere,
+    /// In a process namespace alone.
+    ProcessNamespace,
+}
+
+/// One row.
+pub(crate) struct Protection {
+    /// What is protected.
+    pub(crate) name: &'static str,
+    /// The attempt and its arguments.
+    pub(crate) attempt: String,
+    /// What it may find, one of these.
+    pub(crate) finds: &'static [&'static str],
+    pub(crate) kept: Kept,
+    pub(crate) control: Control,
+}
+
+fn row(
+    name: &'static str,
+    attempt: impl Into<String>,
+    finds: &'static [&'static str],
+    kept: Kept,
+    control: Control,
+) -> Protection {
+    Protection { name, attempt: attempt.into(), finds, kept, control }
+}
+
+const PERM: &[&str] = &["EPERM"];
+const NO_FAMILY: &[&str] = &["EAFNOSUPPORT"];
+
+/// All rows.
+pub(crate) fn protections() -> Vec<Protection> {
+    let mut all = system_calls();
+    all.extend(arguments_of_calls());
+    all.extend(sockets());
+    all.extend(privileges());
+    all.extend(files());
+    all.extend(other_processes());
+    all
+}
+
+/// Calls that the filter refuses. The arguments make each of them fail in another way, were it not for the filter,
+/// so that nothing happens where there is none.
+fn system_calls() -> Vec<Protection> {
+    let calls: [(&'static str, c_long, &str); 57] = [
+        ("mount", libc::SYS_mount, "1 1 1 0 1"),
+        ("umount2", libc::SYS_umount2, "1 -1"),
+        ("pivot_root", libc::SYS_pivot_root, "1 1"),
+        ("move_mount", libc::SYS_move_mount, "-1 1 -1 1 -1"),
+        ("open_tree", libc::SYS_open_tree, "-1 1 -1"),
+        ("fsopen", libc::SYS_fsopen, "1 255"),
+        ("fsmount", libc::SYS_fsmount, "-1 255 -1"),
+        ("fsconfig", libc::SYS_fsconfig, "-1 255 1 1 1"),
+        ("fspick", libc::SYS_fspick, "-1 1 65535"),
+        ("mount_setattr", libc::SYS_mount_setattr, "-1 1 -1 1 1"),
+        ("setns", libc::SYS_setns, "-1 0"),
+        ("chroot", libc::SYS_chroot, "1"),
+        ("ptrace", libc::SYS_ptrace, "9999 1 1 1"),
+        ("process_vm_readv", libc::SYS_process_vm_readv, "1 1 1 1 1 1"),
+        ("process_vm_writev", libc::SYS_process_vm_writev, "1 1 1 1 1 1"),
+        ("process_madvise", libc::SYS_process_madvise, "-1 1 1 1 1"),
+        ("pidfd_getfd", libc::SYS_pidfd_getfd, "-1 -1 1"),
+        ("kcmp", libc::SYS_kcmp, "99999999 99999999 0 0 0"),
+        ("migrate_pages", libc::SYS_migrate_pages, "99999999 1 1 1"),
+        ("move_pages", libc::SYS_move_pages, "99999999 1 1 1 1 1"),
+        ("mbind", libc::SYS_mbind, "1 1 99 1 1 1"),
+        ("bpf", libc::SYS_bpf, "9999 1 1"),
+        ("userfaultfd", libc::SYS_userfaultfd, "65534"),
+        ("perf_event_open", libc::SYS_perf_event_open, "1 0 0 0 65535"),
+        ("io_uring_setup", libc::SYS_io_uring_setup, "0 1"),
+        ("io_uring_enter", libc::SYS_io_uring_enter, "-1 0 0 0 0 0"),
+        ("io_uring_register", libc::SYS_io_uring_register, "-1 0 1 1"),
+        ("keyctl", libc::SYS_keyctl, "9999"),
+        ("add_key", libc::SYS_add_key, "1 1 1 1 0"),
+        ("request_key", libc::SYS_request_key, "1 1 1 0"),
+        ("kexec_load", libc::SYS_kexec_load, "0 99999 1 0"),
+        ("kexec_file_load", libc::SYS_kexec_file_load, "-1 -1 0 1 65535"),
+        ("init_module", libc::SYS_init_module, "1 0 1"),
+        ("finit_module", libc::SYS_finit_module, "-1 1 65535"),
+        ("delete_module", libc::SYS_delete_module, "1 0"),
+        ("quotactl", libc::SYS_quotactl, "-1 1 0 1"),
+        ("quotactl_fd", libc::SYS_quotactl_fd, "-1 -1 0 1"),
+        ("swapon", libc::SYS_swapon, "1 0"),
+        ("swapoff", libc::SYS_swapoff, "1"),
+        ("reboot", libc::SYS_reboot, "0 0 0 0"),
+        ("syslog", libc::SYS_syslog, "9999 1 1"),
+        ("acct", libc::SYS_acct, "1"),
+        ("settimeofday", libc::SYS_settimeofday, "1 1"),
+        ("clock_settime", libc::SYS_clock_settime, "99 1"),
+        ("adjtimex", libc::SYS_adjtimex, "1"),
+        ("clock_adjtime", libc::SYS_clock_adjtime, "0 1"),
+        ("sethostname", libc::SYS_sethostname, "1 -1"),
+        ("setdomainname", libc::SYS_setdomainname, "1 -1"),
+        ("name_to_handle_at", libc::SYS_name_to_handle_at, "-1 1 1 1 65535"),
+        ("open_by_handle_at", libc::SYS_open_by_handle_at, "-1 1 0"),
+        ("fanotify_init", libc::SYS_fanotify_init, "-1 0"),
+        ("fanotify_mark", libc::SYS_fanotify_mark, "-1 0 0 -1 1"),
+        ("lookup_dcookie", libc::SYS_lookup_dcookie, "1 1 1"),
+        ("nfsservctl", libc::SYS_nfsservctl, "1 1 1"),
+        ("iopl", libc::SYS_iopl, "9"),
+        ("ioperm", libc::SYS_ioperm, "70000 1 1"),
+        ("memfd_secret", libc::SYS_memfd_secret, "65534"),
+    ];
+    let mut rows: Vec<Protection> = calls
+        .into_iter()
+        .map(|(name, number, arguments)| {
+            row(name, format!("syscall {number} {arguments}"), PERM, Kept::Natively, Control::Unprotected)
+        })
+        .collect();
+    for (name, number) in [("clone3", libc::SYS_clone3), ("openat2", libc::SYS_openat2)] {
+        let attempt = format!("syscall {number} 1 1");
+        rows.push(row(name, attempt, &["ENOSYS"], Kept::Natively, Control::Unprotected));
+    }
+    rows
+}
+
+/// Calls that are refused with some arguments only.
+fn arguments_of_calls() -> Vec<Protection> {
+    let natively =
+        |name, attempt: String, finds| row(name, attempt, finds, Kept::Natively, Control::Unprotected);
+    let mut rows = Vec::new();
+    for (unshare, clone, flag) in [
+        ("unshare mount", "clone mount", libc::CLONE_NEWNS),
+        ("unshare cgroup", "clone cgroup", libc::CLONE_NEWCGROUP),
+        ("unshare uts", "clone uts", libc::CLONE_NEWUTS),
+        ("unshare ipc", "clone ipc", libc::CLONE_NEWIPC),
+        ("unshare user", "clone user", libc::CLONE_NEWUSER),
+        ("unshare pid", "clone pid", libc::CLONE_NEWPID),
+        ("unshare net", "clone net", libc::CLONE_NEWNET),
+    ] {
+        rows.push(natively(unshare, format!("unshare {flag}"), PERM));
+        rows.push(natively(clone, format!("clone {}", i64::from(flag) & 0xffff_ffff), PERM));
+    }
+    let number = |call: c_long, arguments: &str| format!("syscall {call} {arguments}");
+    rows.extend([
+        natively("unshare time", format!("unshare {}", libc::CLONE_NEWTIME), PERM),
+        natively("typing into a terminal", format!("terminal {}", libc::TIOCSTI), PERM),
+        natively("console selection", format!("terminal {}", 0x541c), PERM),
+        natively("layout of memory", number(libc::SYS_prctl, &format!("{} 99 1 1 1", libc::PR_SET_MM)), PERM),
+        natively("32-bit personality", number(libc::SYS_personality, "8"), PERM),
+        natively("the 32-bit gate", "gate".to_owned(), &["Signaled(31)"]),
+        natively("the x32 calls", number(0x4000_0000 + libc::SYS_getpid, ""), &["Signaled(31)"]),
+        natively("set-id bits", "set-id /tmp".to_owned(), PERM),
+    ]);
+    rows
+}
+
+fn sockets() -> Vec<Protection> {
+    let row = |name, (family, kind, protocol): (i32, i32, i32), finds| {
+        row(name, format!("socket {family} {kind} {protocol}"), finds, Kept::Natively, Control::Unprotected)
+    };
+    vec![
+        row("raw IP sockets", (libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP), PERM),
+        row("raw IPv6 sockets", (libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6), PERM),
+        row("packet sockets", (libc::AF_PACKET, libc::SOCK_RAW, 0), NO_FAMILY),
+        row("vsock", (libc::AF_VSOCK, libc::SOCK_STREAM, 0), NO_FAMILY),
+        row(
+            "netlink of netfilter",
+            (libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER),
+            &["EPROTONOSUPPORT"],
+        ),
+        row(
+            "netlink of audit",
+            (libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT),
+            &["EPROTONOSUPPORT"],
+        ),
+        row(
+            "uevents",
+            (libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_KOBJECT_UEVENT),
+            &["EPROTONOSUPPORT"],
+        ),
+    ]
+}
+
+fn privileges() -> Vec<Protection> {
+    let row = |name, attempt, finds, kept| row(name, attempt, finds, kept, Control::Unprotected);
+    const NONE: &[&str] = &[
+        "CapInh: 0000000000000000, CapPrm: 0000000000000000, CapEff: 0000000000000000, CapBnd: 0000000000000000, \
+         CapAmb: 0000000000000000",
+    ];
+    vec![
+        row("no capabilities", "status Cap", NONE, Kept::Natively),
+        row("no new privileges", "status NoNewPrivs", &["NoNewPrivs: 1"], Kept::Natively),
+        row("a filter", "status Seccomp:", &["Seccomp: 2"], Kept::Natively),
+        row("block devices cannot be made", "mknod /tmp/loop", PERM, Kept::Everywhere),
+    ]
+}
+
+fn files() -> Vec<Protection> {
+    let everywhere = |name, attempt, finds| row(name, attempt, finds, Kept::Everywhere, Control::Outside);
+    let natively = |name, attempt, finds| row(name, attempt, finds, Kept::Natively, Control::Outside);
+    let perhaps = |name, attempt, finds| row(name, attempt, finds, Kept::Natively, Control::OutsideIfThere);
+    const SHUT: &[&str] = &["EROFS", "EACCES", "EPERM", "ENOENT"];
+    const HIDDEN: &[&str] = &["EACCES", "EPERM", "ENOENT", "empty"];
+    vec![
+        everywhere("passwords of the host", "read /etc/shadow", &["ENOENT"]),
+        everywhere("users of the host", "list /root", &["ENOENT"]),
+        everywhere("logs of the host", "list /var/log", &["ENOENT"]),
+        everywhere("programs of the host", "write /usr/bin/hutch-test-of-writing", &["EROFS", "EACCES"]),
+        everywhere("the root folder", "write /hutch-test-of-writing", &["EROFS", "EACCES"]),
+        natively(
+            "devices",
+            "list /dev",
+            &["fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"],
+        ),
+        everywhere("the tree of devices", "list /sys", &["", "Exited(0)"]),
+        perhaps("memory of the kernel", "read /proc/kcore", HIDDEN),
+        perhaps("keys", "read /proc/keys", HIDDEN),
+        perhaps("timers", "read /proc/timer_list", HIDDEN),
+        perhaps("symbols of the kernel", "read /proc/kallsyms", HIDDEN),
+        natively("interrupts", "read /proc/interrupts", HIDDEN),
+        natively("the core handler", "write /proc/sys/kernel/core_pattern", SHUT),
+        perhaps("the magic key", "write /proc/sysrq-trigger", SHUT),
+        natively("settings of the kernel", "write /proc/sys/vm/drop_caches", SHUT),
+    ]
+}
+
+fn other_processes() -> Vec<Protection> {
+    let outside = |name, attempt, finds| row(name, attempt, finds, Kept::Natively, Control::Outside);
+    let unprotected = |name, attempt, finds| row(name, attempt, finds, Kept::Natively, Control::Unprotected);
+    vec![
+        outside("processes of the host", "processes", &["2"]),
+        row("a session of its own", "session", &["own"], Kept::Natively, Control::ProcessNamespace),
+        outside("interfaces", "interfaces", &["lo"]),
+        outside("cgroups of the host", "read /proc/self/cgroup", CGROUP_ROOTS),
+        unprotected("memory of init", "write /proc/1/mem", &["EACCES", "EPERM"]),
+        unprotected("environment of init", "read /proc/1/environ", &["EACCES", "EPERM"]),
+        unprotected("descriptors of init", "list /proc/1/fd", &["EACCES", "EPERM"]),
+        unprotected("the root of init", "list /proc/1/root/", &["EACCES", "EPERM"]),
+    ]
+}
+
+/// Looked at line by line: see `protections::fits`.
+pub(crate) const CGROUP_ROOTS: &[&str] = &["every path is /"];

@@ -128,7 +128,10 @@ fn of_version(base: &Kind, entry: &Value, path: &str) -> Result<Kind, CrdProblem
         deprecation_warning,
         has_status,
         scale,
-        selectable_fields: selectable.filter_map(|f| f["jsonPath"].as_str()).map(|p| p.trim_start_matches('.').into()).collect(),
+        selectable_fields: selectable
+            .filter_map(|f| f["jsonPath"].as_str())
+            .map(|p| p.trim_start_matches('.').into())
+            .collect(),
         ..base.clone()
     })
 }

@@ -116,6 +116,12 @@ impl<'a> Shape<'a> {
         if open { Field::Open } else { Field::Unknown }
     }
 
+    /// Whether the schema names the field, so that it is part of a struct rather than a key of a map.
+    pub fn is_struct_field(&self, name: &str) -> bool {
+        let named = |node: &Value| node.get("properties").is_some_and(|p| p.get(name).is_some());
+        self.node.is_some_and(named) || (self.object && matches!(name, "apiVersion" | "kind" | "metadata"))
+    }
+
     /// The shape of a field; open if nothing is known of it.
     pub fn child(&self, name: &str) -> Shape<'a> {
         match self.field(name) {

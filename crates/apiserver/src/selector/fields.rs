@@ -113,7 +113,8 @@ impl FieldSelector {
                 }
                 "source" => {
                     let component = value(object, "source.component");
-                    let component = if component.is_empty() { value(object, "reportingComponent") } else { component };
+                    let component =
+                        if component.is_empty() { value(object, "reportingComponent") } else { component };
                     component == term.value
                 }
                 "status.successful" => number_or_zero(object, "status.succeeded") == term.value,
@@ -221,26 +222,42 @@ mod tests {
             ("spec.nodeName=", false),
         ];
         for (text, wanted) in cases {
-            let selector = FieldSelector::parse(text, &kind("v1", "Pod")).unwrap_or_else(|e| panic!("{text}: {e}"));
+            let selector =
+                FieldSelector::parse(text, &kind("v1", "Pod")).unwrap_or_else(|e| panic!("{text}: {e}"));
             assert_eq!(selector.matches(&pod), wanted, "{text}");
         }
-        assert_eq!(FieldSelector::parse("metadata.name=a", &kind("v1", "Pod")).expect("one").name(), Some("a"));
+        assert_eq!(
+            FieldSelector::parse("metadata.name=a", &kind("v1", "Pod")).expect("one").name(),
+            Some("a")
+        );
         let event = json!({"involvedObject": {"name": "x,y", "kind": "Pod"}, "source": {"component": "c"}});
         for text in ["involvedObject.name=x\\,y,involvedObject.kind=Pod", "source=c"] {
-            assert!(FieldSelector::parse(text, &kind("v1", "Event")).expect("a selector").matches(&event), "{text}");
+            assert!(
+                FieldSelector::parse(text, &kind("v1", "Event")).expect("a selector").matches(&event),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn fields_that_cannot_be_selected_are_named() {
-        let error = |text: &str, kind: &Kind| FieldSelector::parse(text, kind).expect_err("an error").to_string();
+        let error =
+            |text: &str, kind: &Kind| FieldSelector::parse(text, kind).expect_err("an error").to_string();
         assert_eq!(
             error("spec.foo=1", &kind("v1", "Pod")),
             "Unable to find \"/v1, Resource=pods\" that match label selector \"\", field selector \"spec.foo=1\": \
              field label not supported: spec.foo"
         );
-        assert!(error("status.phase=1", &kind("apps/v1", "Deployment")).contains("\"apps/v1, Resource=deployments\""));
-        assert!(error("metadata.namespace=a", &kind("v1", "Node")).contains("not supported: metadata.namespace"));
-        assert_eq!(error("name", &kind("v1", "Pod")), "invalid field selector: 'name'; can't understand 'name'");
+        assert!(
+            error("status.phase=1", &kind("apps/v1", "Deployment"))
+                .contains("\"apps/v1, Resource=deployments\"")
+        );
+        assert!(
+            error("metadata.namespace=a", &kind("v1", "Node")).contains("not supported: metadata.namespace")
+        );
+        assert_eq!(
+            error("name", &kind("v1", "Pod")),
+            "invalid field selector: 'name'; can't understand 'name'"
+        );
     }
 }

@@ -55,11 +55,14 @@ impl Summary {
         let phase = text(pod, "/status/phase");
         let reason = text(pod, "/status/reason");
         summary.reason = if reason.is_empty() { phase } else { reason }.into();
-        if array(pod, "/status/conditions").iter().any(|c| c["type"] == "PodScheduled" && c["reason"] == "SchedulingGated")
+        if array(pod, "/status/conditions")
+            .iter()
+            .any(|c| c["type"] == "PodScheduled" && c["reason"] == "SchedulingGated")
         {
             summary.reason = "SchedulingGated".into();
         }
-        let sidecars = array(pod, "/spec/initContainers").iter().filter(|c| c["restartPolicy"] == "Always").count();
+        let sidecars =
+            array(pod, "/spec/initContainers").iter().filter(|c| c["restartPolicy"] == "Always").count();
         summary.total = array(pod, "/spec/containers").len() + sidecars;
         let mut sidecar_restarts = Restarts::default();
         let initializing = summary.add_init_containers(pod, &mut sidecar_restarts);
@@ -117,7 +120,9 @@ impl Summary {
                 if integer(terminated, "/exitCode") != 0 {
                     error = Some(self.reason.clone());
                 }
-            } else if status["ready"] == true && status.pointer("/state/running").is_some_and(Value::is_object) {
+            } else if status["ready"] == true
+                && status.pointer("/state/running").is_some_and(Value::is_object)
+            {
                 running = true;
                 self.ready += 1;
             }
@@ -153,6 +158,9 @@ fn readiness_gates(pod: &Value) -> String {
     if gates.is_empty() {
         return "<none>".into();
     }
-    let open = gates.iter().filter(|gate| condition(pod, gate["conditionType"].as_str().unwrap_or_default())).count();
+    let open = gates
+        .iter()
+        .filter(|gate| condition(pod, gate["conditionType"].as_str().unwrap_or_default()))
+        .count();
     format!("{open}/{}", gates.len())
 }

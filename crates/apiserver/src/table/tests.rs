@@ -53,33 +53,63 @@ fn pod(containers: usize, status: Value) -> Value {
 fn pods_show_the_state_that_matters() {
     let running = json!({"name": "c0", "ready": true, "restartCount": 0, "state": {"running": {}}});
     let ended = |reason: &str, code: i64| json!({"name": "c0", "state": {"terminated": {"reason": reason, "exitCode": code}}});
-    let waiting = |reason: &str| json!({"name": "c0", "ready": false, "state": {"waiting": {"reason": reason}}});
+    let waiting =
+        |reason: &str| json!({"name": "c0", "ready": false, "state": {"waiting": {"reason": reason}}});
     let ready = json!([{"type": "Ready", "status": "True"}]);
     let cases = [
         (1, json!({"phase": "Pending"}), "0/1|Pending|0"),
-        (1, json!({"phase": "Pending", "containerStatuses": [waiting("ContainerCreating")]}), "0/1|ContainerCreating|0"),
+        (
+            1,
+            json!({"phase": "Pending", "containerStatuses": [waiting("ContainerCreating")]}),
+            "0/1|ContainerCreating|0",
+        ),
         (1, json!({"phase": "Running", "containerStatuses": [running]}), "1/1|Running|0"),
         (1, json!({"phase": "Failed", "reason": "Evicted"}), "0/1|Evicted|0"),
         (1, json!({"phase": "Succeeded", "containerStatuses": [ended("Completed", 0)]}), "0/1|Completed|0"),
         (1, json!({"phase": "Failed", "containerStatuses": [ended("", 3)]}), "0/1|ExitCode:3|0"),
-        (2, json!({"phase": "Running", "conditions": ready, "containerStatuses": [ended("Completed", 0), running]}), "1/2|Running|0"),
-        (2, json!({"phase": "Running", "containerStatuses": [ended("Completed", 0), running]}), "1/2|NotReady|0"),
-        (2, json!({"phase": "Failed", "containerStatuses": [ended("Completed", 0), ended("Error", 1)]}), "0/2|Error|0"),
+        (
+            2,
+            json!({"phase": "Running", "conditions": ready, "containerStatuses": [ended("Completed", 0), running]}),
+            "1/2|Running|0",
+        ),
+        (
+            2,
+            json!({"phase": "Running", "containerStatuses": [ended("Completed", 0), running]}),
+            "1/2|NotReady|0",
+        ),
+        (
+            2,
+            json!({"phase": "Failed", "containerStatuses": [ended("Completed", 0), ended("Error", 1)]}),
+            "0/2|Error|0",
+        ),
         (
             1,
             json!({"phase": "Running", "containerStatuses": [{"restartCount": 4, "state": {"waiting": {"reason": "CrashLoopBackOff"}},
                 "lastState": {"terminated": {"finishedAt": "2026-01-01T00:06:40Z"}}}]}),
             "0/1|CrashLoopBackOff|4 (3m20s ago)",
         ),
-        (1, json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"running": {}}}]}), "0/1|Init:0/0|0"),
-        (1, json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"terminated": {"exitCode": 2}}}]}), "0/1|Init:ExitCode:2|0"),
-        (1, json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}), "0/1|SchedulingGated|0"),
+        (
+            1,
+            json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"running": {}}}]}),
+            "0/1|Init:0/0|0",
+        ),
+        (
+            1,
+            json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"terminated": {"exitCode": 2}}}]}),
+            "0/1|Init:ExitCode:2|0",
+        ),
+        (
+            1,
+            json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}),
+            "0/1|SchedulingGated|0",
+        ),
     ];
     for (containers, status, wanted) in cases {
         let got = cells("Pod", pod(containers, status));
         assert_eq!(got, format!("x|{wanted}|10m|<none>|<none>|<none>|<none>"));
     }
-    let mut going = pod(1, json!({"phase": "Running", "containerStatuses": [running], "podIPs": [{"ip": "10.0.0.1"}]}));
+    let mut going =
+        pod(1, json!({"phase": "Running", "containerStatuses": [running], "podIPs": [{"ip": "10.0.0.1"}]}));
     going["metadata"]["deletionTimestamp"] = NOW.into();
     going["spec"]["nodeName"] = "hutch".into();
     assert_eq!(cells("Pod", going), "x|1/1|Terminating|0|10m|10.0.0.1|hutch|<none>|<none>");
@@ -87,23 +117,40 @@ fn pods_show_the_state_that_matters() {
 
 #[test]
 fn builtin_kinds_show_what_kubectl_shows() {
-    let template = json!({"spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "j"}]}});
+    let template =
+        json!({"spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "j"}]}});
     let cases = [
         (
             "Deployment",
             json!({"spec": {"replicas": 2, "selector": {"matchLabels": {"app": "r"}}, "template": template}, "status": {"readyReplicas": 1, "updatedReplicas": 2}}),
             "x|1/2|2|0|10m|a,b|i,j|app=r",
         ),
-        ("StatefulSet", json!({"spec": {"template": template}, "status": {"readyReplicas": 1}}), "x|1/1|10m|a,b|i,j"),
+        (
+            "StatefulSet",
+            json!({"spec": {"template": template}, "status": {"readyReplicas": 1}}),
+            "x|1/1|10m|a,b|i,j",
+        ),
         ("ReplicaSet", json!({"spec": {"replicas": 0}}), "x|0|0|0|10m|||<none>"),
-        ("Job", json!({"spec": {"completions": 1}, "status": {"startTime": THEN, "conditions": [{"type": "Complete", "status": "True"}]}}), "x|Complete|0/1|10m|10m|||<none>"),
-        ("CronJob", json!({"spec": {"schedule": "* * * * *", "suspend": false}}), "x|* * * * *|<none>|False|0|<none>|10m|||<none>"),
+        (
+            "Job",
+            json!({"spec": {"completions": 1}, "status": {"startTime": THEN, "conditions": [{"type": "Complete", "status": "True"}]}}),
+            "x|Complete|0/1|10m|10m|||<none>",
+        ),
+        (
+            "CronJob",
+            json!({"spec": {"schedule": "* * * * *", "suspend": false}}),
+            "x|* * * * *|<none>|False|0|<none>|10m|||<none>",
+        ),
         (
             "Service",
             json!({"spec": {"type": "ClusterIP", "clusterIP": "None", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 1, "nodePort": 3, "protocol": "UDP"}]}}),
             "x|ClusterIP|None|<none>|80/TCP,1:3/UDP|10m|<none>",
         ),
-        ("Service", json!({"spec": {"type": "LoadBalancer", "selector": {"b": "1", "a": "2"}}}), "x|LoadBalancer|<none>|<pending>|<none>|10m|a=2,b=1"),
+        (
+            "Service",
+            json!({"spec": {"type": "LoadBalancer", "selector": {"b": "1", "a": "2"}}}),
+            "x|LoadBalancer|<none>|<pending>|<none>|10m|a=2,b=1",
+        ),
         (
             "Node",
             json!({"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}, "spec": {"unschedulable": true},
@@ -129,12 +176,32 @@ fn builtin_kinds_show_what_kubectl_shows() {
         ),
         ("Secret", json!({"type": "Opaque", "data": {"a": "", "b": ""}}), "x|Opaque|2|10m"),
         ("ConfigMap", json!({"data": {"a": ""}, "binaryData": {"b": ""}}), "x|2|10m"),
-        ("EndpointSlice", json!({"addressType": "IPv4", "ports": [{"port": 80}], "endpoints": [{"addresses": ["1", "2"]}, {"addresses": ["3", "4"]}]}), "x|IPv4|80|1,2,3 + 1 more...|10m"),
-        ("Endpoints", json!({"subsets": [{"addresses": [{"ip": "1.1.1.1"}, {"ip": "::1"}], "ports": [{"port": 8}]}]}), "x|1.1.1.1:8,[::1]:8|10m"),
-        ("NetworkPolicy", json!({"spec": {"podSelector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "In", "values": ["d"]}]}}}), "x|a=b,c in (d)|10m"),
-        ("RoleBinding", json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "namespace": "n", "name": "s"}]}), "x|Role/r|10m|u||n/s"),
+        (
+            "EndpointSlice",
+            json!({"addressType": "IPv4", "ports": [{"port": 80}], "endpoints": [{"addresses": ["1", "2"]}, {"addresses": ["3", "4"]}]}),
+            "x|IPv4|80|1,2,3 + 1 more...|10m",
+        ),
+        (
+            "Endpoints",
+            json!({"subsets": [{"addresses": [{"ip": "1.1.1.1"}, {"ip": "::1"}], "ports": [{"port": 8}]}]}),
+            "x|1.1.1.1:8,[::1]:8|10m",
+        ),
+        (
+            "NetworkPolicy",
+            json!({"spec": {"podSelector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "In", "values": ["d"]}]}}}),
+            "x|a=b,c in (d)|10m",
+        ),
+        (
+            "RoleBinding",
+            json!({"roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "namespace": "n", "name": "s"}]}),
+            "x|Role/r|10m|u||n/s",
+        ),
         ("CustomResourceDefinition", json!({}), "x|2026-01-01T00:00:00Z"),
-        ("StorageClass", json!({"provisioner": "p", "metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}), "x (default)|p|Delete|Immediate|false|10m"),
+        (
+            "StorageClass",
+            json!({"provisioner": "p", "metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}),
+            "x (default)|p|Delete|Immediate|false|10m",
+        ),
         ("PodDisruptionBudget", json!({"spec": {"minAvailable": "50%"}}), "x|50%|N/A|0|10m"),
     ];
     for (kind, object, wanted) in cases {

@@ -55,7 +55,9 @@ pub(super) fn storage_class(object: &Value, now: Timestamp) -> Vec<Value> {
     if object["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true" {
         name += " (default)";
     }
-    let or = |pointer: &str, default: &'static str| Some(text(object, pointer)).filter(|t| !t.is_empty()).unwrap_or(default).to_string();
+    let or = |pointer: &str, default: &'static str| {
+        Some(text(object, pointer)).filter(|t| !t.is_empty()).unwrap_or(default).to_string()
+    };
     vec![
         name.into(),
         text(object, "/provisioner").into(),
@@ -124,7 +126,8 @@ pub(super) fn endpoints(object: &Value, now: Timestamp) -> Vec<Value> {
         }
         for port in ports {
             let port = integer(port, "/port");
-            let join = |ip: &str| if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") };
+            let join =
+                |ip: &str| if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") };
             all.extend(addresses().map(join));
         }
     }
@@ -194,7 +197,11 @@ pub(super) fn role_binding(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 pub(super) fn autoscaler(object: &Value, now: Timestamp) -> Vec<Value> {
-    let target = format!("{}/{}", text(object, "/spec/scaleTargetRef/kind"), text(object, "/spec/scaleTargetRef/name"));
+    let target = format!(
+        "{}/{}",
+        text(object, "/spec/scaleTargetRef/kind"),
+        text(object, "/spec/scaleTargetRef/name")
+    );
     let least = object.pointer("/spec/minReplicas").map_or_else(|| "<unset>".into(), ToString::to_string);
     vec![
         name(object),
@@ -222,7 +229,8 @@ pub(super) fn node(object: &Value, now: Timestamp) -> Vec<Value> {
         None if key == "kubernetes.io/role" => value.as_str().map(Into::into),
         None => None,
     };
-    let roles: BTreeSet<_> = labels.into_iter().flatten().filter_map(role).filter(|r| !r.is_empty()).collect();
+    let roles: BTreeSet<_> =
+        labels.into_iter().flatten().filter_map(role).filter(|r| !r.is_empty()).collect();
     let roles = roles.into_iter().collect::<Vec<_>>().join(",");
     let address = |kind: &str| {
         let found = array(object, "/status/addresses").iter().find(|a| a["type"] == kind);
@@ -250,14 +258,23 @@ pub(super) fn node(object: &Value, now: Timestamp) -> Vec<Value> {
 
 /// `RWO,ROX` and so on, each once, in the usual order.
 fn access_modes(object: &Value, pointer: &str) -> String {
-    let modes = [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    let modes = [
+        ("ReadWriteOnce", "RWO"),
+        ("ReadOnlyMany", "ROX"),
+        ("ReadWriteMany", "RWX"),
+        ("ReadWriteOncePod", "RWOP"),
+    ];
     let has = |mode: &str| array(object, pointer).iter().any(|m| m == mode);
     modes.into_iter().filter(|(long, _)| has(long)).map(|(_, short)| short).collect::<Vec<_>>().join(",")
 }
 
 /// The phase, unless the object is going away.
 fn phase(object: &Value) -> &str {
-    if text(object, "/metadata/deletionTimestamp").is_empty() { text(object, "/status/phase") } else { "Terminating" }
+    if text(object, "/metadata/deletionTimestamp").is_empty() {
+        text(object, "/status/phase")
+    } else {
+        "Terminating"
+    }
 }
 
 fn or_unset<'a>(object: &'a Value, pointer: &str) -> &'a str {

@@ -1,0 +1,65 @@
+//! The four ways to change an object: JSON patch, merge patch, strategic merge patch, server-side apply; and the record
+//! of who owns which field (`metadata.managedFields`).
+//!
+//! Everything here is a function of values: what is stored, what was sent, and the shape of the kind.
+
+mod apply;
+mod diff;
+mod field_set;
+mod managers;
+mod ownership;
+mod strategic;
+
+use serde_json::Value;
+
+pub use apply::{Applier, Conflict, apply};
+pub use field_set::FieldSet;
+pub use managers::{MAX_UPDATERS, Operation};
+pub use ownership::{Updater, differs, track_update};
+pub use strategic::strategic;
+
+/// The most operations of one JSON patch, as on a real API server.
+pub const MAX_OPERATIONS: usize = 10_000;
+
+/// Why a patch was not applied.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PatchError {
+    /// It is no patch of its type: answer with 400.
+    #[error("{0}")]
+    Malformed(String),
+    /// It does not fit the object (a failed `test`, a path that is not there): answer with 422.
+    #[error("the server rejected our request due to an error in our request: {0}")]
+    Unprocessable(String),
+    /// It is larger than is allowed: answer with 413.
+    #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
+    TooLarge(usize),
+    /// Other managers own fields that it would change: answer with 409, and a cause for each.
+    #[error("{}", apply::conflict_message(.0))]
+    Conflict(Vec<Conflict>),
+}
+
+/// Applies a JSON patch (RFC 6902), all of it or nothing.
+pub fn json(current: &Value, patch: &Value) -> Result<Value, PatchError> {
+    let operations = patch.as_array().map_or(0, Vec::len);
+    if operations > MAX_OPERATIONS {
+        return Err(PatchError::TooLarge(operations));
+    }
+    let patch: json_patch::Patch = serde_json::from_value(patch.clone())
+        .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
+    let mut patched = current.clone();
+    json_patch::patch(&mut patched, &patch).map_err(|error| PatchError::Unprocessable(error.to_string()))?;
+    Ok(patched)
+}
+
+/// Applies a JSON merge patch (RFC 7396).
+pub fn merge(current: &Value, patch: &Value) -> Result<Value, PatchError> {
+    if !patch.is_object() {
+        return Err(PatchError::Malformed("error decoding patch: a merge patch must be an object".into()));
+    }
+    let mut patched = current.clone();
+    json_patch::merge(&mut patched, patch);
+    Ok(patched)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Sets of field paths, in memory and in the form of `managedFields[].fieldsV1`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+/// Deepest path that is read from a stored set.
+const MAX_DEPTH: usize = 200;
+
+/// A set of field paths. Steps are kept as they are written: `f:NAME` a field, `k:{...}` an item found by its keys,
+/// `v:VALUE` an item that is a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldSet {
+    /// Whether the path that ends here is in the set.
+    member: bool,
+    below: BTreeMap<String, FieldSet>,
+}
+
+/// One step of a path, as text.
+pub(super) type Step = String;
+
+impl FieldSet {
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        !self.member && self.below.is_empty()
+    }
+
+    pub(super) fn below(&self) -> &BTreeMap<Step, FieldSet> {
+        &self.below
+    }
+
+    pub(super) fn at(&self, step: &str) -> Option<&FieldSet> {
+        self.below.get(step)
+    }
+
+    pub(super) fn insert(&mut self, path: &[Step]) {
+        let mut node = self;
+        for step in path {
+            node = node.below.entry(step.clone()).or_default();
+        }
+        node.member = true;
+    }
+
+    /// All that is in either.
+    pub(super) fn union(&mut self, other: &FieldSet) {
+        self.member |= other.member;
+        for (step, set) in &other.below {
+            self.below.entry(step.clone()).or_default().union(set);
+        }
+    }
+
+    /// What is in this one and not in the other.
+    pub(super) fn without(&self, other: &FieldSet) -> FieldSet {
+        let mut rest = FieldSet { member: self.member && !other.member, below: BTreeMap::new() };
+        for (step, set) in &self.below {
+            let set = other.at(step).map_or_else(|| set.clone(), |other| set.without(other));
+            if !set.is_empty() {
+                rest.below.insert(step.clone(), set);
+            }
+        }
+        rest
+    }
+
+    /// What is in both.
+    pub(super) fn common(&self, other: &FieldSet) -> FieldSet {
+        let mut both = FieldSet { member: self.member && other.member, below: BTreeMap::new() };
+        for (step, set) in &self.below {
+            let set = other.at(step).map(|other| set.common(other)).unwrap_or_default();
+            if !set.is_empty() {
+                both.below.insert(step.clone(), set);
+            }
+        }
+        both
+    }
+
+    /// Every path, as messages write it: `.spec.ports[port=80,protocol="TCP"].name`.
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.collect("", &mut paths);
+        paths
+    }
+
+    fn collect(&self, prefix: &str, paths: &mut Vec<String>) {
+        if self.member {
+            paths.push(prefix.to_string());
+        }
+        for (step, set) in &self.below {
+            set.collect(&format!("{prefix}{}", step_text(step)), paths);
+        }
+    }
+
+    /// The JSON of `fieldsV1`.
+    pub fn to_fields_v1(&self) -> Value {
+        let mut map = Map::new();
+        if self.member && !self.below.is_empty() {
+            map.insert(".".into(), Value::Object(Map::new()));
+        }
+        for (step, set) in &self.below {
+            map.insert(step.clone(), set.to_fields_v1());
+        }
+        Value::Object(map)
+    }
+
+    /// Reads the JSON of `fieldsV1`; what is no path is left out.
+    pub fn from_fields_v1(fields: &Value) -> FieldSet {
+        let mut set = FieldSet::default();
+        for (step, value) in fields.as_object().into_iter().flatten() {
+            if matches!(step.get(..2), Some("f:" | "k:" | "v:" | "i:")) {
+                set.below.insert(step.clone(), Self::read(value, 0));
+            }
+        }
+        set
+    }
+
+    fn read(fields: &Value, depth: usize) -> FieldSet {
+        let empty = fields.as_object().is_none_or(Map::is_empty);
+        let mut set = FieldSet { member: empty || fields.get(".").is_some(), below: BTreeMap::new() };
+        if depth < MAX_DEPTH {
+            for (step, value) in fields.as_object().into_iter().flatten().filter(|(step, _)| *step != ".") {
+                set.below.insert(step.clone(), Self::read(value, depth + 1));
+            }
+        }
+        set
+    }
+}
+
+/// A step as messages write it.
+pub(super) fn step_text(step: &str) -> String {
+    let (kind, rest) = step.split_at(step.len().min(2));
+    match kind {
+        "f:" => format!(".{rest}"),
+        "v:" => format!("[={rest}]"),
+        "k:" => {
+            let keys: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
+            let keys: Vec<_> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            format!("[{}]", keys.join(","))
+        }
+        _ => format!("[{rest}]"),
+    }
+}

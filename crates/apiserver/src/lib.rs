@@ -1,9 +1,53 @@
-//! The Kubernetes API on one machine: the subset that clients of Agent Sandbox use, over a durable store.
+//! The Kubernetes API of one machine: the resources that Agent Sandbox and its clients use, with the answers that a
+//! Kubernetes API server gives.
 //!
-//! It refuses what it cannot do as a real API server would refuse it, never by silence.
+//! Kinds are data ([`kinds`]): the built-in ones are a table, those of CustomResourceDefinitions are read from
+//! their objects. One handler serves them all; what is special about a kind is in `admission` (defaults that a real
+//! server fills in) and `subresource`.
+//!
+//! [`ApiServer`] is offered twice: [`ApiServer::router_as`] answers callers of this process under an identity they are
+//! given, [`ApiServer::authenticated`] asks everybody else for a credential. Every identity that authenticates may
+//! do everything for now: there is one user, the owner of the machine. RBAC objects are stored and not consulted.
+//!
+//! It refuses to reconcile: it collects no garbage, empties no namespace and runs no Pod. It keeps the finalizers,
+//! timestamps and preconditions by which others can.
 
 pub mod discovery;
 pub mod kinds;
 pub mod openapi;
+pub mod patch;
 pub mod protobuf;
+pub mod selector;
 pub mod table;
+
+mod accept;
+mod admission;
+mod body;
+mod bootstrap;
+mod call;
+mod convert;
+mod dispatch;
+mod error;
+mod failure;
+mod fields;
+mod filter;
+mod identity;
+mod meta;
+mod object;
+mod ownership;
+mod registry;
+mod respond;
+mod review;
+mod schema;
+mod server;
+mod subresource;
+mod verbs;
+
+pub use error::Error;
+pub use identity::Identity;
+pub use server::{ApiServer, Config};
+
+/// Bytes of a request body at most, as in Kubernetes.
+pub const BODY_BYTES: usize = 3 << 20;
+/// What `/version` says.
+pub const SERVER_VERSION: &str = "v1.36.0";

@@ -17,14 +17,16 @@ use http::{Request, Response, header};
 use hyper_util::rt::TokioIo;
 use tower::Service;
 
+pub use kube::Client;
+
 /// Buffer of a connection in memory, each way. A WebSocket frame of exec is at most 32 KiB.
 const PIPE_BYTES: usize = 64 << 10;
 
 /// A client whose requests are answered by `app`. The identity of the caller is whatever `app` attaches.
 ///
 /// Must be called inside a tokio runtime.
-pub fn client(app: Router, default_namespace: &str) -> kube::Client {
-    kube::Client::new(Connector { app }, default_namespace)
+pub fn client(app: Router, default_namespace: &str) -> Client {
+    Client::new(Connector { app }, default_namespace)
 }
 
 /// The service behind [`client`].

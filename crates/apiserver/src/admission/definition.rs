@@ -1,0 +1,117 @@
+//! CustomResourceDefinitions. The four of Agent Sandbox are built in: they are there from the start, and a user may
+//! apply an older release's definitions of the same names, but what is served stays.
+
+use serde_json::{Value, json};
+
+use crate::failure::{Cause, Failure};
+use crate::kinds::Kind;
+use crate::meta;
+
+/// Annotation on built-in definitions: which text they were made from.
+const MARK: &str = "hutch.dev/built-in";
+
+/// Whether the definition of that name is built in.
+pub(crate) fn is_builtin(name: &str) -> bool {
+    hutch_api::crds().iter().any(|text| name_in(text) == name)
+}
+
+/// The name of the definition in a built-in text.
+pub(crate) fn name_in(text: &'static str) -> &'static str {
+    let line = text.lines().find_map(|line| line.strip_prefix("  name: "));
+    line.map_or("", str::trim)
+}
+
+/// Tells one text from another.
+pub(crate) fn mark(text: &str) -> String {
+    hutch_api::name_hash(text)
+}
+
+pub(crate) fn is_marked(definition: &Value, mark: &str) -> bool {
+    definition["metadata"]["annotations"][MARK].as_str() == Some(mark)
+}
+
+pub(crate) fn set_mark(definition: &mut Value, mark: &str) {
+    super::map(&mut definition["metadata"], "annotations").insert(MARK.into(), mark.into());
+}
+
+pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
+    default_names(object);
+    super::default(&mut object["spec"], "conversion", json!({ "strategy": "None" }));
+    if let Err(problem) = Kind::from_crd(object) {
+        let cause = Cause::new("FieldValueInvalid", problem.path, problem.message);
+        return Err(Failure::invalid(kind, meta::text(object, "name"), vec![cause]));
+    }
+    establish(object);
+    Ok(())
+}
+
+pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(), Failure> {
+    let name = meta::text(object, "name").to_owned();
+    if is_builtin(&name) {
+        object["spec"] = old["spec"].clone();
+        object["status"] = old["status"].clone();
+        if let Some(mark) = old["metadata"]["annotations"][MARK].as_str() {
+            set_mark(object, mark);
+        }
+        return Ok(());
+    }
+    for (field, pointer) in [("spec.group", "/spec/group"), ("spec.scope", "/spec/scope")] {
+        let value = object.pointer(pointer).cloned().unwrap_or_default();
+        if old.pointer(pointer) != Some(&value) {
+            let cause = Cause::invalid(field, &value, "field is immutable");
+            return Err(Failure::invalid(kind, &name, vec![cause]));
+        }
+    }
+    let status = old["status"].clone();
+    create(kind, object)?;
+    // Versions that were ever stored stay named until someone has rewritten the objects.
+    let mut stored = status["storedVersions"].as_array().cloned().unwrap_or_default();
+    for version in object["status"]["storedVersions"].as_array().into_iter().flatten() {
+        if !stored.contains(version) {
+            stored.push(version.clone());
+        }
+    }
+    if let Some(conditions) = status.get("conditions") {
+        object["status"]["conditions"] = conditions.clone();
+    }
+    object["status"]["storedVersions"] = stored.into();
+    Ok(())
+}
+
+fn default_names(object: &mut Value) {
+    let names = &mut object["spec"]["names"];
+    let kind = names["kind"].as_str().unwrap_or_default().to_owned();
+    if !kind.is_empty() {
+        super::default(names, "singular", kind.to_lowercase());
+        super::default(names, "listKind", format!("{kind}List"));
+    }
+}
+
+/// The status that says that the kinds are served: here they are as soon as the definition is stored.
+pub(crate) fn establish(object: &mut Value) {
+    super::default(meta_value(object), "generation", 1);
+    let now = meta::now();
+    let condition = |kind: &str, reason: &str, message: &str| {
+        json!({
+            "type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": message,
+        })
+    };
+    let storage = object.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten();
+    let stored: Vec<Value> = storage
+        .filter(|version| version["storage"] == Value::Bool(true))
+        .map(|version| version["name"].clone())
+        .collect();
+    object["status"] = json!({
+        "acceptedNames": object["spec"]["names"],
+        "conditions": [
+            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+            condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        ],
+        "storedVersions": stored,
+    });
+}
+
+fn meta_value(object: &mut Value) -> &mut Value {
+    let _ = meta::metadata(object);
+    &mut object["metadata"]
+}

@@ -1,0 +1,260 @@
+//! Pods: the defaults of their spec, the node, the first status.
+
+use serde_json::{Value, json};
+
+use super::{default, items, map};
+use crate::failure::{Cause, Failure};
+use crate::kinds::Kind;
+use crate::meta;
+use crate::server::Core;
+
+pub(crate) fn create(core: &Core, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
+    let name = meta::text(object, "name").to_owned();
+    let causes = check(&object["spec"]);
+    if !causes.is_empty() {
+        return Err(Failure::invalid(kind, &name, causes));
+    }
+    let spec = &mut object["spec"];
+    template_defaults(spec);
+    default(spec, "enableServiceLinks", true);
+    default(spec, "serviceAccountName", "default");
+    let account = spec["serviceAccountName"].clone();
+    default(spec, "serviceAccount", account);
+    default(spec, "preemptionPolicy", "PreemptLowerPriority");
+    default(spec, "priority", 0);
+    if let Some(node) = &core.default_node {
+        default(spec, "nodeName", node.as_str());
+    }
+    requests_from_limits(spec);
+    let mut status = json!({ "phase": "Pending", "qosClass": quality(spec) });
+    if spec["nodeName"].as_str().is_some_and(|node| !node.is_empty()) {
+        status["conditions"] = json!([{
+            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": meta::now(),
+        }]);
+    }
+    object["status"] = status;
+    Ok(())
+}
+
+pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(), Failure> {
+    let spec = &mut object["spec"];
+    template_defaults(spec);
+    // What the server filled in at creation and a client's manifest does not name.
+    for field in
+        ["nodeName", "serviceAccountName", "serviceAccount", "enableServiceLinks", "preemptionPolicy", "priority"]
+    {
+        if let Some(value) = old["spec"].get(field) {
+            default(spec, field, value.clone());
+        }
+    }
+    if comparable(&old["spec"]) != comparable(spec) {
+        let detail = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+        return Err(Failure::invalid(kind, meta::text(old, "name"), vec![Cause::forbidden("spec", detail)]));
+    }
+    Ok(())
+}
+
+/// The spec without what may change.
+fn comparable(spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    for list in ["containers", "initContainers"] {
+        for container in items(&mut spec, list) {
+            if let Some(container) = container.as_object_mut() {
+                container.remove("image");
+            }
+        }
+    }
+    if let Some(spec) = spec.as_object_mut() {
+        for field in ["activeDeadlineSeconds", "tolerations", "schedulingGates", "ephemeralContainers"] {
+            spec.remove(field);
+        }
+    }
+    spec
+}
+
+fn check(spec: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let containers = spec["containers"].as_array().map_or(&[][..], Vec::as_slice);
+    if containers.is_empty() {
+        causes.push(Cause::required("spec.containers", ""));
+    }
+    let mut names = Vec::new();
+    for (list, field) in [("containers", "spec.containers"), ("initContainers", "spec.initContainers")] {
+        for (index, container) in spec[list].as_array().into_iter().flatten().enumerate() {
+            check_container(container, &format!("{field}[{index}]"), &mut names, &mut causes);
+        }
+    }
+    let volumes: Vec<&str> =
+        spec["volumes"].as_array().into_iter().flatten().filter_map(|volume| volume["name"].as_str()).collect();
+    for (index, container) in containers.iter().enumerate() {
+        for (place, mount) in container["volumeMounts"].as_array().into_iter().flatten().enumerate() {
+            let name = mount["name"].as_str().unwrap_or_default();
+            if !volumes.contains(&name) {
+                let field = format!("spec.containers[{index}].volumeMounts[{place}].name");
+                causes.push(Cause::new("FieldValueNotFound", field, format!("Not found: \"{name}\"")));
+            }
+        }
+    }
+    if let Some(policy) = spec["restartPolicy"].as_str()
+        && !matches!(policy, "Always" | "OnFailure" | "Never")
+    {
+        let message = format!(
+            "Unsupported value: \"{policy}\": supported values: \"Always\", \"Never\", \"OnFailure\""
+        );
+        causes.push(Cause::new("FieldValueNotSupported", "spec.restartPolicy", message));
+    }
+    causes
+}
+
+fn check_container<'a>(container: &'a Value, field: &str, names: &mut Vec<&'a str>, causes: &mut Vec<Cause>) {
+    match container["name"].as_str() {
+        None | Some("") => causes.push(Cause::required(format!("{field}.name"), "")),
+        Some(name) => {
+            if names.contains(&name) {
+                let message = format!("Duplicate value: \"{name}\"");
+                causes.push(Cause::new("FieldValueDuplicate", format!("{field}.name"), message));
+            }
+            names.push(name);
+        }
+    }
+    if container["image"].as_str().is_none_or(str::is_empty) {
+        causes.push(Cause::required(format!("{field}.image"), ""));
+    }
+    for (index, port) in container["ports"].as_array().into_iter().flatten().enumerate() {
+        let number = port["containerPort"].as_i64().unwrap_or(0);
+        if !(1..=65535).contains(&number) {
+            let place = format!("{field}.ports[{index}].containerPort");
+            let value = Value::from(number);
+            causes.push(Cause::invalid(place, &value, "must be between 1 and 65535, inclusive"));
+        }
+    }
+}
+
+/// Defaults of a Pod's spec, wherever it stands: in a Pod or in the template of a workload.
+pub(crate) fn template_defaults(spec: &mut Value) {
+    default(spec, "restartPolicy", "Always");
+    default(spec, "dnsPolicy", "ClusterFirst");
+    default(spec, "terminationGracePeriodSeconds", 30);
+    default(spec, "schedulerName", "default-scheduler");
+    map(spec, "securityContext");
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        items(spec, list).for_each(container_defaults);
+    }
+    for volume in items(spec, "volumes") {
+        volume_defaults(volume);
+    }
+}
+
+fn container_defaults(container: &mut Value) {
+    let image = container["image"].as_str().unwrap_or_default();
+    default(container, "imagePullPolicy", if is_latest(image) { "Always" } else { "IfNotPresent" });
+    default(container, "terminationMessagePath", "/dev/termination-log");
+    default(container, "terminationMessagePolicy", "File");
+    map(container, "resources");
+    for port in items(container, "ports") {
+        default(port, "protocol", "TCP");
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(probe) = container.get_mut(probe).filter(|probe| probe.is_object()) {
+            probe_defaults(probe);
+        }
+    }
+    for variable in items(container, "env") {
+        if let Some(field) = variable.pointer_mut("/valueFrom/fieldRef") {
+            default(field, "apiVersion", "v1");
+        }
+    }
+}
+
+/// Whether an image has the tag `latest` or none.
+fn is_latest(image: &str) -> bool {
+    if image.contains('@') {
+        return false;
+    }
+    let last = image.rsplit('/').next().unwrap_or_default();
+    last.split_once(':').is_none_or(|(_, tag)| tag == "latest")
+}
+
+fn probe_defaults(probe: &mut Value) {
+    default(probe, "timeoutSeconds", 1);
+    default(probe, "periodSeconds", 10);
+    default(probe, "successThreshold", 1);
+    default(probe, "failureThreshold", 3);
+    if let Some(get) = probe.get_mut("httpGet") {
+        default(get, "path", "/");
+        default(get, "scheme", "HTTP");
+    }
+    if let Some(grpc) = probe.get_mut("grpc") {
+        default(grpc, "service", "");
+    }
+}
+
+fn volume_defaults(volume: &mut Value) {
+    // A volume that names no source is an empty directory.
+    if volume.as_object().is_some_and(|volume| volume.keys().all(|key| key == "name")) {
+        volume["emptyDir"] = json!({});
+    }
+    for source in ["secret", "configMap", "downwardAPI", "projected"] {
+        if let Some(source) = volume.get_mut(source).filter(|source| source.is_object()) {
+            default(source, "defaultMode", 0o644);
+        }
+    }
+    if let Some(path) = volume.get_mut("hostPath") {
+        default(path, "type", "");
+    }
+}
+
+/// A limit without a request is the request too.
+fn requests_from_limits(spec: &mut Value) {
+    for list in ["initContainers", "containers"] {
+        for container in items(spec, list) {
+            let Some(limits) = container.pointer("/resources/limits").and_then(Value::as_object).cloned() else {
+                continue;
+            };
+            let requests = map(&mut container["resources"], "requests");
+            for (name, limit) in limits {
+                requests.entry(name).or_insert(limit);
+            }
+        }
+    }
+}
+
+/// The quality-of-service class.
+fn quality(spec: &Value) -> &'static str {
+    let (mut any, mut guaranteed) = (false, true);
+    for list in ["initContainers", "containers"] {
+        for container in spec[list].as_array().into_iter().flatten() {
+            let of = |field: &str, name: &str| container["resources"][field][name].clone();
+            for name in ["cpu", "memory"] {
+                let (request, limit) = (of("requests", name), of("limits", name));
+                any |= !request.is_null() || !limit.is_null();
+                guaranteed &= !limit.is_null() && request == limit;
+            }
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pull_policy_follows_the_tag() {
+        assert!(is_latest("nginx") && is_latest("r:5000/nginx") && is_latest("nginx:latest"));
+        assert!(!is_latest("nginx:1") && !is_latest("nginx@sha256:00") && !is_latest("r:5000/a/nginx:1"));
+    }
+
+    #[test]
+    fn quality_of_service() {
+        let spec = |resources: Value| json!({"containers": [{"resources": resources}]});
+        assert_eq!(quality(&spec(json!({}))), "BestEffort");
+        assert_eq!(quality(&spec(json!({"requests": {"cpu": "1"}}))), "Burstable");
+        let both = json!({"cpu": "1", "memory": "1Gi"});
+        assert_eq!(quality(&spec(json!({"requests": both, "limits": both}))), "Guaranteed");
+    }
+}

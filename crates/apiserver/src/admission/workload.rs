@@ -1,0 +1,129 @@
+//! Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs, CronJobs.
+
+use serde_json::{Value, json};
+
+use super::{default, items, map};
+use crate::failure::{Cause, Failure};
+use crate::kinds::Kind;
+use crate::meta;
+use crate::selector::LabelSelector;
+
+pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
+    complete(kind, object);
+    object["status"] = match kind.plural.as_str() {
+        "replicasets" | "statefulsets" => json!({ "replicas": 0 }),
+        "daemonsets" => json!({
+            "currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0,
+        }),
+        _ => json!({}),
+    };
+    let causes = check(kind, object);
+    if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(object, "name"), causes)) }
+}
+
+pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(), Failure> {
+    complete(kind, object);
+    let mut causes = check(kind, object);
+    let selector = &object["spec"]["selector"];
+    if kind.group == "apps" && kind.plural != "statefulsets" && &old["spec"]["selector"] != selector {
+        causes.push(Cause::invalid("spec.selector", selector, "field is immutable"));
+    }
+    if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(object, "name"), causes)) }
+}
+
+fn complete(kind: &Kind, object: &mut Value) {
+    let spec = &mut object["spec"];
+    match kind.plural.as_str() {
+        "deployments" => {
+            default(spec, "replicas", 1);
+            default(spec, "revisionHistoryLimit", 10);
+            default(spec, "progressDeadlineSeconds", 600);
+            let strategy = &mut spec["strategy"];
+            default(strategy_or_empty(strategy), "type", "RollingUpdate");
+            if strategy["type"] == "RollingUpdate" {
+                map(strategy, "rollingUpdate");
+                default(&mut strategy["rollingUpdate"], "maxSurge", "25%");
+                default(&mut strategy["rollingUpdate"], "maxUnavailable", "25%");
+            }
+        }
+        "replicasets" => default(spec, "replicas", 1),
+        "statefulsets" => {
+            default(spec, "replicas", 1);
+            default(spec, "revisionHistoryLimit", 10);
+            default(spec, "podManagementPolicy", "OrderedReady");
+            default(spec, "serviceName", "");
+            let strategy = &mut spec["updateStrategy"];
+            default(strategy_or_empty(strategy), "type", "RollingUpdate");
+            if strategy["type"] == "RollingUpdate" {
+                map(strategy, "rollingUpdate");
+                default(&mut strategy["rollingUpdate"], "partition", 0);
+            }
+            let policy = json!({ "whenDeleted": "Retain", "whenScaled": "Retain" });
+            default(spec, "persistentVolumeClaimRetentionPolicy", policy);
+            for claim in items(spec, "volumeClaimTemplates") {
+                default(claim, "apiVersion", "v1");
+                default(claim, "kind", "PersistentVolumeClaim");
+                default(claim, "status", json!({ "phase": "Pending" }));
+                default(&mut claim["spec"], "volumeMode", "Filesystem");
+            }
+        }
+        "daemonsets" => {
+            default(spec, "revisionHistoryLimit", 10);
+            let rolling = json!({
+                "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 0, "maxUnavailable": 1 },
+            });
+            default(spec, "updateStrategy", rolling);
+        }
+        "jobs" => {
+            for (field, value) in [("parallelism", 1), ("completions", 1), ("backoffLimit", 6)] {
+                default(spec, field, value);
+            }
+            default(spec, "completionMode", "NonIndexed");
+            default(spec, "suspend", false);
+        }
+        _ => {}
+    }
+    if let Some(template) = spec.get_mut("template").filter(|template| template.is_object()) {
+        map(template, "metadata");
+        if template["spec"].is_object() {
+            super::pod::template_defaults(&mut template["spec"]);
+        }
+    }
+}
+
+fn strategy_or_empty(strategy: &mut Value) -> &mut Value {
+    if !strategy.is_object() {
+        *strategy = json!({});
+    }
+    strategy
+}
+
+fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
+    let spec = &object["spec"];
+    let mut causes = Vec::new();
+    if kind.group != "apps" {
+        return causes;
+    }
+    let selector = &spec["selector"];
+    if selector.is_null() {
+        causes.push(Cause::required("spec.selector", ""));
+    } else {
+        match LabelSelector::from_object(selector) {
+            Ok(parsed) if !parsed.is_empty() && !parsed.matches(&spec["template"]) => {
+                let labels = &spec["template"]["metadata"]["labels"];
+                let detail = "`selector` does not match template `labels`";
+                causes.push(Cause::invalid("spec.template.metadata.labels", labels, detail));
+            }
+            Ok(parsed) if parsed.is_empty() => {
+                let detail = "empty selector is invalid for deployment";
+                causes.push(Cause::invalid("spec.selector", selector, detail));
+            }
+            Ok(_) => {}
+            Err(error) => causes.push(Cause::invalid("spec.selector", selector, &error.to_string())),
+        }
+    }
+    if spec.pointer("/template/spec/containers").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        causes.push(Cause::required("spec.template.spec.containers", ""));
+    }
+    causes
+}

@@ -1,0 +1,217 @@
+//! One request, taken apart: whose it is, what it is about, what it asks for.
+
+use std::sync::{Arc, Mutex};
+
+use axum::extract::Query as QueryOf;
+use http::Uri;
+
+use crate::accept::Form;
+use crate::failure::{Cause, Failure};
+use crate::identity::Identity;
+use crate::kinds::Kind;
+use crate::registry::{Resource, Served};
+use crate::server::Core;
+
+/// Warnings of one answer at most; clients show each of them.
+const WARNINGS: usize = 20;
+
+/// A request about objects of one kind.
+pub(crate) struct Call {
+    pub(crate) core: Arc<Core>,
+    pub(crate) identity: Identity,
+    /// Whether the caller came from outside with a credential.
+    pub(crate) external: bool,
+    pub(crate) resource: Arc<Resource>,
+    pub(crate) namespace: Option<String>,
+    /// Empty when the request is about the collection.
+    pub(crate) name: String,
+    pub(crate) query: Query,
+    pub(crate) form: Form,
+    pub(crate) user_agent: String,
+    warnings: Mutex<Vec<String>>,
+}
+
+/// Who calls.
+pub(crate) struct Caller {
+    pub(crate) identity: Identity,
+    pub(crate) external: bool,
+    pub(crate) user_agent: String,
+}
+
+/// What a path names.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) resource: Arc<Resource>,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: String,
+    pub(crate) subresource: String,
+    /// What follows the subresource, for `proxy`.
+    pub(crate) rest: String,
+}
+
+impl Target {
+    /// Reads a path below `/api` or `/apis`, already without its leading slash.
+    pub(crate) fn of(path: &str, served: &Served) -> Option<Target> {
+        let decoded: Vec<String> = path.split('/').map(percent_decode).collect::<Option<_>>()?;
+        let segments: Vec<&str> = decoded.iter().map(String::as_str).collect();
+        let (group, version, rest) = match segments.as_slice() {
+            ["api", version, rest @ ..] => ("", *version, rest),
+            ["apis", group, version, rest @ ..] => (*group, *version, rest),
+            _ => return None,
+        };
+        let (namespace, rest) = match rest {
+            // What belongs to a namespace itself, against what lies in it.
+            ["namespaces", _] | ["namespaces", _, "status" | "finalize"] if group.is_empty() => (None, rest),
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some(*namespace), rest),
+            rest => (None, rest),
+        };
+        let (plural, name, subresource, rest) = match rest {
+            [plural] => (*plural, "", "", &[][..]),
+            [plural, name] => (*plural, *name, "", &[][..]),
+            [plural, name, subresource, rest @ ..] => (*plural, *name, *subresource, rest),
+            [] => return None,
+        };
+        let resource = served.find(group, version, plural)?;
+        if rest.is_empty() && plural.is_empty() || (!subresource.is_empty() && name.is_empty()) {
+            return None;
+        }
+        if !resource.kind.namespaced && namespace.is_some() {
+            return None;
+        }
+        if resource.kind.namespaced && namespace.is_none() && !name.is_empty() {
+            return None;
+        }
+        Some(Target {
+            resource: resource.clone(),
+            namespace: namespace.map(Into::into),
+            name: name.into(),
+            subresource: subresource.into(),
+            rest: rest.join("/"),
+        })
+    }
+}
+
+fn percent_decode(segment: &str) -> Option<String> {
+    if !segment.contains('%') {
+        return Some(segment.to_owned());
+    }
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let hex = [rest.next()?, rest.next()?];
+            bytes.push(u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+impl Call {
+    pub(crate) fn new(core: Arc<Core>, caller: Caller, target: &Target, query: Query, form: Form) -> Call {
+        Call {
+            core,
+            identity: caller.identity,
+            external: caller.external,
+            resource: target.resource.clone(),
+            namespace: target.namespace.clone(),
+            name: target.name.clone(),
+            query,
+            form,
+            user_agent: caller.user_agent,
+            warnings: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.resource.kind
+    }
+
+    /// The key of an object in the store.
+    pub(crate) fn key(&self, name: &str) -> String {
+        key(self.namespace.as_deref(), name)
+    }
+
+    /// The start of the keys that the request is about.
+    pub(crate) fn prefix(&self) -> String {
+        self.namespace.as_deref().map_or_else(String::new, |namespace| format!("{namespace}/"))
+    }
+
+    /// Adds a `Warning` header to the answer.
+    pub(crate) fn warn(&self, text: impl Into<String>) {
+        let (mut warnings, text) = (self.warnings.lock().expect("pushing does not panic"), text.into());
+        if warnings.len() < WARNINGS && !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+
+    pub(crate) fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *self.warnings.lock().expect("taking does not panic"))
+    }
+
+    /// Whether nothing is to be stored.
+    pub(crate) fn dry_run(&self) -> Result<bool, Failure> {
+        match self.query.all("dryRun").collect::<Vec<_>>().as_slice() {
+            [] | [""] => Ok(false),
+            ["All"] => Ok(true),
+            [other, ..] => {
+                let message = format!("Unsupported value: \"{other}\": supported values: \"All\"");
+                let cause = Cause::new("FieldValueNotSupported", "dryRun", message);
+                Err(Failure::invalid_options("CreateOptions", cause))
+            }
+        }
+    }
+
+    /// Who writes, as managed fields name it: the parameter, else the first word of the user agent.
+    pub(crate) fn field_manager(&self) -> String {
+        match self.query.get("fieldManager") {
+            Some(manager) if !manager.is_empty() => manager.to_owned(),
+            _ => {
+                let agent = self.user_agent.split(['/', ' ']).next().unwrap_or_default();
+                if agent.is_empty() { "unknown".into() } else { agent.chars().take(128).collect() }
+            }
+        }
+    }
+}
+
+/// `namespace/name`, or the name alone.
+pub(crate) fn key(namespace: Option<&str>, name: &str) -> String {
+    namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
+}
+
+/// The parameters of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(crate) fn of(uri: &Uri) -> Result<Query, Failure> {
+        if uri.query().is_none_or(str::is_empty) {
+            return Ok(Query::default());
+        }
+        let pairs = QueryOf::<Vec<(String, String)>>::try_from_uri(uri);
+        pairs.map(|pairs| Query(pairs.0)).map_err(|error| Failure::bad_request(error.body_text()))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.all(name).next()
+    }
+
+    pub(crate) fn all<'a, 'b>(&'a self, name: &'b str) -> impl Iterator<Item = &'a str> + use<'a, 'b> {
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A boolean parameter as Go reads it; absent is false.
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| !matches!(value, "false" | "0" | "False" | "FALSE" | "f" | "F"))
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Failure> {
+        match self.get(name) {
+            None | Some("") => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|_| {
+                Failure::bad_request(format!("strconv.ParseInt: parsing \"{text}\": invalid syntax"))
+            }),
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! From a request to the verb that answers it.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, Method, StatusCode, header};
+use serde_json::json;
+
+use crate::call::{Call, Caller, Query, Target};
+use crate::failure::Failure;
+use crate::identity::External;
+use crate::server::Core;
+use crate::verbs::modify::Part;
+use crate::verbs::{create, delete, delete_collection, get, list, patch, update, watch};
+use crate::{Identity, SERVER_VERSION, accept, body, discovery, openapi, respond, review, subresource};
+
+/// Answers any request.
+pub(crate) async fn handle(core: Arc<Core>, request: Request) -> Response {
+    match route(core, request).await {
+        Ok(response) => response,
+        Err(failure) => failure.into_response(),
+    }
+}
+
+async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
+    let path = request.uri().path().trim_matches('/').to_owned();
+    if let Some(answer) = about_the_server(&core, &request, &path)? {
+        return Ok(answer);
+    }
+    let served = core.registry.served();
+    let target = Target::of(&path, &served).ok_or_else(Failure::no_such_path)?;
+    drop(served);
+    let Some(identity) = request.extensions().get::<Identity>().cloned() else {
+        return Err(Failure::unauthorized());
+    };
+    let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let caller = Caller {
+        identity,
+        external: request.extensions().get::<External>().is_some(),
+        user_agent: agent.unwrap_or_default().to_owned(),
+    };
+    let query = Query::of(request.uri())?;
+    let form = if target.subresource.is_empty() || request.method() != Method::GET {
+        accept::form(request.headers())?
+    } else {
+        // Logs and streams are not JSON; their clients accept anything.
+        accept::form(request.headers()).unwrap_or(accept::Form::Json)
+    };
+    let call = Call::new(core, caller, &target, query, form);
+    if let Some(warning) = &call.kind().deprecation_warning {
+        call.warn(warning.clone());
+    }
+    if is_watch(&request, &target, &call) {
+        let warnings = call.take_warnings();
+        return Ok(respond::with_warnings(watch::watch(call)?, warnings));
+    }
+    let answer = about_objects(&call, &target, request).await;
+    let response = answer.unwrap_or_else(IntoResponse::into_response);
+    Ok(respond::with_warnings(response, call.take_warnings()))
+}
+
+fn is_watch(request: &Request, target: &Target, call: &Call) -> bool {
+    request.method() == Method::GET
+        && target.subresource.is_empty()
+        && !call.kind().is_review()
+        && call.query.flag("watch")
+}
+
+async fn about_objects(call: &Call, target: &Target, request: Request) -> Result<Response, Failure> {
+    if !target.subresource.is_empty() {
+        return subresource::handle(call, target, request).await;
+    }
+    let media_type = body::media_type(request.headers());
+    let (parts, incoming) = request.into_parts();
+    if call.kind().is_review() {
+        if parts.method != Method::POST || !target.name.is_empty() {
+            return Err(Failure::method_not_allowed());
+        }
+        return review::review(call, &body::read(incoming).await?, &media_type);
+    }
+    let one = !target.name.is_empty();
+    // What lies in namespaces is made and emptied in one of them.
+    let placed = call.namespace.is_some() || !call.kind().namespaced;
+    match (parts.method.as_str(), one) {
+        ("GET", true) => get::get(call),
+        ("GET", false) => list::list(call),
+        ("POST", false) if placed => create::create(call, &body::read(incoming).await?, &media_type).await,
+        ("PUT", true) => update::update(call, Part::Main, &body::read(incoming).await?, &media_type).await,
+        ("PATCH", true) => patch::patch(call, Part::Main, &body::read(incoming).await?, &media_type).await,
+        ("DELETE", true) => delete::delete(call, &body::read(incoming).await?, &media_type).await,
+        ("DELETE", false) if placed => {
+            delete_collection::delete_collection(call, &body::read(incoming).await?, &media_type).await
+        }
+        _ => Err(Failure::method_not_allowed()),
+    }
+}
+
+/// Health, version, discovery and OpenAPI.
+fn about_the_server(core: &Core, request: &Request, path: &str) -> Result<Option<Response>, Failure> {
+    let segments: Vec<&str> = path.split('/').collect();
+    let known = matches!(
+        segments.as_slice(),
+        [""] | ["version" | "healthz" | "livez" | "readyz" | "openapi", ..]
+            | ["api" | "apis"]
+            | ["api", _]
+            | ["apis", _]
+            | ["apis", _, _]
+    );
+    if !known {
+        return Ok(None);
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Err(Failure::method_not_allowed());
+    }
+    let served = core.registry.served();
+    let kinds = || served.kinds();
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let form = discovery::Form::from_accept(accept);
+    let address = core.address.get().map_or("localhost", String::as_str);
+    let found = match segments.as_slice() {
+        [""] => Some(json!({ "paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"] })),
+        ["healthz" | "livez" | "readyz", ..] => return Ok(Some("ok".into_response())),
+        ["version"] => Some(version()),
+        ["api"] => return Ok(Some(discovered(&discovery::api(kinds(), form, address), &form.content_type()))),
+        ["apis"] => return Ok(Some(discovered(&discovery::apis(kinds(), form), &form.content_type()))),
+        ["api", version] => discovery::resources(kinds(), "", version),
+        ["apis", group] => discovery::group(kinds(), group),
+        ["apis", group, version] => discovery::resources(kinds(), group, version),
+        ["openapi", "v3"] => Some(openapi::index(kinds())),
+        ["openapi", "v3", rest @ ..] => openapi::document(kinds(), &rest.join("/"), SERVER_VERSION),
+        _ => None,
+    };
+    let found = found.ok_or_else(Failure::no_such_path)?;
+    Ok(Some(respond::json_value(StatusCode::OK, &found)))
+}
+
+fn discovered(value: &serde_json::Value, content_type: &str) -> Response {
+    let mut response = respond::json_bytes(StatusCode::OK, value.to_string());
+    if let Ok(content_type) = HeaderValue::from_str(content_type) {
+        response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    }
+    response
+}
+
+fn version() -> serde_json::Value {
+    let mut numbers = SERVER_VERSION.trim_start_matches('v').split('.');
+    json!({
+        "major": numbers.next(), "minor": numbers.next(), "gitVersion": format!("{SERVER_VERSION}+hutch"),
+        "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none", "compiler": "rustc", "platform": format!("linux/{}", architecture()),
+    })
+}
+
+/// The processor in Go's words.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

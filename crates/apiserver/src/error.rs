@@ -1,0 +1,26 @@
+/// Why the API server could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store could not be opened.
+    #[error(transparent)]
+    Store(#[from] hutch_store::Error),
+    /// A built-in CustomResourceDefinition cannot be used; this is a fault of the build.
+    #[error("the built-in CustomResourceDefinition {name} cannot be used: {cause}")]
+    BuiltIn {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        cause: String,
+    },
+    /// The first objects could not be written.
+    #[error("cannot write the first objects: {0}")]
+    Bootstrap(String),
+    /// The file of credentials cannot be read or written.
+    #[error("cannot use {path}: {cause}")]
+    Credentials {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong.
+        cause: String,
+    },
+}

@@ -1,0 +1,285 @@
+//! A refusal, as the `Status` object that a Kubernetes API server answers.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::kinds::Kind;
+
+/// One reason of several, usually about one field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cause {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    pub(crate) field: String,
+}
+
+/// A request that was refused or failed. The message is public: it names nothing that the caller may not know.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    pub(crate) code: StatusCode,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    details: Option<Box<Details>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Details {
+    name: String,
+    group: String,
+    kind: String,
+    uid: String,
+    causes: Vec<Cause>,
+    retry_after_seconds: u64,
+}
+
+impl Failure {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Failure { code, reason, message: message.into(), details: None }
+    }
+
+    fn about(mut self, kind: &Kind, name: &str) -> Self {
+        let details = self.details.get_or_insert_default();
+        details.name = name.into();
+        details.group.clone_from(&kind.group);
+        details.kind.clone_from(&kind.plural);
+        self
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    pub(crate) fn no_such_path() -> Self {
+        let mut failure = Self::new(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            "the server could not find the requested resource",
+        );
+        failure.details = Some(Box::default());
+        failure
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        let mut failure = Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        );
+        failure.details = Some(Box::default());
+        failure
+    }
+
+    pub(crate) fn not_found(kind: &Kind, name: &str) -> Self {
+        let message = format!("{} \"{name}\" not found", kind.group_resource());
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(kind, name)
+    }
+
+    pub(crate) fn already_exists(kind: &Kind, name: &str) -> Self {
+        let message = format!("{} \"{name}\" already exists", kind.group_resource());
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(kind, name)
+    }
+
+    pub(crate) fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.group_resource());
+        Self::new(StatusCode::CONFLICT, "Conflict", message).about(kind, name)
+    }
+
+    pub(crate) fn modified(kind: &Kind, name: &str) -> Self {
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        Self::conflict(kind, name, why)
+    }
+
+    /// A server-side apply that would take fields of other managers.
+    pub(crate) fn apply_conflict(message: String, causes: Vec<Cause>) -> Self {
+        let mut failure = Self::new(StatusCode::CONFLICT, "Conflict", message);
+        failure.details.get_or_insert_default().causes = causes;
+        failure
+    }
+
+    pub(crate) fn forbidden(kind: &Kind, name: &str, why: &str, causes: Vec<Cause>) -> Self {
+        let message = format!("{} \"{name}\" is forbidden: {why}", kind.group_resource());
+        let mut failure = Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(kind, name);
+        failure.details.get_or_insert_default().causes = causes;
+        failure
+    }
+
+    /// The object breaks rules of its kind.
+    pub(crate) fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Self {
+        let full = if kind.group.is_empty() { kind.kind.clone() } else { format!("{}.{}", kind.kind, kind.group) };
+        let texts: Vec<String> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        let text = if texts.len() == 1 { texts[0].clone() } else { format!("[{}]", texts.join(", ")) };
+        let message = format!("{full} \"{name}\" is invalid: {text}");
+        let mut failure = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(kind, name);
+        let details = failure.details.get_or_insert_default();
+        details.kind.clone_from(&kind.kind);
+        details.causes = causes;
+        failure
+    }
+
+    /// The options of a request break rules.
+    pub(crate) fn invalid_options(kind: &str, cause: Cause) -> Self {
+        let message = format!("{kind}.meta.k8s.io \"\" is invalid: {}: {}", cause.field, cause.message);
+        let mut failure = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        let details = failure.details.get_or_insert_default();
+        details.group = "meta.k8s.io".into();
+        details.kind = kind.into();
+        details.causes = vec![cause];
+        failure
+    }
+
+    /// A patch that does not fit the object.
+    pub(crate) fn unprocessable(kind: &Kind, name: &str, message: &str) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(kind, name)
+    }
+
+    pub(crate) fn unsupported_media_type(accepted: &[&str]) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            accepted.join(", ")
+        );
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+    }
+
+    pub(crate) fn not_acceptable() -> Self {
+        let message = "only the following media types are accepted: application/json, application/yaml";
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    pub(crate) fn too_large() -> Self {
+        let message = format!("Request entity too large: limit is {}", crate::BODY_BYTES);
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
+    }
+
+    pub(crate) fn expired(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// The caller asks for a revision of the future; it may come.
+    pub(crate) fn too_large_resource_version(asked: u64, current: u64) -> Self {
+        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let mut failure = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
+        let details = failure.details.get_or_insert_default();
+        details.retry_after_seconds = 1;
+        details.causes = vec![Cause {
+            reason: "ResourceVersionTooLarge",
+            message: "Too large resource version".into(),
+            field: String::new(),
+        }];
+        failure
+    }
+
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+    }
+
+    pub(crate) fn internal(message: impl std::fmt::Display) -> Self {
+        let message = format!("Internal error occurred: {message}");
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+
+    pub(crate) fn disk_full() -> Self {
+        let message = "no space left on the disk that holds the objects; nothing was changed";
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, "InternalError", message)
+    }
+
+    /// What a store says about a write of one object.
+    pub(crate) fn of_store(error: hutch_store::Error, kind: &Kind, name: &str) -> Self {
+        match error {
+            hutch_store::Error::Exists => Self::already_exists(kind, name),
+            hutch_store::Error::NotFound => Self::not_found(kind, name),
+            hutch_store::Error::Conflict { .. } => Self::modified(kind, name),
+            hutch_store::Error::DiskFull => Self::disk_full(),
+            hutch_store::Error::Closed => Self::unavailable("the API server is shutting down"),
+            other => {
+                tracing::error!(error = %other, "the store failed");
+                Self::internal("the object could not be stored")
+            }
+        }
+    }
+
+    /// The `Status` object.
+    pub(crate) fn status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code.as_u16(),
+        });
+        if let Some(details) = &self.details {
+            let mut object = serde_json::Map::new();
+            for (field, value) in
+                [("name", &details.name), ("group", &details.group), ("kind", &details.kind), ("uid", &details.uid)]
+            {
+                if !value.is_empty() {
+                    object.insert(field.into(), value.as_str().into());
+                }
+            }
+            if !details.causes.is_empty() {
+                object.insert("causes".into(), details.causes.iter().map(cause).collect());
+            }
+            if details.retry_after_seconds > 0 {
+                object.insert("retryAfterSeconds".into(), details.retry_after_seconds.into());
+            }
+            status["details"] = object.into();
+        }
+        status
+    }
+}
+
+fn cause(cause: &Cause) -> Value {
+    let mut object = json!({ "reason": cause.reason, "message": cause.message });
+    if !cause.field.is_empty() {
+        object["field"] = cause.field.as_str().into();
+    }
+    object
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let mut response = (self.code, self.status().to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(details) = &self.details
+            && details.retry_after_seconds > 0
+        {
+            headers.insert(header::RETRY_AFTER, details.retry_after_seconds.into());
+        }
+        response
+    }
+}
+
+impl Cause {
+    pub(crate) fn new(reason: &'static str, field: impl Into<String>, message: impl Into<String>) -> Self {
+        Cause { reason, message: message.into(), field: field.into() }
+    }
+
+    /// `Required value`, with an explanation or none.
+    pub(crate) fn required(field: impl Into<String>, detail: &str) -> Self {
+        let message =
+            if detail.is_empty() { "Required value".into() } else { format!("Required value: {detail}") };
+        Self::new("FieldValueRequired", field, message)
+    }
+
+    /// `Invalid value: V: why`. Strings appear quoted.
+    pub(crate) fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
+        let shown = match value {
+            Value::Object(_) | Value::Array(_) => value.to_string(),
+            Value::String(text) => format!("{text:?}"),
+            other => other.to_string(),
+        };
+        Self::new("FieldValueInvalid", field, format!("Invalid value: {shown}: {detail}"))
+    }
+
+    /// `Forbidden: why`.
+    pub(crate) fn forbidden(field: impl Into<String>, detail: &str) -> Self {
+        Self::new("FieldValueForbidden", field, format!("Forbidden: {detail}"))
+    }
+}

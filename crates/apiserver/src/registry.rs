@@ -1,0 +1,96 @@
+//! Which kinds are served right now: the built-in ones and those of the stored CustomResourceDefinitions.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, RwLock};
+
+use crate::kinds::{self, Kind};
+use crate::schema::Structural;
+
+/// One kind in one version, ready to serve.
+#[derive(Debug)]
+pub(crate) struct Resource {
+    pub(crate) kind: Kind,
+    /// Where the objects are in the store; the same for all versions.
+    pub(crate) collection: Box<str>,
+    structural: OnceLock<Option<Structural>>,
+}
+
+impl Resource {
+    fn new(kind: Kind) -> Self {
+        let collection = match &kind.view_of {
+            Some((group, plural)) if group.is_empty() => plural.as_str().into(),
+            Some((group, plural)) => format!("{plural}.{group}").into(),
+            None => kind.group_resource().into(),
+        };
+        Resource { kind, collection, structural: OnceLock::new() }
+    }
+
+    /// The structural schema of a custom kind, compiled at first use.
+    pub(crate) fn structural(&self) -> Option<&Structural> {
+        self.structural.get_or_init(|| self.kind.schema.as_ref().map(Structural::compile)).as_ref()
+    }
+
+    /// Whether this is the built-in kind of that group and plural.
+    pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
+        self.kind.group == group && self.kind.plural == plural
+    }
+}
+
+/// A consistent set of served kinds.
+#[derive(Debug, Default)]
+pub(crate) struct Served {
+    resources: Vec<Arc<Resource>>,
+    index: HashMap<(String, String, String), usize>,
+}
+
+impl Served {
+    fn of(kinds: impl IntoIterator<Item = Kind>) -> Self {
+        let mut served = Served::default();
+        for kind in kinds {
+            let key = (kind.group.clone(), kind.version.clone(), kind.plural.clone());
+            // A definition cannot take the place of a built-in kind: the first one stays.
+            if !served.index.contains_key(&key) {
+                served.index.insert(key, served.resources.len());
+                served.resources.push(Arc::new(Resource::new(kind)));
+            }
+        }
+        served
+    }
+
+    pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        let key = (group.to_owned(), version.to_owned(), plural.to_owned());
+        self.index.get(&key).map(|index| &self.resources[*index])
+    }
+
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = &Kind> {
+        self.resources.iter().map(|resource| &resource.kind)
+    }
+
+    pub(crate) fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.iter()
+    }
+}
+
+/// The served kinds, replaced as a whole when a CustomResourceDefinition changes.
+pub(crate) struct Registry {
+    builtin: Vec<Kind>,
+    served: RwLock<Arc<Served>>,
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        let builtin = kinds::builtin();
+        let served = Served::of(builtin.iter().cloned());
+        Registry { builtin, served: RwLock::new(Arc::new(served)) }
+    }
+
+    pub(crate) fn served(&self) -> Arc<Served> {
+        self.served.read().expect("a holder of the lock never panics").clone()
+    }
+
+    /// Serves these custom kinds besides the built-in ones.
+    pub(crate) fn serve(&self, custom: impl IntoIterator<Item = Kind>) {
+        let served = Served::of(self.builtin.iter().cloned().chain(custom));
+        *self.served.write().expect("a holder of the lock never panics") = Arc::new(served);
+    }
+}

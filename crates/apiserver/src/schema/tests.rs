@@ -1,0 +1,88 @@
+use serde_json::json;
+
+use super::*;
+
+fn structural(schema: Value) -> Structural {
+    Structural::compile(&Arc::new(schema))
+}
+
+fn messages(schema: Value, object: Value) -> Vec<String> {
+    let causes = structural(schema).validate(&object, None);
+    causes.into_iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect()
+}
+
+#[test]
+fn defaults_fill_absent_fields_of_present_objects() {
+    let structural = structural(json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "mode": {"type": "string", "default": "Running"},
+        "lifecycle": {"type": "object", "properties": {"policy": {"type": "string", "default": "Retain"}}},
+        "ports": {"type": "array", "items": {"type": "object", "properties": {"protocol": {"type": "string", "default": "TCP"}}}},
+        "gone": {"type": "string"},
+    }}}}));
+    let mut object = json!({"spec": {"ports": [{}], "mode": null, "gone": null}});
+    structural.default(&mut object);
+    assert_eq!(object, json!({"spec": {"ports": [{"protocol": "TCP"}], "mode": "Running"}}));
+}
+
+#[test]
+fn messages_are_those_of_an_api_server() {
+    let schema = json!({"type": "object", "properties": {"spec": {
+        "type": "object", "required": ["name"],
+        "properties": {
+            "name": {"type": "string"},
+            "replicas": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 1},
+            "mode": {"type": "string", "enum": ["Running", "Suspended"]},
+            "when": {"type": "string", "format": "date-time"},
+            "short": {"type": "string", "maxLength": 2, "pattern": "^[a-z]+$"},
+            "env": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                    "items": {"type": "object", "properties": {"name": {"type": "string"}}}},
+            "port": {"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]},
+        },
+    }}});
+    let found = messages(
+        schema.clone(),
+        json!({"spec": {
+            "replicas": -1, "mode": "Off", "when": "soon", "short": "A1B",
+            "env": [{"name": "a"}, {"name": "a"}], "port": true,
+        }}),
+    );
+    let expected = [
+        "spec.name: Required value",
+        "spec.env[1]: Duplicate value: {\"name\":\"a\"}",
+        "spec.mode: Unsupported value: \"Off\": supported values: \"Running\", \"Suspended\"",
+        "spec.port: Invalid value: \"boolean\": spec.port in body must be of type integer,string: \"boolean\"",
+        "spec.replicas: Invalid value: -1: spec.replicas in body should be greater than or equal to 0",
+        "spec.short: Too long: may not be more than 2 bytes",
+        "spec.short: Invalid value: \"A1B\": spec.short in body should match '^[a-z]+$'",
+        "spec.when: Invalid value: \"soon\": spec.when in body must be of type date-time: \"soon\"",
+    ];
+    for text in expected {
+        assert!(found.iter().any(|message| message == text), "{text} is not in {found:#?}");
+    }
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    let found = messages(schema.clone(), json!({"spec": {"name": "x", "replicas": "2"}}));
+    assert_eq!(
+        found,
+        ["spec.replicas: Invalid value: \"string\": spec.replicas in body must be of type integer: \"string\""]
+    );
+    assert!(messages(schema, json!({"spec": {"name": "x", "replicas": 1, "port": "http"}})).is_empty());
+}
+
+#[test]
+fn transition_rules_ask_the_old_object() {
+    let structural = structural(json!({"type": "object", "properties": {"spec": {
+        "type": "object",
+        "properties": {"volumes": {"type": "array", "items": {"type": "string"}}},
+        "x-kubernetes-validations": [{
+            "rule": "has(self.volumes) == has(oldSelf.volumes) && (!has(self.volumes) || self.volumes == oldSelf.volumes)",
+            "message": "volumes is immutable",
+        }],
+    }}}));
+    let (one, two) = (json!({"spec": {"volumes": ["a"]}}), json!({"spec": {"volumes": ["b"]}}));
+    assert!(structural.validate(&one, None).is_empty());
+    assert!(structural.validate(&one, Some(&one)).is_empty());
+    let causes = structural.validate(&two, Some(&one));
+    assert_eq!(causes.len(), 1);
+    assert_eq!(causes[0].field, "spec");
+    assert_eq!(causes[0].message, "Invalid value: \"object\": volumes is immutable");
+}

@@ -1,0 +1,249 @@
+//! Validation by a structural schema, in the words of a Kubernetes API server.
+
+use serde_json::Value;
+
+use super::{Structural, flag};
+use crate::failure::Cause;
+
+/// Findings of one object at most: an answer to a person.
+const FINDINGS: usize = 100;
+
+pub(super) fn object(structural: &Structural, object: &Value) -> Vec<Cause> {
+    let mut walk = Walk { structural, causes: Vec::new() };
+    walk.value(structural.schema(), object, "", true);
+    walk.causes
+}
+
+struct Walk<'a> {
+    structural: &'a Structural,
+    causes: Vec<Cause>,
+}
+
+fn below(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+impl Walk<'_> {
+    fn add(&mut self, cause: Cause) {
+        if self.causes.len() < FINDINGS {
+            self.causes.push(cause);
+        }
+    }
+
+    fn invalid(&mut self, path: &str, value: &Value, text: &str) {
+        self.add(Cause::invalid(path, value, &format!("{path} in body {text}")));
+    }
+
+    fn value(&mut self, schema: &Value, value: &Value, path: &str, root: bool) {
+        if value.is_null() && (flag(schema, "nullable") || schema.get("type").is_none()) {
+            return;
+        }
+        if !self.has_type(schema, value, path) {
+            return;
+        }
+        self.enumeration(schema, value, path);
+        match value {
+            Value::Object(_) => self.map(schema, value, path, root),
+            Value::Array(_) => self.list(schema, value, path),
+            Value::String(text) => self.text(schema, text, path),
+            Value::Number(_) => self.number(schema, value, path),
+            _ => {}
+        }
+        self.combined(schema, value, path);
+    }
+
+    fn has_type(&mut self, schema: &Value, value: &Value, path: &str) -> bool {
+        let found = crate::kinds::type_name(value);
+        let (fits, wanted) = if flag(schema, "x-kubernetes-int-or-string") {
+            (matches!(found, "integer" | "string"), "integer,string")
+        } else {
+            let Some(wanted) = schema.get("type").and_then(Value::as_str) else { return true };
+            let whole = || value.as_f64().is_some_and(|number| number.fract() == 0.0);
+            let fits = wanted == found
+                || (wanted == "number" && found == "integer")
+                || (wanted == "integer" && found == "number" && whole());
+            (fits, wanted)
+        };
+        if !fits {
+            let message = format!("Invalid value: \"{found}\": {path} in body must be of type {wanted}: \"{found}\"");
+            self.add(Cause::new("FieldValueTypeInvalid", path, message));
+        }
+        fits
+    }
+
+    fn enumeration(&mut self, schema: &Value, value: &Value, path: &str) {
+        let Some(allowed) = schema.get("enum").and_then(Value::as_array) else { return };
+        if !allowed.contains(value) {
+            let allowed: Vec<String> = allowed.iter().map(Value::to_string).collect();
+            let message = format!("Unsupported value: {value}: supported values: {}", allowed.join(", "));
+            self.add(Cause::new("FieldValueNotSupported", path, message));
+        }
+    }
+
+    fn map(&mut self, schema: &Value, value: &Value, path: &str, root: bool) {
+        let Some(map) = value.as_object() else { return };
+        let required = schema.get("required").and_then(Value::as_array);
+        for name in required.into_iter().flatten().filter_map(Value::as_str) {
+            if !map.contains_key(name) {
+                self.add(Cause::required(below(path, name), ""));
+            }
+        }
+        let limit = |name: &str| schema.get(name).and_then(Value::as_u64);
+        if let Some(most) = limit("maxProperties").filter(|most| map.len() as u64 > *most) {
+            let message = format!("Too many: {}: must have at most {most} items", map.len());
+            self.add(Cause::new("FieldValueTooMany", path, message));
+        }
+        if let Some(least) = limit("minProperties").filter(|least| (map.len() as u64) < *least) {
+            self.invalid(path, value, &format!("should have at least {least} properties"));
+        }
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let additional = schema.get("additionalProperties").filter(|schema| schema.is_object());
+        for (name, child) in map {
+            if root && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+                continue;
+            }
+            let schema = properties.and_then(|properties| properties.get(name)).or(additional);
+            if let Some(schema) = schema {
+                self.value(schema, child, &below(path, name), flag(schema, "x-kubernetes-embedded-resource"));
+            }
+        }
+    }
+
+    fn list(&mut self, schema: &Value, value: &Value, path: &str) {
+        let Some(items) = value.as_array() else { return };
+        let limit = |name: &str| schema.get(name).and_then(Value::as_u64);
+        if let Some(most) = limit("maxItems").filter(|most| items.len() as u64 > *most) {
+            let message = format!("Too many: {}: must have at most {most} items", items.len());
+            self.add(Cause::new("FieldValueTooMany", path, message));
+        }
+        if let Some(least) = limit("minItems").filter(|least| (items.len() as u64) < *least) {
+            self.invalid(path, value, &format!("should have at least {least} items"));
+        }
+        if let Some(schema) = schema.get("items") {
+            for (index, item) in items.iter().enumerate() {
+                self.value(schema, item, &format!("{path}[{index}]"), false);
+            }
+        }
+        self.unique(schema, items, path);
+    }
+
+    /// Lists that are sets or maps hold each key once.
+    fn unique(&mut self, schema: &Value, items: &[Value], path: &str) {
+        let keys: Vec<&str> = match schema.get("x-kubernetes-list-type").and_then(Value::as_str) {
+            Some("set") => Vec::new(),
+            Some("map") => {
+                let keys = schema.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
+                keys.into_iter().flatten().filter_map(Value::as_str).collect()
+            }
+            _ => return,
+        };
+        let mut seen: Vec<Value> = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let identity = if keys.is_empty() {
+                item.clone()
+            } else {
+                keys.iter().filter_map(|key| Some(((*key).to_owned(), item.get(key)?.clone()))).collect()
+            };
+            if seen.contains(&identity) {
+                let message = format!("Duplicate value: {identity}");
+                self.add(Cause::new("FieldValueDuplicate", format!("{path}[{index}]"), message));
+            }
+            seen.push(identity);
+        }
+    }
+
+    fn text(&mut self, schema: &Value, text: &str, path: &str) {
+        let value = Value::from(text);
+        let limit = |name: &str| schema.get(name).and_then(Value::as_u64);
+        let length = text.chars().count() as u64;
+        if let Some(most) = limit("maxLength").filter(|most| length > *most) {
+            let message = format!("Too long: may not be more than {most} bytes");
+            self.add(Cause::new("FieldValueTooLong", path, message));
+        }
+        if let Some(least) = limit("minLength").filter(|least| length < *least) {
+            self.invalid(path, &value, &format!("should be at least {least} chars long"));
+        }
+        if let Some(pattern) = schema.get("pattern").and_then(Value::as_str)
+            && self.structural.pattern(pattern).is_some_and(|regex| !regex.is_match(text))
+        {
+            self.invalid(path, &value, &format!("should match '{pattern}'"));
+        }
+        if let Some(format) = schema.get("format").and_then(Value::as_str)
+            && !fits_format(format, text)
+        {
+            self.invalid(path, &value, &format!("must be of type {format}: {value}"));
+        }
+    }
+
+    fn number(&mut self, schema: &Value, value: &Value, path: &str) {
+        let Some(number) = value.as_f64() else { return };
+        let limit = |name: &str| schema.get(name).and_then(Value::as_f64);
+        if let Some(least) = limit("minimum") {
+            if flag(schema, "exclusiveMinimum") && number <= least {
+                self.invalid(path, value, &format!("should be greater than {least}"));
+            } else if number < least {
+                self.invalid(path, value, &format!("should be greater than or equal to {least}"));
+            }
+        }
+        if let Some(most) = limit("maximum") {
+            if flag(schema, "exclusiveMaximum") && number >= most {
+                self.invalid(path, value, &format!("should be less than {most}"));
+            } else if number > most {
+                self.invalid(path, value, &format!("should be less than or equal to {most}"));
+            }
+        }
+        if let Some(step) = limit("multipleOf").filter(|step| *step > 0.0)
+            && (number / step).fract() != 0.0
+        {
+            self.invalid(path, value, &format!("should be a multiple of {step}"));
+        }
+        let bits = schema.get("format").and_then(Value::as_str);
+        if bits == Some("int32") && value.as_i64().is_some_and(|n| i32::try_from(n).is_err()) {
+            self.invalid(path, value, "must be of type int32: \"int64\"");
+        }
+    }
+
+    fn combined(&mut self, schema: &Value, value: &Value, path: &str) {
+        let list = |name: &str| schema.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        for part in list("allOf") {
+            self.value(part, value, path, false);
+        }
+        let (any, one) = (list("anyOf"), list("oneOf"));
+        // The pair of types that stands for int-or-string is checked as that.
+        if !any.is_empty() && !flag(schema, "x-kubernetes-int-or-string") && self.matching(any, value) == 0 {
+            self.invalid(path, value, "must validate at least one schema (anyOf)");
+        }
+        if !one.is_empty() && self.matching(one, value) != 1 {
+            self.invalid(path, value, "must validate one and only one schema (oneOf)");
+        }
+        if schema.get("not").is_some_and(|not| self.fits(not, value)) {
+            self.invalid(path, value, "must not validate the schema (not)");
+        }
+    }
+
+    fn matching(&self, parts: &[Value], value: &Value) -> usize {
+        parts.iter().filter(|part| self.fits(part, value)).count()
+    }
+
+    fn fits(&self, schema: &Value, value: &Value) -> bool {
+        let mut walk = Walk { structural: self.structural, causes: Vec::new() };
+        walk.value(schema, value, "", false);
+        walk.causes.is_empty()
+    }
+}
+
+/// Formats that a Kubernetes API server checks; others are notes to the reader.
+fn fits_format(format: &str, text: &str) -> bool {
+    match format {
+        "date-time" => text.parse::<jiff::Timestamp>().is_ok(),
+        "date" => text.parse::<jiff::civil::Date>().is_ok(),
+        "ipv4" => text.parse::<std::net::Ipv4Addr>().is_ok(),
+        "ipv6" => text.parse::<std::net::Ipv6Addr>().is_ok(),
+        "uuid" => uuid::Uuid::parse_str(text).is_ok(),
+        "byte" => {
+            use base64::Engine;
+            base64::engine::general_purpose::STANDARD.decode(text).is_ok()
+        }
+        _ => true,
+    }
+}

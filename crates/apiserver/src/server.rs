@@ -1,0 +1,159 @@
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::{Request, State};
+use axum::{Extension, Router, middleware};
+use hutch_remote::Kubelet;
+use hutch_store::Store;
+use serde_json::Value;
+
+use crate::identity::{Credentials, authenticate};
+use crate::object::Object;
+use crate::registry::Registry;
+use crate::{Error, Identity, bootstrap, dispatch};
+
+/// How an API server is opened.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// Where it keeps its objects (`<data>/store`) and accepted credentials (`<data>/ca`). `None` keeps them in
+    /// memory only.
+    pub data: Option<PathBuf>,
+    /// The node to which Pods are bound when they are created without one.
+    pub default_node: Option<String>,
+    /// Host and port under which clients reach the server; discovery tells it.
+    pub address: String,
+}
+
+/// What the handlers share.
+pub(crate) struct Core {
+    pub(crate) store: Store<Object>,
+    pub(crate) registry: Registry,
+    pub(crate) credentials: Credentials,
+    pub(crate) default_node: Option<String>,
+    pub(crate) address: OnceLock<String>,
+    pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
+}
+
+/// The API server. Clones share it.
+#[derive(Clone)]
+pub struct ApiServer(Arc<Core>);
+
+impl ApiServer {
+    /// Opens the store, serves the CustomResourceDefinitions in it, and makes what is there from the start:
+    /// namespaces, service accounts, the four definitions of Agent Sandbox.
+    ///
+    /// # Errors
+    /// When the store or the credentials cannot be opened or the first objects cannot be written.
+    pub async fn open(config: Config) -> Result<ApiServer, Error> {
+        let store = match &config.data {
+            Some(data) => Store::open(&data.join("store"))?,
+            None => Store::volatile()?,
+        };
+        let credentials = Credentials::open(config.data.as_ref().map(|data| data.join("ca")).as_deref())?;
+        let core = Arc::new(Core {
+            store,
+            registry: Registry::new(),
+            credentials,
+            default_node: config.default_node,
+            address: OnceLock::new(),
+            kubelet: OnceLock::new(),
+        });
+        if !config.address.is_empty() {
+            // Set once, here, before anyone else has the core.
+            let _ = core.address.set(config.address);
+        }
+        bootstrap::run(&core).await?;
+        Ok(ApiServer(core))
+    }
+
+    /// Sets the node that streams go to. The first one stays.
+    pub fn set_kubelet(&self, kubelet: Arc<dyn Kubelet>) {
+        if self.0.kubelet.set(kubelet).is_err() {
+            tracing::warn!("the API server has a kubelet already");
+        }
+    }
+
+    /// Sets host and port under which clients reach the server, once they are known. The first one stays.
+    pub fn set_address(&self, address: &str) {
+        if self.0.address.set(address.to_owned()).is_err() {
+            tracing::debug!("the API server has an address already");
+        }
+    }
+
+    /// Accepts a bearer token from now on. Only its hash is kept, over restarts too.
+    ///
+    /// # Errors
+    /// When the file of credentials cannot be written.
+    pub fn accept_token(&self, token: &str, identity: Identity) -> Result<(), Error> {
+        self.0.credentials.grant(token.as_bytes(), identity, None)
+    }
+
+    /// Accepts a client certificate (DER) that the listener has verified. Only its hash is kept.
+    ///
+    /// # Errors
+    /// When the file of credentials cannot be written.
+    pub fn accept_certificate(&self, der: &[u8], identity: Identity) -> Result<(), Error> {
+        self.0.credentials.grant(der, identity, None)
+    }
+
+    /// Whose token this is, if it is accepted.
+    pub fn identify_token(&self, token: &str) -> Option<Identity> {
+        self.0.credentials.identify(token.as_bytes())
+    }
+
+    /// For callers of this process: every request is this identity's.
+    pub fn router_as(&self, identity: Identity) -> Router {
+        app().layer(Extension(identity)).with_state(self.0.clone())
+    }
+
+    /// For everybody else: a request without a known bearer token or client certificate gets 401.
+    pub fn authenticated(&self) -> Router {
+        app().layer(middleware::from_fn_with_state(self.0.clone(), authenticate)).with_state(self.0.clone())
+    }
+
+    /// A `kube::Client` of this process under an identity.
+    pub fn client(&self, identity: Identity, default_namespace: &str) -> ApiClient {
+        hutch_serve::memory::client(self.router_as(identity), default_namespace)
+    }
+
+    /// Revision of the last change.
+    pub fn revision(&self) -> u64 {
+        self.0.store.current_revision()
+    }
+
+    /// Waits until everything is on disk and the store is closed. Later writes fail.
+    pub async fn close(&self) {
+        self.0.store.close().await;
+    }
+}
+
+/// The client type, so that users need not name the library.
+pub type ApiClient = hutch_serve::memory::Client;
+
+fn app() -> Router<Arc<Core>> {
+    Router::new().fallback(handle)
+}
+
+async fn handle(State(core): State<Arc<Core>>, request: Request) -> axum::response::Response {
+    dispatch::handle(core, request).await
+}
+
+impl Core {
+    /// A stored object.
+    pub(crate) fn read(&self, collection: &str, key: &str) -> Option<Value> {
+        self.store.get(collection, key).map(|entry| entry.value.value())
+    }
+
+    /// Serves the CustomResourceDefinitions that are stored now.
+    pub(crate) fn reload_definitions(&self) {
+        let list = self.store.list(bootstrap::DEFINITIONS, hutch_store::Page::default());
+        let mut kinds = Vec::new();
+        for entry in list.entries {
+            match crate::kinds::Kind::from_crd(&entry.value.value()) {
+                Ok(versions) => kinds.extend(versions),
+                Err(problem) => tracing::warn!(name = %entry.name, %problem, "a definition cannot be served"),
+            }
+        }
+        self.registry.serve(kinds);
+    }
+}

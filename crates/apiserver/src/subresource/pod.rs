@@ -1,0 +1,91 @@
+//! Streams of Pods, binding, eviction.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use hutch_remote::{Kubelet, PodId};
+use serde_json::{Value, json};
+
+use crate::call::Call;
+use crate::failure::{Cause, Failure};
+use crate::ownership::Ownership;
+use crate::verbs::delete::{self, Options};
+use crate::verbs::modify::{Part, modify};
+use crate::{body, meta, respond};
+
+/// `log`, `exec`, `attach`, `portforward`: joined to the node that runs the Pod.
+pub(crate) async fn stream(call: &Call, name: &str, request: Request) -> Result<Response, Failure> {
+    let method_fits = match name {
+        "log" => *request.method() == Method::GET,
+        _ => matches!(*request.method(), Method::GET | Method::POST),
+    };
+    if !method_fits {
+        return Err(Failure::method_not_allowed());
+    }
+    let pod = call.core.read(&call.resource.collection, &call.key(&call.name));
+    let pod = pod.ok_or_else(|| Failure::not_found(call.kind(), &call.name))?;
+    if pod["spec"]["nodeName"].as_str().is_none_or(str::is_empty) {
+        return Err(Failure::bad_request(format!("pod {} does not have a host assigned", call.name)));
+    }
+    let Some(kubelet) = call.core.kubelet.get() else {
+        return Err(Failure::unavailable("no node runs Pods on this server yet"));
+    };
+    let kubelet: Arc<dyn Kubelet> = kubelet.clone();
+    let id = PodId {
+        namespace: meta::text(&pod, "namespace").to_owned(),
+        name: call.name.clone(),
+        uid: meta::text(&pod, "uid").to_owned(),
+    };
+    Ok(match name {
+        "log" => hutch_remote::logs(request, kubelet, id).await,
+        "exec" => hutch_remote::exec(request, kubelet, id).await,
+        "attach" => hutch_remote::attach(request, kubelet, id).await,
+        _ => hutch_remote::port_forward(request, kubelet, id).await,
+    })
+}
+
+fn success(code: StatusCode) -> Response {
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code.as_u16() });
+    respond::json_value(code, &status)
+}
+
+/// Assigns a Pod to a node, once.
+pub(crate) async fn bind(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
+    let binding = body::decode(bytes, media_type)?.value;
+    let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    if node.is_empty() {
+        return Err(Failure::invalid(call.kind(), &call.name, vec![Cause::required("target.name", "")]));
+    }
+    modify(call, Part::Bind, Ownership::Settled, &mut |pod| {
+        let own = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+        if !own.is_empty() {
+            let why = format!("pod {} is already assigned to node \"{own}\"", call.name);
+            return Err(Failure::conflict(call.kind(), &call.name, &why));
+        }
+        let mut next = pod.clone();
+        meta::metadata(&mut next).remove("resourceVersion");
+        next["spec"]["nodeName"] = node.as_str().into();
+        let scheduled = json!({
+            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": meta::now(),
+        });
+        let mut conditions = next["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.retain(|condition| condition["type"] != "PodScheduled");
+        conditions.push(scheduled);
+        next["status"]["conditions"] = conditions.into();
+        Ok(next)
+    })
+    .await?;
+    Ok(success(StatusCode::CREATED))
+}
+
+/// Deletes a Pod as a drain does. There is nobody to hold a disruption budget against: it is one machine.
+pub(crate) async fn evict(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
+    let eviction = if bytes.is_empty() { Value::Null } else { body::decode(bytes, media_type)?.value };
+    let options = eviction.get("deleteOptions").map(Value::to_string).unwrap_or_default();
+    let options = Options::of(call, &options.into(), "application/json")?;
+    delete::remove(call, &call.name, &options).await?;
+    Ok(success(StatusCode::CREATED))
+}

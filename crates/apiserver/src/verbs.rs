@@ -1,0 +1,11 @@
+//! What can be done with objects: one verb, one file.
+
+pub(crate) mod create;
+pub(crate) mod delete;
+pub(crate) mod delete_collection;
+pub(crate) mod get;
+pub(crate) mod list;
+pub(crate) mod modify;
+pub(crate) mod patch;
+pub(crate) mod update;
+pub(crate) mod watch;

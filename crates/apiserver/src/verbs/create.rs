@@ -1,0 +1,226 @@
+//! Making an object.
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::StatusCode;
+use hutch_store::{Entry, Error, Value as _};
+use serde_json::Value;
+use std::sync::Arc;
+
+use crate::call::Call;
+use crate::failure::{Cause, Failure};
+use crate::object::Object;
+use crate::ownership::{self, Ownership};
+use crate::{admission, body, convert, fields, meta, respond};
+
+/// Names that are tried for a `generateName`.
+const NAMES: usize = 8;
+/// Fields of `metadata` that only the server sets.
+const SERVERS: &[&str] = &[
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "selfLink",
+    "resourceVersion",
+];
+
+pub(crate) async fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
+    let decoded = body::decode(bytes, media_type)?;
+    check_type(call, &decoded.value)?;
+    let object = fields::settle(call, decoded)?;
+    if !meta::text(&object, "resourceVersion").is_empty() {
+        return Err(Failure::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let entry = insert(call, object, Ownership::Track).await?;
+    respond::entry(call, StatusCode::CREATED, &entry)
+}
+
+/// Puts a new object into the store, completed and checked. It is in the version of the request.
+pub(crate) async fn insert(
+    call: &Call,
+    mut object: Value,
+    ownership: Ownership,
+) -> Result<Arc<Entry<Object>>, Failure> {
+    let dry_run = call.dry_run()?;
+    check_place(call, &mut object)?;
+    let generated = name(call, &mut object)?;
+    let kind = call.kind();
+    let metadata = meta::metadata(&mut object);
+    for field in SERVERS {
+        metadata.remove(*field);
+    }
+    metadata.insert("uid".into(), meta::new_uid().into());
+    metadata.insert("creationTimestamp".into(), meta::now().into());
+    if let Some(generation) = first_generation(call) {
+        metadata.insert("generation".into(), generation.into());
+    }
+    if kind.has_status
+        && let Some(object) = object.as_object_mut()
+    {
+        object.remove("status");
+    }
+    check(call, &mut object, None)?;
+    ownership::record(call, ownership, "", None, &mut object);
+    let mut stored = convert::to_storage(kind, object)?;
+    namespace_accepts(call, meta::text(&stored, "name"))?;
+    admission::create(&call.core, &call.resource, &mut stored)?;
+    if dry_run {
+        return dry(call, stored);
+    }
+    let mut tries = 0;
+    loop {
+        let name = meta::text(&stored, "name").to_owned();
+        let draft = if generated.is_some() { stored.clone() } else { std::mem::take(&mut stored) };
+        let written = call.core.store.create(&call.resource.collection, &call.key(&name), draft).await;
+        tries += 1;
+        match (written, &generated) {
+            (Ok(entry), _) => {
+                after(call, &name).await?;
+                return Ok(entry);
+            }
+            (Err(Error::Exists), Some(base)) if tries < NAMES => {
+                meta::metadata(&mut stored).insert("name".into(), meta::generated_name(base).into());
+            }
+            (Err(error), _) => return Err(Failure::of_store(error, kind, &name)),
+        }
+    }
+}
+
+/// The answer to a create that is only tried.
+fn dry(call: &Call, stored: Value) -> Result<Arc<Entry<Object>>, Failure> {
+    let name = meta::text(&stored, "name").to_owned();
+    if call.core.store.get(&call.resource.collection, &call.key(&name)).is_some() {
+        return Err(Failure::already_exists(call.kind(), &name));
+    }
+    Ok(preview(&call.key(&name), stored, 0))
+}
+
+/// An entry that is shown and not stored.
+pub(crate) fn preview(key: &str, object: Value, revision: u64) -> Arc<Entry<Object>> {
+    let value = Object::seal(object, revision);
+    Arc::new(Entry { name: key.into(), revision, created: revision, value })
+}
+
+/// What follows from the kind.
+async fn after(call: &Call, name: &str) -> Result<(), Failure> {
+    if call.resource.is("", "namespaces") {
+        admission::namespace::furnish(&call.core, name).await?;
+    }
+    definitions_changed(call);
+    Ok(())
+}
+
+/// Serves what the definitions now say.
+pub(crate) fn definitions_changed(call: &Call) {
+    if call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
+        call.core.reload_definitions();
+    }
+}
+
+/// The body must be of the kind that the path names.
+pub(crate) fn check_type(call: &Call, object: &Value) -> Result<(), Failure> {
+    let kind = call.kind();
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+    if !object.is_object() {
+        return Err(Failure::bad_request("couldn't get version/kind; json parse error: the body is no object"));
+    }
+    for (field, name) in [("kind", "Kind"), ("apiVersion", "apiVersion")] {
+        if text(field).is_empty() {
+            return Err(Failure::bad_request(format!("Object '{name}' is missing in '{}'", shown(object))));
+        }
+    }
+    if text("apiVersion") != kind.api_version() {
+        return Err(Failure::bad_request(format!(
+            "the API version in the data ({}) does not match the expected API version ({})",
+            text("apiVersion"),
+            kind.api_version()
+        )));
+    }
+    if text("kind") != kind.kind {
+        return Err(Failure::bad_request(format!(
+            "the kind in the data ({}) does not match the expected kind ({})",
+            text("kind"),
+            kind.kind
+        )));
+    }
+    Ok(())
+}
+
+/// The start of an object, for a message.
+fn shown(object: &Value) -> String {
+    object.to_string().chars().take(200).collect()
+}
+
+/// The body must lie in the namespace that the path names.
+pub(crate) fn check_place(call: &Call, object: &mut Value) -> Result<(), Failure> {
+    let namespace = meta::text(object, "namespace").to_owned();
+    match &call.namespace {
+        Some(own) if namespace.is_empty() => {
+            meta::metadata(object).insert("namespace".into(), own.as_str().into());
+            Ok(())
+        }
+        Some(own) if *own == namespace => Ok(()),
+        None if namespace.is_empty() => Ok(()),
+        _ => Err(Failure::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )),
+    }
+}
+
+/// Settles the name. Gives the base if it was generated.
+fn name(call: &Call, object: &mut Value) -> Result<Option<String>, Failure> {
+    let kind = call.kind();
+    let base = meta::text(object, "generateName").to_owned();
+    let given = meta::text(object, "name").to_owned();
+    let generated = given.is_empty() && !base.is_empty();
+    if generated {
+        meta::metadata(object).insert("name".into(), meta::generated_name(&base).into());
+    } else if given.is_empty() {
+        let cause = Cause::required("metadata.name", "name or generateName is required");
+        return Err(Failure::invalid(kind, "", vec![cause]));
+    }
+    let name = meta::text(object, "name");
+    let causes = meta::check_name(&kind.group, &kind.plural, name);
+    if !causes.is_empty() {
+        return Err(Failure::invalid(kind, name, causes));
+    }
+    Ok(generated.then_some(base))
+}
+
+/// Kinds with a spec that someone reconciles count its generations.
+fn first_generation(call: &Call) -> Option<u64> {
+    let kind = call.kind();
+    let counts = kind.is_custom() || crate::verbs::modify::counts_generations(&kind.group, &kind.plural);
+    counts.then_some(1)
+}
+
+/// Fills in defaults and checks an object in the version of the request.
+pub(crate) fn check(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Failure> {
+    let mut causes = meta::check_metadata(object);
+    if let Some(structural) = call.resource.structural() {
+        structural.default(object);
+        causes.extend(structural.validate(object, old));
+    }
+    if causes.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::invalid(call.kind(), meta::text(object, "name"), causes))
+}
+
+/// Nothing can be made in a namespace that is not there or is going.
+fn namespace_accepts(call: &Call, name: &str) -> Result<(), Failure> {
+    let Some(namespace) = &call.namespace else { return Ok(()) };
+    let kind = crate::kinds::Kind { plural: "namespaces".into(), ..crate::kinds::Kind::default() };
+    let Some(object) = call.core.read("namespaces", namespace) else {
+        return Err(Failure::not_found(&kind, namespace));
+    };
+    if !meta::is_terminating(&object) {
+        return Ok(());
+    }
+    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+    let message = format!("namespace {namespace} is being terminated");
+    let cause = Cause::new("NamespaceTerminating", "metadata.namespace", message);
+    Err(Failure::forbidden(call.kind(), name, &why, vec![cause]))
+}

@@ -1,0 +1,241 @@
+//! Removing an object: at once, or when its finalizers, its grace period or its content are through.
+
+use axum::response::Response;
+use bytes::Bytes;
+use hutch_store::{Entry, Error};
+use http::StatusCode;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+use super::create::{definitions_changed, preview};
+use crate::admission;
+use crate::call::Call;
+use crate::failure::{Cause, Failure};
+use crate::object::Object;
+use crate::{body, meta, respond};
+
+/// How often a delete is tried against other writers.
+const TRIES: usize = 16;
+/// Held by the garbage collector until the dependents are gone.
+const FOREGROUND: &str = "foregroundDeletion";
+/// Held by the garbage collector until the dependents have no owner.
+const ORPHAN: &str = "orphan";
+
+/// What a client says about a delete.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Options {
+    grace: Option<i64>,
+    policy: Policy,
+    uid: Option<String>,
+    revision: Option<String>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Policy {
+    #[default]
+    Background,
+    Foreground,
+    Orphan,
+}
+
+impl Options {
+    /// Reads them from the body, else from the parameters.
+    pub(crate) fn of(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Options, Failure> {
+        let options = if bytes.is_empty() { json!({}) } else { body::decode(bytes, media_type)?.value };
+        let text = |pointer: &str| options.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let grace = match call.query.number("gracePeriodSeconds")? {
+            Some(seconds) => i64::try_from(seconds).ok(),
+            None => options["gracePeriodSeconds"].as_i64(),
+        };
+        if let Some(grace) = grace
+            && grace < 0
+        {
+            let cause = Cause::invalid("gracePeriodSeconds", &grace.into(), "must be greater than or equal to 0");
+            return Err(Failure::invalid_options("DeleteOptions", cause));
+        }
+        let named = call.query.get("propagationPolicy").map(str::to_owned).or_else(|| text("/propagationPolicy"));
+        let orphan = call.query.get("orphanDependents").map(|text| text == "true");
+        let orphan = orphan.or_else(|| options["orphanDependents"].as_bool());
+        let policy = match (named.as_deref(), orphan) {
+            (None | Some("" | "Background"), None | Some(false)) => Policy::Background,
+            (Some("Foreground"), None) => Policy::Foreground,
+            (Some("Orphan"), None) | (None, Some(true)) => Policy::Orphan,
+            (Some(other), _) => {
+                let message = format!(
+                    "Unsupported value: \"{other}\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+                );
+                let cause = Cause::new("FieldValueNotSupported", "propagationPolicy", message);
+                return Err(Failure::invalid_options("DeleteOptions", cause));
+            }
+        };
+        let (uid, revision) = (text("/preconditions/uid"), text("/preconditions/resourceVersion"));
+        Ok(Options { grace, policy, uid, revision })
+    }
+}
+
+pub(crate) async fn delete(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
+    let options = Options::of(call, bytes, media_type)?;
+    let outcome = remove(call, &call.name, &options).await?;
+    match outcome {
+        Outcome::Gone(entry) => {
+            let uid = entry.value.value();
+            Ok(respond::success(call, &call.name, meta::text(&uid, "uid")))
+        }
+        Outcome::Going(entry) => respond::entry(call, StatusCode::OK, &entry),
+    }
+}
+
+/// What became of an object.
+pub(crate) enum Outcome {
+    /// It is no more.
+    Gone(Arc<Entry<Object>>),
+    /// It is marked, and goes when nothing holds it.
+    Going(Arc<Entry<Object>>),
+}
+
+/// Deletes one object.
+pub(crate) async fn remove(call: &Call, name: &str, options: &Options) -> Result<Outcome, Failure> {
+    let (kind, key) = (call.kind(), call.key(name));
+    let dry_run = call.dry_run()?;
+    check_allowed(call, name)?;
+    for _ in 0..TRIES {
+        let Some(entry) = call.core.store.get(&call.resource.collection, &key) else {
+            return Err(Failure::not_found(kind, name));
+        };
+        let current = entry.value.value();
+        preconditions(call, name, &current, options)?;
+        let (next, over) = mark(call, &current, options);
+        if dry_run {
+            let entry = preview(&key, next, entry.revision);
+            return Ok(if over { Outcome::Gone(entry) } else { Outcome::Going(entry) });
+        }
+        let written = if over {
+            let gone = call.core.store.delete(&call.resource.collection, &key, entry.revision, next).await;
+            gone.map(Outcome::Gone)
+        } else if next == current {
+            return Ok(Outcome::Going(entry));
+        } else {
+            let marked = call.core.store.update(&call.resource.collection, &key, entry.revision, next).await;
+            marked.map(Outcome::Going)
+        };
+        match written {
+            Ok(outcome) => {
+                if matches!(outcome, Outcome::Gone(_)) {
+                    after(call, &current).await;
+                }
+                return Ok(outcome);
+            }
+            Err(Error::Conflict { .. }) => {}
+            Err(error) => return Err(Failure::of_store(error, kind, name)),
+        }
+    }
+    Err(Failure::modified(kind, name))
+}
+
+fn check_allowed(call: &Call, name: &str) -> Result<(), Failure> {
+    if call.resource.is("", "namespaces") && admission::namespace::IMMORTAL.contains(&name) {
+        return Err(Failure::forbidden(call.kind(), name, "this namespace may not be deleted", Vec::new()));
+    }
+    if call.resource.is("apiextensions.k8s.io", "customresourcedefinitions")
+        && admission::definition::is_builtin(name)
+    {
+        return Err(Failure::forbidden(call.kind(), name, "it is built into this server", Vec::new()));
+    }
+    Ok(())
+}
+
+fn preconditions(call: &Call, name: &str, current: &Value, options: &Options) -> Result<(), Failure> {
+    let checks = [("UID", "uid", &options.uid), ("ResourceVersion", "resourceVersion", &options.revision)];
+    for (label, field, wanted) in checks {
+        let own = meta::text(current, field);
+        if let Some(wanted) = wanted
+            && wanted != own
+        {
+            let why = format!(
+                "Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {own}"
+            );
+            return Err(Failure::conflict(call.kind(), name, &why));
+        }
+    }
+    Ok(())
+}
+
+/// The object marked for deletion, and whether nothing holds it.
+fn mark(call: &Call, current: &Value, options: &Options) -> (Value, bool) {
+    let mut next = current.clone();
+    set_policy(&mut next, options.policy);
+    let grace = if call.resource.is("", "pods") { pod_grace(current, options) } else { 0 };
+    let was_terminating = meta::is_terminating(current);
+    let pending = current["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+    // A grace period can be shortened, not prolonged.
+    let grace = if was_terminating { grace.min(pending) } else { grace };
+    if call.resource.is("", "namespaces") {
+        next["status"]["phase"] = "Terminating".into();
+    }
+    let contents = call.resource.is("", "namespaces")
+        && next["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+    let over = grace == 0 && meta::finalizers(&next).is_empty() && !contents;
+    let generation = next["metadata"]["generation"].as_i64();
+    let metadata = meta::metadata(&mut next);
+    if !was_terminating || grace != pending {
+        let due = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(grace);
+        metadata.insert("deletionTimestamp".into(), meta::seconds(due).into());
+        metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
+    }
+    if let Some(generation) = generation
+        && !was_terminating
+        && !over
+    {
+        metadata.insert("generation".into(), (generation + 1).into());
+    }
+    if over && !was_terminating {
+        // What is gone at once was never seen terminating.
+        metadata.remove("deletionTimestamp");
+        metadata.remove("deletionGracePeriodSeconds");
+    }
+    (next, over)
+}
+
+fn set_policy(object: &mut Value, policy: Policy) {
+    let mut finalizers: Vec<String> = meta::finalizers(object).into_iter().map(str::to_owned).collect();
+    finalizers.retain(|name| name != FOREGROUND && name != ORPHAN);
+    match policy {
+        Policy::Background => {}
+        Policy::Foreground => finalizers.push(FOREGROUND.into()),
+        Policy::Orphan => finalizers.push(ORPHAN.into()),
+    }
+    let metadata = meta::metadata(object);
+    if finalizers.is_empty() {
+        metadata.remove("finalizers");
+    } else {
+        metadata.insert("finalizers".into(), finalizers.into());
+    }
+}
+
+/// Seconds that a Pod gets to stop. One that no node has begun to run, or that has ended, needs none.
+fn pod_grace(pod: &Value, options: &Options) -> i64 {
+    let bound = pod["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
+    let begun = pod["status"].get("startTime").is_some_and(|time| !time.is_null());
+    let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    if !bound || !begun || ended {
+        return 0;
+    }
+    let own = pod["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+    options.grace.unwrap_or(own)
+}
+
+/// What follows from the kind: with a definition go its objects.
+async fn after(call: &Call, gone: &Value) {
+    if !call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
+        return;
+    }
+    definitions_changed(call);
+    let collection = meta::text(gone, "name");
+    let list = call.core.store.list(collection, hutch_store::Page::default());
+    for entry in list.entries {
+        let last = entry.value.value();
+        if let Err(error) = call.core.store.delete(collection, &entry.name, entry.revision, last).await {
+            tracing::warn!(%error, collection, name = %entry.name, "an object outlives its definition");
+        }
+    }
+}

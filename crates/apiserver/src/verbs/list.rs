@@ -1,0 +1,135 @@
+//! Reading many objects, in pages if the client wants.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hutch_store::{Entry, Page};
+use serde_json::{Map, Value, json};
+
+use crate::call::Call;
+use crate::failure::{Cause, Failure};
+use crate::filter::Filter;
+use crate::object::Object;
+use crate::respond;
+
+pub(crate) fn list(call: &Call) -> Result<Response, Failure> {
+    let filter = Filter::of(call)?;
+    let limit = call.query.number("limit")?.filter(|limit| *limit > 0);
+    let start = match call.query.get("continue") {
+        None | Some("") => None,
+        Some(token) => Some(Start::decode(token)?),
+    };
+    let asked = call.query.number("resourceVersion")?.unwrap_or(0);
+    check_match(call, asked, start.is_some())?;
+    not_of_the_future(call, asked)?;
+
+    let found = find(call, &filter, start.as_ref(), limit);
+    let mut metadata = Map::new();
+    metadata.insert("resourceVersion".into(), found.revision.to_string().into());
+    if let Some(next) = found.next {
+        metadata.insert("continue".into(), next.encode().into());
+        // With a selector nobody knows how many of the rest match.
+        if filter.is_empty() {
+            metadata.insert("remainingItemCount".into(), found.remaining.into());
+        }
+    }
+    respond::list(call, &found.entries, metadata)
+}
+
+struct Found {
+    entries: Vec<Arc<Entry<Object>>>,
+    revision: u64,
+    next: Option<Start>,
+    remaining: usize,
+}
+
+fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>) -> Found {
+    let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let prefix = call.prefix();
+    // With a selector the page is cut after selecting, so all are looked at.
+    let page =
+        Page { prefix: &prefix, after: start.map(|s| s.after.as_str()), limit: limit.filter(|_| filter.is_empty()) };
+    if let (Some(name), Some(_)) = (filter.name(), &call.namespace) {
+        let revision = call.core.store.current_revision();
+        let entry = call.core.store.get(&call.resource.collection, &call.key(name));
+        let entries = entry.into_iter().filter(|entry| filter.matches(entry)).collect();
+        return Found { entries, revision, next: None, remaining: 0 };
+    }
+    let list = call.core.store.list(&call.resource.collection, page);
+    // All pages tell the revision of the first one. Later pages show newer objects too, and whoever watches from
+    // that revision is told every change since, so nothing is missed.
+    let revision = start.map_or(list.revision, |start| start.revision);
+    let (mut entries, mut remaining) = (list.entries, list.remaining);
+    if !filter.is_empty() {
+        entries.retain(|entry| filter.matches(entry));
+        if let Some(limit) = limit
+            && entries.len() > limit
+        {
+            remaining = entries.len() - limit;
+            entries.truncate(limit);
+        }
+    }
+    let last = entries.last().filter(|_| remaining > 0);
+    let next = last.map(|last| Start { revision, after: last.name.to_string() });
+    Found { entries, revision, next, remaining }
+}
+
+/// Where a page begins: a continue token.
+struct Start {
+    revision: u64,
+    after: String,
+}
+
+impl Start {
+    fn encode(&self) -> String {
+        let token = json!({ "v": "hutch/v1", "rv": self.revision, "start": self.after });
+        URL_SAFE_NO_PAD.encode(token.to_string())
+    }
+
+    fn decode(token: &str) -> Result<Start, Failure> {
+        let bytes = URL_SAFE_NO_PAD.decode(token).ok();
+        let value: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let read = |value: Value| {
+            Some(Start { revision: value["rv"].as_u64()?, after: value["start"].as_str()?.to_owned() })
+        };
+        value.and_then(read).ok_or_else(|| Failure::bad_request("continue key is not valid"))
+    }
+}
+
+/// Refuses combinations that say nothing.
+fn check_match(call: &Call, asked: u64, continued: bool) -> Result<(), Failure> {
+    let given = call.query.get("resourceVersion").is_some_and(|text| !text.is_empty());
+    if continued && asked != 0 {
+        return Err(Failure::bad_request("specifying resource version is not allowed when using continue"));
+    }
+    let matching = call.query.get("resourceVersionMatch").unwrap_or_default();
+    let wrong = |text: &str| {
+        let cause = Cause::forbidden("resourceVersionMatch", text);
+        Err(Failure::invalid_options("ListOptions", cause))
+    };
+    match matching {
+        "" => Ok(()),
+        _ if !given => wrong("resourceVersionMatch is forbidden unless resourceVersion is provided"),
+        "NotOlderThan" => Ok(()),
+        "Exact" if asked == 0 => wrong("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""),
+        // Only the present is kept.
+        "Exact" if asked < call.core.store.current_revision() => {
+            Err(Failure::expired("The provided resource version is too old"))
+        }
+        "Exact" => Ok(()),
+        other => {
+            let message = format!(
+                "Unsupported value: \"{other}\": supported values: \"Exact\", \"NotOlderThan\", \"\""
+            );
+            let cause = Cause::new("FieldValueNotSupported", "resourceVersionMatch", message);
+            Err(Failure::invalid_options("ListOptions", cause))
+        }
+    }
+}
+
+pub(crate) fn not_of_the_future(call: &Call, asked: u64) -> Result<(), Failure> {
+    let current = call.core.store.current_revision();
+    if asked > current { Err(Failure::too_large_resource_version(asked, current)) } else { Ok(()) }
+}

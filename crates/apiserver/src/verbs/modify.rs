@@ -1,0 +1,253 @@
+//! What update, patch and apply share: from the current object to the next one, with all that may not change.
+
+use std::sync::Arc;
+
+use hutch_store::{Entry, Error};
+use serde_json::{Map, Value};
+
+use super::create::{check, definitions_changed, preview};
+use crate::call::Call;
+use crate::failure::{Cause, Failure};
+use crate::kinds::Kind;
+use crate::object::Object;
+use crate::ownership::{self, Ownership};
+use crate::{admission, convert, meta};
+
+/// How often a write without a precondition is tried against other writers.
+const TRIES: usize = 16;
+/// Fields of `metadata` that no client changes.
+const SERVERS: &[&str] = &[
+    "uid",
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "selfLink",
+    "generateName",
+];
+
+/// Which part of an object a request writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All but the status.
+    Main,
+    /// The status, and nothing else.
+    Status,
+    /// A namespace's finalizers in its spec.
+    Finalize,
+    /// A Pod's node, with the condition that tells of it. The change is the server's own.
+    Bind,
+}
+
+/// Makes the next state from the current one; both are in the version of the request.
+pub(crate) type Change<'a> = dyn FnMut(&Value) -> Result<Value, Failure> + Send + 'a;
+
+/// Changes the object that the call names.
+pub(crate) async fn modify(
+    call: &Call,
+    part: Part,
+    ownership: Ownership,
+    change: &mut Change<'_>,
+) -> Result<Arc<Entry<Object>>, Failure> {
+    let (kind, key) = (call.kind(), call.key(&call.name));
+    let dry_run = call.dry_run()?;
+    for _ in 0..TRIES {
+        let Some(entry) = call.core.store.get(&call.resource.collection, &key) else {
+            return Err(Failure::not_found(kind, &call.name));
+        };
+        let stored = entry.value.value();
+        let current = convert::from_storage(kind, stored.clone())?;
+        let wanted = change(&current)?;
+        let pinned = preconditions(kind, &current, &wanted)?;
+        let mut next = settle(call, part, &current, wanted)?;
+        let subresource = if part == Part::Status { "status" } else { "" };
+        ownership::record(call, ownership, subresource, Some(&current), &mut next);
+        let mut next = convert::to_storage(kind, next)?;
+        if part == Part::Main {
+            admission::update(&call.core, &call.resource, &stored, &mut next)?;
+        }
+        if is_over(&next) {
+            match remove(call, &key, &entry, next, dry_run).await {
+                Err(Error::Conflict { .. }) if !pinned => continue,
+                other => return other.map_err(|error| Failure::of_store(error, kind, &call.name)),
+            }
+        }
+        if stored == next {
+            return Ok(entry);
+        }
+        if dry_run {
+            return Ok(preview(&key, next, entry.revision));
+        }
+        match call.core.store.update(&call.resource.collection, &key, entry.revision, next).await {
+            Ok(entry) => {
+                definitions_changed(call);
+                return Ok(entry);
+            }
+            Err(Error::Conflict { .. }) if !pinned => {}
+            Err(error) => return Err(Failure::of_store(error, kind, &call.name)),
+        }
+    }
+    Err(Failure::modified(kind, &call.name))
+}
+
+async fn remove(
+    call: &Call,
+    key: &str,
+    entry: &Arc<Entry<Object>>,
+    last: Value,
+    dry_run: bool,
+) -> Result<Arc<Entry<Object>>, Error> {
+    if dry_run {
+        return Ok(preview(key, last, entry.revision));
+    }
+    let removed = call.core.store.delete(&call.resource.collection, key, entry.revision, last).await?;
+    definitions_changed(call);
+    Ok(removed)
+}
+
+/// Whether nothing holds a terminating object any more.
+fn is_over(object: &Value) -> bool {
+    let graceful = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
+    let held = object["kind"] == "Namespace"
+        && object["spec"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+    meta::is_terminating(object) && meta::finalizers(object).is_empty() && !graceful && !held
+}
+
+/// The revision and the identity that the client names must be the current ones. Tells whether it named a revision.
+fn preconditions(kind: &Kind, current: &Value, wanted: &Value) -> Result<bool, Failure> {
+    let name = meta::text(current, "name");
+    let (uid, own) = (meta::text(wanted, "uid"), meta::text(current, "uid"));
+    if !uid.is_empty() && uid != own {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {own}");
+        return Err(Failure::conflict(kind, name, &why));
+    }
+    let revision = meta::text(wanted, "resourceVersion");
+    if revision.is_empty() || revision == "0" {
+        return Ok(false);
+    }
+    if revision != meta::text(current, "resourceVersion") {
+        return Err(Failure::modified(kind, name));
+    }
+    // A patch that names no revision gives the current one back; `patch` strips that before it comes here.
+    Ok(true)
+}
+
+/// Joins what the client wrote with what it may not write.
+fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result<Value, Failure> {
+    let kind = call.kind();
+    let mut next = match part {
+        Part::Main => {
+            if kind.has_status {
+                carry(current, &mut wanted, "status");
+            }
+            if call.resource.is("", "namespaces") {
+                carry(current, &mut wanted, "spec");
+            }
+            wanted
+        }
+        Part::Status => status_of(kind, current, wanted),
+        Part::Finalize => {
+            let mut next = current.clone();
+            next["spec"] = wanted["spec"].take();
+            next["metadata"]["finalizers"] = wanted["metadata"]["finalizers"].take();
+            next
+        }
+        Part::Bind => wanted,
+    };
+    guard_metadata(kind, current, &mut next)?;
+    check(call, &mut next, Some(current))?;
+    if part == Part::Main && spec_changed(kind, current, &next) {
+        let generation = current["metadata"]["generation"].as_i64().unwrap_or(0);
+        next["metadata"]["generation"] = (generation + 1).into();
+    }
+    Ok(next)
+}
+
+/// The current object with the status that was written. Built-in kinds take labels and annotations along.
+fn status_of(kind: &Kind, current: &Value, mut wanted: Value) -> Value {
+    let mut next = current.clone();
+    carry(&wanted, &mut next, "status");
+    let taken: &[&str] =
+        if kind.is_custom() { &["managedFields"] } else { &["managedFields", "labels", "annotations"] };
+    let metadata = meta::metadata(&mut next);
+    for field in taken {
+        match meta::metadata(&mut wanted).remove(*field) {
+            Some(value) => metadata.insert((*field).into(), value),
+            None => metadata.remove(*field),
+        };
+    }
+    next
+}
+
+/// Makes a field the same as elsewhere, absence included.
+fn carry(from: &Value, to: &mut Value, field: &str) {
+    let Some(to) = to.as_object_mut() else { return };
+    match from.get(field) {
+        Some(value) => to.insert(field.into(), value.clone()),
+        None => to.remove(field),
+    };
+}
+
+fn guard_metadata(kind: &Kind, current: &Value, next: &mut Value) -> Result<(), Failure> {
+    let before = current["metadata"].as_object().cloned().unwrap_or_default();
+    let metadata = meta::metadata(next);
+    for field in SERVERS.iter().chain(&["resourceVersion"]) {
+        match before.get(*field) {
+            Some(value) => metadata.insert((*field).into(), value.clone()),
+            None => metadata.remove(*field),
+        };
+    }
+    tidy(metadata);
+    if meta::is_terminating(current) {
+        let old = meta::finalizers(current);
+        let fresh: Vec<&str> = meta::finalizers(next).into_iter().filter(|name| !old.contains(name)).collect();
+        if !fresh.is_empty() {
+            let list: Vec<String> = fresh.iter().map(|name| format!("{name:?}")).collect();
+            let detail = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                list.join(", ")
+            );
+            let cause = Cause::forbidden("metadata.finalizers", &detail);
+            return Err(Failure::invalid(kind, meta::text(current, "name"), vec![cause]));
+        }
+    }
+    Ok(())
+}
+
+/// Empty lists and maps of metadata are not kept, so that writing them changes nothing.
+fn tidy(metadata: &mut Map<String, Value>) {
+    for field in ["labels", "annotations", "finalizers", "ownerReferences", "managedFields"] {
+        let empty = match metadata.get(field) {
+            Some(Value::Array(list)) => list.is_empty(),
+            Some(Value::Object(map)) => map.is_empty(),
+            Some(Value::Null) => true,
+            _ => false,
+        };
+        if empty {
+            metadata.remove(field);
+        }
+    }
+}
+
+/// Whether objects of a built-in kind count the generations of their spec.
+pub(crate) fn counts_generations(group: &str, plural: &str) -> bool {
+    matches!(group, "apps" | "batch" | "networking.k8s.io" | "policy" | "apiextensions.k8s.io")
+        || (group.is_empty() && plural == "pods")
+}
+
+fn spec_changed(kind: &Kind, current: &Value, next: &Value) -> bool {
+    if !kind.is_custom() {
+        return counts_generations(&kind.group, &kind.plural) && current.get("spec") != next.get("spec");
+    }
+    let rest = |object: &Value| {
+        let mut rest = object.as_object().cloned().unwrap_or_default();
+        rest.remove("metadata");
+        if kind.has_status {
+            rest.remove("status");
+        }
+        rest
+    };
+    rest(current) != rest(next)
+}

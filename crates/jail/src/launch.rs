@@ -17,9 +17,10 @@ use crate::cgroup::{Entry, Group};
 use crate::channel::Channel;
 use crate::error::Error;
 use crate::init::{Reached, Report};
+use crate::netlink::Making;
 use crate::sources::Sources;
 use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};
-use crate::{dev, ids, landlock, netlink, privileges, proc, root, seccomp, sys};
+use crate::{dev, ids, landlock, privileges, proc, root, seccomp, sys};
 
 /// What a launch needs beside the description.
 pub(crate) struct Plan<'a> {
@@ -171,7 +172,7 @@ fn child(
 }
 
 /// What needs no ids and nothing from the parent, so that both work at the same time.
-fn prepare(plan: &Plan<'_>, entry: Option<&Entry>, others: UnshareFlags) -> Result<(), Error> {
+fn prepare(plan: &Plan<'_>, entry: Option<&Entry>) -> Result<Option<Making>, Error> {
     if let Some(entry) = entry {
         entry.enter().map_err(|errno| Error::Cgroup {
             path: plan.spec.id.clone().into(),
@@ -181,22 +182,17 @@ fn prepare(plan: &Plan<'_>, entry: Option<&Entry>, others: UnshareFlags) -> Resu
     }
     let failed =
         |step: &'static str| move |errno: Errno| Error::Privileges { step: step.into(), errno: errno.into() };
+    // The network first: it takes longest, and is made meanwhile.
+    let network = match &plan.spec.network {
+        Network::New { addresses } => Some(Making::start(addresses)?),
+        Network::Join => None,
+    };
     sys::hide_arguments(c"hutch-init");
     rustix::thread::set_name(c"hutch-init").map_err(failed("name"))?;
     rustix::process::setsid().map_err(failed("session"))?;
     sys::join_new_session_keyring().map_err(failed("session keyring"))?;
     rustix::process::umask(Mode::empty());
-    let mut flags = others;
-    if let Network::New { .. } = plan.spec.network {
-        flags |= UnshareFlags::NEWNET;
-    }
-    // SAFETY: no descriptor table or memory is unshared, only namespaces of this single thread.
-    unsafe { rustix::thread::unshare_unsafe(flags) }
-        .map_err(|errno| Error::Namespaces { errno: errno.into() })?;
-    if let Network::New { addresses } = &plan.spec.network {
-        netlink::set_up(addresses)?;
-    }
-    Ok(())
+    Ok(network)
 }
 
 /// Waits for the parent's share.
@@ -225,7 +221,10 @@ fn build(
     channel: &Channel,
 ) -> Result<Reached, Error> {
     let spec = plan.spec;
-    prepare(plan, entry, UnshareFlags::NEWCGROUP)?;
+    let network = prepare(plan, entry)?;
+    // SAFETY: no descriptor table or memory is unshared.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWCGROUP) }
+        .map_err(|errno| Error::Namespaces { errno: errno.into() })?;
     rustix::system::sethostname(spec.hostname.as_bytes())
         .map_err(|errno| Error::Privileges { step: "host name".into(), errno: errno.into() })?;
     privileges::limit_resources()?;
@@ -242,6 +241,7 @@ fn build(
     };
     tie_to_parent(channel)?;
     root::enter(spec, sources, proc, devices, ranged)?;
+    network.map_or(Ok(()), Making::enter)?;
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     privileges::give_up()?;
@@ -272,7 +272,7 @@ fn close_others(plan: &Plan<'_>, channel: &Channel) -> Result<(), Error> {
 
 /// Builds the shell around a runtime that isolates by itself: its processes, its mounts and its network end with it.
 fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channel) -> Result<Reached, Error> {
-    prepare(plan, entry, UnshareFlags::empty())?;
+    let network = prepare(plan, entry)?;
     let mut sources = provided(channel)?;
     tie_to_parent(channel)?;
     let failed =
@@ -296,6 +296,7 @@ fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channe
         move_mount(tree.as_fd(), "", CWD, &mount.target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(at)?;
     }
+    network.map_or(Ok(()), Making::enter)?;
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     Ok(Reached { landlock: false })

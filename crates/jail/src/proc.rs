@@ -59,7 +59,11 @@ pub(crate) fn attach(proc: OwnedFd) -> Result<(), Error> {
             Err(errno) => return Err(failed("look at what to mask")(errno)),
         }
     }
-    for path in READ_ONLY {
+    // In most jails root outside has no id, so that what is root's is out of reach by its rights already; then only
+    // the first, with settings of the jail's own namespaces, is left to guard.
+    let root = rustix::fs::statat(CWD, "/proc", AtFlags::empty()).map_err(failed("look at it"))?;
+    let guarded = if root.st_uid == 0 { &READ_ONLY[..] } else { &READ_ONLY[..1] };
+    for &path in guarded {
         match sys::mount(path, path, c"", libc::MS_BIND, c"") {
             Ok(()) => {}
             Err(Errno::NOENT) => continue,

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::cgroup::Group;
+use crate::channel::Channel;
 use crate::error::Error;
 use crate::init::{Init, Report, Request};
 use crate::launch::{Launched, Plan, launch};
@@ -182,7 +183,7 @@ fn launch_and_follow(
         grace: options.grace,
         timed_out: false,
     };
-    let report = follow.until_report(streams)?;
+    let report = follow.until_end(streams)?;
     let timed_out = follow.timed_out;
     let consumption = reap(&launched, streams)?;
     let (reached, exit) = match report {
@@ -237,15 +238,16 @@ struct Follow<'a> {
 }
 
 impl Follow<'_> {
-    /// Relays streams and signals until init reports, or is gone (`None`).
-    fn until_report(&mut self, streams: &mut Streams) -> Result<Option<Report>, Error> {
+    /// Relays streams and signals until init is gone; gives its last report, if it was not killed.
+    fn until_end(&mut self, streams: &mut Streams) -> Result<Option<Report>, Error> {
         loop {
             let timeout = self.deadline.map(|deadline| {
                 let left = deadline.saturating_duration_since(Instant::now());
                 Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
             });
             let mut fds = vec![
-                PollFd::new(&self.launched.channel, PollFlags::IN),
+                // Its end, not its report: the report waits on the channel by then, and one wake-up is saved.
+                PollFd::new(&self.launched.pidfd, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
             ];
             let relayed = streams.interest(&mut fds);
@@ -256,8 +258,11 @@ impl Follow<'_> {
             let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
             drop(fds);
             if !ready[0].is_empty() {
-                let message = self.launched.channel.receive()?;
-                return message.map(|message| message.decode()).transpose();
+                return match self.launched.channel.try_receive() {
+                    Ok(message) => message.map(|message| message.decode()).transpose(),
+                    Err(error) if Channel::is_empty(&error) => Ok(None),
+                    Err(error) => Err(error),
+                };
             }
             if !ready[1].is_empty() {
                 self.pass_on_signals(streams);

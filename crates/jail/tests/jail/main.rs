@@ -10,5 +10,6 @@ mod controls;
 mod ending;
 mod harness;
 mod hosts;
+mod programs;
 mod protections;
 mod table;

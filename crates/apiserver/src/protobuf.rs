@@ -148,7 +148,7 @@ fn put(
             Value::Object(map) => map.is_empty(),
             Value::Array(list) => list.is_empty(),
         };
-        if !(zero && field.leave_out_zero) && !value.is_null() {
+        if !(value.is_null() || zero && field.leave_out_zero) {
             object.insert(field.name.into(), value);
         }
     }

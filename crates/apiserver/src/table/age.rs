@@ -13,7 +13,7 @@ pub fn human_duration(seconds: i64) -> String {
     match seconds {
         // A clock that is a second ahead is no error.
         ..-1 => "<invalid>".into(),
-        ..0 => "0s".into(),
+        -1 => "0s".into(),
         _ if seconds < 120 => format!("{seconds}s"),
         _ if minutes < 10 => two(minutes, 'm', seconds % 60, 's'),
         _ if minutes < 180 => format!("{minutes}m"),

@@ -7,9 +7,7 @@ use http::header::{
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::PathAndQuery;
-use http::{Method, Uri, Version};
-
-use crate::refusal::Refusal;
+use http::{Uri, Version};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -34,17 +32,7 @@ pub(crate) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Turns the head of a request into what the sandbox is sent.
-///
-/// # Errors
-/// [`Refusal::NotProxied`] for what is no request to a resource.
-pub(crate) fn request(
-    head: &mut http::request::Parts,
-    peer: Option<IpAddr>,
-    to: SocketAddr,
-) -> Result<(), Refusal> {
-    if head.method == Method::CONNECT {
-        return Err(Refusal::NotProxied);
-    }
+pub(crate) fn request(head: &mut http::request::Parts, peer: Option<IpAddr>, to: SocketAddr) {
     let upgrade = (head.version == Version::HTTP_11).then(|| upgrade_of(&head.headers)).flatten();
     let trailers = tokens(&head.headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let host = head.headers.get(HOST).cloned().or_else(|| head.uri.authority()?.as_str().parse().ok());
@@ -81,7 +69,6 @@ pub(crate) fn request(
             headers.insert(name, value);
         }
     }
-    Ok(())
 }
 
 /// Removes what is meant for one connection, with what `Connection` names.
@@ -105,8 +92,7 @@ mod tests {
 
     fn forwarded(request: http::request::Builder) -> http::request::Parts {
         let (mut head, ()) = request.body(()).unwrap().into_parts();
-        super::request(&mut head, Some("192.0.2.1".parse().unwrap()), "10.89.0.7:8888".parse().unwrap())
-            .unwrap();
+        super::request(&mut head, Some("192.0.2.1".parse().unwrap()), "10.89.0.7:8888".parse().unwrap());
         head
     }
 
@@ -149,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_asked_for_again_and_a_tunnel_is_refused() {
+    fn an_upgrade_is_asked_for_again() {
         let head = forwarded(
             Request::get("/ws")
                 .header("connection", "keep-alive, Upgrade")
@@ -159,7 +145,5 @@ mod tests {
         assert_eq!(upgrade_of(&head.headers).unwrap(), "websocket");
         assert!(!head.headers.contains_key(ORIGIN));
         assert!(upgrade_of(&forwarded(Request::get("/ws").header("upgrade", "websocket")).headers).is_none());
-        let (mut head, ()) = Request::connect("a:1").body(()).unwrap().into_parts();
-        assert_eq!(super::request(&mut head, None, "10.0.0.1:1".parse().unwrap()), Err(Refusal::NotProxied));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use hutch_serve::{PeerAddress, Shutdown};
 use hyper::client::conn::http1::SendRequest;
 use hyper::server::conn::http1;
@@ -19,7 +19,7 @@ use crate::pool::{Key, Pool};
 use crate::recent::Recent;
 use crate::refusal::{Refusal, json};
 use crate::stream::{Progress, join};
-use crate::{Access, Backend, Dial, DialError, Resolve, Target, forward, target};
+use crate::{Access, Backend, Dial, DialError, Resolve, Target, Unresolved, forward, target};
 
 /// How long a forwarded connection may be silent between requests.
 const IDLE_LIMIT: Duration = Duration::from_secs(120);
@@ -147,6 +147,9 @@ impl Router {
         if !access.admits(request.headers()) {
             return Err(Refusal::Unauthenticated);
         }
+        if request.method() == Method::CONNECT {
+            return Err(Refusal::NotProxied);
+        }
         let target = Target::read(request.headers())?;
         line.names(&target.namespace, &target.id);
         let (backend, sender) = self.connect(&target).await?;
@@ -154,7 +157,7 @@ impl Router {
         let (mut head, body) = request.into_parts();
         // `connect` gives no backend without an address.
         let ip = target.pod_ip.or(backend.ips.first().copied()).ok_or(Refusal::BadAddress)?;
-        forward::request(&mut head, peer, SocketAddr::new(ip, target.port))?;
+        forward::request(&mut head, peer, SocketAddr::new(ip, target.port));
         // Neither the client's connection nor its upgrade may be taken for those of the request that goes out.
         head.extensions.clear();
         let asked = forward::upgrade_of(&head.headers);
@@ -214,7 +217,14 @@ impl Router {
     async fn find(&self, target: &Target) -> Result<Backend, Refusal> {
         let unreachable = || Refusal::Unreachable(target.id.clone());
         let backend = self.0.resolver.resolve(target).await.map_err(|reason| {
-            tracing::debug!(sandbox = target.id, namespace = target.namespace, %reason, "not routed");
+            match &reason {
+                Unresolved::Api(_) => {
+                    tracing::warn!(sandbox = target.id, namespace = target.namespace, %reason, "not routed")
+                }
+                _ => {
+                    tracing::debug!(sandbox = target.id, namespace = target.namespace, %reason, "not routed")
+                }
+            }
             unreachable()
         })?;
         if let Some(ip) = target.pod_ip

@@ -11,11 +11,12 @@ use http_body::{Frame, SizeHint};
 use hutch_serve::Shutdown;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-/// Bytes held for each direction of an upgraded connection.
-const JOIN_BUFFER: usize = 16 << 10;
+/// How long one direction of an upgraded connection goes on when the other has ended. A side that has gone for good
+/// looks the same as one that only has nothing more to say.
+const HALF_CLOSED_LIMIT: Duration = Duration::from_secs(300);
 
 /// When a request last moved: its body is still being sent as long as that goes on.
 #[derive(Clone)]
@@ -90,12 +91,25 @@ pub(crate) fn join(client: OnUpgrade, backend: OnUpgrade, shutdown: Shutdown) {
 }
 
 async fn copy(client: Upgraded, backend: Upgraded) {
-    let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
-    if let Err(error) =
-        copy_bidirectional_with_sizes(&mut client, &mut backend, JOIN_BUFFER, JOIN_BUFFER).await
-    {
+    let (mut from_client, mut to_client) = tokio::io::split(TokioIo::new(client));
+    let (mut from_backend, mut to_backend) = tokio::io::split(TokioIo::new(backend));
+    let mut up = std::pin::pin!(one_way(&mut from_client, &mut to_backend));
+    let mut down = std::pin::pin!(one_way(&mut from_backend, &mut to_client));
+    let ended = tokio::select! {
+        first = up.as_mut() => tokio::time::timeout(HALF_CLOSED_LIMIT, down).await.map(|second| first.and(second)),
+        first = down.as_mut() => tokio::time::timeout(HALF_CLOSED_LIMIT, up).await.map(|second| first.and(second)),
+    };
+    if let Ok(Err(error)) = ended {
         tracing::debug!(%error, "an upgraded connection ended early");
     }
-    let _ = client.shutdown().await;
-    let _ = backend.shutdown().await;
+}
+
+/// Copies until the end of one side and passes the end on.
+async fn one_way(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+) -> std::io::Result<()> {
+    let copied = tokio::io::copy(from, to).await;
+    let _ = to.shutdown().await;
+    copied.map(|_| ())
 }

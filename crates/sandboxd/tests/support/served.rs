@@ -48,9 +48,19 @@ pub(crate) fn serve() -> Served {
 }
 
 pub(crate) fn serve_with(environment: &[(&str, &str)]) -> Served {
+    started(&[], environment)
+}
+
+/// Started by another program, which is given it as a command.
+pub(crate) fn serve_under(wrapper: &[&str]) -> Served {
+    started(wrapper, &[])
+}
+
+fn started(wrapper: &[&str], environment: &[(&str, &str)]) -> Served {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hutch-sandboxd"));
-    command.args(["--port", "0", "--base-dir"]).arg(folder.path().join("app"));
+    let words = [wrapper, &[env!("CARGO_BIN_EXE_hutch-sandboxd")]].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).args(["--port", "0", "--base-dir"]).arg(folder.path().join("app"));
     command.envs(environment.iter().copied()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();

@@ -71,14 +71,18 @@ pub(crate) struct Init {
 }
 
 impl Init {
-    /// An init that serves whoever holds the other end of `control`.
-    pub(crate) fn new(control: Channel, confined: bool) -> Result<Self, Error> {
+    /// What tells an init of its children.
+    pub(crate) fn signals() -> Result<OwnedFd, Error> {
         let children = sys::signal_set(&[libc::SIGCHLD]);
         sys::block_signals(&children);
-        let signals = sys::signal_descriptor(&children)
-            .map_err(|e| Error::Channel { step: "signalfd".into(), errno: e.into() })?;
+        sys::signal_descriptor(&children)
+            .map_err(|e| Error::Channel { step: "signalfd".into(), errno: e.into() })
+    }
+
+    /// An init that serves whoever holds the other end of `control`.
+    pub(crate) fn new(control: Channel, signals: OwnedFd, confined: bool) -> Self {
         let audience = Audience::Caller;
-        Ok(Self { control, audience, signals, processes: Vec::new(), pending: VecDeque::new(), confined })
+        Self { control, audience, signals, processes: Vec::new(), pending: VecDeque::new(), confined }
     }
 
     /// Starts the one command of a single-use jail, whose standard streams are descriptors of this process.

@@ -47,8 +47,8 @@ struct Caller {
     gid: rustix::process::Gid,
 }
 
-/// Forks a jail. In it, when it stands, `inside` takes over with the other end of the channel. What fails inside is
-/// told on the channel as [`Report::Failed`].
+/// Forks a jail. In it, when it stands, `inside` takes over with the other end of the channel, and tells there what
+/// fails, as [`Report::Failed`]; so does the making before it.
 ///
 /// The caller must have checked the description.
 pub(crate) fn launch(

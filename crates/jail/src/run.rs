@@ -1,5 +1,6 @@
 //! `hutch run` below its argument parsing: one command in one jail, launched by this program itself.
 
+use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use serde::Serialize;
 use crate::cgroup::Group;
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::init::{Init, Report, Request};
+use crate::init::{Init, Reached, Report, Request};
 use crate::launch::{Launched, Plan, launch};
 use crate::spec::{Ids, Limits, Process, Spec};
 use crate::streams::Streams;
@@ -163,19 +164,19 @@ fn launch_and_follow(
 ) -> Result<Outcome, Error> {
     let signals = sys::signal_descriptor(signals)
         .map_err(|e| Error::Channel { step: "signalfd".into(), errno: e.into() })?;
-    let stdio = streams.inside();
     let mut what = process.clone();
     what.terminal = streams.is_terminal();
-    let keep: Vec<RawFd> = stdio.iter().copied().filter(|fd| *fd > 2).collect();
+    let keep: Vec<RawFd> = streams.inside().into_iter().filter(|fd| *fd > 2).collect();
     let plan = Plan { spec, join: None, group: limited.group(), keep: &keep };
-    let launched = launch(&plan, |channel, reached| match Init::new(channel, true) {
-        Ok(mut init) => {
-            init.start_single(&what, stdio, reached);
-            init.serve()
-        }
+    let launched = launch(&plan, |channel, reached| match single(&what, streams, channel, reached) {
+        Ok(never) => match never {},
         Err(error) => error,
     })?;
-    streams.launched()?;
+    if let Err(error) = streams.launched(&launched.channel) {
+        sys::signal_pidfd(launched.pidfd.as_fd(), libc::SIGKILL);
+        let _ = sys::wait(launched.pid, true);
+        return Err(error);
+    }
     let mut follow = Follow {
         launched: &launched,
         signals: &signals,
@@ -218,6 +219,30 @@ fn launch_and_follow(
             cgroup: limited.group().is_some(),
         },
     })
+}
+
+/// Init of a jail of one command.
+fn single(
+    what: &Process,
+    streams: &Streams,
+    channel: Channel,
+    reached: Reached,
+) -> Result<Infallible, Error> {
+    // The launcher hears of a failure on this channel, so it is not moved before all has succeeded.
+    let made = streams.make_inside(&channel).and_then(|made| Ok((made, Init::signals()?)));
+    match made {
+        Ok(((stdio, terminal), signals)) => {
+            let mut init = Init::new(channel, signals, true);
+            init.start_single(what, stdio, reached);
+            // Open until the end, so that the caller sees the terminal close when all inside is gone.
+            let _terminal = terminal;
+            init.serve()
+        }
+        Err(error) => {
+            let _ = channel.send(&Report::Failed(error.clone()), &[], true);
+            Err(error)
+        }
+    }
 }
 
 /// Waits until everything inside is gone, so that nothing writes into a workspace after the caller has returned.

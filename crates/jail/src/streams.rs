@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
 
+use crate::channel::Channel;
 use crate::error::Error;
 use crate::run::Captured;
 use crate::terminal::{Flow, Terminal};
@@ -57,20 +58,13 @@ impl Streams {
                 give_pipe(fd, owner);
             }
         }
-        Ok(Self { terminal: Terminal::open(owner)?, null: None, captures: Vec::new() })
+        Ok(Self { terminal: Terminal::of_caller()?, null: None, captures: Vec::new() })
     }
 
-    /// The descriptors for the inside. Valid until [`Streams::launched`].
+    /// The descriptors of this process for the inside, where there is no terminal. Valid until
+    /// [`Streams::launched`].
     pub(crate) fn inside(&self) -> [RawFd; 3] {
         let mut fds = [0, 1, 2];
-        if let Some(terminal) = &self.terminal {
-            let slave = terminal.slave().unwrap_or(-1);
-            for (fd, tty) in fds.iter_mut().zip(terminal.streams()) {
-                if tty {
-                    *fd = slave;
-                }
-            }
-        }
         if let Some(null) = &self.null {
             fds[0] = null.as_raw_fd();
         }
@@ -80,18 +74,32 @@ impl Streams {
         fds
     }
 
+    /// Called in the jail's init: makes the terminal where one is needed. Gives what [`Streams::inside`] gives, with
+    /// the terminal in its places, and the terminal to keep open.
+    pub(crate) fn make_inside(&self, caller: &Channel) -> Result<([RawFd; 3], Option<OwnedFd>), Error> {
+        let mut fds = self.inside();
+        let Some(terminal) = &self.terminal else { return Ok((fds, None)) };
+        let slave = terminal.make_inside(caller)?;
+        for (fd, tty) in fds.iter_mut().zip(terminal.streams()) {
+            if tty {
+                *fd = slave.as_raw_fd();
+            }
+        }
+        Ok((fds, Some(slave)))
+    }
+
     /// Whether standard input inside is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal.as_ref().is_some_and(|terminal| terminal.streams()[0])
     }
 
-    /// The inside has its ends: ours are closed.
-    pub(crate) fn launched(&mut self) -> Result<(), Error> {
+    /// The inside has its ends: ours are closed. Its terminal comes from there.
+    pub(crate) fn launched(&mut self, inside: &Channel) -> Result<(), Error> {
         self.null = None;
         for capture in &mut self.captures {
             capture.writer = None;
         }
-        self.terminal.as_mut().map_or(Ok(()), Terminal::launched)
+        self.terminal.as_mut().map_or(Ok(()), |terminal| terminal.join(inside))
     }
 
     /// Adds what to wait for; gives what each is.

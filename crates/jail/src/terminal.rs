@@ -5,11 +5,13 @@ use std::io::IsTerminal;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::pty::OpenptFlags;
 use rustix::termios::{LocalModes, OptionalActions, OutputModes, Termios};
 
+use crate::channel::Channel;
 use crate::error::Error;
+use crate::init::Report;
 
 /// Bytes under way in each direction.
 const BUFFER: usize = 16 * 1024;
@@ -18,13 +20,16 @@ const PORTION: usize = 4096;
 /// End of file, as typed.
 const END_OF_FILE: u8 = 4;
 
-/// A pair of pseudo-terminals and how they are joined to the caller's terminal.
+/// How a pseudo-terminal of the jail is joined to the caller's terminal.
 pub(crate) struct Terminal {
-    master: OwnedFd,
-    slave: Option<OwnedFd>,
+    /// From the inside, once the jail stands.
+    master: Option<OwnedFd>,
     /// Which of the caller's descriptors 0 to 2 are a terminal.
     tty: [bool; 3],
-    saved: Option<Termios>,
+    /// State of the caller's terminal, as it was and as the inner one begins.
+    outer: Termios,
+    inner: Termios,
+    raw: bool,
     input: Vec<u8>,
     output: Vec<u8>,
     input_open: bool,
@@ -54,17 +59,13 @@ fn host(number: usize) -> BorrowedFd<'static> {
 
 impl Terminal {
     /// A terminal for those of the caller's standard streams that are one; nothing when none is.
-    pub(crate) fn open(owner: Option<(u32, u32)>) -> Result<Option<Self>, Error> {
+    pub(crate) fn of_caller() -> Result<Option<Self>, Error> {
         let tty = [
             std::io::stdin().is_terminal(),
             std::io::stdout().is_terminal(),
             std::io::stderr().is_terminal(),
         ];
         let Some(first) = tty.iter().position(|tty| *tty) else { return Ok(None) };
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let master = rustix::pty::openpt(flags).map_err(failed("open a pseudo-terminal"))?;
-        rustix::pty::unlockpt(&master).map_err(failed("unlock it"))?;
-        let slave = other_end(&master)?;
         let outer = rustix::termios::tcgetattr(host(first)).map_err(failed("read the terminal's state"))?;
         let mut inner = outer.clone();
         // Where the caller's terminal still processes lines (no raw mode), ours must not do it a second time.
@@ -73,29 +74,17 @@ impl Terminal {
         } else if !tty[1] {
             inner.local_modes.remove(LocalModes::ECHO);
         }
-        rustix::termios::tcsetattr(&slave, OptionalActions::Now, &inner).map_err(failed("set its state"))?;
-        if let Some((uid, gid)) = owner {
-            let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
-            rustix::fs::fchown(&slave, Some(uid), Some(gid)).map_err(failed("give it away"))?;
-        }
-        let mut terminal = Self {
-            master,
-            slave: Some(slave),
+        Ok(Some(Self {
+            master: None,
             tty,
-            saved: None,
+            outer,
+            inner,
+            raw: false,
             input: Vec::new(),
             output: Vec::new(),
             input_open: tty[0],
             output_open: true,
-        };
-        terminal.resize();
-        if tty[0] && tty[1] {
-            let mut raw = outer.clone();
-            raw.make_raw();
-            rustix::termios::tcsetattr(host(0), OptionalActions::Now, &raw).map_err(failed("raw mode"))?;
-            terminal.saved = Some(outer);
-        }
-        Ok(Some(terminal))
+        }))
     }
 
     /// Which of the standard streams it stands for.
@@ -103,35 +92,60 @@ impl Terminal {
         self.tty
     }
 
-    /// The end for the inside, until [`Terminal::launched`].
-    pub(crate) fn slave(&self) -> Option<i32> {
-        self.slave.as_ref().map(AsRawFd::as_raw_fd)
+    /// Makes the pair, inside the jail, and sends the outer end to the caller. Gives the inner end, which has a path
+    /// inside and belongs to who runs there.
+    pub(crate) fn make_inside(&self, caller: &Channel) -> Result<OwnedFd, Error> {
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let master =
+            rustix::fs::open("/dev/pts/ptmx", flags, Mode::empty()).map_err(failed("open one inside"))?;
+        let slave = other_end(&master)?;
+        rustix::termios::tcsetattr(&slave, OptionalActions::Now, &self.inner)
+            .map_err(failed("set its state"))?;
+        caller.send_bare(&[master.as_fd()])?;
+        Ok(slave)
     }
 
-    /// The inside has its end: ours is closed, so that its end is seen.
-    pub(crate) fn launched(&mut self) -> Result<(), Error> {
-        self.slave = None;
-        rustix::io::ioctl_fionbio(&self.master, true).map_err(failed("non-blocking mode"))
+    /// Takes the outer end from the inside and joins it to the caller's terminal.
+    pub(crate) fn join(&mut self, inside: &Channel) -> Result<(), Error> {
+        let message = inside.receive()?.ok_or(Error::EndedEarly)?;
+        if !message.is_bare() {
+            return match message.decode()? {
+                Report::Failed(error) => Err(error),
+                _ => Err(Error::Message("no terminal came".into())),
+            };
+        }
+        let master = message.descriptors.into_iter().next().ok_or(Error::EndedEarly)?;
+        rustix::io::ioctl_fionbio(&master, true).map_err(failed("non-blocking mode"))?;
+        self.master = Some(master);
+        self.resize();
+        if self.tty[0] && self.tty[1] {
+            let mut raw = self.outer.clone();
+            raw.make_raw();
+            rustix::termios::tcsetattr(host(0), OptionalActions::Now, &raw).map_err(failed("raw mode"))?;
+            self.raw = true;
+        }
+        Ok(())
     }
 
     /// Gives the caller's terminal its state back.
     pub(crate) fn restore(&mut self) {
-        if let Some(saved) = self.saved.take() {
+        if std::mem::take(&mut self.raw) {
             // There is nobody to tell when the terminal is gone.
-            let _ = rustix::termios::tcsetattr(host(0), OptionalActions::Drain, &saved);
+            let _ = rustix::termios::tcsetattr(host(0), OptionalActions::Drain, &self.outer);
         }
     }
 
     /// Takes over the size of the caller's terminal.
     pub(crate) fn resize(&self) {
         let Some(first) = self.tty.iter().position(|tty| *tty) else { return };
-        if let Ok(size) = rustix::termios::tcgetwinsize(host(first)) {
-            let _ = rustix::termios::tcsetwinsize(&self.master, size);
+        if let (Ok(size), Some(master)) = (rustix::termios::tcgetwinsize(host(first)), &self.master) {
+            let _ = rustix::termios::tcsetwinsize(master, size);
         }
     }
 
     /// What to wait for.
     pub(crate) fn interest<'a>(&'a self, fds: &mut Vec<PollFd<'a>>, flows: &mut Vec<Flow>) {
+        let Some(master) = &self.master else { return };
         let mut add = |flow, fd: BorrowedFd<'a>, flags| {
             flows.push(flow);
             fds.push(PollFd::from_borrowed_fd(fd, flags));
@@ -140,10 +154,10 @@ impl Terminal {
             add(Flow::TypedIn, host(0), PollFlags::IN);
         }
         if !self.input.is_empty() {
-            add(Flow::IntoMaster, self.master.as_fd(), PollFlags::OUT);
+            add(Flow::IntoMaster, master.as_fd(), PollFlags::OUT);
         }
         if self.output_open && self.output.len() < BUFFER {
-            add(Flow::FromMaster, self.master.as_fd(), PollFlags::IN);
+            add(Flow::FromMaster, master.as_fd(), PollFlags::IN);
         }
         if !self.output.is_empty() {
             add(Flow::Shown, self.screen(), PollFlags::OUT);
@@ -157,6 +171,7 @@ impl Terminal {
 
     /// Moves what can be moved in one direction.
     pub(crate) fn relay(&mut self, flow: Flow) -> Result<(), Error> {
+        let Some(master) = &self.master else { return Ok(()) };
         let mut buffer = [0_u8; PORTION];
         match flow {
             Flow::TypedIn => match rustix::io::read(host(0), &mut buffer) {
@@ -166,12 +181,12 @@ impl Terminal {
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(_) => self.input_open = false,
             },
-            Flow::IntoMaster => match rustix::io::write(&self.master, &self.input) {
+            Flow::IntoMaster => match rustix::io::write(master, &self.input) {
                 Ok(n) => drop(self.input.drain(..n)),
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(_) => self.input.clear(),
             },
-            Flow::FromMaster => match rustix::io::read(&self.master, &mut buffer) {
+            Flow::FromMaster => match rustix::io::read(master, &mut buffer) {
                 Ok(0) => self.output_open = false,
                 Ok(n) => self.output.extend_from_slice(&buffer[..n]),
                 Err(Errno::INTR | Errno::AGAIN) => {}
@@ -214,7 +229,7 @@ impl Drop for Terminal {
 }
 
 /// The other end of a pseudo-terminal, without a path that would have to be looked up.
-fn other_end(master: &OwnedFd) -> Result<OwnedFd, Error> {
+pub(crate) fn other_end(master: &OwnedFd) -> Result<OwnedFd, Error> {
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: the argument is an integer.
     let fd = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) };

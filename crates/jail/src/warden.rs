@@ -11,14 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::process::{Gid, Pid, PidfdFlags, Uid, pidfd_open};
 
 use self::orders::{Answer, Order};
 use crate::channel::Channel;
 use crate::error::Error;
 use crate::init::Request;
-use crate::spec::{Ids, Process, Profile, RANGE, Spec};
-use crate::{streams, sys};
+use crate::spec::{Ids, Process, Profile, RANGE, Spec, User};
+use crate::{streams, sys, terminal};
 
 pub use program::main;
 
@@ -263,6 +265,41 @@ impl Jail {
         let request = Request::Spawn { process: number, what: process.clone() };
         self.request(&request, &descriptors)?;
         Ok(number)
+    }
+
+    /// A terminal that has a path inside (`/dev/pts/N`) and belongs to `user`: the end that shows what is written
+    /// and takes what is typed, and the end to give to [`Jail::spawn`] with [`Process::terminal`]. Only for
+    /// [`Profile::Native`], and only as root.
+    pub fn terminal(&self, user: &User) -> Result<(OwnedFd, OwnedFd), Error> {
+        const DEVPTS: i64 = 0x1cd1;
+        let failed = |step: &'static str| {
+            move |errno: rustix::io::Errno| Error::Terminal { step: step.into(), errno: errno.into() }
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(format!("/proc/{}/root", self.init_pid), flags, Mode::empty())
+            .map_err(failed("find the root"))?;
+        // Nothing that runs inside can put something else in this place: it is a mount, and links are not followed.
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let master = rustix::fs::openat2(&root, "dev/pts/ptmx", flags, Mode::empty(), resolve)
+            .map_err(failed("open one inside"))?;
+        let kind = rustix::fs::fstatfs(&master).map_err(failed("look at it"))?.f_type as i64;
+        // A process id can come to stand for another process, but not before this jail has ended.
+        if kind != DEVPTS || self.has_ended() {
+            return Err(failed("open one inside")(rustix::io::Errno::NODEV));
+        }
+        let slave = terminal::other_end(&master)?;
+        if let Some(base) = self.owner {
+            let (uid, gid) = (Uid::from_raw(base + user.uid % RANGE), Gid::from_raw(base + user.gid % RANGE));
+            rustix::fs::fchown(&slave, Some(uid), Some(gid)).map_err(failed("give it away"))?;
+        }
+        Ok((master, slave))
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+        let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&none)).is_ok_and(|ready| ready > 0)
     }
 
     /// Sends a signal to the process group of a process. One that has ended already is no error.

@@ -242,17 +242,14 @@ fn stand(plan: &Plan<'_>, control: OwnedFd) -> Result<Launched, Error> {
     let confined = plan.spec.profile == Profile::Native;
     let mut control = Some(control);
     let launched = launch(plan, |channel, reached| {
-        let Some(control) = control.take() else { return Error::EndedEarly };
-        match Init::new(Channel::from_fd(control), confined) {
-            Ok(init) => {
-                if channel.send(&Report::Ready(reached), &[], true).is_err() {
-                    return Error::EndedEarly;
-                }
-                drop(channel);
-                init.serve()
-            }
-            Err(error) => error,
+        let (Some(control), Ok(signals)) = (control.take(), Init::signals()) else {
+            return Error::EndedEarly;
+        };
+        if channel.send(&Report::Ready(reached), &[], true).is_err() {
+            return Error::EndedEarly;
         }
+        drop(channel);
+        Init::new(Channel::from_fd(control), signals, confined).serve()
     })?;
     let report = match launched.channel.wait_readable(LAUNCH_TIMEOUT) {
         Ok(true) => launched.channel.receive().and_then(|message| match message {

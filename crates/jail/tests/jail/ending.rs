@@ -18,6 +18,18 @@ fn marked(mark: &str) -> Vec<u32> {
     .collect()
 }
 
+/// The first process with `mark` among its arguments, once there is one.
+pub(crate) fn wait_for(mark: &str) -> u32 {
+    until("start", Duration::from_secs(10), || !marked(mark).is_empty());
+    marked(mark)[0]
+}
+
+/// The parent of a process.
+pub(crate) fn parent(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap()
+}
+
 /// Groups of jails in all hierarchies.
 fn groups_of(pid: u32) -> Vec<std::path::PathBuf> {
     fn search(folder: &Path, depth: usize, prefix: &str, found: &mut Vec<std::path::PathBuf>) {
@@ -57,8 +69,7 @@ fn killed_launcher_leaves_nothing(caller: Caller, limits: Limits) {
     let mark = format!("hutch-mark-{}-{caller:?}-{}", std::process::id(), limits.pids.unwrap_or(0));
     let mut launcher = bench.start(&words_of_shell(&mark));
     let pid = launcher.id();
-    until("start", Duration::from_secs(10), || !marked(&mark).is_empty());
-    let inside = marked(&mark)[0];
+    let inside = wait_for(&mark);
     let root = std::fs::read_link(format!("/proc/{inside}/ns/pid")).unwrap();
     // One that has ended and waits to be reaped (by process 1 of the machine) runs no more.
     let runs = |process: &Path| {

@@ -89,6 +89,34 @@ fn descriptors_of_the_caller_are_closed() {
     }
 }
 
+/// Nor does init hold what the launcher held: what has to be kept from its children should not be there at all.
+#[test]
+fn init_holds_nothing_of_the_callers() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in [Caller::Root, Caller::Ordinary] {
+        let mut bench = Bench::new(caller);
+        let leak = bench.work().join("held-by-the-launcher");
+        std::fs::write(&leak, "").unwrap();
+        bench.leak = Some(leak.display().to_string());
+        let mark = format!("hutch-held-{}-{caller:?}", std::process::id());
+        let script = "read -r line < /dev/null; sleep 1000; : \"$0\"";
+        let mut launcher = bench.start(&["/bin/sh", "-c", script, &mark].map(str::to_owned));
+        let inside = crate::ending::wait_for(&mark);
+        let init = crate::ending::parent(inside);
+        let held = |pid: u32| -> Vec<PathBuf> {
+            let links = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+            links.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect()
+        };
+        let (of_launcher, of_init) = (held(launcher.id()), held(init));
+        launcher.kill().unwrap();
+        launcher.wait().unwrap();
+        assert!(of_launcher.contains(&leak), "{of_launcher:?}");
+        assert!(!of_init.contains(&leak), "{caller:?}: {of_init:?}");
+        // The launcher's streams and the command's, the channel, signals.
+        assert!(of_init.len() <= 8, "{of_init:?}");
+    }
+}
+
 /// Descriptors of the terminal may come along as standard streams; by its name it is out of reach, and with it the
 /// signals that its keys send.
 #[test]

@@ -15,6 +15,8 @@ mod collection;
 mod condition;
 mod config;
 mod error;
+#[cfg(test)]
+mod fixture;
 mod key;
 mod owner;
 mod patch;

@@ -1,1 +1,35 @@
-//! placeholder
+//! The node: runs the Pods that are bound to it, each container in a jail of its own (the kubelet's role).
+//!
+//! It speaks to the API server as any other client and to the machine through the jail and image crates. It refuses
+//! what would weaken the isolation (host namespaces, privileged containers, added capabilities, host paths), says no
+//! to what it does not support in an event that names it, and never runs a Pod in less isolation than it asks for.
+//! It decides nothing about which Pods there should be.
+
+mod addresses;
+mod admission;
+mod claims;
+mod config;
+mod container;
+mod dial;
+mod embedded;
+mod environment;
+mod error;
+mod events;
+mod inventory;
+mod kubelet;
+mod limits;
+mod live;
+mod node;
+mod pod;
+mod quantity;
+mod register;
+mod session;
+mod subpath;
+mod volumes;
+
+pub use config::{
+    Config, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, EmbeddedService, Handler, ServiceKind,
+};
+pub use embedded::service_of;
+pub use error::Error;
+pub use node::Node;

@@ -1,0 +1,153 @@
+//! Addresses of Pods, and the range of ids that goes with each.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::Ipv4Addr;
+
+use crate::Error;
+
+/// Ids of one Pod.
+const IDS_PER_POD: u32 = 65536;
+
+/// Hands out addresses of one range. One that was given back is not given again before the others were.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    first: u32,
+    count: u32,
+    next: u32,
+    held: HashMap<String, u32>,
+    taken: BTreeSet<u32>,
+}
+
+/// What a Pod gets: an address, and the first of its 65536 ids outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) address: Ipv4Addr,
+    pub(crate) id_base: u32,
+}
+
+impl Addresses {
+    /// Reads a range such as `10.89.0.0/16`. `start` is where the handing out begins (any number), so that a new life
+    /// of the node does not give its first Pods the addresses that the last ones of the old life had.
+    pub(crate) fn new(range: &str, start: u32) -> Result<Addresses, Error> {
+        let wrong = |reason| Error::AddressRange { range: range.into(), reason };
+        let (base, bits) =
+            range.split_once('/').ok_or_else(|| wrong("it is not of the form 10.89.0.0/16"))?;
+        let base: Ipv4Addr = base.parse().map_err(|_| wrong("its address is not an IPv4 address"))?;
+        let bits: u32 = bits.parse().map_err(|_| wrong("its length is not a number"))?;
+        // A /16 has as many addresses as there are ranges of 65536 ids, so the one gives the other.
+        if !(16..=28).contains(&bits) {
+            return Err(wrong("its length must be /16 to /28"));
+        }
+        let size = 1u32 << (32 - bits);
+        let first = u32::from(base);
+        if !first.is_multiple_of(size) {
+            return Err(wrong("its address has bits outside of the network"));
+        }
+        if base.is_loopback() || base.is_link_local() || base.is_multicast() || base.is_unspecified() {
+            return Err(wrong("it must be an ordinary range: not loopback, link-local or multicast"));
+        }
+        // The first and last address, and the range of ids that ends with -1, belong to nobody.
+        let count = size - 2;
+        Ok(Addresses {
+            first: first + 1,
+            count,
+            next: start % count,
+            held: HashMap::new(),
+            taken: BTreeSet::new(),
+        })
+    }
+
+    /// An address for the Pod with this uid: the one it holds, the `wanted` one when that is free and of the range, or
+    /// the next free one. Nothing when all are taken.
+    pub(crate) fn lease(&mut self, uid: &str, wanted: Option<Ipv4Addr>) -> Option<Lease> {
+        if let Some(&index) = self.held.get(uid) {
+            return Some(self.at(index));
+        }
+        let wanted = wanted.and_then(|address| u32::from(address).checked_sub(self.first));
+        let wanted = wanted.filter(|index| *index < self.count && !self.taken.contains(index));
+        let index = match wanted {
+            Some(index) => index,
+            None => {
+                let free = |index: &u32| !self.taken.contains(index);
+                let index = (self.next..self.count).chain(0..self.next).find(free)?;
+                self.next = (index + 1) % self.count;
+                index
+            }
+        };
+        self.taken.insert(index);
+        self.held.insert(uid.to_owned(), index);
+        Some(self.at(index))
+    }
+
+    /// Gives back what a Pod held.
+    pub(crate) fn release(&mut self, uid: &str) {
+        if let Some(index) = self.held.remove(uid) {
+            self.taken.remove(&index);
+        }
+    }
+
+    fn at(&self, index: u32) -> Lease {
+        Lease { address: Ipv4Addr::from(self.first + index), id_base: (index + 1) * IDS_PER_POD }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_keeps_its_address_and_others_do_not_get_it_soon() {
+        let mut range = Addresses::new("10.89.0.0/28", 0).unwrap();
+        let a = range.lease("a", None).unwrap();
+        assert_eq!(a, Lease { address: Ipv4Addr::new(10, 89, 0, 1), id_base: 65536 });
+        assert_eq!(range.lease("a", None), Some(a));
+        range.release("a");
+        assert_ne!(range.lease("b", None).unwrap().address, a.address);
+        assert_eq!(range.lease("c", Some(a.address)), Some(a), "a restarted Pod has its old one");
+        assert_ne!(range.lease("d", Some(a.address)).unwrap().address, a.address, "unless it is taken");
+        assert!(range.lease("e", Some(Ipv4Addr::LOCALHOST)).unwrap().address.octets()[0] == 10);
+        for n in 0..10 {
+            range.lease(&format!("x{n}"), None).unwrap();
+        }
+        assert_eq!(range.lease("one too many", None), None);
+    }
+
+    #[test]
+    fn bad_ranges_are_refused() {
+        for range in [
+            "",
+            "10.89.0.0",
+            "10.89.0.0/8",
+            "10.89.0.0/30",
+            "10.89.0.1/16",
+            "127.0.0.0/16",
+            "x/16",
+            "fd00::/64",
+        ] {
+            assert!(Addresses::new(range, 0).is_err(), "{range}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn leases_never_overlap(steps in proptest::collection::vec((any::<bool>(), 0u8..40), 0..200), start: u32) {
+            let mut range = Addresses::new("10.89.0.0/16", start).unwrap();
+            let mut held: HashMap<u8, Lease> = HashMap::new();
+            for (take, pod) in steps {
+                if take {
+                    held.insert(pod, range.lease(&pod.to_string(), None).unwrap());
+                } else {
+                    range.release(&pod.to_string());
+                    held.remove(&pod);
+                }
+                let bases: BTreeSet<u32> = held.values().map(|lease| lease.id_base).collect();
+                prop_assert_eq!(bases.len(), held.len());
+                for lease in held.values() {
+                    prop_assert!(lease.id_base >= 65536 && lease.id_base.checked_add(IDS_PER_POD).is_some());
+                }
+            }
+        }
+    }
+}

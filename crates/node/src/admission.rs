@@ -1,0 +1,254 @@
+//! Which Pods the node runs at all, and in what.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume};
+
+use crate::config::{Handler, ServiceKind};
+use crate::embedded;
+
+/// What runs a Pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// A jail of this kind.
+    Jail(Handler),
+    /// Nothing: the service runs in this process.
+    Embedded(ServiceKind),
+}
+
+/// What hinders a Pod, as an event says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// Chooses the handler of a Pod. `runsc` tells whether gVisor is installed.
+pub(crate) fn choose(
+    spec: &PodSpec,
+    classes: &BTreeMap<String, Handler>,
+    runsc: bool,
+) -> Result<Choice, Refusal> {
+    if let Some(kind) = embedded::service_of(spec) {
+        return Ok(Choice::Embedded(kind));
+    }
+    let no_sandbox = |message: String| Refusal {
+        reason: "FailedCreatePodSandBox",
+        message: format!("Failed to create pod sandbox: {message}"),
+    };
+    let Some(class) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else {
+        return Ok(Choice::Jail(Handler::Native));
+    };
+    match classes.get(class) {
+        Some(Handler::Native) => Ok(Choice::Jail(Handler::Native)),
+        Some(Handler::Gvisor) if runsc => Ok(Choice::Jail(Handler::Gvisor)),
+        Some(Handler::Gvisor) => Err(no_sandbox(format!(
+            "runtimeClassName {class:?} needs gVisor, and no program runsc is on the PATH of this machine. \
+             Install it (Debian and Ubuntu: apt-get install runsc; else see https://gvisor.dev/docs/user_guide/install/), \
+             or start hutch with --runtime-class {class}=hutch to run these Pods in the native jail instead"
+        ))),
+        None => {
+            let known: Vec<&str> = classes.keys().map(String::as_str).collect();
+            Err(no_sandbox(format!(
+                "no handler for runtimeClassName {class:?}: this node has {}. \
+                 Start hutch with --runtime-class {class}=hutch to run these Pods in the native jail",
+                known.join(", ")
+            )))
+        }
+    }
+}
+
+/// Says no to what a Pod asks for and the node cannot or will not give. Nothing is left out silently.
+pub(crate) fn check(spec: &PodSpec) -> Result<(), Refusal> {
+    let refuse = |message: String| Err(Refusal { reason: "FailedValidation", message });
+    for (set, what) in [
+        (spec.host_network, "hostNetwork"),
+        (spec.host_pid, "hostPID"),
+        (spec.host_ipc, "hostIPC"),
+        (spec.share_process_namespace, "shareProcessNamespace"),
+    ] {
+        if set == Some(true) {
+            return refuse(format!("{what} is not supported: a sandbox shares nothing with the machine"));
+        }
+    }
+    if spec.host_users == Some(true) {
+        return refuse("hostUsers is not supported: ids inside are never ids of the machine".into());
+    }
+    if spec.ephemeral_containers.as_ref().is_some_and(|list| !list.is_empty()) {
+        return refuse("ephemeral containers are not supported".into());
+    }
+    for volume in spec.volumes.iter().flatten() {
+        check_volume(volume)?;
+    }
+    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+        check_container(container)?;
+        let known = |name: &str| spec.volumes.iter().flatten().any(|volume| volume.name == name);
+        for mount in container.volume_mounts.iter().flatten() {
+            if !known(&mount.name) {
+                return refuse(format!(
+                    "container {:?} mounts {:?}, which is no volume",
+                    container.name, mount.name
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_container(container: &Container) -> Result<(), Refusal> {
+    let name = &container.name;
+    let refuse = |message: String| {
+        Err(Refusal { reason: "FailedValidation", message: format!("container {name:?}: {message}") })
+    };
+    if let Some(security) = &container.security_context {
+        if security.privileged == Some(true) {
+            return refuse(
+                "privileged is not supported: no sandbox holds a capability of the machine".into(),
+            );
+        }
+        let added = security.capabilities.as_ref().and_then(|c| c.add.as_ref());
+        if let Some(added) = added.filter(|list| !list.is_empty()) {
+            return refuse(format!("capabilities cannot be added ({})", added.join(", ")));
+        }
+        if security.proc_mount.as_deref().is_some_and(|kind| kind != "Default") {
+            return refuse("procMount other than Default is not supported".into());
+        }
+    }
+    if container.volume_devices.as_ref().is_some_and(|list| !list.is_empty()) {
+        return refuse("block devices are not supported".into());
+    }
+    for mount in container.volume_mounts.iter().flatten() {
+        if !mount.mount_path.starts_with('/') || mount.mount_path.split('/').any(|part| part == "..") {
+            return refuse(format!("mountPath {:?} is not an absolute path without ..", mount.mount_path));
+        }
+        if mount.mount_propagation.as_deref().is_some_and(|p| p != "None") {
+            return refuse(format!("mountPropagation of {:?} is not supported", mount.name));
+        }
+        if mount.sub_path_expr.is_some() && mount.sub_path.is_some() {
+            return refuse(format!("{:?} has both subPath and subPathExpr", mount.name));
+        }
+    }
+    let probes = [&container.readiness_probe, &container.liveness_probe, &container.startup_probe];
+    for probe in probes.into_iter().flatten() {
+        check_probe(probe).or_else(|message| refuse(message.into()))?;
+    }
+    let handlers = container.lifecycle.iter().flat_map(|l| [&l.pre_stop, &l.post_start]).flatten();
+    for handler in handlers {
+        if handler.tcp_socket.is_some() {
+            return refuse("lifecycle tcpSocket is not supported".into());
+        }
+    }
+    Ok(())
+}
+
+fn check_probe(probe: &Probe) -> Result<(), &'static str> {
+    if probe.grpc.is_some() {
+        return Err("grpc probes are not supported yet: use httpGet, tcpSocket or exec");
+    }
+    let https = |get: &k8s_openapi::api::core::v1::HTTPGetAction| get.scheme.as_deref() == Some("HTTPS");
+    if probe.http_get.as_ref().is_some_and(https) {
+        return Err("httpGet probes with scheme HTTPS are not supported yet");
+    }
+    let kinds = [probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.exec.is_some()];
+    match kinds.iter().filter(|set| **set).count() {
+        1 => Ok(()),
+        _ => Err("a probe needs exactly one of httpGet, tcpSocket and exec"),
+    }
+}
+
+fn check_volume(volume: &Volume) -> Result<(), Refusal> {
+    let refuse = |message: String| Err(Refusal { reason: "FailedMount", message });
+    let name = &volume.name;
+    if volume.host_path.is_some() {
+        return refuse(format!(
+            "volume {name:?}: hostPath is not supported: a sandbox sees nothing of the machine"
+        ));
+    }
+    let supported = volume.empty_dir.is_some()
+        || volume.config_map.is_some()
+        || volume.secret.is_some()
+        || volume.downward_api.is_some()
+        || volume.projected.is_some()
+        || volume.persistent_volume_claim.is_some();
+    if supported {
+        return Ok(());
+    }
+    // The kind is the one key beside the name; naming each of the some thirty kinds by hand would go stale.
+    let value = serde_json::to_value(volume).unwrap_or_default();
+    let kind = value.as_object().and_then(|map| map.keys().find(|key| *key != "name")).cloned();
+    match kind {
+        Some(kind) => refuse(format!("volume {name:?}: kind {kind} is not supported")),
+        None => refuse(format!("volume {name:?} names no kind")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spec(change: Value) -> PodSpec {
+        let mut spec = json!({"containers": [{"name": "c", "image": "hutch/host"}]});
+        for (key, value) in change.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        serde_json::from_value(spec).unwrap()
+    }
+
+    #[test]
+    fn what_cannot_be_given_is_refused_by_name() {
+        let container = |field: Value| {
+            let mut c = json!({"name": "c", "image": "hutch/host"});
+            for (key, value) in field.as_object().unwrap() {
+                c[key] = value.clone();
+            }
+            json!({ "containers": [c] })
+        };
+        for (change, word) in [
+            (json!({"hostNetwork": true}), "hostNetwork"),
+            (json!({"hostPID": true}), "hostPID"),
+            (json!({"hostUsers": true}), "hostUsers"),
+            (json!({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}), "hostPath"),
+            (json!({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}), "nfs"),
+            (container(json!({"securityContext": {"privileged": true}})), "privileged"),
+            (container(json!({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}})), "SYS_ADMIN"),
+            (container(json!({"volumeMounts": [{"name": "v", "mountPath": "/x"}]})), "\"v\""),
+            (container(json!({"readinessProbe": {"grpc": {"port": 1}}})), "grpc"),
+            (container(json!({"readinessProbe": {}})), "exactly one"),
+        ] {
+            let refusal = check(&spec(change.clone())).unwrap_err();
+            assert!(refusal.message.contains(word), "{change}: {}", refusal.message);
+        }
+        let usual = json!({"hostNetwork": false, "volumes": [{"name": "v", "emptyDir": {}}]});
+        assert_eq!(check(&spec(usual)), Ok(()));
+    }
+
+    #[test]
+    fn classes_choose_the_handler_and_never_silently() {
+        let classes = Handler::defaults();
+        let class = |name: &str| spec(json!({ "runtimeClassName": name }));
+        let native = Ok(Choice::Jail(Handler::Native));
+        assert_eq!(choose(&spec(json!({})), &classes, false), native);
+        assert_eq!(choose(&class("hutch"), &classes, false), native);
+        assert_eq!(choose(&class("gvisor"), &classes, true), Ok(Choice::Jail(Handler::Gvisor)));
+        let missing = choose(&class("gvisor"), &classes, false).unwrap_err();
+        assert!(missing.message.contains("apt-get install runsc"), "{}", missing.message);
+        assert!(missing.message.contains("--runtime-class gvisor=hutch"), "{}", missing.message);
+        let unknown = choose(&class("kata"), &classes, true).unwrap_err();
+        assert!(unknown.message.contains("--runtime-class kata=hutch"), "{}", unknown.message);
+        let mapped = BTreeMap::from([("gvisor".to_owned(), Handler::Native)]);
+        assert_eq!(choose(&class("gvisor"), &mapped, false), native);
+    }
+
+    #[test]
+    fn a_pod_of_a_service_image_holds_no_process() {
+        let router = "us-central1-docker.pkg.dev/k8s-staging-images/agent-sandbox/sandbox-router:v1";
+        let one = spec(json!({"containers": [{"name": "r", "image": router}]}));
+        assert_eq!(choose(&one, &Handler::defaults(), false), Ok(Choice::Embedded(ServiceKind::Router)));
+        let mixed = spec(
+            json!({"containers": [{"name": "r", "image": router}, {"name": "s", "image": "hutch/host"}]}),
+        );
+        assert_eq!(choose(&mixed, &Handler::defaults(), false), Ok(Choice::Jail(Handler::Native)));
+    }
+}

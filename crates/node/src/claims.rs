@@ -1,0 +1,260 @@
+//! Persistent volumes: a folder for each claim, made when it appears and removed when it is gone.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::node::Shared;
+
+/// Storage class of what is provisioned here.
+pub(crate) const STORAGE_CLASS: &str = "hutch-local";
+/// Who provisions, as the annotation on volumes names it.
+const PROVISIONER: &str = "hutch.dev/local";
+/// Other names under which local storage is usually asked for.
+const SYNONYMS: [&str; 3] = ["", "standard", "local-path"];
+/// How often folders without a claim are looked for: only those are left that were in use when their claim went.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// The folder of a claim. The error says why it is not ours.
+pub(crate) fn folder(volumes: &Path, claim: &PersistentVolumeClaim) -> Result<PathBuf, String> {
+    let metadata = &claim.metadata;
+    let name = metadata.name.as_deref().unwrap_or("");
+    let (Some(namespace), Some(uid)) = (&metadata.namespace, &metadata.uid) else {
+        return Err(format!("persistentvolumeclaim {name:?} has no uid"));
+    };
+    if metadata.deletion_timestamp.is_some() {
+        return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+    }
+    check(claim)?;
+    let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    match plain(namespace) && plain(uid) {
+        true => Ok(volumes.join(namespace).join(uid)),
+        false => Err(format!("persistentvolumeclaim {name:?} has an unusable uid")),
+    }
+}
+
+/// Whether a claim is for a volume of this node.
+fn check(claim: &PersistentVolumeClaim) -> Result<(), String> {
+    let name = claim.metadata.name.as_deref().unwrap_or("");
+    let Some(spec) = &claim.spec else { return Err(format!("persistentvolumeclaim {name:?} has no spec")) };
+    let class = spec.storage_class_name.as_deref().unwrap_or(STORAGE_CLASS);
+    if class != STORAGE_CLASS && !SYNONYMS.contains(&class) {
+        return Err(format!(
+            "persistentvolumeclaim {name:?}: storage class {class:?} is not provided here; leave it out or use {STORAGE_CLASS}"
+        ));
+    }
+    if spec.volume_mode.as_deref() == Some("Block") {
+        return Err(format!("persistentvolumeclaim {name:?}: volumeMode Block is not supported"));
+    }
+    match &spec.volume_name {
+        Some(volume) if *volume != volume_name(claim) && !volume.is_empty() => Err(format!(
+            "persistentvolumeclaim {name:?}: bound to {volume:?}, which is no volume of this node"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn volume_name(claim: &PersistentVolumeClaim) -> String {
+    format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or(""))
+}
+
+/// Binds claims as they appear and takes folders away as claims go, until the node stops.
+pub(crate) async fn provision(node: Arc<Shared>) {
+    let api: Api<PersistentVolumeClaim> = Api::all(node.client.clone());
+    let stream = watcher(api, watcher::Config::default()).default_backoff();
+    let mut stream = std::pin::pin!(stream);
+    let mut sweep = tokio::time::interval(SWEEP_EVERY);
+    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let stopped = node.shutdown.wait();
+    let mut stopped = std::pin::pin!(stopped);
+    loop {
+        tokio::select! {
+            () = &mut stopped => return,
+            _ = sweep.tick() => reclaim(&node).await,
+            event = stream.next() => match event {
+                Some(Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim))) => {
+                    if let Err(error) = bind(&node, &claim).await {
+                        tracing::warn!(claim = claim.metadata.name, %error, "a claim could not be bound");
+                    }
+                }
+                Some(Ok(watcher::Event::Delete(_))) => reclaim(&node).await,
+                Some(Ok(_)) => {}
+                Some(Err(error)) => tracing::debug!(%error, "watching claims is retried"),
+                None => return,
+            },
+        }
+    }
+}
+
+async fn bind(node: &Shared, claim: &PersistentVolumeClaim) -> Result<(), kube::Error> {
+    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+    if phase == Some("Bound") || claim.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let Ok(path) = folder(&node.volumes, claim) else {
+        // The Pod that uses it says why in its own events.
+        return Ok(());
+    };
+    let volume = volume(claim, &path);
+    let volumes: Api<PersistentVolume> = Api::all(node.client.clone());
+    match volumes.create(&PostParams::default(), &volume).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.code == 409 => {}
+        Err(error) => return Err(error),
+    }
+    let (name, spec) = (volume_name(claim), claim.spec.clone().unwrap_or_default());
+    let status = json!({"status": {"phase": "Bound", "accessModes": spec.access_modes,
+                                   "capacity": spec.resources.and_then(|r| r.requests)}});
+    let (namespace, claim_name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
+    let api: Api<PersistentVolumeClaim> =
+        Api::namespaced(node.client.clone(), namespace.unwrap_or("default"));
+    let bound = json!({"spec": {"volumeName": name}, "metadata": {"annotations": {
+        "pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes",
+        "volume.kubernetes.io/storage-provisioner": PROVISIONER}}});
+    let claim_name = claim_name.unwrap_or("");
+    api.patch(claim_name, &PatchParams::default(), &Patch::Merge(bound)).await?;
+    api.patch_status(claim_name, &PatchParams::default(), &Patch::Merge(status)).await?;
+    let status = json!({"status": {"phase": "Bound"}});
+    volumes.patch_status(&volume_name(claim), &PatchParams::default(), &Patch::Merge(status)).await?;
+    Ok(())
+}
+
+fn volume(claim: &PersistentVolumeClaim, path: &Path) -> PersistentVolume {
+    let spec = claim.spec.clone().unwrap_or_default();
+    let metadata = &claim.metadata;
+    let value = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {"name": volume_name(claim), "annotations": {"pv.kubernetes.io/provisioned-by": PROVISIONER}},
+        "spec": {
+            "accessModes": spec.access_modes, "volumeMode": "Filesystem",
+            "capacity": spec.resources.and_then(|r| r.requests),
+            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": metadata.name,
+                         "namespace": metadata.namespace, "uid": metadata.uid},
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": spec.storage_class_name.unwrap_or_else(|| STORAGE_CLASS.into()),
+            "hostPath": {"path": path, "type": ""},
+        },
+    });
+    // Every field above is one of the type's.
+    serde_json::from_value(value).unwrap_or_default()
+}
+
+/// Removes volumes and folders whose claims are gone and that no Pod uses.
+async fn reclaim(node: &Shared) {
+    // Folders are read before the claims are: a folder is made after its claim, so one that is seen here and has no
+    // claim afterwards lost it.
+    let root = node.volumes.clone();
+    let Ok(folders) = tokio::task::spawn_blocking(move || folders(&root)).await else { return };
+    let claims: Api<PersistentVolumeClaim> = Api::all(node.client.clone());
+    let listed = claims.list(&ListParams::default()).await;
+    let Ok(listed) = listed.inspect_err(|error| tracing::debug!(%error, "claims could not be listed")) else {
+        return;
+    };
+    let mut live: HashSet<String> = listed.items.into_iter().filter_map(|claim| claim.metadata.uid).collect();
+    live.extend(node.volumes_in_use());
+    let volumes: Api<PersistentVolume> = Api::all(node.client.clone());
+    let existing = volumes.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+    for volume in existing {
+        let name = volume.metadata.name.as_deref().unwrap_or("");
+        let annotations = volume.metadata.annotations.as_ref();
+        let ours = annotations
+            .is_some_and(|a| a.get("pv.kubernetes.io/provisioned-by").is_some_and(|by| by == PROVISIONER));
+        let uid = name.strip_prefix("pvc-").unwrap_or("");
+        if ours && !live.contains(uid) {
+            // One that is gone already is what was wanted; another failure is tried again by the next sweep.
+            let _ = volumes.delete(name, &DeleteParams::default()).await;
+        }
+    }
+    let swept = tokio::task::spawn_blocking(move || sweep(&folders, &live)).await;
+    if let Ok(Err(error)) = swept {
+        tracing::warn!(%error, "folders of vanished claims could not be removed");
+    }
+}
+
+/// The folders of all claims.
+fn folders(root: &Path) -> Vec<PathBuf> {
+    let namespaces = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let inside =
+        namespaces.flat_map(|namespace| std::fs::read_dir(namespace.path()).into_iter().flatten().flatten());
+    inside.map(|folder| folder.path()).collect()
+}
+
+fn sweep(folders: &[PathBuf], live: &HashSet<String>) -> std::io::Result<()> {
+    for folder in folders {
+        let uid = folder.file_name().map(|name| name.to_string_lossy());
+        if uid.is_some_and(|uid| live.contains(&*uid)) {
+            continue;
+        }
+        std::fs::remove_dir_all(folder)?;
+        // Fails when the namespace has other volumes, as it should.
+        let _ = folder.parent().map(std::fs::remove_dir);
+    }
+    Ok(())
+}
+
+/// The storage class object, so that clients see where their claims go. Best effort: nothing depends on it.
+pub(crate) async fn announce(client: &Client) {
+    use k8s_openapi::api::storage::v1::StorageClass;
+    let mut class = StorageClass { provisioner: PROVISIONER.into(), ..StorageClass::default() };
+    class.metadata.name = Some(STORAGE_CLASS.into());
+    let default = "storageclass.kubernetes.io/is-default-class".to_owned();
+    class.metadata.annotations = Some([(default, "true".to_owned())].into());
+    class.reclaim_policy = Some("Delete".into());
+    class.volume_binding_mode = Some("Immediate".into());
+    let api: Api<StorageClass> = Api::all(client.clone());
+    if let Err(error) = api.create(&PostParams::default(), &class).await {
+        tracing::debug!(%error, "the storage class was not announced");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(change: serde_json::Value) -> PersistentVolumeClaim {
+        let mut value = json!({"metadata": {"name": "c", "namespace": "default", "uid": "1-2"},
+                               "spec": {"accessModes": ["ReadWriteOnce"]}});
+        for (key, new) in change.as_object().unwrap() {
+            value["spec"][key] = new.clone();
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_claim_has_one_folder_or_a_reason() {
+        let root = Path::new("/v");
+        assert_eq!(folder(root, &claim(json!({}))).unwrap(), Path::new("/v/default/1-2"));
+        assert!(folder(root, &claim(json!({"storageClassName": "standard"}))).is_ok());
+        assert!(folder(root, &claim(json!({"volumeName": "pvc-1-2"}))).is_ok());
+        for (change, word) in [
+            (json!({"storageClassName": "ebs"}), "ebs"),
+            (json!({"volumeMode": "Block"}), "Block"),
+            (json!({"volumeName": "pv-of-others"}), "pv-of-others"),
+        ] {
+            let error = folder(root, &claim(change)).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+        let mut hostile = claim(json!({}));
+        hostile.metadata.uid = Some("../..".into());
+        assert!(folder(root, &hostile).is_err());
+    }
+
+    #[test]
+    fn only_folders_without_a_claim_go() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["a/1", "a/2", "b/3"] {
+            std::fs::create_dir_all(root.path().join(folder)).unwrap();
+        }
+        sweep(&folders(root.path()), &HashSet::from(["1".to_owned()])).unwrap();
+        assert!(root.path().join("a/1").is_dir());
+        assert!(!root.path().join("a/2").exists() && !root.path().join("b").exists());
+    }
+}

@@ -1,0 +1,103 @@
+//! How a node is set up.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use hutch_remote::{Duplex, StreamError};
+
+/// Memory of a container that names no limit, in bytes. A container whose request is larger gets its request.
+pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
+/// Processes and threads of a container: no field of a Pod says it, and without a bound a fork bomb takes the machine.
+pub const DEFAULT_PIDS: u64 = 1024;
+
+/// How a node is set up.
+#[derive(Clone)]
+pub struct Config {
+    /// Name of the Node object.
+    pub node_name: String,
+    /// Folder of everything that the node keeps; made with mode 0700.
+    pub data_dir: PathBuf,
+    /// Range of Pod addresses, such as `10.89.0.0/16`: IPv4, /16 to /28, never loopback.
+    pub pod_cidr: String,
+    /// The program that makes jails.
+    pub warden_program: PathBuf,
+    /// The sandbox runtime, a static program, for images that want it.
+    pub sandboxd_program: PathBuf,
+    /// What the names of runtime classes mean; see [`Handler::defaults`].
+    pub runtime_classes: BTreeMap<String, Handler>,
+    /// Limits of containers that name none.
+    pub defaults: DefaultLimits,
+    /// Services of this process that answer for Pods with their images.
+    pub services: BTreeMap<ServiceKind, Arc<dyn EmbeddedService>>,
+    /// Whether the published runtime images are answered by the built-in one.
+    pub substitute_images: bool,
+}
+
+/// What isolates the containers of a Pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handler {
+    /// The native jail.
+    Native,
+    /// gVisor's `runsc`.
+    Gvisor,
+}
+
+impl Handler {
+    /// `hutch` is the native jail and `gvisor` is gVisor.
+    pub fn defaults() -> BTreeMap<String, Handler> {
+        BTreeMap::from([("hutch".into(), Handler::Native), ("gvisor".into(), Handler::Gvisor)])
+    }
+
+    /// Reads a handler's name: `hutch` or `gvisor`.
+    pub fn parse(name: &str) -> Option<Handler> {
+        match name {
+            "hutch" => Some(Handler::Native),
+            "gvisor" => Some(Handler::Gvisor),
+            _ => None,
+        }
+    }
+
+    /// The name that [`Handler::parse`] reads.
+    pub fn name(self) -> &'static str {
+        match self {
+            Handler::Native => "hutch",
+            Handler::Gvisor => "gvisor",
+        }
+    }
+}
+
+/// Limits of containers that name none; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DefaultLimits {
+    /// CPU time per second, in thousandths of a CPU.
+    pub cpu_millis: Option<u64>,
+    /// Memory in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+}
+
+impl Default for DefaultLimits {
+    fn default() -> Self {
+        DefaultLimits { cpu_millis: None, memory_bytes: Some(DEFAULT_MEMORY_BYTES), pids: Some(DEFAULT_PIDS) }
+    }
+}
+
+/// A service of Hutch that Pods can stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ServiceKind {
+    /// The controllers of the four kinds.
+    Controller,
+    /// The router to sandboxes.
+    Router,
+}
+
+/// A service of this process, for which a Pod without a process stands.
+pub trait EmbeddedService: Send + Sync + 'static {
+    /// Whether it serves now.
+    fn ready(&self) -> bool;
+    /// Connects to what would be a port of its container.
+    fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>>;
+}

@@ -1,0 +1,170 @@
+//! A jail whose events reach those who wait for them.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use hutch_jail::{Event, Jail, Process, ProcessExit, Stdio, Usage};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+
+use super::register;
+
+/// A jail and who waits for its processes.
+pub(crate) struct Cell {
+    jail: Jail,
+    waiting: Mutex<Waiting>,
+    listener: Mutex<Option<tokio::task::AbortHandle>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    processes: HashMap<u64, Pending>,
+    over: bool,
+}
+
+struct Pending {
+    started: Option<oneshot::Sender<Result<u32, NotStarted>>>,
+    exited: oneshot::Sender<ProcessExit>,
+}
+
+/// Why a process did not start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotStarted {
+    pub(crate) errno: i32,
+    pub(crate) reason: String,
+}
+
+/// A process that was asked for.
+pub(crate) struct Spawned {
+    pub(crate) number: u64,
+    started: oneshot::Receiver<Result<u32, NotStarted>>,
+    exited: oneshot::Receiver<ProcessExit>,
+}
+
+/// How a process ends whose jail is gone.
+const GONE: ProcessExit = ProcessExit::Signal(9);
+
+impl Spawned {
+    /// Waits until it runs.
+    pub(crate) async fn started(&mut self) -> Result<u32, NotStarted> {
+        match (&mut self.started).await {
+            Ok(result) => result,
+            Err(_) => Err(NotStarted { errno: 0, reason: "the sandbox has ended".into() }),
+        }
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn exited(self) -> ProcessExit {
+        self.exited.await.unwrap_or(GONE)
+    }
+}
+
+impl Cell {
+    /// Takes a jail and follows its events. Needs a tokio runtime.
+    pub(crate) fn adopt(jail: Jail) -> io::Result<Arc<Cell>> {
+        let control = register(jail.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
+        let cell = Arc::new(Cell { jail, waiting: Mutex::default(), listener: Mutex::default() });
+        let task = tokio::spawn(listen(control, Arc::downgrade(&cell)));
+        *lock(&cell.listener) = Some(task.abort_handle());
+        Ok(cell)
+    }
+
+    /// Asks for a process.
+    pub(crate) fn spawn(&self, process: &Process, stdio: Stdio) -> Result<Spawned, hutch_jail::Error> {
+        let (started, started_rx) = oneshot::channel();
+        let (exited, exited_rx) = oneshot::channel();
+        // Held across the request, so that no event can come before its entry is there.
+        let mut waiting = lock(&self.waiting);
+        let number = self.jail.spawn(process, stdio)?;
+        if !waiting.over {
+            waiting.processes.insert(number, Pending { started: Some(started), exited });
+        }
+        drop(waiting);
+        Ok(Spawned { number, started: started_rx, exited: exited_rx })
+    }
+
+    pub(crate) fn signal(&self, process: u64, signal: i32) -> Result<(), hutch_jail::Error> {
+        self.jail.signal(process, signal)
+    }
+
+    pub(crate) fn network(&self) -> BorrowedFd<'_> {
+        self.jail.network()
+    }
+
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        self.jail.usage().ok()
+    }
+
+    pub(crate) fn kill(&self) {
+        self.jail.kill();
+    }
+
+    /// Hands one event on; false when the jail is over.
+    fn take(&self, event: Event) -> bool {
+        let mut waiting = lock(&self.waiting);
+        match event {
+            Event::Started { process, pid } => {
+                let pending = waiting.processes.get_mut(&process).and_then(|p| p.started.take());
+                // A caller that no longer waits does not need the news.
+                drop(pending.map(|started| started.send(Ok(pid))));
+            }
+            Event::NotStarted { process, errno, reason } => {
+                let pending = waiting.processes.remove(&process).and_then(|p| p.started);
+                drop(pending.map(|started| started.send(Err(NotStarted { errno, reason }))));
+            }
+            Event::Exited { process, exit } => {
+                if let Some(pending) = waiting.processes.remove(&process) {
+                    // As above.
+                    let _ = pending.exited.send(exit);
+                }
+            }
+            Event::Ended => return false,
+        }
+        true
+    }
+
+    /// Everyone who still waits learns that nothing will come.
+    fn end(&self) {
+        let mut waiting = lock(&self.waiting);
+        waiting.over = true;
+        waiting.processes.clear();
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        if let Some(listener) = lock(&self.listener).take() {
+            listener.abort();
+        }
+    }
+}
+
+async fn listen(control: AsyncFd<OwnedFd>, cell: Weak<Cell>) {
+    loop {
+        let Ok(mut ready) = control.readable().await else { break };
+        let Some(cell) = cell.upgrade() else { return };
+        loop {
+            match cell.jail.try_event() {
+                Ok(Some(event)) if cell.take(event.clone()) => {}
+                Ok(Some(_)) => return cell.end(),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(jail = cell.jail.id(), %error, "a jail's events are lost");
+                    return cell.end();
+                }
+            }
+        }
+        ready.clear_ready();
+    }
+    if let Some(cell) = cell.upgrade() {
+        cell.end();
+    }
+}
+
+/// A panic while the lock was held leaves whole values here, so the lock stays usable.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

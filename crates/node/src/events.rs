@@ -1,0 +1,161 @@
+//! Events on Pods, worded as a kubelet words them.
+
+use std::collections::VecDeque;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+/// Events that wait to be written. When full, further ones are dropped: they are news, not state.
+const QUEUE: usize = 1024;
+/// Events that are remembered, so that a repetition counts up instead of making a new object.
+const REMEMBERED: usize = 512;
+/// A repetition within this time is not written.
+const QUIET: SignedDuration = SignedDuration::from_secs(10);
+/// A repetition after this time is a new event.
+const FORGET: SignedDuration = SignedDuration::from_mins(10);
+/// Longest message, as the API allows.
+const MAX_MESSAGE_BYTES: usize = 1024;
+
+/// Where events are put; writing happens elsewhere.
+#[derive(Debug, Clone)]
+pub(crate) struct Events {
+    queue: mpsc::Sender<News>,
+}
+
+#[derive(Debug)]
+struct News {
+    subject: ObjectReference,
+    warning: bool,
+    reason: &'static str,
+    message: String,
+    at: Timestamp,
+}
+
+impl Events {
+    /// Starts the writer, which ends with the last of the clones.
+    pub(crate) fn start(client: Client, node_name: String) -> Events {
+        let (queue, receiver) = mpsc::channel(QUEUE);
+        tokio::spawn(write(client, node_name, receiver));
+        Events { queue }
+    }
+
+    pub(crate) fn warning(&self, pod: &Pod, reason: &'static str, message: impl Into<String>) {
+        self.put(pod, None, true, reason, message.into());
+    }
+
+    /// About one container.
+    pub(crate) fn container(
+        &self,
+        pod: &Pod,
+        container: &str,
+        warning: bool,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        self.put(pod, Some(format!("spec.containers{{{container}}}")), warning, reason, message.into());
+    }
+
+    fn put(
+        &self,
+        pod: &Pod,
+        field_path: Option<String>,
+        warning: bool,
+        reason: &'static str,
+        message: String,
+    ) {
+        let subject = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            name: pod.metadata.name.clone(),
+            namespace: pod.metadata.namespace.clone(),
+            uid: pod.metadata.uid.clone(),
+            resource_version: pod.metadata.resource_version.clone(),
+            field_path,
+        };
+        let mut message = message;
+        if message.len() > MAX_MESSAGE_BYTES {
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+        }
+        let news = News { subject, warning, reason, message, at: Timestamp::now() };
+        if self.queue.try_send(news).is_err() {
+            tracing::warn!(reason, "an event is dropped: too many wait to be written");
+        }
+    }
+}
+
+/// An event that was written.
+struct Written {
+    uid: Option<String>,
+    reason: &'static str,
+    message: String,
+    name: String,
+    count: i32,
+    at: Timestamp,
+}
+
+async fn write(client: Client, node_name: String, mut queue: mpsc::Receiver<News>) {
+    let mut written: VecDeque<Written> = VecDeque::new();
+    while let Some(news) = queue.recv().await {
+        let namespace = news.subject.namespace.clone().unwrap_or_else(|| "default".into());
+        let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
+        let same = written.iter_mut().find(|old| {
+            old.uid == news.subject.uid
+                && old.reason == news.reason
+                && old.message == news.message
+                && news.at.duration_since(old.at) < FORGET
+        });
+        let result = match same {
+            Some(old) if news.at.duration_since(old.at) < QUIET => continue,
+            Some(old) => {
+                old.count += 1;
+                old.at = news.at;
+                let change = json!({"count": old.count, "lastTimestamp": Time(news.at)});
+                api.patch(&old.name, &PatchParams::default(), &Patch::Merge(change)).await.map(drop)
+            }
+            None => {
+                let event = event(&news, &node_name);
+                let name = event.metadata.name.clone().unwrap_or_default();
+                let (uid, reason, message) = (news.subject.uid, news.reason, news.message);
+                written.push_back(Written { uid, reason, message, name, count: 1, at: news.at });
+                if written.len() > REMEMBERED {
+                    written.pop_front();
+                }
+                api.create(&PostParams::default(), &event).await.map(drop)
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, "an event was not written");
+        }
+    }
+}
+
+fn event(news: &News, node_name: &str) -> Event {
+    let mut event = Event {
+        involved_object: news.subject.clone(),
+        type_: Some(if news.warning { "Warning" } else { "Normal" }.into()),
+        reason: Some(news.reason.into()),
+        message: Some(news.message.clone()),
+        count: Some(1),
+        first_timestamp: Some(Time(news.at)),
+        last_timestamp: Some(Time(news.at)),
+        source: Some(EventSource { component: Some("kubelet".into()), host: Some(node_name.into()) }),
+        reporting_component: Some("kubelet".into()),
+        reporting_instance: Some(node_name.into()),
+        ..Event::default()
+    };
+    // As in Kubernetes: the Pod's name and the time, unique per process.
+    static LAST: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(0);
+    let nanos = i64::try_from(news.at.as_nanosecond()).unwrap_or(0);
+    let order = std::sync::atomic::Ordering::Relaxed;
+    let last = LAST.fetch_max(nanos, order);
+    let unique = if last >= nanos { LAST.fetch_add(1, order) + 1 } else { nanos };
+    let name = news.subject.name.as_deref().unwrap_or("pod");
+    event.metadata.name = Some(format!("{name}.{unique:x}"));
+    event.metadata.namespace = news.subject.namespace.clone();
+    event
+}

@@ -1,0 +1,89 @@
+//! Which Pods are bound here: each gets a task of its own.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use hutch_remote::PodId;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
+use tokio::task::JoinSet;
+
+use crate::live::{Live, Update};
+use crate::node::Shared;
+use crate::pod;
+
+/// Follows the Pods of this node until it stops, and then waits for their tasks.
+pub(crate) async fn run(node: Arc<Shared>) {
+    let api: Api<Pod> = Api::all(node.client.clone());
+    let chosen = watcher::Config::default().fields(&format!("spec.nodeName={}", node.config.node_name));
+    let stream = watcher(api, chosen).default_backoff();
+    let mut stream = std::pin::pin!(stream);
+    let mut tasks = JoinSet::new();
+    let mut listed: HashSet<String> = HashSet::new();
+    loop {
+        let event = tokio::select! {
+            () = node.shutdown.wait() => break,
+            event = stream.next() => event,
+            // Only so that ended tasks are let go of.
+            Some(_) = tasks.join_next() => continue,
+        };
+        match event {
+            Some(Ok(watcher::Event::Init)) => listed.clear(),
+            Some(Ok(watcher::Event::InitApply(pod))) => {
+                listed.insert(pod.uid().unwrap_or_default());
+                take(&node, pod, &mut tasks);
+            }
+            Some(Ok(watcher::Event::InitDone)) => {
+                for live in node.all().into_iter().filter(|live| !listed.contains(&live.id.uid)) {
+                    live.update(Update::Gone);
+                }
+                sweep(&node, &listed).await;
+            }
+            Some(Ok(watcher::Event::Apply(pod))) => take(&node, pod, &mut tasks),
+            Some(Ok(watcher::Event::Delete(pod))) => {
+                if let Some(live) = node.find(&pod.uid().unwrap_or_default()) {
+                    live.update(Update::Gone);
+                }
+            }
+            Some(Err(error)) => tracing::debug!(%error, "watching Pods is retried"),
+            None => break,
+        }
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+fn take(node: &Arc<Shared>, pod: Pod, tasks: &mut JoinSet<()>) {
+    let (Some(uid), Some(namespace), Some(name)) =
+        (pod.metadata.uid.clone(), pod.metadata.namespace.clone(), pod.metadata.name.clone())
+    else {
+        return;
+    };
+    // The uid names folders; the API server makes it, but nothing is gained by trust.
+    if uid.is_empty() || !uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+        tracing::warn!(namespace, name, "a Pod with an unusable uid is not run");
+        return;
+    }
+    let pod = Arc::new(pod);
+    if let Some(live) = node.find(&uid) {
+        live.update(Update::Present(pod));
+        return;
+    }
+    let live = Arc::new(Live::new(PodId { namespace, name, uid }, pod));
+    node.add(live.clone());
+    tasks.spawn(pod::run(node.clone(), live));
+}
+
+/// Removes the folders of Pods that vanished while the node was not there.
+async fn sweep(node: &Arc<Shared>, listed: &HashSet<String>) {
+    for root in [&node.pods, &node.memory] {
+        let Ok(entries) = std::fs::read_dir(root) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !listed.contains(&name) && node.find(&name).is_none() {
+                node.remove_folders(&name).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The node's side of the contract for streams to Pods.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_remote::{ByteReader, Duplex, ExecRequest, Kubelet, LogRequest, PodId, Session, StreamError};
+use jiff::Timestamp;
+
+use crate::container::{Running, read_log};
+use crate::dial::dial;
+use crate::live::Live;
+use crate::node::Node;
+use crate::session;
+
+/// The annotation that names the container meant when none is named.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+impl Node {
+    fn live(&self, pod: &PodId) -> Result<Arc<Live>, StreamError> {
+        let live = self.shared.find(&pod.uid);
+        live.ok_or_else(|| StreamError::NotFound(format!("pod {:?} does not run on this node", pod.name)))
+    }
+
+    /// The container's name, and the container when it runs.
+    fn container(live: &Live, named: Option<&str>) -> Result<(String, Option<Arc<Running>>), StreamError> {
+        let pod = live.pod();
+        let spec = pod.spec.as_ref();
+        let annotated = pod.metadata.annotations.as_ref().and_then(|a| a.get(DEFAULT_CONTAINER)).cloned();
+        let first = || spec.and_then(|s| s.containers.first()).map(|c| c.name.clone());
+        let name = named.map(str::to_owned).or(annotated).or_else(first).unwrap_or_default();
+        let init = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten();
+        let known = spec.is_some_and(|s| s.containers.iter().chain(init).any(|c| c.name == name));
+        match known {
+            true => Ok((name.clone(), live.container(&name))),
+            false => Err(StreamError::BadRequest(format!(
+                "container {name} is not valid for pod {}",
+                live.id.name
+            ))),
+        }
+    }
+
+    fn running(&self, pod: &PodId, named: Option<&str>) -> Result<Arc<Running>, StreamError> {
+        let live = self.live(pod)?;
+        if live.service.get().is_some() {
+            return Err(StreamError::BadRequest(format!(
+                "pod {} holds no process: hutch itself answers for it",
+                live.id.name
+            )));
+        }
+        let (name, running) = Self::container(&live, named)?;
+        running.ok_or_else(|| {
+            StreamError::Unavailable(format!("container {name} of pod {} is not running", live.id.name))
+        })
+    }
+
+    async fn open(&self, pod: &PodId, port: u16) -> Result<Box<dyn Duplex>, StreamError> {
+        let live = self.live(pod)?;
+        if let Some(kind) = live.service.get() {
+            let service = self.shared.config.services.get(kind);
+            let service =
+                service.ok_or_else(|| StreamError::Unavailable("the service does not run here".into()))?;
+            return service.connect(port).await;
+        }
+        let (network, address) = live
+            .network()
+            .ok_or_else(|| StreamError::Unavailable(format!("pod {} is not running", live.id.name)))?;
+        let stream = dial(&network, address, port).await.map_err(|e| {
+            StreamError::Unavailable(format!("cannot connect to port {port} of pod {}: {e}", live.id.name))
+        })?;
+        Ok(Box::new(stream))
+    }
+
+    async fn read(&self, pod: &PodId, request: LogRequest) -> Result<ByteReader, StreamError> {
+        let live = self.live(pod)?;
+        let (name, running) = Self::container(&live, request.container.as_deref())?;
+        let missing = |what: &str| {
+            StreamError::BadRequest(format!("{what} container {name:?} in pod {:?} not found", live.id.name))
+        };
+        let life = live.life(&name);
+        let life = match (life, request.previous) {
+            (Some(life), false) => life,
+            (Some(life), true) => life.checked_sub(1).ok_or_else(|| missing("previous terminated"))?,
+            (None, _) if live.service.get().is_some() => return Ok(Box::pin(tokio::io::empty())),
+            (None, _) => {
+                let text = format!("container {name:?} in pod {:?} is waiting to start", live.id.name);
+                return Err(StreamError::BadRequest(text));
+            }
+        };
+        let path = self.shared.pods.join(&live.id.uid).join(&name).join(format!("{life}.log"));
+        let output =
+            running.filter(|_| request.follow && !request.previous).map(|running| running.output.clone());
+        let follow = output.filter(|output| output.path() == path).and_then(|output| output.follow());
+        read_log(path, &request, follow, Timestamp::now()).await.map_err(|error| {
+            tracing::warn!(%error, "a log could not be read");
+            StreamError::Internal("the log could not be read".into())
+        })
+    }
+}
+
+impl Kubelet for Node {
+    fn exec<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, Result<Session, StreamError>> {
+        async move { session::exec(self.running(pod, request.container.as_deref())?, request) }.boxed()
+    }
+
+    fn attach<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, Result<Session, StreamError>> {
+        async move { session::attach(self.running(pod, request.container.as_deref())?, request).await }
+            .boxed()
+    }
+
+    fn connect<'a>(
+        &'a self,
+        pod: &'a PodId,
+        port: u16,
+    ) -> BoxFuture<'a, Result<Box<dyn Duplex>, StreamError>> {
+        self.open(pod, port).boxed()
+    }
+
+    fn logs<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: LogRequest,
+    ) -> BoxFuture<'a, Result<ByteReader, StreamError>> {
+        self.read(pod, request).boxed()
+    }
+}

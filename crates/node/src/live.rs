@@ -1,0 +1,127 @@
+//! What others may know of a Pod that runs here while its own task works on it.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use hutch_remote::PodId;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::watch;
+
+use crate::config::ServiceKind;
+use crate::container::Running;
+
+/// What the API server says of a Pod.
+#[derive(Debug, Clone)]
+pub(crate) enum Update {
+    /// It is there, as this.
+    Present(Arc<Pod>),
+    /// It is gone.
+    Gone,
+}
+
+/// A Pod that runs here, or ran.
+pub(crate) struct Live {
+    pub(crate) id: PodId,
+    pub(crate) updates: watch::Sender<Update>,
+    /// Set when a service of this process answers for it.
+    pub(crate) service: OnceLock<ServiceKind>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    pod: Arc<Pod>,
+    address: Option<Ipv4Addr>,
+    network: Option<Arc<OwnedFd>>,
+    containers: BTreeMap<String, Arc<Running>>,
+    /// Number of the latest life of each container, which names its log.
+    lives: BTreeMap<String, u32>,
+    /// Uids of the claims that it uses.
+    claims: Vec<String>,
+}
+
+impl Live {
+    pub(crate) fn new(id: PodId, pod: Arc<Pod>) -> Live {
+        let inner = Inner { pod: pod.clone(), ..Inner::default() };
+        Live {
+            id,
+            updates: watch::channel(Update::Present(pod)).0,
+            service: OnceLock::new(),
+            inner: Mutex::new(inner),
+        }
+    }
+
+    /// A panic while the lock was held leaves whole values, so the lock stays usable.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the API server says.
+    pub(crate) fn update(&self, update: Update) {
+        if let Update::Present(pod) = &update {
+            self.inner().pod = pod.clone();
+        }
+        self.updates.send_replace(update);
+    }
+
+    pub(crate) fn pod(&self) -> Arc<Pod> {
+        self.inner().pod.clone()
+    }
+
+    pub(crate) fn set_address(&self, address: Ipv4Addr) {
+        self.inner().address = Some(address);
+    }
+
+    pub(crate) fn set_network(&self, network: Arc<OwnedFd>) {
+        self.inner().network = Some(network);
+    }
+
+    /// The network namespace and the address, once there is a jail.
+    pub(crate) fn network(&self) -> Option<(Arc<OwnedFd>, Ipv4Addr)> {
+        let inner = self.inner();
+        Some((inner.network.clone()?, inner.address?))
+    }
+
+    pub(crate) fn set_claims(&self, claims: Vec<String>) {
+        self.inner().claims = claims;
+    }
+
+    pub(crate) fn claims(&self) -> Vec<String> {
+        self.inner().claims.clone()
+    }
+
+    /// A container runs, in its so-manieth life.
+    pub(crate) fn began(&self, name: &str, running: Arc<Running>) {
+        self.inner().containers.insert(name.to_owned(), running);
+    }
+
+    /// The latest life of a container, whose log is of interest even when it did not start.
+    pub(crate) fn set_life(&self, name: &str, life: u32) {
+        self.inner().lives.insert(name.to_owned(), life);
+    }
+
+    pub(crate) fn life(&self, name: &str) -> Option<u32> {
+        self.inner().lives.get(name).copied()
+    }
+
+    pub(crate) fn ended(&self, name: &str) {
+        self.inner().containers.remove(name);
+    }
+
+    pub(crate) fn container(&self, name: &str) -> Option<Arc<Running>> {
+        self.inner().containers.get(name).cloned()
+    }
+
+    /// Lets go of everything that runs.
+    pub(crate) fn clear(&self) {
+        let mut inner = self.inner();
+        let containers = std::mem::take(&mut inner.containers);
+        inner.network = None;
+        drop(inner);
+        for running in containers.values() {
+            running.kill();
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! From a container of a Pod and its image to what a jail needs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hutch_image::{Resolved, SANDBOXD_PATH};
+use hutch_jail::{Limits, Mount, MountSource, Root, Upper, User};
+use k8s_openapi::api::core::v1::{Container, PodSpec, VolumeMount};
+
+use crate::container::Blueprint;
+use crate::environment;
+use crate::subpath::{self, Held};
+use crate::volumes::Prepared;
+
+/// Ids that a container has.
+const IDS: u32 = 65536;
+
+/// What a blueprint is made from.
+pub(crate) struct Parts<'a> {
+    pub(crate) spec: &'a PodSpec,
+    pub(crate) container: &'a Container,
+    pub(crate) image: &'a Resolved,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) limits: Limits,
+    pub(crate) volumes: &'a BTreeMap<String, Prepared>,
+    pub(crate) sandboxd: &'a Path,
+    /// The Pod's `/etc/hosts`.
+    pub(crate) hosts: &'a Path,
+    /// Where the container's writes go.
+    pub(crate) upper: PathBuf,
+}
+
+/// Makes the blueprint, and gives what must be held open until the container was started. The error is for the
+/// author of the Pod.
+pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), String> {
+    let Parts { spec, container, image, mut env, limits, .. } = parts;
+    let (user, home) = user(spec, container, image)?;
+    if !env.iter().any(|(name, _)| name == "HOME") {
+        env.push(("HOME".into(), home));
+    }
+    let argv = environment::command_line(&image.config, container, &env)?;
+    let cwd = container.working_dir.as_deref().filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let cwd = cwd.or_else(|| image.config.working_dir.clone()).unwrap_or_else(|| "/".into());
+    if !cwd.is_absolute() {
+        return Err(format!("workingDir {cwd:?} is not an absolute path"));
+    }
+    let mut mounts: Vec<Mount> =
+        image.mounts.iter().map(|mount| bind(&mount.source, &mount.target, true)).collect();
+    if image.wants_sandboxd {
+        mounts.push(bind(parts.sandboxd, Path::new(SANDBOXD_PATH), true));
+    }
+    let wanted = container.volume_mounts.as_deref().unwrap_or(&[]);
+    if !wanted.iter().any(|mount| mount.mount_path == "/etc/hosts") {
+        mounts.push(bind(parts.hosts, Path::new("/etc/hosts"), true));
+    }
+    let mut held = Vec::new();
+    let mut of_volumes = Vec::new();
+    for mount in wanted {
+        of_volumes.extend(volume_mount(mount, parts.volumes, &env, &mut held)?);
+    }
+    // Outer ones first, so that none hides another.
+    of_volumes.sort_by_key(|mount| mount.target.components().count());
+    mounts.extend(of_volumes);
+    let security = container.security_context.as_ref();
+    let read_only = security.and_then(|s| s.read_only_root_filesystem) == Some(true);
+    let upper = if read_only { Upper::ReadOnly } else { Upper::Dir(parts.upper) };
+    let blueprint = Blueprint {
+        name: container.name.clone(),
+        argv,
+        env,
+        cwd,
+        user,
+        terminal: container.tty == Some(true),
+        stdin: container.stdin == Some(true),
+        stdin_once: container.stdin_once == Some(true),
+        mounts,
+        root: Root { layers: image.layers.clone(), upper },
+        limits,
+    };
+    Ok((blueprint, held))
+}
+
+fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
+    Mount { source: MountSource::Bind(source.into()), target: target.into(), read_only }
+}
+
+fn volume_mount(
+    mount: &VolumeMount,
+    volumes: &BTreeMap<String, Prepared>,
+    env: &[(String, String)],
+    held: &mut Vec<Held>,
+) -> Result<Option<Mount>, String> {
+    let (path, read_only) = match volumes.get(&mount.name) {
+        Some(Prepared::Folder { path, read_only }) => (path, *read_only || mount.read_only == Some(true)),
+        Some(Prepared::Nothing) => return Ok(None),
+        None => return Err(format!("volume {:?} is not there", mount.name)),
+    };
+    let value = |name: &str| env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+    let sub = match (&mount.sub_path, &mount.sub_path_expr) {
+        (Some(sub), _) => sub.clone(),
+        (None, Some(expression)) => environment::expand(expression, value),
+        (None, None) => String::new(),
+    };
+    let source = if sub.is_empty() {
+        path.clone()
+    } else {
+        let part = subpath::open(path, &sub)
+            .map_err(|e| format!("failed to prepare subPath for volumeMount {:?}: {e}", mount.name))?;
+        held.push(part.clone());
+        part.path()
+    };
+    let target: PathBuf = Path::new(&mount.mount_path).components().collect();
+    Ok(Some(bind(&source, &target, read_only)))
+}
+
+/// Who the container runs as, and the home folder of that user.
+fn user(spec: &PodSpec, container: &Container, image: &Resolved) -> Result<(User, String), String> {
+    let of_pod = spec.security_context.as_ref();
+    let own = container.security_context.as_ref();
+    let uid = own.and_then(|s| s.run_as_user).or_else(|| of_pod.and_then(|s| s.run_as_user));
+    let gid = own.and_then(|s| s.run_as_group).or_else(|| of_pod.and_then(|s| s.run_as_group));
+    let named = uid.map_or_else(|| image.config.user.clone(), |uid| uid.to_string());
+    let account = image.account(&named).map_err(|e| e.to_string())?;
+    let id = |value: i64, what: &str| {
+        u32::try_from(value)
+            .ok()
+            .filter(|id| *id < IDS)
+            .ok_or_else(|| format!("{what} {value} is out of range: a sandbox has the ids 0 to {}", IDS - 1))
+    };
+    let uid = id(i64::from(account.uid), "user")?;
+    let gid = match gid {
+        Some(gid) => id(gid, "runAsGroup")?,
+        None => id(i64::from(account.gid), "group")?,
+    };
+    let non_root = own.and_then(|s| s.run_as_non_root).or_else(|| of_pod.and_then(|s| s.run_as_non_root));
+    if non_root == Some(true) && uid == 0 {
+        return Err("container has runAsNonRoot and image will run as root".into());
+    }
+    let mut groups = Vec::new();
+    for group in of_pod.and_then(|s| s.supplemental_groups.as_deref()).unwrap_or(&[]) {
+        groups.push(id(*group, "supplementalGroups")?);
+    }
+    if let Some(group) = of_pod.and_then(|s| s.fs_group) {
+        groups.push(id(group, "fsGroup")?);
+    }
+    let home = account.home.unwrap_or_else(|| if uid == 0 { "/root" } else { "/" }.into());
+    Ok((User { uid, gid, groups }, home))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn image() -> Resolved {
+        Resolved {
+            id: "i".into(),
+            layers: vec!["/layer".into()],
+            mounts: vec![hutch_image::HostMount { source: "/usr".into(), target: "/usr".into() }],
+            config: hutch_image::ImageConfig { cmd: vec!["/bin/sh".into()], ..Default::default() },
+            substituted: None,
+            wants_sandboxd: true,
+        }
+    }
+
+    fn make(pod: serde_json::Value, container: serde_json::Value) -> Result<Blueprint, String> {
+        let mut spec = json!({"containers": []});
+        spec.as_object_mut().unwrap().extend(pod.as_object().unwrap().clone());
+        let mut full = json!({"name": "c"});
+        full.as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
+        let volume = |path: &str, read_only| Prepared::Folder { path: path.into(), read_only };
+        let volumes = BTreeMap::from([
+            ("v".to_owned(), volume("/data/v", false)),
+            ("r".to_owned(), volume("/data/r", true)),
+            ("token".to_owned(), Prepared::Nothing),
+        ]);
+        let parts = Parts {
+            spec: &serde_json::from_value(spec).unwrap(),
+            container: &serde_json::from_value(full).unwrap(),
+            image: &image(),
+            env: vec![("A".into(), "1".into())],
+            limits: Limits::default(),
+            volumes: &volumes,
+            sandboxd: Path::new("/run/sandboxd"),
+            hosts: Path::new("/run/hosts"),
+            upper: "/data/upper".into(),
+        };
+        blueprint(parts).map(|(blueprint, _)| blueprint)
+    }
+
+    #[test]
+    fn mounts_are_in_order_and_as_readable_as_they_should_be() {
+        let mounts = json!({"volumeMounts": [
+            {"name": "v", "mountPath": "/work/deep/er"}, {"name": "r", "mountPath": "/work/"},
+            {"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"},
+        ]});
+        let made = make(json!({}), mounts).unwrap();
+        let targets: Vec<(String, bool)> =
+            made.mounts.iter().map(|m| (m.target.display().to_string(), m.read_only)).collect();
+        let expected = [
+            ("/usr", true),
+            ("/.hutch/sandboxd", true),
+            ("/etc/hosts", true),
+            ("/work", true),
+            ("/work/deep/er", false),
+        ];
+        assert_eq!(targets, expected.map(|(path, read_only)| (path.to_owned(), read_only)));
+        assert!(matches!(made.root.upper, Upper::Dir(_)));
+        let locked = make(json!({}), json!({"securityContext": {"readOnlyRootFilesystem": true}})).unwrap();
+        assert!(matches!(locked.root.upper, Upper::ReadOnly));
+    }
+
+    #[test]
+    fn users_are_within_the_sandbox() {
+        let as_user = |pod: serde_json::Value, own: serde_json::Value| {
+            make(json!({"securityContext": pod}), json!({"securityContext": own}))
+                .map(|b| (b.user.uid, b.user.gid, b.user.groups))
+        };
+        assert_eq!(as_user(json!({}), json!({})).unwrap(), (0, 0, vec![]));
+        let both = as_user(json!({"runAsUser": 5, "fsGroup": 9}), json!({"runAsUser": 7, "runAsGroup": 8}));
+        assert_eq!(both.unwrap(), (7, 8, vec![9]));
+        assert!(as_user(json!({"runAsNonRoot": true}), json!({})).unwrap_err().contains("runAsNonRoot"));
+        assert!(as_user(json!({"runAsUser": 70000}), json!({})).unwrap_err().contains("out of range"));
+        assert!(as_user(json!({"runAsUser": -1}), json!({})).is_err());
+    }
+}

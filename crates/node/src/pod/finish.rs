@@ -1,0 +1,147 @@
+//! The end of a Pod: its containers are asked, then killed, and nothing of it stays.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, Preconditions};
+use rustix::process::Signal;
+use tokio::time::{Instant, timeout_at};
+
+use super::probe::{self, Target};
+use super::{Outcome, Worker};
+use crate::container::Running;
+use crate::live::Live;
+use crate::node::Shared;
+
+/// Grace of a Pod that names none.
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+/// Grace when the node itself stops.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+/// How long a killed container may take to be reaped.
+const REAP: Duration = Duration::from_secs(2);
+/// Waits between attempts to delete the object.
+const DELETE_RETRY: Duration = Duration::from_millis(500);
+/// Attempts: some minutes of an API server that does not answer.
+const DELETE_ATTEMPTS: u32 = 400;
+
+impl Worker {
+    /// Ends the containers, then leaves.
+    pub(super) async fn end(mut self, outcome: Outcome) {
+        let grace = match outcome {
+            Outcome::Deleted => {
+                let named = self.live.pod().metadata.deletion_grace_period_seconds;
+                named.and_then(|s| u64::try_from(s).ok()).map_or(DEFAULT_GRACE, Duration::from_secs)
+            }
+            Outcome::Stopping => STOP_GRACE,
+            Outcome::Gone => Duration::ZERO,
+        };
+        self.stop_all(grace, matches!(outcome, Outcome::Deleted)).await;
+        let (node, live) = (self.node.clone(), self.live.clone());
+        drop(self);
+        leave(&node, &live, outcome).await;
+    }
+
+    async fn stop_all(&mut self, grace: Duration, announce: bool) {
+        if !self.anything_runs() {
+            return;
+        }
+        let deadline = Instant::now() + grace;
+        let mut endings = Vec::new();
+        for index in 0..self.slots.len() {
+            self.slots[index].tasks.abort_all();
+            let Some(running) = self.slots[index].running.take() else { continue };
+            let name = &self.states[index].name;
+            if announce {
+                self.node.events.container(
+                    &self.pod,
+                    name,
+                    false,
+                    "Killing",
+                    format!("Stopping container {name}"),
+                );
+            }
+            let hook = self.containers[index].lifecycle.as_ref().and_then(|l| l.pre_stop.clone());
+            let network = self.live.network();
+            let target = network.map(|(network, address)| Target {
+                running: running.clone(),
+                network,
+                address,
+                container: self.containers[index].clone(),
+            });
+            endings.push(stop(running, hook.zip(target), deadline));
+        }
+        futures::future::join_all(endings).await;
+    }
+}
+
+/// Hook, SIGTERM, and at the deadline SIGKILL.
+async fn stop(running: Arc<Running>, hook: Option<(LifecycleHandler, Target)>, deadline: Instant) {
+    if let Some((handler, target)) = hook {
+        // A hook that fails or takes too long does not keep the container.
+        let _ = timeout_at(deadline, self::hook(&handler, &target)).await;
+    }
+    if Instant::now() < deadline {
+        running.signal(Signal::TERM);
+    }
+    let mut ended = running.ended.clone();
+    if timeout_at(deadline, ended.wait_for(Option::is_some)).await.is_err() {
+        running.kill();
+        if tokio::time::timeout(REAP, ended.wait_for(Option::is_some)).await.is_err() {
+            tracing::warn!(container = running.blueprint.name, "a killed container was not reaped in time");
+        }
+    }
+}
+
+/// Runs a lifecycle hook.
+pub(super) async fn hook(handler: &LifecycleHandler, target: &Target) -> Result<(), String> {
+    if let Some(exec) = &handler.exec {
+        return probe::exec(exec.command.clone().unwrap_or_default(), target).await;
+    }
+    if let Some(get) = &handler.http_get {
+        return probe::http_get(get, target).await;
+    }
+    if let Some(sleep) = &handler.sleep {
+        tokio::time::sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))).await;
+    }
+    Ok(())
+}
+
+/// Takes a Pod's traces off the machine and, when it was deleted, its object out of the API.
+pub(super) async fn leave(node: &Arc<Shared>, live: &Arc<Live>, outcome: Outcome) {
+    if matches!(outcome, Outcome::Stopping) {
+        // Everything stays for the next life of the node, but nothing runs.
+        live.clear();
+        return;
+    }
+    let uid = &live.id.uid;
+    live.clear();
+    node.remove_folders(uid).await;
+    node.remove(uid);
+    if matches!(outcome, Outcome::Deleted) {
+        delete_object(node, live).await;
+    }
+}
+
+async fn delete_object(node: &Shared, live: &Live) {
+    let api: Api<Pod> = Api::namespaced(node.client.clone(), &live.id.namespace);
+    let preconditions = Preconditions { uid: Some(live.id.uid.clone()), resource_version: None };
+    let parameters = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(preconditions),
+        ..DeleteParams::default()
+    };
+    for _ in 0..DELETE_ATTEMPTS {
+        match api.delete(&live.id.name, &parameters).await {
+            Ok(_) => return,
+            // Gone already, or a namesake has its place.
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => return,
+            Err(error) => tracing::debug!(pod = live.id.name, %error, "deleting a Pod is tried again"),
+        }
+        tokio::select! {
+            () = node.shutdown.wait() => return,
+            () = tokio::time::sleep(DELETE_RETRY) => {}
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! One Pod: a task that brings it to what its spec says and tells the API server how far it is.
+
+mod blueprint;
+mod finish;
+mod plan;
+mod prepare;
+mod probe;
+mod publish;
+mod restore;
+mod start;
+mod state;
+mod status;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::admission::Choice;
+use crate::container::{MainExit, Running, code_of};
+use crate::live::{Live, Update};
+use crate::node::Shared;
+use crate::volumes::Prepared;
+use plan::{Plan, RestartPolicy, plan};
+use probe::{Finding, Kind};
+use state::{Ended, Life, State};
+
+/// Things that happened to a Pod's containers and were not yet looked at.
+const HAPPENINGS: usize = 64;
+
+/// Something that happened to a container in one of its lives.
+struct Happening {
+    index: usize,
+    life: u32,
+    what: What,
+}
+
+enum What {
+    Ended(MainExit),
+    Probed(Kind, Finding),
+}
+
+/// What runs of one container.
+#[derive(Default)]
+struct Slot {
+    running: Option<Arc<Running>>,
+    /// Probes and whoever waits for the end; ended with the container.
+    tasks: JoinSet<()>,
+    /// Why it is being killed, when the node does that.
+    killed_for: Option<&'static str>,
+}
+
+/// A Pod under way.
+struct Worker {
+    node: Arc<Shared>,
+    live: Arc<Live>,
+    pod: Arc<Pod>,
+    spec: PodSpec,
+    policy: RestartPolicy,
+    choice: Choice,
+    address: Ipv4Addr,
+    id_base: u32,
+    volumes: BTreeMap<String, Prepared>,
+    /// Descriptions in the order of `states`: init containers first.
+    containers: Vec<Container>,
+    states: Vec<State>,
+    slots: Vec<Slot>,
+    start_time: Timestamp,
+    /// What was last written.
+    written: Option<PodStatus>,
+    /// A status that waits a little, because a container is about to be ready.
+    eager_until: Option<Instant>,
+    /// When a write that failed is tried again.
+    rewrite_at: Option<Instant>,
+    happenings: mpsc::Receiver<Happening>,
+    report: mpsc::Sender<Happening>,
+    updates: watch::Receiver<Update>,
+}
+
+/// Why the work on a Pod is over.
+enum Outcome {
+    /// It is to be ended.
+    Deleted,
+    /// The API server does not know it any more.
+    Gone,
+    /// The node stops.
+    Stopping,
+}
+
+/// Works on a Pod until it is gone or the node stops.
+pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
+    let mut updates = live.updates.subscribe();
+    let pod = live.pod();
+    let over = pod
+        .status
+        .as_ref()
+        .and_then(|s| s.phase.as_deref())
+        .is_some_and(|p| p == "Succeeded" || p == "Failed");
+    let outcome = if pod.metadata.deletion_timestamp.is_some() {
+        Outcome::Deleted
+    } else if over {
+        restore::lives(&live, &pod);
+        wait_for_end(&node, &mut updates).await
+    } else {
+        match prepare::prepare(&node, &live, &mut updates).await {
+            Ok(mut worker) => {
+                let outcome = worker.work().await;
+                worker.end(outcome).await;
+                return;
+            }
+            Err(outcome) => outcome,
+        }
+    };
+    finish::leave(&node, &live, outcome).await;
+}
+
+/// Waits until a Pod with nothing to do is to be ended.
+async fn wait_for_end(node: &Shared, updates: &mut watch::Receiver<Update>) -> Outcome {
+    loop {
+        if let Some(outcome) = outcome_of(updates) {
+            return outcome;
+        }
+        tokio::select! {
+            () = node.shutdown.wait() => return Outcome::Stopping,
+            changed = updates.changed() => if changed.is_err() { return Outcome::Gone },
+        }
+    }
+}
+
+/// What the API server last said, when that ends the work.
+fn outcome_of(updates: &mut watch::Receiver<Update>) -> Option<Outcome> {
+    match &*updates.borrow_and_update() {
+        Update::Gone => Some(Outcome::Gone),
+        Update::Present(pod) if pod.metadata.deletion_timestamp.is_some() => Some(Outcome::Deleted),
+        Update::Present(_) => None,
+    }
+}
+
+impl Worker {
+    async fn work(&mut self) -> Outcome {
+        if let Choice::Embedded(kind) = self.choice {
+            return self.stand_for(kind).await;
+        }
+        loop {
+            if let Some(outcome) = outcome_of(&mut self.updates) {
+                return outcome;
+            }
+            let plan = plan(&self.states, self.policy, Timestamp::now());
+            if !plan.start.is_empty() {
+                for index in plan.start {
+                    self.start(index).await;
+                }
+                continue;
+            }
+            for &index in &plan.stop {
+                self.kill(index, "Completed");
+            }
+            self.publish_when_due(&plan).await;
+            let wake = self.wake(&plan);
+            tokio::select! {
+                () = self.node.shutdown.wait() => return Outcome::Stopping,
+                changed = self.updates.changed() => if changed.is_err() { return Outcome::Gone },
+                Some(happening) = self.happenings.recv() => self.take(happening),
+                () = sleep_until(wake) => {}
+            }
+            if let Update::Present(pod) = &*self.updates.borrow() {
+                self.pod = pod.clone();
+            }
+        }
+    }
+
+    /// When to look again though nothing happens.
+    fn wake(&self, plan: &Plan) -> Option<Instant> {
+        let planned = plan.wake.map(|at| {
+            let left = at.duration_since(Timestamp::now());
+            Instant::now() + Duration::try_from(left).unwrap_or(Duration::ZERO)
+        });
+        [planned, self.eager_until, self.rewrite_at].into_iter().flatten().min()
+    }
+
+    /// A service of this process answers for the Pod: it is ready when that is.
+    async fn stand_for(&mut self, kind: crate::ServiceKind) -> Outcome {
+        const FIRST_LOOK: Duration = Duration::from_millis(5);
+        const LOOK_EVERY: Duration = Duration::from_secs(1);
+        let now = Timestamp::now();
+        for state in &mut self.states {
+            state.has_readiness_probe = true;
+            state.begin();
+            state.run(now);
+        }
+        let mut pause = FIRST_LOOK;
+        loop {
+            if let Some(outcome) = outcome_of(&mut self.updates) {
+                return outcome;
+            }
+            let ready = self.node.config.services.get(&kind).is_some_and(|service| service.ready());
+            for state in &mut self.states {
+                state.started = ready;
+                state.ready = ready;
+            }
+            let plan = plan(&self.states, self.policy, Timestamp::now());
+            self.publish(&plan).await;
+            pause = if ready { LOOK_EVERY } else { (pause * 2).min(LOOK_EVERY) };
+            tokio::select! {
+                () = self.node.shutdown.wait() => return Outcome::Stopping,
+                changed = self.updates.changed() => if changed.is_err() { return Outcome::Gone },
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, happening: Happening) {
+        let Happening { index, life, what } = happening;
+        if self.states[index].restarts != life || !matches!(self.states[index].life, Life::Running { .. }) {
+            return;
+        }
+        match what {
+            What::Ended(exit) => self.ended(index, &exit),
+            What::Probed(kind, finding) => self.probed(index, kind, finding),
+        }
+    }
+
+    fn ended(&mut self, index: usize, exit: &MainExit) {
+        let slot = &mut self.slots[index];
+        slot.tasks.abort_all();
+        slot.running = None;
+        let killed_for = slot.killed_for.take();
+        let state = &mut self.states[index];
+        self.live.ended(&state.name);
+        let code = code_of(&exit.exit);
+        let reason = match (exit.out_of_memory, code) {
+            (true, _) => "OOMKilled",
+            (false, 0) => "Completed",
+            (false, _) => "Error",
+        };
+        let started = match state.life {
+            Life::Running { since } => Some(since),
+            _ => None,
+        };
+        let signal = match exit.exit {
+            hutch_remote::Exit::Signal(signal) => Some(signal),
+            _ => None,
+        };
+        let at = Timestamp::now();
+        let reason = reason.to_owned();
+        state.end(Ended { code, signal, reason, message: killed_for.map(Into::into), started, at });
+        let backing_off = plan(&self.states, self.policy, at).backing_off.contains(&index);
+        if backing_off {
+            let name = self.states[index].name.clone();
+            let text = format!(
+                "Back-off restarting failed container {name} in pod {}_{}",
+                self.live.id.name, self.live.id.uid
+            );
+            self.node.events.container(&self.pod, &name, true, "BackOff", text);
+        }
+    }
+
+    fn probed(&mut self, index: usize, kind: Kind, finding: Finding) {
+        let state = &mut self.states[index];
+        match (kind, finding) {
+            (_, Finding::Failed(why)) => {
+                let (pod, text) = (&self.pod, format!("{} probe failed: {why}", kind.name()));
+                self.node.events.container(pod, &state.name, true, "Unhealthy", text);
+            }
+            (Kind::Readiness, finding) => state.ready = state.started && finding == Finding::Healthy,
+            (Kind::Startup, Finding::Healthy) => {
+                state.started = true;
+                state.ready = !state.has_readiness_probe;
+                self.begin_probes(index, &[Kind::Readiness, Kind::Liveness]);
+            }
+            (Kind::Liveness, Finding::Healthy) => {}
+            (Kind::Startup | Kind::Liveness, Finding::Unhealthy) => {
+                let text = format!(
+                    "Container {} failed {} probe, will be restarted",
+                    state.name,
+                    kind.name().to_lowercase()
+                );
+                self.node.events.container(&self.pod, &state.name, false, "Killing", text);
+                self.kill(index, "its probe failed");
+            }
+        }
+    }
+
+    /// Asks a container to end, and kills it when it does not.
+    fn kill(&mut self, index: usize, why: &'static str) {
+        let slot = &mut self.slots[index];
+        let Some(running) = slot.running.clone() else { return };
+        if slot.killed_for.replace(why).is_some() {
+            return;
+        }
+        let grace =
+            self.spec.termination_grace_period_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(30);
+        slot.tasks.spawn(async move {
+            running.signal(rustix::process::Signal::TERM);
+            tokio::time::sleep(Duration::from_secs(grace)).await;
+            running.kill();
+        });
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

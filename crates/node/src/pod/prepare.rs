@@ -1,0 +1,221 @@
+//! What a Pod needs before its first container: somebody to run it, an address, its volumes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use tokio::sync::{mpsc, watch};
+
+use super::plan::RestartPolicy;
+use super::state::{Life, Role, State};
+use super::{HAPPENINGS, Outcome, Slot, Worker, outcome_of, restore};
+use crate::admission::{self, Choice, Refusal};
+use crate::container::find_runsc;
+use crate::environment::Facts;
+use crate::live::{Live, Update};
+use crate::node::{HOST_IP, Shared};
+use crate::volumes::{self, Places, Prepared};
+
+/// First wait before what hindered a Pod is tried again.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// Longest wait.
+const LAST_RETRY: Duration = Duration::from_secs(15);
+
+/// Prepares a Pod, as often as it takes. The error is why the work on it is over.
+pub(super) async fn prepare(
+    node: &Arc<Shared>,
+    live: &Arc<Live>,
+    updates: &mut watch::Receiver<Update>,
+) -> Result<Worker, Outcome> {
+    let mut retry = FIRST_RETRY;
+    let mut worker = None;
+    loop {
+        if let Some(outcome) = outcome_of(updates) {
+            return Err(outcome);
+        }
+        let pod = live.pod();
+        let refusal = match attempt(node, live, &pod).await {
+            Ok(worker) => return Ok(worker),
+            Err(refusal) => refusal,
+        };
+        node.events.warning(&pod, refusal.reason, refusal.message.clone());
+        // The Pod shows that it is known here and waits.
+        let waiting = worker.get_or_insert_with(|| Waiting::new(&pod));
+        waiting.publish(node, live, &pod, &refusal).await;
+        tokio::select! {
+            () = node.shutdown.wait() => return Err(Outcome::Stopping),
+            changed = updates.changed() => if changed.is_err() { return Err(Outcome::Gone) },
+            () = tokio::time::sleep(retry) => retry = (retry * 2).min(LAST_RETRY),
+        }
+    }
+}
+
+async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result<Worker, Refusal> {
+    let no_sandbox = |message: String| Refusal {
+        reason: "FailedCreatePodSandBox",
+        message: format!("Failed to create pod sandbox: {message}"),
+    };
+    let spec = pod.spec.clone().unwrap_or_default();
+    let choice = admission::choose(&spec, &node.config.runtime_classes, find_runsc().is_some())?;
+    if let Choice::Embedded(kind) = choice {
+        // A second preparation finds the same.
+        let _ = live.service.set(kind);
+    } else {
+        admission::check(&spec)?;
+    }
+    let before = pod.status.as_ref().and_then(|s| s.pod_ip.as_deref()).and_then(|ip| ip.parse().ok());
+    let lease = node.addresses().lease(&live.id.uid, before);
+    let lease = lease.ok_or_else(|| no_sandbox("no free Pod address is left on this node".into()))?;
+    live.set_address(lease.address);
+    let mut volumes = BTreeMap::new();
+    if matches!(choice, Choice::Jail(_)) {
+        let facts_ip = lease.address.to_string();
+        volumes = prepare_volumes(node, live, pod, &spec, &facts_ip).await?;
+        let folder = node.pods.join(&live.id.uid);
+        write_hosts(&folder, pod, &facts_ip).map_err(|e| no_sandbox(e.to_string()))?;
+    }
+    let policy = RestartPolicy::parse(spec.restart_policy.as_deref());
+    let (containers, mut states) = states(&spec);
+    if matches!(choice, Choice::Jail(_)) {
+        restore::restore(&mut states, pod, policy, Timestamp::now());
+    }
+    let (report, happenings) = mpsc::channel(HAPPENINGS);
+    let start_time = pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|time| time.0);
+    Ok(Worker {
+        node: node.clone(),
+        live: live.clone(),
+        pod: pod.clone(),
+        spec,
+        policy,
+        choice,
+        address: lease.address,
+        id_base: lease.id_base,
+        volumes,
+        slots: states.iter().map(|_| Slot::default()).collect(),
+        containers,
+        states,
+        start_time: start_time.unwrap_or_else(Timestamp::now),
+        written: None,
+        eager_until: None,
+        rewrite_at: None,
+        happenings,
+        report,
+        updates: live.updates.subscribe(),
+    })
+}
+
+/// Containers and their fresh states, init containers first.
+pub(super) fn states(spec: &PodSpec) -> (Vec<Container>, Vec<State>) {
+    let init = spec.init_containers.iter().flatten().map(|container| {
+        let sidecar = container.restart_policy.as_deref() == Some("Always");
+        (container.clone(), if sidecar { Role::Sidecar } else { Role::Init })
+    });
+    let main = spec.containers.iter().map(|container| (container.clone(), Role::Main));
+    let all = init.chain(main).map(|(container, role)| {
+        let mut state = State::new(&container.name, role, container.image.as_deref().unwrap_or(""));
+        state.has_startup_probe = container.startup_probe.is_some();
+        state.has_readiness_probe = container.readiness_probe.is_some();
+        (container, state)
+    });
+    all.unzip()
+}
+
+async fn prepare_volumes(
+    node: &Shared,
+    live: &Live,
+    pod: &Pod,
+    spec: &PodSpec,
+    pod_ip: &str,
+) -> Result<BTreeMap<String, Prepared>, Refusal> {
+    let failed = |message: String| Refusal { reason: "FailedMount", message };
+    let uid = &live.id.uid;
+    let places = Places {
+        disk: node.pods.join(uid).join("volumes"),
+        memory: node.memory.join(uid),
+        persistent: &node.volumes,
+    };
+    let facts = Facts {
+        pod,
+        pod_ip,
+        host_ip: HOST_IP,
+        node_name: &node.config.node_name,
+        defaults: node.config.defaults,
+    };
+    let mut prepared = BTreeMap::new();
+    let mut claims = Vec::new();
+    let group = spec.security_context.as_ref().and_then(|s| s.fs_group).and_then(|id| u32::try_from(id).ok());
+    for volume in spec.volumes.iter().flatten() {
+        let made = volumes::prepare(&node.client, &live.id.namespace, volume, &places, &facts).await;
+        let made = made.map_err(failed)?;
+        if let Prepared::Folder { path, read_only: false } = &made {
+            if volume.persistent_volume_claim.is_some() {
+                claims.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
+                live.set_claims(claims.clone());
+            }
+            if let Some(group) = group {
+                volumes::give_to_group(path, group).map_err(|e| failed(e.to_string()))?;
+            }
+        }
+        prepared.insert(volume.name.clone(), made);
+    }
+    Ok(prepared)
+}
+
+/// `/etc/hosts` of the Pod, the same for all of its containers.
+fn write_hosts(folder: &std::path::Path, pod: &Pod, pod_ip: &str) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let host = crate::environment::hostname(pod);
+    let mut text =
+        format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{pod_ip}\t{host}\n");
+    for alias in pod.spec.iter().flat_map(|s| s.host_aliases.iter().flatten()) {
+        let names = alias.hostnames.as_deref().unwrap_or(&[]).join("\t");
+        text.push_str(&format!("{}\t{names}\n", alias.ip));
+    }
+    let path = folder.join("hosts");
+    std::fs::write(&path, text)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
+}
+
+/// The status of a Pod that cannot be prepared yet.
+struct Waiting {
+    states: Vec<State>,
+    written: Option<String>,
+    start_time: Timestamp,
+}
+
+impl Waiting {
+    fn new(pod: &Pod) -> Waiting {
+        let states = states(&pod.spec.clone().unwrap_or_default()).1;
+        Waiting { states, written: None, start_time: Timestamp::now() }
+    }
+
+    async fn publish(&mut self, node: &Shared, live: &Live, pod: &Pod, refusal: &Refusal) {
+        use kube::api::{Patch, PatchParams};
+        if self.written.as_deref() == Some(refusal.message.as_str()) {
+            return;
+        }
+        let invalid = refusal.reason == "FailedValidation";
+        for state in &mut self.states {
+            let reason = if invalid { "CreateContainerConfigError" } else { "ContainerCreating" };
+            let message = invalid.then(|| refusal.message.clone());
+            state.life = Life::Waiting { reason, message };
+        }
+        let now = Timestamp::now();
+        let plan = super::plan::plan(&self.states, RestartPolicy::Always, now);
+        let start_time = self.start_time;
+        let facts =
+            super::status::Facts { pod, pod_ip: None, host_ip: HOST_IP, start_time, now, previous: &[] };
+        let status = super::status::status(&self.states, &plan, &facts);
+        let change = serde_json::json!({"metadata": {"uid": live.id.uid}, "status": status});
+        let api: kube::Api<Pod> = kube::Api::namespaced(node.client.clone(), &live.id.namespace);
+        match api.patch_status(&live.id.name, &PatchParams::default(), &Patch::Merge(change)).await {
+            Ok(_) => self.written = Some(refusal.message.clone()),
+            Err(error) => {
+                tracing::debug!(pod = live.id.name, %error, "a waiting Pod's status was not written")
+            }
+        }
+    }
+}

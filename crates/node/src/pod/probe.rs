@@ -1,0 +1,280 @@
+//! Probes of containers: when they are due, and what each kind does.
+
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hutch_remote::Exit;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::container::{Running, exit_of};
+use crate::dial::dial;
+
+/// A container that has just begun is asked at short intervals for so long, so that it counts as ready within
+/// milliseconds of being so. Failures in this time are not counted.
+const EAGER_FOR: Duration = Duration::from_secs(1);
+/// First of these intervals; each is half as long again.
+const EAGER_FIRST: Duration = Duration::from_millis(1);
+/// Longest of them.
+const EAGER_LONGEST: Duration = Duration::from_millis(25);
+/// Most bytes of an exec probe's output that show in an event.
+const MAX_OUTPUT_BYTES: u64 = 512;
+
+/// What a probe decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Startup,
+    Readiness,
+    Liveness,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Startup => "Startup",
+            Kind::Readiness => "Readiness",
+            Kind::Liveness => "Liveness",
+        }
+    }
+}
+
+/// What a probe has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// One attempt failed; that may not decide anything yet.
+    Failed(String),
+    /// Enough attempts in a row succeeded.
+    Healthy,
+    /// Enough attempts in a row failed.
+    Unhealthy,
+}
+
+/// Where a probe looks.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) running: Arc<Running>,
+    pub(crate) network: Arc<OwnedFd>,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) container: Container,
+}
+
+/// Counts attempts: a pure part of the probe.
+#[derive(Debug)]
+struct Tally {
+    success_threshold: u32,
+    failure_threshold: u32,
+    row: u32,
+    last: Option<bool>,
+    verdict: Option<bool>,
+}
+
+impl Tally {
+    fn new(probe: &Probe) -> Tally {
+        let threshold = |value: Option<i32>, default| {
+            value.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default)
+        };
+        Tally {
+            success_threshold: threshold(probe.success_threshold, 1),
+            failure_threshold: threshold(probe.failure_threshold, 3),
+            row: 0,
+            last: None,
+            verdict: None,
+        }
+    }
+
+    /// Adds an attempt and gives the verdict when it changes.
+    fn add(&mut self, success: bool) -> Option<bool> {
+        self.row = if self.last == Some(success) { self.row + 1 } else { 1 };
+        self.last = Some(success);
+        let enough = if success { self.success_threshold } else { self.failure_threshold };
+        (self.row >= enough && self.verdict != Some(success)).then(|| {
+            self.verdict = Some(success);
+            success
+        })
+    }
+}
+
+/// Probes until told otherwise: `report` returns false when nobody wants to know any more. A startup probe ends with
+/// its first verdict.
+pub(crate) async fn run(kind: Kind, probe: Probe, target: Target, report: impl Fn(Finding) -> bool) {
+    let seconds = |value: Option<i32>, default: u64| {
+        Duration::from_secs(value.and_then(|n| u64::try_from(n).ok()).unwrap_or(default))
+    };
+    let period = seconds(probe.period_seconds, 10).max(Duration::from_secs(1));
+    let limit = seconds(probe.timeout_seconds, 1).max(Duration::from_secs(1));
+    let delay = seconds(probe.initial_delay_seconds, 0);
+    sleep(delay).await;
+    let mut tally = Tally::new(&probe);
+    let began = Instant::now();
+    let mut pause = EAGER_FIRST;
+    loop {
+        let result = match timeout(limit, attempt(&probe, &target)).await {
+            Ok(result) => result,
+            Err(_) => Err(format!("timed out after {limit:?}")),
+        };
+        let eager =
+            kind != Kind::Liveness && delay.is_zero() && tally.last.is_none() && began.elapsed() < EAGER_FOR;
+        if result.is_err() && eager {
+            sleep(pause).await;
+            pause = (pause + pause / 2).min(EAGER_LONGEST);
+            continue;
+        }
+        let success = result.is_ok();
+        let mut wanted = match result {
+            Ok(()) => true,
+            Err(why) => report(Finding::Failed(why)),
+        };
+        if let Some(verdict) = tally.add(success) {
+            wanted &= report(if verdict { Finding::Healthy } else { Finding::Unhealthy });
+            wanted &= kind != Kind::Startup;
+        }
+        if !wanted {
+            return;
+        }
+        sleep(period).await;
+    }
+}
+
+/// One attempt; the error is for an event.
+async fn attempt(probe: &Probe, target: &Target) -> Result<(), String> {
+    if let Some(get) = &probe.http_get {
+        return http_get(get, target).await;
+    }
+    if let Some(tcp) = &probe.tcp_socket {
+        let port = port_of(&tcp.port, &target.container)?;
+        let connected = dial(&target.network, target.address, port).await;
+        return connected.map(drop).map_err(|e| format!("dial tcp {}:{port}: {e}", target.address));
+    }
+    let command = probe.exec.as_ref().and_then(|exec| exec.command.clone()).unwrap_or_default();
+    exec(command, target).await
+}
+
+/// The number of a port that may be named.
+fn port_of(port: &IntOrString, container: &Container) -> Result<u16, String> {
+    let number = match port {
+        IntOrString::Int(number) => Some(*number),
+        IntOrString::String(name) => {
+            let named = container.ports.iter().flatten().find(|p| p.name.as_ref() == Some(name));
+            named.map(|p| p.container_port).or_else(|| name.parse().ok())
+        }
+    };
+    number.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0).ok_or_else(|| format!("no port {port:?}"))
+}
+
+/// `GET`, healthy with status 200 to 399.
+pub(crate) async fn http_get(get: &HTTPGetAction, target: &Target) -> Result<(), String> {
+    let port = port_of(&get.port, &target.container)?;
+    let url = format!("http://{}:{port}{}", target.address, get.path.as_deref().unwrap_or("/"));
+    let fail = |e: &dyn std::fmt::Display| format!("Get {url:?}: {e}");
+    let stream = dial(&target.network, target.address, port).await.map_err(|e| fail(&e))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| fail(&e))?;
+    let path = get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let host = get.host.clone().unwrap_or_else(|| format!("{}:{port}", target.address));
+    let mut request =
+        http::Request::get(path).header("user-agent", "kube-probe/1.36").header("accept", "*/*");
+    let headers = get.http_headers.as_deref().unwrap_or(&[]);
+    if !headers.iter().any(|header| header.name.eq_ignore_ascii_case("host")) {
+        request = request.header("host", host);
+    }
+    for header in headers {
+        request = request.header(&header.name, &header.value);
+    }
+    let request = request.body(Empty::<Bytes>::new()).map_err(|e| fail(&e))?;
+    let connection = async {
+        // Its failure shows in the answer that does not come.
+        let _ = connection.await;
+        std::future::pending::<()>().await
+    };
+    let response = tokio::select! {
+        response = sender.send_request(request) => response.map_err(|e| fail(&e))?,
+        () = connection => return Err(fail(&"the connection was closed")),
+    };
+    match response.status().as_u16() {
+        200..400 => Ok(()),
+        code => Err(format!("HTTP probe failed with statuscode: {code}")),
+    }
+}
+
+/// A command in the container, healthy when it exits with 0.
+pub(crate) async fn exec(command: Vec<String>, target: &Target) -> Result<(), String> {
+    use tokio::io::AsyncReadExt;
+    let (ends, stdio) = crate::container::pipes(false, true, false).map_err(|e| e.to_string())?;
+    let extra = target.running.spawn(command, false, stdio)?;
+    let mut guard = KillOnDrop {
+        running: &target.running,
+        number: extra.spawned.number,
+        inside: extra.inside,
+        over: false,
+    };
+    let mut spawned = extra.spawned;
+    spawned.started().await.map_err(|failed| failed.reason)?;
+    let mut output = Vec::new();
+    if let Some(stdout) = ends.stdout {
+        let mut stdout = stdout.take(MAX_OUTPUT_BYTES);
+        // What cannot be read is missing from the event only.
+        let _ = stdout.read_to_end(&mut output).await;
+    }
+    let exit = exit_of(spawned.exited().await);
+    guard.over = true;
+    match exit {
+        Exit::Code(0) => Ok(()),
+        Exit::Code(code) => {
+            Err(format!("command exited with {code}: {}", String::from_utf8_lossy(&output).trim()))
+        }
+        Exit::Signal(signal) => Err(format!("command was killed by signal {signal}")),
+        Exit::Failed(why) => Err(why),
+    }
+}
+
+/// Ends a probe's command that took too long.
+struct KillOnDrop<'a> {
+    running: &'a Running,
+    number: u64,
+    inside: Option<crate::container::InsideProcess>,
+    over: bool,
+}
+
+impl Drop for KillOnDrop<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.running.kill_extra(self.number, self.inside.take());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_need_their_thresholds() {
+        let probe = Probe { success_threshold: Some(2), failure_threshold: Some(3), ..Probe::default() };
+        let mut tally = Tally::new(&probe);
+        let results = [true, true, true, false, false, true, false, false, false, false, true, true];
+        let verdicts: Vec<Option<bool>> = results.into_iter().map(|r| tally.add(r)).collect();
+        let (none, yes, no) = (None, Some(true), Some(false));
+        assert_eq!(verdicts, [none, yes, none, none, none, none, none, none, no, none, none, yes]);
+    }
+
+    #[test]
+    fn ports_have_numbers_or_names() {
+        let container: Container = serde_json::from_value(
+            serde_json::json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]}),
+        )
+        .unwrap();
+        assert_eq!(port_of(&IntOrString::Int(80), &container), Ok(80));
+        assert_eq!(port_of(&IntOrString::String("web".into()), &container), Ok(8080));
+        assert_eq!(port_of(&IntOrString::String("81".into()), &container), Ok(81));
+        for bad in [IntOrString::Int(0), IntOrString::Int(70000), IntOrString::String("x".into())] {
+            assert!(port_of(&bad, &container).is_err());
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What is known of a Pod from an earlier life of the node: its status in the API.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
+
+use super::plan::RestartPolicy;
+use super::state::{Ended, Life, Role, State};
+use crate::live::Live;
+
+/// Exit code of a container whose end nobody saw.
+const UNSEEN: i32 = 137;
+
+/// Puts what the status tells into fresh states.
+pub(crate) fn restore(states: &mut [State], pod: &Pod, policy: RestartPolicy, now: Timestamp) {
+    let Some(status) = &pod.status else { return };
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let all: Vec<&ContainerStatus> = all.collect();
+    for state in states.iter_mut() {
+        if let Some(old) = all.iter().find(|old| old.name == state.name) {
+            restore_one(state, old, now);
+        }
+    }
+    // The main containers are what decides whether such a Pod goes on. Where they do, the first steps are made again,
+    // as after a reboot of the machine.
+    let main_began = states.iter().any(|s| s.role == Role::Main && matches!(s.life, Life::Ended(_)));
+    if !(main_began && policy == RestartPolicy::Never) {
+        for state in states.iter_mut().filter(|s| s.role == Role::Init) {
+            state.life = Life::Waiting { reason: "PodInitializing", message: None };
+        }
+    }
+}
+
+fn restore_one(state: &mut State, old: &ContainerStatus, now: Timestamp) {
+    state.restarts = u32::try_from(old.restart_count).unwrap_or(0);
+    state.image_id.clone_from(&old.image_id);
+    let terminated = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
+        state.and_then(|s| s.terminated.as_ref()).map(ended)
+    };
+    state.last = terminated(old.last_state.as_ref());
+    let Some(current) = &old.state else { return };
+    if let Some(running) = &current.running {
+        let started = running.started_at.as_ref().map(|time| time.0);
+        let message = "The container ended with an earlier life of the node".to_owned();
+        let reason = "ContainerStatusUnknown".to_owned();
+        state.life = Life::Ended(Ended {
+            code: UNSEEN,
+            signal: None,
+            reason,
+            message: Some(message),
+            started,
+            at: now,
+        });
+    } else if let Some(ended) = terminated(Some(current)) {
+        state.life = Life::Ended(ended);
+    } else if let Some(last) = state.last.take() {
+        // It was waiting for its back-off; the new life of the node begins without.
+        state.life = Life::Ended(last);
+    }
+}
+
+fn ended(old: &ContainerStateTerminated) -> Ended {
+    Ended {
+        code: old.exit_code,
+        signal: old.signal,
+        reason: old.reason.clone().unwrap_or_default(),
+        message: old.message.clone(),
+        started: old.started_at.as_ref().map(|time| time.0),
+        at: old.finished_at.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+    }
+}
+
+/// Tells which logs a Pod that is over has.
+pub(crate) fn lives(live: &Live, pod: &Pod) {
+    let status = pod.status.as_ref();
+    let all = status
+        .into_iter()
+        .flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses))
+        .flatten();
+    for old in all {
+        live.set_life(&old.name, u32::try_from(old.restart_count).unwrap_or(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::plan::{Phase, plan};
+    use super::*;
+
+    #[test]
+    fn policies_decide_what_happens_after_a_restart_of_the_node() {
+        let running = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+        let done = json!({"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T00:00:00Z"}});
+        for (policy, state, starts, phase) in [
+            (RestartPolicy::Always, &running, true, Phase::Running),
+            (RestartPolicy::OnFailure, &running, true, Phase::Running),
+            (RestartPolicy::Never, &running, false, Phase::Failed),
+            (RestartPolicy::OnFailure, &done, false, Phase::Succeeded),
+            (RestartPolicy::Never, &done, false, Phase::Succeeded),
+        ] {
+            let pod: Pod = serde_json::from_value(json!({"status": {"phase": "Running", "containerStatuses": [
+                {"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 4, "state": state}]}}))
+            .unwrap();
+            let mut states = vec![State::new("c", Role::Main, "i")];
+            restore(&mut states, &pod, policy, Timestamp::now());
+            let plan = plan(&states, policy, Timestamp::now());
+            assert_eq!((!plan.start.is_empty(), plan.phase), (starts, phase), "{policy:?} {state}");
+            states[0].begin();
+            assert_eq!(states[0].restarts, 5);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Starting one container of a Pod.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use hutch_image::Resolved;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::Api;
+
+use super::blueprint::{Parts, blueprint};
+use super::probe::{self, Kind, Target};
+use super::state::{Ended, Life};
+use super::{Happening, What, Worker};
+use crate::admission::Choice;
+use crate::config::Handler;
+use crate::container::{Blueprint, GvisorContainer, Launch, Running, find_runsc, start};
+use crate::environment::{self, Facts, References};
+use crate::limits;
+use crate::node::HOST_IP;
+use crate::subpath::Held;
+
+/// Wait before a container whose configuration is incomplete is tried again.
+const CONFIG_RETRY: SignedDuration = SignedDuration::from_secs(2);
+/// Wait before an image is tried again: nothing about it changes by itself.
+const IMAGE_RETRY: SignedDuration = SignedDuration::from_secs(30);
+/// Exit code of a container that did not start, as a kubelet gives it.
+const NOT_STARTED: i32 = 128;
+
+/// Why a container cannot be made now.
+struct Setback {
+    reason: &'static str,
+    message: String,
+    retry: SignedDuration,
+}
+
+impl Worker {
+    /// Starts a container, or takes note of why it did not start.
+    pub(super) async fn start(&mut self, index: usize) {
+        let made = self.make(index).await;
+        let name = self.states[index].name.clone();
+        let (blueprint, held) = match made {
+            Ok(made) => made,
+            Err(setback) => {
+                let until = Timestamp::now().checked_add(setback.retry).unwrap_or(Timestamp::MAX);
+                let again = matches!(&self.states[index].life, Life::Waiting { reason, .. } if *reason == setback.reason);
+                let text = format!("Error: {}", setback.message);
+                self.node.events.container(&self.pod, &name, true, "Failed", text);
+                let reason = if again && setback.reason == "ErrImagePull" {
+                    "ImagePullBackOff"
+                } else {
+                    setback.reason
+                };
+                self.states[index].wait(reason, setback.message, until);
+                return;
+            }
+        };
+        self.states[index].begin();
+        let life = self.states[index].restarts;
+        self.live.set_life(&name, life);
+        self.node.events.container(&self.pod, &name, false, "Created", format!("Container created: {name}"));
+        let started = match self.launch(index, blueprint).await {
+            Ok(launch) => start(launch).await.map_err(|e| e.message),
+            Err(message) => Err(message),
+        };
+        // What a mount was made from may go once the mount is there.
+        drop(held);
+        match started {
+            Ok(running) => self.began(index, running).await,
+            Err(message) => {
+                let text = format!("Error: failed to start container {name:?}: {message}");
+                self.node.events.container(&self.pod, &name, true, "Failed", text);
+                let at = Timestamp::now();
+                let reason = "StartError".to_owned();
+                let ended = Ended {
+                    code: NOT_STARTED,
+                    signal: None,
+                    reason,
+                    message: Some(message),
+                    started: None,
+                    at,
+                };
+                self.states[index].end(ended);
+            }
+        }
+    }
+
+    /// Looks up everything that the container refers to.
+    async fn make(&mut self, index: usize) -> Result<(Blueprint, Vec<Held>), Setback> {
+        let config =
+            |message: String| Setback { reason: "CreateContainerConfigError", message, retry: CONFIG_RETRY };
+        let image = self.image(index).await?;
+        let references = self.references(index).await.map_err(config)?;
+        let container = &self.containers[index];
+        let address = self.address.to_string();
+        let facts = Facts {
+            pod: &self.pod,
+            pod_ip: &address,
+            host_ip: HOST_IP,
+            node_name: &self.node.config.node_name,
+            defaults: self.node.config.defaults,
+        };
+        let env =
+            environment::environment(&image.config.env, container, &facts, &references).map_err(config)?;
+        let limits = limits::of(container, &self.node.config.defaults).map_err(config)?;
+        let folder = self.node.pods.join(&self.live.id.uid);
+        let upper = folder.join("roots").join(&container.name);
+        let parts = Parts {
+            spec: &self.spec,
+            container,
+            image: &image,
+            env,
+            limits,
+            volumes: &self.volumes,
+            sandboxd: &self.node.config.sandboxd_program,
+            hosts: &folder.join("hosts"),
+            upper,
+        };
+        let made = blueprint(parts).map_err(config)?;
+        self.states[index].image_id = image.id.clone();
+        Ok(made)
+    }
+
+    async fn image(&self, index: usize) -> Result<Resolved, Setback> {
+        let failed = |message: String| Setback { reason: "ErrImagePull", message, retry: IMAGE_RETRY };
+        let state = &self.states[index];
+        let (images, name) = (self.node.images.clone(), state.image.clone());
+        let resolved = tokio::task::spawn_blocking(move || images.resolve(&name)).await;
+        let resolved = resolved.map_err(|e| failed(e.to_string()))?;
+        let image = resolved.map_err(|e| failed(format!("Failed to pull image {:?}: {e}", state.image)))?;
+        let text = match &image.substituted {
+            Some(name) => format!("Image {name:?} is answered by the built-in image hutch/python-runtime"),
+            None => format!("Container image {:?} already present on machine", state.image),
+        };
+        self.node.events.container(&self.pod, &state.name, false, "Pulled", text);
+        Ok(image)
+    }
+
+    /// Fetches the ConfigMaps and Secrets of the environment. Missing ones are simply absent.
+    async fn references(&self, index: usize) -> Result<References, String> {
+        let (maps, secrets) = environment::names(&self.containers[index]);
+        let mut found = References::default();
+        let (client, namespace) = (&self.node.client, self.live.id.namespace.as_str());
+        for name in BTreeSet::from_iter(maps) {
+            let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+            let map = api.get_opt(name).await.map_err(|e| e.to_string())?;
+            found.config_maps.extend(map.map(|map| (name.to_owned(), map)));
+        }
+        for name in BTreeSet::from_iter(secrets) {
+            let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+            let secret = api.get_opt(name).await.map_err(|e| e.to_string())?;
+            found.secrets.extend(secret.map(|secret| (name.to_owned(), secret)));
+        }
+        Ok(found)
+    }
+
+    /// What the launch needs beside the blueprint. The container's earlier writes are thrown away.
+    async fn launch(&self, index: usize, blueprint: Blueprint) -> Result<Launch, String> {
+        let id = &self.live.id;
+        let life = self.states[index].restarts;
+        let folder = self.node.pods.join(&id.uid);
+        let name = blueprint.name.clone();
+        let (logs, root) = (folder.join(&name), folder.join("roots").join(&name));
+        let logs_made = logs.clone();
+        let made = tokio::task::spawn_blocking(move || {
+            std::fs::create_dir_all(&logs_made)?;
+            match std::fs::remove_dir_all(&root) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                _ => std::fs::create_dir_all(&root),
+            }
+        });
+        made.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+        let gvisor = match self.choice {
+            Choice::Jail(Handler::Gvisor) => {
+                let runsc = find_runsc().ok_or("runsc is no longer on the PATH")?;
+                Some(GvisorContainer::new(
+                    runsc,
+                    folder.join("roots").join(&name),
+                    format!("{}-{index}-{life}", id.uid),
+                ))
+            }
+            _ => None,
+        };
+        let network = match self.live.network() {
+            Some((network, _)) => Some(network.as_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
+            None => None,
+        };
+        Ok(Launch {
+            warden: self.node.warden(),
+            jail: format!("pod-{}-{index}-{life}", id.uid),
+            hostname: environment::hostname(&self.pod),
+            id_base: self.id_base,
+            addresses: vec![IpAddr::V4(self.address)],
+            network,
+            log: logs.join(format!("{life}.log")),
+            gvisor,
+            blueprint,
+        })
+    }
+
+    /// A container runs: others may reach it, and its probes begin.
+    async fn began(&mut self, index: usize, running: Arc<Running>) {
+        let name = self.states[index].name.clone();
+        self.node.events.container(&self.pod, &name, false, "Started", format!("Container started: {name}"));
+        if self.live.network().is_none() {
+            match running.cell.network().try_clone_to_owned() {
+                Ok(network) => self.live.set_network(Arc::new(network)),
+                Err(error) => tracing::error!(%error, "a Pod's network namespace is lost"),
+            }
+        }
+        self.live.began(&name, running.clone());
+        let life = self.states[index].restarts;
+        self.states[index].run(Timestamp::now());
+        let slot = &mut self.slots[index];
+        slot.tasks.abort_all();
+        slot.killed_for = None;
+        slot.running = Some(running.clone());
+        let (report, mut ended) = (self.report.clone(), running.ended.clone());
+        slot.tasks.spawn(async move {
+            // The sender is dropped only with the runtime.
+            let Ok(exit) = ended.wait_for(Option::is_some).await.map(|exit| exit.clone()) else { return };
+            if let Some(exit) = exit {
+                // A worker that is over does not want to know.
+                let _ = report.send(Happening { index, life, what: What::Ended(exit) }).await;
+            }
+        });
+        self.post_start(index, &running);
+        match self.states[index].has_startup_probe {
+            true => self.begin_probes(index, &[Kind::Startup]),
+            false => self.begin_probes(index, &[Kind::Readiness, Kind::Liveness]),
+        }
+    }
+
+    fn target(&self, index: usize, running: &Arc<Running>) -> Option<Target> {
+        let (network, address): (Arc<OwnedFd>, _) = self.live.network()?;
+        Some(Target { running: running.clone(), network, address, container: self.containers[index].clone() })
+    }
+
+    pub(super) fn begin_probes(&mut self, index: usize, kinds: &[Kind]) {
+        let Some(running) = self.slots[index].running.clone() else { return };
+        let life = self.states[index].restarts;
+        for &kind in kinds {
+            let container = &self.containers[index];
+            let probe = match kind {
+                Kind::Startup => &container.startup_probe,
+                Kind::Readiness => &container.readiness_probe,
+                Kind::Liveness => &container.liveness_probe,
+            };
+            let (Some(probe), Some(target)) = (probe.clone(), self.target(index, &running)) else { continue };
+            let report = self.report.clone();
+            self.slots[index].tasks.spawn(probe::run(kind, probe, target, move |finding| {
+                // When the queue is full the worker is behind; a lost attempt is repeated by the next one.
+                let happening = Happening { index, life, what: What::Probed(kind, finding) };
+                !matches!(report.try_send(happening), Err(tokio::sync::mpsc::error::TrySendError::Closed(_)))
+            }));
+        }
+    }
+
+    /// Runs the `postStart` hook beside the container; when it fails the container is killed.
+    fn post_start(&mut self, index: usize, running: &Arc<Running>) {
+        let hook = self.containers[index].lifecycle.as_ref().and_then(|l| l.post_start.clone());
+        let (Some(hook), Some(target)) = (hook, self.target(index, running)) else { return };
+        let (events, pod, name) =
+            (self.node.events.clone(), self.pod.clone(), self.states[index].name.clone());
+        let running = running.clone();
+        self.slots[index].tasks.spawn(async move {
+            if let Err(why) = super::finish::hook(&hook, &target).await {
+                events.container(
+                    &pod,
+                    &name,
+                    true,
+                    "FailedPostStartHook",
+                    format!("PostStartHook failed: {why}"),
+                );
+                running.kill();
+            }
+        });
+    }
+}

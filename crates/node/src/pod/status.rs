@@ -1,0 +1,275 @@
+//! The status of a Pod as the API shows it: a pure function of what the node knows.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    HostIP, Pod, PodCondition, PodIP, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::plan::{Phase, Plan};
+use super::state::{Ended, Life, Role, State};
+
+/// The conditions that a node owns; others on the object stay as they are.
+const OWN_CONDITIONS: [&str; 4] = ["PodScheduled", "Initialized", "ContainersReady", "Ready"];
+
+/// What a status is made from beside the containers.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts<'a> {
+    pub(crate) pod: &'a Pod,
+    pub(crate) pod_ip: Option<&'a str>,
+    pub(crate) host_ip: &'a str,
+    pub(crate) start_time: Timestamp,
+    pub(crate) now: Timestamp,
+    /// The conditions that were written last, whose times stay while their status does.
+    pub(crate) previous: &'a [PodCondition],
+}
+
+/// The status. Times have whole seconds, as the API has them.
+pub(crate) fn status(states: &[State], plan: &Plan, facts: &Facts<'_>) -> PodStatus {
+    let list = |init: bool| {
+        let chosen = states.iter().enumerate().filter(move |(_, s)| (s.role != Role::Main) == init);
+        let all: Vec<_> = chosen.map(|(i, s)| container(s, plan.backing_off.contains(&i), facts)).collect();
+        (!all.is_empty()).then_some(all)
+    };
+    PodStatus {
+        phase: Some(plan.phase.name().into()),
+        conditions: Some(conditions(states, plan, facts)),
+        container_statuses: list(false),
+        init_container_statuses: list(true),
+        host_ip: Some(facts.host_ip.into()),
+        host_ips: Some(vec![HostIP { ip: facts.host_ip.into() }]),
+        pod_ip: facts.pod_ip.map(Into::into),
+        pod_ips: facts.pod_ip.map(|ip| vec![PodIP { ip: ip.into() }]),
+        start_time: Some(whole(facts.start_time)),
+        qos_class: Some(qos_class(facts.pod).into()),
+        ..PodStatus::default()
+    }
+}
+
+fn whole(time: Timestamp) -> Time {
+    Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
+}
+
+fn container(state: &State, backing_off: bool, facts: &Facts<'_>) -> ContainerStatus {
+    let id = facts.pod.metadata.uid.as_deref().unwrap_or("");
+    let id = |life: u32| format!("hutch://{id}/{}/{life}", state.name);
+    let ever_started = !matches!(state.life, Life::Waiting { .. } | Life::Starting) || state.last.is_some();
+    let mut last = state.last.as_ref().map(|ended| terminated(ended, id(state.restarts.saturating_sub(1))));
+    let current = match &state.life {
+        Life::Waiting { reason, message } => waiting(reason, message.clone()),
+        Life::Starting => waiting("ContainerCreating", None),
+        Life::Running { since } => ContainerState {
+            running: Some(ContainerStateRunning { started_at: Some(whole(*since)) }),
+            ..ContainerState::default()
+        },
+        Life::Ended(ended) if backing_off => {
+            last = Some(terminated(ended, id(state.restarts)));
+            let wait = state.restart_at(ended).duration_since(ended.at).as_secs();
+            let message = format!("back-off {wait}s restarting failed container={}", state.name);
+            waiting("CrashLoopBackOff", Some(message))
+        }
+        Life::Ended(ended) => terminated(ended, id(state.restarts)),
+    };
+    let finished_init = state.role == Role::Init && matches!(&state.life, Life::Ended(e) if e.code == 0);
+    ContainerStatus {
+        name: state.name.clone(),
+        image: state.image.clone(),
+        image_id: state.image_id.clone(),
+        container_id: ever_started.then(|| id(state.restarts)),
+        ready: state.ready || finished_init,
+        started: Some(state.started),
+        restart_count: i32::try_from(state.restarts).unwrap_or(i32::MAX),
+        state: Some(current),
+        last_state: last,
+        ..ContainerStatus::default()
+    }
+}
+
+fn waiting(reason: &str, message: Option<String>) -> ContainerState {
+    let waiting = ContainerStateWaiting { reason: Some(reason.into()), message };
+    ContainerState { waiting: Some(waiting), ..ContainerState::default() }
+}
+
+fn terminated(ended: &Ended, id: String) -> ContainerState {
+    let terminated = ContainerStateTerminated {
+        container_id: Some(id),
+        exit_code: ended.code,
+        signal: ended.signal,
+        reason: Some(ended.reason.clone()),
+        message: ended.message.clone(),
+        started_at: ended.started.map(whole),
+        finished_at: Some(whole(ended.at)),
+    };
+    ContainerState { terminated: Some(terminated), ..ContainerState::default() }
+}
+
+fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondition> {
+    let unready: Vec<&str> =
+        states.iter().filter(|s| s.role != Role::Init && !s.ready).map(|s| s.name.as_str()).collect();
+    let containers_ready = plan.initialized && unready.is_empty() && plan.phase == Phase::Running;
+    let not_ready = || match plan.phase {
+        Phase::Succeeded => ("PodCompleted", None),
+        Phase::Failed => ("PodFailed", None),
+        _ => ("ContainersNotReady", Some(format!("containers with unready status: [{}]", unready.join(" ")))),
+    };
+    let existing = facts.pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or(&[]);
+    let gates = facts.pod.spec.as_ref().and_then(|s| s.readiness_gates.as_deref()).unwrap_or(&[]);
+    let open = |kind: &str| existing.iter().any(|c| c.type_ == kind && c.status == "True");
+    let shut = gates.iter().find(|gate| !open(&gate.condition_type));
+    let uninitialized = || {
+        let names: Vec<&str> = states
+            .iter()
+            .filter(|s| s.role != Role::Main && !matches!(&s.life, Life::Ended(e) if e.code == 0))
+            .map(|s| s.name.as_str())
+            .collect();
+        (
+            "ContainersNotInitialized",
+            Some(format!("containers with incomplete status: [{}]", names.join(" "))),
+        )
+    };
+    let mut own = vec![
+        condition("PodScheduled", None, facts),
+        condition("Initialized", (!plan.initialized).then(uninitialized), facts),
+        condition("ContainersReady", (!containers_ready).then(not_ready), facts),
+    ];
+    let ready = match (containers_ready, shut) {
+        (true, None) => None,
+        (true, Some(gate)) => Some((
+            "ReadinessGatesNotReady",
+            Some(format!(
+                "corresponding condition of pod readiness gate {:?} does not exist or is not True.",
+                gate.condition_type
+            )),
+        )),
+        (false, _) => Some(not_ready()),
+    };
+    own.push(condition("Ready", ready, facts));
+    own.extend(existing.iter().filter(|c| !OWN_CONDITIONS.contains(&c.type_.as_str())).cloned());
+    own
+}
+
+/// True, or false for a reason. The transition time is kept while the status is the same.
+fn condition(kind: &str, problem: Option<(&str, Option<String>)>, facts: &Facts<'_>) -> PodCondition {
+    let status = if problem.is_none() { "True" } else { "False" };
+    let before = facts.previous.iter().find(|c| c.type_ == kind && c.status == status);
+    let since = before.and_then(|c| c.last_transition_time.clone()).unwrap_or_else(|| whole(facts.now));
+    let (reason, message) =
+        problem.map_or((None, None), |(reason, message)| (Some(reason.to_owned()), message));
+    PodCondition {
+        type_: kind.into(),
+        status: status.into(),
+        reason,
+        message,
+        last_transition_time: Some(since),
+        ..PodCondition::default()
+    }
+}
+
+/// Kubernetes' quality-of-service class of a Pod.
+fn qos_class(pod: &Pod) -> &'static str {
+    let containers =
+        pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+    let (mut any, mut guaranteed) = (false, true);
+    for resources in containers.map(|c| c.resources.as_ref()) {
+        let get = |limits: bool, kind: &str| {
+            let list = resources.and_then(|r| if limits { r.limits.as_ref() } else { r.requests.as_ref() });
+            list.and_then(|list| list.get(kind))
+        };
+        for kind in ["cpu", "memory"] {
+            any |= get(true, kind).is_some() || get(false, kind).is_some();
+            let limit = get(true, kind);
+            guaranteed &= limit.is_some() && get(false, kind).is_none_or(|request| Some(request) == limit);
+        }
+    }
+    match (any, guaranteed) {
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+        (false, _) => "BestEffort",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{RestartPolicy, plan};
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn condition_of<'a>(status: &'a PodStatus, kind: &str) -> &'a PodCondition {
+        status.conditions.as_ref().unwrap().iter().find(|c| c.type_ == kind).unwrap()
+    }
+
+    #[test]
+    fn a_pod_is_ready_when_its_containers_are() {
+        let pod = Pod::default();
+        let facts = |now, previous| Facts {
+            pod: &pod,
+            pod_ip: Some("10.89.0.1"),
+            host_ip: "127.0.0.1",
+            start_time: at(1),
+            now: at(now),
+            previous,
+        };
+        let mut states = vec![State::new("c", Role::Main, "hutch/host")];
+        states[0].has_readiness_probe = true;
+        states[0].begin();
+        states[0].run(at(2));
+        let now = |states: &[State]| plan(states, RestartPolicy::Always, at(3));
+        let first = status(&states, &now(&states), &facts(3, &[]));
+        assert_eq!(first.phase.as_deref(), Some("Running"));
+        assert_eq!(condition_of(&first, "Ready").status, "False");
+        assert_eq!(
+            condition_of(&first, "Ready").message.as_deref(),
+            Some("containers with unready status: [c]")
+        );
+        states[0].ready = true;
+        let previous = first.conditions.clone().unwrap();
+        let second = status(&states, &now(&states), &facts(9, &previous));
+        assert_eq!(condition_of(&second, "Ready").status, "True");
+        assert_eq!(condition_of(&second, "Ready").last_transition_time, Some(Time(at(9))));
+        assert_eq!(
+            condition_of(&second, "Initialized").last_transition_time,
+            Some(Time(at(3))),
+            "it did not change"
+        );
+        assert_eq!(second.pod_ip.as_deref(), Some("10.89.0.1"));
+        assert_eq!(second.qos_class.as_deref(), Some("BestEffort"));
+    }
+
+    #[test]
+    fn a_crash_loop_shows_the_wait_and_the_last_end() {
+        let pod = Pod::default();
+        let mut states = vec![State::new("c", Role::Main, "hutch/host")];
+        for _ in 0..2 {
+            states[0].begin();
+            states[0].run(at(2));
+            let ended = Ended {
+                code: 3,
+                signal: None,
+                reason: "Error".into(),
+                message: None,
+                started: Some(at(2)),
+                at: at(4),
+            };
+            states[0].end(ended);
+        }
+        let facts = Facts {
+            pod: &pod,
+            pod_ip: None,
+            host_ip: "127.0.0.1",
+            start_time: at(1),
+            now: at(5),
+            previous: &[],
+        };
+        let got = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);
+        let container = &got.container_statuses.unwrap()[0];
+        let waiting = container.state.as_ref().unwrap().waiting.as_ref().unwrap();
+        assert_eq!(waiting.reason.as_deref(), Some("CrashLoopBackOff"));
+        assert_eq!(container.last_state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code, 3);
+        assert_eq!(container.restart_count, 1);
+        assert_eq!(got.phase.as_deref(), Some("Running"));
+    }
+}

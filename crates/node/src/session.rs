@@ -1,0 +1,178 @@
+//! Streams to processes in containers.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use hutch_remote::{ByteReader, ByteWriter, ExecRequest, Exit, Session, StreamError, TerminalSize};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{broadcast, mpsc};
+
+use crate::container::{Extra, InsideProcess, Running, Stream, Terminal, exit_of, pipes};
+
+/// Terminal sizes that may wait; only the last one matters.
+const SIZES: usize = 4;
+/// Buffer of an attached client, in bytes.
+const ATTACH_BYTES: usize = 64 << 10;
+
+/// Starts a command in a container.
+pub(crate) fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Session, StreamError> {
+    if request.command.is_empty() {
+        return Err(StreamError::BadRequest(
+            "you must specify at least one command for the container".into(),
+        ));
+    }
+    let internal = |e: std::io::Error| {
+        tracing::warn!(error = %e, "streams for a command could not be made");
+        StreamError::Internal("streams for the command could not be made".into())
+    };
+    if request.tty {
+        let (terminal, stdio) = Terminal::open().map_err(internal)?;
+        let extra = running.spawn(request.command, true, stdio).map_err(StreamError::Internal)?;
+        return Ok(Session {
+            stdin: request.stdin.then(|| Box::pin(terminal.clone()) as ByteWriter),
+            stdout: Some(Box::pin(terminal.clone())),
+            stderr: None,
+            resize: Some(sizes(move |size| terminal.resize(size))),
+            exit: exit(running, extra),
+        });
+    }
+    let (ends, stdio) = pipes(request.stdin, request.stdout, request.stderr).map_err(internal)?;
+    let extra = running.spawn(request.command, false, stdio).map_err(StreamError::Internal)?;
+    Ok(Session {
+        stdin: ends.stdin.map(|pipe| Box::pin(pipe) as ByteWriter),
+        stdout: ends.stdout.map(|pipe| Box::pin(pipe) as ByteReader),
+        stderr: ends.stderr.map(|pipe| Box::pin(pipe) as ByteReader),
+        resize: None,
+        exit: exit(running, extra),
+    })
+}
+
+/// Takes terminal sizes until the client is gone.
+fn sizes(set: impl Fn(TerminalSize) + Send + 'static) -> mpsc::Sender<TerminalSize> {
+    let (sender, mut receiver) = mpsc::channel(SIZES);
+    tokio::spawn(async move {
+        while let Some(size) = receiver.recv().await {
+            set(size);
+        }
+    });
+    sender
+}
+
+/// Kills the process unless it has ended.
+struct Guard {
+    running: Arc<Running>,
+    number: u64,
+    inside: Option<InsideProcess>,
+    over: bool,
+}
+
+impl Guard {
+    /// A method, so that the future owns all of the guard.
+    fn finish(&mut self) {
+        self.over = true;
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.over {
+            self.running.kill_extra(self.number, self.inside.take());
+        }
+    }
+}
+
+/// Resolves with the exit of the process; dropped before, it kills the process.
+fn exit(running: Arc<Running>, extra: Extra) -> Pin<Box<dyn Future<Output = Exit> + Send>> {
+    let Extra { mut spawned, inside } = extra;
+    let mut guard = Guard { running, number: spawned.number, inside, over: false };
+    async move {
+        let exit = match spawned.started().await {
+            Ok(_) => exit_of(spawned.exited().await),
+            Err(failed) => Exit::Failed(failed.reason),
+        };
+        guard.finish();
+        exit
+    }
+    .boxed()
+}
+
+/// Joins the streams of the main process. Its output from now on is given; what came before is in the log.
+pub(crate) async fn attach(running: Arc<Running>, request: ExecRequest) -> Result<Session, StreamError> {
+    let has_terminal = running.blueprint.terminal;
+    if request.tty && !has_terminal {
+        return Err(StreamError::BadRequest("the container's process has no terminal".into()));
+    }
+    let stdin = match request.stdin {
+        true if running.blueprint.stdin => Some(attach_stdin(running.clone())),
+        true => return Err(StreamError::BadRequest("the container's process has no standard input".into())),
+        false => None,
+    };
+    let chunks = running.output.subscribe();
+    let want_stderr = request.stderr && !has_terminal;
+    let (stdout_reader, stdout) = tokio::io::duplex(ATTACH_BYTES);
+    let (stderr_reader, stderr) = tokio::io::duplex(ATTACH_BYTES);
+    let mut ended = running.ended.clone();
+    let copied = tokio::spawn(copy(chunks, ended.clone(), stdout, stderr));
+    let exit = async move {
+        let exit = match ended.wait_for(Option::is_some).await.map(|exit| exit.clone()) {
+            Ok(Some(main)) => main.exit,
+            _ => Exit::Failed("the container has ended".into()),
+        };
+        // All of the output is on its way when this resolves.
+        let _ = copied.await;
+        exit
+    };
+    let resizer = running.clone();
+    Ok(Session {
+        stdin,
+        stdout: request.stdout.then(|| Box::pin(stdout_reader) as ByteReader),
+        stderr: want_stderr.then(|| Box::pin(stderr_reader) as ByteReader),
+        resize: has_terminal.then(|| sizes(move |size| resizer.resize(size))),
+        exit: exit.boxed(),
+    })
+}
+
+/// Gives the main process's input to a client. It is closed with the client only if the container says so.
+fn attach_stdin(running: Arc<Running>) -> ByteWriter {
+    let (client, mut from_client) = tokio::io::duplex(ATTACH_BYTES);
+    tokio::spawn(async move {
+        // One client at a time writes; others wait for their turn.
+        let mut input = running.stdin.lock().await;
+        if let Some(writer) = input.as_mut() {
+            // Either side may go away first, and neither failure concerns the other.
+            let _ = tokio::io::copy(&mut from_client, writer).await;
+            let _ = writer.flush().await;
+        }
+        if running.blueprint.stdin_once {
+            *input = None;
+        }
+    });
+    Box::pin(client)
+}
+
+async fn copy(
+    mut chunks: broadcast::Receiver<(Stream, bytes::Bytes)>,
+    mut ended: tokio::sync::watch::Receiver<Option<crate::container::MainExit>>,
+    mut stdout: tokio::io::DuplexStream,
+    mut stderr: tokio::io::DuplexStream,
+) {
+    loop {
+        let chunk = tokio::select! {
+            biased;
+            chunk = chunks.recv() => chunk,
+            _ = ended.wait_for(Option::is_some) => return,
+        };
+        let (stream, bytes) = match chunk {
+            Ok(chunk) => chunk,
+            // A client that is too slow loses pieces; they are in the log.
+            Err(broadcast::error::RecvError::Lagged(_)) => continue,
+            Err(broadcast::error::RecvError::Closed) => return,
+        };
+        // A stream that the client did not ask for is closed, and what comes from it goes nowhere.
+        let _ = match stream {
+            Stream::Stdout => stdout.write_all(&bytes).await,
+            Stream::Stderr => stderr.write_all(&bytes).await,
+        };
+    }
+}

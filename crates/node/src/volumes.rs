@@ -1,0 +1,266 @@
+//! The volumes of a Pod: folders that are made, filled and taken away with it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{
+    ConfigMap, DownwardAPIVolumeFile, KeyToPath, PersistentVolumeClaim, Secret, Volume,
+};
+use kube::{Api, Client};
+
+use crate::claims;
+use crate::environment::{self, Facts};
+
+/// Mode of files from ConfigMaps, Secrets and the downward API that name none.
+const DEFAULT_MODE: i32 = 0o644;
+/// Most files of one such volume.
+const MAX_FILES: usize = 10_000;
+
+/// A volume that is ready to be mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Prepared {
+    /// This folder, writable or not.
+    Folder { path: PathBuf, read_only: bool },
+    /// Only tokens for the API server, which a sandbox does not get: nothing is mounted.
+    Nothing,
+}
+
+/// Where volumes are made.
+pub(crate) struct Places<'a> {
+    /// Folder of the Pod's own volumes on disk.
+    pub(crate) disk: PathBuf,
+    /// Folder of the Pod's own volumes in memory: secrets, and `emptyDir` with `medium: Memory`.
+    pub(crate) memory: PathBuf,
+    /// Folder of all persistent volumes.
+    pub(crate) persistent: &'a Path,
+}
+
+/// A file of a volume.
+struct Item {
+    path: String,
+    content: Vec<u8>,
+    mode: i32,
+}
+
+/// Makes a volume. The error is for the author of the Pod.
+pub(crate) async fn prepare(
+    client: &Client,
+    namespace: &str,
+    volume: &Volume,
+    places: &Places<'_>,
+    facts: &Facts<'_>,
+) -> Result<Prepared, String> {
+    let name = &volume.name;
+    let fail = |e: io::Error| format!("MountVolume.SetUp failed for volume {name:?}: {e}");
+    if let Some(empty) = &volume.empty_dir {
+        let memory = empty.medium.as_deref() == Some("Memory");
+        let parent = if memory { &places.memory } else { &places.disk };
+        let path = parent.join(name);
+        make_folder(&path, 0o777).map_err(fail)?;
+        return Ok(Prepared::Folder { path, read_only: false });
+    }
+    if let Some(source) = &volume.persistent_volume_claim {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+        let claim = claims.get_opt(&source.claim_name).await.map_err(|e| e.to_string())?;
+        let claim =
+            claim.ok_or_else(|| format!("persistentvolumeclaim {:?} not found", source.claim_name))?;
+        let path = claims::folder(places.persistent, &claim)?;
+        make_folder(&path, 0o777).map_err(fail)?;
+        return Ok(Prepared::Folder { path, read_only: source.read_only == Some(true) });
+    }
+    let mut items = Vec::new();
+    let mut parent = &places.disk;
+    if let Some(source) = &volume.config_map {
+        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        let optional = source.optional == Some(true);
+        items = config_map(client, namespace, &source.name, source.items.as_deref(), mode, optional).await?;
+    } else if let Some(source) = &volume.secret {
+        parent = &places.memory;
+        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        let secret = source.secret_name.as_deref().unwrap_or("");
+        let optional = source.optional == Some(true);
+        items = secret_items(client, namespace, secret, source.items.as_deref(), mode, optional).await?;
+    } else if let Some(source) = &volume.downward_api {
+        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
+        items = downward(source.items.as_deref().unwrap_or(&[]), mode, facts)?;
+    } else if let Some(projected) = &volume.projected {
+        parent = &places.memory;
+        let mode = projected.default_mode.unwrap_or(DEFAULT_MODE);
+        let sources = projected.sources.as_deref().unwrap_or(&[]);
+        // What Kubernetes adds to every Pod by itself for access to its API: none of it is of use in a sandbox.
+        if sources.iter().any(|source| source.service_account_token.is_some()) {
+            return Ok(Prepared::Nothing);
+        }
+        for source in sources {
+            if let Some(map) = &source.config_map {
+                let optional = map.optional == Some(true);
+                items.extend(
+                    config_map(client, namespace, &map.name, map.items.as_deref(), mode, optional).await?,
+                );
+            } else if let Some(secret) = &source.secret {
+                let optional = secret.optional == Some(true);
+                let list = secret.items.as_deref();
+                items.extend(secret_items(client, namespace, &secret.name, list, mode, optional).await?);
+            } else if let Some(api) = &source.downward_api {
+                items.extend(downward(api.items.as_deref().unwrap_or(&[]), mode, facts)?);
+            } else {
+                return Err(format!("volume {name:?} has a projected source of an unsupported kind"));
+            }
+        }
+    }
+    let path = parent.join(name);
+    write(&path, &items).map_err(fail)?;
+    Ok(Prepared::Folder { path, read_only: true })
+}
+
+async fn config_map(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    items: Option<&[KeyToPath]>,
+    mode: i32,
+    optional: bool,
+) -> Result<Vec<Item>, String> {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let Some(map) = maps.get_opt(name).await.map_err(|e| e.to_string())? else {
+        return if optional { Ok(Vec::new()) } else { Err(format!("configmap {name:?} not found")) };
+    };
+    let text = map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes()));
+    let binary = map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0));
+    choose(&text.chain(binary).collect(), items, mode, optional)
+}
+
+async fn secret_items(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    items: Option<&[KeyToPath]>,
+    mode: i32,
+    optional: bool,
+) -> Result<Vec<Item>, String> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let Some(secret) = secrets.get_opt(name).await.map_err(|e| e.to_string())? else {
+        return if optional { Ok(Vec::new()) } else { Err(format!("secret {name:?} not found")) };
+    };
+    let data = secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect();
+    choose(&data, items, mode, optional)
+}
+
+/// All keys under their own names, or those that are listed under theirs.
+fn choose(
+    data: &BTreeMap<String, Vec<u8>>,
+    items: Option<&[KeyToPath]>,
+    mode: i32,
+    optional: bool,
+) -> Result<Vec<Item>, String> {
+    let Some(items) = items.filter(|items| !items.is_empty()) else {
+        let all = data.iter().map(|(key, value)| Item { path: key.clone(), content: value.clone(), mode });
+        return Ok(all.collect());
+    };
+    let mut chosen = Vec::new();
+    for item in items {
+        match data.get(&item.key) {
+            Some(value) => chosen.push(Item {
+                path: item.path.clone(),
+                content: value.clone(),
+                mode: item.mode.unwrap_or(mode),
+            }),
+            None if optional => {}
+            None => return Err(format!("references non-existent key: {}", item.key)),
+        }
+    }
+    Ok(chosen)
+}
+
+fn downward(items: &[DownwardAPIVolumeFile], mode: i32, facts: &Facts<'_>) -> Result<Vec<Item>, String> {
+    let content = |item: &DownwardAPIVolumeFile| match (&item.field_ref, &item.resource_field_ref) {
+        (Some(field), _) => environment::field_value(&field.field_path, facts),
+        (None, Some(resource)) => {
+            let spec = facts.pod.spec.as_ref().ok_or("the Pod has no spec")?;
+            let named = resource.container_name.as_deref();
+            let container = spec.containers.iter().find(|c| Some(c.name.as_str()) == named);
+            let container = container.ok_or("resourceFieldRef names no container of the Pod")?;
+            environment::resource_value(&resource.resource, container, facts)
+        }
+        (None, None) => Err("a downward API file names no source".into()),
+    };
+    items
+        .iter()
+        .map(|item| {
+            let content = content(item)?.into_bytes();
+            Ok(Item { path: item.path.clone(), content, mode: item.mode.unwrap_or(mode) })
+        })
+        .collect()
+}
+
+fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    if !path.is_dir() {
+        if let Some(parent) = path.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        }
+        std::fs::create_dir(path)?;
+        // Separately, because the process's mask takes bits away on creation.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}
+
+fn write(folder: &Path, items: &[Item]) -> io::Result<()> {
+    if items.len() > MAX_FILES {
+        return Err(io::Error::other(format!("more than {MAX_FILES} files")));
+    }
+    make_folder(folder, 0o755)?;
+    for item in items {
+        let path = Path::new(&item.path);
+        let plain = |part| matches!(part, Component::Normal(_));
+        if item.path.is_empty() || !path.components().all(plain) {
+            return Err(io::Error::other(format!("{:?} is not a path within the volume", item.path)));
+        }
+        let file = folder.join(path);
+        let mut parents: Vec<&Path> =
+            path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()).collect();
+        parents.reverse();
+        for parent in parents {
+            make_folder(&folder.join(parent), 0o755)?;
+        }
+        std::fs::write(&file, &item.content)?;
+        let mode = u32::try_from(item.mode).unwrap_or(0o644) & 0o777;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}
+
+/// Gives a volume to a group, as `fsGroup` asks.
+pub(crate) fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
+    let gid = rustix::fs::Gid::from_raw(group);
+    rustix::fs::chown(path, None, Some(gid))?;
+    let mode = std::fs::metadata(path)?.permissions().mode() | 0o2070;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_become_files_and_never_leave_the_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = BTreeMap::from([("a".to_owned(), b"1".to_vec()), ("b".to_owned(), b"2".to_vec())]);
+        let all = choose(&data, None, 0o400, false).unwrap();
+        write(&dir.path().join("v"), &all).unwrap();
+        let file = dir.path().join("v/a");
+        assert_eq!(std::fs::read(&file).unwrap(), b"1");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o400);
+        let item = |key: &str, path: &str| vec![KeyToPath { key: key.into(), path: path.into(), mode: None }];
+        let nested = choose(&data, Some(&item("b", "x/y")), 0o644, false).unwrap();
+        write(&dir.path().join("w"), &nested).unwrap();
+        assert_eq!(std::fs::read(dir.path().join("w/x/y")).unwrap(), b"2");
+        assert!(choose(&data, Some(&item("c", "c")), 0o644, false).is_err());
+        assert_eq!(choose(&data, Some(&item("c", "c")), 0o644, true).unwrap().len(), 0);
+        let escape = choose(&data, Some(&item("b", "../escape")), 0o644, false).unwrap();
+        assert!(write(&dir.path().join("z"), &escape).is_err());
+        assert!(!dir.path().join("escape").exists());
+    }
+}

@@ -11,6 +11,7 @@ use hutch_api::{Sandbox, annotation, label};
 use hutch_remote::PodId;
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
+use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, Client, ResourceExt};
@@ -23,10 +24,13 @@ const QUESTIONS: usize = 16;
 /// How long a request waits for the answer to such a question.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
+/// A Sandbox as far as the way to its Pod goes. Nothing else of it is read, so that nothing else can be misread.
+type Named = PartialObjectMeta<Sandbox>;
+
 /// Resolves by the Kubernetes API.
 pub struct Directory {
     client: Client,
-    sandboxes: Store<Sandbox>,
+    sandboxes: Store<Named>,
     pods: Store<Pod>,
     questions: Semaphore,
     synced: Arc<AtomicBool>,
@@ -39,13 +43,8 @@ impl Directory {
     pub fn start(client: Client, shutdown: &Shutdown) -> Arc<Directory> {
         let (sandboxes, sandbox_writer) = reflector::store();
         let (pods, pod_writer) = reflector::store();
-        let sandbox_watch = watcher(Api::<Sandbox>::all(client.clone()), watcher::Config::default())
-            .modify(|sandbox| {
-                sandbox.metadata.managed_fields = None;
-                // Which Pod it has is in the metadata; the blueprint would be most of the memory.
-                sandbox.spec = Default::default();
-                sandbox.status = None;
-            })
+        let sandbox_watch = watcher(Api::<Named>::all(client.clone()), watcher::Config::default())
+            .modify(|sandbox| sandbox.metadata.managed_fields = None)
             .default_backoff()
             .reflect(sandbox_writer);
         let labelled = watcher::Config::default().labels(label::SANDBOX_NAME_HASH);
@@ -74,7 +73,7 @@ impl Directory {
     }
 
     fn known(&self, target: &Target) -> Result<Backend, Unresolved> {
-        let reference = ObjectRef::<Sandbox>::new(&target.id).within(&target.namespace);
+        let reference = ObjectRef::<Named>::new(&target.id).within(&target.namespace);
         let sandbox = self.sandboxes.get(&reference).ok_or(Unresolved::Unknown)?;
         let reference = ObjectRef::<Pod>::new(pod_name(&sandbox)).within(&target.namespace);
         backend(target, &sandbox, self.pods.get(&reference).as_deref())
@@ -83,7 +82,7 @@ impl Directory {
     async fn ask(&self, target: &Target) -> Result<Backend, Unresolved> {
         let ask = async {
             let _turn = self.questions.acquire().await;
-            let sandboxes = Api::<Sandbox>::namespaced(self.client.clone(), &target.namespace);
+            let sandboxes = Api::<Named>::namespaced(self.client.clone(), &target.namespace);
             let failed = |error: kube::Error| Unresolved::Api(error.to_string());
             let sandbox = sandboxes.get_opt(&target.id).await.map_err(failed)?.ok_or(Unresolved::Unknown)?;
             let pods = Api::<Pod>::namespaced(self.client.clone(), &target.namespace);
@@ -130,13 +129,13 @@ async fn drive<T>(
     }
 }
 
-fn pod_name(sandbox: &Sandbox) -> &str {
+fn pod_name(sandbox: &Named) -> &str {
     let annotated = sandbox.annotations().get(annotation::POD_NAME).map(String::as_str);
     annotated.filter(|name| !name.is_empty()).or(sandbox.metadata.name.as_deref()).unwrap_or_default()
 }
 
 /// What can be reached, from a Sandbox and the Pod that has its Pod's name.
-fn backend(target: &Target, sandbox: &Sandbox, pod: Option<&Pod>) -> Result<Backend, Unresolved> {
+fn backend(target: &Target, sandbox: &Named, pod: Option<&Pod>) -> Result<Backend, Unresolved> {
     let uid = sandbox.metadata.uid.as_deref().ok_or(Unresolved::Unknown)?;
     if target.uid.as_deref().is_some_and(|wanted| wanted != uid) {
         return Err(Unresolved::Unknown);
@@ -180,7 +179,7 @@ mod tests {
         Target { namespace: "n".into(), id: "a".into(), port: 1, pod_ip: None, uid: None, timeout: None }
     }
 
-    fn sandbox(metadata: Value) -> Sandbox {
+    fn sandbox(metadata: Value) -> Named {
         let mut all = json!({"name": "a", "namespace": "n", "uid": "s"});
         all.as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
         serde_json::from_value(json!({
@@ -199,7 +198,7 @@ mod tests {
         })
     }
 
-    fn found(target: &Target, sandbox: &Sandbox, pod: Value) -> Result<Backend, Unresolved> {
+    fn found(target: &Target, sandbox: &Named, pod: Value) -> Result<Backend, Unresolved> {
         backend(target, sandbox, Some(&serde_json::from_value(pod).unwrap()))
     }
 

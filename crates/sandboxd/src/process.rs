@@ -5,6 +5,8 @@ use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -18,7 +20,11 @@ use crate::reap::Ours;
 /// An answer holds both in memory, and the programs of a sandbox share a few hundred megabytes.
 pub const OUTPUT_LIMIT: usize = 4 << 20;
 
-/// Commands that run at once; more wait for their turn. Each holds up to twice [`OUTPUT_LIMIT`].
+/// Bytes kept of all commands' output together. When they are used up, what comes is dropped as if [`OUTPUT_LIMIT`]
+/// was reached: one greedy command must not be the end of the program that serves all.
+pub const TOTAL_LIMIT: usize = 64 << 20;
+
+/// Commands that run at once; more wait for their turn.
 pub const RUNNING_LIMIT: usize = 256;
 
 const READ_SIZE: usize = 16 << 10;
@@ -37,10 +43,43 @@ pub struct Job {
 /// What one output stream of a command carried.
 #[derive(Debug, Default)]
 pub struct Captured {
-    /// The first [`OUTPUT_LIMIT`] bytes.
+    /// The first bytes, [`OUTPUT_LIMIT`] at most.
     pub kept: Vec<u8>,
     /// How many bytes came after them.
     pub dropped: u64,
+    held: Held,
+}
+
+#[cfg(test)]
+impl Captured {
+    pub(crate) fn cut(kept: &[u8], dropped: u64) -> Captured {
+        Captured { kept: kept.to_vec(), dropped, held: Held::default() }
+    }
+}
+
+/// A part of [`TOTAL_LIMIT`], given back when it is dropped.
+#[derive(Debug, Default)]
+struct Held {
+    of: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Held {
+    fn grow(&mut self, bytes: usize) -> bool {
+        let grown = self.of.fetch_add(bytes, Ordering::Relaxed) + bytes <= TOTAL_LIMIT;
+        if grown {
+            self.bytes += bytes;
+        } else {
+            self.of.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        grown
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// A command that has ended by itself.
@@ -103,11 +142,12 @@ impl Drop for Group {
 #[derive(Debug)]
 pub struct Runner {
     turns: Semaphore,
+    held: Arc<AtomicUsize>,
 }
 
 impl Default for Runner {
     fn default() -> Runner {
-        Runner { turns: Semaphore::new(RUNNING_LIMIT) }
+        Runner { turns: Semaphore::new(RUNNING_LIMIT), held: Arc::default() }
     }
 }
 
@@ -126,7 +166,8 @@ impl Runner {
         let mut group = Group(leader);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let follow = async {
-            let (stdout, stderr) = tokio::try_join!(capture(stdout), capture(stderr))?;
+            let (stdout, stderr) =
+                tokio::try_join!(capture(stdout, &self.held), capture(stderr, &self.held))?;
             let status = child.wait().await?;
             Ok((stdout, stderr, status))
         };
@@ -178,22 +219,46 @@ fn enterable(folder: &Path) -> std::io::Result<()> {
     }
 }
 
-async fn capture(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Captured> {
-    let mut captured = Captured::default();
+async fn capture(
+    stream: Option<impl AsyncRead + Unpin>,
+    held: &Arc<AtomicUsize>,
+) -> std::io::Result<Captured> {
+    let held = Held { of: held.clone(), bytes: 0 };
+    let mut captured = Captured { held, ..Captured::default() };
     let Some(mut stream) = stream else { return Ok(captured) };
+    let mut read = [0; READ_SIZE];
     loop {
-        let room = OUTPUT_LIMIT - captured.kept.len();
-        if room > 0 {
-            captured.kept.reserve(READ_SIZE.min(room));
-            if (&mut stream).take(room.min(READ_SIZE) as u64).read_buf(&mut captured.kept).await? == 0 {
-                return Ok(captured);
-            }
-        } else {
-            let mut discarded = [0; READ_SIZE];
-            match stream.read(&mut discarded).await? {
-                0 => return Ok(captured),
-                count => captured.dropped += count as u64,
-            }
+        let count = stream.read(&mut read).await?;
+        if count == 0 {
+            return Ok(captured);
         }
+        // Nothing is kept again after something was dropped: what is kept is the start of it all.
+        let room = if captured.dropped == 0 { count.min(OUTPUT_LIMIT - captured.kept.len()) } else { 0 };
+        let keep = if captured.held.grow(room) { room } else { 0 };
+        captured.kept.extend_from_slice(&read[..keep]);
+        captured.dropped += (count - keep) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_output_together_is_bounded_and_given_back() {
+        let held = Arc::new(AtomicUsize::new(TOTAL_LIMIT - 100_000));
+        let first = capture(Some(&[1; 90_000][..]), &held).await.unwrap();
+        let second = capture(Some(&[2; 90_000][..]), &held).await.unwrap();
+        assert_eq!((first.kept.len(), first.dropped), (90_000, 0));
+        assert!(second.kept.len() <= 10_000 && second.kept.len() as u64 + second.dropped == 90_000);
+        drop((first, second));
+        assert_eq!(held.load(Ordering::Relaxed), TOTAL_LIMIT - 100_000);
+    }
+
+    #[tokio::test]
+    async fn one_stream_is_bounded() {
+        let long = vec![3; OUTPUT_LIMIT + 5];
+        let captured = capture(Some(&long[..]), &Arc::default()).await.unwrap();
+        assert_eq!((captured.kept.len(), captured.dropped), (OUTPUT_LIMIT, 5));
     }
 }

@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_cut_does_not_go_through_a_character() {
-        let captured = |kept: &[u8]| Captured { kept: kept.to_vec(), dropped: 7 };
+        let captured = |kept: &[u8]| Captured::cut(kept, 7);
         let marked =
             |kept, dropped| format!("{kept}\n[output truncated: {dropped} more bytes were not kept]\n");
         assert_eq!(text(captured(b"abc")).unwrap(), marked("abc", 7));

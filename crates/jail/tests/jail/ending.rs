@@ -8,7 +8,7 @@ use hutch_jail::Limits;
 use crate::harness::{Bench, Caller};
 
 /// Processes of the machine with `mark` among their arguments.
-fn marked(mark: &str) -> Vec<u32> {
+pub(crate) fn marked(mark: &str) -> Vec<u32> {
     let pids = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| {
@@ -31,7 +31,7 @@ pub(crate) fn parent(pid: u32) -> u32 {
 }
 
 /// Groups of jails in all hierarchies.
-fn groups_of(pid: u32) -> Vec<std::path::PathBuf> {
+pub(crate) fn groups_of(prefix: &str) -> Vec<std::path::PathBuf> {
     fn search(folder: &Path, depth: usize, prefix: &str, found: &mut Vec<std::path::PathBuf>) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -45,11 +45,11 @@ fn groups_of(pid: u32) -> Vec<std::path::PathBuf> {
         }
     }
     let mut found = Vec::new();
-    search(Path::new("/sys/fs/cgroup"), 6, &format!("run-{pid}-"), &mut found);
+    search(Path::new("/sys/fs/cgroup"), 6, prefix, &mut found);
     found
 }
 
-fn until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < limit, "{what}: not within {limit:?}");
@@ -57,7 +57,19 @@ fn until(what: &str, limit: Duration, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn words_of_shell(mark: &str) -> Vec<String> {
+/// How many processes run in a process namespace. One that has ended and waits to be reaped (by process 1 of the
+/// machine) runs no more.
+pub(crate) fn running_in(namespace: &Path) -> usize {
+    let runs = |process: &Path| {
+        let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    };
+    let inside = |path: &Path| std::fs::read_link(path.join("ns/pid")).is_ok_and(|link| link == namespace);
+    let all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    all.filter(|path| inside(path) && runs(path)).count()
+}
+
+pub(crate) fn words_of_shell(mark: &str) -> Vec<String> {
     // A process that ignores signals and one that left its group, besides the command itself.
     let script = "trap '' HUP INT TERM; setsid sleep 1000 & sleep 1000 & wait; : \"$0\"";
     ["/bin/sh", "-c", script, mark].map(str::to_owned).to_vec()
@@ -68,25 +80,16 @@ fn killed_launcher_leaves_nothing(caller: Caller, limits: Limits) {
     bench.spec.limits = limits;
     let mark = format!("hutch-mark-{}-{caller:?}-{}", std::process::id(), limits.pids.unwrap_or(0));
     let mut launcher = bench.start(&words_of_shell(&mark));
-    let pid = launcher.id();
+    let groups = format!("run-{}-", launcher.id());
     let inside = wait_for(&mark);
     let root = std::fs::read_link(format!("/proc/{inside}/ns/pid")).unwrap();
-    // One that has ended and waits to be reaped (by process 1 of the machine) runs no more.
-    let runs = |process: &Path| {
-        let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
-    };
-    let in_namespace = || {
-        let all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-        let inside = |path: &Path| std::fs::read_link(path.join("ns/pid")).is_ok_and(|ns| ns == root);
-        all.filter(|path| inside(path) && runs(path)).count()
-    };
+    let in_namespace = || running_in(&root);
     until("children", Duration::from_secs(10), || in_namespace() >= 4);
-    assert_eq!(limits == Limits::default(), groups_of(pid).is_empty(), "groups of {pid}");
+    assert_eq!(limits == Limits::default(), groups_of(&groups).is_empty(), "{groups}");
     launcher.kill().unwrap();
     launcher.wait().unwrap();
     until("processes", Duration::from_secs(1), || in_namespace() == 0);
-    until("cgroups", Duration::from_secs(2), || groups_of(pid).is_empty());
+    until("cgroups", Duration::from_secs(2), || groups_of(&groups).is_empty());
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(&*bench.folder.path().to_string_lossy()), "{mounts}");
 }

@@ -15,6 +15,8 @@ use tempfile::TempDir;
 
 /// The program that launches and attacks.
 pub(crate) const PROBE: &str = env!("CARGO_BIN_EXE_hutch-jail-probe");
+/// The warden.
+pub(crate) const WARDEN: &str = env!("CARGO_BIN_EXE_hutch-warden");
 /// First id outside of the jails here.
 pub(crate) const BASE: u32 = 0x2000_0000;
 /// An ordinary user.
@@ -155,25 +157,42 @@ impl Bench {
 
     /// Starts the launcher and does not wait for it.
     pub(crate) fn start(&self, argv: &[String]) -> Child {
-        let process = Process {
-            argv: argv.to_vec(),
-            env: vec![("PATH".into(), "/usr/bin:/bin".into())],
-            cwd: "/".into(),
-            terminal: false,
-            user: User::default(),
-        };
-        let job = json!({ "spec": self.spec, "process": process, "timeout_ms": 20_000, "leak": self.leak });
         let mut command = Command::new(PROBE);
+        command.arg("launch");
+        self.feed(command, argv)
+    }
+
+    /// Starts a process that makes a jail through a warden and holds it until it is killed itself.
+    pub(crate) fn hold(&self, argv: &[String]) -> Child {
+        let mut command = Command::new(PROBE);
+        command.arg("hold").arg(WARDEN).arg(self.folder.path().join("state"));
+        self.feed(command, argv)
+    }
+
+    fn feed(&self, mut command: Command, argv: &[String]) -> Child {
+        let process = process(argv);
+        let job = json!({ "spec": self.spec, "process": process, "timeout_ms": 20_000, "leak": self.leak });
         if let Some(terminal) = &self.terminal {
             control_by(&mut command, terminal);
         }
-        command.arg("launch").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         if self.caller == Caller::Ordinary {
             command.uid(NOBODY).gid(NOBODY);
         }
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(job.to_string().as_bytes()).unwrap();
         child
+    }
+}
+
+/// A process of a jail.
+pub(crate) fn process(argv: &[String]) -> Process {
+    Process {
+        argv: argv.to_vec(),
+        env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+        cwd: "/".into(),
+        terminal: false,
+        user: User::default(),
     }
 }
 

@@ -8,8 +8,10 @@
 mod bounds;
 mod controls;
 mod ending;
+mod gvisor;
 mod harness;
 mod hosts;
 mod programs;
 mod protections;
 mod table;
+mod wardens;

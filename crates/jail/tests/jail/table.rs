@@ -224,7 +224,7 @@ fn files() -> Vec<Protection> {
             "list /dev",
             &["fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"],
         ),
-        everywhere("the tree of devices", "list /sys", &["", "Exited(0)"]),
+        natively("the tree of devices", "list /sys", &["", "Exited(0)"]),
         perhaps("memory of the kernel", "read /proc/kcore", HIDDEN),
         perhaps("keys", "read /proc/keys", HIDDEN),
         perhaps("timers", "read /proc/timer_list", HIDDEN),

@@ -1,4 +1,5 @@
-//! What the tests of the jail run: `launch` makes a jail as a single-threaded program has to, `attempt` is an attack
+//! What the tests of the jail run: `launch` makes a jail as a single-threaded program has to, `hold` makes one through
+//! a warden and waits to be killed, `attempt` is an attack
 //! that is tried inside it and says on one line how it went: `ok`, the name of an error, or what was found.
 //!
 //! It is for tests alone and no part of what is installed.
@@ -7,11 +8,12 @@ mod attempts;
 mod calls;
 
 use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hutch_jail::run::{RunOptions, run};
-use hutch_jail::{Process, Spec};
+use hutch_jail::{Process, RunOptions, Spec, Stdio, Warden, run};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of each output stream that are kept.
@@ -44,35 +46,61 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["launch"] => launch(),
+        ["hold", warden, state] => hold(warden, state),
         ["attempt", name, ref rest @ ..] => match attempts::attempt(name, rest) {
             Ok(found) => {
                 println!("{found}");
                 ExitCode::SUCCESS
             }
-            Err(unknown) => {
-                eprintln!("{unknown}");
-                ExitCode::FAILURE
-            }
+            Err(unknown) => fail(&unknown),
         },
         _ => {
-            eprintln!("usage: hutch-jail-probe launch | attempt NAME [ARGUMENT]...");
+            eprintln!("usage: hutch-jail-probe launch | hold WARDEN STATE | attempt NAME [ARGUMENT]...");
             ExitCode::FAILURE
         }
     }
 }
 
-fn launch() -> ExitCode {
+fn job() -> Result<Job, String> {
     let mut text = String::new();
-    let job: Result<Job, String> = std::io::stdin()
-        .read_to_string(&mut text)
-        .map_err(|error| error.to_string())
-        .and_then(|_| serde_json::from_str(&text).map_err(|error| error.to_string()));
-    let job = match job {
+    std::io::stdin().read_to_string(&mut text).map_err(|error| error.to_string())?;
+    serde_json::from_str(&text).map_err(|error| error.to_string())
+}
+
+fn fail(error: &str) -> ExitCode {
+    eprintln!("{error}");
+    ExitCode::FAILURE
+}
+
+/// Says `ready` when a process runs in a jail of a warden, and waits.
+fn hold(warden: &str, state: &str) -> ExitCode {
+    let job = match job() {
         Ok(job) => job,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
+        Err(error) => return fail(&error),
+    };
+    let null = || std::fs::File::options().read(true).write(true).open("/dev/null").map(OwnedFd::from);
+    let held = Warden::start(Path::new(warden), Path::new(state)).and_then(|warden| {
+        let jail = warden.launch(&job.spec, None)?;
+        if let (Ok(stdin), Ok(stdout), Ok(stderr)) = (null(), null(), null()) {
+            jail.spawn(&job.process, Stdio { stdin, stdout, stderr })?;
         }
+        Ok((warden, jail))
+    });
+    match held {
+        Ok(_held) => {
+            println!("ready");
+            loop {
+                std::thread::park();
+            }
+        }
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+fn launch() -> ExitCode {
+    let job = match job() {
+        Ok(job) => job,
+        Err(error) => return fail(&error),
     };
     let mut report = Report { keyring: calls::new_session_keyring(), ..Report::default() };
     if let Some(path) = &job.leak {

@@ -1,0 +1,95 @@
+//! The same protections in a jail that a warden made, and its end.
+
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use hutch_jail::{Event, Jail, Limits, ProcessExit, Stdio, Warden};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::ending::{groups_of, running_in, until, wait_for, words_of_shell};
+use crate::harness::{Bench, Caller, WARDEN, process, words};
+use crate::protections::fits;
+use crate::table::protections;
+
+fn next_event(jail: &Jail) -> Event {
+    loop {
+        if let Some(event) = jail.try_event().unwrap() {
+            return event;
+        }
+        let timeout = Timespec { tv_sec: 10, tv_nsec: 0 };
+        let ready =
+            poll(&mut [PollFd::from_borrowed_fd(jail.as_fd(), PollFlags::IN)], Some(&timeout)).unwrap();
+        assert!(ready > 0, "no event in 10 s");
+    }
+}
+
+/// Runs one process to its end; what it printed, or how it ended.
+fn found(jail: &Jail, argv: &[String]) -> String {
+    let null = || OwnedFd::from(std::fs::File::options().read(true).write(true).open("/dev/null").unwrap());
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let stdio = Stdio { stdin: null(), stdout: writer.into(), stderr: null() };
+    let number = jail.spawn(&process(argv), stdio).unwrap();
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    loop {
+        match next_event(jail) {
+            Event::Exited { process, exit } if process == number => {
+                return match (text.trim(), exit) {
+                    ("", ProcessExit::Signal(signal)) => format!("Signaled({signal})"),
+                    (line, _) => line.to_owned(),
+                };
+            }
+            Event::Started { .. } | Event::Exited { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_wardens_jail_keeps_all_protections() {
+    hutch_testkit::require!(root);
+    let bench = Bench::new(Caller::Root);
+    let warden = Warden::start(WARDEN.as_ref(), &bench.folder.path().join("state")).unwrap();
+    let jail = warden.launch(&bench.spec, None).unwrap();
+    let mut failures = Vec::new();
+    for protection in &protections() {
+        let mut argv = words("/probe attempt");
+        argv.extend(words(&protection.attempt));
+        let found = found(&jail, &argv);
+        if !fits(protection, &found) {
+            failures.push(format!("{}: {found:?}, not one of {:?}", protection.name, protection.finds));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    for (attempt, finds) in [("attack-init", "alive"), ("descriptors", "0 1 2"), ("landlock-layers", "15")] {
+        let mut argv = words("/probe attempt");
+        argv.extend(words(attempt));
+        assert_eq!(found(&jail, &argv), finds, "{attempt}");
+    }
+}
+
+#[test]
+fn a_caller_of_a_warden_that_is_killed_leaves_nothing() {
+    hutch_testkit::require!(root);
+    let mut bench = Bench::new(Caller::Root);
+    let id = format!("held{}", std::process::id());
+    bench.spec.id.clone_from(&id);
+    bench.spec.limits = Limits { cpu_millis: Some(1000), memory_bytes: Some(256 << 20), pids: Some(50) };
+    let mark = format!("hutch-mark-{id}");
+    let mut caller = bench.hold(&words_of_shell(&mark));
+    let inside = wait_for(&mark);
+    let namespace = std::fs::read_link(format!("/proc/{inside}/ns/pid")).unwrap();
+    until("children", Duration::from_secs(10), || running_in(&namespace) >= 4);
+    let instance = std::fs::read_to_string(bench.folder.path().join("state/warden.lock")).unwrap();
+    assert!(instance.len() > 4, "{instance:?}");
+    assert!(!groups_of(&instance).is_empty());
+    caller.kill().unwrap();
+    caller.wait().unwrap();
+    until("processes", Duration::from_secs(1), || running_in(&namespace) == 0);
+    until("cgroups", Duration::from_secs(2), || groups_of(&instance).is_empty());
+    let warden = std::fs::File::open(bench.folder.path().join("state/warden.lock")).unwrap();
+    until("the warden", Duration::from_secs(2), || {
+        rustix::fs::flock(&warden, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+    });
+}

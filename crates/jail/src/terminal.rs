@@ -228,8 +228,9 @@ impl Drop for Terminal {
     }
 }
 
-/// The other end of a pseudo-terminal, without a path that would have to be looked up.
+/// The other end of a new pseudo-terminal, without a path that would have to be looked up.
 pub(crate) fn other_end(master: &OwnedFd) -> Result<OwnedFd, Error> {
+    rustix::pty::unlockpt(master).map_err(failed("unlock it"))?;
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: the argument is an integer.
     let fd = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) };

@@ -19,15 +19,6 @@ pub enum SelectorError {
     #[error("invalid field selector: {0}")]
     Fields(String),
     /// The kind cannot be selected by that field.
-    #[error(
-        "Unable to find {resource:?} that match label selector \"\", field selector {selector:?}: field label not supported: {field}"
-    )]
-    Unsupported {
-        /// As a real server writes it: `apps/v1, Resource=deployments`.
-        resource: String,
-        /// The whole selector.
-        selector: String,
-        /// The field at fault.
-        field: String,
-    },
+    #[error("field label not supported: {0}")]
+    Unsupported(String),
 }

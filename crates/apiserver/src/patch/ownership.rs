@@ -23,13 +23,17 @@ pub struct Updater<'a> {
 
 /// Writes `metadata.managedFields` of an object after a create (`before` is `None`), update or patch other than apply.
 ///
-/// The manager gets what it changed, all others lose that. A write that changes nothing changes no entry.
+/// The manager gets what it changed, all others lose that. A write that changes nothing changes no entry. Entries that
+/// the writer sends along are taken in place of the stored ones: so kubectl hands the fields of client-side apply over
+/// to server-side apply. An empty list forgets all owners.
 pub fn track_update(before: Option<&Value>, after: &mut Value, updater: Updater<'_>, shape: Shape<'_>) {
-    let reset = managers::is_reset(after);
-    let mut all = before.map(managers::read).unwrap_or_default();
-    if reset {
+    if managers::is_reset(after) {
         managers::write(after, Vec::new());
         return;
+    }
+    let mut all = managers::read(after);
+    if all.is_empty() {
+        all = before.map(managers::read).unwrap_or_default();
     }
     let nothing = Value::Object(serde_json::Map::new());
     let changes = diff(before.unwrap_or(&nothing), after, shape);

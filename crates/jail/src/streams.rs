@@ -204,7 +204,7 @@ impl Capture {
 /// Gives an anonymous pipe to who runs inside, so that it can be opened anew there by `/dev/stdout` and its like.
 /// Nothing else is given away: a file keeps its owner. Failing only means that such an opening fails.
 pub(crate) fn give_pipe(fd: BorrowedFd<'_>, (uid, gid): (u32, u32)) {
-    if rustix::fs::fstatfs(fd).is_ok_and(|status| status.f_type as i64 == PIPEFS) {
+    if rustix::fs::fstatfs(fd).is_ok_and(|status| status.f_type == PIPEFS) {
         let _ = rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
     }
 }

@@ -226,11 +226,9 @@ pub(crate) fn mount(
     data: &CStr,
 ) -> Result<(), Errno> {
     // SAFETY: all four are C strings.
-    check(
-        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) }
-            .into(),
-    )?;
-    Ok(())
+    let result =
+        unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) };
+    check(result.into()).map(|_| ())
 }
 
 /// Overwrites the arguments of this process as others see them in `/proc/PID/cmdline`, so that a forked init does

@@ -136,7 +136,7 @@ impl Warden {
             .arg(state_dir)
             .env_clear()
             .current_dir("/")
-            .stdin(OwnedFd::from(theirs.into_fd()))
+            .stdin(theirs.into_fd())
             .stdout(std::process::Stdio::null())
             .process_group(0)
             .spawn()
@@ -283,7 +283,7 @@ impl Jail {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let master = rustix::fs::openat2(&root, "dev/pts/ptmx", flags, Mode::empty(), resolve)
             .map_err(failed("open one inside"))?;
-        let kind = rustix::fs::fstatfs(&master).map_err(failed("look at it"))?.f_type as i64;
+        let kind = rustix::fs::fstatfs(&master).map_err(failed("look at it"))?.f_type;
         // A process id can come to stand for another process, but not before this jail has ended.
         if kind != DEVPTS || self.has_ended() {
             return Err(failed("open one inside")(rustix::io::Errno::NODEV));

@@ -45,8 +45,6 @@ pub(crate) struct Target {
     pub(crate) namespace: Option<String>,
     pub(crate) name: String,
     pub(crate) subresource: String,
-    /// What follows the subresource, for `proxy`.
-    pub(crate) rest: String,
 }
 
 impl Target {
@@ -65,16 +63,15 @@ impl Target {
             ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some(*namespace), rest),
             rest => (None, rest),
         };
-        let (plural, name, subresource, rest) = match rest {
-            [plural] => (*plural, "", "", &[][..]),
-            [plural, name] => (*plural, *name, "", &[][..]),
-            [plural, name, subresource, rest @ ..] => (*plural, *name, *subresource, rest),
-            [] => return None,
+        let (plural, name, subresource) = match rest {
+            [plural] => (*plural, "", ""),
+            [plural, name] if !name.is_empty() => (*plural, *name, ""),
+            [plural, name, subresource] if !name.is_empty() && !subresource.is_empty() => {
+                (*plural, *name, *subresource)
+            }
+            _ => return None,
         };
         let resource = served.find(group, version, plural)?;
-        if rest.is_empty() && plural.is_empty() || (!subresource.is_empty() && name.is_empty()) {
-            return None;
-        }
         if !resource.kind.namespaced && namespace.is_some() {
             return None;
         }
@@ -86,7 +83,6 @@ impl Target {
             namespace: namespace.map(Into::into),
             name: name.into(),
             subresource: subresource.into(),
-            rest: rest.join("/"),
         })
     }
 }

@@ -99,7 +99,10 @@ impl hutch_store::Value for Object {
     type Draft = Value;
 
     fn seal(mut draft: Value, revision: u64) -> Self {
-        set_revision(&mut draft, revision);
+        // Revision 0 is that of an object that is shown and never stored.
+        if revision > 0 {
+            set_revision(&mut draft, revision);
+        }
         let (text, after_type) = encode(&draft);
         Object { json: text.into(), after_type, labels: only_labels(draft.pointer("/metadata/labels").cloned()) }
     }

@@ -65,10 +65,6 @@ impl Served {
     pub(crate) fn kinds(&self) -> impl Iterator<Item = &Kind> {
         self.resources.iter().map(|resource| &resource.kind)
     }
-
-    pub(crate) fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.resources.iter()
-    }
 }
 
 /// The served kinds, replaced as a whole when a CustomResourceDefinition changes.

@@ -112,7 +112,7 @@ impl ApiServer {
     }
 
     /// A `kube::Client` of this process under an identity.
-    pub fn client(&self, identity: Identity, default_namespace: &str) -> ApiClient {
+    pub fn client(&self, identity: Identity, default_namespace: &str) -> hutch_serve::memory::Client {
         hutch_serve::memory::client(self.router_as(identity), default_namespace)
     }
 
@@ -126,9 +126,6 @@ impl ApiServer {
         self.0.store.close().await;
     }
 }
-
-/// The client type, so that users need not name the library.
-pub type ApiClient = hutch_serve::memory::Client;
 
 fn app() -> Router<Arc<Core>> {
     Router::new().fallback(handle)

@@ -131,9 +131,15 @@ impl Layout {
         }
     }
 
-    /// Where all hierarchies are mounted.
+    /// Where the hierarchies are mounted in which jails can have groups.
     pub(super) fn mounts(&self) -> impl Iterator<Item = &Path> {
-        self.unified.iter().chain(&self.legacy).map(|hierarchy| hierarchy.mount.as_path())
+        let ours = [Controller::Cpu, Controller::CpuAccount, Controller::Memory, Controller::Pids]
+            .map(Controller::name);
+        let legacy = self
+            .legacy
+            .iter()
+            .filter(move |h| h.controllers.iter().any(|name| ours.contains(&name.as_str())));
+        self.unified.iter().chain(legacy).map(|hierarchy| hierarchy.mount.as_path())
     }
 }
 

@@ -19,8 +19,11 @@ pub(crate) const PROBE: &str = env!("CARGO_BIN_EXE_hutch-jail-probe");
 pub(crate) const WARDEN: &str = env!("CARGO_BIN_EXE_hutch-warden");
 /// First id outside of the jails here.
 pub(crate) const BASE: u32 = 0x2000_0000;
-/// An ordinary user.
-pub(crate) const NOBODY: u32 = 65534;
+/// Who the ordinary user is: root plays one.
+pub(crate) fn ordinary() -> u32 {
+    let own = rustix::process::geteuid();
+    if own.is_root() { 65534 } else { own.as_raw() }
+}
 
 /// Who launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,9 +82,11 @@ impl Bench {
         fs::create_dir(&work).unwrap();
         let owner = match caller {
             Caller::Root => None,
-            Caller::Ordinary => Some(NOBODY),
+            Caller::Ordinary => Some(ordinary()),
         };
-        std::os::unix::fs::chown(&work, owner, owner).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&work, owner, owner).unwrap();
+        }
         let bind = |source: &Path, target: &str, read_only| Mount {
             source: MountSource::Bind(source.to_owned()),
             target: target.into(),
@@ -171,13 +176,13 @@ impl Bench {
 
     fn feed(&self, mut command: Command, argv: &[String]) -> Child {
         let process = process(argv);
-        let job = json!({ "spec": self.spec, "process": process, "timeout_ms": 20_000, "leak": self.leak });
+        let job = json!({ "spec": self.spec, "process": process, "timeout_ms": 60_000, "leak": self.leak });
         if let Some(terminal) = &self.terminal {
             control_by(&mut command, terminal);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        if self.caller == Caller::Ordinary {
-            command.uid(NOBODY).gid(NOBODY);
+        if self.caller == Caller::Ordinary && rustix::process::geteuid().is_root() {
+            command.uid(ordinary()).gid(ordinary());
         }
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(job.to_string().as_bytes()).unwrap();

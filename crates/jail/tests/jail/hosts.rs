@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use hutch_jail::Limits;
 
-use crate::harness::{BASE, Bench, Caller, NOBODY, outside, words};
+use crate::harness::{BASE, Bench, Caller, ordinary, outside, words};
 
 #[test]
 fn the_hosts_root_is_never_root_inside() {
@@ -15,7 +15,7 @@ fn the_hosts_root_is_never_root_inside() {
     let map = |caller| Bench::new(caller).attempt(&words("read /proc/self/uid_map")).found();
     let fields = |map: String| map.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(fields(map(Caller::Root)), ["0", &BASE.to_string(), "65536"]);
-    assert_eq!(fields(map(Caller::Ordinary)), ["0", &NOBODY.to_string(), "1"]);
+    assert_eq!(fields(map(Caller::Ordinary)), ["0", &ordinary().to_string(), "1"]);
     let mut bench = Bench::new(Caller::Root);
     bench.spec.ids = hutch_jail::Ids::Caller;
     assert!(bench.attempt(&words("session")).found().starts_with("not launched"), "root's own ids");
@@ -192,7 +192,7 @@ fn landlock_is_on() {
 fn the_workspace_can_be_written_and_keeps_its_owner() {
     hutch_testkit::require!(root, user_namespaces);
     use std::os::unix::fs::MetadataExt;
-    for (caller, owner) in [(Caller::Root, 0), (Caller::Ordinary, NOBODY)] {
+    for (caller, owner) in [(Caller::Root, 0), (Caller::Ordinary, ordinary())] {
         let bench = Bench::new(caller);
         assert_eq!(bench.attempt(&words("write /work/file")).found(), "ok", "{caller:?}");
         assert_eq!(std::fs::metadata(bench.work().join("file")).unwrap().uid(), owner, "{caller:?}");

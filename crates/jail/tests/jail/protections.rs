@@ -54,8 +54,7 @@ macro_rules! kinds {
             use super::*;
             $(#[test]
             fn $name() {
-                // Root, to become the ordinary user.
-                hutch_testkit::require!(root, user_namespaces);
+                hutch_testkit::require!(user_namespaces);
                 hold(Caller::Ordinary, |attempt| kind(attempt) == stringify!($name));
             })+
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::PatchError;
 use super::diff::{Structure, diff, fields, item_step, structure};
@@ -219,45 +219,43 @@ fn merge_list(old: &[Value], new: &[Value], list_type: &ListType, items: Shape<'
 }
 
 /// Removes what the applier had set and nobody wants any more. `owned` is all that anybody owns now.
+///
+/// A field of a struct stays as long as anybody owns anything in it. A key of a map and an item of a list are something
+/// in themselves: they go with their last owner, whatever else is in them.
 fn prune(value: &mut Value, last: &FieldSet, owned: &FieldSet, shape: Shape<'_>) {
     let nothing = FieldSet::default();
-    let unwanted = |step: &str| owned.at(step).is_none_or(FieldSet::is_empty);
     let list_type = shape.list_type();
     match value {
         Value::Object(map) if !shape.is_atomic_map() => {
-            prune_map(map, last, owned, shape, &unwanted);
+            for (step, last) in last.below() {
+                let Some(name) = step.strip_prefix("f:") else { continue };
+                let owned = owned.at(step).unwrap_or(&nothing);
+                let unwanted = if shape.is_struct_field(name) {
+                    // Identity stands in `metadata`, and belongs to nobody.
+                    owned.is_empty() && name != "metadata"
+                } else {
+                    last.is_member() && !owned.is_member()
+                };
+                if unwanted {
+                    map.remove(name);
+                } else if let Some(value) = map.get_mut(name) {
+                    prune(value, last, owned, shape.child(name));
+                }
+            }
         }
         Value::Array(list) if list_type != ListType::Atomic => {
             let items = shape.items();
             list.retain_mut(|item| {
                 let step = item_step(item, &list_type, items);
                 let Some(last) = last.at(&step) else { return true };
-                if unwanted(&step) {
-                    return false;
+                let owned = owned.at(&step).unwrap_or(&nothing);
+                let wanted = owned.is_member() || !last.is_member();
+                if wanted {
+                    prune(item, last, owned, items);
                 }
-                prune(item, last, owned.at(&step).unwrap_or(&nothing), items);
-                true
+                wanted
             });
         }
         _ => {}
-    }
-}
-
-fn prune_map(
-    map: &mut Map<String, Value>,
-    last: &FieldSet,
-    owned: &FieldSet,
-    shape: Shape<'_>,
-    unwanted: &dyn Fn(&str) -> bool,
-) {
-    let nothing = FieldSet::default();
-    for (step, last) in last.below() {
-        let Some(name) = step.strip_prefix("f:") else { continue };
-        // Identity stands in `metadata`, and belongs to nobody.
-        if unwanted(step) && name != "metadata" {
-            map.remove(name);
-        } else if let Some(value) = map.get_mut(name) {
-            prune(value, last, owned.at(step).unwrap_or(&nothing), shape.child(name));
-        }
     }
 }

@@ -73,20 +73,26 @@ impl FieldSet {
         both
     }
 
-    /// Every path, as messages write it: `.spec.ports[port=80,protocol="TCP"].name`.
+    /// Whether the path that ends here is in the set.
+    pub(super) fn is_member(&self) -> bool {
+        self.member
+    }
+
+    /// Every path, as messages write it: `.spec.ports[port=80,protocol="TCP"].name`. At each level those that end there
+    /// come first, which is the order of a real API server.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
+        if self.member {
+            paths.push(String::new());
+        }
         self.collect("", &mut paths);
         paths
     }
 
     fn collect(&self, prefix: &str, paths: &mut Vec<String>) {
-        if self.member {
-            paths.push(prefix.to_string());
-        }
-        for (step, set) in &self.below {
-            set.collect(&format!("{prefix}{}", step_text(step)), paths);
-        }
+        let below = || self.below.iter().map(|(step, set)| (format!("{prefix}{}", step_text(step)), set));
+        paths.extend(below().filter(|(_, set)| set.member).map(|(path, _)| path));
+        below().for_each(|(path, set)| set.collect(&path, paths));
     }
 
     /// The JSON of `fieldsV1`.

@@ -162,6 +162,12 @@ fn merge_list(
             }
         }
     }
+    if let Some(order) = &order {
+        let place = |item: &Value| order.iter().position(|other| other.get(key) == item.get(key));
+        if !sent.iter().map(place).is_sorted() || sent.iter().any(|item| place(item).is_none()) {
+            return malformed(format!("the order in the patch list does not match its {SET_ORDER} list"));
+        }
+    }
     reorder(merged, &old, order.as_deref().unwrap_or(&sent), Some(key))
 }
 

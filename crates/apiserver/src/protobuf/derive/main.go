@@ -66,7 +66,7 @@ var special = map[string]string{
 	"meta.Time": "Time", "meta.MicroTime": "MicroTime", "meta.Duration": "Duration", "meta.FieldsV1": "FieldsV1",
 	"resource.Quantity": "Quantity", "intstr.IntOrString": "IntOrString", "runtime.RawExtension": "RawExtension",
 	"apiextensions.JSON": "JSON", "apiextensions.JSONSchemaPropsOrArray": "JSONSchemaPropsOrArray",
-	"apiextensions.JSONSchemaPropsOrBool": "JSONSchemaPropsOrBool",
+	"apiextensions.JSONSchemaPropsOrBool":        "JSONSchemaPropsOrBool",
 	"apiextensions.JSONSchemaPropsOrStringArray": "JSONSchemaPropsOrStringArray",
 }
 

@@ -13,7 +13,8 @@ fn each_attack_works_where_there_is_no_protection() {
     let bench = Bench::unprotected();
     let mut failures = Vec::new();
     for protection in &protections() {
-        let attempt = words(&protection.attempt);
+        // Without a mount of its own, `/tmp` is the machine's.
+        let attempt = words(&protection.attempt.replace("/tmp", &bench.work().to_string_lossy()));
         let found = match protection.control {
             Control::Unprotected => bench.attempt(&attempt).found(),
             Control::Outside => outside(&attempt),
@@ -39,9 +40,8 @@ fn each_attack_works_where_there_is_no_protection() {
         }
     }
     // What the attempts made on the machine itself.
-    for path in ["/usr/bin/hutch-test-of-writing", "/hutch-test-of-writing", "/tmp/loop"] {
+    for path in ["/usr/bin/hutch-test-of-writing", "/hutch-test-of-writing"] {
         let _ = std::fs::remove_file(path);
     }
-    let _ = std::fs::remove_file("/tmp/plain");
     assert!(failures.is_empty(), "{} attacks show nothing:\n{}", failures.len(), failures.join("\n"));
 }

@@ -227,6 +227,20 @@ fn an_overlaid_folder_is_never_written() {
     assert_eq!(std::fs::read_to_string(lower.path().join("file")).expect("read"), "old");
 }
 
+fn a_stream_can_be_opened_anew_but_not_for_more_than_it_is() {
+    require!(user_namespaces);
+    assert_eq!(output(&spec(), "echo out > /dev/stdout; echo err > /dev/stderr"), "out\n");
+    // A file of the runner's user as standard input, which only a runner of its own can be given.
+    let folder = folder();
+    let file = folder.path().join("input");
+    std::fs::write(&file, "kept").expect("write");
+    let program = std::env::current_exe().expect("own path");
+    let input = std::fs::File::open(&file).expect("open");
+    let status = Command::new(program).arg("write-to-input").stdin(input).status().expect("a runner");
+    assert!(status.success());
+    assert_eq!(std::fs::read_to_string(&file).expect("read"), "kept");
+}
+
 fn memory_beyond_the_limit_is_named_as_the_cause() {
     require!(root);
     let spec = Spec { limits: Limits { memory_bytes: Some(32 * MIB), ..Limits::default() }, ..spec() };
@@ -287,6 +301,13 @@ fn wait_for(timeout: Duration, condition: impl Fn() -> bool) -> bool {
     true
 }
 
+fn write_to_input() -> ! {
+    let script =
+        "if echo changed > /proc/self/fd/0; then exit 1; fi 2>/dev/null; read -r text; test \"$text\" = kept";
+    let outcome = run(&spec(), &shell(script), &RunOptions::default());
+    std::process::exit(i32::from(!outcome.is_ok_and(|outcome| outcome.ended == Ended::Exited(0))))
+}
+
 fn be_killed() -> ! {
     let limits = Limits { memory_bytes: Some(64 * MIB), ..Limits::default() };
     let _ = run(&Spec { limits, ..spec() }, &shell("sleep 53535"), &options());
@@ -302,6 +323,9 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == "be-killed") {
         be_killed();
     }
+    if arguments.first().is_some_and(|first| first == "write-to-input") {
+        write_to_input();
+    }
     let checks = checks![
         the_end_of_a_command_is_told_as_it_was,
         output_is_kept_up_to_its_bound_byte_for_byte,
@@ -314,6 +338,7 @@ fn main() -> ExitCode {
         writes_to_a_kept_root_come_back_and_belong_to_root_on_disk,
         a_workspace_keeps_the_owners_of_its_files,
         an_overlaid_folder_is_never_written,
+        a_stream_can_be_opened_anew_but_not_for_more_than_it_is,
         memory_beyond_the_limit_is_named_as_the_cause,
         nothing_stays_mounted_or_running,
         a_killed_runner_leaves_no_process_and_no_cgroup,

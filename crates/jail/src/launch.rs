@@ -245,7 +245,11 @@ fn build(
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     privileges::give_up()?;
-    let landlock = landlock::restrict(&writable(spec))?;
+    let mut paths = writable(spec);
+    if !ranged {
+        writable_streams().for_each(|path| paths.push(path));
+    }
+    let landlock = landlock::restrict(&paths)?;
     seccomp::install(spec.deny_set_id_bits)?;
     Ok(Reached { landlock })
 }
@@ -260,6 +264,15 @@ fn writable(spec: &Spec) -> Vec<&Path> {
     let mounts = mounts.filter(|m| !matches!(m.source, MountSource::Overlay { upper: Upper::ReadOnly, .. }));
     paths.extend(mounts.map(|mount| mount.target.as_path()));
     paths
+}
+
+/// Standard streams that are files opened for writing: a program may then also open them by `/dev/stdout`. With ids of
+/// a range it could not anyhow, since the files are not its own.
+fn writable_streams() -> impl Iterator<Item = &'static Path> {
+    [(0, "/proc/self/fd/0"), (1, "/proc/self/fd/1"), (2, "/proc/self/fd/2")]
+        .into_iter()
+        .filter(|(fd, _)| sys::is_file_for_writing(*fd))
+        .map(|(_, path)| Path::new(path))
 }
 
 fn close_others(plan: &Plan<'_>, channel: &Channel) -> Result<(), Error> {

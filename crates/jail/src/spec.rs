@@ -81,8 +81,13 @@ pub struct Mount {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum MountSource {
-    /// A file or folder of the host, without what is mounted below it. Ids are mapped, so that uid 0 inside is
-    /// uid 0 on disk, where the caller has the right to (root); else they appear as they are.
+    /// A file or folder of the host, without what is mounted below it (for an ordinary user with it: the kernel lets
+    /// nobody else uncover what lies under a mount). Ids are mapped, so that uid 0 inside is uid 0 on disk, where the
+    /// caller has the right to (root); else they appear as they are. Where the file system cannot map ids, a
+    /// read-only mount shows files as nobody's, and a writable one is refused.
+    ///
+    /// The path is looked up once, with all rights of the caller: it must not lead through a folder that a jail can
+    /// write.
     Bind(PathBuf),
     /// Empty memory.
     Tmpfs {

@@ -128,6 +128,17 @@ pub(crate) fn close_range(first: libc::c_uint, last: libc::c_uint) -> Result<(),
     Ok(())
 }
 
+/// Whether a descriptor is a regular file that may be written through it.
+pub(crate) fn is_file_for_writing(fd: RawFd) -> bool {
+    // SAFETY: stat is plain integers, for which zero is valid; the pointer is valid for writing.
+    let (mode, flags) = unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        let known = libc::fstat(fd, &raw mut status) == 0;
+        (if known { status.st_mode } else { 0 }, libc::fcntl(fd, libc::F_GETFL))
+    };
+    mode & libc::S_IFMT == libc::S_IFREG && flags >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY
+}
+
 /// A set of signals.
 pub(crate) fn signal_set(signals: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();

@@ -8,7 +8,7 @@ use hutch_remote::{ByteReader, ByteWriter, ExecRequest, Exit, Session, StreamErr
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{broadcast, mpsc};
 
-use crate::container::{Extra, InsideProcess, Running, Stream, Terminal, exit_of, pipes};
+use crate::container::{Extra, InsideProcess, Running, Stream, exit_of, pipes};
 
 /// Terminal sizes that may wait; only the last one matters.
 const SIZES: usize = 4;
@@ -27,7 +27,7 @@ pub(crate) fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Sessio
         StreamError::Internal("streams for the command could not be made".into())
     };
     if request.tty {
-        let (terminal, stdio) = Terminal::open().map_err(internal)?;
+        let (terminal, stdio) = running.terminal().map_err(StreamError::Internal)?;
         let extra = running.spawn(request.command, true, stdio).map_err(StreamError::Internal)?;
         return Ok(Session {
             stdin: request.stdin.then(|| Box::pin(terminal.clone()) as ByteWriter),

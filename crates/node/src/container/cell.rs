@@ -94,6 +94,12 @@ impl Cell {
         self.jail.network()
     }
 
+    /// A terminal that has a path inside and belongs to `user`: our side and the other one.
+    pub(crate) fn terminal(&self, user: &hutch_jail::User) -> Result<(OwnedFd, OwnedFd), hutch_jail::Error> {
+        self.jail.terminal(user)
+    }
+
+    /// What was used so far. Asks the warden, so it blocks for a moment.
     pub(crate) fn usage(&self) -> Option<Usage> {
         self.jail.usage().ok()
     }

@@ -98,6 +98,11 @@ impl Running {
         }
     }
 
+    /// A terminal for a further process.
+    pub(crate) fn terminal(&self) -> Result<(Terminal, hutch_jail::Stdio), String> {
+        native::open_terminal(&self.cell, &self.blueprint, self.gvisor.is_some()).map_err(|e| e.message)
+    }
+
     /// Kills a process that [`Running::spawn`] started, and its group.
     pub(crate) fn kill_extra(&self, number: u64, inside: Option<InsideProcess>) {
         // One that has ended already is what was wanted.

@@ -65,7 +65,7 @@ pub(crate) async fn start(launch: Launch) -> Result<Arc<Running>, StartError> {
         }
     };
     let (stdio, mut ends, terminal) = if blueprint.terminal {
-        let (terminal, stdio) = Terminal::open()?;
+        let (terminal, stdio) = open_terminal(&cell, &blueprint, gvisor.is_some())?;
         (stdio, Ends::default(), Some(terminal))
     } else {
         let (ends, stdio) = pipes(blueprint.stdin, true, true)?;
@@ -133,6 +133,19 @@ fn main_process(blueprint: &Blueprint) -> Process {
     }
 }
 
+/// A terminal for a process: runsc takes one of the machine and makes its own inside.
+pub(super) fn open_terminal(
+    cell: &Cell,
+    blueprint: &Blueprint,
+    gvisor: bool,
+) -> Result<(Terminal, hutch_jail::Stdio), StartError> {
+    if gvisor {
+        return Ok(Terminal::open()?);
+    }
+    let (ours, theirs) = cell.terminal(&blueprint.user)?;
+    Ok(Terminal::adopt(ours, theirs)?)
+}
+
 /// Waits for the end of the main process, ends what it left behind, and tells when all output is there.
 async fn follow(
     main: Spawned,
@@ -142,7 +155,11 @@ async fn follow(
     ended: watch::Sender<Option<MainExit>>,
 ) {
     let exit: Exit = exit_of(main.exited().await);
-    let out_of_memory = exit != Exit::Code(0) && cell.usage().is_some_and(|usage| usage.oom_kills > 0);
+    let out_of_memory = exit != Exit::Code(0) && {
+        let cell = cell.clone();
+        let usage = tokio::task::spawn_blocking(move || cell.usage()).await;
+        usage.ok().flatten().is_some_and(|usage| usage.oom_kills > 0)
+    };
     cell.kill();
     for mut pump in pumps {
         if tokio::time::timeout(OUTPUT_GRACE, &mut pump).await.is_err() {

@@ -24,7 +24,14 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// A new terminal and its other side three times, for a process. Needs a tokio runtime.
+    /// Takes both sides of a terminal, and gives the other one three times, for a process. Needs a tokio runtime.
+    pub(crate) fn adopt(ours: OwnedFd, theirs: OwnedFd) -> io::Result<(Terminal, Stdio)> {
+        rustix::fs::fcntl_setfl(&ours, OFlags::RDWR | OFlags::NONBLOCK)?;
+        let stdio = Stdio { stdin: theirs.try_clone()?, stdout: theirs.try_clone()?, stderr: theirs };
+        Ok((Terminal { fd: Arc::new(register(ours, Interest::READABLE | Interest::WRITABLE)?) }, stdio))
+    }
+
+    /// A new terminal of the machine, which has no path inside.
     pub(crate) fn open() -> io::Result<(Terminal, Stdio)> {
         let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         rustix::pty::grantpt(&ours)?;
@@ -32,9 +39,7 @@ impl Terminal {
         let name = rustix::pty::ptsname(&ours, Vec::new())?;
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let theirs = rustix::fs::open(name, flags, Mode::empty())?;
-        rustix::fs::fcntl_setfl(&ours, OFlags::RDWR | OFlags::NONBLOCK)?;
-        let stdio = Stdio { stdin: theirs.try_clone()?, stdout: theirs.try_clone()?, stderr: theirs };
-        Ok((Terminal { fd: Arc::new(register(ours, Interest::READABLE | Interest::WRITABLE)?) }, stdio))
+        Terminal::adopt(ours, theirs)
     }
 
     pub(crate) fn resize(&self, size: TerminalSize) {

@@ -1,0 +1,291 @@
+//! Pods in native jails, through the API.
+
+mod machine;
+
+use std::time::{Duration, Instant};
+
+use hutch_remote::{Exit, Kubelet, LogRequest};
+use kube::ResourceExt;
+use machine::{Machine, address, id, is_ready, phase_of};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_runs_is_reached_and_leaves_nothing() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let start = Instant::now();
+    machine.run("one", "echo hello; exec sleep 1000", json!({})).await;
+    let pod = machine.ready("one").await;
+    println!("created to ready: {:?}", start.elapsed());
+    assert_eq!(phase_of(&pod), "Running");
+    assert!(address(&pod).starts_with("10.89."), "{}", address(&pod));
+
+    let (exit, text) = machine.exec(&pod, &["sh", "-c", "id -u; hostname; pwd; exit 3"]).await;
+    assert_eq!((exit, text.as_str()), (Exit::Code(3), "0\none\n/\n"));
+    let (exit, _) = machine.exec(&pod, &["no-such-program"]).await;
+    assert!(matches!(&exit, Exit::Failed(why) if why.contains("no-such-program")), "{exit:?}");
+    assert_eq!(machine.log(&pod, LogRequest::default()).await, "hello\n");
+
+    let refused = machine.node.connect(&id(&pod), 9).await.err().expect("nothing listens there");
+    assert!(refused.to_string().contains("port 9"), "{refused}");
+    machine.event("one", "Started: Container started: main").await;
+    machine.delete("one").await;
+    assert!(!dir.path().join("pods").join(pod.uid().unwrap()).exists());
+    assert!(machine.node.connect(&id(&pod), 9).await.is_err());
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_decide_after_an_exit() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    machine.run("ok", "exit 0", json!({"restartPolicy": "Never"})).await;
+    machine.run("bad", "echo last words; exit 7", json!({"restartPolicy": "Never"})).await;
+    machine.run("once", "exit 0", json!({"restartPolicy": "OnFailure"})).await;
+    machine.run("loop", "echo again; exit 1", json!({"restartPolicy": "Always"})).await;
+    machine.run("missing", "", json!({"main": {"command": ["/no/such"]}, "restartPolicy": "Never"})).await;
+    machine.phase("ok", "Succeeded").await;
+    machine.phase("once", "Succeeded").await;
+    let bad = machine.phase("bad", "Failed").await;
+    let status = bad.status.clone().unwrap().container_statuses.unwrap().remove(0);
+    assert_eq!(status.state.unwrap().terminated.unwrap().exit_code, 7);
+    assert_eq!(machine.log(&bad, LogRequest::default()).await, "last words\n");
+    let missing = machine.phase("missing", "Failed").await;
+    let text = serde_json::to_string(&missing.status).unwrap();
+    assert!(text.contains("StartError") && text.contains("/no/such"), "{text}");
+    let looping = machine
+        .wait("loop", "in back-off", |pod| {
+            serde_json::to_string(&pod.status).is_ok_and(|text| text.contains("CrashLoopBackOff"))
+        })
+        .await;
+    assert_eq!(looping.status.clone().unwrap().container_statuses.unwrap()[0].restart_count, 1);
+    machine.event("loop", "BackOff").await;
+    let previous = LogRequest { previous: true, ..LogRequest::default() };
+    assert_eq!(machine.log(&looping, previous).await, "again\n");
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_of_a_pod_share_network_and_volumes() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let _: k8s_openapi::api::core::v1::ConfigMap =
+        machine.create(json!({"metadata": {"name": "settings"}, "data": {"color": "blue"}})).await;
+    let _: k8s_openapi::api::core::v1::Secret =
+        machine.create(json!({"metadata": {"name": "keys"}, "stringData": {"token": "s3cret"}})).await;
+    let mounts = json!([
+        {"name": "shared", "mountPath": "/shared"}, {"name": "conf", "mountPath": "/conf"},
+        {"name": "keys", "mountPath": "/keys"}, {"name": "shared", "mountPath": "/part", "subPath": "a/b"},
+    ]);
+    let server = "python3 -m http.server 8000 --bind 127.0.0.1 --directory /shared 2>/dev/null & wait";
+    machine
+        .run(
+            "two",
+            "echo \"$COLOR $TOKEN $IP $(WHO)\"; cat /conf/color /keys/token; exec sleep 1000",
+            json!({
+                "main": {
+                    "volumeMounts": mounts,
+                    "env": [
+                        {"name": "COLOR", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "color"}}},
+                        {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}},
+                        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                        {"name": "WHO", "value": "me"},
+                    ],
+                },
+                "more": [{
+                    "name": "web", "image": "hutch/host", "command": ["/bin/sh", "-c", server],
+                    "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+                    "readinessProbe": {"httpGet": {"path": "/file", "port": 8000}, "periodSeconds": 1},
+                }],
+                "initContainers": [{
+                    "name": "first", "image": "hutch/host",
+                    "command": ["/bin/sh", "-c", "echo from init > /shared/file"],
+                    "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+                }],
+                "volumes": [
+                    {"name": "shared", "emptyDir": {}}, {"name": "conf", "configMap": {"name": "settings"}},
+                    {"name": "keys", "secret": {"secretName": "keys"}},
+                ],
+            }),
+        )
+        .await;
+    let pod = machine.ready("two").await;
+    let log = machine.log(&pod, LogRequest::default()).await;
+    assert_eq!(log, format!("blue s3cret {} me\nblues3cret", address(&pod)));
+    let (exit, _) = machine.exec(&pod, &["sh", "-c", "echo x > /conf/new"]).await;
+    assert_ne!(exit, Exit::Code(0), "a ConfigMap is read-only");
+    let (exit, text) =
+        machine.exec(&pod, &["sh", "-c", "echo in > /part/f && cat /shared/a/b/f /shared/file"]).await;
+    assert_eq!((exit, text.as_str()), (Exit::Code(0), "in\nfrom init\n"));
+
+    let mut connection = machine.node.connect(&id(&pod), 8000).await.expect("the server answers");
+    connection.write_all(b"GET /file HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with("from init\n"), "{answer}");
+    let (exit, _) = machine.exec_in(&pod, Some("web"), &["true"]).await;
+    assert_eq!(exit, Exit::Code(0));
+    machine.delete("two").await;
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claimed_volume_outlives_its_pods_and_goes_with_its_claim() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim = machine
+        .create(json!({"metadata": {"name": "data"}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}))
+        .await;
+    let spec = || {
+        json!({
+            "main": {"volumeMounts": [{"name": "v", "mountPath": "/data"}]},
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}], "restartPolicy": "Never",
+        })
+    };
+    machine.run("writer", "echo kept > /data/file", spec()).await;
+    machine.phase("writer", "Succeeded").await;
+    machine.delete("writer").await;
+    machine.run("reader", "stat -c %u /data/file; cat /data/file", spec()).await;
+    let pod = machine.phase("reader", "Succeeded").await;
+    assert_eq!(machine.log(&pod, LogRequest::default()).await, "0\nkept\n");
+    let folder = dir.path().join("volumes/default").join(claim.uid().unwrap());
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(std::fs::metadata(folder.join("file")).unwrap().uid(), 0, "ids on disk are those inside");
+    let claims: kube::Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> =
+        kube::Api::namespaced(machine.client.clone(), "default");
+    let until = Instant::now() + Duration::from_secs(10);
+    while claims.get("data").await.unwrap().status.and_then(|s| s.phase).as_deref() != Some("Bound") {
+        assert!(Instant::now() < until, "the claim is not bound");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    machine.delete("reader").await;
+    claims.delete("data", &Default::default()).await.unwrap();
+    while folder.exists() {
+        assert!(Instant::now() < until, "the folder is still there");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_given_is_said() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    machine.run("image", "", json!({"main": {"image": "python:3.12"}})).await;
+    machine.run("host", "", json!({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]})).await;
+    machine.run("mighty", "", json!({"main": {"securityContext": {"privileged": true}}})).await;
+    machine
+        .run("noclaim", "", json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "x"}}]}))
+        .await;
+    machine.run("nomap", "", json!({"main": {"envFrom": [{"configMapRef": {"name": "later"}}]}})).await;
+    machine.run("tiny", "", json!({"main": {"resources": {"limits": {"memory": "1"}}}})).await;
+    for (name, part) in [
+        ("image", "cannot be pulled yet"),
+        ("host", "hostPath is not supported"),
+        ("mighty", "privileged is not supported"),
+        ("noclaim", "persistentvolumeclaim \"x\" not found"),
+        ("nomap", "configmap \"later\" not found"),
+        ("tiny", "too little to start"),
+    ] {
+        machine.event(name, part).await;
+        let pod = machine.phase(name, "Pending").await;
+        assert!(!is_ready(&pod), "{name}");
+    }
+    let image = machine.wait("image", "waiting", |pod| {
+        serde_json::to_string(&pod.status).is_ok_and(|text| text.contains("ErrImagePull"))
+    });
+    image.await;
+    // What was missing comes, and the Pod goes on.
+    let _: k8s_openapi::api::core::v1::ConfigMap =
+        machine.create(json!({"metadata": {"name": "later"}, "data": {"A": "1"}})).await;
+    machine.wait("nomap", "running", |pod| phase_of(pod) == "Running").await;
+    for name in ["image", "host", "mighty"] {
+        machine.delete(name).await;
+    }
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_much_memory_ends_the_container_and_says_so() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let eat = "exec python3 -c 'b = bytearray(200 << 20); print(len(b))'";
+    let limited = json!({"main": {"resources": {"limits": {"memory": "64Mi"}}}, "restartPolicy": "Never"});
+    machine.run("hungry", eat, limited).await;
+    let pod = machine.phase("hungry", "Failed").await;
+    let ended = pod.status.unwrap().container_statuses.unwrap().remove(0).state.unwrap().terminated.unwrap();
+    assert_eq!((ended.reason.as_deref(), ended.exit_code), (Some("OOMKilled"), 137));
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_make_ready_and_restart() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let spec = json!({"main": {
+        "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/ready"]}, "periodSeconds": 1},
+        "livenessProbe": {"exec": {"command": ["test", "!", "-e", "/tmp/dead"]}, "periodSeconds": 1, "failureThreshold": 1},
+    }});
+    machine.run("probed", "exec sleep 1000", spec).await;
+    let pod = machine.phase("probed", "Running").await;
+    assert!(!is_ready(&pod));
+    machine.exec(&pod, &["touch", "/tmp/ready"]).await;
+    machine.ready("probed").await;
+    machine.exec(&pod, &["touch", "/tmp/dead"]).await;
+    let again = |pod: &k8s_openapi::api::core::v1::Pod| {
+        pod.status
+            .as_ref()
+            .and_then(|s| s.container_statuses.as_ref())
+            .is_some_and(|c| c[0].restart_count == 1)
+    };
+    let restarted = machine.wait("probed", "restarted", again).await;
+    assert_eq!(address(&restarted), address(&pod));
+    machine.event("probed", "Liveness probe failed").await;
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_life_of_the_node_goes_on_with_its_pods() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    machine.run("stays", "echo begin; exec sleep 1000", json!({})).await;
+    machine.run("never", "exec sleep 1000", json!({"restartPolicy": "Never"})).await;
+    machine.run("leaves", "exec sleep 1000", json!({})).await;
+    let before = machine.ready("stays").await;
+    machine.ready("never").await;
+    let leaves = machine.ready("leaves").await;
+    let client = machine.client.clone();
+    let server = machine.stop().await;
+    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::namespaced(client, "default");
+    let force = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
+    pods.delete("leaves", &force).await.unwrap();
+
+    let machine = Machine::start_on(server, dir.path(), |_| {}).await;
+    let restarted = machine
+        .wait("stays", "restarted", |pod| {
+            let status = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
+            is_ready(pod) && status.is_some_and(|c| c[0].restart_count == 1)
+        })
+        .await;
+    assert_eq!(address(&restarted), address(&before), "it keeps its address");
+    let (exit, _) = machine.exec(&restarted, &["true"]).await;
+    assert_eq!(exit, Exit::Code(0));
+    machine.phase("never", "Failed").await;
+    let folder = dir.path().join("pods").join(leaves.uid().unwrap());
+    let until = Instant::now() + Duration::from_secs(10);
+    while folder.exists() {
+        assert!(Instant::now() < until, "the folder of a vanished Pod is still there");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    machine.stop().await;
+}

@@ -1,7 +1,7 @@
 //! The command line, as data. A mistake in it ends in one line that names the flag and what would be right.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -107,6 +107,22 @@ pub(crate) struct UpArguments {
     /// Pull the published runtime images by name instead of answering them with hutch/python-runtime.
     #[arg(long)]
     pub(crate) no_builtin_runtime_images: bool,
+}
+
+impl UpArguments {
+    /// Everything below one folder, on a free port of loopback.
+    pub(crate) fn in_folder(folder: &Path) -> UpArguments {
+        UpArguments {
+            data_dir: folder.join("data"),
+            api_listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            router_listen: None,
+            router_allow_unauthenticated: false,
+            kubeconfig: None,
+            runtime_class: Vec::new(),
+            pod_cidr: "10.89.0.0/16".to_owned(),
+            no_builtin_runtime_images: false,
+        }
+    }
 }
 
 /// `hutch demo`.

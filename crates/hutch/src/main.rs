@@ -3,8 +3,17 @@
 //! It holds no domain logic. `hutch run` and `hutch doctor` fork and must therefore reach the jail crate before any
 //! thread exists; everything else starts a runtime of its own below [`up`].
 
+mod bootstrap;
 mod cli;
+mod demo;
+mod doctor;
+mod folder;
+mod kubeconfig;
+mod programs;
 mod quantity;
+mod run;
+mod services;
+mod up;
 
 use std::process::ExitCode;
 

@@ -23,8 +23,10 @@ const WORKSPACE: &str = "/workspace";
 const SCRATCH_BYTES: u64 = 1 << 30;
 /// What of each output stream is kept with `--json`, in bytes.
 const CAPTURE_BYTES: usize = 8 << 20;
-/// First id outside of jails made by `hutch run` as root. Pods have ranges above it.
+/// First id outside of jails made by `hutch run` as root; Pods have ranges below it.
 const FIRST_ID: u32 = 1 << 30;
+/// Ranges of 65536 ids above it. A jail takes the one of its process id, so that two at a time share none.
+const RANGES: u32 = 32_768;
 
 /// Runs it.
 pub(crate) fn main(arguments: RunArguments) -> ExitCode {
@@ -138,7 +140,7 @@ fn spec(arguments: &RunArguments, image: Resolved) -> anyhow::Result<Spec> {
         profile: Profile::Native,
         root: Root { layers: image.layers, upper: Upper::ReadOnly },
         mounts,
-        ids: if root { Ids::Range { base: FIRST_ID } } else { Ids::Caller },
+        ids: if root { Ids::Range { base: FIRST_ID + (std::process::id() % RANGES) * 65_536 } } else { Ids::Caller },
         network: Network::New { addresses: Vec::new() },
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },
         deny_set_id_bits: arguments.workspace.is_some() && !arguments.read_only,

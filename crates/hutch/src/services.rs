@@ -1,0 +1,64 @@
+//! The services of this process that Pods of the `embedded` handler stand for.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_node::EmbeddedService;
+use hutch_remote::{Duplex, StreamError};
+use hutch_router::{Access, Router};
+
+/// Bytes on their way between a port-forward and the router, each way.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// The router. It is made after the node that it dials through, so it comes in later.
+#[derive(Default)]
+pub(crate) struct RouterService(OnceLock<Router>);
+
+impl RouterService {
+    /// From now on it serves.
+    pub(crate) fn is(&self, router: Router) {
+        // There is one router in a process; a second one would be a mistake in the wiring that changes nothing.
+        let _ = self.0.set(router);
+    }
+}
+
+impl EmbeddedService for RouterService {
+    fn ready(&self) -> bool {
+        self.0.get().is_some_and(Router::ready)
+    }
+
+    /// Any port is the router's: manifests of several releases name different ones. Who comes this way was let in by
+    /// the API server.
+    fn connect(&self, _port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
+        async move {
+            let router = self.0.get().cloned();
+            let router = router.ok_or_else(|| StreamError::Unavailable("the router is starting".to_owned()))?;
+            let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+            tokio::spawn(async move { router.serve_connection(theirs, Access::Authorized).await });
+            Ok(Box::new(ours) as Box<dyn Duplex>)
+        }
+        .boxed()
+    }
+}
+
+/// The controllers of the four kinds.
+#[derive(Default)]
+pub(crate) struct ControllerService(Arc<AtomicBool>);
+
+impl ControllerService {
+    pub(crate) fn set_ready(&self, ready: bool) {
+        self.0.store(ready, Ordering::Relaxed);
+    }
+}
+
+impl EmbeddedService for ControllerService {
+    fn ready(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
+        async move { Err(StreamError::Unavailable(format!("the controller has no port {port} here"))) }.boxed()
+    }
+}

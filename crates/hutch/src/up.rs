@@ -1,0 +1,268 @@
+//! `hutch up`: opens the data folder, starts every service in this process, says where they listen.
+//!
+//! The services know each other only through the API and the contract of [`hutch_remote::Kubelet`]; this is the one
+//! place that knows all of them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use hutch_apiserver::{ApiServer, Identity};
+use hutch_node::{Handler, Node, ServiceKind};
+use hutch_remote::Kubelet;
+use hutch_router::{Access, Directory, Inside, Router, Token};
+use hutch_serve::{Authority, Listener, Shutdown};
+use kube::Client;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+
+use crate::cli::UpArguments;
+use crate::folder::DataFolder;
+use crate::services::{ControllerService, RouterService};
+use crate::{bootstrap, kubeconfig, programs};
+
+/// Name of the one Node.
+const NODE: &str = "hutch";
+/// How long services may take to stop before the process ends without them.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Runs it until SIGTERM or SIGINT.
+pub(crate) fn main(arguments: UpArguments) -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("HUTCH_LOG").unwrap_or_else(|_| "warn,hutch=info".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    match up(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hutch up: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn up(arguments: &UpArguments) -> anyhow::Result<()> {
+    check_root("up")?;
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+        let mut server = start(arguments).await?;
+        server.announce();
+        let outcome = tokio::select! {
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+            failed = server.failed() => Err(failed),
+        };
+        server.stop().await;
+        outcome
+    })
+}
+
+/// Jails with id ranges, idmapped volumes and cgroups need root; the API server alone would be of no use.
+pub(crate) fn check_root(command: &str) -> anyhow::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("needs root, to give each sandbox its own ids and limits: sudo hutch {command}");
+    }
+    Ok(())
+}
+
+/// The runtime of all services.
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    // Two TLS providers could be compiled in; everything here uses this one.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")
+}
+
+/// All services of one process.
+pub(crate) struct Server {
+    api: ApiServer,
+    client: Client,
+    node: Arc<Node>,
+    services: JoinSet<anyhow::Result<()>>,
+    shutdown: Shutdown,
+    said: Vec<(&'static str, String)>,
+    // Last, so that the folder is locked until everything else has gone.
+    _folder: DataFolder,
+}
+
+impl Server {
+    /// A client of the API in this process, as admin.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Where everything is; the last line is `ready`.
+    fn announce(&self) {
+        for (name, value) in &self.said {
+            println!("{name:<12}{value}");
+        }
+        println!("ready");
+    }
+
+    /// Resolves when a service ended that should not have.
+    async fn failed(&mut self) -> anyhow::Error {
+        match self.services.join_next().await {
+            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a service ended by itself"),
+            Some(Ok(Err(error))) => error,
+            Some(Err(error)) => anyhow::anyhow!("a service panicked: {error}"),
+        }
+    }
+
+    /// Stops in order: no new requests, then the jails, then the store.
+    pub(crate) async fn stop(mut self) {
+        self.shutdown.trigger();
+        let stopped = async {
+            self.node.stopped().await;
+            while self.services.join_next().await.is_some() {}
+        };
+        if tokio::time::timeout(STOP_LIMIT, stopped).await.is_err() {
+            tracing::warn!("services did not stop within {STOP_LIMIT:?}");
+        }
+        self.api.close().await;
+    }
+}
+
+/// Starts everything; returns when the API answers.
+pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
+    let runtime_classes = runtime_classes(&arguments.runtime_class)?;
+    let folder = DataFolder::open(&arguments.data_dir)?;
+    // Ports first: a start that fails for one has changed nothing.
+    let api_listener = Listener::bind(arguments.api_listen).await.context("--api-listen")?;
+    let router_listener = match arguments.router_listen {
+        Some(address) => Some(Listener::bind(address).await.context("--router-listen")?),
+        None => None,
+    };
+    let programs = programs::install(&folder.join("bin"))?;
+    let authority = Authority::open(&folder.join("ca")).context("the certificate authority")?;
+    let tls = authority.server_config(&[]).context("the server's certificate")?;
+    let address = api_listener.address();
+    let api = ApiServer::open(hutch_apiserver::Config {
+        data: Some(folder.path().to_owned()),
+        default_node: Some(NODE.to_owned()),
+        address: address.to_string(),
+    })
+    .await
+    .with_context(|| format!("--data-dir {}", folder.path().display()))?;
+    let token = kubeconfig::admin_token(&folder.join("ca/admin.token"))?;
+    api.accept_token(&token, Identity::admin()).context("the admin credential")?;
+
+    let shutdown = Shutdown::new();
+    let mut services = JoinSet::new();
+    let as_system = |name: &str| api.client(Identity::new(format!("system:{name}"), &["system:masters"]), "default");
+    let router_service = Arc::new(RouterService::default());
+    let controller_service = Arc::new(ControllerService::default());
+    let node = Node::start(
+        as_system(&format!("node:{NODE}")),
+        hutch_node::Config {
+            node_name: NODE.to_owned(),
+            data_dir: folder.path().to_owned(),
+            pod_cidr: arguments.pod_cidr.clone(),
+            warden_program: programs.warden,
+            sandboxd_program: programs.sandboxd,
+            runtime_classes,
+            defaults: hutch_node::DefaultLimits::default(),
+            services: BTreeMap::from([
+                (ServiceKind::Router, router_service.clone() as Arc<dyn hutch_node::EmbeddedService>),
+                (ServiceKind::Controller, controller_service.clone()),
+            ]),
+            substitute_images: !arguments.no_builtin_runtime_images,
+        },
+        shutdown.clone(),
+    )
+    .await
+    .context("the node")?;
+    let node = Arc::new(node);
+    let kubelet: Arc<dyn Kubelet> = node.clone();
+    api.set_kubelet(kubelet.clone());
+
+    let directory = Directory::start(as_system("router"), &shutdown);
+    let router =
+        Router::new(hutch_router::Config::default(), directory, Arc::new(Inside(kubelet)), shutdown.clone());
+    router_service.is(router.clone());
+    let root_ca = authority.certificate_pem().to_owned();
+    controllers(&mut services, &as_system, &controller_service, root_ca, &shutdown);
+
+    let mut said = vec![("API", format!("https://{address}"))];
+    let app = api.authenticated();
+    services.spawn({
+        let shutdown = shutdown.clone();
+        async move {
+            api_listener.serve_tls(app, tls, shutdown).await;
+            Ok(())
+        }
+    });
+    said.push(("router", match router_listener {
+        Some(listener) => listen(&mut services, listener, &router, arguments, &folder, &shutdown)?,
+        None => "kubectl port-forward -n agent-sandbox-system svc/sandbox-router-svc 8080".to_owned(),
+    }));
+    let client = as_system("hutch");
+    bootstrap::run(&client).await?;
+    let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
+    kubeconfig::write(&file, address, authority.certificate_pem(), &token)?;
+    said.push(("kubeconfig", file.display().to_string()));
+    said.push(("data", folder.path().display().to_string()));
+    Ok(Server { api, client, node, services, shutdown, said, _folder: folder })
+}
+
+/// The controllers of the four kinds, and those that Kubernetes itself would bring.
+fn controllers(
+    services: &mut JoinSet<anyhow::Result<()>>,
+    as_system: &impl Fn(&str) -> Client,
+    service: &Arc<ControllerService>,
+    root_ca: String,
+    shutdown: &Shutdown,
+) {
+    let (client, stop, service) = (as_system("controller"), shutdown.clone(), service.clone());
+    services.spawn(async move {
+        service.set_ready(true);
+        let outcome = hutch_controller::run(client, hutch_controller::Config::default(), stop).await;
+        service.set_ready(false);
+        outcome.context("the controller")
+    });
+    let (client, stop) = (as_system("upkeep"), shutdown.wait());
+    let settings = hutch_upkeep::Settings { root_ca, ..hutch_upkeep::Settings::default() };
+    services.spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("upkeep") });
+}
+
+/// The router's own TCP listener: only when asked for, with a token unless that too was declined in so many words.
+fn listen(
+    services: &mut JoinSet<anyhow::Result<()>>,
+    listener: Listener,
+    router: &Router,
+    arguments: &UpArguments,
+    folder: &DataFolder,
+    shutdown: &Shutdown,
+) -> anyhow::Result<String> {
+    let address: SocketAddr = listener.address();
+    let (access, how) = if arguments.router_allow_unauthenticated {
+        (Access::Anyone, "anybody who reaches it may use every sandbox".to_owned())
+    } else {
+        let file: PathBuf = folder.join("ca/router.token");
+        let token = kubeconfig::admin_token(&file)?;
+        (Access::Token(Token::new(&token)?), format!("bearer token in {}", file.display()))
+    };
+    let (app, shutdown) = (router.app(access), shutdown.clone());
+    services.spawn(async move {
+        listener.serve(app, shutdown).await;
+        Ok(())
+    });
+    Ok(format!("http://{address} ({how})"))
+}
+
+fn runtime_classes(given: &[(String, String)]) -> anyhow::Result<BTreeMap<String, Handler>> {
+    let mut classes = Handler::defaults();
+    for (name, handler) in given {
+        let Some(parsed) = Handler::parse(handler) else {
+            bail!("--runtime-class {name}={handler}: no handler `{handler}`; there are hutch and gvisor");
+        };
+        classes.insert(name.clone(), parsed);
+    }
+    Ok(classes)
+}

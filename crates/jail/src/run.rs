@@ -215,7 +215,7 @@ fn launch_and_follow(
         stderr,
         isolation: Isolation {
             id_range: matches!(spec.ids, Ids::Range { .. }),
-            landlock: reached.is_none_or(|reached| reached.landlock),
+            landlock: reached.map_or(crate::landlock::abi().is_some_and(|abi| abi > 1), |r| r.landlock),
             cgroup: limited.group().is_some(),
         },
     })

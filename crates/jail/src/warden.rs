@@ -132,7 +132,7 @@ impl Warden {
         let failed =
             |error: std::io::Error| Error::WardenStart { program: program.to_owned(), errno: error.into() };
         let (channel, theirs) = Channel::pair()?;
-        let child = Command::new(program)
+        let mut child = Command::new(program)
             .arg(state_dir)
             .env_clear()
             .current_dir("/")
@@ -141,19 +141,20 @@ impl Warden {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        let pid = Pid::from_child(&child);
-        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|e| failed(e.into()))?;
-        let answer = match channel.wait_readable(START_TIMEOUT)? {
-            true => channel.receive()?.ok_or(Error::WardenEnded)?.decode()?,
-            false => return Err(failed(rustix::io::Errno::TIMEDOUT.into())),
-        };
-        match answer {
-            Answer::Started => {
+        let begun = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .map_err(|e| failed(e.into()))
+            .and_then(|process| began(&channel).map(|()| process));
+        match begun {
+            Ok(process) => {
                 let line = Arc::new(Line(Mutex::new(channel)));
                 Ok(Self { line, process, child: Mutex::new(child) })
             }
-            Answer::Failed(error) => Err(error),
-            _ => Err(Error::Message("the warden began with an answer".into())),
+            Err(error) => {
+                // It has ended already, or is of no use.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
         }
     }
 
@@ -197,6 +198,19 @@ impl Warden {
     /// Readable when the warden has died (a pidfd).
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
+    }
+}
+
+/// Waits for the warden's first word.
+fn began(channel: &Channel) -> Result<(), Error> {
+    if !channel.wait_readable(START_TIMEOUT)? {
+        let errno = rustix::io::Errno::TIMEDOUT.into();
+        return Err(Error::Channel { step: "wait for the warden".into(), errno });
+    }
+    match channel.receive()?.ok_or(Error::WardenEnded)?.decode()? {
+        Answer::Started => Ok(()),
+        Answer::Failed(error) => Err(error),
+        _ => Err(Error::Message("the warden began with an answer".into())),
     }
 }
 

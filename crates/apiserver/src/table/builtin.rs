@@ -77,10 +77,9 @@ fn event(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 macro_rules! columns {
-    ($cells:expr, $($head:expr),+ $(,)?) => {{
-        const COLUMNS: Columns = Columns { heads: &[$($head),+], cells: $cells };
-        &COLUMNS
-    }};
+    ($cells:expr, $($head:expr),+ $(,)?) => {
+        Columns { heads: &[$($head),+], cells: $cells }
+    };
 }
 
 const NAME: (&str, &str, u8) = ("Name", "string", 0);
@@ -98,10 +97,11 @@ const fn wide(name: &'static str) -> (&'static str, &'static str, u8) {
     (name, "string", 1)
 }
 
-/// The columns of a built-in kind; those without columns of their own show name and time of creation.
-pub(super) fn columns_of(kind: &Kind) -> &'static Columns {
-    match kind.kind.as_str() {
-        "Pod" => columns!(
+/// The columns of the kinds that have their own.
+static TABLE: &[(&str, Columns)] = &[
+    (
+        "Pod",
+        columns!(
             pod::cells,
             NAME,
             word("Ready"),
@@ -111,9 +111,12 @@ pub(super) fn columns_of(kind: &Kind) -> &'static Columns {
             wide("IP"),
             wide("Node"),
             wide("Nominated Node"),
-            wide("Readiness Gates"),
+            wide("Readiness Gates")
         ),
-        "Deployment" => columns!(
+    ),
+    (
+        "Deployment",
+        columns!(
             workload::deployment,
             NAME,
             word("Ready"),
@@ -122,9 +125,12 @@ pub(super) fn columns_of(kind: &Kind) -> &'static Columns {
             AGE,
             wide("Containers"),
             wide("Images"),
-            wide("Selector"),
+            wide("Selector")
         ),
-        "ReplicaSet" => columns!(
+    ),
+    (
+        "ReplicaSet",
+        columns!(
             workload::replica_set,
             NAME,
             number("Desired"),
@@ -133,12 +139,16 @@ pub(super) fn columns_of(kind: &Kind) -> &'static Columns {
             AGE,
             wide("Containers"),
             wide("Images"),
-            wide("Selector"),
+            wide("Selector")
         ),
-        "StatefulSet" => {
-            columns!(workload::stateful_set, NAME, word("Ready"), AGE, wide("Containers"), wide("Images"))
-        }
-        "DaemonSet" => columns!(
+    ),
+    (
+        "StatefulSet",
+        columns!(workload::stateful_set, NAME, word("Ready"), AGE, wide("Containers"), wide("Images")),
+    ),
+    (
+        "DaemonSet",
+        columns!(
             workload::daemon_set,
             NAME,
             number("Desired"),
@@ -150,9 +160,12 @@ pub(super) fn columns_of(kind: &Kind) -> &'static Columns {
             AGE,
             wide("Containers"),
             wide("Images"),
-            wide("Selector"),
+            wide("Selector")
         ),
-        "Job" => columns!(
+    ),
+    (
+        "Job",
+        columns!(
             workload::job,
             NAME,
             word("Status"),
@@ -161,9 +174,12 @@ pub(super) fn columns_of(kind: &Kind) -> &'static Columns {
             AGE,
             wide("Containers"),
             wide("Images"),
-            wide("Selector"),
+            wide("Selector")
         ),
-        "CronJob" => columns!(
+    ),
+    (
+        "CronJob",
+        columns!(
             workload::cron_job,
             NAME,
             word("Schedule"),
@@ -174,15 +190,12 @@ pub(super) fn columns_of(kind: &Kind) -> &'static Columns {
             AGE,
             wide("Containers"),
             wide("Images"),
-            wide("Selector"),
+            wide("Selector")
         ),
-        other => others(other),
-    }
-}
-
-fn others(kind: &str) -> &'static Columns {
-    match kind {
-        "Service" => columns!(
+    ),
+    (
+        "Service",
+        columns!(
             plain::service,
             NAME,
             word("Type"),
@@ -190,9 +203,12 @@ fn others(kind: &str) -> &'static Columns {
             word("External-IP"),
             word("Port(s)"),
             AGE,
-            wide("Selector"),
+            wide("Selector")
         ),
-        "Event" => columns!(
+    ),
+    (
+        "Event",
+        columns!(
             event,
             word("Last Seen"),
             word("Type"),
@@ -203,9 +219,12 @@ fn others(kind: &str) -> &'static Columns {
             word("Message"),
             wide("First Seen"),
             wide("Count"),
-            wide("Name"),
+            wide("Name")
         ),
-        "Node" => columns!(
+    ),
+    (
+        "Node",
+        columns!(
             plain::node,
             NAME,
             word("Status"),
@@ -216,9 +235,12 @@ fn others(kind: &str) -> &'static Columns {
             wide("External-IP"),
             wide("OS-Image"),
             wide("Kernel-Version"),
-            wide("Container-Runtime"),
+            wide("Container-Runtime")
         ),
-        "PersistentVolume" => columns!(
+    ),
+    (
+        "PersistentVolume",
+        columns!(
             plain::volume,
             NAME,
             word("Capacity"),
@@ -230,9 +252,12 @@ fn others(kind: &str) -> &'static Columns {
             word("VolumeAttributesClass"),
             word("Reason"),
             AGE,
-            wide("VolumeMode"),
+            wide("VolumeMode")
         ),
-        "PersistentVolumeClaim" => columns!(
+    ),
+    (
+        "PersistentVolumeClaim",
+        columns!(
             plain::volume_claim,
             NAME,
             word("Status"),
@@ -242,62 +267,97 @@ fn others(kind: &str) -> &'static Columns {
             word("StorageClass"),
             word("VolumeAttributesClass"),
             AGE,
-            wide("VolumeMode"),
+            wide("VolumeMode")
         ),
-        "Namespace" => columns!(plain::namespace, NAME, word("Status"), AGE),
-        "Secret" => columns!(plain::secret, NAME, word("Type"), word("Data"), AGE),
-        "ConfigMap" => columns!(plain::config_map, NAME, word("Data"), AGE),
-        "ServiceAccount" => columns!(plain::service_account, NAME, AGE),
-        "Endpoints" => columns!(plain::endpoints, NAME, word("Endpoints"), AGE),
-        "EndpointSlice" => {
-            columns!(plain::endpoint_slice, NAME, word("AddressType"), word("Ports"), word("Endpoints"), AGE)
-        }
-        "NetworkPolicy" => columns!(plain::network_policy, NAME, word("Pod-Selector"), AGE),
-        "PodDisruptionBudget" => columns!(
+    ),
+    ("Namespace", columns!(plain::namespace, NAME, word("Status"), AGE)),
+    ("Secret", columns!(plain::secret, NAME, word("Type"), word("Data"), AGE)),
+    ("ConfigMap", columns!(plain::config_map, NAME, word("Data"), AGE)),
+    ("ServiceAccount", columns!(plain::service_account, NAME, AGE)),
+    ("Endpoints", columns!(plain::endpoints, NAME, word("Endpoints"), AGE)),
+    (
+        "EndpointSlice",
+        columns!(plain::endpoint_slice, NAME, word("AddressType"), word("Ports"), word("Endpoints"), AGE),
+    ),
+    ("NetworkPolicy", columns!(plain::network_policy, NAME, word("Pod-Selector"), AGE)),
+    (
+        "PodDisruptionBudget",
+        columns!(
             plain::disruption_budget,
             NAME,
             word("Min Available"),
             word("Max Unavailable"),
             number("Allowed Disruptions"),
-            AGE,
+            AGE
         ),
-        "Lease" => columns!(plain::lease, NAME, word("Holder"), AGE),
-        "RuntimeClass" => columns!(plain::runtime_class, NAME, word("Handler"), AGE),
-        "PriorityClass" => columns!(
+    ),
+    ("Lease", columns!(plain::lease, NAME, word("Holder"), AGE)),
+    ("RuntimeClass", columns!(plain::runtime_class, NAME, word("Handler"), AGE)),
+    (
+        "PriorityClass",
+        columns!(
             plain::priority_class,
             NAME,
             number("Value"),
             ("Global-Default", "boolean", 0),
             AGE,
-            word("PreemptionPolicy"),
+            word("PreemptionPolicy")
         ),
-        "StorageClass" => columns!(
+    ),
+    (
+        "StorageClass",
+        columns!(
             plain::storage_class,
             NAME,
             word("Provisioner"),
             word("ReclaimPolicy"),
             word("VolumeBindingMode"),
             ("AllowVolumeExpansion", "boolean", 0),
-            AGE,
+            AGE
         ),
-        "RoleBinding" | "ClusterRoleBinding" => columns!(
+    ),
+    (
+        "RoleBinding",
+        columns!(
             plain::role_binding,
             NAME,
             word("Role"),
             AGE,
             wide("Users"),
             wide("Groups"),
-            wide("ServiceAccounts"),
+            wide("ServiceAccounts")
         ),
-        "HorizontalPodAutoscaler" => columns!(
+    ),
+    (
+        "ClusterRoleBinding",
+        columns!(
+            plain::role_binding,
+            NAME,
+            word("Role"),
+            AGE,
+            wide("Users"),
+            wide("Groups"),
+            wide("ServiceAccounts")
+        ),
+    ),
+    (
+        "HorizontalPodAutoscaler",
+        columns!(
             plain::autoscaler,
             NAME,
             word("Reference"),
             word("MinPods"),
             word("MaxPods"),
             word("Replicas"),
-            AGE,
+            AGE
         ),
-        _ => columns!(plain::any, NAME, ("Created At", "date", 0)),
-    }
+    ),
+];
+
+/// What all other kinds show: name and time of creation.
+static OTHERS: Columns = columns!(plain::any, NAME, ("Created At", "date", 0));
+
+/// The columns of a built-in kind.
+pub(super) fn columns_of(kind: &Kind) -> &'static Columns {
+    TABLE.iter().find(|(name, _)| *name == kind.kind).map_or(&OTHERS, |(_, columns)| columns)
 }

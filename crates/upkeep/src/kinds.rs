@@ -39,6 +39,8 @@ impl Kind {
 pub(crate) struct Kinds {
     /// In one version each, the preferred one: what is watched.
     pub(crate) preferred: Vec<Arc<Kind>>,
+    /// Events, which are many, own nothing and go by age: they are not watched.
+    pub(crate) events: Vec<Arc<Kind>>,
     /// In all versions, for owner references may name any: by `apiVersion` and `kind`.
     by_name: HashMap<(String, String), Arc<Kind>>,
 }
@@ -63,10 +65,11 @@ impl Kinds {
                 let able = [verbs::LIST, verbs::WATCH, verbs::DELETE]
                     .iter()
                     .all(|v| abilities.supports_operation(v));
-                // Events are many, own nothing and go by age.
-                if able && resource.kind != "Event" {
+                if able {
+                    let list =
+                        if resource.kind == "Event" { &mut kinds.events } else { &mut kinds.preferred };
                     let namespaced = abilities.scope == Scope::Namespaced;
-                    kinds.preferred.push(Arc::new(Kind { resource, namespaced }));
+                    list.push(Arc::new(Kind { resource, namespaced }));
                 }
             }
         }

@@ -9,9 +9,13 @@
 //! deletion holds only for the state that was read. It schedules nothing and runs nothing. On a cluster it is not
 //! needed: Kubernetes does all this itself.
 
+mod endpoints;
 mod error;
+mod events;
 mod garbage;
 mod kinds;
+mod namespace;
+mod workload;
 
 use std::sync::Arc;
 
@@ -50,10 +54,16 @@ pub async fn run(
     settings: Settings,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
-    let (kinds, _latest) = watch::channel(Arc::new(Kinds::discover(&client).await?));
+    let (kinds, latest) = watch::channel(Arc::new(Kinds::discover(&client).await?));
     let mut tasks = JoinSet::new();
     tasks.spawn(garbage::run(client.clone(), kinds));
-    let _ = settings;
+    let Settings { root_ca, event_age } = settings;
+    tasks.spawn(namespace::run(namespace::Context { client: client.clone(), kinds: latest, root_ca }));
+    tasks.spawn(workload::deployment::run(client.clone()));
+    tasks.spawn(workload::replica_set::run(client.clone()));
+    tasks.spawn(workload::stateful_set::run(client.clone()));
+    tasks.spawn(endpoints::run(client.clone()));
+    tasks.spawn(events::run(client, event_age));
     tokio::select! {
         () = shutdown => Ok(()),
         Some(ended) = tasks.join_next() => ended.map_err(Error::Broken)?,

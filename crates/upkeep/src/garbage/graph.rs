@@ -95,9 +95,12 @@ impl Graph {
             self.dependents.entry(owner.uid.clone()).or_default().insert(uid.clone());
         }
         // An owner that waits for this one may now wait no more, or must know of it.
-        let owners = before.iter().chain(&object.owners).map(|owner| &owner.uid);
-        let waiting = |uid: &&String| self.objects.get(*uid).is_some_and(Object::awaits_dependents);
-        look.extend(owners.filter(waiting).cloned());
+        for owner in before.iter().chain(&object.owners) {
+            let waits = self.objects.get(&owner.uid).is_some_and(Object::awaits_dependents);
+            if waits && !look.contains(&owner.uid) {
+                look.push(owner.uid.clone());
+            }
+        }
         let missing = object.owners.iter().any(|owner| match self.objects.get(&owner.uid) {
             None => true,
             Some(owner) => owner.awaits_dependents(),

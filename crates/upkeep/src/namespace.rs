@@ -1,0 +1,131 @@
+//! Namespaces: what every one of them holds, and how one is emptied when it is deleted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::{Controller, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::Error;
+use crate::error::{existing_is_fine, gone_is_fine};
+use crate::kinds::Kinds;
+use crate::workload::{again, drive};
+
+/// Finalizer in `spec` that keeps a Namespace until it is empty.
+const FINALIZER: &str = "kubernetes";
+const ACCOUNT: &str = "default";
+const ROOT_CA: &str = "kube-root-ca.crt";
+const ROOT_CA_KEY: &str = "ca.crt";
+/// Pause between two looks at a Namespace whose objects are still going: Pods take their time.
+const EMPTYING: Duration = Duration::from_millis(200);
+
+/// What the reconciler needs besides a Namespace.
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) kinds: watch::Receiver<Arc<Kinds>>,
+    /// Certificate of the authority, PEM.
+    pub(crate) root_ca: String,
+}
+
+/// Reconciles Namespaces until dropped.
+pub(crate) async fn run(context: Context) -> Result<(), Error> {
+    let client = &context.client;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let accounts: Api<ServiceAccount> = Api::all(client.clone());
+    let maps: Api<ConfigMap> = Api::all(client.clone());
+    let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let controller = Controller::new(namespaces, watcher::Config::default())
+        .watches(accounts, named(ACCOUNT), |account| account.namespace().map(|name| ObjectRef::new(&name)))
+        .watches(maps, named(ROOT_CA), |map| map.namespace().map(|name| ObjectRef::new(&name)));
+    drive(controller.run(reconcile, again, Arc::new(context))).await
+}
+
+async fn reconcile(known: Arc<Namespace>, context: Arc<Context>) -> Result<Action, Error> {
+    let name = known.name_any();
+    let namespaces: Api<Namespace> = Api::all(context.client.clone());
+    let found = namespaces.get_opt(&name).await.map_err(Error::read(format!("Namespace {name}")))?;
+    let Some(namespace) = found else { return Ok(Action::await_change()) };
+    if namespace.metadata.deletion_timestamp.is_none() {
+        give_account(&context, &name).await?;
+        give_root_ca(&context, &name).await?;
+        return Ok(Action::await_change());
+    }
+    if !holds(&namespace) {
+        return Ok(Action::await_change());
+    }
+    if empty(&context, &name).await? > 0 {
+        return Ok(Action::requeue(EMPTYING));
+    }
+    let released = without_finalizer(namespace);
+    let answer = namespaces.replace_subresource("finalize", &name, &PostParams::default(), &released).await;
+    gone_is_fine(answer).map_err(Error::write(format!("Namespace {name}")))?;
+    Ok(Action::await_change())
+}
+
+fn holds(namespace: &Namespace) -> bool {
+    let finalizers = namespace.spec.as_ref().and_then(|spec| spec.finalizers.as_ref());
+    finalizers.is_some_and(|finalizers| finalizers.iter().any(|name| name == FINALIZER))
+}
+
+fn without_finalizer(mut namespace: Namespace) -> Namespace {
+    if let Some(finalizers) = namespace.spec.as_mut().and_then(|spec| spec.finalizers.as_mut()) {
+        finalizers.retain(|name| name != FINALIZER);
+    }
+    namespace
+}
+
+/// Deletes everything in a Namespace; returns how many objects are still there.
+async fn empty(context: &Context, name: &str) -> Result<usize, Error> {
+    let kinds = Arc::clone(&context.kinds.borrow());
+    let mut left = 0;
+    for kind in kinds.preferred.iter().chain(&kinds.events).filter(|kind| kind.namespaced) {
+        let api = kind.api(&context.client, Some(name));
+        let what = || format!("{} in Namespace {name}", kind.resource.plural);
+        let objects = api.list_metadata(&ListParams::default()).await.map_err(Error::read(what()))?;
+        for object in objects.items {
+            left += 1;
+            if object.metadata.deletion_timestamp.is_none() {
+                let answer = api.delete(&object.name_any(), &DeleteParams::background()).await;
+                gone_is_fine(answer).map_err(Error::write(what()))?;
+            }
+        }
+    }
+    Ok(left)
+}
+
+async fn give_account(context: &Context, namespace: &str) -> Result<(), Error> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(context.client.clone(), namespace);
+    let what = || format!("ServiceAccount {namespace}/{ACCOUNT}");
+    if accounts.get_metadata_opt(ACCOUNT).await.map_err(Error::read(what()))?.is_some() {
+        return Ok(());
+    }
+    let metadata = ObjectMeta { name: Some(ACCOUNT.into()), ..ObjectMeta::default() };
+    let account = ServiceAccount { metadata, ..ServiceAccount::default() };
+    existing_is_fine(accounts.create(&PostParams::default(), &account).await).map_err(Error::write(what()))
+}
+
+async fn give_root_ca(context: &Context, namespace: &str) -> Result<(), Error> {
+    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), namespace);
+    let what = || format!("ConfigMap {namespace}/{ROOT_CA}");
+    let data = BTreeMap::from([(ROOT_CA_KEY.to_owned(), context.root_ca.clone())]);
+    match maps.get_opt(ROOT_CA).await.map_err(Error::read(what()))? {
+        Some(map) if map.data.as_ref() == Some(&data) => Ok(()),
+        Some(_) => {
+            let patch = Patch::Merge(json!({"data": data}));
+            let answer = maps.patch(ROOT_CA, &PatchParams::default(), &patch).await;
+            gone_is_fine(answer).map_err(Error::write(what()))
+        }
+        None => {
+            let metadata = ObjectMeta { name: Some(ROOT_CA.into()), ..ObjectMeta::default() };
+            let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+            existing_is_fine(maps.create(&PostParams::default(), &map).await).map_err(Error::write(what()))
+        }
+    }
+}

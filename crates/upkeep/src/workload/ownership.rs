@@ -1,0 +1,35 @@
+//! Controller references and namespaces of objects.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
+use kube::core::{Selector, SelectorExt};
+use kube::{Resource, ResourceExt};
+
+use crate::Error;
+
+/// The namespace of a namespaced object.
+pub(crate) fn namespace(object: &impl ResourceExt) -> Result<String, Error> {
+    object.namespace().ok_or_else(|| Error::Malformed(format!("{} has no namespace", object.name_any())))
+}
+
+/// A reference by which `owner` controls what it creates.
+pub(crate) fn controlled_by<K: Resource<DynamicType = ()>>(owner: &K) -> Result<OwnerReference, Error> {
+    let reference = owner.controller_owner_ref(&());
+    let reference = reference.ok_or_else(|| Error::Malformed("an owner has no name or UID".into()))?;
+    Ok(OwnerReference { block_owner_deletion: Some(true), ..reference })
+}
+
+/// Whether `owner` controls the object.
+pub(super) fn is_controlled_by(object: &impl ResourceExt, owner: &impl ResourceExt) -> bool {
+    let references = object.owner_references().iter();
+    let mut controllers = references.filter(|reference| reference.controller == Some(true));
+    controllers.any(|reference| Some(&reference.uid) == owner.uid().as_ref())
+}
+
+/// The label selector of a workload, which must not select everything.
+pub(super) fn selector(selector: Option<LabelSelector>, what: &str) -> Result<Selector, Error> {
+    let usable = selector.and_then(|selector| Selector::try_from(selector).ok());
+    let usable = usable.filter(|selector| !selector.matches(&BTreeMap::new()));
+    usable.ok_or_else(|| Error::Malformed(format!("{what} has no usable selector")))
+}

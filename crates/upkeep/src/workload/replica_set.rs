@@ -1,0 +1,184 @@
+//! ReplicaSets: as many Pods of one template as wanted.
+
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::controller::Action;
+use kube::runtime::{Controller, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use super::{again, drive, ownership, pod, template};
+use crate::Error;
+use crate::error::gone_is_fine;
+
+/// Pods created or deleted in one look; the next look goes on.
+const BATCH: usize = 50;
+
+/// Reconciles ReplicaSets until dropped.
+pub(crate) async fn run(client: Client) -> Result<(), Error> {
+    let sets: Api<ReplicaSet> = Api::all(client.clone());
+    let pods: Api<Pod> = Api::all(client.clone());
+    let controller = Controller::new(sets, watcher::Config::default()).owns(pods, watcher::Config::default());
+    drive(controller.run(reconcile, again, Arc::new(client))).await
+}
+
+/// What is to be done for a ReplicaSet.
+#[derive(Debug, Default, PartialEq)]
+struct Plan {
+    create: usize,
+    delete: Vec<(String, Option<String>)>,
+    status: ReplicaSetStatus,
+    /// Seconds until a ready Pod counts as available.
+    look_again: Option<u64>,
+}
+
+fn plan(set: &ReplicaSet, mut pods: Vec<Pod>, now: Timestamp) -> Plan {
+    let spec = set.spec.clone().unwrap_or_default();
+    let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
+    pods.retain(pod::is_active);
+    let min_ready = spec.min_ready_seconds.unwrap_or(0);
+    let waits: Vec<_> = pods.iter().filter_map(|pod| pod::until_available(pod, min_ready, now)).collect();
+    let labels =
+        spec.template.and_then(|template| template.metadata).and_then(|m| m.labels).unwrap_or_default();
+    let labelled = |pod: &&Pod| labels.iter().all(|(name, value)| pod.labels().get(name) == Some(value));
+    let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+    let status = ReplicaSetStatus {
+        replicas: count(pods.len()),
+        fully_labeled_replicas: Some(count(pods.iter().filter(labelled).count())),
+        ready_replicas: Some(count(waits.len())),
+        available_replicas: Some(count(waits.iter().filter(|wait| wait.is_zero()).count())),
+        observed_generation: set.metadata.generation,
+        ..ReplicaSetStatus::default()
+    };
+    let look_again =
+        waits.iter().filter(|wait| !wait.is_zero()).map(|wait| wait.as_secs().unsigned_abs() + 1).min();
+    let mut plan = Plan { status, look_again, ..Plan::default() };
+    if set.metadata.deletion_timestamp.is_some() {
+        return plan;
+    }
+    plan.create = wanted.saturating_sub(pods.len()).min(BATCH);
+    // Those that are of least use go first: not ready, then young.
+    pods.sort_by_key(|pod| {
+        (pod::is_ready(pod), std::cmp::Reverse(pod.creation_timestamp().map(|time| time.0)))
+    });
+    let surplus = pods.len().saturating_sub(wanted).min(BATCH);
+    plan.delete = pods[..surplus].iter().map(|pod| (pod.name_any(), pod.uid())).collect();
+    plan
+}
+
+async fn reconcile(set: Arc<ReplicaSet>, client: Arc<Client>) -> Result<Action, Error> {
+    let namespace = ownership::namespace(&*set)?;
+    let sets: Api<ReplicaSet> = Api::namespaced((*client).clone(), &namespace);
+    let pods: Api<Pod> = Api::namespaced((*client).clone(), &namespace);
+    let name = set.name_any();
+    let found = sets.get_opt(&name).await.map_err(Error::read(format!("ReplicaSet {namespace}/{name}")))?;
+    let Some(set) = found else { return Ok(Action::await_change()) };
+    let owned = owned_pods(&pods, &set).await?;
+    let plan = plan(&set, owned, Timestamp::now());
+
+    let spec = set.spec.clone().unwrap_or_default();
+    let template = spec.template.unwrap_or_default();
+    let owner = ownership::controlled_by(&set)?;
+    let creations = (0..plan.create).map(|_| {
+        let generated = ObjectMeta { generate_name: Some(format!("{name}-")), ..ObjectMeta::default() };
+        let pod = template::pod(&template, &namespace, owner.clone(), generated);
+        let pods = pods.clone();
+        async move { pods.create(&PostParams::default(), &pod).await }
+    });
+    try_join_all(creations).await.map_err(Error::write(format!("a Pod of ReplicaSet {namespace}/{name}")))?;
+    for (pod, uid) in &plan.delete {
+        let preconditions = Preconditions { uid: uid.clone(), resource_version: None };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        gone_is_fine(pods.delete(pod, &parameters).await)
+            .map_err(Error::write(format!("Pod {namespace}/{pod}")))?;
+    }
+    if set.status.as_ref() != Some(&plan.status) {
+        let patch = Patch::Merge(json!({"status": plan.status}));
+        let answer = sets.patch_status(&name, &PatchParams::default(), &patch).await;
+        gone_is_fine(answer).map_err(Error::write(format!("status of ReplicaSet {namespace}/{name}")))?;
+    }
+    let pause = plan.look_again.map(std::time::Duration::from_secs);
+    Ok(pause.map_or_else(Action::await_change, Action::requeue))
+}
+
+async fn owned_pods(pods: &Api<Pod>, set: &ReplicaSet) -> Result<Vec<Pod>, Error> {
+    let selector = set.spec.as_ref().map(|spec| spec.selector.clone());
+    let selector = ownership::selector(selector, &format!("ReplicaSet {}", set.name_any()))?;
+    let found = pods.list(&ListParams::default().labels_from(&selector)).await;
+    let found = found.map_err(Error::read(format!("Pods of ReplicaSet {}", set.name_any())))?;
+    Ok(found.items.into_iter().filter(|pod| ownership::is_controlled_by(pod, set)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(replicas: i32, min_ready_seconds: i32) -> ReplicaSet {
+        serde_json::from_value(json!({
+            "metadata": {"name": "s", "generation": 4},
+            "spec": {"replicas": replicas, "minReadySeconds": min_ready_seconds, "selector": {}},
+        }))
+        .unwrap()
+    }
+
+    fn pod(name: &str, phase: &str, ready: bool, age: &str) -> Pod {
+        let condition = json!({"type": "Ready", "status": if ready { "True" } else { "False" },
+            "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "uid": name, "creationTimestamp": age},
+            "status": {"phase": phase, "conditions": [condition]},
+        }))
+        .unwrap()
+    }
+
+    const OLD: &str = "2026-01-01T00:00:00Z";
+    const YOUNG: &str = "2026-01-01T00:01:00Z";
+
+    fn at(seconds: i64) -> Timestamp {
+        OLD.parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(seconds)
+    }
+
+    #[test]
+    fn missing_pods_are_created_and_ended_ones_replaced() {
+        let pods = vec![pod("a", "Running", true, OLD), pod("b", "Failed", false, OLD)];
+        let plan = plan(&set(3, 0), pods, at(0));
+        assert_eq!((plan.create, plan.delete.len()), (2, 0));
+        assert_eq!((plan.status.replicas, plan.status.ready_replicas), (1, Some(1)));
+        assert_eq!(plan.status.observed_generation, Some(4));
+    }
+
+    #[test]
+    fn surplus_goes_by_use() {
+        let pods = vec![
+            pod("old", "Running", true, OLD),
+            pod("young", "Running", true, YOUNG),
+            pod("unready", "Running", false, OLD),
+        ];
+        let names = |plan: Plan| plan.delete.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(names(plan(&set(1, 0), pods.clone(), at(0))), ["unready", "young"]);
+        assert_eq!(names(plan(&set(0, 0), pods, at(0))).len(), 3);
+    }
+
+    #[test]
+    fn a_ready_pod_is_available_after_its_time() {
+        let pods = || vec![pod("a", "Running", true, OLD)];
+        let early = plan(&set(1, 10), pods(), at(4));
+        assert_eq!((early.status.available_replicas, early.look_again), (Some(0), Some(7)));
+        let late = plan(&set(1, 10), pods(), at(10));
+        assert_eq!((late.status.available_replicas, late.look_again), (Some(1), None));
+    }
+
+    #[test]
+    fn a_set_that_is_being_deleted_makes_nothing() {
+        let mut set = set(3, 0);
+        set.metadata.deletion_timestamp = serde_json::from_value(json!(OLD)).unwrap();
+        let plan = plan(&set, vec![], at(0));
+        assert_eq!((plan.create, plan.delete.len()), (0, 0));
+    }
+}

@@ -1,0 +1,227 @@
+//! An API server in memory, a kubelet that says that Pods are Ready, and the controllers.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool};
+use hutch_apiserver::{ApiServer, Identity};
+use hutch_controller::Config;
+use hutch_serve::Shutdown;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct Cluster {
+    client: Client,
+    server: ApiServer,
+    kubelet: JoinHandle<()>,
+    controllers: Option<(Shutdown, JoinHandle<()>)>,
+}
+
+/// What the tests ask for.
+pub(crate) trait Object:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + 'static
+{
+}
+impl<K> Object for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + 'static
+{
+}
+
+impl Cluster {
+    pub(crate) async fn start() -> Cluster {
+        let config = hutch_apiserver::Config { default_node: Some("hutch".into()), ..Default::default() };
+        let server = ApiServer::open(config).await.expect("an API server in memory opens");
+        let client: Client = server.client(Identity::admin(), "default");
+        let kubelet = tokio::spawn(kubelet(client.clone()));
+        Cluster { client, server, kubelet, controllers: None }.start_controllers()
+    }
+
+    pub(crate) fn start_controllers(mut self) -> Cluster {
+        let (client, shutdown) = (self.server.client(Identity::admin(), "default"), Shutdown::new());
+        let trigger = shutdown.clone();
+        let task = tokio::spawn(async move {
+            hutch_controller::run(client, Config::default(), shutdown).await.expect("controllers end well");
+        });
+        self.controllers = Some((trigger, task));
+        self
+    }
+
+    pub(crate) async fn stop_controllers(mut self) -> Cluster {
+        if let Some((trigger, task)) = self.controllers.take() {
+            trigger.trigger();
+            tokio::time::timeout(PATIENCE, task).await.expect("controllers stop").expect("without a panic");
+        }
+        self
+    }
+
+    pub(crate) async fn stop(self) {
+        let cluster = self.stop_controllers().await;
+        cluster.kubelet.abort();
+        cluster.server.close().await;
+    }
+
+    pub(crate) fn api<K: Object>(&self) -> Api<K> {
+        Api::default_namespaced(self.client.clone())
+    }
+
+    pub(crate) async fn get<K: Object>(&self, name: &str) -> Option<K> {
+        self.api().get_opt(name).await.expect("the server answers")
+    }
+
+    pub(crate) async fn list<K: Object>(&self) -> Vec<K> {
+        self.api().list(&ListParams::default()).await.expect("the server answers").items
+    }
+
+    pub(crate) async fn patch<K: Object>(&self, name: &str, patch: Value) {
+        let result: Result<K, _> =
+            self.api().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        result.unwrap_or_else(|error| panic!("patch of {name}: {error}"));
+    }
+
+    pub(crate) async fn template(&self, name: &str, more: Value) {
+        let containers = json!([{"name": "c", "image": "hutch/host"}]);
+        let mut spec = json!({"podTemplate": {"spec": {"containers": containers}}});
+        json_patch::merge(&mut spec, &more);
+        self.create::<SandboxTemplate>(name, json!({ "spec": spec })).await;
+    }
+
+    pub(crate) async fn pool(&self, name: &str, template: &str, replicas: u32) {
+        let spec = json!({"replicas": replicas, "sandboxTemplateRef": {"name": template}});
+        self.create::<SandboxWarmPool>(name, json!({ "spec": spec })).await;
+    }
+
+    pub(crate) async fn claim(&self, name: &str, pool: &str, more: Value) -> SandboxClaim {
+        let mut claim = json!({"spec": {"warmPoolRef": {"name": pool}}});
+        json_patch::merge(&mut claim, &more);
+        self.create(name, claim).await
+    }
+
+    pub(crate) async fn sandbox(&self, name: &str, more: Value) {
+        let mut spec =
+            json!({"podTemplate": {"spec": {"containers": [{"name": "c", "image": "hutch/host"}]}}});
+        json_patch::merge(&mut spec, &more);
+        self.create::<Sandbox>(name, json!({ "spec": spec })).await;
+    }
+
+    async fn create<K: Object>(&self, name: &str, more: Value) -> K {
+        let mut object =
+            json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": {"name": name}});
+        json_patch::merge(&mut object, &more);
+        let object: K = serde_json::from_value(object).expect("well formed");
+        self.api()
+            .create(&PostParams::default(), &object)
+            .await
+            .unwrap_or_else(|e| panic!("create {name}: {e}"))
+    }
+
+    /// Posts an object of a version that has no type.
+    pub(crate) async fn post(&self, api_version: &str, plural: &str, mut object: Value) {
+        object["apiVersion"] = api_version.into();
+        let request = http::Request::post(format!("/apis/{api_version}/namespaces/default/{plural}"))
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(&object).unwrap())
+            .unwrap();
+        self.client.request::<Value>(request).await.unwrap_or_else(|e| panic!("post to {plural}: {e}"));
+    }
+
+    pub(crate) async fn watch<K: Object>(&self, name: &str) -> Watched<K> {
+        let params = WatchParams::default().fields(&format!("metadata.name={name}"));
+        let version =
+            self.api::<K>().list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+        let stream = self.api::<K>().watch(&params, &version).await.expect("a watch opens");
+        Watched(stream.boxed())
+    }
+}
+
+pub(crate) struct Watched<K>(BoxStream<'static, Result<WatchEvent<K>, kube::Error>>);
+
+impl<K> Watched<K> {
+    pub(crate) async fn until(&mut self, wanted: impl Fn(&K) -> bool) {
+        let found = async {
+            while let Some(event) = self.0.try_next().await.expect("the watch goes on") {
+                if let WatchEvent::Added(object) | WatchEvent::Modified(object) = event
+                    && wanted(&object)
+                {
+                    return;
+                }
+            }
+            panic!("the watch ended");
+        };
+        tokio::time::timeout(PATIENCE, found).await.expect("in time");
+    }
+}
+
+/// Asks until there is an answer.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, ask: impl Fn() -> F) -> T {
+    eventually_or(|| what.to_owned(), ask).await
+}
+
+/// The same; what was asked for is only put into words when it never came.
+pub(crate) async fn eventually_or<T, F: Future<Output = Option<T>>>(
+    what: impl Fn() -> String,
+    ask: impl Fn() -> F,
+) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(began.elapsed() < PATIENCE, "never: {}", what());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Says at once that every Pod runs, and ends those that are to go.
+async fn kubelet(client: Client) {
+    static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(1);
+    let mut events =
+        std::pin::pin!(watcher::watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()));
+    while let Some(event) = events.next().await {
+        let Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) = event else { continue };
+        let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+        if pod.metadata.deletion_timestamp.is_some() {
+            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+            api.delete(&pod.name_any(), &now).await.ok();
+            continue;
+        }
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if phase == Some("Running") {
+            continue;
+        }
+        let n = NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed);
+        let address = format!("10.89.{}.{}", (n >> 8) & 255, n & 255);
+        let time = jiff::Timestamp::now().to_string();
+        let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": time});
+        let status = json!({"status": {
+            "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
+            "conditions": [condition("PodScheduled"), condition("Ready")],
+        }});
+        api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await.ok();
+    }
+}

@@ -87,13 +87,13 @@ async fn walk(client: &Client) -> anyhow::Result<()> {
 /// What code inside tries and does not get.
 async fn refusals(client: &Client, sandbox: &str) -> anyhow::Result<()> {
     let started = Instant::now();
-    let said = shell(client, sandbox, "(exec 3<>/dev/tcp/1.1.1.1/443) 2>&1 && echo connected; true").await?;
+    let said = shell(client, sandbox, "{ exec 3<>/dev/tcp/1.1.1.1/443; } 2>&1 && echo connected; true").await?;
     ensure!(!said.contains("connected"), "a connection to the internet was made");
     say(&format!("a connection to 1.1.1.1: {}", last_words(&said)), started);
     let started = Instant::now();
-    let said = shell(client, sandbox, "touch /proc/sys/kernel/hostname /proc/sysrq-trigger 2>&1 && echo wrote; true").await?;
+    let said = shell(client, sandbox, "echo x 2>&1 > /proc/sys/kernel/core_pattern && echo wrote; true").await?;
     ensure!(!said.contains("wrote"), "a file of the host was written");
-    say(&format!("a write to the host's kernel: {}", last_words(&said)), started);
+    say(&format!("a write to this machine's core_pattern: {}", last_words(&said)), started);
     Ok(())
 }
 

@@ -70,9 +70,11 @@ fn takes_template_and_pool(up: &Up) {
          sandboxwarmpool.extensions.agents.x-k8s.io/python-sandbox-warmpool created\n"
     );
     let second = up.ok(&format!("apply -f {file}"));
+    // As with Kubernetes: the definition fills in `protocol: TCP`, so kubectl sends the list of containers again, and says
+    // so although nothing changes.
     assert_eq!(
         second,
-        "sandboxtemplate.extensions.agents.x-k8s.io/python-runtime-template unchanged\n\
+        "sandboxtemplate.extensions.agents.x-k8s.io/python-runtime-template configured\n\
          sandboxwarmpool.extensions.agents.x-k8s.io/python-sandbox-warmpool unchanged\n"
     );
     let ready = "get sandboxwarmpool python-sandbox-warmpool -o jsonpath={.status.readyReplicas}";

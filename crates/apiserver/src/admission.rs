@@ -43,7 +43,12 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
 }
 
 /// Completes and checks a changed object.
-pub(crate) fn update(core: &Core, resource: &Resource, old: &Value, object: &mut Value) -> Result<(), Failure> {
+pub(crate) fn update(
+    core: &Core,
+    resource: &Resource,
+    old: &Value,
+    object: &mut Value,
+) -> Result<(), Failure> {
     let kind = &resource.kind;
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("", "pods") => pod::update(kind, old, object),
@@ -65,7 +70,9 @@ pub(crate) fn update(core: &Core, resource: &Resource, old: &Value, object: &mut
 /// `stringData` of a Secret is a way of writing `data`.
 fn fold_string_data(object: &mut Value) {
     use base64::Engine;
-    let Some(Value::Object(texts)) = object.as_object_mut().and_then(|map| map.remove("stringData")) else { return };
+    let Some(Value::Object(texts)) = object.as_object_mut().and_then(|map| map.remove("stringData")) else {
+        return;
+    };
     let data = map(object, "data");
     for (key, text) in texts {
         let encoded = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default());

@@ -15,8 +15,7 @@ use crate::{BODY_BYTES, protobuf};
 /// Duplicate fields that are told at most.
 const DUPLICATES: usize = 100;
 /// What create and update accept.
-const ACCEPTED: &[&str] =
-    &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+const ACCEPTED: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
 /// A body that was read.
 #[derive(Debug, Default)]
@@ -61,7 +60,8 @@ pub(crate) fn json(bytes: &[u8]) -> Result<Decoded, Failure> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let seed = Noting { path: String::new(), duplicates: &mut duplicates };
     let value = seed.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-    let value = value.map_err(|error| Failure::bad_request(format!("couldn't decode the body as JSON: {error}")))?;
+    let value =
+        value.map_err(|error| Failure::bad_request(format!("couldn't decode the body as JSON: {error}")))?;
     Ok(Decoded { value, duplicates })
 }
 
@@ -131,7 +131,10 @@ impl<'de> Visitor<'de> for Noting<'_> {
         let mut map = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
             let path = if self.path.is_empty() { name.clone() } else { format!("{}.{name}", self.path) };
-            if map.contains_key(&name) && self.duplicates.len() < DUPLICATES && !self.duplicates.contains(&path) {
+            if map.contains_key(&name)
+                && self.duplicates.len() < DUPLICATES
+                && !self.duplicates.contains(&path)
+            {
                 self.duplicates.push(path.clone());
             }
             let seed = Noting { path, duplicates: &mut *self.duplicates };

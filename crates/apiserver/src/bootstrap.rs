@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::admission::definition::{BUILT_IN, BuiltIn};
 use crate::server::Core;
 use crate::{Error, admission, meta};
 
@@ -13,10 +14,9 @@ pub(crate) const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8
 const NAMESPACES: &[&str] =
     &["default", "kube-system", "kube-public", "kube-node-lease", "agent-sandbox-system"];
 
-
 pub(crate) async fn run(core: &Arc<Core>) -> Result<(), Error> {
-    for text in hutch_api::crds() {
-        definition(core, text).await?;
+    for builtin in BUILT_IN {
+        definition(core, builtin).await?;
     }
     core.reload_definitions();
     for name in NAMESPACES {
@@ -25,25 +25,25 @@ pub(crate) async fn run(core: &Arc<Core>) -> Result<(), Error> {
             admission::namespace::create(&mut namespace);
             put(core, "namespaces", name, namespace).await?;
         }
-        admission::namespace::furnish(core, name).await.map_err(|failure| Error::Bootstrap(failure.message))?;
+        admission::namespace::furnish(core, name)
+            .await
+            .map_err(|failure| Error::Bootstrap(failure.message))?;
     }
     service(core).await
 }
 
 /// Puts a built-in definition, or brings the stored one to this version's state.
-async fn definition(core: &Core, text: &'static str) -> Result<(), Error> {
-    let mark = admission::definition::mark(text);
-    let name = admission::definition::name_in(text);
+async fn definition(core: &Core, builtin: &BuiltIn) -> Result<(), Error> {
+    let BuiltIn { name, mark, json } = builtin;
     let stored = core.store.get(DEFINITIONS, name);
     if let Some(entry) = &stored
-        && meta::text(&entry.value.value(), "name") == name
-        && admission::definition::is_marked(&entry.value.value(), &mark)
+        && admission::definition::is_marked(&entry.value.value(), mark)
     {
         return Ok(());
     }
-    let broken = |cause: String| Error::BuiltIn { name: name.to_owned(), cause };
-    let mut definition: Value = serde_saphyr::from_str(text).map_err(|error| broken(error.to_string()))?;
-    admission::definition::set_mark(&mut definition, &mark);
+    let broken = |cause: String| Error::BuiltIn { name: (*name).to_owned(), cause };
+    let mut definition: Value = serde_json::from_str(json).map_err(|error| broken(error.to_string()))?;
+    admission::definition::set_mark(&mut definition, mark);
     let Some(entry) = stored else {
         fill_metadata(&mut definition);
         admission::definition::establish(&mut definition);
@@ -51,7 +51,7 @@ async fn definition(core: &Core, text: &'static str) -> Result<(), Error> {
     };
     let mut next = entry.value.value();
     next["spec"] = definition["spec"].take();
-    admission::definition::set_mark(&mut next, &mark);
+    admission::definition::set_mark(&mut next, mark);
     admission::definition::establish(&mut next);
     let updated = core.store.update(DEFINITIONS, name, entry.revision, next).await;
     updated.map(|_| ()).map_err(Error::Store)

@@ -115,14 +115,19 @@ fn about_the_server(core: &Core, request: &Request, path: &str) -> Result<Option
     }
     let served = core.registry.served();
     let kinds = || served.kinds();
-    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let accept =
+        request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let form = discovery::Form::from_accept(accept);
     let address = core.address.get().map_or("localhost", String::as_str);
     let found = match segments.as_slice() {
-        [""] => Some(json!({ "paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"] })),
+        [""] => Some(
+            json!({ "paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"] }),
+        ),
         ["healthz" | "livez" | "readyz", ..] => return Ok(Some("ok".into_response())),
         ["version"] => Some(version()),
-        ["api"] => return Ok(Some(discovered(&discovery::api(kinds(), form, address), &form.content_type()))),
+        ["api"] => {
+            return Ok(Some(discovered(&discovery::api(kinds(), form, address), &form.content_type())));
+        }
         ["apis"] => return Ok(Some(discovered(&discovery::apis(kinds(), form), &form.content_type()))),
         ["api", version] => discovery::resources(kinds(), "", version),
         ["apis", group] => discovery::group(kinds(), group),

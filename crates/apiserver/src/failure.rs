@@ -55,11 +55,8 @@ impl Failure {
     }
 
     pub(crate) fn no_such_path() -> Self {
-        let mut failure = Self::new(
-            StatusCode::NOT_FOUND,
-            "NotFound",
-            "the server could not find the requested resource",
-        );
+        let mut failure =
+            Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource");
         failure.details = Some(Box::default());
         failure
     }
@@ -90,7 +87,8 @@ impl Failure {
     }
 
     pub(crate) fn modified(kind: &Kind, name: &str) -> Self {
-        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        let why =
+            "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(kind, name, why)
     }
 
@@ -110,8 +108,10 @@ impl Failure {
 
     /// The object breaks rules of its kind.
     pub(crate) fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Self {
-        let full = if kind.group.is_empty() { kind.kind.clone() } else { format!("{}.{}", kind.kind, kind.group) };
-        let texts: Vec<String> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        let full =
+            if kind.group.is_empty() { kind.kind.clone() } else { format!("{}.{}", kind.kind, kind.group) };
+        let texts: Vec<String> =
+            causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
         let text = if texts.len() == 1 { texts[0].clone() } else { format!("[{}]", texts.join(", ")) };
         let message = format!("{full} \"{name}\" is invalid: {text}");
         let mut failure = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(kind, name);
@@ -215,9 +215,12 @@ impl Failure {
         });
         if let Some(details) = &self.details {
             let mut object = serde_json::Map::new();
-            for (field, value) in
-                [("name", &details.name), ("group", &details.group), ("kind", &details.kind), ("uid", &details.uid)]
-            {
+            for (field, value) in [
+                ("name", &details.name),
+                ("group", &details.group),
+                ("kind", &details.kind),
+                ("uid", &details.uid),
+            ] {
                 if !value.is_empty() {
                     object.insert(field.into(), value.as_str().into());
                 }

@@ -60,9 +60,8 @@ fn validation(call: &Call) -> Result<Validation, Failure> {
         Some("Ignore") => Ok(Validation::Ignore),
         Some("Strict") => Ok(Validation::Strict),
         Some(other) => {
-            let message = format!(
-                "Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\""
-            );
+            let message =
+                format!("Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\"");
             let cause = Cause::new("FieldValueNotSupported", "fieldValidation", message);
             Err(Failure::invalid_options("CreateOptions", cause))
         }

@@ -54,6 +54,7 @@ impl Filter {
                 return false;
             }
         }
-        convert::from_storage(&self.kind, entry.value.value()).is_ok_and(|object| self.fields.matches(&object))
+        convert::from_storage(&self.kind, entry.value.value())
+            .is_ok_and(|object| self.fields.matches(&object))
     }
 }

@@ -44,10 +44,7 @@ impl Identity {
     /// A service account.
     pub fn service_account(namespace: &str, name: &str) -> Identity {
         let all = format!("system:serviceaccounts:{namespace}");
-        Identity::new(
-            format!("system:serviceaccount:{namespace}:{name}"),
-            &["system:serviceaccounts", &all],
-        )
+        Identity::new(format!("system:serviceaccount:{namespace}:{name}"), &["system:serviceaccounts", &all])
     }
 }
 
@@ -98,7 +95,8 @@ impl Credentials {
         next.retain(|_, grant| grant.expires.is_none_or(|expires| expires > now));
         next.insert(fingerprint(secret), Grant { identity, expires });
         if let Some(file) = &self.file {
-            let stored: HashMap<String, &Grant> = next.iter().map(|(key, grant)| (to_hex(key), grant)).collect();
+            let stored: HashMap<String, &Grant> =
+                next.iter().map(|(key, grant)| (to_hex(key), grant)).collect();
             let text = serde_json::to_string_pretty(&stored).unwrap_or_default();
             write_private(file, &text)
                 .map_err(|cause| Error::Credentials { path: file.clone(), cause: cause.to_string() })?;
@@ -166,7 +164,11 @@ fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
 pub(crate) struct External;
 
 /// Lets nobody pass without a credential: a bearer token, or a client certificate that was granted.
-pub(crate) async fn authenticate(State(core): State<Arc<Core>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn authenticate(
+    State(core): State<Arc<Core>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = header.and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;

@@ -53,7 +53,11 @@ pub(crate) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
 
 /// A text field of `metadata`; empty when missing.
 pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
-    object.get("metadata").and_then(|metadata| metadata.get(field)).and_then(Value::as_str).unwrap_or_default()
+    object
+        .get("metadata")
+        .and_then(|metadata| metadata.get(field))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 pub(crate) fn finalizers(object: &Value) -> Vec<&str> {

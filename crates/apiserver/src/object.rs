@@ -104,7 +104,11 @@ impl hutch_store::Value for Object {
             set_revision(&mut draft, revision);
         }
         let (text, after_type) = encode(&draft);
-        Object { json: text.into(), after_type, labels: only_labels(draft.pointer("/metadata/labels").cloned()) }
+        Object {
+            json: text.into(),
+            after_type,
+            labels: only_labels(draft.pointer("/metadata/labels").cloned()),
+        }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -133,14 +137,18 @@ impl hutch_store::Value for Object {
         if bytes.get(..after_type) != start.0.get(..after_type) {
             return Err("it does not begin with its kind".into());
         }
-        Ok(Object { json: Bytes::copy_from_slice(bytes), after_type, labels: only_labels(head.metadata.labels) })
+        Ok(Object {
+            json: Bytes::copy_from_slice(bytes),
+            after_type,
+            labels: only_labels(head.metadata.labels),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use hutch_store::Value as _;
     use super::*;
+    use hutch_store::Value as _;
 
     #[test]
     fn an_object_is_read_as_it_was_written() {

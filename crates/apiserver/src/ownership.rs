@@ -27,7 +27,10 @@ pub(crate) fn record(
     after: &mut Value,
 ) {
     let recorded = |object: &Value| {
-        object.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
+        object
+            .pointer("/metadata/managedFields")
+            .and_then(Value::as_array)
+            .is_some_and(|list| !list.is_empty())
     };
     if ownership == Ownership::Settled || !(call.external || before.is_some_and(recorded)) {
         return;

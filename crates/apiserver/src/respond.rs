@@ -92,7 +92,11 @@ pub(crate) fn list(
             let list = json!({
                 "kind": kind.list_kind, "apiVersion": kind.api_version(), "metadata": metadata, "items": objects,
             });
-            if call.form == Form::Yaml { yaml(StatusCode::OK, &list) } else { Ok(json_value(StatusCode::OK, &list)) }
+            if call.form == Form::Yaml {
+                yaml(StatusCode::OK, &list)
+            } else {
+                Ok(json_value(StatusCode::OK, &list))
+            }
         }
     }
 }
@@ -138,9 +142,9 @@ pub(crate) fn rows(
 ) -> Result<Value, Failure> {
     let include = match call.query.get("includeObject") {
         None | Some("") => table::Include::Metadata,
-        Some(text) => text.parse().map_err(|_| {
-            Failure::bad_request(format!("unrecognized includeObject value: \"{text}\""))
-        })?,
+        Some(text) => text
+            .parse()
+            .map_err(|_| Failure::bad_request(format!("unrecognized includeObject value: \"{text}\"")))?,
     };
     let mut table = table::render(call.kind(), objects, include, jiff::Timestamp::now());
     if let Some(metadata) = metadata {

@@ -24,7 +24,9 @@ pub(crate) fn review(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Res
             "resourceRules": [{ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] }],
             "nonResourceRules": [{ "verbs": ["*"], "nonResourceURLs": ["*"] }],
         }),
-        _ => json!({ "allowed": true, "reason": "every authenticated user may do everything on this server" }),
+        _ => {
+            json!({ "allowed": true, "reason": "every authenticated user may do everything on this server" })
+        }
     };
     object["status"] = status;
     if call.kind().kind == "SelfSubjectReview" {

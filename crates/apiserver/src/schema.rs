@@ -36,7 +36,8 @@ impl Structural {
     pub(crate) fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
         let mut causes = validate::object(self, object);
         // As in Kubernetes, rules are not asked about an object that lacks parts or has parts of a wrong type.
-        let blocking = ["FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany"];
+        let blocking =
+            ["FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany"];
         if causes.iter().any(|cause| blocking.contains(&cause.reason)) {
             if !self.rules.is_empty() {
                 let detail = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";

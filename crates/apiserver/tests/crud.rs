@@ -58,7 +58,8 @@ async fn create_get_update_delete() {
     assert_eq!(code(stale), (409, "Conflict".into(), text.into()));
 
     // A write that changes nothing is no write.
-    let same = api.patch("a", &PatchParams::default(), &Patch::Merge(json!({"data": {"key": "2"}}))).await.unwrap();
+    let same =
+        api.patch("a", &PatchParams::default(), &Patch::Merge(json!({"data": {"key": "2"}}))).await.unwrap();
     assert_eq!(same.metadata.resource_version, updated.metadata.resource_version);
 
     api.delete("a", &DeleteParams::default()).await.unwrap();
@@ -103,7 +104,10 @@ async fn pods_are_completed_and_bound() {
     assert_eq!(spec["containers"][0]["imagePullPolicy"], "IfNotPresent");
     assert_eq!(spec["containers"][0]["ports"][0]["protocol"], "TCP");
     assert_eq!(spec["containers"][0]["readinessProbe"]["failureThreshold"], 3);
-    assert_eq!((&made["status"]["phase"], &made["status"]["qosClass"]), (&json!("Pending"), &json!("BestEffort")));
+    assert_eq!(
+        (&made["status"]["phase"], &made["status"]["qosClass"]),
+        (&json!("Pending"), &json!("BestEffort"))
+    );
 }
 
 #[tokio::test]

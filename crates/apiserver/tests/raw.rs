@@ -49,7 +49,8 @@ async fn get_as(app: &Router, path: &str, accept: &str) -> (StatusCode, Value) {
 }
 
 fn config_map(name: &str) -> String {
-    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "b"}}).to_string()
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "b"}})
+        .to_string()
 }
 
 fn sandbox(name: &str) -> Value {
@@ -60,7 +61,10 @@ fn sandbox(name: &str) -> Value {
 }
 
 /// The next line of a watch.
-async fn line(body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin), rest: &mut Vec<u8>) -> Value {
+async fn line(
+    body: &mut (impl futures::Stream<Item = Result<bytes::Bytes, axum::Error>> + Unpin),
+    rest: &mut Vec<u8>,
+) -> Value {
     loop {
         if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = rest.drain(..=end).collect();
@@ -112,7 +116,11 @@ async fn nobody_passes_without_a_credential() {
         for header in [None, Some("Bearer wrong"), Some("Bearer "), Some("Basic YWRtaW46YWRtaW4=")] {
             let (code, body) = text(send(&app, with(header, path)).await).await;
             let status: Value = serde_json::from_str(&body).unwrap();
-            assert_eq!((code.as_u16(), &status["reason"]), (401, &json!("Unauthorized")), "{path} {header:?}");
+            assert_eq!(
+                (code.as_u16(), &status["reason"]),
+                (401, &json!("Unauthorized")),
+                "{path} {header:?}"
+            );
         }
     }
     let (code, _) = text(send(&app, with(Some("Bearer a-good-token"), PODS)).await).await;
@@ -148,19 +156,86 @@ async fn refusals_have_the_words_of_a_real_server() {
     let app = app().await;
     let cases = [
         ("GET", format!("{PODS}/x"), "", 404, "NotFound", "pods \"x\" not found"),
-        ("GET", "/apis/none/v1/x".into(), "", 404, "NotFound", "the server could not find the requested resource"),
-        ("POST", "/api/v1/pods".into(), "{}", 405, "MethodNotAllowed", "the server does not allow this method on the requested resource"),
-        ("POST", CONFIG_MAPS.into(), "{\"kind\":\"ConfigMap\"}", 400, "BadRequest", "Object 'apiVersion' is missing in '{\"kind\":\"ConfigMap\"}'"),
-        ("POST", "/api/v1/namespaces/none/configmaps".into(), &config_map("a"), 404, "NotFound", "namespaces \"none\" not found"),
-        ("DELETE", "/api/v1/namespaces/default".into(), "", 403, "Forbidden", "namespaces \"default\" is forbidden: this namespace may not be deleted"),
-        ("POST", CONFIG_MAPS.into(), &config_map("A b"), 422, "Invalid", "ConfigMap \"A b\" is invalid: metadata.name: Invalid value: \"A b\": a lowercase RFC 1123 subdomain"),
-        ("GET", format!("{PODS}?limit=x"), "", 400, "BadRequest", "strconv.ParseInt: parsing \"x\": invalid syntax"),
-        ("PUT", format!("{SANDBOXES}/s"), &sandbox("t").to_string(), 400, "BadRequest", "the name of the object (t) does not match the name on the URL (s)"),
-        ("PUT", format!("{SANDBOXES}/s"), &sandbox("s").to_string(), 422, "Invalid", "Sandbox.agents.x-k8s.io \"s\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update"),
+        (
+            "GET",
+            "/apis/none/v1/x".into(),
+            "",
+            404,
+            "NotFound",
+            "the server could not find the requested resource",
+        ),
+        (
+            "POST",
+            "/api/v1/pods".into(),
+            "{}",
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        ),
+        (
+            "POST",
+            CONFIG_MAPS.into(),
+            "{\"kind\":\"ConfigMap\"}",
+            400,
+            "BadRequest",
+            "Object 'apiVersion' is missing in '{\"kind\":\"ConfigMap\"}'",
+        ),
+        (
+            "POST",
+            "/api/v1/namespaces/none/configmaps".into(),
+            &config_map("a"),
+            404,
+            "NotFound",
+            "namespaces \"none\" not found",
+        ),
+        (
+            "DELETE",
+            "/api/v1/namespaces/default".into(),
+            "",
+            403,
+            "Forbidden",
+            "namespaces \"default\" is forbidden: this namespace may not be deleted",
+        ),
+        (
+            "POST",
+            CONFIG_MAPS.into(),
+            &config_map("A b"),
+            422,
+            "Invalid",
+            "ConfigMap \"A b\" is invalid: metadata.name: Invalid value: \"A b\": a lowercase RFC 1123 subdomain",
+        ),
+        (
+            "GET",
+            format!("{PODS}?limit=x"),
+            "",
+            400,
+            "BadRequest",
+            "strconv.ParseInt: parsing \"x\": invalid syntax",
+        ),
+        (
+            "PUT",
+            format!("{SANDBOXES}/s"),
+            &sandbox("t").to_string(),
+            400,
+            "BadRequest",
+            "the name of the object (t) does not match the name on the URL (s)",
+        ),
+        (
+            "PUT",
+            format!("{SANDBOXES}/s"),
+            &sandbox("s").to_string(),
+            422,
+            "Invalid",
+            "Sandbox.agents.x-k8s.io \"s\" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update",
+        ),
     ];
     for (method, path, body, code, reason, message) in cases {
         let (got, status) = call(&app, method, &path, body).await;
-        assert_eq!((got.as_u16(), &status["reason"], &status["kind"]), (code, &json!(reason), &json!("Status")), "{method} {path}: {status}");
+        assert_eq!(
+            (got.as_u16(), &status["reason"], &status["kind"]),
+            (code, &json!(reason), &json!("Status")),
+            "{method} {path}: {status}"
+        );
         assert!(status["message"].as_str().unwrap().starts_with(message), "{method} {path}: {status}");
         assert_eq!(status["code"], code);
     }
@@ -200,7 +275,12 @@ async fn unknown_and_duplicate_fields() {
     let (code, status) = call(&app, "POST", &path("Strict"), &unknown.to_string()).await;
     assert_eq!(code, 400);
     let message = status["message"].as_str().unwrap();
-    assert!(message.starts_with("Sandbox in version \"v1beta1\" cannot be handled as a Sandbox: strict decoding error: "), "{message}");
+    assert!(
+        message.starts_with(
+            "Sandbox in version \"v1beta1\" cannot be handled as a Sandbox: strict decoding error: "
+        ),
+        "{message}"
+    );
     assert!(message.contains("unknown field \"spec.foo\""), "{message}");
     assert!(message.contains("unknown field \"spec.podTemplate.spec.containers[0].imagee\""), "{message}");
 
@@ -211,7 +291,8 @@ async fn unknown_and_duplicate_fields() {
 
     let request = Request::post(path("Warn")).header("content-type", "application/json");
     let response = send(&app, request.body(Body::from(unknown.to_string())).unwrap()).await;
-    let warnings: Vec<_> = response.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect();
+    let warnings: Vec<_> =
+        response.headers().get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect();
     assert!(warnings.contains(&"299 - \"unknown field \\\"spec.foo\\\"\"".to_owned()), "{warnings:?}");
     let (code, made) = text(response).await;
     assert_eq!(code, 201);
@@ -242,7 +323,9 @@ async fn watches_from_every_revision() {
     let gone: u64 = event["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
     assert!(gone > revision.parse().unwrap());
     // Initial events, then the bookmark that ends them.
-    let path = format!("{CONFIG_MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
+    let path = format!(
+        "{CONFIG_MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    );
     let mut events = Events::of(&app, &path, "").await;
     assert_eq!(events.brief().await, ("ADDED".into(), "b".into()));
     let end = events.next().await;
@@ -250,8 +333,11 @@ async fn watches_from_every_revision() {
     assert_eq!(end["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
     assert_eq!(end["object"]["kind"], "ConfigMap");
     // A time limit ends it.
-    let mut events = Events::of(&app, &format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1&resourceVersion={gone}"), "").await;
-    assert!(tokio::time::timeout(std::time::Duration::from_secs(3), events.body.next()).await.unwrap().is_none());
+    let mut events =
+        Events::of(&app, &format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1&resourceVersion={gone}"), "").await;
+    assert!(
+        tokio::time::timeout(std::time::Duration::from_secs(3), events.body.next()).await.unwrap().is_none()
+    );
     let path = format!("{CONFIG_MAPS}?watch=1&sendInitialEvents=true");
     assert_eq!(call(&app, "GET", &path, "").await.0, 422);
 }
@@ -271,7 +357,10 @@ async fn a_revision_that_is_too_old_is_told_in_the_watch() {
     assert_eq!(map["data"]["a"], "b", "what was acknowledged is there after a restart");
     let mut events = Events::of(&app, &format!("{CONFIG_MAPS}?watch=1&resourceVersion=1"), "").await;
     let event = events.next().await;
-    assert_eq!((&event["type"], &event["object"]["code"], &event["object"]["reason"]), (&json!("ERROR"), &json!(410), &json!("Expired")));
+    assert_eq!(
+        (&event["type"], &event["object"]["code"], &event["object"]["reason"]),
+        (&json!("ERROR"), &json!(410), &json!("Expired"))
+    );
     let (code, status) = call(&app, "GET", &format!("{CONFIG_MAPS}?resourceVersion=99999"), "").await;
     assert_eq!((code.as_u16(), &status["reason"]), (504, &json!("Timeout")));
 }
@@ -280,9 +369,11 @@ async fn a_revision_that_is_too_old_is_told_in_the_watch() {
 async fn selectors_in_lists_and_watches() {
     let app = app().await;
     let mut events = Events::of(&app, &format!("{CONFIG_MAPS}?watch=1&labelSelector=app%3Dx"), "").await;
-    let mut one = Events::of(&app, &format!("{CONFIG_MAPS}?watch=1&fieldSelector=metadata.name%3Db"), "").await;
+    let mut one =
+        Events::of(&app, &format!("{CONFIG_MAPS}?watch=1&fieldSelector=metadata.name%3Db"), "").await;
     let labelled = |name: &str, app: &str| {
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"app": app}}}).to_string()
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"app": app}}})
+            .to_string()
     };
     call(&app, "POST", CONFIG_MAPS, &labelled("a", "x")).await;
     call(&app, "POST", CONFIG_MAPS, &labelled("b", "y")).await;
@@ -295,7 +386,12 @@ async fn selectors_in_lists_and_watches() {
     assert_eq!(one.brief().await, ("ADDED".into(), "b".into()));
     assert_eq!(one.brief().await, ("MODIFIED".into(), "b".into()));
     let names = |list: &Value| -> Vec<String> {
-        list["items"].as_array().unwrap().iter().map(|i| i["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+        list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|i| i["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
     };
     let (_, list) = call(&app, "GET", &format!("{CONFIG_MAPS}?labelSelector=app+in+(x,q)"), "").await;
     assert_eq!(names(&list), ["b"]);
@@ -317,7 +413,10 @@ async fn pages() {
     let token = first["metadata"]["continue"].as_str().unwrap();
     let (_, second) = call(&app, "GET", &format!("{CONFIG_MAPS}?limit=2&continue={token}"), "").await;
     assert_eq!(second["items"][0]["metadata"]["name"], "c2");
-    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"], "nothing since is missed");
+    assert_eq!(
+        second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"],
+        "nothing since is missed"
+    );
     assert_eq!(call(&app, "GET", &format!("{CONFIG_MAPS}?continue=x"), "").await.0, 400);
 }
 
@@ -330,7 +429,8 @@ async fn tables_and_bare_metadata() {
     let (_, list) = get_as(&app, SANDBOXES, table).await;
     assert_eq!(list["kind"], "Table");
     assert_eq!(list["rows"][0]["cells"][0], "s");
-    let columns: Vec<_> = list["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    let columns: Vec<_> =
+        list["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
     assert_eq!(columns, ["Name", "Ready", "Reason", "Age"]);
     assert!(list["metadata"]["resourceVersion"].is_string());
     let mut events = Events::of(&app, &format!("{SANDBOXES}?watch=1"), table).await;
@@ -356,17 +456,24 @@ async fn both_versions_show_the_same_object() {
     let request = Request::post(old).header("content-type", "application/json");
     let response = send(&app, request.body(Body::from(object.to_string())).unwrap()).await;
     let warning = response.headers()["warning"].to_str().unwrap().to_owned();
-    assert_eq!(warning, "299 - \"agents.x-k8s.io/v1alpha1 Sandbox is deprecated; use agents.x-k8s.io/v1beta1 Sandbox instead\"");
+    assert_eq!(
+        warning,
+        "299 - \"agents.x-k8s.io/v1alpha1 Sandbox is deprecated; use agents.x-k8s.io/v1beta1 Sandbox instead\""
+    );
     assert_eq!(response.status(), 201);
     let (_, new) = call(&app, "GET", &format!("{SANDBOXES}/s"), "").await;
     assert_eq!(new["spec"]["operatingMode"], "Suspended");
     let (_, scale) = call(&app, "GET", &format!("{old}/s/scale"), "").await;
     assert_eq!((&scale["kind"], &scale["spec"]["replicas"]), (&json!("Scale"), &json!(0)));
     let patch = json!({"spec": {"replicas": 1}}).to_string();
-    let (code, scale) = typed(&app, "PATCH", &format!("{old}/s/scale"), "application/merge-patch+json", &patch).await;
+    let (code, scale) =
+        typed(&app, "PATCH", &format!("{old}/s/scale"), "application/merge-patch+json", &patch).await;
     assert_eq!((code.as_u16(), &scale["spec"]["replicas"]), (200, &json!(1)), "{scale}");
     let (_, new) = call(&app, "GET", &format!("{SANDBOXES}/s"), "").await;
-    assert_eq!((&new["spec"]["operatingMode"], &new["metadata"]["generation"]), (&json!("Running"), &json!(2)));
+    assert_eq!(
+        (&new["spec"]["operatingMode"], &new["metadata"]["generation"]),
+        (&json!("Running"), &json!(2))
+    );
     let mut events = Events::of(&app, &format!("{old}?watch=1"), "").await;
     let event = events.next().await;
     assert_eq!(event["object"]["apiVersion"], "agents.x-k8s.io/v1alpha1");
@@ -381,7 +488,8 @@ async fn older_definitions_change_nothing_and_new_ones_are_served() {
     let (_, before) = call(&app, "GET", &name, "").await;
     let versions = json!({"spec": {"versions": [{"name": "v1alpha1", "served": true, "storage": true,
         "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
-    let (code, after) = typed(&app, "PATCH", &name, "application/merge-patch+json", &versions.to_string()).await;
+    let (code, after) =
+        typed(&app, "PATCH", &name, "application/merge-patch+json", &versions.to_string()).await;
     assert_eq!((code.as_u16(), &after["spec"]), (200, &before["spec"]));
     assert_eq!(call(&app, "DELETE", &name, "").await.0, 403);
     assert_eq!(call(&app, "POST", SANDBOXES, &sandbox("s").to_string()).await.0, 201);
@@ -412,7 +520,10 @@ async fn a_dry_run_stores_nothing() {
     let app = app().await;
     let (code, made) = call(&app, "POST", &format!("{CONFIG_MAPS}?dryRun=All"), &config_map("a")).await;
     assert_eq!(code, 201);
-    assert!(made["metadata"]["uid"].is_string() && made["metadata"].get("resourceVersion").is_none(), "{made}");
+    assert!(
+        made["metadata"]["uid"].is_string() && made["metadata"].get("resourceVersion").is_none(),
+        "{made}"
+    );
     assert_eq!(call(&app, "GET", &format!("{CONFIG_MAPS}/a"), "").await.0, 404);
     call(&app, "POST", CONFIG_MAPS, &config_map("a")).await;
     let (code, _) = call(&app, "DELETE", &format!("{CONFIG_MAPS}/a?dryRun=All"), "").await;
@@ -435,7 +546,10 @@ async fn deletes_keep_to_their_preconditions() {
     let (code, status) = call(&app, "DELETE", &path, &other).await;
     assert_eq!((code.as_u16(), &status["reason"]), (409, &json!("Conflict")));
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains("Precondition failed: UID in precondition: other, UID in object meta: "), "{message}");
+    assert!(
+        message.contains("Precondition failed: UID in precondition: other, UID in object meta: "),
+        "{message}"
+    );
     let own = json!({"preconditions": {"uid": made["metadata"]["uid"]}}).to_string();
     let (code, status) = call(&app, "DELETE", &path, &own).await;
     assert_eq!((code.as_u16(), &status["status"]), (200, &json!("Success")));
@@ -454,7 +568,10 @@ async fn a_namespace_goes_when_its_finalizer_is_taken() {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}});
     let (_, made) = call(&app, "POST", "/api/v1/namespaces", &namespace.to_string()).await;
     assert_eq!(made["metadata"]["labels"]["kubernetes.io/metadata.name"], "n");
-    assert_eq!((&made["status"]["phase"], &made["spec"]["finalizers"]), (&json!("Active"), &json!(["kubernetes"])));
+    assert_eq!(
+        (&made["status"]["phase"], &made["spec"]["finalizers"]),
+        (&json!("Active"), &json!(["kubernetes"]))
+    );
     assert_eq!(call(&app, "GET", "/api/v1/namespaces/n/serviceaccounts/default", "").await.0, 200);
     let (_, going) = call(&app, "DELETE", "/api/v1/namespaces/n", "").await;
     assert_eq!(going["status"]["phase"], "Terminating");
@@ -477,7 +594,8 @@ async fn events_have_two_faces() {
         "reason": "R", "note": "hello", "type": "Normal",
         "regarding": {"kind": "Pod", "name": "p", "namespace": "default", "apiVersion": "v1"},
     });
-    let (code, made) = call(&app, "POST", "/apis/events.k8s.io/v1/namespaces/default/events", &event.to_string()).await;
+    let (code, made) =
+        call(&app, "POST", "/apis/events.k8s.io/v1/namespaces/default/events", &event.to_string()).await;
     assert_eq!((code.as_u16(), &made["note"]), (201, &json!("hello")), "{made}");
     let path = "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dp";
     let (_, list) = call(&app, "GET", path, "").await;
@@ -494,10 +612,17 @@ async fn server_side_apply_owns_and_conflicts() {
     assert_eq!(code, 201, "{made}");
     assert_eq!(made["metadata"]["managedFields"][0]["manager"], "one");
     let (code, again) = typed(&app, "PATCH", &path("one", ""), apply, &config_map("a")).await;
-    assert_eq!((code.as_u16(), &again["metadata"]["resourceVersion"]), (200, &made["metadata"]["resourceVersion"]));
+    assert_eq!(
+        (code.as_u16(), &again["metadata"]["resourceVersion"]),
+        (200, &made["metadata"]["resourceVersion"])
+    );
     let other = config_map("a").replace("\"b\"", "\"c\"");
     let (code, status) = typed(&app, "PATCH", &path("two", ""), apply, &other).await;
-    assert_eq!((code.as_u16(), &status["details"]["causes"][0]["reason"]), (409, &json!("FieldManagerConflict")), "{status}");
+    assert_eq!(
+        (code.as_u16(), &status["details"]["causes"][0]["reason"]),
+        (409, &json!("FieldManagerConflict")),
+        "{status}"
+    );
     let (code, forced) = typed(&app, "PATCH", &path("two", "&force=true"), apply, &other).await;
     assert_eq!((code.as_u16(), &forced["data"]["a"]), (200, &json!("c")));
     let (code, _) = typed(&app, "PATCH", &format!("{CONFIG_MAPS}/a"), apply, &other).await;
@@ -508,12 +633,15 @@ async fn server_side_apply_owns_and_conflicts() {
 async fn reviews_tokens_and_the_server_itself() {
     let server = server().await;
     let app = server.router_as(Identity::admin());
-    let token = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}).to_string();
-    let (code, made) = call(&app, "POST", "/api/v1/namespaces/default/serviceaccounts/default/token", &token).await;
+    let token =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}).to_string();
+    let (code, made) =
+        call(&app, "POST", "/api/v1/namespaces/default/serviceaccounts/default/token", &token).await;
     assert_eq!(code, 201, "{made}");
     let token = made["status"]["token"].as_str().unwrap();
     let review = |token: &str| {
-        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}).to_string()
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}})
+            .to_string()
     };
     let path = "/apis/authentication.k8s.io/v1/tokenreviews";
     let (_, good) = call(&app, "POST", path, &review(token)).await;
@@ -521,11 +649,15 @@ async fn reviews_tokens_and_the_server_itself() {
     let (_, bad) = call(&app, "POST", path, &review("guess")).await;
     assert_eq!(bad["status"]["authenticated"], false);
     assert!(!bad.to_string().contains("guess"));
-    assert_eq!(call(&app, "GET", "/version", "").await.1["gitVersion"].as_str().map(|v| v.starts_with("v1.")), Some(true));
+    assert_eq!(
+        call(&app, "GET", "/version", "").await.1["gitVersion"].as_str().map(|v| v.starts_with("v1.")),
+        Some(true)
+    );
     for path in ["/readyz", "/livez", "/healthz"] {
         assert_eq!(call(&app, "GET", path, "").await, (StatusCode::OK, json!("ok")));
     }
-    let (_, apis) = get_as(&app, "/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList").await;
+    let (_, apis) =
+        get_as(&app, "/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList").await;
     assert_eq!(apis["kind"], "APIGroupDiscoveryList");
     assert_eq!(call(&app, "GET", "/openapi/v3/apis/agents.x-k8s.io/v1beta1", "").await.0, 200);
     assert_eq!(call(&app, "GET", &format!("{PODS}/p/log"), "").await.0, 404);

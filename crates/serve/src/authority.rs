@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
@@ -49,8 +50,7 @@ impl Authority {
             Err(cause) => Err(Error::File { path: path.into(), cause }),
         };
         if let (Some(pem), Some(key_pem)) = (read(&certificate)?, read(&key)?) {
-            let unusable =
-                |cause: String| Error::Unusable { path: key.clone(), what: "private key", cause };
+            let unusable = |cause: String| Error::Unusable { path: key.clone(), what: "private key", cause };
             let key_pair = KeyPair::from_pem(&key_pem).map_err(|error| unusable(error.to_string()))?;
             return Authority::load(&certificate, pem, key_pair);
         }
@@ -68,7 +68,8 @@ impl Authority {
 
     fn load(path: &Path, pem: String, key: KeyPair) -> Result<Authority, Error> {
         let unusable = |cause: String| Error::Unusable { path: path.into(), what: "certificate", cause };
-        let der = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| unusable(error.to_string()))?;
+        let der =
+            CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| unusable(error.to_string()))?;
         // The issuer only lends its name, usages and key to what it signs; these are always the same.
         let issuer = Issuer::new(authority_params(), key);
         Ok(Authority { pem, der, issuer })
@@ -182,8 +183,13 @@ fn validity(params: &mut CertificateParams, days: i64) {
 fn write_private(path: &Path, text: &str) -> Result<(), Error> {
     let failed = |cause: std::io::Error| Error::File { path: path.into(), cause };
     let fresh = path.with_extension("new");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh).map_err(failed)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)
+        .map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     std::fs::rename(&fresh, path).map_err(failed)

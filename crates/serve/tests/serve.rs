@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::ws::{Message, WebSocketUpgrade};
 use axum::extract::Extension;
+use axum::extract::ws::{Message, WebSocketUpgrade};
 use axum::routing::{any, get};
 use futures::{SinkExt, StreamExt};
 use hutch_serve::{Authority, Error, Listener, PeerCertificate, Shutdown, memory};
@@ -105,7 +105,12 @@ async fn site(folder: &std::path::Path) -> Site {
 
 type Tls = tokio_rustls::client::TlsStream<tokio::net::TcpStream>;
 
-async fn connect(site: &Site, trust: &str, identity: Option<(&str, &str)>, alpn: &[u8]) -> std::io::Result<Tls> {
+async fn connect(
+    site: &Site,
+    trust: &str,
+    identity: Option<(&str, &str)>,
+    alpn: &[u8],
+) -> std::io::Result<Tls> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(trust.as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -117,7 +122,9 @@ async fn connect(site: &Site, trust: &str, identity: Option<(&str, &str)>, alpn:
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
-            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap()).unwrap()
+            builder
+                .with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
+                .unwrap()
         }
     };
     config.alpn_protocols = vec![alpn.to_vec()];
@@ -150,7 +157,10 @@ async fn tls_with_and_without_a_client_certificate() {
     // A certificate of another authority gets no answer at all.
     let other = tempfile::tempdir().unwrap();
     let other = Authority::open(other.path()).unwrap();
-    assert!(connect(&site, other.certificate_pem(), None, b"http/1.1").await.is_err(), "a wrong server is refused");
+    assert!(
+        connect(&site, other.certificate_pem(), None, b"http/1.1").await.is_err(),
+        "a wrong server is refused"
+    );
     let stranger = other.client_certificate("admin", &[]).unwrap();
     let pair = (stranger.certificate_pem.as_str(), stranger.key_pem.as_str());
     if let Ok(mut stream) = connect(&site, trust, Some(pair), b"http/1.1").await {

@@ -66,10 +66,7 @@ impl Drive {
 
     fn store(&self) -> Result<Store<Text>, Error> {
         let drive = self.clone();
-        Store::with_opener(
-            Path::new("drive"),
-            Box::new(move || builder().create_with_backend(drive.clone())),
-        )
+        Store::with_opener(Path::new("drive"), Box::new(move || builder().create_with_backend(drive.clone())))
     }
 
     fn refuse(&self) -> io::Result<()> {

@@ -7,7 +7,9 @@ pub enum Error {
     #[error("{0} is in use by another process")]
     Locked(PathBuf),
     /// The file was written by a later version of this program.
-    #[error("{path} has format {found}, newer than {known} which this version of hutch can read; use the newer hutch")]
+    #[error(
+        "{path} has format {found}, newer than {known} which this version of hutch can read; use the newer hutch"
+    )]
     Newer {
         /// The file.
         path: PathBuf,

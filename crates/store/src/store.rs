@@ -152,7 +152,12 @@ impl<V: Value> Store<V> {
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::DiskFull`], [`Error::Write`], [`Error::Closed`].
-    pub async fn create(&self, collection: &str, name: &str, draft: V::Draft) -> Result<Arc<Entry<V>>, Error> {
+    pub async fn create(
+        &self,
+        collection: &str,
+        name: &str,
+        draft: V::Draft,
+    ) -> Result<Arc<Entry<V>>, Error> {
         self.write(collection, name, Change::Create(draft)).await
     }
 

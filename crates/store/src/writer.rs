@@ -31,13 +31,16 @@ pub(crate) enum Change<V: Value> {
 
 type Answer<V> = (oneshot::Sender<Result<Arc<Entry<V>>, Error>>, Arc<Entry<V>>);
 
+/// Collection and name.
+type Key = (Box<str>, Box<str>);
+
 /// The changes of one group commit.
 struct Batch<V: Value> {
     revision: u64,
     events: Vec<(Box<str>, Event<V>)>,
     answers: Vec<Answer<V>>,
     /// What the keys touched by this batch are after it.
-    pending: HashMap<(Box<str>, Box<str>), Option<Arc<Entry<V>>>>,
+    pending: HashMap<Key, Option<Arc<Entry<V>>>>,
 }
 
 /// Runs until the last handle is gone or the store is closed.
@@ -78,7 +81,7 @@ impl<V: Value> Batch<V> {
         Batch { revision, events: Vec::new(), answers: Vec::new(), pending: HashMap::new() }
     }
 
-    fn current(&self, state: &RwLock<State<V>>, key: &(Box<str>, Box<str>)) -> Option<Arc<Entry<V>>> {
+    fn current(&self, state: &RwLock<State<V>>, key: &Key) -> Option<Arc<Entry<V>>> {
         if let Some(pending) = self.pending.get(key) {
             return pending.clone();
         }

@@ -10,20 +10,20 @@ use crate::meta;
 /// Annotation on built-in definitions: which text they were made from.
 const MARK: &str = "hutch.dev/built-in";
 
+/// A definition that is there from the start.
+pub(crate) struct BuiltIn {
+    pub(crate) name: &'static str,
+    /// Tells this text from that of another release.
+    pub(crate) mark: &'static str,
+    pub(crate) json: &'static str,
+}
+
+/// Made from the published YAML by the build script.
+pub(crate) const BUILT_IN: &[BuiltIn] = include!(concat!(env!("OUT_DIR"), "/definitions.rs"));
+
 /// Whether the definition of that name is built in.
 pub(crate) fn is_builtin(name: &str) -> bool {
-    hutch_api::crds().iter().any(|text| name_in(text) == name)
-}
-
-/// The name of the definition in a built-in text.
-pub(crate) fn name_in(text: &'static str) -> &'static str {
-    let line = text.lines().find_map(|line| line.strip_prefix("  name: "));
-    line.map_or("", str::trim)
-}
-
-/// Tells one text from another.
-pub(crate) fn mark(text: &str) -> String {
-    hutch_api::name_hash(text)
+    BUILT_IN.iter().any(|builtin| builtin.name == name)
 }
 
 pub(crate) fn is_marked(definition: &Value, mark: &str) -> bool {

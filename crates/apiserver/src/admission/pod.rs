@@ -40,9 +40,14 @@ pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(),
     let spec = &mut object["spec"];
     template_defaults(spec);
     // What the server filled in at creation and a client's manifest does not name.
-    for field in
-        ["nodeName", "serviceAccountName", "serviceAccount", "enableServiceLinks", "preemptionPolicy", "priority"]
-    {
+    for field in [
+        "nodeName",
+        "serviceAccountName",
+        "serviceAccount",
+        "enableServiceLinks",
+        "preemptionPolicy",
+        "priority",
+    ] {
         if let Some(value) = old["spec"].get(field) {
             default(spec, field, value.clone());
         }
@@ -84,8 +89,12 @@ fn check(spec: &Value) -> Vec<Cause> {
             check_container(container, &format!("{field}[{index}]"), &mut names, &mut causes);
         }
     }
-    let volumes: Vec<&str> =
-        spec["volumes"].as_array().into_iter().flatten().filter_map(|volume| volume["name"].as_str()).collect();
+    let volumes: Vec<&str> = spec["volumes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume["name"].as_str())
+        .collect();
     for (index, container) in containers.iter().enumerate() {
         for (place, mount) in container["volumeMounts"].as_array().into_iter().flatten().enumerate() {
             let name = mount["name"].as_str().unwrap_or_default();
@@ -208,7 +217,8 @@ fn volume_defaults(volume: &mut Value) {
 fn requests_from_limits(spec: &mut Value) {
     for list in ["initContainers", "containers"] {
         for container in items(spec, list) {
-            let Some(limits) = container.pointer("/resources/limits").and_then(Value::as_object).cloned() else {
+            let Some(limits) = container.pointer("/resources/limits").and_then(Value::as_object).cloned()
+            else {
                 continue;
             };
             let requests = map(&mut container["resources"], "requests");

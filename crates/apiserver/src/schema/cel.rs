@@ -8,7 +8,13 @@ use crate::failure::Cause;
 const RULES: &str = "x-kubernetes-validations";
 
 /// The rules of a schema, compiled; nothing for a schema without any.
-pub(super) struct Rules(Option<CompiledSchema>);
+pub(super) struct Rules(Option<Compiled>);
+
+struct Compiled {
+    schema: CompiledSchema,
+    /// The fields of the object below which there are rules; `None` when there is one for the object itself.
+    fields: Option<Vec<String>>,
+}
 
 impl std::fmt::Debug for Rules {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -19,7 +25,12 @@ impl std::fmt::Debug for Rules {
 impl Rules {
     pub(super) fn compile(schema: &Value) -> Self {
         // Only the branches that lead to a rule are compiled: a Pod template has thousands of nodes without one.
-        Rules(branches_with_rules(schema).map(|schema| compile_schema(&schema)))
+        Rules(branches_with_rules(schema).map(|schema| {
+            let properties = schema.get("properties").and_then(Value::as_object);
+            let fields = properties.map(|properties| properties.keys().cloned().collect());
+            let fields = fields.filter(|_| schema.get(RULES).is_none());
+            Compiled { schema: compile_schema(&schema), fields }
+        }))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -28,7 +39,14 @@ impl Rules {
 
     pub(super) fn check(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
         let Some(compiled) = &self.0 else { return Vec::new() };
-        let Err(errors) = validate_compiled(compiled, object, old) else { return Vec::new() };
+        // What held before and has not changed still holds: a write of the status does not pay for the rules of
+        // the spec.
+        if let (Some(old), Some(fields)) = (old, &compiled.fields)
+            && fields.iter().all(|field| old.get(field) == object.get(field))
+        {
+            return Vec::new();
+        }
+        let Err(errors) = validate_compiled(&compiled.schema, object, old) else { return Vec::new() };
         errors.into_vec().into_iter().map(|error| cause(object, &error.field_path, &error.message)).collect()
     }
 }

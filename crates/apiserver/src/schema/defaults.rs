@@ -11,7 +11,9 @@ pub(super) fn apply(schema: &Value, value: &mut Value, root: bool) {
         Value::Object(map) => of_object(schema, map, root),
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                items.iter_mut().for_each(|item| apply(schema, item, flag(schema, "x-kubernetes-embedded-resource")));
+                items
+                    .iter_mut()
+                    .for_each(|item| apply(schema, item, flag(schema, "x-kubernetes-embedded-resource")));
             }
         }
         _ => {}

@@ -13,12 +13,14 @@ fn messages(schema: Value, object: Value) -> Vec<String> {
 
 #[test]
 fn defaults_fill_absent_fields_of_present_objects() {
-    let structural = structural(json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
-        "mode": {"type": "string", "default": "Running"},
-        "lifecycle": {"type": "object", "properties": {"policy": {"type": "string", "default": "Retain"}}},
-        "ports": {"type": "array", "items": {"type": "object", "properties": {"protocol": {"type": "string", "default": "TCP"}}}},
-        "gone": {"type": "string"},
-    }}}}));
+    let structural = structural(
+        json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "mode": {"type": "string", "default": "Running"},
+            "lifecycle": {"type": "object", "properties": {"policy": {"type": "string", "default": "Retain"}}},
+            "ports": {"type": "array", "items": {"type": "object", "properties": {"protocol": {"type": "string", "default": "TCP"}}}},
+            "gone": {"type": "string"},
+        }}}}),
+    );
     let mut object = json!({"spec": {"ports": [{}], "mode": null, "gone": null}});
     structural.default(&mut object);
     assert_eq!(object, json!({"spec": {"ports": [{"protocol": "TCP"}], "mode": "Running"}}));
@@ -63,7 +65,9 @@ fn messages_are_those_of_an_api_server() {
     let found = messages(schema.clone(), json!({"spec": {"name": "x", "replicas": "2"}}));
     assert_eq!(
         found,
-        ["spec.replicas: Invalid value: \"string\": spec.replicas in body must be of type integer: \"string\""]
+        [
+            "spec.replicas: Invalid value: \"string\": spec.replicas in body must be of type integer: \"string\""
+        ]
     );
     assert!(messages(schema, json!({"spec": {"name": "x", "replicas": 1, "port": "http"}})).is_empty());
 }

@@ -65,7 +65,8 @@ impl Walk<'_> {
             (fits, wanted)
         };
         if !fits {
-            let message = format!("Invalid value: \"{found}\": {path} in body must be of type {wanted}: \"{found}\"");
+            let message =
+                format!("Invalid value: \"{found}\": {path} in body must be of type {wanted}: \"{found}\"");
             self.add(Cause::new("FieldValueTypeInvalid", path, message));
         }
         fits

@@ -27,7 +27,8 @@ pub(crate) async fn handle(
             convert::from_storage(call.kind(), entry.value.value())?
         }
         Method::PUT | Method::PATCH => {
-            let sent = if *method == Method::PUT { body::decode(bytes, media_type)? } else { body::json(bytes)? };
+            let sent =
+                if *method == Method::PUT { body::decode(bytes, media_type)? } else { body::json(bytes)? };
             let entry = modify(call, Part::Main, Ownership::Track, &mut |current| {
                 let scale = scale_of(paths, current);
                 let wanted = match (method, media_type) {
@@ -37,14 +38,17 @@ pub(crate) async fn handle(
                     (_, "application/merge-patch+json" | "application/strategic-merge-patch+json") => {
                         patch::merge(&scale, &sent.value)
                     }
-                    _ => return Err(Failure::unsupported_media_type(&[
-                        "application/json-patch+json",
-                        "application/merge-patch+json",
-                        "application/strategic-merge-patch+json",
-                    ])),
+                    _ => {
+                        return Err(Failure::unsupported_media_type(&[
+                            "application/json-patch+json",
+                            "application/merge-patch+json",
+                            "application/strategic-merge-patch+json",
+                        ]));
+                    }
                 };
                 let wanted = wanted.map_err(|error| Failure::bad_request(error.to_string()))?;
-                let named = *method == Method::PUT || sent.value.pointer("/metadata/resourceVersion").is_some();
+                let named =
+                    *method == Method::PUT || sent.value.pointer("/metadata/resourceVersion").is_some();
                 with_replicas(call, paths, current, &wanted, named)
             })
             .await?;
@@ -90,7 +94,9 @@ fn scale_of(paths: &Scale, object: &Value) -> Value {
     let mut status = json!({ "replicas": number(&paths.status_replicas) });
     let selector = match &paths.label_selector {
         Some(path) => object.pointer(&pointer(path)).and_then(Value::as_str).map(str::to_owned),
-        None => LabelSelector::from_object(&object["spec"]["selector"]).ok().map(|selector| selector.to_string()),
+        None => {
+            LabelSelector::from_object(&object["spec"]["selector"]).ok().map(|selector| selector.to_string())
+        }
     };
     if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
         status["selector"] = selector.into();

@@ -22,7 +22,8 @@ pub(crate) fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Res
     if account.is_none() {
         return Err(Failure::not_found(call.kind(), &call.name));
     }
-    let seconds = request.pointer("/spec/expirationSeconds").and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
+    let seconds =
+        request.pointer("/spec/expirationSeconds").and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
     if !SECONDS.contains(&seconds) {
         let detail = "may not specify a duration less than 10 minutes or more than a year";
         let cause = Cause::invalid("spec.expirationSeconds", &seconds.into(), detail);

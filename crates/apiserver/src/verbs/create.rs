@@ -124,7 +124,9 @@ pub(crate) fn check_type(call: &Call, object: &Value) -> Result<(), Failure> {
     let kind = call.kind();
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     if !object.is_object() {
-        return Err(Failure::bad_request("couldn't get version/kind; json parse error: the body is no object"));
+        return Err(Failure::bad_request(
+            "couldn't get version/kind; json parse error: the body is no object",
+        ));
     }
     for (field, name) in [("kind", "Kind"), ("apiVersion", "apiVersion")] {
         if text(field).is_empty() {

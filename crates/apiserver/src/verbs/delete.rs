@@ -2,8 +2,8 @@
 
 use axum::response::Response;
 use bytes::Bytes;
-use hutch_store::{Entry, Error};
 use http::StatusCode;
+use hutch_store::{Entry, Error};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -50,10 +50,12 @@ impl Options {
         if let Some(grace) = grace
             && grace < 0
         {
-            let cause = Cause::invalid("gracePeriodSeconds", &grace.into(), "must be greater than or equal to 0");
+            let cause =
+                Cause::invalid("gracePeriodSeconds", &grace.into(), "must be greater than or equal to 0");
             return Err(Failure::invalid_options("DeleteOptions", cause));
         }
-        let named = call.query.get("propagationPolicy").map(str::to_owned).or_else(|| text("/propagationPolicy"));
+        let named =
+            call.query.get("propagationPolicy").map(str::to_owned).or_else(|| text("/propagationPolicy"));
         let orphan = call.query.get("orphanDependents").map(|text| text == "true");
         let orphan = orphan.or_else(|| options["orphanDependents"].as_bool());
         let policy = match (named.as_deref(), orphan) {

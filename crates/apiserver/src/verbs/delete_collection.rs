@@ -11,7 +11,11 @@ use crate::failure::Failure;
 use crate::filter::Filter;
 use crate::respond;
 
-pub(crate) async fn delete_collection(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
+pub(crate) async fn delete_collection(
+    call: &Call,
+    bytes: &Bytes,
+    media_type: &str,
+) -> Result<Response, Failure> {
     let options = Options::of(call, bytes, media_type)?;
     let filter = Filter::of(call)?;
     let prefix = call.prefix();

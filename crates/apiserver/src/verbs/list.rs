@@ -49,8 +49,11 @@ fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>)
     let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let prefix = call.prefix();
     // With a selector the page is cut after selecting, so all are looked at.
-    let page =
-        Page { prefix: &prefix, after: start.map(|s| s.after.as_str()), limit: limit.filter(|_| filter.is_empty()) };
+    let page = Page {
+        prefix: &prefix,
+        after: start.map(|s| s.after.as_str()),
+        limit: limit.filter(|_| filter.is_empty()),
+    };
     if let (Some(name), Some(_)) = (filter.name(), &call.namespace) {
         let revision = call.core.store.current_revision();
         let entry = call.core.store.get(&call.resource.collection, &call.key(name));
@@ -113,7 +116,9 @@ fn check_match(call: &Call, asked: u64, continued: bool) -> Result<(), Failure> 
         "" => Ok(()),
         _ if !given => wrong("resourceVersionMatch is forbidden unless resourceVersion is provided"),
         "NotOlderThan" => Ok(()),
-        "Exact" if asked == 0 => wrong("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""),
+        "Exact" if asked == 0 => {
+            wrong("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
+        }
         // Only the present is kept.
         "Exact" if asked < call.core.store.current_revision() => {
             Err(Failure::expired("The provided resource version is too old"))

@@ -202,7 +202,8 @@ fn guard_metadata(kind: &Kind, current: &Value, next: &mut Value) -> Result<(), 
     tidy(metadata);
     if meta::is_terminating(current) {
         let old = meta::finalizers(current);
-        let fresh: Vec<&str> = meta::finalizers(next).into_iter().filter(|name| !old.contains(name)).collect();
+        let fresh: Vec<&str> =
+            meta::finalizers(next).into_iter().filter(|name| !old.contains(name)).collect();
         if !fresh.is_empty() {
             let list: Vec<String> = fresh.iter().map(|name| format!("{name:?}")).collect();
             let detail = format!(

@@ -18,7 +18,12 @@ const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
-pub(crate) async fn patch(call: &Call, part: Part, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
+pub(crate) async fn patch(
+    call: &Call,
+    part: Part,
+    bytes: &Bytes,
+    media_type: &str,
+) -> Result<Response, Failure> {
     match media_type {
         APPLY => return apply(call, part, bytes).await,
         STRATEGIC if call.kind().is_custom() => {
@@ -52,7 +57,9 @@ fn names_revision(patch: &Value, media_type: &str) -> bool {
         return !meta::text(patch, "resourceVersion").is_empty();
     }
     let operations = patch.as_array().into_iter().flatten();
-    operations.into_iter().any(|operation| operation["path"] == "/metadata/resourceVersion" && operation["op"] != "test")
+    operations
+        .into_iter()
+        .any(|operation| operation["path"] == "/metadata/resourceVersion" && operation["op"] != "test")
 }
 
 /// A patch cannot rename an object or make it another kind.
@@ -117,7 +124,8 @@ async fn apply(call: &Call, part: Part, bytes: &Bytes) -> Result<Response, Failu
             let why = "Precondition failed: UID in precondition: , UID in object meta: ";
             return Err(Failure::conflict(call.kind(), &call.name, &format!("{why}{uid}")));
         }
-        let made = patch::apply(None, &applied, applier, call.kind()).map_err(|error| refused(call, error))?;
+        let made =
+            patch::apply(None, &applied, applier, call.kind()).map_err(|error| refused(call, error))?;
         match insert(call, made, Ownership::Settled).await {
             // Somebody else made it in between: then it is an update.
             Err(failure) if failure.reason == "AlreadyExists" => {}

@@ -11,7 +11,12 @@ use crate::failure::{Cause, Failure};
 use crate::ownership::Ownership;
 use crate::{body, fields, meta, respond};
 
-pub(crate) async fn update(call: &Call, part: Part, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
+pub(crate) async fn update(
+    call: &Call,
+    part: Part,
+    bytes: &Bytes,
+    media_type: &str,
+) -> Result<Response, Failure> {
     let decoded = body::decode(bytes, media_type)?;
     check_type(call, &decoded.value)?;
     let mut object = fields::settle(call, decoded)?;

@@ -91,9 +91,8 @@ pub(crate) fn watch(call: Call) -> Result<Response, Failure> {
 /// `sendInitialEvents`, which comes with conditions.
 fn wants_initial_events(call: &Call) -> Result<Option<bool>, Failure> {
     let matching = call.query.get("resourceVersionMatch").unwrap_or_default();
-    let wrong = |field: &str, text: &str| {
-        Err(Failure::invalid_options("ListOptions", Cause::forbidden(field, text)))
-    };
+    let wrong =
+        |field: &str, text: &str| Err(Failure::invalid_options("ListOptions", Cause::forbidden(field, text)));
     if call.query.get("sendInitialEvents").is_none() {
         if !matching.is_empty() {
             return wrong(
@@ -114,7 +113,9 @@ fn wants_initial_events(call: &Call) -> Result<Option<bool>, Failure> {
 
 fn expired(error: &Error) -> Failure {
     match error {
-        Error::Compacted { asked, oldest } => Failure::expired(format!("too old resource version: {asked} ({oldest})")),
+        Error::Compacted { asked, oldest } => {
+            Failure::expired(format!("too old resource version: {asked} ({oldest})"))
+        }
         other => Failure::internal(other),
     }
 }
@@ -181,7 +182,9 @@ impl Stream {
         for _ in 0..PIECE {
             match next {
                 Some(Ok(event)) => self.event(text, &event),
-                Some(Err(Error::Closed)) => return self.failed = Some(Failure::unavailable("the API server is shutting down")),
+                Some(Err(Error::Closed)) => {
+                    return self.failed = Some(Failure::unavailable("the API server is shutting down"));
+                }
                 Some(Err(error)) => return self.failed = Some(expired(&error)),
                 None => return,
             }

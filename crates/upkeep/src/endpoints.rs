@@ -157,7 +157,7 @@ fn merged(mut found: ObjectMeta, wanted: &ObjectMeta) -> ObjectMeta {
 }
 
 /// Pods that have an address and have not ended.
-fn placed<'a>(pods: &'a [Pod]) -> impl Iterator<Item = (&'a Pod, &'a str)> {
+fn placed(pods: &[Pod]) -> impl Iterator<Item = (&Pod, &str)> {
     let placed = pods.iter().filter(|pod| !pod::has_ended(pod)).filter_map(|pod| {
         let address = pod.status.as_ref()?.pod_ip.as_deref().filter(|address| !address.is_empty())?;
         Some((pod, address))

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, Endpoints, Event, Namespace, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
 };
@@ -109,6 +110,30 @@ async fn a_namesake_of_the_owner_does_not_count_and_a_kind_unknown_holds() {
     gone(&maps, "of-another-life").await;
     tokio::time::sleep(CALM).await;
     assert!(maps.get_opt("of-unknown-kind").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn kinds_that_are_defined_later_own_and_are_owned() {
+    let client = start().await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let version =
+        json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}});
+    let spec = json!({"group": "example.com", "scope": "Namespaced", "versions": [version],
+        "names": {"plural": "things", "singular": "thing", "kind": "Thing"}});
+    create(&definitions, json!({"metadata": {"name": "things.example.com"}, "spec": spec})).await;
+    let thing = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Thing"));
+    let things: Api<DynamicObject> = Api::default_namespaced_with(client.clone(), &thing);
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    let object = DynamicObject::new("t", &thing);
+    let owner = until("a thing", async || things.create(&PostParams::default(), &object).await.ok()).await;
+    let mut child = owned_by("child", "Thing", &owner, true);
+    child["ownerReferences"][0]["apiVersion"] = json!("example.com/v1");
+    create(&maps, json!({"metadata": child})).await;
+    tokio::time::sleep(CALM).await;
+    assert!(maps.get_opt("child").await.unwrap().is_some());
+    things.delete("t", &DeleteParams::default()).await.unwrap();
+    gone(&maps, "child").await;
 }
 
 #[tokio::test]

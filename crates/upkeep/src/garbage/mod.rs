@@ -34,6 +34,11 @@ const LAST_PAUSE: Duration = Duration::from_secs(30);
 /// How long the first lists may take before collection begins without the missing ones; what they do not show is
 /// then looked at live, which is only slower.
 const FIRST_LISTS: Duration = Duration::from_secs(10);
+/// After a definition of kinds changed, how long others may follow before the kinds are asked for: several come in one
+/// manifest.
+const GATHER: Duration = Duration::from_millis(20);
+/// Pause before the kinds are asked for again after a failure.
+const DISCOVER_AGAIN: Duration = Duration::from_secs(1);
 
 /// Collects until the task is dropped. `kinds` gets every new set of kinds that is discovered.
 pub(crate) async fn run(client: Client, kinds: latest::Sender<Arc<Kinds>>) -> Result<(), Error> {
@@ -45,6 +50,7 @@ pub(crate) async fn run(client: Client, kinds: latest::Sender<Arc<Kinds>>) -> Re
     let mut unlisted: HashSet<_> = collector.kinds.preferred.iter().map(|kind| watch::name(kind)).collect();
     let start = Instant::now() + FIRST_LISTS;
     let mut started = false;
+    let mut discover = None;
     loop {
         started |= unlisted.is_empty() || Instant::now() >= start;
         if started {
@@ -54,12 +60,7 @@ pub(crate) async fn run(client: Client, kinds: latest::Sender<Arc<Kinds>>) -> Re
         tokio::select! {
             change = changes.recv() => match change {
                 Some(Change::Kinds) => {
-                    collector.kinds = Arc::new(Kinds::discover(&client).await?);
-                    let dropped = watches.follow(&collector.kinds);
-                    for kind in dropped {
-                        collector.take(Change::Listed(kind, HashSet::new()));
-                    }
-                    kinds.send_replace(Arc::clone(&collector.kinds));
+                    discover.get_or_insert(Instant::now() + GATHER);
                 }
                 Some(change) => {
                     if let Change::Listed(kind, _) = &change {
@@ -75,6 +76,20 @@ pub(crate) async fn run(client: Client, kinds: latest::Sender<Arc<Kinds>>) -> Re
                 collector.end_look(uid, outcome);
             }
             () = until(repetition) => collector.repeat(),
+            () = until(discover) => discover = match Kinds::discover(&client).await {
+                Ok(found) => {
+                    collector.kinds = Arc::new(found);
+                    for kind in watches.follow(&collector.kinds) {
+                        collector.take(Change::Listed(kind, HashSet::new()));
+                    }
+                    kinds.send_replace(Arc::clone(&collector.kinds));
+                    None
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "new kinds are not watched until the next try");
+                    Some(Instant::now() + DISCOVER_AGAIN)
+                }
+            },
             () = tokio::time::sleep_until(start), if !started => {}
         }
     }

@@ -28,8 +28,9 @@ pub enum Usage {
 /// What `--help` prints.
 pub const HELP: &str = "hutch-sandboxd: runs commands and keeps files inside a sandbox, over HTTP
 
-Usage: hutch-sandboxd [--port PORT] [--base-dir DIR]
+Usage: hutch-sandboxd [--port PORT] [--base-dir DIR] | --clock
 
+  --clock          print CLOCK_MONOTONIC in nanoseconds and end
   --port PORT      listen here (SANDBOX_PORT; default 8888; 0 picks a free one)
   --base-dir DIR   files and commands live here (SANDBOX_BASE_DIR; default /app)
 

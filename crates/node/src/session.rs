@@ -22,6 +22,7 @@ pub(crate) fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Sessio
             "you must specify at least one command for the container".into(),
         ));
     }
+    let program = request.command[0].clone();
     let internal = |e: std::io::Error| {
         tracing::warn!(error = %e, "streams for a command could not be made");
         StreamError::Internal("streams for the command could not be made".into())
@@ -34,7 +35,7 @@ pub(crate) fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Sessio
             stdout: Some(Box::pin(terminal.clone())),
             stderr: None,
             resize: Some(sizes(move |size| terminal.resize(size))),
-            exit: exit(running, extra),
+            exit: exit(running, extra, program),
         });
     }
     let (ends, stdio) = pipes(request.stdin, request.stdout, request.stderr).map_err(internal)?;
@@ -44,7 +45,7 @@ pub(crate) fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Sessio
         stdout: ends.stdout.map(|pipe| Box::pin(pipe) as ByteReader),
         stderr: ends.stderr.map(|pipe| Box::pin(pipe) as ByteReader),
         resize: None,
-        exit: exit(running, extra),
+        exit: exit(running, extra, program),
     })
 }
 
@@ -83,13 +84,13 @@ impl Drop for Guard {
 }
 
 /// Resolves with the exit of the process; dropped before, it kills the process.
-fn exit(running: Arc<Running>, extra: Extra) -> Pin<Box<dyn Future<Output = Exit> + Send>> {
+fn exit(running: Arc<Running>, extra: Extra, program: String) -> Pin<Box<dyn Future<Output = Exit> + Send>> {
     let Extra { mut spawned, inside } = extra;
     let mut guard = Guard { running, number: spawned.number, inside, over: false };
     async move {
         let exit = match spawned.started().await {
             Ok(_) => exit_of(spawned.exited().await),
-            Err(failed) => Exit::Failed(failed.reason),
+            Err(failed) => Exit::Failed(format!("exec: {program:?}: {}", failed.reason)),
         };
         guard.finish();
         exit

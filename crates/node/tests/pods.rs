@@ -85,7 +85,7 @@ async fn containers_of_a_pod_share_network_and_volumes() {
     machine
         .run(
             "two",
-            "echo \"$COLOR $TOKEN $IP $(WHO)\"; cat /conf/color /keys/token; exec sleep 1000",
+            "echo \"$COLOR $TOKEN $IP $(WHO)\"; cat /conf/color /keys/token; echo; exec sleep 1000",
             json!({
                 "main": {
                     "volumeMounts": mounts,
@@ -115,7 +115,7 @@ async fn containers_of_a_pod_share_network_and_volumes() {
         .await;
     let pod = machine.ready("two").await;
     let log = machine.log(&pod, LogRequest::default()).await;
-    assert_eq!(log, format!("blue s3cret {} me\nblues3cret", address(&pod)));
+    assert_eq!(log, format!("blue s3cret {} me\nblues3cret\n", address(&pod)));
     let (exit, _) = machine.exec(&pod, &["sh", "-c", "echo x > /conf/new"]).await;
     assert_ne!(exit, Exit::Code(0), "a ConfigMap is read-only");
     let (exit, text) =
@@ -166,6 +166,7 @@ async fn a_claimed_volume_outlives_its_pods_and_goes_with_its_claim() {
     }
     machine.delete("reader").await;
     claims.delete("data", &Default::default()).await.unwrap();
+    assert_eq!(claims.get_opt("data").await.unwrap(), None, "nothing keeps the claim");
     while folder.exists() {
         assert!(Instant::now() < until, "the folder is still there");
         tokio::time::sleep(Duration::from_millis(5)).await;

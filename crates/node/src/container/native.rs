@@ -72,7 +72,10 @@ pub(crate) async fn start(launch: Launch) -> Result<Arc<Running>, StartError> {
         (stdio, ends, None)
     };
     let mut spawned = cell.spawn(&process, stdio)?;
-    spawned.started().await.map_err(|failed| StartError { message: failed.reason })?;
+    let program = process.argv.first().cloned().unwrap_or_default();
+    let failed =
+        |why: super::cell::NotStarted| StartError { message: format!("exec: {program:?}: {}", why.reason) };
+    spawned.started().await.map_err(failed)?;
     let mut pumps = Vec::new();
     for (stream, pipe) in [(Stream::Stdout, ends.stdout.take()), (Stream::Stderr, ends.stderr.take())] {
         pumps.extend(pipe.map(|pipe| tokio::spawn(output.clone().pump(stream, pipe))));

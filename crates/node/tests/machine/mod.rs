@@ -20,7 +20,7 @@ use tokio::io::AsyncReadExt;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The warden, built once for all tests.
-pub fn warden() -> PathBuf {
+pub(crate) fn warden() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
         let status = Command::new(env!("CARGO"))
@@ -34,20 +34,20 @@ pub fn warden() -> PathBuf {
     BUILT.get_or_init(build).clone()
 }
 
-pub struct Machine {
-    pub client: Client,
-    pub node: Node,
-    pub server: ApiServer,
+pub(crate) struct Machine {
+    pub(crate) client: Client,
+    pub(crate) node: Node,
+    pub(crate) server: ApiServer,
     shutdown: Shutdown,
 }
 
 impl Machine {
     /// Starts with a fresh API server.
-    pub async fn start(dir: &Path) -> Machine {
+    pub(crate) async fn start(dir: &Path) -> Machine {
         Machine::start_with(dir, |_| {}).await
     }
 
-    pub async fn start_with(dir: &Path, change: impl FnOnce(&mut Config)) -> Machine {
+    pub(crate) async fn start_with(dir: &Path, change: impl FnOnce(&mut Config)) -> Machine {
         let config = hutch_apiserver::Config {
             data: None,
             default_node: Some("hutch".into()),
@@ -58,7 +58,7 @@ impl Machine {
     }
 
     /// Starts a node on an API server that is there already.
-    pub async fn start_on(server: ApiServer, dir: &Path, change: impl FnOnce(&mut Config)) -> Machine {
+    pub(crate) async fn start_on(server: ApiServer, dir: &Path, change: impl FnOnce(&mut Config)) -> Machine {
         let client = server.client(Identity::admin(), "default");
         let mut config = Config {
             node_name: "hutch".into(),
@@ -73,22 +73,21 @@ impl Machine {
         };
         change(&mut config);
         let shutdown = Shutdown::new();
-        let node =
-            Node::start(client.clone(), config, shutdown.clone()).await.expect("the node starts");
+        let node = Node::start(client.clone(), config, shutdown.clone()).await.expect("the node starts");
         Machine { client, node, server, shutdown }
     }
 
-    pub async fn stop(self) -> ApiServer {
+    pub(crate) async fn stop(self) -> ApiServer {
         self.shutdown.trigger();
         self.node.stopped().await;
         self.server
     }
 
-    pub fn pods(&self) -> Api<Pod> {
+    pub(crate) fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    pub async fn create<K>(&self, object: Value) -> K
+    pub(crate) async fn create<K>(&self, object: Value) -> K
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
             + serde::Serialize
@@ -102,12 +101,12 @@ impl Machine {
     }
 
     /// Makes a Pod of one container that runs a shell script.
-    pub async fn run(&self, name: &str, script: &str, spec: Value) -> Pod {
+    pub(crate) async fn run(&self, name: &str, script: &str, spec: Value) -> Pod {
         self.create(pod(name, script, spec)).await
     }
 
     /// Waits until the Pod is as wanted.
-    pub async fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
+    pub(crate) async fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
         let until = Instant::now() + PATIENCE;
         loop {
             let pod = self.pods().get_opt(name).await.expect("the API answers");
@@ -128,15 +127,15 @@ impl Machine {
         }
     }
 
-    pub async fn ready(&self, name: &str) -> Pod {
+    pub(crate) async fn ready(&self, name: &str) -> Pod {
         self.wait(name, "ready", is_ready).await
     }
 
-    pub async fn phase(&self, name: &str, phase: &str) -> Pod {
+    pub(crate) async fn phase(&self, name: &str, phase: &str) -> Pod {
         self.wait(name, phase, |pod| phase_of(pod) == phase).await
     }
 
-    pub async fn gone(&self, name: &str) {
+    pub(crate) async fn gone(&self, name: &str) {
         let until = Instant::now() + PATIENCE;
         while self.pods().get_opt(name).await.expect("the API answers").is_some() {
             assert!(Instant::now() < until, "{name} is still there");
@@ -144,20 +143,20 @@ impl Machine {
         }
     }
 
-    pub async fn delete(&self, name: &str) {
+    pub(crate) async fn delete(&self, name: &str) {
         self.pods().delete(name, &DeleteParams::default()).await.expect("the Pod is deleted");
         self.gone(name).await;
     }
 
     /// `reason: message` of the Pod's events.
-    pub async fn events(&self, name: &str) -> Vec<String> {
+    pub(crate) async fn events(&self, name: &str) -> Vec<String> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
         let all = api.list(&ListParams::default()).await.expect("events are listed").items;
         let own = all.into_iter().filter(|event| event.involved_object.name.as_deref() == Some(name));
         own.map(|e| format!("{}: {}", e.reason.unwrap_or_default(), e.message.unwrap_or_default())).collect()
     }
 
-    pub async fn event(&self, name: &str, part: &str) -> String {
+    pub(crate) async fn event(&self, name: &str, part: &str) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
             let events = self.events(name).await;
@@ -170,11 +169,16 @@ impl Machine {
     }
 
     /// Runs a command in the Pod; gives its exit and what it printed.
-    pub async fn exec(&self, pod: &Pod, command: &[&str]) -> (Exit, String) {
+    pub(crate) async fn exec(&self, pod: &Pod, command: &[&str]) -> (Exit, String) {
         self.exec_in(pod, None, command).await
     }
 
-    pub async fn exec_in(&self, pod: &Pod, container: Option<&str>, command: &[&str]) -> (Exit, String) {
+    pub(crate) async fn exec_in(
+        &self,
+        pod: &Pod,
+        container: Option<&str>,
+        command: &[&str],
+    ) -> (Exit, String) {
         let request = ExecRequest {
             container: container.map(Into::into),
             command: command.iter().map(|text| (*text).to_owned()).collect(),
@@ -187,7 +191,7 @@ impl Machine {
         (session.exit.await, text)
     }
 
-    pub async fn log(&self, pod: &Pod, request: LogRequest) -> String {
+    pub(crate) async fn log(&self, pod: &Pod, request: LogRequest) -> String {
         let mut text = String::new();
         let mut log = self.node.logs(&id(pod), request).await.expect("there is a log");
         log.read_to_string(&mut text).await.expect("the log is text");
@@ -195,26 +199,26 @@ impl Machine {
     }
 }
 
-pub fn id(pod: &Pod) -> PodId {
+pub(crate) fn id(pod: &Pod) -> PodId {
     PodId { namespace: "default".into(), name: pod.name_any(), uid: pod.uid().unwrap_or_default() }
 }
 
-pub fn phase_of(pod: &Pod) -> &str {
+pub(crate) fn phase_of(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("")
 }
 
-pub fn is_ready(pod: &Pod) -> bool {
+pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-pub fn address(pod: &Pod) -> String {
+pub(crate) fn address(pod: &Pod) -> String {
     pod.status.as_ref().and_then(|s| s.pod_ip.clone()).unwrap_or_default()
 }
 
 /// A Pod whose one container `main` runs a shell script. Fields of `spec` are added; those of `spec.main` to the
 /// container.
-pub fn pod(name: &str, script: &str, mut spec: Value) -> Value {
+pub(crate) fn pod(name: &str, script: &str, mut spec: Value) -> Value {
     let mut container = json!({"name": "main", "image": "hutch/host", "command": ["/bin/sh", "-c", script]});
     if let Some(extra) = spec.as_object_mut().and_then(|spec| spec.remove("main")) {
         merge(&mut container, extra);
@@ -235,8 +239,8 @@ fn merge(into: &mut Value, from: Value) {
 
 /// A service that echoes and can be switched on.
 #[derive(Default)]
-pub struct Echo {
-    pub on: std::sync::atomic::AtomicBool,
+pub(crate) struct Echo {
+    pub(crate) on: std::sync::atomic::AtomicBool,
 }
 
 impl EmbeddedService for Echo {
@@ -260,6 +264,6 @@ impl EmbeddedService for Echo {
     }
 }
 
-pub fn services(echo: &Arc<Echo>) -> BTreeMap<ServiceKind, Arc<dyn EmbeddedService>> {
+pub(crate) fn services(echo: &Arc<Echo>) -> BTreeMap<ServiceKind, Arc<dyn EmbeddedService>> {
     BTreeMap::from([(ServiceKind::Router, echo.clone() as Arc<dyn EmbeddedService>)])
 }

@@ -1,0 +1,83 @@
+//! Pods that gVisor isolates, and those that hold no process at all.
+
+mod machine;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hutch_node::Handler;
+use hutch_remote::{Exit, Kubelet, LogRequest};
+use machine::{Echo, Machine, address, id, is_ready, phase_of, services};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gvisor_runs_a_pod_and_leaves_nothing() {
+    hutch_testkit::require!(root, runsc);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let script = "dmesg | head -1; echo up; cd /tmp; exec python3 -m http.server 8000 2>/dev/null";
+    let spec = json!({
+        "runtimeClassName": "gvisor",
+        "main": {
+            "readinessProbe": {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1},
+            "volumeMounts": [{"name": "v", "mountPath": "/data"}], "env": [{"name": "TOKEN", "value": "s3cret"}],
+        },
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    });
+    machine.run("guest", script, spec).await;
+    let pod = machine.ready("guest").await;
+    assert!(address(&pod).starts_with("10.89."));
+    let log = machine.log(&pod, LogRequest::default()).await;
+    assert!(log.contains("Starting gVisor") && log.contains("up"), "{log}");
+    let (exit, text) = machine.exec(&pod, &["sh", "-c", "echo $TOKEN > /data/f; cat /data/f; exit 4"]).await;
+    assert_eq!((exit, text.as_str()), (Exit::Code(4), "s3cret\n"));
+    let mut connection = machine.node.connect(&id(&pod), 8000).await.expect("the server answers");
+    connection.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    machine.delete("guest").await;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(dir.path().to_str().unwrap()), "{mounts}");
+    assert_eq!(std::fs::read_dir(dir.path().join("pods")).unwrap().count(), 0);
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_class_without_handler_waits_and_says_why() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start_with(dir.path(), |config| {
+        config.runtime_classes.insert("mapped".into(), Handler::Native);
+    })
+    .await;
+    machine.run("kata", "exec sleep 1000", json!({"runtimeClassName": "kata"})).await;
+    machine.run("mapped", "exec sleep 1000", json!({"runtimeClassName": "mapped"})).await;
+    machine.event("kata", "--runtime-class kata=hutch").await;
+    machine.ready("mapped").await;
+    assert_eq!(phase_of(&machine.phase("kata", "Pending").await), "Pending");
+    machine.delete("kata").await;
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_of_this_process_stands_for_its_pods() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let echo = Arc::new(Echo::default());
+    let machine = Machine::start_with(dir.path(), |config| config.services = services(&echo)).await;
+    let image = "us-central1-docker.pkg.dev/k8s-staging-images/agent-sandbox/sandbox-router:v20251124-v0.1.0-10-ge26ddb2";
+    machine.run("router", "", json!({"main": {"image": image}})).await;
+    let pod = machine.phase("router", "Running").await;
+    assert!(!is_ready(&pod));
+    echo.on.store(true, Ordering::SeqCst);
+    let pod = machine.ready("router").await;
+    let mut connection = machine.node.connect(&id(&pod), 8080).await.expect("the service answers");
+    connection.write_all(b"ping").await.unwrap();
+    let mut answer = [0; 4];
+    connection.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"ping");
+    machine.delete("router").await;
+    machine.stop().await;
+}

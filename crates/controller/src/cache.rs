@@ -128,10 +128,10 @@ impl<K: Resource<DynamicType = ()>> Inner<K> {
             }
             self.deleted.remove(&key);
         }
-        if let Some(known) = self.objects.get(&key) {
-            if is_stale(&object, known.as_ref()) {
-                return None;
-            }
+        if let Some(known) = self.objects.get(&key)
+            && is_stale(&object, known.as_ref())
+        {
+            return None;
         }
         let old = self.remove(&key, terms).and_then(|change| change.old);
         let new = Arc::new(object);

@@ -3,6 +3,8 @@ use std::time::Duration;
 /// How the controllers behave. The defaults are those of Agent Sandbox.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// Whether claims, pools and templates are looked after, and not Sandboxes alone.
+    pub extensions: bool,
     /// End of the DNS name of a Sandbox's Service.
     pub cluster_domain: String,
     /// Sandboxes looked at at a time.
@@ -32,6 +34,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Config {
+            extensions: true,
             cluster_domain: "cluster.local".into(),
             sandbox_workers: 100,
             claim_workers: 50,

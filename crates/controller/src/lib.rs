@@ -45,9 +45,6 @@ use crate::queue::{Outcome, Queue};
 use crate::wiring::Queues;
 use crate::world::World;
 
-/// Kinds that are watched.
-const KINDS: usize = 8;
-
 /// Runs the controllers until the shutdown is triggered; then lets what is under way finish.
 ///
 /// Starts when the first list of every kind is complete. Failures of the API server are waited out, however long.
@@ -63,15 +60,17 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) -> Re
     let (synced, mut ready) = watch::channel(0_usize);
     let mut background = JoinSet::new();
     background.spawn(writer.run());
-    feed_all(&world, &synced, &mut background);
+    let kinds = feed(&world, &synced, &mut background);
     tokio::select! {
-        _ = ready.wait_for(|count| *count >= KINDS) => {}
+        _ = ready.wait_for(|count| *count >= kinds) => {}
         () = shutdown.wait() => return Ok(()),
     }
-    start(&world, &queues.templates, |world, key| async move { template::reconcile(&world, &key).await });
-    start(&world, &queues.pools, |world, key| async move { pool::reconcile(&world, &key).await });
     start(&world, &queues.sandboxes, |world, key| async move { sandbox::reconcile(&world, &key).await });
-    start(&world, &queues.claims, |world, key| async move { claim::reconcile(&world, &key).await });
+    if world.config.extensions {
+        start(&world, &queues.templates, |world, key| async move { template::reconcile(&world, &key).await });
+        start(&world, &queues.pools, |world, key| async move { pool::reconcile(&world, &key).await });
+        start(&world, &queues.claims, |world, key| async move { claim::reconcile(&world, &key).await });
+    }
     tracing::info!("controllers run");
 
     shutdown.wait().await;
@@ -85,15 +84,20 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) -> Re
     Ok(())
 }
 
-fn feed_all(world: &World, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) {
+/// Starts the watches and says how many there are.
+fn feed(world: &World, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -> usize {
     tasks.spawn(world.sandboxes.clone().feed(synced.clone()));
-    tasks.spawn(world.claims.clone().feed(synced.clone()));
-    tasks.spawn(world.pools.clone().feed(synced.clone()));
-    tasks.spawn(world.templates.clone().feed(synced.clone()));
     tasks.spawn(world.pods.clone().feed(synced.clone()));
     tasks.spawn(world.services.clone().feed(synced.clone()));
     tasks.spawn(world.volumes.clone().feed(synced.clone()));
+    if !world.config.extensions {
+        return 4;
+    }
+    tasks.spawn(world.claims.clone().feed(synced.clone()));
+    tasks.spawn(world.pools.clone().feed(synced.clone()));
+    tasks.spawn(world.templates.clone().feed(synced.clone()));
     tasks.spawn(world.policies.clone().feed(synced.clone()));
+    8
 }
 
 fn start<F>(

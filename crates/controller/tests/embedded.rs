@@ -371,3 +371,45 @@ async fn a_restart_between_the_two_writes_of_a_claim_gives_it_the_same_sandbox()
     assert_eq!(bound["status"]["sandbox"]["name"], name);
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_extensions_only_sandboxes_are_looked_after() {
+    let cluster = Cluster::start().await.stop_controllers().await;
+    let config = hutch_controller::Config { extensions: false, ..Default::default() };
+    let cluster = cluster.start_controllers_with(config);
+    cluster.template(TEMPLATE, json!({})).await;
+    cluster.pool(POOL, TEMPLATE, 1).await;
+    cluster.sandbox("s", json!({})).await;
+    sandbox_says(&cluster, "s", "Pod is Ready").await;
+    assert_eq!(cluster.list::<Sandbox>().await.len(), 1, "the pool has no members");
+    cluster.stop().await;
+}
+
+/// Somebody else's writes to the objects in hand must not make a claim lose its Sandbox or get a second one.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_are_met_while_others_write_to_the_same_objects() {
+    let cluster = with_pool(4).await;
+    let meddle = async {
+        for n in 0..60 {
+            for sandbox in cluster.list::<Sandbox>().await {
+                let patch = json!({"metadata": {"annotations": {"example.com/n": n.to_string()}}});
+                let result: Result<Sandbox, _> = cluster
+                    .api()
+                    .patch(&sandbox.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+                    .await;
+                result.ok();
+            }
+        }
+    };
+    let names: Vec<String> = (0..8).map(|n| format!("c{n}")).collect();
+    let claims = futures::future::join_all(names.iter().map(|name| cluster.claim(name, POOL, json!({}))));
+    futures::join!(meddle, claims);
+    let mut taken = BTreeSet::new();
+    for name in &names {
+        let claim = claim_says(&cluster, name, "DependenciesReady").await;
+        assert!(taken.insert(claim["status"]["sandbox"]["name"].as_str().unwrap().to_owned()));
+    }
+    let claimed = |sandbox: &&Sandbox| sandbox.owner_references()[0].kind == "SandboxClaim";
+    assert_eq!(cluster.list::<Sandbox>().await.iter().filter(claimed).count(), names.len());
+    cluster.stop().await;
+}

@@ -62,11 +62,15 @@ impl Cluster {
         Cluster { client, server, kubelet, controllers: None }.start_controllers()
     }
 
-    pub(crate) fn start_controllers(mut self) -> Cluster {
+    pub(crate) fn start_controllers(self) -> Cluster {
+        self.start_controllers_with(Config::default())
+    }
+
+    pub(crate) fn start_controllers_with(mut self, config: Config) -> Cluster {
         let (client, shutdown) = (self.server.client(Identity::admin(), "default"), Shutdown::new());
         let trigger = shutdown.clone();
         let task = tokio::spawn(async move {
-            hutch_controller::run(client, Config::default(), shutdown).await.expect("controllers end well");
+            hutch_controller::run(client, config, shutdown).await.expect("controllers end well");
         });
         self.controllers = Some((trigger, task));
         self

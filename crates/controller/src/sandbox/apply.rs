@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::plan::{Action, Part, Plan, Stage, plan};
 use super::status::status;
 use super::{Located, Seen, expiry};
+use crate::collection::{Collection, Object};
 use crate::condition;
 use crate::error::Error;
 use crate::key::Key;
@@ -30,7 +31,12 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let Plan { stage, actions, mut problems } = plan(&seen, Timestamp::now());
     let conflict_only = matches!(seen.locate(), Located::Several(_)) && problems.len() == 1;
     let mut failed = !problems.is_empty() && !conflict_only;
-    for (part, error) in apply(world, key, actions).await {
+    let failures = apply(world, key, actions).await;
+    if failures.iter().any(|(_, error)| error.is_already_exists()) {
+        // The view was behind and has caught up by now: what is there decides, not this error.
+        return Outcome::Failed;
+    }
+    for (part, error) in failures {
         tracing::debug!(sandbox = %key, %error, "a step of a sandbox failed");
         failed = true;
         problems.push((part, error.to_string()));
@@ -76,12 +82,12 @@ async fn apply(world: &World, key: &Key, actions: Vec<Action>) -> Vec<(Part, Err
 
 async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
     match action {
-        Action::CreateVolume(claim) => world.volumes.create(&key.namespace, &claim).await.map(drop),
+        Action::CreateVolume(claim) => create(&world.volumes, claim.as_ref()).await,
         Action::PatchVolume(name, patch) => world.volumes.patch(&key.beside(&name), &patch).await.map(drop),
-        Action::CreatePod(pod) => world.pods.create(&key.namespace, &pod).await.map(drop),
+        Action::CreatePod(pod) => create(&world.pods, pod.as_ref()).await,
         Action::PatchPod(name, patch) => world.pods.patch(&key.beside(&name), &patch).await.map(drop),
         Action::DeletePod(name) => world.pods.delete(&key.beside(&name), None).await,
-        Action::CreateService(service) => world.services.create(&key.namespace, &service).await.map(drop),
+        Action::CreateService(service) => create(&world.services, service.as_ref()).await,
         Action::PatchService(patch) => world.services.patch(key, &patch).await.map(drop),
         Action::DeleteService => world.services.delete(key, None).await,
         Action::NotePodName(name) => {
@@ -90,6 +96,16 @@ async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
         }
         Action::DeleteSandbox => world.sandboxes.delete(key, None).await,
     }
+}
+
+/// Creates the object; when one of that name is there already, takes a look at it.
+async fn create<K: Object>(collection: &Collection<K>, object: &K) -> Result<(), Error> {
+    let key = Key::of(object);
+    let result = collection.create(&key.namespace, object).await.map(drop);
+    if result.as_ref().is_err_and(Error::is_already_exists) {
+        collection.refresh(&key).await?;
+    }
+    result
 }
 
 async fn write(world: &World, key: &Key, seen: &Seen, wanted: &SandboxStatus) -> Result<(), Error> {

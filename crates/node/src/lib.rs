@@ -20,6 +20,7 @@ mod kubelet;
 mod limits;
 mod live;
 mod node;
+pub mod oci;
 mod pod;
 mod quantity;
 mod register;

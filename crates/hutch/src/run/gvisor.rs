@@ -1,7 +1,124 @@
-//! `hutch run --isolation gvisor`.
-use hutch_jail::run::RunOptions;
-use hutch_jail::{Process, Spec};
+//! `hutch run --isolation gvisor`: runsc with a bundle of its own, inside a jail that bounds its life, its limits and
+//! its network.
 
-pub(super) fn run(_spec: &Spec, _process: &Process, _options: &RunOptions) -> anyhow::Result<super::Ran> {
-    anyhow::bail!("not yet")
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use hutch_jail::run::RunOptions;
+use hutch_jail::{Process, Profile, Spec, User};
+use hutch_node::oci::{Bundle, Runsc};
+use rustix::termios::isatty;
+
+/// Where bundles and runsc's state lie while a command runs, one folder a run, named for this process.
+const FOLDER: &str = "/var/lib/hutch/run";
+const PREFIX: &str = "gvisor-";
+
+/// Runs the command of the native description in gVisor instead. Inner errors are the jail's, outer ones ours.
+pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyhow::Result<super::Ran> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("--isolation gvisor needs root: run as root, or use the native jail (--isolation hutch)");
+    }
+    let Some(runsc) = Runsc::find() else {
+        bail!(
+            "--isolation gvisor needs runsc on the PATH: install it (apt-get install runsc), or use --isolation hutch"
+        );
+    };
+    let folder = Scratch::new().with_context(|| format!("a folder below {FOLDER}"))?;
+    let rootfs = match spec.root.layers.as_slice() {
+        [only] => only.clone(),
+        _ => folder.path.join("rootfs"),
+    };
+    let terminal = options.capture.is_none() && isatty(rustix::stdio::stdin());
+    let bundle = Bundle {
+        rootfs: &rootfs,
+        read_only: true,
+        hostname: &spec.hostname,
+        argv: &process.argv,
+        env: &process.env,
+        cwd: &process.cwd,
+        user: &process.user,
+        terminal,
+        mounts: &spec.mounts,
+    };
+    folder.write("bundle/config.json", &bundle.config().to_string()).context("the bundle for runsc")?;
+    let mut argv = runsc.argv(&folder.path.join("state"), &["run", "--bundle"]);
+    argv.push(folder.path.join("bundle").display().to_string());
+    argv.push(spec.id.clone());
+    if spec.root.layers.len() > 1 {
+        argv = stacked(&spec.root.layers, &rootfs, argv)?;
+    }
+    let outer = Spec {
+        profile: Profile::Runtime,
+        limits: Runsc::limits(spec.limits),
+        mounts: Vec::new(),
+        ..spec.clone()
+    };
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
+    let env = vec![("PATH".to_owned(), path), ("HOME".to_owned(), "/".to_owned())];
+    let outer_process = Process { argv, env, cwd: "/".into(), terminal, user: User::default() };
+    Ok(hutch_jail::run::run(&outer, &outer_process, options))
+}
+
+/// The command behind a mount of the layers, which nobody outside the jail sees.
+fn stacked(layers: &[PathBuf], rootfs: &Path, command: Vec<String>) -> anyhow::Result<Vec<String>> {
+    let names: Vec<String> = layers.iter().map(|layer| layer.display().to_string()).collect();
+    if let Some(odd) = names.iter().find(|name| name.contains([',', ':', '\\'])) {
+        bail!("{odd}: a path with a comma, a colon or a backslash cannot be stacked");
+    }
+    let script = "mount -t overlay overlay -o \"$1\" \"$2\" && shift 2 && exec \"$@\"";
+    let mut argv: Vec<String> = ["/bin/sh", "-c", script, "sh"].map(str::to_owned).into();
+    argv.push(format!("lowerdir={}", names.join(":")));
+    argv.push(rootfs.display().to_string());
+    argv.extend(command);
+    Ok(argv)
+}
+
+/// A folder that is removed at the end; what a killed process left is removed by the next one.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn new() -> std::io::Result<Scratch> {
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(FOLDER)?;
+        sweep();
+        let path = Path::new(FOLDER).join(format!("{PREFIX}{}", std::process::id()));
+        for folder in ["bundle", "state", "rootfs"] {
+            builder.create(path.join(folder))?;
+        }
+        Ok(Scratch { path })
+    }
+
+    /// By a file of mode 0600: the environment may hold secrets, and arguments show in the machine's process list.
+    fn write(&self, name: &str, text: &str) -> std::io::Result<()> {
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.path.join(name))?;
+        file.write_all(text.as_bytes())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What stays is swept by the next run.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes folders of processes that are gone.
+fn sweep() {
+    for entry in std::fs::read_dir(FOLDER).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner =
+            name.to_str().and_then(|name| name.strip_prefix(PREFIX)).and_then(|pid| pid.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }

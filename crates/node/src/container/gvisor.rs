@@ -10,29 +10,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hutch_jail::{Limits, MountSource, Process, ProcessExit, Stdio, Upper, User};
+use hutch_jail::{Process, ProcessExit, Stdio, Upper, User};
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Blueprint, Cell, Extra, null};
+use crate::oci::{Bundle, Runsc};
 
-/// What runsc itself uses beside the container: its sentry and gofer, in bytes.
-const OVERHEAD_BYTES: u64 = 128 << 20;
-/// Threads of the sentry, the gofer and the stubs.
-const OVERHEAD_PIDS: u64 = 512;
 /// How long mounting and killing by a short command may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Finds `runsc` on the search path of this process.
-pub(crate) fn find_runsc() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join("runsc")).find(|file| file.is_file())
-}
 
 /// One container of gVisor's.
 #[derive(Debug)]
 pub(crate) struct GvisorContainer {
-    runsc: PathBuf,
+    runsc: Runsc,
     /// Its bundle, its state and its root file system.
     folder: PathBuf,
     id: String,
@@ -55,17 +46,8 @@ impl Drop for InsideProcess {
 }
 
 impl GvisorContainer {
-    pub(crate) fn new(runsc: PathBuf, folder: PathBuf, id: String) -> GvisorContainer {
+    pub(crate) fn new(runsc: Runsc, folder: PathBuf, id: String) -> GvisorContainer {
         GvisorContainer { runsc, folder, id, counter: AtomicU64::new(0) }
-    }
-
-    /// The container's limits and what runsc needs beside.
-    pub(crate) fn limits(container: Limits) -> Limits {
-        Limits {
-            cpu_millis: container.cpu_millis,
-            memory_bytes: container.memory_bytes.map(|bytes| bytes.saturating_add(OVERHEAD_BYTES)),
-            pids: container.pids.map(|count| count.saturating_add(OVERHEAD_PIDS)),
-        }
     }
 
     /// Writes the bundle and mounts the root file system inside the jail's mount namespace.
@@ -81,9 +63,11 @@ impl GvisorContainer {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
         }
         // The top of the overlay is the root inside, which every user there has to pass.
-        let top = std::fs::Permissions::from(std::os::unix::fs::PermissionsExt::from_mode(0o755));
+        let top = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
         std::fs::set_permissions(self.folder.join("upper/upper"), top).map_err(failed)?;
-        let config = config(&self.folder.join("rootfs"), blueprint, hostname);
+        let rootfs = self.folder.join("rootfs");
+        let read_only = matches!(blueprint.root.upper, Upper::ReadOnly);
+        let config = bundle(blueprint, &rootfs, read_only, hostname).config();
         write_private(&self.folder.join("bundle/config.json"), &config).map_err(failed)?;
         let mount = self.overlay(blueprint)?;
         let (exit, text) = self.command(cell, mount).await?;
@@ -120,18 +104,7 @@ impl GvisorContainer {
     }
 
     fn argv(&self, rest: &[&str]) -> Vec<String> {
-        let state = self.folder.join("state").display().to_string();
-        let runsc = self.runsc.display().to_string();
-        let fixed = [
-            runsc.as_str(),
-            "--root",
-            &state,
-            "--network=host",
-            "--ignore-cgroups",
-            "--platform=systrap",
-            "--overlay2=none",
-        ];
-        fixed.iter().chain(rest).map(|text| (*text).to_owned()).collect()
+        self.runsc.argv(&self.folder.join("state"), rest)
     }
 
     /// Starts a further process inside.
@@ -150,7 +123,8 @@ impl GvisorContainer {
             pid_file: folder.join(format!("{number}.pid")),
         };
         // By a file, because arguments show in the machine's process list and the environment may hold secrets.
-        let description = process_json(blueprint, &argv, terminal);
+        let description =
+            Bundle { argv: &argv, terminal, ..bundle(blueprint, Path::new(""), true, "") }.process();
         write_private(&inside.process_file, &description)
             .map_err(|e| format!("cannot start in runsc: {e}"))?;
         let (file, pid) = (inside.process_file.display().to_string(), inside.pid_file.display().to_string());
@@ -214,54 +188,17 @@ fn write_private(path: &Path, content: &Value) -> io::Result<()> {
     file.write_all(content.to_string().as_bytes())
 }
 
-fn process_json(blueprint: &Blueprint, argv: &[String], terminal: bool) -> Value {
-    let env: Vec<String> = blueprint.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let none: [&str; 0] = [];
-    json!({
-        "terminal": terminal,
-        "user": {
-            "uid": blueprint.user.uid, "gid": blueprint.user.gid, "additionalGids": blueprint.user.groups,
-        },
-        "args": argv,
-        "env": env,
-        "cwd": blueprint.cwd,
-        "noNewPrivileges": true,
-        "capabilities": {
-            "bounding": none, "effective": none, "inheritable": none, "permitted": none, "ambient": none,
-        },
-    })
-}
-
-/// The OCI runtime configuration. There is no network namespace in it: the jail's is used.
-fn config(rootfs: &Path, blueprint: &Blueprint, hostname: &str) -> Value {
-    let mut mounts = vec![
-        json!({"destination": "/proc", "type": "proc", "source": "proc"}),
-        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
-        json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts"}),
-        json!({"destination": "/dev/shm", "type": "tmpfs", "source": "shm",
-               "options": ["nosuid", "nodev", "mode=1777", "size=64m"]}),
-        json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
-    ];
-    mounts.extend(blueprint.mounts.iter().filter_map(|mount| {
-        let access = if mount.read_only { "ro" } else { "rw" };
-        let (kind, source, options) = match &mount.source {
-            MountSource::Bind(path) => ("bind", path.clone(), vec!["bind".to_owned(), access.into()]),
-            MountSource::Tmpfs { bytes, mode } => (
-                "tmpfs",
-                "tmpfs".into(),
-                vec![format!("size={bytes}"), format!("mode={mode:o}"), access.into()],
-            ),
-            // The node makes no such mount for a container of gVisor's.
-            MountSource::Overlay { .. } => return None,
-        };
-        Some(json!({"destination": mount.target, "type": kind, "source": source, "options": options}))
-    }));
-    json!({
-        "ociVersion": "1.0.2",
-        "process": process_json(blueprint, &blueprint.argv, blueprint.terminal),
-        "root": {"path": rootfs, "readonly": matches!(blueprint.root.upper, Upper::ReadOnly)},
-        "hostname": hostname,
-        "mounts": mounts,
-        "linux": {"namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}]},
-    })
+/// What the bundle of a container is made of.
+fn bundle<'a>(blueprint: &'a Blueprint, rootfs: &'a Path, read_only: bool, hostname: &'a str) -> Bundle<'a> {
+    Bundle {
+        rootfs,
+        read_only,
+        hostname,
+        argv: &blueprint.argv,
+        env: &blueprint.env,
+        cwd: &blueprint.cwd,
+        user: &blueprint.user,
+        terminal: blueprint.terminal,
+        mounts: &blueprint.mounts,
+    }
 }

@@ -18,7 +18,7 @@ use hutch_remote::{ByteWriter, Exit, TerminalSize};
 use tokio::sync::{Mutex, watch};
 
 pub(crate) use cell::{Cell, Spawned};
-pub(crate) use gvisor::{GvisorContainer, InsideProcess, find_runsc};
+pub(crate) use gvisor::{GvisorContainer, InsideProcess};
 pub(crate) use log_read::read as read_log;
 pub(crate) use native::{Launch, start};
 pub(crate) use output::{Output, Stream};

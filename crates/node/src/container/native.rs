@@ -15,6 +15,7 @@ use super::{
     Blueprint, Cell, Ends, GvisorContainer, MainExit, Output, Running, Spawned, Stream, Terminal, exit_of,
     pipes,
 };
+use crate::oci::Runsc;
 
 /// How long output may still come after everything inside was killed. It is in pipes then, so this is ample.
 const OUTPUT_GRACE: Duration = Duration::from_secs(2);
@@ -120,7 +121,7 @@ fn spec(launch: &Launch) -> Spec {
             mounts: Vec::new(),
             ids,
             network,
-            limits: GvisorContainer::limits(blueprint.limits),
+            limits: Runsc::limits(blueprint.limits),
             deny_set_id_bits: false,
         },
     }

@@ -12,10 +12,10 @@ use super::plan::RestartPolicy;
 use super::state::{Life, Role, State};
 use super::{HAPPENINGS, Outcome, Slot, Worker, outcome_of, restore};
 use crate::admission::{self, Choice, Refusal};
-use crate::container::find_runsc;
 use crate::environment::Facts;
 use crate::live::{Live, Update};
 use crate::node::{HOST_IP, Shared};
+use crate::oci::Runsc;
 use crate::volumes::{self, Places, Prepared};
 
 /// First wait before what hindered a Pod is tried again.
@@ -58,7 +58,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         message: format!("Failed to create pod sandbox: {message}"),
     };
     let spec = pod.spec.clone().unwrap_or_default();
-    let choice = admission::choose(&spec, &node.config.runtime_classes, find_runsc().is_some())?;
+    let choice = admission::choose(&spec, &node.config.runtime_classes, Runsc::find().is_some())?;
     if let Choice::Embedded(kind) = choice {
         // A second preparation finds the same.
         let _ = live.service.set(kind);

@@ -16,10 +16,11 @@ use super::state::{Ended, Life};
 use super::{Happening, What, Worker};
 use crate::admission::Choice;
 use crate::config::Handler;
-use crate::container::{Blueprint, GvisorContainer, Launch, Running, find_runsc, start};
+use crate::container::{Blueprint, GvisorContainer, Launch, Running, start};
 use crate::environment::{self, Facts, References};
 use crate::limits;
 use crate::node::HOST_IP;
+use crate::oci::Runsc;
 use crate::subpath::Held;
 
 /// Wait before a container whose configuration is incomplete is tried again.
@@ -174,7 +175,7 @@ impl Worker {
         made.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
         let gvisor = match self.choice {
             Choice::Jail(Handler::Gvisor) => {
-                let runsc = find_runsc().ok_or("runsc is no longer on the PATH")?;
+                let runsc = Runsc::find().ok_or("runsc is no longer on the PATH")?;
                 Some(GvisorContainer::new(
                     runsc,
                     folder.join("roots").join(&name),

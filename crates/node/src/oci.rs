@@ -1,0 +1,127 @@
+//! What gVisor's `runsc` is told: its command line and the OCI bundle of one container. Pods and `hutch run` share it.
+
+use std::path::{Path, PathBuf};
+
+use hutch_jail::{Limits, Mount, MountSource, User};
+use serde_json::{Value, json};
+
+/// What runsc itself uses beside the container: its sentry and gofer, in bytes.
+const OVERHEAD_BYTES: u64 = 128 << 20;
+/// Threads of the sentry, the gofer and the stubs.
+const OVERHEAD_PIDS: u64 = 512;
+
+/// The program.
+#[derive(Debug, Clone)]
+pub struct Runsc(PathBuf);
+
+impl Runsc {
+    /// Finds `runsc` on the search path of this process.
+    pub fn find() -> Option<Runsc> {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|folder| folder.join("runsc")).find(|file| file.is_file()).map(Runsc)
+    }
+
+    /// Its command line: the network of "its host" is that of the jail around it, which holds nothing but `lo` (with a
+    /// network stack of its own nothing could be dialled from inside the namespace), and the jail's cgroup bounds it.
+    pub fn argv(&self, state: &Path, rest: &[&str]) -> Vec<String> {
+        let state = state.display().to_string();
+        let program = self.0.display().to_string();
+        let fixed = [
+            program.as_str(),
+            "--root",
+            &state,
+            "--network=host",
+            "--ignore-cgroups",
+            "--platform=systrap",
+            "--overlay2=none",
+        ];
+        fixed.iter().chain(rest).map(|text| (*text).to_owned()).collect()
+    }
+
+    /// The container's limits and what runsc needs beside.
+    pub fn limits(container: Limits) -> Limits {
+        Limits {
+            cpu_millis: container.cpu_millis,
+            memory_bytes: container.memory_bytes.map(|bytes| bytes.saturating_add(OVERHEAD_BYTES)),
+            pids: container.pids.map(|count| count.saturating_add(OVERHEAD_PIDS)),
+        }
+    }
+}
+
+/// A container, as runsc is told of it.
+#[derive(Debug, Clone)]
+pub struct Bundle<'a> {
+    /// Root file system, on the machine.
+    pub rootfs: &'a Path,
+    /// Whether the root cannot be written.
+    pub read_only: bool,
+    /// Host name inside.
+    pub hostname: &'a str,
+    /// Program and arguments.
+    pub argv: &'a [String],
+    /// The whole environment.
+    pub env: &'a [(String, String)],
+    /// Working directory inside.
+    pub cwd: &'a Path,
+    /// Who it runs as.
+    pub user: &'a User,
+    /// Whether it has a terminal.
+    pub terminal: bool,
+    /// Further mounts; overlays are not among them.
+    pub mounts: &'a [Mount],
+}
+
+impl Bundle<'_> {
+    /// The process alone, as `runsc exec --process` reads it.
+    pub fn process(&self) -> Value {
+        let env: Vec<String> = self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let none: [&str; 0] = [];
+        json!({
+            "terminal": self.terminal,
+            "user": {
+                "uid": self.user.uid, "gid": self.user.gid, "additionalGids": self.user.groups,
+            },
+            "args": self.argv,
+            "env": env,
+            "cwd": self.cwd,
+            "noNewPrivileges": true,
+            "capabilities": {
+                "bounding": none, "effective": none, "inheritable": none, "permitted": none, "ambient": none,
+            },
+        })
+    }
+
+    /// The content of `config.json`. There is no network namespace in it: the jail's is used.
+    pub fn config(&self) -> Value {
+        let mut mounts = vec![
+            json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+            json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
+            json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts"}),
+            json!({"destination": "/dev/shm", "type": "tmpfs", "source": "shm",
+               "options": ["nosuid", "nodev", "mode=1777", "size=64m"]}),
+            json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
+        ];
+        mounts.extend(self.mounts.iter().filter_map(|mount| {
+            let access = if mount.read_only { "ro" } else { "rw" };
+            let (kind, source, options) = match &mount.source {
+                MountSource::Bind(path) => ("bind", path.clone(), vec!["bind".to_owned(), access.into()]),
+                MountSource::Tmpfs { bytes, mode } => (
+                    "tmpfs",
+                    "tmpfs".into(),
+                    vec![format!("size={bytes}"), format!("mode={mode:o}"), access.into()],
+                ),
+                // Nobody makes such a mount for a container of gVisor's.
+                MountSource::Overlay { .. } => return None,
+            };
+            Some(json!({"destination": mount.target, "type": kind, "source": source, "options": options}))
+        }));
+        json!({
+            "ociVersion": "1.0.2",
+            "process": self.process(),
+            "root": {"path": self.rootfs, "readonly": self.read_only},
+            "hostname": self.hostname,
+            "mounts": mounts,
+            "linux": {"namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}]},
+        })
+    }
+}

@@ -79,6 +79,7 @@ pub(crate) async fn provision(node: Arc<Shared>) {
         tokio::select! {
             () = &mut stopped => return,
             _ = sweep.tick() => reclaim(&node).await,
+            () = node.released.notified() => reclaim(&node).await,
             event = stream.next() => match event {
                 Some(Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim))) => {
                     if let Err(error) = bind(&node, &claim).await {

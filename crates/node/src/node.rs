@@ -12,6 +12,7 @@ use hutch_jail::Warden;
 use hutch_serve::Shutdown;
 use kube::Client;
 use tokio::io::Interest;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::addresses::Addresses;
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) memory: PathBuf,
     /// Folder of all persistent volumes.
     pub(crate) volumes: PathBuf,
+    /// Woken when a Pod with claims is gone, whose folders may be free now.
+    pub(crate) released: Notify,
     warden: Mutex<Arc<Warden>>,
     addresses: Mutex<Addresses>,
     live: Mutex<HashMap<String, Arc<Live>>>,
@@ -82,6 +85,7 @@ impl Node {
             volumes: data.join("volumes"),
             memory,
             config,
+            released: Notify::new(),
             warden: Mutex::new(Arc::new(warden)),
             addresses: Mutex::new(addresses),
             live: Mutex::default(),
@@ -133,6 +137,9 @@ impl Shared {
         let removed = lock(&self.live).remove(uid);
         if let Some(live) = removed {
             live.clear();
+            if !live.claims().is_empty() {
+                self.released.notify_one();
+            }
         }
         self.addresses().release(uid);
     }

@@ -1,13 +1,12 @@
 //! Pods that gVisor isolates, and those that hold no process at all.
 
-mod machine;
-
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use hutch_node::Handler;
+use crate::machine::{Machine, address, id, is_ready, phase_of};
+use hutch_node::{EmbeddedService, Handler, ServiceKind};
 use hutch_remote::{Exit, Kubelet, LogRequest};
-use machine::{Echo, Machine, address, id, is_ready, phase_of, services};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -80,4 +79,35 @@ async fn a_service_of_this_process_stands_for_its_pods() {
     assert_eq!(&answer, b"ping");
     machine.delete("router").await;
     machine.stop().await;
+}
+
+/// A service that echoes and can be switched on.
+#[derive(Default)]
+struct Echo {
+    on: std::sync::atomic::AtomicBool,
+}
+
+impl EmbeddedService for Echo {
+    fn ready(&self) -> bool {
+        self.on.load(Ordering::SeqCst)
+    }
+
+    fn connect(
+        &self,
+        _port: u16,
+    ) -> futures::future::BoxFuture<'_, Result<Box<dyn hutch_remote::Duplex>, hutch_remote::StreamError>>
+    {
+        Box::pin(async {
+            let (ours, mut theirs) = tokio::io::duplex(1024);
+            tokio::spawn(async move {
+                let (mut reader, mut writer) = tokio::io::split(&mut theirs);
+                let _ = tokio::io::copy(&mut reader, &mut writer).await;
+            });
+            Ok(Box::new(ours) as Box<dyn hutch_remote::Duplex>)
+        })
+    }
+}
+
+fn services(echo: &Arc<Echo>) -> BTreeMap<ServiceKind, Arc<dyn EmbeddedService>> {
+    BTreeMap::from([(ServiceKind::Router, echo.clone() as Arc<dyn EmbeddedService>)])
 }

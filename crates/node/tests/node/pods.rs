@@ -1,12 +1,10 @@
 //! Pods in native jails, through the API.
 
-mod machine;
-
 use std::time::{Duration, Instant};
 
+use crate::machine::{Machine, address, id, is_ready, phase_of};
 use hutch_remote::{Exit, Kubelet, LogRequest};
 use kube::ResourceExt;
-use machine::{Machine, address, id, is_ready, phase_of};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

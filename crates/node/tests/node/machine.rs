@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use hutch_apiserver::{ApiServer, Identity};
-use hutch_node::{Config, DefaultLimits, EmbeddedService, Handler, Node, ServiceKind};
+use hutch_node::{Config, DefaultLimits, Handler, Node};
 use hutch_remote::{ExecRequest, Exit, Kubelet, LogRequest, PodId};
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -235,35 +235,4 @@ fn merge(into: &mut Value, from: Value) {
     for (key, value) in from.as_object().expect("an object") {
         into[key] = value.clone();
     }
-}
-
-/// A service that echoes and can be switched on.
-#[derive(Default)]
-pub(crate) struct Echo {
-    pub(crate) on: std::sync::atomic::AtomicBool,
-}
-
-impl EmbeddedService for Echo {
-    fn ready(&self) -> bool {
-        self.on.load(std::sync::atomic::Ordering::SeqCst)
-    }
-
-    fn connect(
-        &self,
-        _port: u16,
-    ) -> futures::future::BoxFuture<'_, Result<Box<dyn hutch_remote::Duplex>, hutch_remote::StreamError>>
-    {
-        Box::pin(async {
-            let (ours, mut theirs) = tokio::io::duplex(1024);
-            tokio::spawn(async move {
-                let (mut reader, mut writer) = tokio::io::split(&mut theirs);
-                let _ = tokio::io::copy(&mut reader, &mut writer).await;
-            });
-            Ok(Box::new(ours) as Box<dyn hutch_remote::Duplex>)
-        })
-    }
-}
-
-pub(crate) fn services(echo: &Arc<Echo>) -> BTreeMap<ServiceKind, Arc<dyn EmbeddedService>> {
-    BTreeMap::from([(ServiceKind::Router, echo.clone() as Arc<dyn EmbeddedService>)])
 }

@@ -90,6 +90,9 @@ impl Node {
             addresses: Mutex::new(addresses),
             live: Mutex::default(),
         });
+        // The first Pod should not wait for the built-in image to be written; why it cannot be is said when one asks.
+        let images = shared.images.clone();
+        tokio::task::spawn_blocking(move || drop(images.resolve("hutch/host")));
         register::node(&shared).await?;
         tokio::spawn(register::keep(shared.clone()));
         tokio::spawn(claims::provision(shared.clone()));
@@ -107,6 +110,12 @@ impl Node {
         }
         for live in self.shared.all() {
             live.clear();
+        }
+        // Nothing uses it any more, and it may hold secrets. The next life writes what its Pods need.
+        let memory = self.shared.memory.clone();
+        let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(memory)).await;
+        if let Ok(Err(error)) = removed {
+            tracing::warn!(%error, "the folder of volumes in memory stays behind");
         }
     }
 }

@@ -29,6 +29,11 @@ async fn a_pod_runs_is_reached_and_leaves_nothing() {
     let refused = machine.node.connect(&id(&pod), 9).await.err().expect("nothing listens there");
     assert!(refused.to_string().contains("port 9"), "{refused}");
     machine.event("one", "Started: Container started: main").await;
+    let start = Instant::now();
+    machine.run("second", "exec sleep 1000", json!({})).await;
+    let second = machine.ready("second").await;
+    println!("the second, created to ready: {:?}", start.elapsed());
+    assert_ne!(address(&second), address(&pod));
     machine.delete("one").await;
     assert!(!dir.path().join("pods").join(pod.uid().unwrap()).exists());
     assert!(machine.node.connect(&id(&pod), 9).await.is_err());

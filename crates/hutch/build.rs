@@ -34,7 +34,15 @@ fn target_dir(out: &Path) -> PathBuf {
 
 fn build(workspace: &Path, build_dir: &Path, target: &str) {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
-    cargo.current_dir(workspace).args(["build", "--quiet", "--locked", "--profile", "program", "--target", target]);
+    cargo.current_dir(workspace).args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--profile",
+        "program",
+        "--target",
+        target,
+    ]);
     cargo.arg("--target-dir").arg(build_dir);
     for (package, program) in PROGRAMS {
         cargo.args(["-p", package, "--bin", program]);
@@ -42,7 +50,14 @@ fn build(workspace: &Path, build_dir: &Path, target: &str) {
     // What the outer cargo set for itself (clippy's wrapper, its flags, its profile) is not meant for this build.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();
-        let ours = ["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
+        let ours = [
+            "CARGO_HOME",
+            "CARGO_HTTP_",
+            "CARGO_NET_",
+            "CARGO_REGISTRIES_",
+            "CARGO_REGISTRY_",
+            "CARGO_SOURCE_",
+        ];
         if (name.starts_with("CARGO") && !ours.iter().any(|prefix| name.starts_with(prefix)))
             || name.starts_with("RUSTC_")
             || name == "RUSTFLAGS"

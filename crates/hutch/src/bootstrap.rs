@@ -21,7 +21,9 @@ pub(crate) async fn run(client: &kube::Client) -> anyhow::Result<()> {
         match api.create(&PostParams::default(), &object).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 409 => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot make the {kind} of {NAMESPACE}")),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot make the {kind} of {NAMESPACE}"));
+            }
         }
     }
     Ok(())

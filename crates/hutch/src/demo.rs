@@ -8,8 +8,8 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{
-    Api, ApiResource, AttachParams, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
-    WatchEvent, WatchParams,
+    Api, ApiResource, AttachParams, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams,
+    PostParams, WatchEvent, WatchParams,
 };
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
@@ -71,7 +71,12 @@ async fn walk(client: &Client) -> anyhow::Result<()> {
     say(&format!("claim to Ready: sandbox {sandbox}"), started);
 
     let started = Instant::now();
-    let said = shell(client, &sandbox, "echo hello from uid $(id -u), which is $(awk '{print $2}' /proc/self/uid_map) outside").await?;
+    let said = shell(
+        client,
+        &sandbox,
+        "echo hello from uid $(id -u), which is $(awk '{print $2}' /proc/self/uid_map) outside",
+    )
+    .await?;
     say(&format!("a command inside: {}", said.trim()), started);
     shell(client, &sandbox, "echo kept > /data/file && sync").await?;
     refusals(client, &sandbox).await?;
@@ -87,11 +92,13 @@ async fn walk(client: &Client) -> anyhow::Result<()> {
 /// What code inside tries and does not get.
 async fn refusals(client: &Client, sandbox: &str) -> anyhow::Result<()> {
     let started = Instant::now();
-    let said = shell(client, sandbox, "{ exec 3<>/dev/tcp/1.1.1.1/443; } 2>&1 && echo connected; true").await?;
+    let said =
+        shell(client, sandbox, "{ exec 3<>/dev/tcp/1.1.1.1/443; } 2>&1 && echo connected; true").await?;
     ensure!(!said.contains("connected"), "a connection to the internet was made");
     say(&format!("a connection to 1.1.1.1: {}", last_words(&said)), started);
     let started = Instant::now();
-    let said = shell(client, sandbox, "echo x 2>&1 > /proc/sys/kernel/core_pattern && echo wrote; true").await?;
+    let said =
+        shell(client, sandbox, "echo x 2>&1 > /proc/sys/kernel/core_pattern && echo wrote; true").await?;
     ensure!(!said.contains("wrote"), "a file of the host was written");
     say(&format!("a write to this machine's core_pattern: {}", last_words(&said)), started);
     Ok(())
@@ -99,9 +106,10 @@ async fn refusals(client: &Client, sandbox: &str) -> anyhow::Result<()> {
 
 async fn sleep_and_wake(client: &Client, sandbox: &str) -> anyhow::Result<()> {
     let sandboxes = api(client, "Sandbox")?;
-    for (mode, condition_name, text) in
-        [("Suspended", "Suspended", "suspended: no process, the volume stays"), ("Running", "Ready", "resumed under the same name")]
-    {
+    for (mode, condition_name, text) in [
+        ("Suspended", "Suspended", "suspended: no process, the volume stays"),
+        ("Running", "Ready", "resumed under the same name"),
+    ] {
         let started = Instant::now();
         let patch = json!({"spec": {"operatingMode": mode}});
         sandboxes.patch(sandbox, &PatchParams::default(), &Patch::Merge(patch)).await?;
@@ -119,7 +127,12 @@ async fn sleep_and_wake(client: &Client, sandbox: &str) -> anyhow::Result<()> {
 }
 
 /// Waits until the object is as wanted; seen through a watch, so the time is the API's.
-async fn until(client: &Client, kind: &str, name: &str, holds: impl Fn(&Value) -> bool) -> anyhow::Result<Value> {
+async fn until(
+    client: &Client,
+    kind: &str,
+    name: &str,
+    holds: impl Fn(&Value) -> bool,
+) -> anyhow::Result<Value> {
     let params = WatchParams::default().fields(&format!("metadata.name={name}"));
     let wait = async {
         loop {
@@ -142,7 +155,8 @@ async fn until(client: &Client, kind: &str, name: &str, holds: impl Fn(&Value) -
 async fn gone(client: &Client, sandbox: &str) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let started = Instant::now();
-    while pods.get_opt(sandbox).await?.is_some() || api(client, "Sandbox")?.get_opt(sandbox).await?.is_some() {
+    while pods.get_opt(sandbox).await?.is_some() || api(client, "Sandbox")?.get_opt(sandbox).await?.is_some()
+    {
         ensure!(started.elapsed() < PATIENCE, "{sandbox} is still there after {PATIENCE:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -191,7 +205,10 @@ fn claim() -> Value {
 async fn create(client: &Client, object: Value) -> anyhow::Result<()> {
     let kind = object["kind"].as_str().context("kind")?.to_owned();
     let object: DynamicObject = serde_json::from_value(object)?;
-    api(client, &kind)?.create(&PostParams::default(), &object).await.with_context(|| format!("the {kind}"))?;
+    api(client, &kind)?
+        .create(&PostParams::default(), &object)
+        .await
+        .with_context(|| format!("the {kind}"))?;
     Ok(())
 }
 

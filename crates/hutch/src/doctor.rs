@@ -20,7 +20,11 @@ pub(crate) fn main(arguments: DoctorArguments) -> ExitCode {
     } else {
         print!("{}", text(&facts));
     }
-    if facts.namespaces.iter().all(|namespace| namespace.available) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if facts.namespaces.iter().all(|namespace| namespace.available) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn text(facts: &Facts) -> String {
@@ -49,13 +53,17 @@ fn text(facts: &Facts) -> String {
     line("seccomp filters", yes(facts.seccomp));
     line("idmapped mounts", facts.idmapped_mounts.map_or("not asked (needs root)".to_owned(), yes));
     line("overlayfs", yes(facts.overlayfs));
-    let runsc = facts.runsc.as_ref().map(|r| {
-        format!("{} ({})", r.path.display(), r.version.as_deref().unwrap_or("does not run"))
-    });
+    let runsc = facts
+        .runsc
+        .as_ref()
+        .map(|r| format!("{} ({})", r.path.display(), r.version.as_deref().unwrap_or("does not run")));
     line("gVisor", runsc.unwrap_or_else(|| "no".to_owned()));
     line("/dev/kvm", yes(facts.kvm));
     for missing in &facts.missing {
-        out.push_str(&format!("\nmissing: {}\n  costs:   {}\n  remedy:  {}\n", missing.what, missing.costs, missing.remedy));
+        out.push_str(&format!(
+            "\nmissing: {}\n  costs:   {}\n  remedy:  {}\n",
+            missing.what, missing.costs, missing.remedy
+        ));
     }
     out
 }

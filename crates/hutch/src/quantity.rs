@@ -58,7 +58,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// CPUs, as thousandths of one.
 pub(crate) fn cpus(text: &str) -> Result<u64, String> {
-    let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of CPUs; write it like 0.5 or 2"))?;
+    let number: f64 =
+        text.parse().map_err(|_| format!("`{text}` is not a number of CPUs; write it like 0.5 or 2"))?;
     let millis = (number * 1000.0).round();
     // The kernel's own floor is a quota of 1 ms in a period of 100 ms.
     if !(10.0..=1_000_000.0).contains(&millis) {
@@ -70,7 +71,9 @@ pub(crate) fn cpus(text: &str) -> Result<u64, String> {
 /// `NAME=VALUE`.
 pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() && !text.contains('\0') => Ok((name.to_owned(), value.to_owned())),
+        Some((name, value)) if !name.is_empty() && !text.contains('\0') => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
         _ => Err(format!("`{text}` has no `=`; write it like NAME=VALUE")),
     }
 }
@@ -84,7 +87,9 @@ pub(crate) fn cidr(text: &str) -> Result<String, String> {
     let forbidden = address.is_loopback() || address.is_link_local() || address.is_multicast();
     let host_bits = u32::from(address) & (u32::MAX >> length);
     if forbidden || address.octets()[0] == 0 || host_bits != 0 {
-        return Err(format!("`{text}` cannot be a range for Pods: its first address, not loopback, link-local or multicast"));
+        return Err(format!(
+            "`{text}` cannot be a range for Pods: its first address, not loopback, link-local or multicast"
+        ));
     }
     Ok(text.to_owned())
 }
@@ -117,7 +122,9 @@ mod tests {
     #[test]
     fn pod_ranges() {
         assert!(cidr("10.89.0.0/16").is_ok());
-        for wrong in ["127.0.0.0/8", "10.89.0.1/16", "10.89.0.0", "169.254.0.0/16", "224.0.0.0/8", "10.0.0.0/30"] {
+        for wrong in
+            ["127.0.0.0/8", "10.89.0.1/16", "10.89.0.0", "169.254.0.0/16", "224.0.0.0/8", "10.0.0.0/30"]
+        {
             assert!(cidr(wrong).is_err(), "{wrong}");
         }
     }

@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use anyhow::{Context, bail, ensure};
 use hutch_image::Resolved;
 use hutch_jail::run::{Outcome, RunOptions};
-use hutch_jail::{Error, Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
+use hutch_jail::{
+    Error, Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User,
+};
 
 use crate::cli::{Isolation, RunArguments};
 
@@ -103,12 +105,15 @@ fn image_folder() -> anyhow::Result<PathBuf> {
     }
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    Ok(cache.context("neither XDG_CACHE_HOME nor HOME is set: set one, images are kept there")?.join("hutch/images"))
+    Ok(cache
+        .context("neither XDG_CACHE_HOME nor HOME is set: set one, images are kept there")?
+        .join("hutch/images"))
 }
 
 fn process(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<Process> {
     let config = &image.config;
-    let mut env = vec![("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
+    let mut env =
+        vec![("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
     env.push(("HOME".to_owned(), WORKSPACE.to_owned()));
     if let Some(term) = std::env::var_os("TERM").and_then(|term| term.into_string().ok()) {
         env.push(("TERM".to_owned(), term));
@@ -117,7 +122,8 @@ fn process(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<Process
         env.retain(|(other, _)| other != name);
         env.push((name.clone(), value.clone()));
     }
-    let account = image.account(&config.user).with_context(|| format!("the image's user {:?}", config.user))?;
+    let account =
+        image.account(&config.user).with_context(|| format!("the image's user {:?}", config.user))?;
     if !rustix::process::geteuid().is_root() && (account.uid, account.gid) != (0, 0) {
         bail!("the image wants uid {}; an ordinary user's jail has uid 0 only: run as root", account.uid);
     }
@@ -140,7 +146,11 @@ fn spec(arguments: &RunArguments, image: Resolved) -> anyhow::Result<Spec> {
         profile: Profile::Native,
         root: Root { layers: image.layers, upper: Upper::ReadOnly },
         mounts,
-        ids: if root { Ids::Range { base: FIRST_ID + (std::process::id() % RANGES) * 65_536 } } else { Ids::Caller },
+        ids: if root {
+            Ids::Range { base: FIRST_ID + (std::process::id() % RANGES) * 65_536 }
+        } else {
+            Ids::Caller
+        },
         network: Network::New { addresses: Vec::new() },
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },
         deny_set_id_bits: arguments.workspace.is_some() && !arguments.read_only,
@@ -160,7 +170,11 @@ fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
 }
 
 fn tmpfs(target: &str, mode: u32) -> Mount {
-    Mount { source: MountSource::Tmpfs { bytes: SCRATCH_BYTES, mode }, target: target.into(), read_only: false }
+    Mount {
+        source: MountSource::Tmpfs { bytes: SCRATCH_BYTES, mode },
+        target: target.into(),
+        read_only: false,
+    }
 }
 
 /// What [`gvisor::run`] and the native jail both give.

@@ -34,7 +34,8 @@ impl EmbeddedService for RouterService {
     fn connect(&self, _port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
         async move {
             let router = self.0.get().cloned();
-            let router = router.ok_or_else(|| StreamError::Unavailable("the router is starting".to_owned()))?;
+            let router =
+                router.ok_or_else(|| StreamError::Unavailable("the router is starting".to_owned()))?;
             let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
             tokio::spawn(async move { router.serve_connection(theirs, Access::Authorized).await });
             Ok(Box::new(ours) as Box<dyn Duplex>)
@@ -59,6 +60,7 @@ impl EmbeddedService for ControllerService {
     }
 
     fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
-        async move { Err(StreamError::Unavailable(format!("the controller has no port {port} here"))) }.boxed()
+        async move { Err(StreamError::Unavailable(format!("the controller has no port {port} here"))) }
+            .boxed()
     }
 }

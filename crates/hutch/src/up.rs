@@ -34,7 +34,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) fn main(arguments: UpArguments) -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("HUTCH_LOG").unwrap_or_else(|_| "warn,hutch=info".into()),
+            tracing_subscriber::EnvFilter::try_from_env("HUTCH_LOG")
+                .unwrap_or_else(|_| "warn,hutch=info".into()),
         )
         .with_writer(std::io::stderr)
         .init();
@@ -155,7 +156,8 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
 
     let shutdown = Shutdown::new();
     let mut services = JoinSet::new();
-    let as_system = |name: &str| api.client(Identity::new(format!("system:{name}"), &["system:masters"]), "default");
+    let as_system =
+        |name: &str| api.client(Identity::new(format!("system:{name}"), &["system:masters"]), "default");
     let router_service = Arc::new(RouterService::default());
     let controller_service = Arc::new(ControllerService::default());
     let node = Node::start(
@@ -198,10 +200,13 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
             Ok(())
         }
     });
-    said.push(("router", match router_listener {
-        Some(listener) => listen(&mut services, listener, &router, arguments, &folder, &shutdown)?,
-        None => "kubectl port-forward -n agent-sandbox-system svc/sandbox-router-svc 8080".to_owned(),
-    }));
+    said.push((
+        "router",
+        match router_listener {
+            Some(listener) => listen(&mut services, listener, &router, arguments, &folder, &shutdown)?,
+            None => "kubectl port-forward -n agent-sandbox-system svc/sandbox-router-svc 8080".to_owned(),
+        },
+    ));
     let client = as_system("hutch");
     bootstrap::run(&client).await?;
     let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));

@@ -112,11 +112,13 @@ fn nobody_without_a_credential_gets_anything() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);
     let config = std::fs::read_to_string(up.kubeconfig()).expect("read");
-    let wrong: String = config.lines().filter(|line| !line.contains("token:")).map(|l| format!("{l}\n")).collect();
+    let wrong: String =
+        config.lines().filter(|line| !line.contains("token:")).map(|l| format!("{l}\n")).collect();
     let wrong = wrong.replace("  user:", "  user: {token: not-the-one}");
     let file = up.folder().join("wrong");
     std::fs::write(&file, wrong).expect("write");
-    let output = Command::new("kubectl").args(["get", "pods"]).env("KUBECONFIG", &file).output().expect("kubectl");
+    let output =
+        Command::new("kubectl").args(["get", "pods"]).env("KUBECONFIG", &file).output().expect("kubectl");
     assert!(!output.status.success() && text(&output.stderr).contains("Unauthorized"), "{output:?}");
 }
 
@@ -175,7 +177,9 @@ fn image_that_cannot_be_had(up: &Up) {
     up.ok("run far --image=docker.io/library/redis:7 --restart=Never");
     let reason = "get pod far -o jsonpath={.status.containerStatuses[0].state.waiting.reason}";
     up.eventually(reason, |reason| reason == "ErrImagePull" || reason == "ImagePullBackOff");
-    up.eventually("get events -o jsonpath={.items[*].message}", |said| said.contains("docker.io/library/redis:7"));
+    up.eventually("get events -o jsonpath={.items[*].message}", |said| {
+        said.contains("docker.io/library/redis:7")
+    });
 }
 
 fn command_not_found(up: &Up) {
@@ -195,7 +199,8 @@ fn a_full_disk_loses_nothing_and_leaves_nothing_half_done() {
     let up = Up::start_on(&data, &[]);
     up.ok("create configmap before --from-literal=k=v");
     let filler = data.join("filler");
-    let filled = Command::new("dd").args(["if=/dev/zero", "bs=64k"]).arg(format!("of={}", filler.display())).output();
+    let filled =
+        Command::new("dd").args(["if=/dev/zero", "bs=64k"]).arg(format!("of={}", filler.display())).output();
     assert!(filled.is_ok_and(|o| !o.status.success()), "the disk is full");
     let value = format!("--from-literal=k={}", "x".repeat(100_000));
     let mut refusals = Vec::new();

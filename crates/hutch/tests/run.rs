@@ -63,7 +63,8 @@ fn running(marker: &str) -> bool {
 
 /// The cgroups of the machine whose name holds this text.
 fn cgroups(marker: &str) -> Vec<String> {
-    let found = Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-name", &format!("*{marker}*")]).output();
+    let found =
+        Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-name", &format!("*{marker}*")]).output();
     text(&found.expect("find").stdout).lines().map(str::to_owned).collect()
 }
 
@@ -232,7 +233,8 @@ fn read_only_holds_for_the_workspace() {
     hutch_testkit::require!(user_namespaces);
     let folder = tempfile::tempdir().expect("tempdir");
     let option = folder.path().display().to_string();
-    let output = shell(&["--workspace", &option, "--read-only"], "touch x 2>/dev/null && echo wrote; echo end");
+    let output =
+        shell(&["--workspace", &option, "--read-only"], "touch x 2>/dev/null && echo wrote; echo end");
     assert_eq!(text(&output.stdout), "end\n");
     assert!(!folder.path().join("x").exists());
 }
@@ -249,7 +251,10 @@ fn a_setuid_file_cannot_be_left_in_the_workspace() {
     hutch_testkit::require!(root);
     let folder = tempfile::tempdir().expect("tempdir");
     let option = folder.path().display().to_string();
-    shell(&["--workspace", &option], "cp /usr/bin/true x; chmod 4755 x; chmod u+s,g+s x; install -m 6755 x y");
+    shell(
+        &["--workspace", &option],
+        "cp /usr/bin/true x; chmod 4755 x; chmod u+s,g+s x; install -m 6755 x y",
+    );
     for entry in std::fs::read_dir(folder.path()).expect("dir").flatten() {
         assert_eq!(entry.metadata().expect("stat").mode() & 0o6000, 0, "{:?}", entry.file_name());
     }
@@ -285,8 +290,10 @@ fn no_network_but_its_own_loopback() {
 fn sigterm_and_sigint_reach_the_command() {
     hutch_testkit::require!(user_namespaces);
     for (signal, name) in [(rustix::process::Signal::TERM, "TERM"), (rustix::process::Signal::INT, "INT")] {
-        let script = format!("trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
-        let mut child = hutch(&[], &["bash", "-c", &script]).stdout(Stdio::piped()).spawn().expect("hutch starts");
+        let script =
+            format!("trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut child =
+            hutch(&[], &["bash", "-c", &script]).stdout(Stdio::piped()).spawn().expect("hutch starts");
         let mut stdout = child.stdout.take().expect("stdout");
         let mut ready = [0; 6];
         stdout.read_exact(&mut ready).expect("ready");
@@ -305,7 +312,8 @@ fn sigkill_of_hutch_leaves_nothing() {
     let marker = "271828.1828";
     let options = ["--memory", "256Mi", "--pids", "64"];
     let before = cgroups("hutch-run-").len();
-    let mut child = hutch(&options, &["sh", "-c", &format!("sleep {marker} & sleep {marker}")]).spawn().expect("starts");
+    let mut child =
+        hutch(&options, &["sh", "-c", &format!("sleep {marker} & sleep {marker}")]).spawn().expect("starts");
     eventually("it runs", || running(marker));
     assert!(cgroups("hutch-run-").len() > before || !cgroups("run-").is_empty(), "the limits made a cgroup");
     child.kill().expect("kill -9");
@@ -322,7 +330,8 @@ fn an_ordinary_user_has_jails_too() {
     std::fs::create_dir(&workspace).expect("mkdir");
     std::os::unix::fs::chown(&workspace, Some(65534), Some(65534)).expect("chown");
     let option = workspace.display().to_string();
-    let output = as_ordinary_user(home.path(), &["--workspace", &option], &["sh", "-c", "id -u; echo x > made; ls"]);
+    let output =
+        as_ordinary_user(home.path(), &["--workspace", &option], &["sh", "-c", "id -u; echo x > made; ls"]);
     assert_eq!(text(&output.stdout), "0\nmade\n", "{}", text(&output.stderr));
     assert_eq!(std::fs::metadata(workspace.join("made")).expect("made").uid(), 65534);
 }

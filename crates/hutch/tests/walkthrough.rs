@@ -54,9 +54,17 @@ fn takes_the_published_release(up: &Up) {
         assert!(applied.contains("customresourcedefinition"), "{applied}");
     }
     let versions = up.ok("get crd sandboxes.agents.x-k8s.io -o jsonpath={.spec.versions[*].name}");
-    assert_eq!(versions.split_whitespace().collect::<Vec<_>>().len(), 2, "built-in versions stay: {versions}");
+    assert_eq!(
+        versions.split_whitespace().collect::<Vec<_>>().len(),
+        2,
+        "built-in versions stay: {versions}"
+    );
     up.eventually("get pods -n agent-sandbox-system agent-sandbox-controller-0 --no-headers", |line| {
-        line.split_whitespace().collect::<Vec<_>>().starts_with(&["agent-sandbox-controller-0", "1/1", "Running"])
+        line.split_whitespace().collect::<Vec<_>>().starts_with(&[
+            "agent-sandbox-controller-0",
+            "1/1",
+            "Running",
+        ])
     });
 }
 
@@ -149,12 +157,27 @@ fn terminal(up: &Up, pod: &str) {
                   \x20   seen += data\n\
                   print(seen.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))";
     let output = Command::new("python3")
-        .args(["-c", script, "kubectl", "exec", "-it", pod, "--", "sh", "-c", "test -t 0 && test -t 1 && echo a-terminal; exit 4"])
+        .args([
+            "-c",
+            script,
+            "kubectl",
+            "exec",
+            "-it",
+            pod,
+            "--",
+            "sh",
+            "-c",
+            "test -t 0 && test -t 1 && echo a-terminal; exit 4",
+        ])
         .env("KUBECONFIG", up.kubeconfig())
         .output()
         .expect("python3");
     let printed = text(&output.stdout);
-    assert!(printed.contains("a-terminal") && printed.trim_end().ends_with('4'), "{printed}{}", text(&output.stderr));
+    assert!(
+        printed.contains("a-terminal") && printed.trim_end().ends_with('4'),
+        "{printed}{}",
+        text(&output.stderr)
+    );
 }
 
 fn forwards(up: &Up, pod: &str) {
@@ -240,7 +263,9 @@ fn shuts_down_by_time(up: &Up) {
         let time = time.strftime("%Y-%m-%dT%H:%M:%SZ");
         let patch = format!("{{\"spec\":{{\"shutdownTime\":\"{time}\",\"shutdownPolicy\":\"{policy}\"}}}}");
         let name = format!("ends-{}", policy.to_lowercase());
-        let manifest = std::fs::read_to_string(fixture("notes.yaml")).expect("read").replace("name: notes", &format!("name: {name}"));
+        let manifest = std::fs::read_to_string(fixture("notes.yaml"))
+            .expect("read")
+            .replace("name: notes", &format!("name: {name}"));
         let file = up.folder().join("ends.yaml");
         std::fs::write(&file, manifest).expect("write");
         up.ok(&format!("apply -f {}", file.display()));
@@ -266,7 +291,8 @@ fn gvisor_that_is_missing_is_said_and_never_replaced() {
     }
     let up = Up::start_with_path(&[], folder.path());
     up.ok(&format!("apply -f {}", fixture("pool.yaml")));
-    let events = up.eventually("get events -o jsonpath={.items[*].message}", |events| events.contains("runsc"));
+    let events =
+        up.eventually("get events -o jsonpath={.items[*].message}", |events| events.contains("runsc"));
     assert!(events.contains("--runtime-class gvisor=hutch"), "{events}");
     let phases = up.ok("get pods -o jsonpath={.items[*].status.phase}");
     assert!(phases.split_whitespace().all(|phase| phase == "Pending"), "{phases}");

@@ -18,7 +18,9 @@ pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome) -> anyhow::Resu
     match outcome.ended {
         Ended::TimedOut => {
             let after = arguments.timeout.unwrap_or_default();
-            eprintln!("hutch: timed out after {after:?} and was ended; a longer --timeout gives it more time");
+            eprintln!(
+                "hutch: timed out after {after:?} and was ended; a longer --timeout gives it more time"
+            );
         }
         Ended::OutOfMemory => {
             let limit = arguments.memory.unwrap_or_default() >> 20;

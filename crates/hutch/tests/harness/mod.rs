@@ -7,33 +7,33 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-pub const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
+pub(crate) const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
 /// Long enough for anything that happens at all on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A running `hutch up`.
-pub struct Up {
+pub(crate) struct Up {
     child: Child,
     options: Vec<String>,
     folder: tempfile::TempDir,
     data: PathBuf,
     /// What it printed until `ready`.
-    pub said: Vec<String>,
+    pub(crate) said: Vec<String>,
 }
 
 impl Up {
     /// Starts one in a folder of its own and waits for `ready`.
-    pub fn start(options: &[&str]) -> Up {
+    pub(crate) fn start(options: &[&str]) -> Up {
         Up::begin(None, options, None)
     }
 
     /// Starts one with this data folder.
-    pub fn start_on(data: &Path, options: &[&str]) -> Up {
+    pub(crate) fn start_on(data: &Path, options: &[&str]) -> Up {
         Up::begin(Some(data), options, None)
     }
 
     /// Starts one that sees only this folder as its `PATH`.
-    pub fn start_with_path(options: &[&str], path: &Path) -> Up {
+    pub(crate) fn start_with_path(options: &[&str], path: &Path) -> Up {
         Up::begin(None, options, Some(path))
     }
 
@@ -46,26 +46,26 @@ impl Up {
     }
 
     /// The folder that holds everything of this one.
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    pub fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.data.clone()
     }
 
-    pub fn kubeconfig(&self) -> PathBuf {
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder().join("kubeconfig")
     }
 
     /// kill -9.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
     }
 
     /// SIGTERM; its exit status.
-    pub fn stop(&mut self) -> Option<i32> {
+    pub(crate) fn stop(&mut self) -> Option<i32> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM");
         let started = Instant::now();
@@ -79,42 +79,46 @@ impl Up {
     }
 
     /// Starts again on the same folder.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         (self.child, self.said) = spawn(self.folder.path(), &self.data, &self.options, None);
     }
 
     /// kubectl with these words.
-    pub fn kubectl(&self, words: &str) -> Output {
+    pub(crate) fn kubectl(&self, words: &str) -> Output {
         let words: Vec<&str> = words.split_whitespace().collect();
         self.kubectl_args(&words)
     }
 
-    pub fn kubectl_args(&self, args: &[&str]) -> Output {
+    pub(crate) fn kubectl_args(&self, args: &[&str]) -> Output {
         self.kubectl_command(args).output().expect("kubectl")
     }
 
-    pub fn kubectl_command(&self, args: &[&str]) -> Command {
+    pub(crate) fn kubectl_command(&self, args: &[&str]) -> Command {
         let mut kubectl = Command::new("kubectl");
-        kubectl.args(args).env("KUBECONFIG", self.kubeconfig()).env("HOME", self.folder()).stdin(Stdio::null());
+        kubectl
+            .args(args)
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("HOME", self.folder())
+            .stdin(Stdio::null());
         kubectl
     }
 
     /// kubectl, which must succeed; what it printed.
     #[track_caller]
-    pub fn ok(&self, words: &str) -> String {
+    pub(crate) fn ok(&self, words: &str) -> String {
         let output = self.kubectl(words);
         succeeded(words, &output)
     }
 
     #[track_caller]
-    pub fn ok_args(&self, args: &[&str]) -> String {
+    pub(crate) fn ok_args(&self, args: &[&str]) -> String {
         let output = self.kubectl_args(args);
         succeeded(&args.join(" "), &output)
     }
 
     /// Waits until kubectl prints something for which `holds`.
     #[track_caller]
-    pub fn eventually(&self, words: &str, holds: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn eventually(&self, words: &str, holds: impl Fn(&str) -> bool) -> String {
         let started = Instant::now();
         loop {
             let output = self.kubectl(words);
@@ -167,30 +171,32 @@ fn spawn(folder: &Path, data: &Path, options: &[String], path: Option<&Path>) ->
             return (child, said);
         }
     }
+    let _ = child.wait();
     let log = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
     panic!("hutch up ended before it was ready: {said:?}\n{log}");
 }
 
 /// Fixture files beside the tests.
-pub fn fixture(name: &str) -> String {
+pub(crate) fn fixture(name: &str) -> String {
     format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[track_caller]
-pub fn succeeded(what: &str, output: &Output) -> String {
+pub(crate) fn succeeded(what: &str, output: &Output) -> String {
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{what}: {}\n{stdout}{stderr}", output.status);
     stdout
 }
 
 /// Whether any process of the machine has this text in its command line.
-pub fn running(marker: &str) -> bool {
+pub(crate) fn running(marker: &str) -> bool {
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };
     processes.flatten().any(|entry| {
-        std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| text(&line).replace('\0', " ").contains(marker))
+        std::fs::read(entry.path().join("cmdline"))
+            .is_ok_and(|line| text(&line).replace('\0', " ").contains(marker))
     })
 }

@@ -10,6 +10,9 @@ use std::process::Command;
 const PROGRAMS: [(&str, &str); 2] = [("hutch-jail", "hutch-warden"), ("hutch-sandboxd", "hutch-sandboxd")];
 
 fn main() {
+    // Not position-independent either: `hutch run` is this program, and a megabyte of relocations would be half of what
+    // starting a jail costs. Heap, stack and libraries are placed at random all the same.
+    println!("cargo::rustc-link-arg-bins=-no-pie");
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let target = env::var("TARGET").expect("cargo sets it");

@@ -5,6 +5,7 @@
 mod gvisor;
 mod report;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -29,6 +30,8 @@ const CAPTURE_BYTES: usize = 8 << 20;
 const FIRST_ID: u32 = 1 << 30;
 /// Ranges of 65536 ids above it. A jail takes the one of its process id, so that two at a time share none.
 const RANGES: u32 = 32_768;
+/// Ids of one jail.
+const IDS_INSIDE: u32 = 65_536;
 
 /// Runs it.
 pub(crate) fn main(arguments: RunArguments) -> ExitCode {
@@ -132,12 +135,34 @@ fn process(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<Process
     Ok(Process { argv: arguments.command.clone(), env, cwd: WORKSPACE.into(), terminal: false, user })
 }
 
+/// The image's user; where it names none, the owner of the workspace, since nobody inside has the right to write what
+/// belongs to somebody else.
+fn user(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<User> {
+    let named = &image.config.user;
+    let account = image.account(named).with_context(|| format!("the image's user {named:?}"))?;
+    let (mut uid, mut gid) = (account.uid, account.gid);
+    if !rustix::process::geteuid().is_root() {
+        ensure!((uid, gid) == (0, 0), "the image wants uid {uid}; an ordinary user's jail has uid 0 only: run as root");
+        return Ok(User::default());
+    }
+    if let Some(folder) = arguments.workspace.as_deref().filter(|_| named.is_empty()) {
+        let stat = std::fs::metadata(folder).with_context(|| format!("--workspace {}", folder.display()))?;
+        (uid, gid) = (stat.uid(), stat.gid());
+        ensure!(
+            uid.max(gid) < IDS_INSIDE,
+            "--workspace {}: its owner {uid}:{gid} has no id inside (those are below {IDS_INSIDE}); run as that user",
+            folder.display()
+        );
+    }
+    Ok(User { uid, gid, groups: Vec::new() })
+}
+
 fn spec(arguments: &RunArguments, image: Resolved) -> anyhow::Result<Spec> {
     let mut mounts: Vec<Mount> = image.mounts.into_iter().map(|m| bind(&m.source, &m.target, true)).collect();
     mounts.push(tmpfs("/tmp", 0o1777));
     match &arguments.workspace {
         Some(folder) => mounts.push(workspace(folder, arguments.read_only)?),
-        None => mounts.push(Mount { read_only: arguments.read_only, ..tmpfs(WORKSPACE, 0o755) }),
+        None => mounts.push(Mount { read_only: arguments.read_only, ..tmpfs(WORKSPACE, 0o777) }),
     }
     let root = rustix::process::geteuid().is_root();
     Ok(Spec {
@@ -147,7 +172,7 @@ fn spec(arguments: &RunArguments, image: Resolved) -> anyhow::Result<Spec> {
         root: Root { layers: image.layers, upper: Upper::ReadOnly },
         mounts,
         ids: if root {
-            Ids::Range { base: FIRST_ID + (std::process::id() % RANGES) * 65_536 }
+            Ids::Range { base: FIRST_ID + (std::process::id() % RANGES) * IDS_INSIDE }
         } else {
             Ids::Caller
         },

@@ -202,12 +202,12 @@ fn the_workspace_is_all_that_can_be_written_and_files_keep_their_owner() {
     std::fs::write(workspace.join("there"), "before").expect("write");
     std::os::unix::fs::chown(&workspace, Some(1234), Some(1234)).expect("chown");
     let option = workspace.display().to_string();
-    let script = "pwd; cat there; stat -c %u .; echo after > made; for d in / /usr /etc /usr/bin; do \
+    let script = "pwd; cat there; stat -c %u .; id -u; echo after > made; for d in / /usr /etc /usr/bin; do \
                   touch $d/x 2>/dev/null && echo wrote $d; done; true";
     let output = shell(&["--workspace", &option], script);
-    assert_eq!(text(&output.stdout), "/workspace\nbefore1234\n", "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "/workspace\nbefore1234\n1234\n", "{}", text(&output.stderr));
     let made = std::fs::metadata(workspace.join("made")).expect("made");
-    assert_eq!(made.uid(), 0, "uid 0 inside is uid 0 on disk");
+    assert_eq!(made.uid(), 1234, "the command runs as the owner of the workspace");
 }
 
 #[test]
@@ -311,15 +311,15 @@ fn sigkill_of_hutch_leaves_nothing() {
     hutch_testkit::require!(root);
     let marker = "271828.1828";
     let options = ["--memory", "256Mi", "--pids", "64"];
-    let before = cgroups("hutch-run-").len();
     let mut child =
         hutch(&options, &["sh", "-c", &format!("sleep {marker} & sleep {marker}")]).spawn().expect("starts");
-    eventually("it runs", || running(marker));
-    assert!(cgroups("hutch-run-").len() > before || !cgroups("run-").is_empty(), "the limits made a cgroup");
+    eventually("it runs", || processes(&format!("sleep {marker}")) >= 2);
+    let own = format!("run-{}-", child.id());
+    assert!(!cgroups(&own).is_empty(), "the limits made a cgroup");
     child.kill().expect("kill -9");
     assert_eq!(child.wait().expect("wait").signal(), Some(9));
-    eventually("its processes are gone", || !running(marker));
-    eventually("its cgroup is gone", || cgroups("hutch-run-").len() <= before);
+    eventually("its processes are gone", || processes(&format!("sleep {marker}")) == 0);
+    eventually("its cgroup is gone", || cgroups(&own).is_empty());
 }
 
 #[test]

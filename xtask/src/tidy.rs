@@ -49,13 +49,14 @@ fn breaches_of(name: &str, text: &str) -> Vec<String> {
     if EMPTY_NAMES.contains(&file) {
         breaches.push(format!("{name}: the name says nothing; name it for a noun or a verb of the domain"));
     }
-    let is_test = name.contains("/tests/") || file == "tests.rs";
+    let is_test = name.contains("/tests/") || name.contains("/examples/") || file == "tests.rs";
     let code: Vec<&str> = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).collect();
     if !is_test && code.len() > FILE_LINES_MAX {
         breaches.push(format!("{name}: {} lines without tests, at most {FILE_LINES_MAX}", code.len()));
     }
     for (number, line) in text.lines().enumerate() {
-        if line.chars().count() > COLUMNS_MAX && !line.contains("http") {
+        // rustfmt breaks code; a text or a row of a table that is longer has a reason to be in one line.
+        if !is_test && line.chars().count() > COLUMNS_MAX && !line.contains('"') && !line.contains("http") {
             breaches.push(format!("{name}:{}: longer than {COLUMNS_MAX} columns", number + 1));
         }
     }

@@ -200,7 +200,7 @@ mod tests {
             (&["hutch", "run", "--worspace", "x", "--", "true"], "--worspace"),
             (&["hutch", "run", "--memory", "lots", "--", "true"], "--memory"),
             (&["hutch", "run", "--env", "novalue", "--", "true"], "--env"),
-            (&["hutch", "run", "--timeout", "-3s", "--", "true"], "--timeout"),
+            (&["hutch", "run", "--timeout", "0s", "--", "true"], "--timeout"),
             (&["hutch", "run"], "COMMAND"),
             (&["hutch", "up", "--router-allow-unauthenticated"], "--router-listen"),
         ];

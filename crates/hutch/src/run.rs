@@ -135,17 +135,20 @@ fn process(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<Process
     Ok(Process { argv: arguments.command.clone(), env, cwd: WORKSPACE.into(), terminal: false, user })
 }
 
-/// The image's user; where it names none, the owner of the workspace, since nobody inside has the right to write what
+/// The image's user; where that is root, the owner of the workspace, since nobody inside has the right to write what
 /// belongs to somebody else.
 fn user(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<User> {
     let named = &image.config.user;
     let account = image.account(named).with_context(|| format!("the image's user {named:?}"))?;
     let (mut uid, mut gid) = (account.uid, account.gid);
     if !rustix::process::geteuid().is_root() {
-        ensure!((uid, gid) == (0, 0), "the image wants uid {uid}; an ordinary user's jail has uid 0 only: run as root");
+        ensure!(
+            (uid, gid) == (0, 0),
+            "the image wants uid {uid}; an ordinary user's jail has uid 0 only: run as root"
+        );
         return Ok(User::default());
     }
-    if let Some(folder) = arguments.workspace.as_deref().filter(|_| named.is_empty()) {
+    if let Some(folder) = arguments.workspace.as_deref().filter(|_| (uid, gid) == (0, 0)) {
         let stat = std::fs::metadata(folder).with_context(|| format!("--workspace {}", folder.display()))?;
         (uid, gid) = (stat.uid(), stat.gid());
         ensure!(

@@ -160,26 +160,14 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         |name: &str| api.client(Identity::new(format!("system:{name}"), &["system:masters"]), "default");
     let router_service = Arc::new(RouterService::default());
     let controller_service = Arc::new(ControllerService::default());
-    let node = Node::start(
-        as_system(&format!("node:{NODE}")),
-        hutch_node::Config {
-            node_name: NODE.to_owned(),
-            data_dir: folder.path().to_owned(),
-            pod_cidr: arguments.pod_cidr.clone(),
-            warden_program: programs.warden,
-            sandboxd_program: programs.sandboxd,
-            runtime_classes,
-            defaults: hutch_node::DefaultLimits::default(),
-            services: BTreeMap::from([
-                (ServiceKind::Router, router_service.clone() as Arc<dyn hutch_node::EmbeddedService>),
-                (ServiceKind::Controller, controller_service.clone()),
-            ]),
-            substitute_images: !arguments.no_builtin_runtime_images,
-        },
-        shutdown.clone(),
-    )
-    .await
-    .context("the node")?;
+    let embedded = BTreeMap::from([
+        (ServiceKind::Router, router_service.clone() as Arc<dyn hutch_node::EmbeddedService>),
+        (ServiceKind::Controller, controller_service.clone()),
+    ]);
+    let config = node_config(arguments, &folder, programs, runtime_classes, embedded);
+    let node = Node::start(as_system(&format!("node:{NODE}")), config, shutdown.clone())
+        .await
+        .context("the node")?;
     let node = Arc::new(node);
     let kubelet: Arc<dyn Kubelet> = node.clone();
     api.set_kubelet(kubelet.clone());
@@ -188,8 +176,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let router =
         Router::new(hutch_router::Config::default(), directory, Arc::new(Inside(kubelet)), shutdown.clone());
     router_service.is(router.clone());
-    let root_ca = authority.certificate_pem().to_owned();
-    controllers(&mut services, &as_system, &controller_service, root_ca, &shutdown);
+    controllers(&mut services, &as_system, &controller_service, authority.certificate_pem(), &shutdown);
 
     let mut said = vec![("API", format!("https://{address}"))];
     let app = api.authenticated();
@@ -211,9 +198,28 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     bootstrap::run(&client).await?;
     let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
     kubeconfig::write(&file, address, authority.certificate_pem(), &token)?;
-    said.push(("kubeconfig", file.display().to_string()));
-    said.push(("data", folder.path().display().to_string()));
+    said.extend([("kubeconfig", file.display().to_string()), ("data", folder.path().display().to_string())]);
     Ok(Server { api, client, node, services, shutdown, said, _folder: folder })
+}
+
+fn node_config(
+    arguments: &UpArguments,
+    folder: &DataFolder,
+    programs: programs::Programs,
+    runtime_classes: BTreeMap<String, Handler>,
+    services: BTreeMap<ServiceKind, Arc<dyn hutch_node::EmbeddedService>>,
+) -> hutch_node::Config {
+    hutch_node::Config {
+        node_name: NODE.to_owned(),
+        data_dir: folder.path().to_owned(),
+        pod_cidr: arguments.pod_cidr.clone(),
+        warden_program: programs.warden,
+        sandboxd_program: programs.sandboxd,
+        runtime_classes,
+        defaults: hutch_node::DefaultLimits::default(),
+        services,
+        substitute_images: !arguments.no_builtin_runtime_images,
+    }
 }
 
 /// The controllers of the four kinds, and those that Kubernetes itself would bring.
@@ -221,7 +227,7 @@ fn controllers(
     services: &mut JoinSet<anyhow::Result<()>>,
     as_system: &impl Fn(&str) -> Client,
     service: &Arc<ControllerService>,
-    root_ca: String,
+    root_ca: &str,
     shutdown: &Shutdown,
 ) {
     let (client, stop, service) = (as_system("controller"), shutdown.clone(), service.clone());
@@ -232,7 +238,8 @@ fn controllers(
         outcome.context("the controller")
     });
     let (client, stop) = (as_system("upkeep"), shutdown.wait());
-    let settings = hutch_upkeep::Settings { root_ca, ..hutch_upkeep::Settings::default() };
+    let settings =
+        hutch_upkeep::Settings { root_ca: root_ca.to_owned(), ..hutch_upkeep::Settings::default() };
     services.spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("upkeep") });
 }
 

@@ -53,12 +53,11 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether any process of the machine has this text in its command line.
-fn running(marker: &str) -> bool {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
-    processes.flatten().any(|entry| {
-        std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| text(&line).contains(marker))
-    })
+/// How many processes of the machine have exactly this command line.
+fn processes(command: &str) -> usize {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
+    let is = |line: Vec<u8>| text(&line).trim_end_matches('\0').replace('\0', " ") == command;
+    processes.flatten().filter(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(is)).count()
 }
 
 /// The cgroups of the machine whose name holds this text.

@@ -303,7 +303,9 @@ fn kill_9_loses_nothing_that_was_acknowledged() {
     hutch_testkit::require!(root, kubectl);
     let mut up = Up::start(&["--runtime-class", "gvisor=hutch"]);
     let marker = "161803.3988";
-    let notes = std::fs::read_to_string(fixture("notes.yaml")).expect("read").replace("infinity", marker);
+    let notes = std::fs::read_to_string(fixture("notes.yaml"))
+        .expect("read")
+        .replace("infinity", &format!("'{marker}'"));
     let file = up.folder().join("notes.yaml");
     std::fs::write(&file, notes).expect("write");
     up.ok(&format!("apply -f {}", file.display()));

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use hutch_image::Resolved;
 use hutch_jail::run::{Outcome, RunOptions};
 use hutch_jail::{
@@ -125,12 +125,7 @@ fn process(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<Process
         env.retain(|(other, _)| other != name);
         env.push((name.clone(), value.clone()));
     }
-    let account =
-        image.account(&config.user).with_context(|| format!("the image's user {:?}", config.user))?;
-    if !rustix::process::geteuid().is_root() && (account.uid, account.gid) != (0, 0) {
-        bail!("the image wants uid {}; an ordinary user's jail has uid 0 only: run as root", account.uid);
-    }
-    let user = User { uid: account.uid, gid: account.gid, groups: Vec::new() };
+    let user = user(arguments, image)?;
     // The jail finds out by itself whether there is a terminal to join.
     Ok(Process { argv: arguments.command.clone(), env, cwd: WORKSPACE.into(), terminal: false, user })
 }

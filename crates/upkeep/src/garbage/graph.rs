@@ -114,8 +114,9 @@ impl Graph {
 
     /// An object is gone; returns the UIDs worth a look.
     pub(crate) fn remove(&mut self, uid: &str) -> Vec<String> {
-        let Some(object) = self.objects.remove(uid) else { return Vec::new() };
+        // One that was never seen can have dependents all the same: its kind was defined after them.
         let mut look: Vec<String> = self.dependents.get(uid).into_iter().flatten().cloned().collect();
+        let Some(object) = self.objects.remove(uid) else { return look };
         for owner in &object.owners {
             self.unlink(&owner.uid, uid);
             if self.objects.get(&owner.uid).is_some_and(Object::awaits_dependents) {
@@ -125,11 +126,23 @@ impl Graph {
         look
     }
 
-    /// A complete list of a kind: what it does not hold is gone.
+    /// A complete list of a kind: what it does not hold is gone, and an owner that it should have held never came.
     pub(crate) fn retain(&mut self, kind: &Arc<Kind>, listed: &HashSet<String>) -> Vec<String> {
         let same = |object: &&Object| object.kind.resource == kind.resource && !listed.contains(&object.uid);
         let gone: Vec<String> = self.objects.values().filter(same).map(|object| object.uid.clone()).collect();
-        gone.iter().flat_map(|uid| self.remove(uid)).collect()
+        let mut look: Vec<String> = gone.iter().flat_map(|uid| self.remove(uid)).collect();
+        let (group, name) = (&kind.resource.group, &kind.resource.kind);
+        let of_kind = |owner: &OwnerReference| {
+            let owner_group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+            owner.kind == *name && owner_group == group
+        };
+        let lost = |object: &&Object| {
+            object.owners.iter().any(|owner| of_kind(owner) && !self.objects.contains_key(&owner.uid))
+        };
+        let lost = self.objects.values().filter(lost).map(|object| object.uid.clone());
+        let lost: Vec<String> = lost.filter(|uid| !look.contains(uid)).collect();
+        look.extend(lost);
+        look
     }
 
     fn unlink(&mut self, owner: &str, dependent: &str) {

@@ -86,7 +86,11 @@ async fn watch(client: Client, kind: Arc<Kind>, changes: mpsc::Sender<Change>) {
                 listed.insert(object.uid.clone());
                 Change::There(object)
             }
-            Ok(Event::InitDone) => Change::Listed(Arc::clone(&kind), std::mem::take(&mut listed)),
+            Ok(Event::InitDone) => {
+                // A definition that came between the discovery and this list shows in the list alone.
+                more = defines_kinds.then_some(Change::Kinds);
+                Change::Listed(Arc::clone(&kind), std::mem::take(&mut listed))
+            }
             Ok(Event::Apply(found)) => {
                 more = defines_kinds.then_some(Change::Kinds);
                 let Some(object) = Object::of(&kind, &found.metadata) else { continue };

@@ -12,8 +12,11 @@ use crate::server::Server;
 
 const SANDBOXES: usize = 150;
 const PATIENCE: Duration = Duration::from_secs(180);
-/// The kernel frees and counts late.
-const SETTLE: Duration = Duration::from_secs(3);
+/// The kernel frees and counts late: memory has settled when it changed by less than this within [`SETTLE`].
+const SETTLED_KIB: u64 = 512;
+const SETTLE: Duration = Duration::from_secs(2);
+/// Looks for it at the most.
+const LOOKS: usize = 20;
 
 /// Prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -35,8 +38,8 @@ async fn measure(name: &str, container: serde_json::Value) -> anyhow::Result<()>
     let server = Server::start()?;
     let client = server.client().await?;
     let sandboxes = api(&client, "Sandbox");
-    tokio::time::sleep(SETTLE).await;
-    let (before, server_before) = (available_kib(), server.resident_kib());
+    let before = settled_kib().await;
+    let server_before = server.resident_kib();
     for number in 0..SANDBOXES {
         let mut container = container.clone();
         container["name"] = "main".into();
@@ -62,10 +65,24 @@ async fn measure(name: &str, container: serde_json::Value) -> anyhow::Result<()>
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    tokio::time::sleep(SETTLE).await;
+    let after = settled_kib().await;
     let each = |kib: u64| kib as f64 / SANDBOXES as f64 / 1024.0;
-    let grown = before.saturating_sub(available_kib());
+    let grown = before.saturating_sub(after);
     let server_grown = server.resident_kib().saturating_sub(server_before);
     println!("| {name} | {:.2} | {:.2} |", each(grown), each(server_grown));
     Ok(())
+}
+
+/// `MemAvailable` once it no longer moves.
+async fn settled_kib() -> u64 {
+    let mut last = available_kib();
+    for _ in 0..LOOKS {
+        tokio::time::sleep(SETTLE).await;
+        let now = available_kib();
+        if now.abs_diff(last) < SETTLED_KIB {
+            return now;
+        }
+        last = now;
+    }
+    last
 }

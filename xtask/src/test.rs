@@ -71,6 +71,8 @@ fn tests(tally: &mut Tally) -> anyhow::Result<()> {
         .args(["test", "--locked", "--workspace", "--no-fail-fast"])
         .current_dir(root())
         .env("PATH", path())
+        // The Python client of Kubernetes came along with the newer of the two sandbox clients.
+        .env("PYTHONPATH", root().join(".tools/python/1.0.8"))
         .stdout(Stdio::piped())
         .spawn()
         .context("cargo test")?;

@@ -1,8 +1,8 @@
 //! What tests need of the machine, asked in one way: [`require!`].
 //!
 //! A test whose need is not met says so on standard output in a form that `cargo xtask test` counts, and returns.
-//! It is then *skipped*, which is neither passed nor failed. With `HUTCH_TEST_REQUIRE_ALL=1` (CI sets it for what
-//! its install script brings) a missing need is a failure instead.
+//! It is then *skipped*, which is neither passed nor failed. With `HUTCH_TEST_REQUIRE_ALL=1` a missing need is a failure
+//! instead.
 
 use std::path::PathBuf;
 

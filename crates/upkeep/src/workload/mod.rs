@@ -13,12 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
 
 pub(crate) use self::ownership::{controlled_by as owned_by, namespace};
 use crate::Error;
+use crate::error::gone_is_fine;
 
 /// Pause before a failed look is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -48,5 +51,20 @@ where
             }
         })
         .await;
+    Ok(())
+}
+
+/// Deletes Pods by name, each only in the life of its UID.
+pub(crate) async fn delete_pods(
+    pods: &Api<Pod>,
+    namespace: &str,
+    doomed: &[(String, Option<String>)],
+) -> Result<(), Error> {
+    for (name, uid) in doomed {
+        let preconditions = Preconditions { uid: uid.clone(), resource_version: None };
+        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        gone_is_fine(pods.delete(name, &parameters).await)
+            .map_err(Error::write(format!("Pod {namespace}/{name}")))?;
+    }
     Ok(())
 }

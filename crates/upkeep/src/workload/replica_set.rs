@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::controller::Action;
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::{again, drive, ownership, pod, template};
+use super::{again, delete_pods, drive, ownership, pod, template};
 use crate::Error;
 use crate::error::gone_is_fine;
 
@@ -92,12 +92,7 @@ async fn reconcile(set: Arc<ReplicaSet>, client: Arc<Client>) -> Result<Action, 
         async move { pods.create(&PostParams::default(), &pod).await }
     });
     try_join_all(creations).await.map_err(Error::write(format!("a Pod of ReplicaSet {namespace}/{name}")))?;
-    for (pod, uid) in &plan.delete {
-        let preconditions = Preconditions { uid: uid.clone(), resource_version: None };
-        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        gone_is_fine(pods.delete(pod, &parameters).await)
-            .map_err(Error::write(format!("Pod {namespace}/{pod}")))?;
-    }
+    delete_pods(&pods, &namespace, &plan.delete).await?;
     if set.status.as_ref() != Some(&plan.status) {
         let patch = Patch::Merge(json!({"status": plan.status}));
         let answer = sets.patch_status(&name, &PatchParams::default(), &patch).await;

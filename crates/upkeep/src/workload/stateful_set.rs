@@ -7,14 +7,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::controller::Action;
 use kube::runtime::{Controller, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::template::fingerprint;
-use super::{again, drive, ownership, pod, template};
+use super::{again, delete_pods, drive, ownership, pod, template};
 use crate::Error;
 use crate::error::{existing_is_fine, gone_is_fine};
 
@@ -179,12 +179,7 @@ async fn reconcile(known: Arc<StatefulSet>, client: Arc<Client>) -> Result<Actio
         // A conflict may be a namesake that is still going; the next look finds out.
         pods.create(&PostParams::default(), &pod).await.map_err(Error::write(format!("Pod of {what}")))?;
     }
-    for (pod, uid) in &plan.delete {
-        let preconditions = Preconditions { uid: uid.clone(), resource_version: None };
-        let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        gone_is_fine(pods.delete(pod, &parameters).await)
-            .map_err(Error::write(format!("Pod {namespace}/{pod}")))?;
-    }
+    delete_pods(&pods, &namespace, &plan.delete).await?;
     if set.status.as_ref() != Some(&plan.status) {
         let patch = Patch::Merge(json!({"status": plan.status}));
         let answer = sets.patch_status(&name, &PatchParams::default(), &patch).await;

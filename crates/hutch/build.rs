@@ -1,7 +1,8 @@
 //! Builds the two programs that run outside this one, the warden and sandboxd, as small static executables, so that
 //! `src/programs.rs` can carry them inside the binary and a plain `cargo run` needs no second command.
 //!
-//! They are not position-independent: each jail runs them, and every relocation would be private memory per jail.
+//! Like everything here they are static and not position-independent (`.cargo/config.toml`): each jail runs them, and
+//! every relocation would be private memory per jail.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,6 @@ use std::process::Command;
 const PROGRAMS: [(&str, &str); 2] = [("hutch-jail", "hutch-warden"), ("hutch-sandboxd", "hutch-sandboxd")];
 
 fn main() {
-    // Not position-independent either: `hutch run` is this program, and a megabyte of relocations would be half of what
-    // starting a jail costs. Heap, stack and libraries are placed at random all the same.
-    println!("cargo::rustc-link-arg-bins=-no-pie");
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let target = env::var("TARGET").expect("cargo sets it");
@@ -68,7 +66,6 @@ fn build(workspace: &Path, build_dir: &Path, target: &str) {
             cargo.env_remove(name);
         }
     }
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static\u{1f}-Crelocation-model=static");
     let status = cargo.status().expect("cargo starts");
     assert!(status.success(), "the programs that hutch carries could not be built");
 }

@@ -17,7 +17,7 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 16] = [
+const LAYERS: [(&str, Layer); 17] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-store", Layer::Mechanism),
     ("hutch-jail", Layer::Mechanism),
@@ -30,6 +30,7 @@ const LAYERS: [(&str, Layer); 16] = [
     ("hutch-node", Layer::Service),
     ("hutch-router", Layer::Service),
     ("hutch-sandboxd", Layer::Service),
+    ("hutch-webhook", Layer::Service),
     ("hutch", Layer::Top),
     ("hutch-testkit", Layer::Top),
     ("hutch-bench", Layer::Top),

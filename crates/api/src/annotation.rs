@@ -35,3 +35,7 @@ pub const TEMPLATE_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandboxtemplate-s
 pub const POOL_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandboxwarmpool-state";
 /// On a `v1alpha1` SandboxTemplate: the field that the older version has not.
 pub const VOLUME_CLAIM_TEMPLATES_POLICY: &str = "api.agents.x-k8s.io/v1beta1-volume-claim-templates-policy";
+/// On a `v1alpha1` SandboxClaim: the field that the older version has not, as JSON.
+pub const VOLUME_CLAIM_TEMPLATES: &str = "api.agents.x-k8s.io/v1beta1-volume-claim-templates";
+/// On a `v1alpha1` SandboxClaim: the pool, where the older version's fields alone would come back as another one.
+pub const WARM_POOL_REF: &str = "api.agents.x-k8s.io/v1beta1-warm-pool-ref";

@@ -1,8 +1,12 @@
 //! Conversion between the two served versions, on JSON.
 //!
 //! `v1beta1` is the hub. What it cannot express rides in an annotation that holds the whole `v1alpha1` object, so that
-//! a client of the older version reads back what it wrote.
+//! a client of the older version reads back what it wrote. The other way, fields of `spec` that the older version has
+//! not ride in annotations of their own, so that an old client that reads and writes does not lose them. Two fields of
+//! `status` do not ride along, `nodeName` and `observedGeneration`: who may write annotations must not write status, and
+//! the controller observes them again.
 
+mod carried;
 mod claim;
 mod sandbox;
 mod template;
@@ -10,6 +14,7 @@ mod warm_pool;
 
 use serde_json::{Map, Value};
 
+use self::carried::{Saved, saved_copy, set_annotation, take_annotation};
 use crate::{DEPRECATED_VERSION, EXTENSIONS_GROUP, GROUP, STORED_VERSION, annotation};
 
 /// Why an object could not be converted.
@@ -28,12 +33,12 @@ pub enum Error {
         /// The version asked for.
         to: String,
     },
-    /// The annotation that carries the older object does not hold JSON.
+    /// An annotation that carries what the object's version has not does not hold JSON of the right shape.
     #[error("annotation {key:?} cannot be decoded: {reason}")]
     State {
         /// Key of the annotation.
         key: &'static str,
-        /// What the decoder said.
+        /// What is wrong, and where. Never the value.
         reason: String,
     },
     /// The annotation that carries a newer field holds no value of that field.
@@ -75,15 +80,11 @@ pub fn convert(object: Value, to_api_version: &str) -> Result<Value, Error> {
     let (old, new) = (format!("{group}/{DEPRECATED_VERSION}"), format!("{group}/{STORED_VERSION}"));
     if from == old && to_api_version == new {
         take_annotation(&mut object, key);
-        let state = saved_copy(&object);
+        let state = saved_copy(&object, key);
         up(&mut object, None)?;
         set_annotation(&mut object, key, state)?;
     } else if from == new && to_api_version == old {
-        let state = take_annotation(&mut object, key)
-            .map(|text| {
-                serde_json::from_str::<Value>(&text).map_err(|e| Error::State { key, reason: e.to_string() })
-            })
-            .transpose()?;
+        let state = take_annotation(&mut object, key).map(|text| Saved::parse(key, &text)).transpose()?;
         down(&mut object, state.as_ref())?;
     } else {
         return Err(unsupported());
@@ -93,35 +94,7 @@ pub fn convert(object: Value, to_api_version: &str) -> Result<Value, Error> {
 }
 
 /// One direction of one kind: changes the object in place; `Some` is the older object that was saved with it.
-type Step = fn(&mut Map<String, Value>, Option<&Value>) -> Result<(), Error>;
-
-/// The older object as text, without what changes at every write: else an update that changes nothing would
-/// still change the stored object, and wake every watcher.
-fn saved_copy(object: &Map<String, Value>) -> String {
-    let mut copy = object.clone();
-    if let Some(metadata) = copy.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
-        metadata.remove("resourceVersion");
-        metadata.remove("generation");
-    }
-    Value::Object(copy).to_string()
-}
-
-fn take_annotation(object: &mut Map<String, Value>, key: &str) -> Option<String> {
-    let metadata = object.get_mut("metadata")?.as_object_mut()?;
-    let annotations = metadata.get_mut("annotations")?.as_object_mut()?;
-    let value = annotations.remove(key)?;
-    if annotations.is_empty() {
-        metadata.remove("annotations");
-    }
-    value.as_str().map(str::to_owned)
-}
-
-fn set_annotation(object: &mut Map<String, Value>, key: &str, value: String) -> Result<(), Error> {
-    let metadata = object_entry(object, "metadata")?;
-    object_entry(metadata, "annotations")?.insert(key.to_owned(), value.into());
-    Ok(())
-}
+type Step = fn(&mut Map<String, Value>, Option<&Saved>) -> Result<(), Error>;
 
 /// The object under that key, made when it is missing or null.
 fn object_entry<'a>(

@@ -1,6 +1,5 @@
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use crate::Error;
+use crate::{Error, write_private};
 
 /// Days that the authority is good for: the life of a data folder.
 const AUTHORITY_DAYS: i64 = 3650;
@@ -177,20 +176,4 @@ fn validity(params: &mut CertificateParams, days: i64) {
     let hour = std::time::Duration::from_secs(3600);
     params.not_before = (now - hour).into();
     params.not_after = (now + hour * 24 * u32::try_from(days).unwrap_or(1)).into();
-}
-
-/// Writes a file that only its owner can read, all or nothing.
-fn write_private(path: &Path, text: &str) -> Result<(), Error> {
-    let failed = |cause: std::io::Error| Error::File { path: path.into(), cause };
-    let fresh = path.with_extension("new");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&fresh)
-        .map_err(failed)?;
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    file.sync_all().map_err(failed)?;
-    std::fs::rename(&fresh, path).map_err(failed)
 }

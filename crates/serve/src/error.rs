@@ -33,6 +33,9 @@ pub enum Error {
         /// What is wrong.
         cause: String,
     },
+    /// A certificate and its key, given by somebody else, cannot be used.
+    #[error("{0}")]
+    Pair(String),
     /// A certificate could not be made.
     #[error("cannot make a certificate: {0}")]
     Certificate(String),

@@ -2,6 +2,7 @@
 //!
 //! - [`memory`]: a `kube::Client` that calls an axum `Router` in the same process, upgrades included.
 //! - [`Authority`]: the certificate authority of a data folder and the server certificate that it signs.
+//! - [`ServerCertificate`]: a server certificate that somebody else made, replaced while a listener shows it.
 //! - [`Listener`]: a TCP listener, plain or TLS (HTTP/1.1 and HTTP/2), with a bound on connections.
 //! - [`Shutdown`]: the one way in which services are told to stop.
 //!
@@ -9,12 +10,16 @@
 //! authority signed is handed on as the request extension [`PeerCertificate`]; what it means is for the application.
 
 mod authority;
+mod certificate;
 mod error;
 mod listener;
 pub mod memory;
+mod private;
 mod shutdown;
 
 pub use authority::{Authority, ClientCertificate};
+pub use certificate::ServerCertificate;
 pub use error::Error;
 pub use listener::{Listener, PeerAddress, PeerCertificate};
+pub use private::write_private;
 pub use shutdown::Shutdown;

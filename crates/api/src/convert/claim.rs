@@ -1,56 +1,122 @@
-//! `spec.sandboxTemplateRef` and `spec.warmpool` against `spec.warmPoolRef`.
+//! `spec.sandboxTemplateRef` and `spec.warmpool` against `spec.warmPoolRef`; `spec.volumeClaimTemplates`, which the older
+//! version has not.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Error, object_entry, text};
+use super::carried::{decode, set_annotation, take_annotation};
+use super::{Error, Saved, object_entry, text};
 use crate::SHADOW_POOL_PREFIX;
+use crate::annotation::{VOLUME_CLAIM_TEMPLATES, WARM_POOL_REF};
 
-pub(super) fn up(object: &mut Map<String, Value>, _: Option<&Value>) -> Result<(), Error> {
-    let template = text(object, &["spec", "sandboxTemplateRef", "name"]);
-    let bound = text(object, &["status", "sandbox", "name"]);
-    let pool = match specific_pool(text(object, &["spec", "warmpool"])) {
-        Some(pool) => pool.to_owned(),
-        // A pool names its Sandboxes after itself, so the bound one tells which pool it came from.
-        None if !bound.is_empty() && bound != text(object, &["metadata", "name"]) => {
-            without_suffix(bound).to_owned()
-        }
-        None => format!("{SHADOW_POOL_PREFIX}{template}"),
+/// A pool, and how it was shown to the older version. It counts as long as that was not changed.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Shown {
+    pool: String,
+    template: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    warmpool: Option<String>,
+}
+
+pub(super) fn up(object: &mut Map<String, Value>, _: Option<&Saved>) -> Result<(), Error> {
+    let shown = take_annotation(object, WARM_POOL_REF);
+    let volumes = take_annotation(object, VOLUME_CLAIM_TEMPLATES);
+    let pool = match shown.map(|text| decode::<Shown>(WARM_POOL_REF, &text)).transpose()? {
+        Some(shown) if shown == shows(object, &shown.pool) => shown.pool,
+        _ => pool_of(object),
     };
     let spec = object_entry(object, "spec")?;
     spec.remove("sandboxTemplateRef");
     spec.remove("warmpool");
     spec.insert("warmPoolRef".into(), json!({ "name": pool }));
+    if let Some(volumes) = volumes {
+        spec.insert("volumeClaimTemplates".into(), volume_claims(&volumes)?);
+    }
     Ok(())
 }
 
-pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Value>) -> Result<(), Error> {
+/// The pool that a claim of the older version means.
+fn pool_of(object: &Map<String, Value>) -> String {
+    let bound = text(object, &["status", "sandbox", "name"]);
+    match specific_pool(text(object, &["spec", "warmpool"])) {
+        Some(pool) => pool.to_owned(),
+        // A pool names its Sandboxes after itself, so the bound one tells which pool it came from.
+        None if !bound.is_empty() && bound != text(object, &["metadata", "name"]) => {
+            without_suffix(bound).to_owned()
+        }
+        None => format!("{SHADOW_POOL_PREFIX}{}", text(object, &["spec", "sandboxTemplateRef", "name"])),
+    }
+}
+
+fn shows(object: &Map<String, Value>, pool: &str) -> Shown {
+    Shown {
+        pool: pool.to_owned(),
+        template: text(object, &["spec", "sandboxTemplateRef", "name"]).to_owned(),
+        warmpool: object.get("spec").and_then(|spec| spec["warmpool"].as_str()).map(str::to_owned),
+    }
+}
+
+/// Schemas are not checked after a conversion, so what comes in by this way must at least have their shape.
+fn volume_claims(text: &str) -> Result<Value, Error> {
+    let list: Vec<Map<String, Value>> = decode(VOLUME_CLAIM_TEMPLATES, text)?;
+    let wrong = |reason: String| Error::State { key: VOLUME_CLAIM_TEMPLATES, reason };
+    for (index, item) in list.iter().enumerate() {
+        if !item.get("spec").is_some_and(Value::is_object) {
+            return Err(wrong(format!("[{index}].spec is not an object")));
+        }
+        if item.get("metadata").is_some_and(|metadata| !metadata.is_object()) {
+            return Err(wrong(format!("[{index}].metadata is not an object")));
+        }
+        if let Some(unknown) = item.keys().find(|key| !matches!(key.as_str(), "spec" | "metadata")) {
+            return Err(wrong(format!("[{index}].{unknown} is not a field")));
+        }
+    }
+    Ok(list.into())
+}
+
+pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Saved>) -> Result<(), Error> {
     let pool = text(object, &["spec", "warmPoolRef", "name"]).to_owned();
     let bound = text(object, &["status", "sandbox", "name"]).to_owned();
+    // On a newer object they mean nothing, and must not mean something when it comes back.
+    take_annotation(object, WARM_POOL_REF);
+    take_annotation(object, VOLUME_CLAIM_TEMPLATES);
     let spec = object_entry(object, "spec")?;
     spec.remove("warmPoolRef");
-    spec.remove("volumeClaimTemplates");
-    let empty = Map::new();
+    let volumes = spec.remove("volumeClaimTemplates");
     let (template, warmpool) = match saved {
-        Some(saved) => {
-            let saved = saved["spec"].as_object().unwrap_or(&empty);
-            let template = text(saved, &["sandboxTemplateRef", "name"]);
-            let expected = specific_pool(text(saved, &["warmpool"])).unwrap_or(template);
-            let from_sandbox = !bound.is_empty() && (pool == bound || pool == without_suffix(&bound));
-            let unchanged =
-                pool == expected || pool.strip_prefix(SHADOW_POOL_PREFIX) == Some(expected) || from_sandbox;
-            let warmpool = if unchanged { saved.get("warmpool").cloned() } else { Some(pool.into()) };
-            (template.to_owned(), warmpool)
-        }
+        Some(saved) => as_written(saved, &pool, &bound)?,
         None => match pool.strip_prefix(SHADOW_POOL_PREFIX) {
-            Some(template) => (template.to_owned(), Some("default".into())),
-            None => (pool.clone(), Some(pool.into())),
+            Some(template) => (template.to_owned(), Some("default".to_owned())),
+            None => (pool.clone(), Some(pool.clone())),
         },
     };
     spec.insert("sandboxTemplateRef".into(), json!({ "name": template }));
     if let Some(warmpool) = warmpool {
-        spec.insert("warmpool".into(), warmpool);
+        spec.insert("warmpool".into(), warmpool.into());
     }
-    Ok(())
+    if pool_of(object) != pool {
+        let shown = shows(object, &pool);
+        set_annotation(object, WARM_POOL_REF, json!(shown).to_string())?;
+    }
+    match volumes {
+        Some(Value::Array(volumes)) if !volumes.is_empty() => {
+            set_annotation(object, VOLUME_CLAIM_TEMPLATES, Value::Array(volumes).to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Template and `warmpool` as they were written in the older version, or the pool that was chosen since.
+fn as_written(saved: &Saved, pool: &str, bound: &str) -> Result<(String, Option<String>), Error> {
+    let template = saved.text("/spec/sandboxTemplateRef/name")?.unwrap_or_default();
+    let warmpool = saved.text("/spec/warmpool")?;
+    let expected = specific_pool(warmpool.unwrap_or_default()).unwrap_or(template);
+    let from_sandbox = !bound.is_empty() && (pool == bound || pool == without_suffix(bound));
+    let unchanged =
+        pool == expected || pool.strip_prefix(SHADOW_POOL_PREFIX) == Some(expected) || from_sandbox;
+    let warmpool = if unchanged { warmpool.map(str::to_owned) } else { Some(pool.to_owned()) };
+    Ok((template.to_owned(), warmpool))
 }
 
 /// The value of `warmpool` when it names one pool and is no general word.

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Error, object_entry, text};
+use super::{Error, Saved, object_entry, text};
 
-pub(super) fn up(object: &mut Map<String, Value>, _: Option<&Value>) -> Result<(), Error> {
+pub(super) fn up(object: &mut Map<String, Value>, _: Option<&Saved>) -> Result<(), Error> {
     let spec = object_entry(object, "spec")?;
     let suspended = spec.remove("replicas").and_then(|n| n.as_i64()) == Some(0);
     spec.insert("operatingMode".into(), if suspended { "Suspended" } else { "Running" }.into());
@@ -14,38 +14,29 @@ pub(super) fn up(object: &mut Map<String, Value>, _: Option<&Value>) -> Result<(
     Ok(())
 }
 
-pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Value>) -> Result<(), Error> {
+pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Saved>) -> Result<(), Error> {
     let mode = text(object, &["spec", "operatingMode"]).to_owned();
     let plain = if mode == "Suspended" { 0 } else { 1 };
     let spec = object_entry(object, "spec")?;
     spec.remove("operatingMode");
-    match saved.filter(|_| mode == "Running") {
-        // The client's own value comes back, "not set" included, unless it meant suspended.
-        Some(saved) => match saved["spec"].get("replicas") {
-            None | Some(Value::Null) => {
-                spec.remove("replicas");
-            }
-            Some(n) if n == &json!(0) => {
-                spec.insert("replicas".into(), json!(1));
-            }
-            Some(n) => {
-                spec.insert("replicas".into(), n.clone());
-            }
-        },
-        None => {
-            spec.insert("replicas".into(), json!(plain));
-        }
+    // The client's own value comes back, "not set" included, unless it meant suspended.
+    let replicas = match saved.filter(|_| mode == "Running") {
+        Some(saved) => saved.integer("/spec/replicas")?.map(|n| if n == 0 { 1 } else { n }),
+        None => Some(plain),
+    };
+    if let Some(replicas) = replicas {
+        spec.insert("replicas".into(), json!(replicas));
     }
-    let replicas = match saved {
-        Some(saved) => saved["status"].get("replicas").cloned(),
-        None => Some(json!(plain)),
+    let observed = match saved {
+        Some(saved) => saved.integer("/status/replicas")?,
+        None => Some(plain),
     };
     let has_status = object.get("status").is_some_and(Value::is_object);
-    if has_status || replicas.is_some() {
+    if has_status || observed.is_some() {
         let status = object_entry(object, "status")?;
         status.remove("nodeName");
-        if let Some(replicas) = replicas {
-            status.insert("replicas".into(), replicas);
+        if let Some(observed) = observed {
+            status.insert("replicas".into(), json!(observed));
         }
     }
     Ok(())

@@ -2,13 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Error, object_entry};
+use super::{Error, Saved, object_entry};
 
-pub(super) fn up(_: &mut Map<String, Value>, _: Option<&Value>) -> Result<(), Error> {
+pub(super) fn up(_: &mut Map<String, Value>, _: Option<&Saved>) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) fn down(object: &mut Map<String, Value>, _: Option<&Value>) -> Result<(), Error> {
+pub(super) fn down(object: &mut Map<String, Value>, _: Option<&Saved>) -> Result<(), Error> {
     let replicas = object_entry(object, "spec")?.entry("replicas").or_insert(Value::Null);
     if replicas.is_null() {
         *replicas = json!(1);

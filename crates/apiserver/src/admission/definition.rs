@@ -48,7 +48,13 @@ pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
 pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(), Failure> {
     let name = meta::text(object, "name").to_owned();
     if is_builtin(&name) {
+        // Conversion is done here whatever it says; who keeps it, such as a webhook, finds what it wrote.
+        let conversion =
+            object.pointer("/spec/conversion").filter(|conversion| conversion.is_object()).cloned();
         object["spec"] = old["spec"].clone();
+        if let Some(conversion) = conversion {
+            object["spec"]["conversion"] = conversion;
+        }
         object["status"] = old["status"].clone();
         if let Some(mark) = old["metadata"]["annotations"][MARK].as_str() {
             set_mark(object, mark);

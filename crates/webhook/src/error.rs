@@ -1,0 +1,60 @@
+/// Why the webhook cannot do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting cannot be taken.
+    #[error("{flag}: {problem}")]
+    Setting {
+        /// The flag that sets it.
+        flag: &'static str,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// The API server refused, or cannot be reached.
+    #[error("{doing}: {source}{}", hint(source))]
+    Api {
+        /// What was tried, with the object's name.
+        doing: String,
+        /// What the client said.
+        source: kube::Error,
+    },
+    /// Others changed the Secret or the definitions each time between a read and a write.
+    #[error("Secret and definitions were changed by others {0} times in a row while they were being written")]
+    Contended(usize),
+    /// A certificate could not be made.
+    #[error("cannot make the webhook's certificate: {0}")]
+    Issue(String),
+    /// A certificate file that somebody else is to provide cannot be used.
+    #[error("{0}")]
+    Given(String),
+    /// The port, a file or a certificate cannot be used.
+    #[error(transparent)]
+    Serve(#[from] hutch_serve::Error),
+}
+
+impl Error {
+    /// Wraps what the client said.
+    pub(crate) fn api(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Error {
+        let doing = doing.into();
+        move |source| Error::Api { doing, source }
+    }
+
+    /// Whether the same again may well succeed: no answer, an overloaded or failing server.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Error::Api { source: kube::Error::Api(status), .. } => status.code >= 500 || status.code == 429,
+            Error::Api { source, .. } => !matches!(source, kube::Error::SerdeError(_)),
+            Error::Contended(_) => true,
+            _ => false,
+        }
+    }
+}
+
+fn hint(source: &kube::Error) -> &'static str {
+    match source {
+        kube::Error::Api(status) if status.is_forbidden() => {
+            "; the role of this ServiceAccount must allow it, deploy/README.md lists what is needed"
+        }
+        _ => "",
+    }
+}

@@ -1,6 +1,7 @@
 //! What a Sandbox is made of: the part that `Sandbox` and `SandboxTemplate` share.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimSpec, PodSpec};
 use serde::{Deserialize, Serialize};
@@ -21,11 +22,29 @@ pub struct PodMetadata {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTemplate {
-    /// What the Pod runs.
-    pub spec: PodSpec,
+    /// What the Pod runs. Shared, since it is the largest part of a Sandbox and mostly the same in many of them.
+    #[serde(with = "shared")]
+    pub spec: Arc<PodSpec>,
     /// What the Pod is labelled and annotated with.
     #[serde(default)]
     pub metadata: PodMetadata,
+}
+
+/// A shared value as JSON: the value.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(value: &Arc<T>, to: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Arc<T>, D::Error> {
+        T::deserialize(from).map(Arc::new)
+    }
 }
 
 /// Name, labels and annotations of a volume claim.

@@ -30,7 +30,7 @@ pub enum ClaimShutdownPolicy {
 #[serde(rename_all = "camelCase")]
 pub struct ClaimLifecycle {
     /// When the claim ends.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "crate::end_time", skip_serializing_if = "Option::is_none")]
     pub shutdown_time: Option<Time>,
     /// Seconds between the end of the Sandbox's own work and the end of the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,6 +10,7 @@ mod blueprint;
 mod claim;
 mod convert;
 mod crds;
+mod end_time;
 mod hash;
 mod pool;
 mod sandbox;

@@ -51,7 +51,7 @@ pub struct SandboxSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<bool>,
     /// When the Sandbox ends.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, with = "crate::end_time", skip_serializing_if = "Option::is_none")]
     pub shutdown_time: Option<Time>,
     /// What happens then; `Retain` when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -55,9 +55,9 @@ pub(crate) fn is_fresh(
     if trust_labels && labels.get(label::TEMPLATE_HASH) == Some(&hashes.blueprint) {
         return true;
     }
-    let mut pod = template.spec.pod_template.spec.clone();
+    let mut pod = PodSpec::clone(&template.spec.pod_template.spec);
     secure(&mut pod, template);
-    same(&pod, &sandbox.spec.pod_template.spec)
+    same(&pod, sandbox.spec.pod_template.spec.as_ref())
         && same_volumes(template.spec.volume_claim_templates.as_deref(), sandbox.spec.volumes())
         && template.spec.service == sandbox.spec.service
 }
@@ -153,7 +153,7 @@ mod tests {
     fn member(template: &SandboxTemplate) -> Sandbox {
         let mut sandbox =
             Sandbox::new("t-1", hutch_api::SandboxSpec::from_blueprint(template.spec.blueprint()));
-        secure(&mut sandbox.spec.pod_template.spec, template);
+        secure(std::sync::Arc::make_mut(&mut sandbox.spec.pod_template.spec), template);
         sandbox.labels_mut().insert(label::TEMPLATE_REF_HASH.into(), name_hash("t"));
         sandbox
     }
@@ -202,7 +202,7 @@ mod tests {
     fn secure_defaults_leave_what_the_template_says() {
         let secured = |spec: Value| {
             let template = template(spec);
-            let mut pod = template.spec.pod_template.spec.clone();
+            let mut pod = PodSpec::clone(&template.spec.pod_template.spec);
             secure(&mut pod, &template);
             (pod.automount_service_account_token, pod.dns_policy)
         };

@@ -39,11 +39,22 @@ struct Inner<K> {
     index: HashMap<String, BTreeSet<Key>>,
     /// Uids of objects that an own request has deleted: events from before that are still under way.
     deleted: HashMap<Key, String>,
+    /// What own requests have written since the list that is being read was asked for; nothing while none is.
+    written: Option<BTreeSet<Key>>,
+}
+
+/// What a list brought.
+#[derive(Debug)]
+pub(crate) struct Listed<K> {
+    pub(crate) changes: Vec<Change<K>>,
+    /// Objects that the list lacks and an own request has written meanwhile: the list may be from before that.
+    pub(crate) doubtful: Vec<Key>,
 }
 
 impl<K: Resource<DynamicType = ()>> Cache<K> {
     pub(crate) fn new(terms: Terms<K>) -> Self {
-        let inner = Inner { objects: HashMap::new(), index: HashMap::new(), deleted: HashMap::new() };
+        let inner =
+            Inner { objects: HashMap::new(), index: HashMap::new(), deleted: HashMap::new(), written: None };
         Cache { terms, inner: RwLock::new(inner), listener: OnceLock::new() }
     }
 
@@ -76,6 +87,22 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         self.write().put(object, self.terms)
     }
 
+    /// The same, for the answer to an own request.
+    pub(crate) fn learn_own(&self, object: K) -> Option<Change<K>> {
+        let mut inner = self.write();
+        if let Some(written) = &mut inner.written {
+            written.insert(Key::of(&object));
+        }
+        inner.put(object, self.terms)
+    }
+
+    /// A list is about to be asked for. No event from before it will come any more.
+    pub(crate) fn begin_list(&self) {
+        let mut inner = self.write();
+        inner.deleted.clear();
+        inner.written = Some(BTreeSet::new());
+    }
+
     /// Takes note that the object was deleted; one that was made anew under that name stays.
     pub(crate) fn forget(&self, object: &K) -> Option<Change<K>> {
         let key = Key::of(object);
@@ -99,15 +126,21 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         inner.remove(key, self.terms)
     }
 
-    /// Takes in a complete list: what it lacks is gone.
-    pub(crate) fn replace(&self, objects: Vec<K>) -> Vec<Change<K>> {
+    /// Drops the object until the watch speaks of it again.
+    pub(crate) fn lose(&self, key: &Key) -> Option<Change<K>> {
+        self.write().remove(key, self.terms)
+    }
+
+    /// Takes in a complete list: what it lacks is gone, unless it may be newer than the list.
+    pub(crate) fn replace(&self, objects: Vec<K>) -> Listed<K> {
         let mut inner = self.write();
+        let written = inner.written.take().unwrap_or_default();
         let listed: BTreeSet<Key> = objects.iter().map(Key::of).collect();
-        let missing: Vec<Key> = inner.objects.keys().filter(|key| !listed.contains(key)).cloned().collect();
-        inner.deleted.clear();
+        let missing = inner.objects.keys().filter(|key| !listed.contains(key)).cloned();
+        let (doubtful, missing): (Vec<_>, Vec<_>) = missing.partition(|key| written.contains(key));
         let mut changes: Vec<_> = missing.iter().filter_map(|key| inner.remove(key, self.terms)).collect();
         changes.extend(objects.into_iter().filter_map(|object| inner.put(object, self.terms)));
-        changes
+        Listed { changes, doubtful }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner<K>> {
@@ -226,10 +259,27 @@ mod tests {
         let cache = cache();
         cache.learn(pool("a", "1", 10));
         cache.learn(pool("b", "2", 20));
-        let changes = cache.replace(vec![pool("b", "2", 15), pool("c", "3", 16)]);
+        cache.begin_list();
+        let listed = cache.replace(vec![pool("b", "2", 15), pool("c", "3", 16)]);
         let names: Vec<_> =
-            changes.iter().map(|change| (change.latest().name_any(), change.new.is_some())).collect();
+            listed.changes.iter().map(|change| (change.latest().name_any(), change.new.is_some())).collect();
         assert_eq!(names, [("a".to_owned(), false), ("c".to_owned(), true)]);
+        assert!(listed.doubtful.is_empty());
         assert_eq!(cache.get(&Key::new("d", "b")).unwrap().resource_version().as_deref(), Some("20"));
+    }
+
+    #[test]
+    fn own_writes_outlive_a_list_that_may_be_older() {
+        let cache = cache();
+        cache.learn_own(pool("before", "1", 10));
+        cache.begin_list();
+        cache.learn_own(pool("during", "2", 20));
+        cache.learn(pool("gone", "3", 5));
+        assert!(cache.deleted(&Key::new("d", "gone")).is_some());
+        let listed = cache.replace(vec![pool("gone", "3", 5)]);
+        assert_eq!(listed.changes.len(), 1, "what was there before and is not listed is gone");
+        assert_eq!(listed.doubtful, [Key::new("d", "during")]);
+        assert!(cache.get(&Key::new("d", "during")).is_some());
+        assert!(cache.get(&Key::new("d", "gone")).is_none(), "deleted while the list was under way");
     }
 }

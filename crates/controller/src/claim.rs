@@ -14,6 +14,7 @@ mod expiry;
 mod find;
 mod metadata;
 mod refusal;
+mod retire;
 mod status;
 mod volumes;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::NamespaceResourceScope;
+use kube::core::{NamespaceResourceScope, Request};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, Resource, ResourceExt};
@@ -50,13 +50,23 @@ impl<K> Object for K where
 pub(crate) struct Collection<K> {
     client: Client,
     cache: Cache<K>,
-    trim: fn(&mut K),
+    trim: Box<dyn Fn(&mut K) + Send + Sync>,
+    selector: Option<&'static str>,
 }
 
 impl<K: Object> Collection<K> {
     /// `trim` drops what the controllers never look at, before an object is kept.
-    pub(crate) fn new(client: Client, terms: Terms<K>, trim: fn(&mut K)) -> Self {
-        Collection { client, cache: Cache::new(terms), trim }
+    pub(crate) fn new(
+        client: Client,
+        terms: Terms<K>,
+        trim: impl Fn(&mut K) + Send + Sync + 'static,
+    ) -> Self {
+        Collection { client, cache: Cache::new(terms), trim: Box::new(trim), selector: None }
+    }
+
+    /// Watches only what has that label.
+    pub(crate) fn labelled(self, label: &'static str) -> Self {
+        Collection { selector: Some(label), ..self }
     }
 
     /// Who is told of changes; set once, before [`Collection::feed`].
@@ -72,14 +82,21 @@ impl<K: Object> Collection<K> {
         self.cache.find(term)
     }
 
-    pub(crate) async fn create(&self, namespace: &str, object: &K) -> Result<Arc<K>, Error> {
+    /// Creates the object, which may say more than is kept of its kind.
+    pub(crate) async fn create<B>(&self, namespace: &str, object: &B) -> Result<Arc<K>, Error>
+    where
+        B: Resource<DynamicType = ()> + Serialize,
+    {
         let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
-        let created = self.api(namespace).create(&params, object).await;
-        let created = created.map_err(|source| Error::Create {
+        let failed = |source| Error::Create {
             kind: K::kind(&()).into_owned(),
             name: object.meta().name.clone().or(object.meta().generate_name.clone()).unwrap_or_default(),
             source,
-        })?;
+        };
+        let bytes = serde_json::to_vec(object).map_err(|source| failed(kube::Error::SerdeError(source)))?;
+        let request = Request::new(K::url_path(&(), Some(namespace))).create(&params, bytes);
+        let request = request.map_err(|source| failed(kube::Error::BuildRequest(source)))?;
+        let created = self.client.request(request).await.map_err(failed)?;
         Ok(self.take_in(created))
     }
 
@@ -180,21 +197,24 @@ impl<K: Object> Collection<K> {
     /// Keeps the cache like the server's state until the returned future is dropped; `synced` counts the kinds whose
     /// first list is complete. A watch that fails or is too old lists again, with growing pauses.
     pub(crate) async fn feed(self: Arc<Self>, synced: watch::Sender<usize>) {
-        let stream = watcher::watcher(Api::<K>::all(self.client.clone()), watcher::Config::default());
+        let config =
+            watcher::Config { label_selector: self.selector.map(str::to_owned), ..Default::default() };
+        let stream = watcher::watcher(Api::<K>::all(self.client.clone()), config);
         let mut stream = std::pin::pin!(stream.default_backoff().into_stream());
         let mut listed = Vec::new();
         let mut first = true;
         while let Some(event) = stream.next().await {
             match event {
-                Ok(Event::Init) => listed.clear(),
+                Ok(Event::Init) => {
+                    listed.clear();
+                    self.cache.begin_list();
+                }
                 Ok(Event::InitApply(mut object)) => {
                     (self.trim)(&mut object);
                     listed.push(object);
                 }
                 Ok(Event::InitDone) => {
-                    for change in self.cache.replace(std::mem::take(&mut listed)) {
-                        self.cache.tell(&change);
-                    }
+                    self.take_list(std::mem::take(&mut listed)).await;
                     if std::mem::take(&mut first) {
                         synced.send_modify(|count| *count += 1);
                     }
@@ -207,6 +227,20 @@ impl<K: Object> Collection<K> {
                 Err(error) => {
                     tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, will be resumed")
                 }
+            }
+        }
+    }
+
+    async fn take_list(&self, objects: Vec<K>) {
+        let listed = self.cache.replace(objects);
+        for change in listed.changes {
+            self.cache.tell(&change);
+        }
+        for key in listed.doubtful {
+            if let Err(error) = self.refresh(&key).await {
+                // What is there after all comes with the watch.
+                tracing::debug!(kind = %K::kind(&()), object = %key, %error, "could not be read");
+                self.tell(self.cache.lose(&key));
             }
         }
     }
@@ -227,7 +261,7 @@ impl<K: Object> Collection<K> {
         (self.trim)(&mut object);
         let key = Key::of(&object);
         let copy = object.clone();
-        let change = self.cache.learn(object);
+        let change = self.cache.learn_own(object);
         let kept = change.as_ref().and_then(|change| change.new.clone());
         (kept.or_else(|| self.cache.get(&key)).unwrap_or_else(|| Arc::new(copy)), change)
     }

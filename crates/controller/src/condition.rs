@@ -4,6 +4,9 @@ use hutch_api::condition::{READY, TRUE};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+/// Longest message that a condition takes, in bytes; the published schema says so.
+const MESSAGE_BYTES: usize = 32_768;
+
 /// The condition of that type.
 pub(crate) fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
@@ -36,7 +39,9 @@ pub(crate) fn set(
     generation: Option<i64>,
     now: Timestamp,
 ) {
-    let Verdict { status, reason, message } = verdict;
+    let Verdict { status, reason, mut message } = verdict;
+    // A status that the server refuses for its length would never tell what is wrong.
+    message.truncate(message.floor_char_boundary(MESSAGE_BYTES));
     let at = conditions.iter().position(|condition| condition.type_ == kind);
     let since = at.map(|at| &conditions[at]).filter(|known| known.status == status);
     let condition = Condition {
@@ -61,4 +66,45 @@ pub(crate) fn remove(conditions: &mut Vec<Condition>, kind: &str) {
 /// Seconds are the finest that a condition's time keeps; finer ones would differ from what comes back.
 pub(crate) fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// Whether a reason that somebody else has chosen fits the published schema.
+pub(crate) fn is_reason(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b',' | b':');
+    let last = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    text.len() <= 1024
+        && text.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic())
+        && text.bytes().next_back().is_some_and(last)
+        && text.bytes().all(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let mut conditions = Vec::new();
+        let message = format!("x{}", "é".repeat(MESSAGE_BYTES));
+        set(&mut conditions, READY, Verdict::new(TRUE, "R", message), None, Timestamp::UNIX_EPOCH);
+        let kept = &conditions[0].message;
+        assert_eq!(kept.len(), MESSAGE_BYTES - 1);
+        assert!(kept.ends_with('é'));
+    }
+
+    #[test]
+    fn reasons_by_the_schema() {
+        for (text, fits) in [
+            ("Unschedulable", true),
+            ("A", true),
+            ("A:b,c_d_", true),
+            ("", false),
+            ("1A", false),
+            ("A-b", false),
+            ("A:", false),
+            ("not so", false),
+        ] {
+            assert_eq!(is_reason(text), fits, "{text:?}");
+        }
+    }
 }

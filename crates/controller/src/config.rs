@@ -17,12 +17,24 @@ pub struct Config {
     pub template_workers: usize,
     /// Most members that one look at a pool creates or deletes.
     pub pool_batch: usize,
+    /// How long after a pool has lost members none are made in their place; zero is not at all.
+    pub replenish_delay: Duration,
+    /// Most members a second that a pool makes, on average; zero is no limit.
+    pub refill_rate: f64,
     /// How long a pool member may take to become Ready before it is replaced.
     pub readiness_grace: Duration,
     /// Pause between two looks at a pool whose members find no node.
     pub unschedulable_recheck: Duration,
     /// Whether pooled Pods are marked as safe to evict.
     pub pool_eviction: bool,
+    /// How long a change of a Pod's labels and annotations may wait for others of the same Pod; a second at most, zero
+    /// is not at all.
+    pub write_behind: Duration,
+    /// How long the status of a Sandbox that is on its way to Ready may leave out a step of that way.
+    pub progress_delay: Duration,
+    /// Whether only Pods and Services with the label of a Sandbox's name are watched. Saves memory where a cluster runs
+    /// many others; one that is to be taken over then needs that label too.
+    pub watch_labelled_only: bool,
     /// Whether claims get events.
     pub claim_events: bool,
     /// Whether claims get annotations with the times at which they were seen and became Ready.
@@ -41,9 +53,14 @@ impl Default for Config {
             pool_workers: 1,
             template_workers: 1,
             pool_batch: 300,
+            replenish_delay: Duration::ZERO,
+            refill_rate: 0.0,
             readiness_grace: Duration::from_secs(300),
             unschedulable_recheck: Duration::from_secs(60),
             pool_eviction: true,
+            write_behind: Duration::ZERO,
+            progress_delay: Duration::from_millis(500),
+            watch_labelled_only: false,
             claim_events: true,
             claim_times: true,
             label_domains: vec!["sandbox.users.io".into()],

@@ -65,6 +65,11 @@ impl Error {
         self.status().is_some_and(|status| status.is_already_exists())
     }
 
+    /// Whether the server has said that it did not do it; without that it may have.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.status().is_some_and(|status| (400..500).contains(&status.code))
+    }
+
     /// All of them as one, nothing when there are none.
     pub(crate) fn joined(mut errors: Vec<Error>) -> Result<(), Error> {
         match errors.len() {

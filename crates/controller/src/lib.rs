@@ -11,9 +11,11 @@
 mod blueprint;
 mod cache;
 mod claim;
+mod clock;
 mod collection;
 mod condition;
 mod config;
+mod defer;
 mod error;
 #[cfg(test)]
 mod fixture;
@@ -25,6 +27,7 @@ mod queue;
 mod record;
 mod sandbox;
 mod template;
+mod view;
 mod wiring;
 mod world;
 

@@ -2,17 +2,24 @@
 
 mod apply;
 mod member;
+mod memory;
+mod name;
 mod plan;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use hutch_api::{Sandbox, SandboxTemplate, SandboxWarmPool, name_hash};
 use kube::ResourceExt;
 
+use crate::condition;
 use crate::key::Key;
+use crate::sandbox::pod_name;
+use crate::view::PodView;
 use crate::world::{World, pool_hash_term};
 
 pub(crate) use apply::reconcile;
+pub(crate) use memory::Memory;
 
 /// All that a decision about one pool rests on.
 #[derive(Debug, Clone)]
@@ -21,6 +28,8 @@ struct Seen {
     template: Option<Arc<SandboxTemplate>>,
     /// Sandboxes of the namespace with the label of the pool's name, whoever owns them.
     labelled: Vec<Arc<Sandbox>>,
+    /// Pods of those that are not Ready, by the Sandbox's name.
+    pods: HashMap<String, Arc<PodView>>,
 }
 
 impl Seen {
@@ -28,8 +37,24 @@ impl Seen {
         let key = Key::of(pool.as_ref());
         let template = world.templates.get(&key.beside(&pool.spec.sandbox_template_ref.name));
         let labelled = world.sandboxes.find(&pool_hash_term(&key.namespace, &name_hash(&pool.name_any())));
-        Seen { pool, template, labelled }
+        let waits = |sandbox: &&Arc<Sandbox>| {
+            let conditions = sandbox.status.as_ref().and_then(|status| status.conditions.as_ref());
+            !condition::is_ready(conditions)
+        };
+        let pod_of = |sandbox: &Arc<Sandbox>| {
+            let pod = world.pods.get(&key.beside(pod_name(sandbox)))?;
+            Some((sandbox.name_any(), pod))
+        };
+        let pods = labelled.iter().filter(waits).filter_map(pod_of).collect();
+        Seen { pool, template, labelled, pods }
     }
+}
+
+/// A member as a test of another module needs it.
+#[cfg(test)]
+pub(crate) fn new_member(pool: &SandboxWarmPool, template: &SandboxTemplate, name: &str) -> Sandbox {
+    let hashes = crate::blueprint::Hashes::of(template);
+    member::named(&member::desired(pool, template, &hashes), name)
 }
 
 #[cfg(test)]

@@ -11,11 +11,12 @@ mod volume;
 use std::sync::Arc;
 
 use hutch_api::{OperatingMode, Sandbox, annotation, name_hash};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use kube::ResourceExt;
 
 use crate::key::Key;
 use crate::owner;
+use crate::view::PodView;
 use crate::world::World;
 
 pub(crate) use apply::reconcile;
@@ -25,12 +26,14 @@ pub(crate) use apply::reconcile;
 pub(super) struct Seen {
     sandbox: Arc<Sandbox>,
     /// Pods of the namespace with the label of the Sandbox's name.
-    labelled: Vec<Arc<Pod>>,
+    labelled: Vec<Arc<PodView>>,
     /// The Pod whose name the Sandbox's annotation gives, else the one of the Sandbox's own name.
-    tracked: Option<Arc<Pod>>,
+    tracked: Option<Arc<PodView>>,
     service: Option<Arc<Service>>,
     /// The volume claims, in the order of their templates.
     volumes: Vec<Option<Arc<PersistentVolumeClaim>>>,
+    /// Whether the Pods of pools are marked as safe to evict.
+    pool_eviction: bool,
 }
 
 /// The Pod of a Sandbox, as far as one can tell.
@@ -39,9 +42,9 @@ enum Located {
     /// There is none.
     Missing,
     /// This one.
-    Owned(Arc<Pod>),
+    Owned(Arc<PodView>),
     /// One of the right name, but of somebody else, or of nobody.
-    Foreign(Arc<Pod>),
+    Foreign(Arc<PodView>),
     /// Too many to choose.
     Several(usize),
 }
@@ -50,27 +53,29 @@ impl Seen {
     pub(super) fn observe(world: &World, sandbox: Arc<Sandbox>) -> Self {
         let key = Key::of(sandbox.as_ref());
         let labelled = world.pods.find(&crate::world::name_hash_term(&key.namespace, &name_hash(&key.name)));
-        let tracked = world.pods.get(&key.beside(tracked_name(&sandbox)));
+        let tracked = world.pods.get(&key.beside(pod_name(&sandbox)));
         let service = world.services.get(&key);
         let volumes = sandbox.spec.volumes().iter();
         let volumes =
             volumes.map(|template| world.volumes.get(&key.beside(&volume::name(template, &key.name))));
-        Seen { labelled, tracked, service, volumes: volumes.collect(), sandbox }
+        let pool_eviction = world.config.pool_eviction;
+        Seen { labelled, tracked, service, volumes: volumes.collect(), sandbox, pool_eviction }
     }
 
-    fn locate(&self) -> Located {
-        let mut owned: Vec<&Arc<Pod>> = self
-            .labelled
-            .iter()
-            .filter(|pod| owner::is_controlled_by(pod.as_ref(), self.sandbox.as_ref()))
-            .collect();
-        if let Some(tracked) = &self.tracked
-            && owner::is_controlled_by(tracked.as_ref(), self.sandbox.as_ref())
+    /// The Pods that the Sandbox controls, whatever they are called.
+    fn owned_pods(&self) -> Vec<&Arc<PodView>> {
+        let is_owned = |pod: &&Arc<PodView>| owner::is_controlled_by(pod.as_ref(), self.sandbox.as_ref());
+        let mut owned: Vec<_> = self.labelled.iter().filter(is_owned).collect();
+        if let Some(tracked) = self.tracked.as_ref().filter(is_owned)
             && !owned.iter().any(|pod| pod.uid() == tracked.uid())
         {
             owned.push(tracked);
         }
-        match (owned.as_slice(), &self.tracked) {
+        owned
+    }
+
+    fn locate(&self) -> Located {
+        match (self.owned_pods().as_slice(), &self.tracked) {
             ([], None) => Located::Missing,
             ([], Some(tracked)) => Located::Foreign(tracked.clone()),
             ([only], _) => Located::Owned((*only).clone()),
@@ -91,7 +96,7 @@ impl Seen {
 }
 
 /// Name of the Pod to look for.
-fn tracked_name(sandbox: &Sandbox) -> &str {
+pub(crate) fn pod_name(sandbox: &Sandbox) -> &str {
     let noted = sandbox.annotations().get(annotation::POD_NAME).map(String::as_str);
     noted.filter(|name| !name.is_empty()).or(sandbox.metadata.name.as_deref()).unwrap_or_default()
 }

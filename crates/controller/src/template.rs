@@ -3,7 +3,7 @@
 use hutch_api::{NetworkPolicyManagement, SandboxTemplate, label, name_hash};
 use k8s_openapi::api::networking::v1::{
     IPBlock, NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
-    NetworkPolicySpec,
+    NetworkPolicyPort, NetworkPolicySpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::ResourceExt;
@@ -57,7 +57,14 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
 async fn act(world: &World, key: &Key, policy: &Key, action: Action) -> Result<(), Error> {
     match action {
         Action::PatchTemplate(patch) => world.templates.patch(key, &patch).await.map(drop),
-        Action::CreatePolicy(object) => world.policies.create(&key.namespace, &object).await.map(drop),
+        Action::CreatePolicy(object) => {
+            let created = world.policies.create(&key.namespace, object.as_ref()).await.map(drop);
+            if created.as_ref().is_err_and(Error::is_already_exists) {
+                // The view was behind; the next look is at what is there.
+                world.policies.refresh(policy).await?;
+            }
+            created
+        }
         Action::PatchPolicy(patch) => world.policies.patch(policy, &patch).await.map(drop),
         Action::DeletePolicy => world.policies.delete(policy, None).await,
     }
@@ -84,7 +91,7 @@ fn plan(template: &SandboxTemplate, policy: Option<&NetworkPolicy>) -> (Vec<Acti
         (true, None) => actions.push(Action::CreatePolicy(Box::new(desired(template)))),
         (true, Some(policy)) if owned => {
             let wanted = desired(template).spec;
-            if policy.spec != wanted {
+            if policy.spec.clone().map(defaulted) != wanted.clone().map(defaulted) {
                 // A list that is no longer wanted must be named, or the merge keeps it.
                 let mut spec = json!({"ingress": null, "egress": null, "policyTypes": null});
                 let wanted = serde_json::to_value(wanted).unwrap_or_default();
@@ -103,6 +110,28 @@ fn plan(template: &SandboxTemplate, policy: Option<&NetworkPolicy>) -> (Vec<Acti
         }
     }
     (actions, None)
+}
+
+/// With what the server fills in where a rule leaves it out, and without lists that are empty. What selects everything
+/// stays: it is not the same as nothing.
+fn defaulted(mut spec: NetworkPolicySpec) -> NetworkPolicySpec {
+    fn tidy(ports: &mut Option<Vec<NetworkPolicyPort>>, peers: &mut Option<Vec<NetworkPolicyPeer>>) {
+        ports.take_if(|ports| ports.is_empty());
+        peers.take_if(|peers| peers.is_empty());
+        for port in ports.iter_mut().flatten() {
+            port.protocol.get_or_insert_with(|| "TCP".into());
+        }
+        for block in peers.iter_mut().flatten().filter_map(|peer| peer.ip_block.as_mut()) {
+            block.except.take_if(|except| except.is_empty());
+        }
+    }
+    for rule in spec.ingress.iter_mut().flatten() {
+        tidy(&mut rule.ports, &mut rule.from);
+    }
+    for rule in spec.egress.iter_mut().flatten() {
+        tidy(&mut rule.ports, &mut rule.to);
+    }
+    spec
 }
 
 fn desired(template: &SandboxTemplate) -> NetworkPolicy {
@@ -194,6 +223,28 @@ mod tests {
         assert_eq!(actions(json!({}), Some(&owned)), [""; 0]);
         assert_eq!(actions(json!({"networkPolicy": {}}), Some(&owned)), ["patch"]);
         assert_eq!(actions(json!({}), Some(&foreign)), ["refuse"]);
+    }
+
+    #[test]
+    fn what_the_server_fills_in_is_no_difference() {
+        let rules =
+            json!({"networkPolicy": {"egress": [{"ports": [{"port": 53}], "to": []}], "ingress": []}});
+        let mut stored = serde_json::to_value(desired(&template(rules.clone()))).unwrap();
+        stored["spec"]["egress"][0]["ports"][0]["protocol"] = "TCP".into();
+        stored["spec"]["egress"][0].as_object_mut().unwrap().remove("to");
+        let stored: NetworkPolicy = serde_json::from_value(stored).unwrap();
+        assert_eq!(actions(rules.clone(), Some(&stored)), [""; 0]);
+        let other = json!({"networkPolicy": {"egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}]}});
+        assert_eq!(actions(other, Some(&stored)), ["patch"]);
+
+        let from = |peer: Value| json!({"networkPolicy": {"ingress": [{"from": [peer]}]}});
+        let here = desired(&template(from(json!({"podSelector": {}}))));
+        assert_eq!(actions(from(json!({"podSelector": {}})), Some(&here)), [""; 0]);
+        assert_eq!(
+            actions(from(json!({"namespaceSelector": {}})), Some(&here)),
+            ["patch"],
+            "from everywhere"
+        );
     }
 
     #[test]

@@ -1,20 +1,23 @@
 //! What all reconcilers share: the collections, the settings, the recorder of events.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, label};
+use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotation, label};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodSpec, Service};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::{Client, Resource, ResourceExt};
 
 use crate::claim::is_unbound;
 use crate::collection::Collection;
 use crate::config::Config;
+use crate::defer::Deferrals;
 use crate::key::Key;
 use crate::owner;
+use crate::pool::Memory;
 use crate::record::{Note, Recorder};
+use crate::view::{PodView, SharedSpecs};
 
 pub(crate) struct World {
     pub(crate) config: Config,
@@ -22,7 +25,7 @@ pub(crate) struct World {
     pub(crate) claims: Arc<Collection<SandboxClaim>>,
     pub(crate) pools: Arc<Collection<SandboxWarmPool>>,
     pub(crate) templates: Arc<Collection<SandboxTemplate>>,
-    pub(crate) pods: Arc<Collection<Pod>>,
+    pub(crate) pods: Arc<Collection<PodView>>,
     pub(crate) services: Arc<Collection<Service>>,
     pub(crate) volumes: Arc<Collection<PersistentVolumeClaim>>,
     pub(crate) policies: Arc<Collection<NetworkPolicy>>,
@@ -30,26 +33,46 @@ pub(crate) struct World {
     /// Sandboxes that a claim is about to take. The API server's guard decides; this only keeps two claims of this
     /// process from asking for the same one.
     taking: Mutex<HashSet<Key>>,
-    /// Pools that an event has called not progressing.
-    stuck_pools: Mutex<HashSet<Key>>,
+    /// What is remembered of each pool from one look to the next.
+    pools_memory: Mutex<HashMap<Key, Memory>>,
+    /// When each claim that is not Ready yet was first seen, with its uid.
+    first_seen: Mutex<HashMap<Key, (String, Timestamp)>>,
+    /// Statuses of Sandboxes that wait for the next step.
+    pub(crate) late_status: Deferrals,
+    /// Changes of Pods' labels and annotations that wait for others.
+    pub(crate) late_metadata: Deferrals,
 }
 
 impl World {
     pub(crate) fn new(client: &Client, config: Config, recorder: Recorder) -> Self {
         let client = || client.clone();
+        let mut pods = Collection::new(client(), pod_terms, trim_pod);
+        let mut services = Collection::new(client(), |_| Vec::new(), trim_service);
+        if config.watch_labelled_only {
+            pods = pods.labelled(label::SANDBOX_NAME_HASH);
+            services = services.labelled(label::SANDBOX_NAME_HASH);
+        }
+        let specs = SharedSpecs::default();
+        let trim_sandbox = move |sandbox: &mut Sandbox| {
+            drop_noise(sandbox);
+            specs.share(&mut sandbox.spec.pod_template.spec);
+        };
         World {
             config,
-            sandboxes: Arc::new(Collection::new(client(), sandbox_terms, drop_noise)),
+            sandboxes: Arc::new(Collection::new(client(), sandbox_terms, trim_sandbox)),
             claims: Arc::new(Collection::new(client(), claim_terms, drop_noise)),
             pools: Arc::new(Collection::new(client(), pool_terms, drop_noise)),
             templates: Arc::new(Collection::new(client(), |_| Vec::new(), drop_noise)),
-            pods: Arc::new(Collection::new(client(), pod_terms, trim_pod)),
-            services: Arc::new(Collection::new(client(), |_| Vec::new(), drop_noise)),
-            volumes: Arc::new(Collection::new(client(), |_| Vec::new(), drop_noise)),
-            policies: Arc::new(Collection::new(client(), |_| Vec::new(), drop_noise)),
+            pods: Arc::new(pods),
+            services: Arc::new(services),
+            volumes: Arc::new(Collection::new(client(), |_| Vec::new(), trim_volume)),
+            policies: Arc::new(Collection::new(client(), |_| Vec::new(), trim_policy)),
             recorder,
             taking: Mutex::default(),
-            stuck_pools: Mutex::default(),
+            pools_memory: Mutex::default(),
+            first_seen: Mutex::default(),
+            late_status: Deferrals::default(),
+            late_metadata: Deferrals::default(),
         }
     }
 
@@ -61,8 +84,29 @@ impl World {
         self.taking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn stuck_pools(&self) -> MutexGuard<'_, HashSet<Key>> {
-        self.stuck_pools.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Looks up, and changes, what is remembered of a pool.
+    pub(crate) fn with_memory<T>(&self, pool: &Key, change: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut known = self.pools_memory.lock().unwrap_or_else(PoisonError::into_inner);
+        change(known.entry(pool.clone()).or_default())
+    }
+
+    pub(crate) fn forget_pool(&self, pool: &Key) {
+        self.pools_memory.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
+    }
+
+    /// When this process first saw the claim: now, unless it has been here before.
+    pub(crate) fn first_seen(&self, claim: &SandboxClaim, now: Timestamp) -> Timestamp {
+        let uid = claim.uid().unwrap_or_default();
+        let mut known = self.first_seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = known.entry(Key::of(claim)).or_insert_with(|| (uid.clone(), now));
+        if entry.0 != uid {
+            *entry = (uid, now);
+        }
+        entry.1
+    }
+
+    pub(crate) fn forget_claim(&self, claim: &Key) {
+        self.first_seen.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
     }
 }
 
@@ -107,20 +151,49 @@ fn pool_terms(pool: &SandboxWarmPool) -> Vec<String> {
     vec![template_term(&pool.namespace().unwrap_or_default(), &pool.spec.sandbox_template_ref.name)]
 }
 
-fn pod_terms(pod: &Pod) -> Vec<String> {
+fn pod_terms(pod: &PodView) -> Vec<String> {
     let namespace = pod.namespace().unwrap_or_default();
     let hash = pod.labels().get(label::SANDBOX_NAME_HASH);
     hash.map(|hash| name_hash_term(&namespace, hash)).into_iter().collect()
 }
 
+/// Annotations that repeat an object's content for others: never read here, and never written.
+const COPIES: [&str; 5] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    annotation::SANDBOX_STATE,
+    annotation::CLAIM_STATE,
+    annotation::TEMPLATE_STATE,
+    annotation::POOL_STATE,
+];
+
 fn drop_noise(object: &mut impl Resource) {
-    object.meta_mut().managed_fields = None;
+    let metadata = object.meta_mut();
+    metadata.managed_fields = None;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|key, _| !COPIES.contains(&key.as_str()));
+    }
 }
 
-/// Of a Pod's spec only the node is of interest.
-fn trim_pod(pod: &mut Pod) {
+fn trim_pod(pod: &mut PodView) {
     drop_noise(pod);
-    if let Some(spec) = pod.spec.take() {
-        pod.spec = Some(PodSpec { node_name: spec.node_name, ..PodSpec::default() });
+    pod.trim();
+}
+
+fn trim_service(service: &mut Service) {
+    drop_noise(service);
+    service.status = None;
+}
+
+/// Whose it is, is all that matters of a volume claim.
+fn trim_volume(claim: &mut PersistentVolumeClaim) {
+    drop_noise(claim);
+    claim.spec = None;
+    claim.status = None;
+}
+
+fn trim_policy(policy: &mut NetworkPolicy) {
+    drop_noise(policy);
+    if !owner::controller(policy).is_some_and(owner::is_extension) {
+        policy.spec = None;
     }
 }

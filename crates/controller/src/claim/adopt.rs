@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use hutch_api::metadata::is_reserved_label;
 use hutch_api::{PodMetadata, Sandbox, SandboxClaim, SandboxTemplate, annotation, label, name_hash};
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::metadata;
 use super::refusal::Refusal;
+use super::{metadata, record};
 use crate::condition;
 use crate::owner;
-use crate::patch::{put, put_difference};
+use crate::patch::{Strings, put, put_difference};
 
 /// Whether the claim may take the Sandbox: it is a member of the claim's pool and on its way nowhere else.
 pub(super) fn is_candidate(sandbox: &Sandbox, claim: &SandboxClaim) -> bool {
@@ -40,30 +41,30 @@ pub(super) enum Pick {
     Nothing,
 }
 
-/// A Ready one if there is one, else one that at least has an address. Among equals: from the node that has most, so
-/// that nodes stay evenly filled, and there the oldest.
-pub(super) fn pick(mut candidates: Vec<Arc<Sandbox>>) -> Pick {
-    let node = |sandbox: &Sandbox| sandbox.status.as_ref().and_then(|status| status.node_name.clone());
-    let ready = |sandbox: &Sandbox| {
-        condition::is_ready(sandbox.status.as_ref().and_then(|status| status.conditions.as_ref()))
+/// A Ready one if there is one, else one that at least has an address. Among equals: from the node that has most of the
+/// pool's, so that nodes stay evenly filled, and there the oldest.
+pub(super) fn pick(candidates: Vec<Arc<Sandbox>>) -> Pick {
+    let node = |sandbox: &Arc<Sandbox>| {
+        let node = sandbox.status.as_ref().and_then(|status| status.node_name.as_deref());
+        node.unwrap_or_default().to_owned()
     };
-    let total = candidates.len();
-    candidates.retain(|sandbox| has_address(sandbox));
-    if candidates.is_empty() {
-        return if total == 0 { Pick::Nothing } else { Pick::Pending };
-    }
-    let mut by_node: HashMap<Option<String>, usize> = HashMap::new();
+    let mut by_node: HashMap<String, usize> = HashMap::new();
     for sandbox in &candidates {
         *by_node.entry(node(sandbox)).or_default() += 1;
     }
-    let best = candidates.into_iter().min_by_key(|sandbox| {
-        let node = node(sandbox);
-        // Those that a node runs come before those of which no node is known.
-        let crowd = if node.is_some() { by_node.get(&node).copied().unwrap_or_default() } else { 0 };
+    // Those that a node runs come before those of which no node is known.
+    by_node.insert(String::new(), 0);
+    let ready = |sandbox: &Sandbox| {
+        condition::is_ready(sandbox.status.as_ref().and_then(|status| status.conditions.as_ref()))
+    };
+    let none = if candidates.is_empty() { Pick::Nothing } else { Pick::Pending };
+    let usable = candidates.into_iter().filter(|sandbox| has_address(sandbox));
+    let best = usable.min_by_key(|sandbox| {
+        let crowd = by_node.get(&node(sandbox)).copied().unwrap_or_default();
         let created = sandbox.metadata.creation_timestamp.as_ref().map(|time| time.0);
         (!ready(sandbox), std::cmp::Reverse(crowd), created, sandbox.name_any())
     });
-    best.map_or(Pick::Nothing, Pick::Take)
+    best.map_or(none, Pick::Take)
 }
 
 /// The one patch that makes the Sandbox the claim's. It names the version that was seen, so of all who try only the
@@ -96,7 +97,7 @@ pub(super) fn patch(
     put(&mut patch, &["metadata", "ownerReferences"], json!([owner::reference(claim)]));
     put_difference(&mut patch, &["metadata", "labels"], Some(sandbox.labels()), &labels);
     put_difference(&mut patch, &["metadata", "annotations"], Some(sandbox.annotations()), &annotations);
-    let pod = metadata::desired(claim, template, &unpooled(sandbox))?;
+    let pod = metadata::desired(claim, template, &sandbox.spec.pod_template.metadata)?;
     put_pod_metadata(&mut patch, sandbox, &pod);
     Ok(Value::Object(patch))
 }
@@ -113,34 +114,38 @@ pub(super) fn alignment(
         Some(creator) => labels.insert(label::CREATED_BY.into(), creator.clone()),
         None => labels.remove(label::CREATED_BY),
     };
-    let cold = sandbox.name_any() == claim.name_any();
-    let launch = if cold { label::LAUNCH_COLD } else { label::LAUNCH_WARM };
-    labels.entry(label::LAUNCH_TYPE.into()).or_insert_with(|| launch.into());
+    put_launch_type(&mut labels, sandbox, claim);
     let mut patch = Map::new();
     put_difference(&mut patch, &["metadata", "labels"], Some(sandbox.labels()), &labels);
-    let pod = metadata::desired(claim, Some(template), &unpooled(sandbox))?;
+    let pod = metadata::desired(claim, Some(template), &PodMetadata::default())?;
     put_pod_metadata(&mut patch, sandbox, &pod);
     Ok((!patch.is_empty()).then_some(Value::Object(patch)))
 }
 
-fn put_pod_metadata(patch: &mut Map<String, Value>, sandbox: &Sandbox, wanted: &PodMetadata) {
-    let current = &sandbox.spec.pod_template.metadata;
-    for (key, current, wanted) in [
-        ("labels", &current.labels, &wanted.labels),
-        ("annotations", &current.annotations, &wanted.annotations),
-    ] {
-        let wanted = wanted.clone().unwrap_or_default();
-        put_difference(patch, &["spec", "podTemplate", "metadata", key], current.as_ref(), &wanted);
-    }
+/// The same where the template cannot be found: only what needs none.
+pub(super) fn alignment_without_template(sandbox: &Sandbox, claim: &SandboxClaim) -> Option<Value> {
+    let mut labels = sandbox.labels().clone();
+    put_launch_type(&mut labels, sandbox, claim);
+    let mut patch = Map::new();
+    put_difference(&mut patch, &["metadata", "labels"], Some(sandbox.labels()), &labels);
+    (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// The Sandbox's own Pod metadata without the pool's marks: what stays when the template is gone.
-fn unpooled(sandbox: &Sandbox) -> PodMetadata {
-    let mut pod = sandbox.spec.pod_template.metadata.clone();
-    for gone in [label::WARM_POOL_SANDBOX, label::POD_TEMPLATE_HASH, label::TEMPLATE_HASH] {
-        if let Some(labels) = &mut pod.labels {
-            labels.remove(gone);
-        }
-    }
-    pod
+/// A Sandbox that does not say whether it came from a pool did so when it has a name that the claim would not have given.
+fn put_launch_type(labels: &mut Strings, sandbox: &Sandbox, claim: &SandboxClaim) {
+    let name = sandbox.name_any();
+    let warm = name != claim.name_any() || record(claim) == Some(&name);
+    let launch = if warm { label::LAUNCH_WARM } else { label::LAUNCH_COLD };
+    labels.entry(label::LAUNCH_TYPE.into()).or_insert_with(|| launch.into());
+}
+
+/// Keys of the project's own domains stay as they are: a controller that writes them may have been here before.
+fn put_pod_metadata(patch: &mut Map<String, Value>, sandbox: &Sandbox, wanted: &PodMetadata) {
+    let current = &sandbox.spec.pod_template.metadata;
+    let path = |key: &'static str| ["spec", "podTemplate", "metadata", key];
+    let mut labels = current.labels.clone().unwrap_or_default();
+    labels.retain(|key, _| !is_reserved_label(key));
+    put_difference(patch, &path("labels"), Some(&labels), &wanted.labels.clone().unwrap_or_default());
+    let annotations = wanted.annotations.clone().unwrap_or_default();
+    put_difference(patch, &path("annotations"), current.annotations.as_ref(), &annotations);
 }

@@ -1,11 +1,11 @@
-//! The annotations by which a claim tells when it was seen and when it became Ready. Pure; written after the claim is Ready.
+//! The annotations by which a claim tells which Sandbox it has, when it was seen and when it became Ready. Pure; written
+//! once the claim is Ready, or when it has to wait.
 
-use hutch_api::{SandboxClaim, annotation};
+use hutch_api::{Sandbox, SandboxClaim, annotation, label};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::record;
 use crate::condition;
 
 /// Value where a claim was Ready before anybody watched.
@@ -17,33 +17,59 @@ pub(super) struct Look<'a> {
     pub(super) before: &'a SandboxClaim,
     /// The claim with the status that was written.
     pub(super) after: &'a SandboxClaim,
-    /// Name of the Sandbox, when it came from a pool.
-    pub(super) adopted: Option<String>,
-    pub(super) began: Timestamp,
-    pub(super) now: Timestamp,
-    /// Whether the times are wanted.
-    pub(super) times: bool,
+    /// The claim's Sandbox, when it has one.
+    pub(super) sandbox: Option<&'a Sandbox>,
 }
 
-/// A merge patch with the annotations that are missing, nothing when none is.
-pub(super) fn patch(look: &Look<'_>) -> Option<Value> {
-    let mut add = Map::new();
-    let known = look.after.annotations();
-    if let Some(name) = look.adopted.as_ref().filter(|name| record(look.after) != Some(name)) {
-        add.insert(annotation::SANDBOX_NAME.into(), json!(name));
+/// A merge patch of what is missing or wrong, nothing when nothing is. `seen` is when this process saw the claim first;
+/// `times` whether the times are wanted.
+pub(super) fn patch(look: &Look<'_>, seen: Timestamp, now: Timestamp, times: bool) -> Option<Value> {
+    let ready = is_ready(look.after);
+    let starting = look.sandbox.is_some() && !ready;
+    if starting {
+        // It is Ready soon, and then there is more to write.
+        return None;
     }
-    if look.times {
+    let mut annotations = Map::new();
+    let mut metadata = Map::new();
+    if let Some(sandbox) = look.sandbox {
+        put_record(&mut metadata, &mut annotations, look.after, sandbox);
+    }
+    if times {
+        let known = look.after.annotations();
         if !known.contains_key(annotation::CONTROLLER_FIRST_OBSERVED_AT) {
-            add.insert(annotation::CONTROLLER_FIRST_OBSERVED_AT.into(), json!(look.began.to_string()));
+            annotations.insert(annotation::CONTROLLER_FIRST_OBSERVED_AT.into(), json!(seen.to_string()));
         }
-        let was_ready = is_ready(look.before);
         let noted = known.get(annotation::CLAIM_FIRST_READY_AT).is_some_and(|time| !time.is_empty());
-        if is_ready(look.after) && !noted {
-            let time = if was_ready { UNKNOWN_TIME.to_owned() } else { look.now.to_string() };
-            add.insert(annotation::CLAIM_FIRST_READY_AT.into(), json!(time));
+        if ready && !noted {
+            let was_ready = is_ready(look.before);
+            let time = if was_ready { UNKNOWN_TIME.to_owned() } else { now.to_string() };
+            annotations.insert(annotation::CLAIM_FIRST_READY_AT.into(), json!(time));
         }
     }
-    (!add.is_empty()).then(|| json!({"metadata": {"annotations": add}}))
+    if !annotations.is_empty() {
+        metadata.insert("annotations".into(), Value::Object(annotations));
+    }
+    (!metadata.is_empty()).then(|| json!({ "metadata": metadata }))
+}
+
+/// The record names a Sandbox that came from a pool, and is an annotation; earlier it was a label.
+fn put_record(
+    metadata: &mut Map<String, Value>,
+    annotations: &mut Map<String, Value>,
+    claim: &SandboxClaim,
+    sandbox: &Sandbox,
+) {
+    let key = annotation::SANDBOX_NAME;
+    let name = sandbox.name_any();
+    let warm = sandbox.labels().get(label::LAUNCH_TYPE).is_some_and(|launch| launch == label::LAUNCH_WARM);
+    let wanted = warm.then_some(&name);
+    if claim.annotations().get(key) != wanted {
+        annotations.insert(key.into(), json!(wanted));
+    }
+    if claim.labels().contains_key(key) {
+        metadata.insert("labels".into(), json!({key: null}));
+    }
 }
 
 fn is_ready(claim: &SandboxClaim) -> bool {

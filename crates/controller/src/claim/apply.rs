@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::condition::reason;
-use hutch_api::{ClaimShutdownPolicy, Sandbox, SandboxClaim, UpdateStrategyType, name_hash};
+use hutch_api::{Sandbox, SandboxClaim, UpdateStrategyType, name_hash};
 use jiff::Timestamp;
 use kube::ResourceExt;
-use kube::api::PropagationPolicy;
 use serde_json::json;
 
 use super::adopt::{self, Pick, pick};
@@ -15,7 +14,7 @@ use super::annotate::{self, Look};
 use super::find::{Step, find, patience};
 use super::refusal::{Refusal, Retry};
 use super::status::{Outcome as End, status};
-use super::{Seen, bound_name, create, expiry, metadata};
+use super::{Seen, bound_name, create, expiry, metadata, retire};
 use crate::blueprint::{Hashes, is_fresh};
 use crate::cache::Change;
 use crate::error::Error;
@@ -29,8 +28,6 @@ use crate::world::{World, pool_hash_term};
 const ADOPTION_ROUNDS: usize = 3;
 /// Longest pause of a claim that waits for a pooled Sandbox to get its address; a change brings it back sooner.
 const PENDING_RECHECK: Duration = Duration::from_millis(500);
-/// Pause before the second pass of an expiry.
-const NEXT_PASS: Duration = Duration::from_millis(1);
 
 /// How the claim came by its Sandbox.
 struct Bound {
@@ -61,19 +58,38 @@ impl<E: Into<Refusal>> From<E> for Missing {
 }
 
 pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
-    let Some(claim) = world.claims.get(key) else { return Outcome::Settled };
+    let Some(claim) = world.claims.get(key) else {
+        world.forget_claim(key);
+        return Outcome::Settled;
+    };
+    drop_old_policy(world, key, &claim).await;
     if claim.metadata.deletion_timestamp.is_some() {
+        world.forget_claim(key);
         return Outcome::Settled;
     }
     let began = Timestamp::now();
+    world.first_seen(&claim, began);
     let seen = Seen::observe(world, claim);
     if expiry::is_over(&seen.claim, began) {
-        return expire(world, key, &seen, began).await;
+        return retire::expire(world, key, &seen, began).await;
     }
     match obtain(world, key, &seen, began).await {
-        Ok(bound) => settle(world, key, &seen, bound, began).await,
+        Ok(bound) => settle(world, key, &seen, bound).await,
         Err(Missing::Wait(pause)) => Outcome::Again(pause),
         Err(Missing::Refused(refusal)) => refuse(world, key, &seen, &refusal, began).await,
+    }
+}
+
+/// Earlier versions of Agent Sandbox made a NetworkPolicy for each claim; one for the template has taken its place.
+async fn drop_old_policy(world: &World, key: &Key, claim: &SandboxClaim) {
+    let policy = key.beside(&format!("{}-network-policy", key.name));
+    let owned = world.policies.get(&policy).is_some_and(|known| {
+        owner::extension_controller(known.as_ref(), "SandboxClaim").is_some()
+            && owner::is_controlled_by(known.as_ref(), claim)
+            && known.metadata.deletion_timestamp.is_none()
+    });
+    if owned && let Err(error) = world.policies.delete(&policy, None).await {
+        tracing::warn!(claim = %key, %error, "an old network policy could not be deleted");
     }
 }
 
@@ -97,14 +113,13 @@ async fn obtain(world: &World, key: &Key, seen: &Seen, now: Timestamp) -> Result
 /// Brings the metadata of a bound Sandbox up to date.
 async fn align(world: &World, seen: &Seen, sandbox: Arc<Sandbox>) -> Result<Arc<Sandbox>, Missing> {
     let claim = seen.claim.as_ref();
-    let Some(template) = &seen.template else {
+    let patch = match &seen.template {
+        Some(template) => adopt::alignment(&sandbox, claim, template)?,
         // Without wishes of its own the claim needs no template any more.
-        return match create::desired(seen) {
-            Err(refusal) if claim.spec.additional_pod_metadata.is_some() => Err(refusal.into()),
-            _ => Ok(sandbox),
-        };
+        None if claim.spec.additional_pod_metadata.is_some() => return Err(create::no_template(seen).into()),
+        None => adopt::alignment_without_template(&sandbox, claim),
     };
-    let Some(patch) = adopt::alignment(&sandbox, claim, template)? else { return Ok(sandbox) };
+    let Some(patch) = patch else { return Ok(sandbox) };
     match world.sandboxes.patch(&Key::of(sandbox.as_ref()), &patch).await {
         Err(error) if error.is_not_found() => Ok(sandbox),
         result => Ok(result?),
@@ -193,7 +208,7 @@ async fn make(world: &World, key: &Key, seen: &Seen) -> Result<Bound, Missing> {
 }
 
 /// Writes the status of a claim that has its Sandbox, then all that nobody waits for.
-async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound, began: Timestamp) -> Outcome {
+async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound) -> Outcome {
     let written = write(world, key, &seen.claim, &End::Bound(&bound.sandbox)).await;
     world.sandboxes.tell(bound.change);
     let name = bound.sandbox.name_any();
@@ -213,35 +228,48 @@ async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound, began: Time
             return Outcome::Failed;
         }
     };
-    let warm = bound.sandbox.labels().get(hutch_api::label::LAUNCH_TYPE).map(String::as_str);
-    let look = Look {
-        before: &seen.claim,
-        after: &after,
-        adopted: (warm == Some(hutch_api::label::LAUNCH_WARM)).then_some(name),
-        began,
-        now: Timestamp::now(),
-        times: world.config.claim_times,
-    };
-    if let Some(patch) = annotate::patch(&look)
-        && let Err(error) = world.claims.patch(key, &patch).await
-        && !error.is_not_found()
-    {
-        tracing::debug!(claim = %key, %error, "annotations of a claim could not be written");
+    let look = Look { before: &seen.claim, after: &after, sandbox: Some(&bound.sandbox) };
+    if !annotate(world, key, look).await {
         return Outcome::Failed;
     }
     let now = Timestamp::now();
     if expiry::is_over(&after, now) {
-        return Outcome::Again(NEXT_PASS);
+        return Outcome::Again(retire::NEXT_PASS);
     }
     expiry::remaining(&after, now).map_or(Outcome::Settled, Outcome::Again)
+}
+
+/// Writes the annotations that are due. Says whether that went well.
+async fn annotate(world: &World, key: &Key, look: Look<'_>) -> bool {
+    let now = Timestamp::now();
+    let seen = world.first_seen(look.after, now);
+    let Some(patch) = annotate::patch(&look, seen, now, world.config.claim_times) else { return true };
+    match world.claims.patch(key, &patch).await {
+        Err(error) if !error.is_not_found() => {
+            tracing::debug!(claim = %key, %error, "annotations of a claim could not be written");
+            false
+        }
+        _ => true,
+    }
 }
 
 async fn refuse(world: &World, key: &Key, seen: &Seen, refusal: &Refusal, now: Timestamp) -> Outcome {
     // A claim that has its Sandbox does not lose its status over a view that is about to catch up.
     let waits = refusal.reason == reason::SANDBOX_CREATE_PENDING && bound_name(&seen.claim).is_some();
-    if !waits && let Err(error) = write(world, key, &seen.claim, &End::Refused(refusal)).await {
-        tracing::warn!(claim = %key, %error, "status of a claim could not be written");
-        return Outcome::Failed;
+    if !waits {
+        match write(world, key, &seen.claim, &End::Refused(refusal)).await {
+            Ok(Some(after)) => {
+                let look = Look { before: &seen.claim, after: &after, sandbox: None };
+                if !annotate(world, key, look).await {
+                    return Outcome::Failed;
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(claim = %key, %error, "status of a claim could not be written");
+                return Outcome::Failed;
+            }
+        }
     }
     tracing::debug!(claim = %key, reason = refusal.reason, message = refusal.message, "claim not met");
     let expiry = expiry::remaining(&seen.claim, now);
@@ -252,65 +280,9 @@ async fn refuse(world: &World, key: &Key, seen: &Seen, refusal: &Refusal, now: T
     }
 }
 
-async fn expire(world: &World, key: &Key, seen: &Seen, now: Timestamp) -> Outcome {
-    let claim = &seen.claim;
-    let policy = expiry::policy(claim);
-    if !expiry::is_announced(claim) {
-        let sandbox = current(world, key, claim);
-        let end = End::Expired { sandbox: sandbox.as_deref(), problem: None };
-        note(world, claim, reason::CLAIM_EXPIRED, "Claim Expired", "Claim expired".into());
-        return outcome(key, write(world, key, claim, &end).await.map(drop), Outcome::Again(NEXT_PASS));
-    }
-    let propagation = match policy {
-        ClaimShutdownPolicy::Delete => None,
-        ClaimShutdownPolicy::DeleteForeground => Some(PropagationPolicy::Foreground),
-        ClaimShutdownPolicy::Retain => return retire(world, key, claim).await,
-    };
-    let text = format!("Deleting Claim (ShutdownPolicy={policy:?})");
-    note(world, claim, reason::CLAIM_EXPIRED, "Deleting", text);
-    tracing::debug!(claim = %key, over = ?expiry::end(claim), %now, "claim expired");
-    outcome(key, world.claims.delete(key, propagation).await, Outcome::Settled)
-}
-
-/// The Sandbox that an expired claim has, or would have.
-fn current(world: &World, key: &Key, claim: &SandboxClaim) -> Option<Arc<Sandbox>> {
-    world.sandboxes.get(&key.beside(bound_name(claim).unwrap_or(&key.name)))
-}
-
-/// Deletes the Sandbox of an expired claim that stays.
-async fn retire(world: &World, key: &Key, claim: &Arc<SandboxClaim>) -> Outcome {
-    let mut problem = None;
-    if let Some(sandbox) = current(world, key, claim) {
-        let name = sandbox.name_any();
-        if !owner::is_controlled_by(sandbox.as_ref(), claim.as_ref()) {
-            problem = Some(format!(
-                "sandbox not owned by this claim: sandbox {name:?} is not owned by claim {:?}; deletion skipped.",
-                claim.name_any()
-            ));
-        } else if sandbox.metadata.deletion_timestamp.is_none()
-            && let Err(error) = world.sandboxes.delete(&key.beside(&name), None).await
-        {
-            return outcome(key, Err(error), Outcome::Failed);
-        }
-    }
-    let left = current(world, key, claim).filter(|_| problem.is_none());
-    let end = End::Expired { sandbox: left.as_deref(), problem };
-    outcome(key, write(world, key, claim, &end).await.map(drop), Outcome::Settled)
-}
-
-fn outcome(key: &Key, result: Result<(), Error>, good: Outcome) -> Outcome {
-    match result {
-        Ok(()) => good,
-        Err(error) => {
-            tracing::warn!(claim = %key, %error, "a step of an expired claim failed");
-            Outcome::Failed
-        }
-    }
-}
-
 /// Writes the status if it differs, against the version that was seen. Nothing when somebody else was faster: that
 /// change brings the next look.
-async fn write(
+pub(super) async fn write(
     world: &World,
     key: &Key,
     claim: &Arc<SandboxClaim>,
@@ -333,7 +305,13 @@ async fn write(
     }
 }
 
-fn note(world: &World, claim: &SandboxClaim, reason: &'static str, action: &'static str, text: String) {
+pub(super) fn note(
+    world: &World,
+    claim: &SandboxClaim,
+    reason: &'static str,
+    action: &'static str,
+    text: String,
+) {
     if world.config.claim_events {
         world.record(claim, Note { warning: false, reason, action, text });
     }

@@ -1,5 +1,7 @@
 //! The Sandbox that is made for a claim when no pool has one. Pure.
 
+use std::sync::Arc;
+
 use hutch_api::{Sandbox, SandboxSpec, annotation, label, name_hash};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -12,12 +14,7 @@ use crate::patch::Strings;
 
 pub(super) fn desired(seen: &Seen) -> Result<Sandbox, Refusal> {
     let claim = seen.claim.as_ref();
-    let pool_name = &claim.spec.warm_pool_ref.name;
-    let template = match (&seen.template, &seen.pool, &seen.template_name) {
-        (Some(template), _, _) => template.as_ref(),
-        (None, Some(_), Some(name)) => return Err(Refusal::no_template(name)),
-        _ => return Err(Refusal::no_pool(pool_name)),
-    };
+    let template = seen.template.as_deref().ok_or_else(|| no_template(seen))?;
     let mut spec = SandboxSpec::from_blueprint(template.spec.blueprint());
     let own_volumes = claim.spec.volume_claim_templates.as_deref().unwrap_or_default();
     let policy = template.spec.volume_claim_templates_policy.unwrap_or_default();
@@ -25,19 +22,24 @@ pub(super) fn desired(seen: &Seen) -> Result<Sandbox, Refusal> {
     spec.volume_claim_templates = (!merged.is_empty()).then_some(merged);
     let variables = claim.spec.env.as_deref().unwrap_or_default();
     let policy = template.spec.env_vars_injection_policy.unwrap_or_default();
-    env::inject(&mut spec.pod_template.spec, variables, policy)?;
+    let pod = Arc::make_mut(&mut spec.pod_template.spec);
+    env::inject(pod, variables, policy)?;
+    secure(pod, template);
     spec.pod_template.metadata = metadata::desired(claim, Some(template), &Default::default())?;
-    secure(&mut spec.pod_template.spec, template);
 
     let mut labels = Strings::from([
         (label::CLAIM_UID.to_owned(), claim.uid().unwrap_or_default()),
-        (label::LAUNCH_TYPE.to_owned(), label::LAUNCH_COLD.to_owned()),
         (label::TEMPLATE_REF_HASH.to_owned(), name_hash(&template.name_any())),
     ]);
-    let mut annotations = Strings::from([(annotation::TEMPLATE_REF.to_owned(), template.name_any())]);
-    if let Some(creator) = claim.labels().get(label::CREATED_BY) {
-        labels.insert(label::CREATED_BY.into(), creator.clone());
-    }
+    let creator = claim.labels().get(label::CREATED_BY);
+    labels.extend(creator.map(|creator| (label::CREATED_BY.to_owned(), creator.clone())));
+    spec.pod_template.metadata.labels.get_or_insert_default().extend(labels.clone());
+    labels.insert(label::LAUNCH_TYPE.into(), label::LAUNCH_COLD.into());
+    // That its Pod will have the Sandbox's name is noted at once, which saves a write.
+    let mut annotations = Strings::from([
+        (annotation::TEMPLATE_REF.to_owned(), template.name_any()),
+        (annotation::POD_NAME.to_owned(), claim.name_any()),
+    ]);
     if let Some(trace) = claim.annotations().get(annotation::TRACE_CONTEXT) {
         annotations.insert(annotation::TRACE_CONTEXT.into(), trace.clone());
     }
@@ -50,4 +52,12 @@ pub(super) fn desired(seen: &Seen) -> Result<Sandbox, Refusal> {
         ..ObjectMeta::default()
     };
     Ok(Sandbox { metadata, spec, status: None })
+}
+
+/// Which link between the claim and its template is missing.
+pub(super) fn no_template(seen: &Seen) -> Refusal {
+    match (&seen.pool, &seen.template_name) {
+        (Some(_), Some(name)) => Refusal::no_template(name),
+        _ => Refusal::no_pool(&seen.claim.spec.warm_pool_ref.name),
+    }
 }

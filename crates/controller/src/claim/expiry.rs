@@ -26,10 +26,9 @@ pub(super) fn is_over(claim: &SandboxClaim, now: Timestamp) -> bool {
     end(claim).is_some_and(|end| end <= now)
 }
 
-/// Time until it is, if that is known.
+/// Time until the next look at the clock, if the end is known.
 pub(super) fn remaining(claim: &SandboxClaim, now: Timestamp) -> Option<Duration> {
-    let left = end(claim)?.duration_since(now);
-    Some(Duration::try_from(left).unwrap_or_default().max(Duration::from_millis(1)))
+    Some(crate::clock::wait_until(end(claim)?, now))
 }
 
 /// Whether the claim's status says that it has expired.

@@ -55,5 +55,6 @@ pub(super) fn patience(seen: &Seen, now: Timestamp) -> SignedDuration {
     /// Longest wait, from the claim's creation.
     const LONGEST: SignedDuration = SignedDuration::from_secs(2);
     let created = seen.claim.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-    (LONGEST - now.duration_since(created)).max(SignedDuration::ZERO)
+    let age = now.duration_since(created).max(SignedDuration::ZERO);
+    LONGEST.saturating_sub(age).max(SignedDuration::ZERO)
 }

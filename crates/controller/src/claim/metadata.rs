@@ -1,8 +1,8 @@
 //! `additionalPodMetadata`: what a claim may put on the Pod, and how it joins what the template says. Pure.
 
 use hutch_api::condition::reason;
-use hutch_api::{PodMetadata, SandboxClaim, SandboxTemplate, annotation, label, name_hash};
-use kube::ResourceExt;
+use hutch_api::metadata::is_reserved_label;
+use hutch_api::{PodMetadata, SandboxClaim, SandboxTemplate, annotation};
 
 use super::refusal::Refusal;
 use crate::patch::Strings;
@@ -104,28 +104,22 @@ fn is_domain(text: &str) -> bool {
 }
 
 /// The labels and annotations that the Pod template of a claim's Sandbox is to have. `fallback` stands in for a
-/// template that cannot be found.
+/// template that cannot be found. Keys of the project's own domains are left out: they never reach the Pod, which has
+/// its marks from the Sandbox's labels.
 pub(super) fn desired(
     claim: &SandboxClaim,
     template: Option<&SandboxTemplate>,
     fallback: &PodMetadata,
 ) -> Result<PodMetadata, Refusal> {
-    let base = template.map_or(fallback, |template| &template.spec.pod_template.metadata);
+    let said = template.map(|template| &template.spec.pod_template.metadata);
+    let base = said.unwrap_or(fallback);
     let mut labels = base.labels.clone().unwrap_or_default();
     let mut annotations = base.annotations.clone().unwrap_or_default();
-    labels.insert(label::CLAIM_UID.into(), claim.uid().unwrap_or_default());
-    if let Some(template) = template {
-        labels.insert(label::TEMPLATE_REF_HASH.into(), name_hash(&template.name_any()));
-    }
-    match claim.labels().get(label::CREATED_BY) {
-        Some(creator) => labels.insert(label::CREATED_BY.into(), creator.clone()),
-        None => labels.remove(label::CREATED_BY),
-    };
     // Only the template's word stands against the claim's; a fallback may hold the claim's own earlier one.
-    let said = template.map(|template| &template.spec.pod_template.metadata);
     let more = claim.spec.additional_pod_metadata.clone().unwrap_or_default();
     join("label", &mut labels, said.and_then(|said| said.labels.as_ref()), more.labels)?;
     join("annotation", &mut annotations, said.and_then(|said| said.annotations.as_ref()), more.annotations)?;
+    labels.retain(|key, _| !is_reserved_label(key));
     let some = |map: Strings| (!map.is_empty()).then_some(map);
     Ok(PodMetadata { labels: some(labels), annotations: some(annotations) })
 }

@@ -155,6 +155,14 @@ fn which_one_is_taken() {
         "b",
         "from the fullest node"
     );
+    let starting = pooled("d", json!({"status": {"podIPs": null, "nodeName": "n2", "conditions": []}}));
+    assert_eq!(
+        name(pick(vec![at("a", "n1", old), at("b", "n2", new), starting])),
+        "b",
+        "a node is as full as what it runs of the pool"
+    );
+    let nowhere = pooled("e", json!({"status": {"nodeName": null}}));
+    assert_eq!(name(pick(vec![nowhere.clone(), nowhere, at("a", "n1", new)])), "a", "a known node first");
 }
 
 #[test]
@@ -181,15 +189,185 @@ fn the_patch_that_takes_a_sandbox() {
         value["metadata"]["annotations"],
         json!({"agents.x-k8s.io/pod-name": "p-1", "opentelemetry.io/trace-context": "{}"})
     );
+    let mut pod_labels = value["spec"]["podTemplate"]["metadata"]["labels"].clone();
+    pod_labels.as_object_mut().unwrap().retain(|key, _| !key.starts_with("agents.x-k8s.io/"));
+    assert_eq!(pod_labels, json!({"user": "x", "sandbox.users.io/a": "1"}));
     assert_eq!(
-        value["spec"]["podTemplate"]["metadata"]["labels"],
-        json!({"user": "x", "sandbox.users.io/a": "1", "agents.x-k8s.io/claim-uid": "SandboxClaim-c",
-            "agents.x-k8s.io/created-by": "go-client", "agents.x-k8s.io/sandbox-template-ref-hash": hash})
+        value["spec"]["podTemplate"]["metadata"]["annotations"],
+        json!({}),
+        "a mark that another controller's pool has put there goes"
     );
-    assert_eq!(value["spec"]["podTemplate"]["metadata"]["annotations"], json!({}));
     assert!(!is_candidate(&taken, &claim), "nobody else may take it");
     assert_eq!(alignment(&taken, &claim, &template).unwrap(), None, "and there is nothing left to align");
     assert!(patch(&sandbox, &claim, None).is_ok(), "without its template too");
+}
+
+#[test]
+fn taking_a_sandbox_that_has_all_the_claim_wants_changes_no_spec() {
+    let template = template(
+        json!({"spec": {"podTemplate": {"metadata": {"labels": {"user": "x"}, "annotations": {"a": "b"}}}}}),
+    );
+    let pool =
+        object(EXTENSIONS, "SandboxWarmPool", "p", json!({"spec": {"sandboxTemplateRef": {"name": "t"}}}));
+    let made = crate::pool::new_member(&pool, &template, "p-1");
+    let sandbox: Arc<Sandbox> = object(CORE, "Sandbox", "p-1", serde_json::to_value(&made).unwrap());
+    let claim = claim(json!({"metadata": {"labels": {"agents.x-k8s.io/created-by": "go-client"}}}));
+    let change = patch(&sandbox, &claim, Some(&template)).unwrap();
+    assert_eq!(change.get("spec"), None, "{change}");
+    assert_eq!(alignment(&patched(sandbox.as_ref(), &change), &claim, &template).unwrap(), None);
+}
+
+#[test]
+fn how_a_sandbox_was_started_is_told_from_its_name() {
+    let bare = |name: &str| {
+        let labels = json!({"agents.x-k8s.io/launch-type": null, "agents.x-k8s.io/sandbox-template-ref-hash": hutch_api::name_hash("t")});
+        let mut more = mine();
+        more["metadata"]["labels"] = labels;
+        pooled(name, more)
+    };
+    let recorded = json!({"metadata": {"annotations": {"agents.x-k8s.io/sandbox-name": "c"}}});
+    for (name, claim_more, expected) in
+        [("c", json!({}), "cold"), ("p-1", json!({}), "warm"), ("c", recorded, "warm")]
+    {
+        let claim = claim(claim_more);
+        let with = alignment(&bare(name), &claim, &template(json!({}))).unwrap().unwrap();
+        let without = super::adopt::alignment_without_template(&bare(name), &claim).unwrap();
+        for change in [with, without] {
+            assert_eq!(change["metadata"]["labels"]["agents.x-k8s.io/launch-type"], expected, "{name}");
+        }
+    }
+    assert_eq!(
+        super::adopt::alignment_without_template(
+            &pooled("p-1", json!({"metadata": {"labels": {"agents.x-k8s.io/launch-type": "cold"}}})),
+            &claim(json!({}))
+        ),
+        None
+    );
+}
+
+#[test]
+fn what_a_claim_is_annotated_with() {
+    use super::annotate::{Look, patch};
+    let (first, then) = ("2026-01-01T00:09:00Z", now());
+    let ready = |status: &str| json!({"status": {"conditions": [{"type": "Ready", "status": status, "reason": "X", "message": "", "lastTransitionTime": first}]}});
+    let launched =
+        |how: &str| pooled("p-1", json!({"metadata": {"labels": {"agents.x-k8s.io/launch-type": how}}}));
+    let (warm, cold) = (launched("warm"), launched("cold"));
+    let with = |more: Value, status: &str| {
+        let mut more = more;
+        json_patch::merge(&mut more, &ready(status));
+        claim(more)
+    };
+    let seen_at = "agents.x-k8s.io/controller-first-observed-at";
+    let ready_at = "agents.x-k8s.io/claim-first-ready-at";
+    let record = "agents.x-k8s.io/sandbox-name";
+    let all = json!({seen_at: first, ready_at: "2026-01-01T00:10:00Z", record: "p-1"});
+    let done = json!({"metadata": {"annotations": {seen_at: "x", ready_at: "x", record: "p-1"}}});
+    let old_label =
+        json!({"metadata": {"labels": {record: "p-1"}, "annotations": {seen_at: "x", ready_at: "x"}}});
+    let stale = json!({"metadata": {"annotations": {seen_at: "x", ready_at: "x", record: "gone"}}});
+    let cases: [(&str, Value, &str, &str, Option<&Arc<Sandbox>>, bool, Value); 10] = [
+        ("warm", json!({}), "False", "True", Some(&warm), true, json!({"annotations": all})),
+        (
+            "cold",
+            json!({}),
+            "False",
+            "True",
+            Some(&cold),
+            true,
+            json!({"annotations": {seen_at: first, ready_at: "2026-01-01T00:10:00Z"}}),
+        ),
+        (
+            "no times wanted",
+            json!({}),
+            "False",
+            "True",
+            Some(&warm),
+            false,
+            json!({"annotations": {record: "p-1"}}),
+        ),
+        (
+            "was Ready before",
+            json!({}),
+            "True",
+            "True",
+            Some(&cold),
+            true,
+            json!({"annotations": {seen_at: first, ready_at: "unknown"}}),
+        ),
+        ("not Ready yet", json!({}), "False", "False", Some(&warm), true, Value::Null),
+        ("has to wait", json!({}), "False", "False", None, true, json!({"annotations": {seen_at: first}})),
+        ("all there", done.clone(), "True", "True", Some(&warm), true, Value::Null),
+        (
+            "an old record",
+            old_label,
+            "True",
+            "True",
+            Some(&warm),
+            true,
+            json!({"annotations": {record: "p-1"}, "labels": {record: null}}),
+        ),
+        (
+            "a stale record",
+            stale.clone(),
+            "True",
+            "True",
+            Some(&cold),
+            true,
+            json!({"annotations": {record: null}}),
+        ),
+        ("another one", stale, "True", "True", Some(&warm), true, json!({"annotations": {record: "p-1"}})),
+    ];
+    for (name, more, before, after, sandbox, times, expected) in cases {
+        let (before, after) = (with(more.clone(), before), with(more, after));
+        let look = Look { before: &before, after: &after, sandbox: sandbox.map(Arc::as_ref) };
+        let expected = (!expected.is_null()).then(|| json!({ "metadata": expected }));
+        assert_eq!(patch(&look, first.parse().unwrap(), then, times), expected, "{name}");
+    }
+}
+
+#[test]
+fn how_long_a_claim_waits_for_an_address() {
+    for (created, left) in [
+        ("2026-01-01T00:10:00Z", 2),
+        ("2026-01-01T00:09:59Z", 1),
+        ("2026-01-01T00:09:58Z", 0),
+        ("2020-01-01T00:00:00Z", 0),
+        ("2030-01-01T00:00:00Z", 2),
+    ] {
+        let seen = seen(claim(json!({"metadata": {"creationTimestamp": created}})));
+        assert_eq!(super::find::patience(&seen, now()).as_secs(), left, "{created}");
+    }
+}
+
+#[test]
+fn hostile_words_of_a_claim() {
+    let long = "x".repeat(1 << 20);
+    let domains = ["sandbox.users.io".to_owned()];
+    let label = |key: &str, value: &str| {
+        let claim = claim(json!({"spec": {"additionalPodMetadata": {"labels": {key: value}}}}));
+        let refusal = super::metadata::validate(&claim, &domains).unwrap_err();
+        assert_eq!(refusal.reason, "InvalidMetadata");
+        let said = says(&claim, &Outcome::Refused(&refusal));
+        assert!(
+            said["conditions"][0]["message"].as_str().unwrap().len() <= 32_768,
+            "a status that the server takes"
+        );
+    };
+    label("sandbox.users.io/a", &long);
+    label(&long, "v");
+    label(&format!("sandbox.users.io/{long}"), "v");
+    label(&format!("{long}.sandbox.users.io/a"), "v");
+    label("", "");
+    label("/", "v");
+    label("sandbox.users.io/a/b", "v");
+    let finished = json!({"conditions": [{"type": "Finished", "status": "True", "reason": "PodSucceeded", "message": "", "lastTransitionTime": "9999-12-30T00:00:00Z"}]});
+    for seconds in [i32::MIN, -1, 0, i32::MAX] {
+        let claim =
+            claim(json!({"spec": {"lifecycle": {"ttlSecondsAfterFinished": seconds}}, "status": finished}));
+        assert!(super::expiry::end(&claim).is_some());
+        assert!(super::expiry::remaining(&claim, now()).unwrap() <= std::time::Duration::from_secs(60));
+    }
 }
 
 #[test]
@@ -262,7 +440,15 @@ fn a_sandbox_made_for_its_claim() {
     assert_eq!(sandbox["metadata"]["name"], "c");
     assert_eq!(sandbox["metadata"]["ownerReferences"], owned_by(EXTENSIONS, "SandboxClaim", "c"));
     assert_eq!(sandbox["metadata"]["labels"]["agents.x-k8s.io/launch-type"], "cold");
-    assert_eq!(sandbox["metadata"]["annotations"], json!({"agents.x-k8s.io/sandbox-template-ref": "t"}));
+    assert_eq!(
+        sandbox["metadata"]["annotations"],
+        json!({"agents.x-k8s.io/sandbox-template-ref": "t", "agents.x-k8s.io/pod-name": "c"})
+    );
+    let marks = &sandbox["spec"]["podTemplate"]["metadata"]["labels"];
+    assert_eq!(
+        (&marks["agents.x-k8s.io/claim-uid"], &marks["agents.x-k8s.io/created-by"]),
+        (&json!("SandboxClaim-c"), &json!("x"))
+    );
     assert_eq!(sandbox["spec"]["service"], true);
     for key in ["operatingMode", "shutdownTime", "shutdownPolicy"] {
         assert_eq!(sandbox["spec"].get(key), None, "{key} is the server's to default");

@@ -1,5 +1,7 @@
 //! Looks at one pool and does what is planned.
 
+use std::time::{Duration, Instant};
+
 use futures::future::join_all;
 use hutch_api::Sandbox;
 use jiff::Timestamp;
@@ -7,30 +9,45 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::Seen;
+use super::member::named;
+use super::name::member_name;
 use super::plan::{Plan, plan};
 use crate::error::Error;
 use crate::key::Key;
+use crate::owner;
 use crate::queue::Outcome;
 use crate::record::Note;
 use crate::world::World;
 
+/// Largest part of a wait that is added to it, so that pools which were made together are not looked at together.
+const JITTER: f64 = 0.5;
+
 pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let Some(pool) = world.pools.get(key) else {
-        world.stuck_pools().remove(key);
+        world.forget_pool(key);
         return Outcome::Settled;
     };
     if pool.metadata.deletion_timestamp.is_some() {
         return Outcome::Settled;
     }
     let seen = Seen::observe(world, pool);
-    let plan = plan(&seen, &world.config, Timestamp::now());
+    let mut plan = plan(&seen, &world.config, Timestamp::now());
     note_progress(world, key, &seen, &plan);
+    let grant = world.with_memory(key, |memory| {
+        memory.unanswered.retain(|name| world.sandboxes.get(&key.beside(name)).is_none());
+        memory.grant(plan.create, plan.members, &world.config, Instant::now())
+    });
+    plan.create = grant.create;
     if let Err(error) = apply(world, key, &plan).await {
         tracing::warn!(pool = %key, %error, "a step of a pool failed");
         return Outcome::Failed;
     }
-    match write_status(world, key).await {
-        Ok(()) => plan.again.map_or(Outcome::Settled, Outcome::Again),
+    match write_status(world, key, &seen, &plan).await {
+        Ok(()) => {
+            let patience = plan.patience.map(|wait| wait.mul_f64(1.0 + JITTER * rand::random::<f64>()));
+            let again = [plan.again, patience, grant.again].into_iter().flatten().min();
+            again.map_or(Outcome::Settled, Outcome::Again)
+        }
         Err(error) => {
             tracing::warn!(pool = %key, %error, "status of a pool could not be written");
             Outcome::Failed
@@ -52,14 +69,47 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<(), Error> {
     });
     errors.extend(deletes.await.err());
     if let Some(new) = &plan.new {
-        let creates = waves(plan.create, |_| async { create(world, key, new).await });
+        let names = world.with_memory(key, |memory| {
+            let again = memory.unanswered.iter().cloned();
+            let fresh = std::iter::repeat_with(|| member_name(&key.name));
+            again.chain(fresh).take(plan.create).collect::<Vec<_>>()
+        });
+        let creates = waves(names.len(), |at| create(world, key, new, &names[at]));
         errors.extend(creates.await.err());
     }
     Error::joined(errors)
 }
 
-async fn create(world: &World, key: &Key, new: &Sandbox) -> Result<(), Error> {
-    world.sandboxes.create(&key.namespace, new).await.map(drop)
+/// Creates a member. One that is there already under that name is the one of an earlier request whose answer was lost.
+async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(), Error> {
+    let member = key.beside(name);
+    let unanswered = |keep: bool| {
+        world.with_memory(key, |memory| {
+            memory.unanswered.retain(|known| known != name);
+            memory.unanswered.extend(keep.then(|| name.to_owned()));
+        });
+    };
+    unanswered(true);
+    let error = match world.sandboxes.create(&key.namespace, &named(new, name)).await {
+        Ok(_) => {
+            unanswered(false);
+            return Ok(());
+        }
+        Err(error) => error,
+    };
+    if error.is_refusal() {
+        unanswered(false);
+    }
+    if error.is_already_exists() {
+        world.sandboxes.refresh(&member).await?;
+        let owner = new.owner_references().first().map(|owner| owner.uid.as_str());
+        let there = world.sandboxes.get(&member);
+        let there = there.as_ref().and_then(|sandbox| owner::controller(sandbox.as_ref()));
+        if there.map(|owner| owner.uid.as_str()) == owner {
+            return Ok(());
+        }
+    }
+    Err(error)
 }
 
 /// Deletes a member that still is one: a claim may have taken it since the plan was made.
@@ -94,11 +144,18 @@ async fn waves<F: Future<Output = Result<(), Error>>>(
 }
 
 /// Counts what is there after the writes.
-async fn write_status(world: &World, key: &Key) -> Result<(), Error> {
-    let Some(pool) = world.pools.get(key) else { return Ok(()) };
-    let seen = Seen::observe(world, pool);
-    let wanted = plan(&seen, &world.config, Timestamp::now()).status;
-    if seen.pool.status.as_ref() == Some(&wanted) {
+async fn write_status(world: &World, key: &Key, seen: &Seen, done: &Plan) -> Result<(), Error> {
+    let idle = done.create == 0 && done.delete.is_empty() && done.patch.is_empty();
+    let (pool, wanted) = if idle {
+        (seen.pool.clone(), done.status.clone())
+    } else {
+        let Some(pool) = world.pools.get(key) else { return Ok(()) };
+        let seen = Seen::observe(world, pool);
+        let plan = plan(&seen, &world.config, Timestamp::now());
+        world.with_memory(key, |memory| memory.leave(plan.members));
+        (seen.pool, plan.status)
+    };
+    if pool.status.as_ref() == Some(&wanted) {
         return Ok(());
     }
     match world.pools.patch_status(key, &json!({ "status": wanted })).await {
@@ -109,21 +166,18 @@ async fn write_status(world: &World, key: &Key) -> Result<(), Error> {
 
 fn note_progress(world: &World, key: &Key, seen: &Seen, plan: &Plan) {
     let stuck = plan.unschedulable > 0;
-    let changed = {
-        let mut known = world.stuck_pools();
-        if stuck { known.insert(key.clone()) } else { known.remove(key) }
-    };
+    let changed = world.with_memory(key, |memory| std::mem::replace(&mut memory.stuck, stuck) != stuck);
     if !changed {
         return;
     }
     let note = if stuck {
-        let (wanted, grace) = (seen.pool.spec.replicas.unwrap_or(1), world.config.readiness_grace.as_secs());
+        let (wanted, grace) = (seen.pool.spec.replicas.unwrap_or(1), spelt(world.config.readiness_grace));
         Note {
             warning: true,
             reason: "WarmPoolNotProgressing",
             action: "Reconciling",
             text: format!(
-                "{}/{wanted} sandboxes are unschedulable past the {grace}s readiness grace period; holding them until a node has room",
+                "{}/{wanted} sandboxes are unschedulable past the {grace} readiness grace period; holding them until a node has room",
                 plan.unschedulable
             ),
         }
@@ -132,4 +186,27 @@ fn note_progress(world: &World, key: &Key, seen: &Seen, plan: &Plan) {
         Note { warning: false, reason: "WarmPoolProgressing", action: "Reconciling", text }
     };
     world.record(seen.pool.as_ref(), note);
+}
+
+/// A time as Go programs write it: `5m0s`, `1h0m30s`, `1.5s`.
+fn spelt(time: Duration) -> String {
+    let (seconds, fraction) = (time.as_secs(), f64::from(time.subsec_millis()) / 1000.0);
+    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, (seconds % 60) as f64 + fraction);
+    match (hours, minutes) {
+        (0, 0) => format!("{rest}s"),
+        (0, _) => format!("{minutes}m{rest}s"),
+        _ => format!("{hours}h{minutes}m{rest}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_spelt_as_the_go_controller_does() {
+        for (ms, text) in [(300_000, "5m0s"), (1_500, "1.5s"), (3_630_000, "1h0m30s"), (90_000, "1m30s")] {
+            assert_eq!(spelt(Duration::from_millis(ms)), text);
+        }
+    }
 }

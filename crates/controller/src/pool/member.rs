@@ -1,5 +1,7 @@
 //! One Sandbox of a pool: how it is made, and what it is to the pool.
 
+use std::sync::Arc;
+
 use hutch_api::condition::{FALSE, POD_SCHEDULED, reason};
 use hutch_api::{Sandbox, SandboxSpec, SandboxTemplate, SandboxWarmPool, annotation, label, name_hash};
 use jiff::{SignedDuration, Timestamp};
@@ -10,43 +12,41 @@ use crate::blueprint::{Hashes, secure};
 use crate::condition;
 use crate::owner;
 use crate::patch::Strings;
+use crate::view::PodView;
 
-/// A new member of the pool.
-pub(super) fn desired(
-    pool: &SandboxWarmPool,
-    template: &SandboxTemplate,
-    hashes: &Hashes,
-    evict: bool,
-) -> Sandbox {
+/// A new member of the pool, but for its name. The Pod template is the SandboxTemplate's own: what marks the Pod as pooled
+/// is derived from the Sandbox's labels and owner, so that leaving the pool changes no spec.
+pub(super) fn desired(pool: &SandboxWarmPool, template: &SandboxTemplate, hashes: &Hashes) -> Sandbox {
     let pool_name = pool.name_any();
-    let common = [
+    let labels = [
         (label::WARM_POOL_SANDBOX, name_hash(&pool_name)),
         (label::TEMPLATE_REF_HASH, name_hash(&template.name_any())),
         (label::POD_TEMPLATE_HASH, hashes.pod_template.clone()),
         (label::TEMPLATE_HASH, hashes.blueprint.clone()),
+        (label::LAUNCH_TYPE, label::LAUNCH_WARM.to_owned()),
+        (label::CREATED_BY, "controller".to_owned()),
     ]
     .map(|(key, value)| (key.to_owned(), value));
-    let mut labels = Strings::from(common.clone());
-    labels.insert(label::LAUNCH_TYPE.into(), label::LAUNCH_WARM.into());
-    labels.insert(label::CREATED_BY.into(), "controller".into());
-
     let mut spec = SandboxSpec::from_blueprint(template.spec.blueprint());
-    secure(&mut spec.pod_template.spec, template);
-    spec.pod_template.metadata.labels.get_or_insert_default().extend(common);
-    if evict {
-        let annotations = spec.pod_template.metadata.annotations.get_or_insert_default();
-        annotations.entry(annotation::SAFE_TO_EVICT.into()).or_insert_with(|| "true".into());
-    }
+    secure(Arc::make_mut(&mut spec.pod_template.spec), template);
     let annotations = Strings::from([(annotation::TEMPLATE_REF.to_owned(), template.name_any())]);
     let metadata = ObjectMeta {
         generate_name: Some(format!("{pool_name}-")),
         namespace: pool.namespace(),
-        labels: Some(labels),
+        labels: Some(Strings::from(labels)),
         annotations: Some(annotations),
         owner_references: Some(vec![owner::reference(pool)]),
         ..ObjectMeta::default()
     };
     Sandbox { metadata, spec, status: None }
+}
+
+/// The member under its name. That its Pod will have the same one is noted at once, which saves a write.
+pub(super) fn named(member: &Sandbox, name: &str) -> Sandbox {
+    let mut named = member.clone();
+    named.metadata.name = Some(name.to_owned());
+    named.annotations_mut().insert(annotation::POD_NAME.into(), name.to_owned());
+    named
 }
 
 /// How a member is doing.
@@ -61,18 +61,31 @@ pub(super) enum Health {
     Stuck,
 }
 
-pub(super) fn health(sandbox: &Sandbox, grace: SignedDuration, now: Timestamp) -> Health {
+pub(super) fn health(
+    sandbox: &Sandbox,
+    pod: Option<&PodView>,
+    grace: SignedDuration,
+    now: Timestamp,
+) -> Health {
     let conditions = sandbox.status.as_ref().and_then(|status| status.conditions.as_ref());
     if condition::is_ready(conditions) {
         return Health::Ready;
     }
     let created = sandbox.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-    let left = grace - now.duration_since(created);
+    let age = now.duration_since(created).max(SignedDuration::ZERO);
+    let left = grace.saturating_sub(age);
     if left.is_positive() {
         return Health::Starting(left);
     }
-    let scheduled = conditions.and_then(|list| condition::find(list, POD_SCHEDULED));
-    let unschedulable =
-        scheduled.is_some_and(|found| found.status == FALSE && found.reason == reason::UNSCHEDULABLE);
-    if unschedulable { Health::Unschedulable } else { Health::Stuck }
+    let waits = pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && finds_no_node(pod));
+    if waits { Health::Unschedulable } else { Health::Stuck }
+}
+
+fn finds_no_node(pod: &PodView) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| {
+        condition.type_ == POD_SCHEDULED
+            && condition.status == FALSE
+            && condition.reason.as_deref() == Some(reason::UNSCHEDULABLE)
+    })
 }

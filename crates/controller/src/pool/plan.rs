@@ -1,5 +1,6 @@
 //! What to do about a pool, given its members. Pure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::{Sandbox, SandboxWarmPoolStatus, UpdateStrategyType, label, name_hash};
@@ -28,8 +29,12 @@ pub(super) struct Plan {
     pub(super) new: Option<Box<Sandbox>>,
     /// Members that wait for a node past their time.
     pub(super) unschedulable: usize,
+    /// Members, before any is made or deleted for the pool's size.
+    pub(super) members: usize,
     /// When to look again although nothing changed.
     pub(super) again: Option<Duration>,
+    /// When to look whether a starting member is Ready. May be late: many pools were made at the same time.
+    pub(super) patience: Option<Duration>,
     pub(super) status: SandboxWarmPoolStatus,
 }
 
@@ -52,7 +57,7 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
                 terminating += 1;
             }
             Standing::Member(patch) => {
-                if let Some(ready) = look_after(&mut plan, config, sandbox, now) {
+                if let Some(ready) = look_after(&mut plan, seen, config, sandbox, now) {
                     plan.patch.extend(patch.map(|patch| (sandbox.name_any(), patch)));
                     active.push(Active { sandbox, ready });
                 } else {
@@ -64,6 +69,7 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
     if plan.unschedulable > 0 {
         sooner(&mut plan.again, config.unschedulable_recheck);
     }
+    plan.members = active.len();
     scale(&mut plan, seen, config, hashes, active, terminating);
     plan
 }
@@ -96,9 +102,11 @@ fn classify(seen: &Seen, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing
     }
     let mut metadata = json!({});
     if orphan {
-        metadata["ownerReferences"] = json!([owner::reference(pool)]);
-    }
-    if !sandbox.labels().contains_key(label::LAUNCH_TYPE) {
+        let mut owners = sandbox.owner_references().to_vec();
+        owners.push(owner::reference(pool));
+        metadata["ownerReferences"] = json!(owners);
+        metadata["labels"] = json!({label::LAUNCH_TYPE: label::LAUNCH_WARM});
+    } else if !sandbox.labels().contains_key(label::LAUNCH_TYPE) {
         metadata["labels"] = json!({label::LAUNCH_TYPE: label::LAUNCH_WARM});
     }
     let nothing = metadata.as_object().is_none_or(serde_json::Map::is_empty);
@@ -110,13 +118,20 @@ fn classify(seen: &Seen, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing
 }
 
 /// Whether the member is Ready; none when it has had its time and is deleted.
-fn look_after(plan: &mut Plan, config: &Config, sandbox: &Sandbox, now: Timestamp) -> Option<bool> {
+fn look_after(
+    plan: &mut Plan,
+    seen: &Seen,
+    config: &Config,
+    sandbox: &Sandbox,
+    now: Timestamp,
+) -> Option<bool> {
     let grace = SignedDuration::try_from(config.readiness_grace).unwrap_or(SignedDuration::MAX);
-    match health(sandbox, grace, now) {
+    let pod = seen.pods.get(sandbox.metadata.name.as_deref().unwrap_or_default());
+    match health(sandbox, pod.map(Arc::as_ref), grace, now) {
         Health::Ready => return Some(true),
         Health::Starting(left) => {
             let wait = left.saturating_add(AFTER_GRACE);
-            sooner(&mut plan.again, Duration::try_from(wait).unwrap_or_default());
+            sooner(&mut plan.patience, Duration::try_from(wait).unwrap_or_default());
         }
         Health::Unschedulable => plan.unschedulable += 1,
         Health::Stuck => {
@@ -140,7 +155,7 @@ fn scale(
     let total = active.len() + terminating;
     if let (true, Some(template), Some(hashes)) = (total < wanted, &seen.template, hashes) {
         plan.create = (wanted - total).min(config.pool_batch);
-        plan.new = Some(Box::new(desired(&seen.pool, template, &hashes, config.pool_eviction)));
+        plan.new = Some(Box::new(desired(&seen.pool, template, &hashes)));
     } else if active.len() > wanted {
         let excess = (active.len() - wanted).min(config.pool_batch);
         let age =

@@ -1,13 +1,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::plan::{Plan, plan};
 use super::*;
 use crate::blueprint::Hashes;
 use crate::config::Config;
-use crate::fixture::{object, owned_by};
+use crate::fixture::{object, owned_by, patched};
 
 const EXTENSIONS: &str = "extensions.agents.x-k8s.io/v1beta1";
 
@@ -28,9 +29,8 @@ fn pool(replicas: Value, strategy: &str) -> Arc<SandboxWarmPool> {
 /// A member that the pool would have made, some minutes old.
 fn member(name: &str, more: Value) -> Arc<Sandbox> {
     let template = template();
-    let made =
-        super::member::desired(&pool(json!(1), "OnReplenish"), &template, &Hashes::of(&template), true);
-    let mut value = serde_json::to_value(&made).unwrap();
+    let made = super::member::desired(&pool(json!(1), "OnReplenish"), &template, &Hashes::of(&template));
+    let mut value = serde_json::to_value(&super::member::named(&made, name)).unwrap();
     json_patch::merge(&mut value, &json!({"metadata": {"generateName": null}}));
     json_patch::merge(&mut value, &more);
     object("agents.x-k8s.io/v1beta1", "Sandbox", name, value)
@@ -45,8 +45,11 @@ fn condition(kind: &str, status: &str, reason: &str) -> Value {
 }
 
 fn planned(replicas: Value, strategy: &str, members: Vec<Arc<Sandbox>>) -> Plan {
-    let seen = Seen { pool: pool(replicas, strategy), template: Some(template()), labelled: members };
-    plan(&seen, &Config::default(), now())
+    plan(&seen(replicas, strategy, members), &Config::default(), now())
+}
+
+fn seen(replicas: Value, strategy: &str, labelled: Vec<Arc<Sandbox>>) -> Seen {
+    Seen { pool: pool(replicas, strategy), template: Some(template()), labelled, pods: HashMap::new() }
 }
 
 #[test]
@@ -94,14 +97,65 @@ fn a_member_that_does_not_start_is_replaced_unless_no_node_has_room() {
         "its place is free only when it is gone"
     );
 
-    let mut held = old;
-    held["status"] = json!({"conditions": [condition("PodScheduled", "False", "Unschedulable")]});
-    let plan = planned(json!(1), "OnReplenish", vec![member("a", held)]);
-    assert_eq!((plan.delete.len(), plan.unschedulable, plan.again), (0, 1, Some(Duration::from_secs(60))));
+    let unscheduled = json!({"status": {"phase": "Pending", "conditions": [condition("PodScheduled", "False", "Unschedulable")]}});
+    let with_pod = |more: Value| {
+        let mut pod_more = unscheduled.clone();
+        json_patch::merge(&mut pod_more, &more);
+        let mut seen = seen(json!(1), "OnReplenish", vec![member("a", old.clone())]);
+        seen.pods.insert("a".into(), object("v1", "Pod", "a", pod_more));
+        let plan = super::plan::plan(&seen, &Config::default(), now());
+        (plan.delete.len(), plan.unschedulable, plan.again)
+    };
+    assert_eq!(with_pod(json!({})), (0, 1, Some(Duration::from_secs(60))), "held");
+    let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:09:00Z"}});
+    assert_eq!(with_pod(going), (1, 0, None), "its Pod is going anyway");
+    let other = json!({"status": {"conditions": [condition("PodScheduled", "False", "SchedulingGated")]}});
+    assert_eq!(with_pod(other), (1, 0, None));
 
-    let young = json!({"metadata": {"creationTimestamp": "2026-01-01T00:09:00Z"}});
-    let plan = planned(json!(1), "OnReplenish", vec![member("a", young)]);
-    assert_eq!((plan.delete.len(), plan.again), (0, Some(Duration::from_secs(242))));
+    let young = |created: &str| {
+        let more = json!({"metadata": {"creationTimestamp": created}});
+        let plan = planned(json!(1), "OnReplenish", vec![member("a", more)]);
+        (plan.delete.len(), plan.patience, plan.again)
+    };
+    assert_eq!(young("2026-01-01T00:09:00Z"), (0, Some(Duration::from_secs(242)), None));
+    assert_eq!(young("2026-01-01T05:00:00Z"), (0, Some(Duration::from_secs(302)), None), "a clock ahead");
+}
+
+#[test]
+fn hostile_numbers() {
+    for (replicas, create) in [(json!(i32::MAX), 300), (json!(i32::MIN), 0), (json!(-1), 0)] {
+        assert_eq!(planned(replicas, "OnReplenish", vec![]).create, create);
+    }
+    for grace in [Duration::ZERO, Duration::MAX] {
+        let config = Config { readiness_grace: grace, ..Config::default() };
+        let young = json!({"metadata": {"creationTimestamp": "2026-01-01T05:00:00Z"}});
+        let plan = plan(&seen(json!(1), "OnReplenish", vec![member("a", young)]), &config, now());
+        assert_eq!(plan.delete.is_empty(), grace == Duration::MAX);
+    }
+}
+
+/// Two pools whose names have the same hash see each other's members, and leave them alone.
+#[test]
+fn pools_whose_names_collide_keep_apart() {
+    let mut known = HashMap::new();
+    let names = (0..).map(|n: u32| format!("p{n}"));
+    let (one, other) = names
+        .into_iter()
+        .find_map(|n| known.insert(name_hash(&n), n.clone()).map(|first| (first, n)))
+        .unwrap();
+    assert_eq!(name_hash(&one), name_hash(&other));
+    let theirs = json!({"metadata": {
+        "labels": {"agents.x-k8s.io/warm-pool-sandbox": name_hash(&one), "agents.x-k8s.io/sandbox-template-hash": "old"},
+        "ownerReferences": owned_by(EXTENSIONS, "SandboxWarmPool", &one)}});
+    let mut seen = seen(json!(1), "Recreate", vec![member("a", theirs)]);
+    seen.pool = object(
+        EXTENSIONS,
+        "SandboxWarmPool",
+        &other,
+        json!({"spec": {"replicas": 1, "sandboxTemplateRef": {"name": "t"}}}),
+    );
+    let plan = plan(&seen, &Config::default(), now());
+    assert_eq!((plan.create, plan.delete.len(), plan.patch.len(), plan.status.replicas), (1, 0, 0, Some(0)));
 }
 
 #[test]
@@ -126,6 +180,7 @@ fn orphans_are_taken_in_and_other_owners_left_alone() {
         ("a", &owned_by(EXTENSIONS, "SandboxWarmPool", "p"))
     );
     assert_eq!(patch["metadata"]["resourceVersion"], "1", "guarded");
+    assert_eq!(patch["metadata"]["labels"], json!({"agents.x-k8s.io/launch-type": "warm"}));
 
     let mut stale = orphan;
     stale["spec"] = json!({"podTemplate": {"spec": {"containers": [{"name": "c", "image": "older"}]}}});
@@ -142,6 +197,7 @@ fn without_its_template_a_pool_keeps_what_it_has() {
         pool: pool(json!(3), "Recreate"),
         template: None,
         labelled: vec![member("a", ready("2026-01-01T00:01:00Z"))],
+        pods: HashMap::new(),
     };
     let plan = plan(&seen, &Config::default(), now());
     assert_eq!((plan.create, plan.delete.len()), (0, 0));
@@ -153,26 +209,103 @@ fn without_its_template_a_pool_keeps_what_it_has() {
 
 #[test]
 fn a_new_member_has_every_mark() {
-    let made = serde_json::to_value(planned(json!(1), "OnReplenish", vec![]).new.unwrap()).unwrap();
+    let made = planned(json!(1), "OnReplenish", vec![]).new.unwrap();
+    let made = serde_json::to_value(super::member::named(&made, "p-x")).unwrap();
     let (metadata, pod) = (&made["metadata"], &made["spec"]["podTemplate"]);
-    assert_eq!(metadata["generateName"], "p-");
+    assert_eq!((&metadata["generateName"], &metadata["name"]), (&json!("p-"), &json!("p-x")));
     let hashes = Hashes::of(&template());
-    let common = json!({
-        "agents.x-k8s.io/warm-pool-sandbox": name_hash("p"),
-        "agents.x-k8s.io/sandbox-template-ref-hash": name_hash("t"),
-        "agents.x-k8s.io/sandbox-pod-template-hash": hashes.pod_template,
-        "agents.x-k8s.io/sandbox-template-hash": hashes.blueprint,
-    });
-    assert_eq!(pod["metadata"]["labels"], common);
-    let mut labels = common;
-    labels["agents.x-k8s.io/launch-type"] = "warm".into();
-    labels["agents.x-k8s.io/created-by"] = "controller".into();
-    assert_eq!(metadata["labels"], labels);
-    assert_eq!(metadata["annotations"], json!({"agents.x-k8s.io/sandbox-template-ref": "t"}));
     assert_eq!(
-        pod["metadata"]["annotations"],
-        json!({"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"})
+        metadata["labels"],
+        json!({
+            "agents.x-k8s.io/warm-pool-sandbox": name_hash("p"),
+            "agents.x-k8s.io/sandbox-template-ref-hash": name_hash("t"),
+            "agents.x-k8s.io/sandbox-pod-template-hash": hashes.pod_template,
+            "agents.x-k8s.io/sandbox-template-hash": hashes.blueprint,
+            "agents.x-k8s.io/launch-type": "warm",
+            "agents.x-k8s.io/created-by": "controller",
+        })
     );
+    assert_eq!(
+        metadata["annotations"],
+        json!({"agents.x-k8s.io/sandbox-template-ref": "t", "agents.x-k8s.io/pod-name": "p-x"})
+    );
+    assert_eq!(pod["metadata"], json!({}), "nothing that leaving the pool would have to take away");
     assert_eq!(metadata["ownerReferences"], owned_by(EXTENSIONS, "SandboxWarmPool", "p"));
     assert_eq!(pod["spec"]["dnsConfig"], json!({"nameservers": ["8.8.8.8", "1.1.1.1"]}));
+}
+
+/// Does what the API server would do with a plan.
+fn simulate(members: &[Arc<Sandbox>], plan: &Plan, next: &mut u32) -> Vec<Arc<Sandbox>> {
+    let mut after: Vec<_> =
+        members.iter().filter(|member| !plan.delete.contains(&member.name_any())).cloned().collect();
+    for (name, patch) in &plan.patch {
+        for member in after.iter_mut().filter(|member| member.name_any() == *name) {
+            *member = patched(member.as_ref(), patch);
+        }
+    }
+    for _ in 0..plan.create {
+        *next += 1;
+        after.push(member(
+            &format!("new{next}"),
+            json!({"metadata": {"creationTimestamp": "2026-01-01T00:10:00Z"}}),
+        ));
+    }
+    after
+}
+
+/// What may lie about with the pool's label.
+fn any_member() -> impl Strategy<Value = Value> {
+    let owner = prop_oneof![
+        4 => Just(owned_by(EXTENSIONS, "SandboxWarmPool", "p")),
+        1 => Just(Value::Null),
+        1 => Just(owned_by(EXTENSIONS, "SandboxWarmPool", "another")),
+        1 => Just(owned_by(EXTENSIONS, "SandboxClaim", "c")),
+    ];
+    let image = prop_oneof![3 => Just("i"), 1 => Just("older")];
+    let created = prop_oneof![Just("2026-01-01T00:01:00Z"), Just("2026-01-01T00:09:00Z")];
+    (owner, image, created, any::<bool>(), prop::bool::weighted(0.2)).prop_map(|(owner, image, created, ready, going)| {
+        let status = json!({"conditions": [condition("Ready", if ready { "True" } else { "False" }, "X")]});
+        let gone = going.then_some("2026-01-01T00:09:30Z");
+        let labels = if image == "i" { json!({}) } else { json!({"agents.x-k8s.io/sandbox-template-hash": "old"}) };
+        json!({
+            "metadata": {"ownerReferences": owner, "creationTimestamp": created, "deletionTimestamp": gone, "labels": labels},
+            "spec": {"podTemplate": {"spec": {"containers": [{"name": "c", "image": image}]}}}, "status": status,
+        })
+    })
+}
+
+fn is_ours(sandbox: &Sandbox) -> bool {
+    crate::owner::is_controlled_by(sandbox, pool(json!(0), "OnReplenish").as_ref())
+}
+
+proptest! {
+    /// Whatever lies about: it comes to rest at the size asked for, never had more on the way, and took nothing from others.
+    #[test]
+    fn a_pool_comes_to_rest_at_its_size(
+        found in prop::collection::vec(any_member(), 0..8), replicas in 0..6_usize, recreate: bool,
+    ) {
+        let strategy = if recreate { "Recreate" } else { "OnReplenish" };
+        let mut members: Vec<_> = found.iter().enumerate().map(|(n, more)| member(&format!("m{n}"), more.clone())).collect();
+        let start = members.clone();
+        let mut next = 0;
+        for pass in 0.. {
+            prop_assert!(pass < 5, "does not come to rest");
+            let plan = planned(json!(replicas), strategy, members.clone());
+            for name in plan.delete.iter().chain(plan.patch.iter().map(|(name, _)| name)) {
+                let known = members.iter().find(|member| member.name_any() == *name).unwrap();
+                prop_assert!(is_ours(known) || crate::owner::controller(known.as_ref()).is_none(), "{} is not ours", name);
+            }
+            if plan.create == 0 && plan.delete.is_empty() && plan.patch.is_empty() {
+                let alive = members.iter().filter(|m| is_ours(m) && m.metadata.deletion_timestamp.is_none()).count();
+                let going = members.iter().filter(|m| is_ours(m) && m.metadata.deletion_timestamp.is_some()).count();
+                prop_assert!(alive <= replicas && alive + going >= replicas);
+                break;
+            }
+            let ours = members.iter().filter(|member| is_ours(member)).count();
+            prop_assert!(plan.create == 0 || ours + plan.create <= replicas, "more than asked for");
+            members = simulate(&members, &plan, &mut next);
+        }
+        let theirs = |list: &[Arc<Sandbox>]| list.iter().filter(|m| crate::owner::controller(m.as_ref()).is_some() && !is_ours(m)).count();
+        prop_assert_eq!(theirs(&start), theirs(&members));
+    }
 }

@@ -1,15 +1,16 @@
 //! Looks at one Sandbox, does what is planned, and writes down what came of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hutch_api::condition::{READY, message, reason};
 use hutch_api::{SandboxStatus, annotation};
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::plan::{Action, Part, Plan, Stage, plan};
-use super::status::status;
+use super::status::{is_step, status};
 use super::{Located, Seen, expiry};
 use crate::collection::{Collection, Object};
 use crate::condition;
@@ -21,17 +22,29 @@ use crate::world::World;
 
 /// Pause before the second pass of an expiry.
 const NEXT_PASS: Duration = Duration::from_millis(1);
+/// Longest wait of a Pod's labels and annotations, whatever is configured.
+const LONGEST_WRITE_BEHIND: Duration = Duration::from_secs(1);
+
+/// What came of the actions.
+#[derive(Default)]
+struct Applied {
+    failures: Vec<(Part, Error)>,
+    /// When an action that was put off is due.
+    again: Option<Duration>,
+}
 
 pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
-    let Some(sandbox) = world.sandboxes.get(key) else { return Outcome::Settled };
-    if sandbox.metadata.deletion_timestamp.is_some() {
+    let sandbox = world.sandboxes.get(key).filter(|known| known.metadata.deletion_timestamp.is_none());
+    let Some(sandbox) = sandbox else {
+        world.late_status.forget(key);
+        world.late_metadata.forget(key);
         return Outcome::Settled;
-    }
+    };
     let seen = Seen::observe(world, sandbox);
     let Plan { stage, actions, mut problems } = plan(&seen, Timestamp::now());
     let conflict_only = matches!(seen.locate(), Located::Several(_)) && problems.len() == 1;
     let mut failed = !problems.is_empty() && !conflict_only;
-    let failures = apply(world, key, actions).await;
+    let Applied { failures, again } = apply(world, key, actions).await;
     if failures.iter().any(|(_, error)| error.is_already_exists()) {
         // The view was behind and has caught up by now: what is there decides, not this error.
         return Outcome::Failed;
@@ -53,31 +66,48 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
         if stage == Stage::Live && expiry::is_over(&after.sandbox, now) { Stage::Expiring } else { stage };
     let wanted = status(&after, stage, &problems, &world.config.cluster_domain, now);
     note_multiple_pods(world, &after, &wanted);
-    if let Err(error) = write(world, key, &after, &wanted).await {
-        tracing::warn!(sandbox = %key, %error, "status of a sandbox could not be written");
+    let late = match write(world, key, &after, &wanted).await {
+        Ok(late) => late,
+        Err(error) => {
+            tracing::warn!(sandbox = %key, %error, "status of a sandbox could not be written");
+            return Outcome::Failed;
+        }
+    };
+    let end = match stage {
+        Stage::Expiring => Some(NEXT_PASS),
+        Stage::Live => expiry::remaining(&after.sandbox, now),
+        Stage::Retained | Stage::Deleted => None,
+    };
+    if failed {
         return Outcome::Failed;
     }
-    match (stage, expiry::remaining(&after.sandbox, now)) {
-        _ if failed => Outcome::Failed,
-        (Stage::Expiring, _) => Outcome::Again(NEXT_PASS),
-        (Stage::Live, Some(remaining)) => Outcome::Again(remaining),
-        _ => Outcome::Settled,
-    }
+    [again, late, end].into_iter().flatten().min().map_or(Outcome::Settled, Outcome::Again)
 }
 
 /// Does the actions in order. One that fails ends its own part only.
-async fn apply(world: &World, key: &Key, actions: Vec<Action>) -> Vec<(Part, Error)> {
-    let mut failures: Vec<(Part, Error)> = Vec::new();
+async fn apply(world: &World, key: &Key, actions: Vec<Action>) -> Applied {
+    let mut applied = Applied::default();
+    let (late, window) = (&world.late_metadata, world.config.write_behind.min(LONGEST_WRITE_BEHIND));
+    if !actions.iter().any(|action| matches!(action, Action::SyncPod(..))) {
+        late.forget(key);
+    }
     for action in actions {
         let part = action.part();
-        if failures.iter().any(|(failed, _)| *failed == part) {
+        if applied.failures.iter().any(|(failed, _)| *failed == part) {
             continue;
         }
-        if let Err(error) = act(world, key, action).await {
-            failures.push((part, error));
+        let sync = matches!(action, Action::SyncPod(..));
+        if sync && let Some(left) = late.left(key, window, Instant::now()) {
+            applied.again = Some(left);
+            continue;
+        }
+        match act(world, key, action).await {
+            Ok(()) if sync => late.forget(key),
+            Ok(()) => {}
+            Err(error) => applied.failures.push((part, error)),
         }
     }
-    failures
+    applied
 }
 
 async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
@@ -85,7 +115,9 @@ async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
         Action::CreateVolume(claim) => create(&world.volumes, claim.as_ref()).await,
         Action::PatchVolume(name, patch) => world.volumes.patch(&key.beside(&name), &patch).await.map(drop),
         Action::CreatePod(pod) => create(&world.pods, pod.as_ref()).await,
-        Action::PatchPod(name, patch) => world.pods.patch(&key.beside(&name), &patch).await.map(drop),
+        Action::PatchPod(name, patch) | Action::SyncPod(name, patch) => {
+            world.pods.patch(&key.beside(&name), &patch).await.map(drop)
+        }
         Action::DeletePod(name) => world.pods.delete(&key.beside(&name), None).await,
         Action::CreateService(service) => create(&world.services, service.as_ref()).await,
         Action::PatchService(patch) => world.services.patch(key, &patch).await.map(drop),
@@ -99,7 +131,11 @@ async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
 }
 
 /// Creates the object; when one of that name is there already, takes a look at it.
-async fn create<K: Object>(collection: &Collection<K>, object: &K) -> Result<(), Error> {
+async fn create<K, B>(collection: &Collection<K>, object: &B) -> Result<(), Error>
+where
+    K: Object,
+    B: Resource<DynamicType = ()> + Serialize,
+{
     let key = Key::of(object);
     let result = collection.create(&key.namespace, object).await.map(drop);
     if result.as_ref().is_err_and(Error::is_already_exists) {
@@ -108,15 +144,28 @@ async fn create<K: Object>(collection: &Collection<K>, object: &K) -> Result<(),
     result
 }
 
-async fn write(world: &World, key: &Key, seen: &Seen, wanted: &SandboxStatus) -> Result<(), Error> {
+/// Writes the status if it differs. Gives the time after which to look again when it was put off.
+async fn write(
+    world: &World,
+    key: &Key,
+    seen: &Seen,
+    wanted: &SandboxStatus,
+) -> Result<Option<Duration>, Error> {
     let current = seen.sandbox.status.clone().unwrap_or_default();
     if current == *wanted || only_node_changed(&current, wanted) {
-        return Ok(());
+        world.late_status.forget(key);
+        return Ok(None);
+    }
+    if is_step(&current, wanted)
+        && let Some(left) = world.late_status.left(key, world.config.progress_delay, Instant::now())
+    {
+        return Ok(Some(left));
     }
     match world.sandboxes.patch_status(key, &json!({"status": complete(wanted)})).await {
-        Err(error) if !error.is_not_found() => Err(error),
-        _ => Ok(()),
+        Err(error) if !error.is_not_found() => return Err(error),
+        _ => world.late_status.forget(key),
     }
+    Ok(None)
 }
 
 /// A node alone is no news: it is written with the next change. Pools that wait for many Pods save a write for each.

@@ -13,10 +13,9 @@ pub(super) fn is_over(sandbox: &Sandbox, now: Timestamp) -> bool {
     sandbox.spec.shutdown_time.as_ref().is_some_and(|end| end.0 <= now)
 }
 
-/// Time until it is, if it ever is.
+/// Time until the next look at the clock, if it ever is.
 pub(super) fn remaining(sandbox: &Sandbox, now: Timestamp) -> Option<Duration> {
-    let left = sandbox.spec.shutdown_time.as_ref()?.0.duration_since(now);
-    Some(Duration::try_from(left).unwrap_or_default().max(Duration::from_millis(1)))
+    Some(crate::clock::wait_until(sandbox.spec.shutdown_time.as_ref()?.0, now))
 }
 
 /// Whether the Sandbox's status says that it has expired.

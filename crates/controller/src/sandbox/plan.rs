@@ -15,6 +15,8 @@ pub(super) enum Action {
     PatchVolume(String, Value),
     CreatePod(Box<Pod>),
     PatchPod(String, Value),
+    /// Labels and annotations of a Pod that is the Sandbox's already: may wait for more of them.
+    SyncPod(String, Value),
     DeletePod(String),
     CreateService(Box<Service>),
     PatchService(Value),
@@ -37,9 +39,11 @@ impl Action {
     pub(super) fn part(&self) -> Part {
         match self {
             Action::CreateVolume(_) | Action::PatchVolume(..) => Part::Volumes,
-            Action::CreatePod(_) | Action::PatchPod(..) | Action::DeletePod(_) | Action::NotePodName(_) => {
-                Part::Pod
-            }
+            Action::CreatePod(_)
+            | Action::PatchPod(..)
+            | Action::SyncPod(..)
+            | Action::DeletePod(_)
+            | Action::NotePodName(_) => Part::Pod,
             Action::CreateService(_) | Action::PatchService(_) | Action::DeleteService => Part::Service,
             Action::DeleteSandbox => Part::Sandbox,
         }
@@ -104,11 +108,8 @@ fn suspend(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
 }
 
 fn clear_away(seen: &Seen, plan: &mut Plan) {
-    if let Located::Owned(pod) = seen.locate()
-        && pod.metadata.deletion_timestamp.is_none()
-    {
-        plan.actions.push(Action::DeletePod(pod.name_any()));
-    }
+    let pods = seen.owned_pods().into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    plan.actions.extend(pods.map(|pod| Action::DeletePod(pod.name_any())));
     if let Some(service) = seen.owned_service()
         && service.metadata.deletion_timestamp.is_none()
     {

@@ -2,7 +2,7 @@
 
 use hutch_api::metadata::{is_reserved_annotation, is_reserved_label};
 use hutch_api::{Sandbox, annotation, label, name_hash};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Pod, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Pod, PodSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
@@ -12,6 +12,7 @@ use super::volume::{foreign, may_adopt, unauthorised};
 use super::{Located, Seen, volume};
 use crate::owner;
 use crate::patch::{Strings, put, put_difference};
+use crate::view::PodView;
 
 /// Labels that the Pod has from the Sandbox and not from the template.
 const FROM_SANDBOX: [&str; 3] = [label::WARM_POOL_SANDBOX, label::TEMPLATE_REF_HASH, label::CREATED_BY];
@@ -21,7 +22,7 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
     let sandbox = seen.sandbox.as_ref();
     let (pod, adopt) = match seen.locate() {
         Located::Missing | Located::Several(_) => {
-            let pod = desired(sandbox);
+            let pod = desired(sandbox, seen.pool_eviction);
             let name = pod.name_any();
             plan.actions.push(Action::CreatePod(Box::new(pod)));
             return Some(Some(name));
@@ -41,23 +42,23 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
         }
     };
     if pod.metadata.deletion_timestamp.is_none() {
-        let mut patch = metadata_patch(sandbox, &pod);
+        let mut patch = metadata_patch(sandbox, &pod, seen.pool_eviction);
         if adopt {
             let mut owners = pod.owner_references().to_vec();
             owners.push(owner::reference(sandbox));
             put(&mut patch, &["metadata", "ownerReferences"], json!(owners));
-        }
-        if !patch.is_empty() {
             plan.actions.push(Action::PatchPod(pod.name_any(), Value::Object(patch)));
+        } else if !patch.is_empty() {
+            plan.actions.push(Action::SyncPod(pod.name_any(), Value::Object(patch)));
         }
     }
     Some(Some(pod.name_any()))
 }
 
 /// The Pod as it is created.
-fn desired(sandbox: &Sandbox) -> Pod {
+fn desired(sandbox: &Sandbox, pool_eviction: bool) -> Pod {
     let (labels, user_labels) = labels(sandbox);
-    let (mut annotations, user_annotations) = annotations(sandbox);
+    let (mut annotations, user_annotations) = annotations(sandbox, pool_eviction);
     for (key, list) in
         [(annotation::PROPAGATED_LABELS, user_labels), (annotation::PROPAGATED_ANNOTATIONS, user_annotations)]
     {
@@ -65,7 +66,7 @@ fn desired(sandbox: &Sandbox) -> Pod {
             annotations.insert(key.into(), list);
         }
     }
-    let mut spec = sandbox.spec.pod_template.spec.clone();
+    let mut spec = PodSpec::clone(&sandbox.spec.pod_template.spec);
     let templates = sandbox.spec.volumes();
     if !templates.is_empty() {
         let volumes = spec.volumes.get_or_insert_default();
@@ -115,19 +116,23 @@ fn labels(sandbox: &Sandbox) -> (Strings, String) {
     (labels, user)
 }
 
-/// All annotations that the Pod should have of the user, and their keys, joined.
-fn annotations(sandbox: &Sandbox) -> (Strings, String) {
+/// All annotations that the Pod should have of the user and of its pool, and their keys, joined.
+fn annotations(sandbox: &Sandbox, pool_eviction: bool) -> (Strings, String) {
     let template = sandbox.spec.pod_template.metadata.annotations.iter().flatten();
-    let annotations: Strings = template
+    let mut annotations: Strings = template
         .filter(|(key, _)| !is_reserved_annotation(key))
         .map(|(k, v)| (k.clone(), v.clone()))
         .collect();
+    // Nobody misses a Pod that waits in a pool; one that is taken loses the mark with its owner.
+    if pool_eviction && owner::extension_controller(sandbox, "SandboxWarmPool").is_some() {
+        annotations.entry(annotation::SAFE_TO_EVICT.into()).or_insert_with(|| "true".into());
+    }
     let user = joined(annotations.keys());
     (annotations, user)
 }
 
 /// What the Pod's labels and annotations lack; what others have put there stays.
-fn metadata_patch(sandbox: &Sandbox, pod: &Pod) -> Map<String, Value> {
+fn metadata_patch(sandbox: &Sandbox, pod: &PodView, pool_eviction: bool) -> Map<String, Value> {
     let mut patch = Map::new();
     let listed = |key: &str| pod.annotations().get(key).map(String::as_str).unwrap_or_default();
 
@@ -143,7 +148,7 @@ fn metadata_patch(sandbox: &Sandbox, pod: &Pod) -> Map<String, Value> {
     labels.extend(wanted);
     put_difference(&mut patch, &["metadata", "labels"], Some(pod.labels()), &labels);
 
-    let (wanted, user_annotations) = annotations(sandbox);
+    let (wanted, user_annotations) = annotations(sandbox, pool_eviction);
     let mut annotations = pod.annotations().clone();
     let lists = [annotation::PROPAGATED_LABELS, annotation::PROPAGATED_ANNOTATIONS];
     for key in listed(annotation::PROPAGATED_ANNOTATIONS).split(',').filter(|key| !lists.contains(key)) {

@@ -5,12 +5,12 @@ use hutch_api::condition::{
 };
 use hutch_api::{SandboxStatus, label, name_hash};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::plan::{Part, Stage};
 use super::{Located, Seen};
 use crate::condition::{self, Verdict};
+use crate::view::PodView;
 
 /// What went wrong in this pass, by part, in the order of the parts.
 pub(super) type Problems = [(Part, String)];
@@ -42,6 +42,24 @@ pub(super) fn status(
     status
 }
 
+/// Whether the new status is only one more step of a Sandbox on its way to Ready, which the next one makes forgotten. What
+/// others act on is none: a word about Ready, an end, an address, a suspension.
+pub(super) fn is_step(current: &SandboxStatus, wanted: &SandboxStatus) -> bool {
+    let says = |status: &SandboxStatus, kind: &str| {
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        condition::find(conditions, kind).map(|found| (found.status.clone(), found.reason.clone()))
+    };
+    let starting = |found: &(String, String)| found.1 == reason::DEPENDENCIES_NOT_READY;
+    let same = |kind: &str| says(current, kind).is_none_or(|before| Some(before) == says(wanted, kind));
+    says(wanted, READY).is_some_and(|ready| starting(&ready))
+        && says(current, READY).is_none_or(|ready| starting(&ready))
+        && says(wanted, FINISHED).is_none()
+        && same(FINISHED)
+        && same(SUSPENDED)
+        && current.pod_ips == wanted.pod_ips
+        && (current.service.is_none() || current.service == wanted.service)
+}
+
 type Conditions = Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>;
 
 fn expire(conditions: &mut Conditions, generation: Option<i64>, now: Timestamp) {
@@ -68,7 +86,7 @@ fn live_conditions(seen: &Seen, problems: &Problems, conditions: &mut Conditions
     put(READY, Some(ready(seen, &located, owned, problems)));
 }
 
-fn ready(seen: &Seen, located: &Located, owned: Option<&Pod>, problems: &Problems) -> Verdict {
+fn ready(seen: &Seen, located: &Located, owned: Option<&PodView>, problems: &Problems) -> Verdict {
     if let Located::Several(count) = located {
         return Verdict::new(FALSE, reason::MULTIPLE_PODS, message::multiple_pods(*count));
     }
@@ -96,7 +114,7 @@ fn ready(seen: &Seen, located: &Located, owned: Option<&Pod>, problems: &Problem
     }
 }
 
-fn pod_part(pod: Option<&Pod>) -> (bool, String) {
+fn pod_part(pod: Option<&PodView>) -> (bool, String) {
     let Some(pod) = pod else { return (false, message::POD_DOES_NOT_EXIST.into()) };
     let phase = phase(pod);
     if phase != "Running" {
@@ -125,7 +143,7 @@ fn suspended(seen: &Seen, located: &Located, pod_unknown: bool) -> Verdict {
     }
 }
 
-fn scheduled(owned: Option<&Pod>, pod_unknown: bool) -> Option<Verdict> {
+fn scheduled(owned: Option<&PodView>, pod_unknown: bool) -> Option<Verdict> {
     let Some(pod) = owned else {
         let verdict = Verdict::new(UNKNOWN, reason::POD_SCHEDULING_UNKNOWN, message::POD_SCHEDULING_UNKNOWN);
         return pod_unknown.then_some(verdict);
@@ -135,11 +153,11 @@ fn scheduled(owned: Option<&Pod>, pod_unknown: bool) -> Option<Verdict> {
         return Some(Verdict::new(UNKNOWN, reason::POD_SCHEDULING_UNKNOWN, message::POD_NOT_REPORTED));
     };
     let fallback = if told.status == TRUE { reason::POD_SCHEDULED } else { reason::POD_SCHEDULING_UNKNOWN };
-    let reason = told.reason.as_deref().filter(|reason| !reason.is_empty()).unwrap_or(fallback);
+    let reason = told.reason.as_deref().filter(|reason| condition::is_reason(reason)).unwrap_or(fallback);
     Some(Verdict::new(&told.status, reason, told.message.clone().unwrap_or_default()))
 }
 
-fn finished(pod: &Pod) -> Option<(&'static str, &'static str)> {
+fn finished(pod: &PodView) -> Option<(&'static str, &'static str)> {
     match phase(pod) {
         "Succeeded" => Some((reason::POD_SUCCEEDED, message::POD_SUCCEEDED)),
         "Failed" => Some((reason::POD_FAILED, message::POD_FAILED)),
@@ -147,11 +165,11 @@ fn finished(pod: &Pod) -> Option<(&'static str, &'static str)> {
     }
 }
 
-fn phase(pod: &Pod) -> &str {
+fn phase(pod: &PodView) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-fn addresses(pod: &Pod) -> Option<Vec<String>> {
+fn addresses(pod: &PodView) -> Option<Vec<String>> {
     let addresses = pod.status.as_ref()?.pod_ips.as_ref()?;
     let addresses: Vec<_> =
         addresses.iter().map(|address| address.ip.clone()).filter(|ip| !ip.is_empty()).collect();

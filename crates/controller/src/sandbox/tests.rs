@@ -5,6 +5,7 @@ use super::plan::{Action, Part, Plan, Stage, plan};
 use super::status::status;
 use super::*;
 use crate::fixture::{object, owned_by, patched};
+use hutch_api::SandboxStatus;
 use jiff::Timestamp;
 
 const API: &str = "agents.x-k8s.io/v1beta1";
@@ -29,7 +30,7 @@ fn theirs() -> Value {
 }
 
 /// A Pod of the Sandbox's name and label, as the reconciler would have made it.
-fn pod(name: &str, more: Value) -> Arc<Pod> {
+fn pod(name: &str, more: Value) -> Arc<PodView> {
     let mut base = json!({"metadata": {
         "labels": {"agents.x-k8s.io/sandbox-name-hash": name_hash("s")}, "ownerReferences": mine(),
     }});
@@ -45,13 +46,13 @@ fn running() -> Value {
     })
 }
 
-fn seen(sandbox: Arc<Sandbox>, pods: &[Arc<Pod>], service: Option<Arc<Service>>) -> Seen {
-    let tracked = pods.iter().find(|pod| pod.name_any() == tracked_name(&sandbox)).cloned();
+fn seen(sandbox: Arc<Sandbox>, pods: &[Arc<PodView>], service: Option<Arc<Service>>) -> Seen {
+    let tracked = pods.iter().find(|pod| pod.name_any() == pod_name(&sandbox)).cloned();
     let hash = Some(name_hash("s"));
     let labelled =
         pods.iter().filter(|p| p.labels().get("agents.x-k8s.io/sandbox-name-hash") == hash.as_ref());
     let volumes = vec![None; sandbox.spec.volumes().len()];
-    Seen { labelled: labelled.cloned().collect(), tracked, service, volumes, sandbox }
+    Seen { labelled: labelled.cloned().collect(), tracked, service, volumes, sandbox, pool_eviction: true }
 }
 
 /// The actions in short, with problems at the end.
@@ -62,6 +63,7 @@ fn steps(seen: &Seen) -> Vec<String> {
         Action::PatchVolume(name, _) => format!("adopt volume {name}"),
         Action::CreatePod(pod) => format!("create pod {}", pod.name_any()),
         Action::PatchPod(name, _) => format!("patch pod {name}"),
+        Action::SyncPod(name, _) => format!("sync pod {name}"),
         Action::DeletePod(name) => format!("delete pod {name}"),
         Action::CreateService(_) => "create service".into(),
         Action::PatchService(_) => "patch service".into(),
@@ -174,7 +176,9 @@ fn a_new_pod_has_the_users_metadata_and_not_the_projects() {
     );
     assert_eq!(
         pod["metadata"]["annotations"],
-        json!({"x": "y", "agents.x-k8s.io/propagated-labels": "a,b", "agents.x-k8s.io/propagated-annotations": "x"})
+        json!({"x": "y", "cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
+            "agents.x-k8s.io/propagated-labels": "a,b",
+            "agents.x-k8s.io/propagated-annotations": "cluster-autoscaler.kubernetes.io/safe-to-evict,x"})
     );
     assert_eq!(
         pod["spec"]["volumes"],
@@ -206,7 +210,7 @@ fn a_pod_that_leaves_its_pool_loses_the_pools_marks_and_keeps_other_peoples() {
     let Plan { actions, .. } = plan(&seen(claimed, &[pooled], None), now());
     assert_eq!(
         actions,
-        [Action::PatchPod(
+        [Action::SyncPod(
             "s".into(),
             json!({"metadata": {
                 "labels": {"old": null, "new": "1", "agents.x-k8s.io/warm-pool-sandbox": null,
@@ -404,7 +408,7 @@ fn the_ready_table() {
 fn the_other_conditions() {
     let foreign = json!({"metadata": {"ownerReferences": theirs()}});
     let problem = [(Part::Pod, "x".to_owned())];
-    let see = |more: Value, pods: &[Arc<Pod>]| seen(sandbox(more), pods, None);
+    let see = |more: Value, pods: &[Arc<PodView>]| seen(sandbox(more), pods, None);
     let up = [pod("s", running())];
     for (seen, problems, kind, expected) in [
         (see(json!({}), &up), &[][..], "Suspended", "False/NotSuspended/Sandbox is not suspended"),
@@ -524,6 +528,10 @@ fn the_end_of_a_sandbox() {
     );
     assert_eq!(steps(&spared), [""; 0], "what is not ours stays");
 
+    let both = [pod("s", running()), pod("other", running())];
+    let several = seen(sandbox(announced("Retain")), &both, None);
+    assert_eq!(steps(&several), ["delete pod s", "delete pod other"], "nothing runs on");
+
     let deleted = seen(sandbox(announced("Delete")), &up, None);
     assert_eq!(steps(&deleted), ["delete pod s", "delete sandbox"]);
 
@@ -532,21 +540,136 @@ fn the_end_of_a_sandbox() {
     assert_eq!(steps(&seen(sandbox(extended), &[], None)), ["create pod s", "note s"], "it lives again");
 }
 
+#[test]
+fn only_pods_of_pools_are_safe_to_evict() {
+    let with = |kind: &str, own: Value, pool_eviction: bool| {
+        let sandbox = sandbox(json!({
+            "metadata": {"ownerReferences": owned_by("extensions.agents.x-k8s.io/v1beta1", kind, "o")},
+            "spec": {"podTemplate": {"metadata": {"annotations": own}}},
+        }));
+        let seen = Seen { pool_eviction, ..seen(sandbox, &[], None) };
+        let made = plan(&seen, now()).actions.into_iter().find_map(|action| match action {
+            Action::CreatePod(pod) => Some(pod),
+            _ => None,
+        });
+        made.unwrap().annotations().get("cluster-autoscaler.kubernetes.io/safe-to-evict").cloned()
+    };
+    let said = json!({"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"});
+    assert_eq!(with("SandboxWarmPool", json!({}), true).as_deref(), Some("true"));
+    assert_eq!(with("SandboxWarmPool", json!({}), false), None);
+    assert_eq!(with("SandboxWarmPool", said, true).as_deref(), Some("false"), "the template's word stands");
+    assert_eq!(with("SandboxClaim", json!({}), true), None);
+}
+
+/// What a status may leave out for a moment, and what not.
+#[test]
+fn steps_on_the_way_to_ready() {
+    let of = |more: Value, pods: &[Arc<PodView>], service: Option<Arc<Service>>| {
+        status(&seen(sandbox(more), pods, service), Stage::Live, &[], DOMAIN, now())
+    };
+    let with_phase = |phase: &str| pod("s", json!({"status": {"phase": phase}}));
+    let unready =
+        json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}]}});
+    let (nothing, pending) = (SandboxStatus::default(), of(json!({}), &[with_phase("Pending")], None));
+    let starting = of(json!({}), &[pod("s", unready)], None);
+    let has_address =
+        of(json!({}), &[patched(pod("s", running()).as_ref(), &json!({"status": {"conditions": []}}))], None);
+    let ready = of(json!({}), &[pod("s", running())], None);
+    let failed = of(json!({}), &[with_phase("Failed")], None);
+    let asleep = of(suspended(), &[], None);
+    let served = of(json!({"spec": {"service": true}}), &[with_phase("Pending")], Some(service(json!({}))));
+    let cases: [(&str, &SandboxStatus, &SandboxStatus, bool); 11] = [
+        ("nothing yet", &nothing, &pending, true),
+        ("with a Service", &nothing, &served, true),
+        ("further", &pending, &starting, true),
+        ("an address", &starting, &has_address, false),
+        ("there", &pending, &ready, false),
+        ("no longer", &ready, &pending, false),
+        ("ended", &pending, &failed, false),
+        ("asleep", &pending, &asleep, false),
+        ("awake", &asleep, &pending, false),
+        ("again", &failed, &pending, false),
+        ("the Service is gone", &served, &pending, false),
+    ];
+    for (name, current, wanted, expected) in cases {
+        assert_eq!(super::status::is_step(current, wanted), expected, "{name}");
+    }
+    let seen = seen(sandbox(json!({})), &[], None);
+    let problem = [(Part::Pod, "x".to_owned())];
+    let broken = status(&seen, Stage::Live, &problem, DOMAIN, now());
+    assert!(!super::status::is_step(&nothing, &broken), "an error is told at once");
+}
+
+/// Two names with the same hash: 32 bits are few, and whoever may choose names can find such pairs.
+#[test]
+fn sandboxes_whose_names_collide_keep_apart() {
+    let mut known = std::collections::HashMap::new();
+    let names = (0..).map(|n: u32| format!("s{n}"));
+    let (one, other) = names
+        .into_iter()
+        .find_map(|n| known.insert(name_hash(&n), n.clone()).map(|first| (first, n)))
+        .unwrap();
+    let hash = name_hash(&one);
+    assert_eq!(hash, name_hash(&other));
+    let named = |name: &str| -> Arc<Sandbox> {
+        object(
+            API,
+            "Sandbox",
+            name,
+            json!({"spec": {"podTemplate": {"spec": {"containers": [{"name": "c"}]}}}}),
+        )
+    };
+    let owned = json!({"metadata": {"labels": {"agents.x-k8s.io/sandbox-name-hash": hash}, "ownerReferences": owned_by(API, "Sandbox", &one)}});
+    let theirs: Arc<PodView> = object("v1", "Pod", &one, owned);
+    let seen = Seen {
+        sandbox: named(&other),
+        labelled: vec![theirs],
+        tracked: None,
+        service: None,
+        volumes: vec![],
+        pool_eviction: true,
+    };
+    assert_eq!(steps(&seen), [format!("create pod {other}"), format!("note {other}")]);
+}
+
+#[test]
+fn hostile_words_in_a_pods_conditions() {
+    let odd = json!({"status": {"phase": "Pending", "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "no reason!", "message": "m".repeat(100_000)}]}});
+    let seen = seen(sandbox(json!({})), &[pod("s", odd)], None);
+    let said = says(&seen, Stage::Live, &[], "PodScheduled");
+    assert!(said.starts_with("False/PodSchedulingUnknown/mmm"));
+    assert!(said.len() < 33_000, "a status that the server takes");
+}
+
+#[test]
+fn ends_far_away_on_both_sides() {
+    for (end, stage) in [("0001-01-01T00:00:00Z", Stage::Expiring), ("9999-12-31T23:59:59Z", Stage::Live)] {
+        let sandbox = sandbox(json!({"spec": {"shutdownTime": end}}));
+        let wait = expiry::remaining(&sandbox, now()).unwrap();
+        assert!(wait <= std::time::Duration::from_secs(60), "{wait:?}");
+        assert_eq!(plan(&seen(sandbox, &[], None), now()).stage, stage, "{end}");
+    }
+}
+
 /// Does what the API server and a kubelet would do.
 fn simulate(seen: &Seen, actions: Vec<Action>) -> Seen {
     let mut next = seen.clone();
-    let name_of = |pod: &Arc<Pod>| pod.name_any();
-    let mut pods: Vec<Arc<Pod>> = seen.labelled.clone();
+    let name_of = |pod: &Arc<PodView>| pod.name_any();
+    let mut pods: Vec<Arc<PodView>> = seen.labelled.clone();
     pods.extend(
         seen.tracked.iter().filter(|t| !seen.labelled.iter().any(|p| p.name_any() == t.name_any())).cloned(),
     );
     for action in actions {
         match action {
-            Action::CreatePod(new) => pods.push(patched(
-                new.as_ref(),
-                &json!({"metadata": {"uid": "new"}, "status": running()["status"]}),
-            )),
-            Action::PatchPod(name, patch) => {
+            Action::CreatePod(new) => {
+                let more = json!({"metadata": {"uid": "new"}, "status": running()["status"]});
+                let made = patched(new.as_ref(), &more);
+                pods.push(Arc::new(
+                    serde_json::from_value(serde_json::to_value(made.as_ref()).unwrap()).unwrap(),
+                ));
+            }
+            Action::PatchPod(name, patch) | Action::SyncPod(name, patch) => {
                 for pod in pods.iter_mut().filter(|pod| name_of(pod) == name) {
                     *pod = patched(pod.as_ref(), &patch);
                 }
@@ -598,7 +721,7 @@ proptest! {
         let start = seen(sandbox, &pods, has_service.then(|| service(json!({}))));
         let first = plan(&start, now());
         let foreign = start.tracked.as_ref().is_some_and(|pod| crate::owner::controller(pod.as_ref()).is_some_and(|o| o.kind == "ReplicaSet"));
-        let touched = first.actions.iter().any(|action| matches!(action, Action::PatchPod(..) | Action::DeletePod(_)));
+        let touched = first.actions.iter().any(|action| matches!(action, Action::PatchPod(..) | Action::SyncPod(..) | Action::DeletePod(_)));
         prop_assert!(!(foreign && touched));
         let mut now_seen = simulate(&start, first.actions);
         let second = plan(&now_seen, now());

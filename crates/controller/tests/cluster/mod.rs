@@ -1,8 +1,11 @@
 //! An API server in memory, a kubelet that says that Pods are Ready, and the controllers.
 
+#![allow(dead_code, reason = "each test program uses its part")]
+
 use std::fmt::Debug;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::stream::BoxStream;
@@ -27,8 +30,47 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Cluster {
     client: Client,
     server: ApiServer,
+    written: Arc<Mutex<Vec<Written>>>,
     kubelet: JoinHandle<()>,
     controllers: Option<(Shutdown, JoinHandle<()>)>,
+}
+
+/// A request of the controllers that changes something.
+#[derive(Debug, Clone)]
+pub(crate) struct Written {
+    method: String,
+    pub(crate) path: String,
+    /// HTTP status of the answer.
+    pub(crate) status: u16,
+}
+
+impl Written {
+    /// Method and kind, with the subresource: `PATCH sandboxes/status`.
+    pub(crate) fn what(&self) -> String {
+        let parts: Vec<_> = self.path.split('/').skip_while(|part| *part != "namespaces").skip(2).collect();
+        match parts.as_slice() {
+            [kind, _, subresource] => format!("{} {kind}/{subresource}", self.method),
+            [kind, ..] => format!("{} {kind}", self.method),
+            [] => format!("{} {}", self.method, self.path),
+        }
+    }
+}
+
+/// The client with a note of every write and its answer.
+fn counted(client: Client, written: Arc<Mutex<Vec<Written>>>) -> Client {
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, written) = (client.clone(), written.clone());
+        let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+        async move {
+            let answer = client.send(request).await?;
+            if method != "GET" {
+                let status = answer.status().as_u16();
+                written.lock().unwrap().push(Written { method, path, status });
+            }
+            Ok::<_, kube::Error>(answer)
+        }
+    });
+    Client::new(service, "default")
 }
 
 /// What the tests ask for.
@@ -59,7 +101,7 @@ impl Cluster {
         let server = ApiServer::open(config).await.expect("an API server in memory opens");
         let client: Client = server.client(Identity::admin(), "default");
         let kubelet = tokio::spawn(kubelet(client.clone()));
-        Cluster { client, server, kubelet, controllers: None }.start_controllers()
+        Cluster { client, server, written: Arc::default(), kubelet, controllers: None }.start_controllers()
     }
 
     pub(crate) fn start_controllers(self) -> Cluster {
@@ -67,7 +109,8 @@ impl Cluster {
     }
 
     pub(crate) fn start_controllers_with(mut self, config: Config) -> Cluster {
-        let (client, shutdown) = (self.server.client(Identity::admin(), "default"), Shutdown::new());
+        let client: Client = self.server.client(Identity::admin(), "default");
+        let (client, shutdown) = (counted(client, self.written.clone()), Shutdown::new());
         let trigger = shutdown.clone();
         let task = tokio::spawn(async move {
             hutch_controller::run(client, config, shutdown).await.expect("controllers end well");
@@ -88,6 +131,26 @@ impl Cluster {
         let cluster = self.stop_controllers().await;
         cluster.kubelet.abort();
         cluster.server.close().await;
+    }
+
+    /// What the controllers have written, in the order of the answers.
+    pub(crate) fn written(&self) -> Vec<Written> {
+        self.written.lock().unwrap().clone()
+    }
+
+    /// Waits until the controllers have written nothing for that long.
+    pub(crate) async fn quiet(&self, pause: Duration) {
+        let began = Instant::now();
+        let mut count = usize::MAX;
+        while count != self.written().len() {
+            assert!(began.elapsed() < PATIENCE, "they never stop: {:#?}", self.written());
+            count = self.written().len();
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    pub(crate) async fn delete<K: Object>(&self, name: &str) {
+        self.api::<K>().delete(name, &DeleteParams::default()).await.expect("the server deletes");
     }
 
     pub(crate) fn api<K: Object>(&self) -> Api<K> {

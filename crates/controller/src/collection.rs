@@ -245,6 +245,13 @@ impl<K: Object> Collection<K> {
         }
     }
 
+    /// Takes in an object as the watch would.
+    #[cfg(test)]
+    pub(crate) fn insert(&self, mut object: K) {
+        (self.trim)(&mut object);
+        self.cache.learn(object);
+    }
+
     /// Whether the object stays visible after a successful delete.
     fn lingers(&self, known: &K, params: &DeleteParams) -> bool {
         !known.finalizers().is_empty()

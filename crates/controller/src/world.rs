@@ -197,3 +197,6 @@ fn trim_policy(policy: &mut NetworkPolicy) {
         policy.spec = None;
     }
 }
+
+#[cfg(test)]
+mod tests;

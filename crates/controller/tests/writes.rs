@@ -124,3 +124,28 @@ async fn looking_again_at_what_is_settled_writes_nothing() {
     assert!(after[before..].is_empty(), "{:#?}", &after[before..]);
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_write_behind_window_edits_share_a_write_of_the_pod() {
+    let cluster = Cluster::start().await.stop_controllers().await;
+    let config = Config { write_behind: std::time::Duration::from_secs(1), ..Config::default() };
+    let cluster = cluster.start_controllers_with(config);
+    cluster.sandbox("s", json!({})).await;
+    cluster.quiet(QUIET).await;
+    let before = cluster.written().len();
+    for n in 0..8 {
+        let labels = json!({format!("example.com/l{n}"): "x"});
+        cluster
+            .patch::<Sandbox>("s", json!({"spec": {"podTemplate": {"metadata": {"labels": labels}}}}))
+            .await;
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    eventually("the last edit has reached the Pod", || async {
+        let pod: k8s_openapi::api::core::v1::Pod = cluster.get("s").await?;
+        (0..8).all(|n| pod.labels().contains_key(&format!("example.com/l{n}"))).then_some(())
+    })
+    .await;
+    let patches = cluster.written()[before..].iter().filter(|write| write.what() == "PATCH pods").count();
+    assert!(patches < 4, "{patches} writes for eight edits");
+    cluster.stop().await;
+}

@@ -266,7 +266,8 @@ fn what_a_claim_is_annotated_with() {
     let old_label =
         json!({"metadata": {"labels": {record: "p-1"}, "annotations": {seen_at: "x", ready_at: "x"}}});
     let stale = json!({"metadata": {"annotations": {seen_at: "x", ready_at: "x", record: "gone"}}});
-    let cases: [(&str, Value, &str, &str, Option<&Arc<Sandbox>>, bool, Value); 10] = [
+    type Case<'a> = (&'a str, Value, &'a str, &'a str, Option<&'a Arc<Sandbox>>, bool, Value);
+    let cases: [Case<'_>; 10] = [
         ("warm", json!({}), "False", "True", Some(&warm), true, json!({"annotations": all})),
         (
             "cold",

@@ -30,7 +30,7 @@ fn pool(replicas: Value, strategy: &str) -> Arc<SandboxWarmPool> {
 fn member(name: &str, more: Value) -> Arc<Sandbox> {
     let template = template();
     let made = super::member::desired(&pool(json!(1), "OnReplenish"), &template, &Hashes::of(&template));
-    let mut value = serde_json::to_value(&super::member::named(&made, name)).unwrap();
+    let mut value = serde_json::to_value(super::member::named(&made, name)).unwrap();
     json_patch::merge(&mut value, &json!({"metadata": {"generateName": null}}));
     json_patch::merge(&mut value, &more);
     object("agents.x-k8s.io/v1beta1", "Sandbox", name, value)

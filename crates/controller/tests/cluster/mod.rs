@@ -31,6 +31,7 @@ pub(crate) struct Cluster {
     client: Client,
     server: ApiServer,
     written: Arc<Mutex<Vec<Written>>>,
+    losing: Arc<AtomicU32>,
     kubelet: JoinHandle<()>,
     controllers: Option<(Shutdown, JoinHandle<()>)>,
 }
@@ -56,13 +57,19 @@ impl Written {
     }
 }
 
-/// The client with a note of every write and its answer.
-fn counted(client: Client, written: Arc<Mutex<Vec<Written>>>) -> Client {
+/// The client with a note of every write and its answer. The answers to as many creations of Sandboxes as `losing` says
+/// are lost, after the server has done what was asked.
+fn counted(client: Client, written: Arc<Mutex<Vec<Written>>>, losing: Arc<AtomicU32>) -> Client {
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (client, written) = (client.clone(), written.clone());
+        let (client, written, losing) = (client.clone(), written.clone(), losing.clone());
         let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
         async move {
             let answer = client.send(request).await?;
+            let creates = method == "POST" && path.ends_with("/sandboxes");
+            let one_less = |left: u32| left.checked_sub(1);
+            if creates && losing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+                return Err(kube::Error::Service("the connection broke".into()));
+            }
             if method != "GET" {
                 let status = answer.status().as_u16();
                 written.lock().unwrap().push(Written { method, path, status });
@@ -101,7 +108,15 @@ impl Cluster {
         let server = ApiServer::open(config).await.expect("an API server in memory opens");
         let client: Client = server.client(Identity::admin(), "default");
         let kubelet = tokio::spawn(kubelet(client.clone()));
-        Cluster { client, server, written: Arc::default(), kubelet, controllers: None }.start_controllers()
+        Cluster {
+            client,
+            server,
+            written: Arc::default(),
+            losing: Arc::default(),
+            kubelet,
+            controllers: None,
+        }
+        .start_controllers()
     }
 
     pub(crate) fn start_controllers(self) -> Cluster {
@@ -110,7 +125,8 @@ impl Cluster {
 
     pub(crate) fn start_controllers_with(mut self, config: Config) -> Cluster {
         let client: Client = self.server.client(Identity::admin(), "default");
-        let (client, shutdown) = (counted(client, self.written.clone()), Shutdown::new());
+        let (client, shutdown) =
+            (counted(client, self.written.clone(), self.losing.clone()), Shutdown::new());
         let trigger = shutdown.clone();
         let task = tokio::spawn(async move {
             hutch_controller::run(client, config, shutdown).await.expect("controllers end well");
@@ -136,6 +152,11 @@ impl Cluster {
     /// What the controllers have written, in the order of the answers.
     pub(crate) fn written(&self) -> Vec<Written> {
         self.written.lock().unwrap().clone()
+    }
+
+    /// The controllers will not hear the answers to their next so many creations of Sandboxes.
+    pub(crate) fn lose_answers(&self, count: u32) {
+        self.losing.store(count, Ordering::SeqCst);
     }
 
     /// Waits until the controllers have written nothing for that long.
@@ -196,7 +217,7 @@ impl Cluster {
         self.create::<Sandbox>(name, json!({ "spec": spec })).await;
     }
 
-    async fn create<K: Object>(&self, name: &str, more: Value) -> K {
+    pub(crate) async fn create<K: Object>(&self, name: &str, more: Value) -> K {
         let mut object =
             json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": {"name": name}});
         json_patch::merge(&mut object, &more);

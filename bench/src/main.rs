@@ -3,19 +3,28 @@
 //! Peers that are installed are measured in the same run; without them the project is measured alone.
 
 mod claims;
+mod contender;
 mod idle;
 mod machine;
 mod server;
 mod starts;
 mod stats;
+mod stress;
 mod up;
+mod writes;
 
 use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 4] =
-    [("starts", starts::run), ("up", up::run), ("claims", claims::run), ("idle", idle::run)];
+const BENCHMARKS: [Benchmark; 6] = [
+    ("starts", starts::run),
+    ("up", up::run),
+    ("claims", claims::run),
+    ("idle", idle::run),
+    ("writes", writes::run),
+    ("stress", stress::run),
+];
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();

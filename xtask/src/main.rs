@@ -27,6 +27,14 @@ enum Task {
     Arrows,
     /// Only the house rules on files.
     Tidy,
+    /// Runs the lives of the differential suite under the Go controller and writes down how they go.
+    RecordLives {
+        /// The Go controller; without it `upstream-controller` in the folder that HUTCH_PEERS names.
+        controller: Option<PathBuf>,
+        /// Only lives whose name holds this text.
+        #[arg(long)]
+        only: Option<String>,
+    },
     /// The benchmarks, side by side with what is installed: prints the table of docs/benchmarks.md.
     Bench {
         /// Which benchmarks; all when none is named.
@@ -39,6 +47,7 @@ fn main() -> ExitCode {
         Task::Test => test::all(),
         Task::Arrows => arrows::check(&root()),
         Task::Tidy => tidy::check(&root()),
+        Task::RecordLives { controller, only } => test::record_lives(controller, only),
         Task::Bench { names } => test::bench(&names),
     };
     match outcome {

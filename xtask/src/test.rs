@@ -1,7 +1,8 @@
 //! `cargo xtask test`: the checks in the order in which they fail fastest, then every test.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
@@ -41,6 +42,23 @@ pub(crate) fn bench(names: &[String]) -> anyhow::Result<()> {
     let mut args = vec!["run", "--quiet", "--release", "--locked", "-p", "hutch-bench", "--"];
     args.extend(names.iter().map(String::as_str));
     run(&args)
+}
+
+/// The recording is a test that is ignored otherwise, so that it runs by the very code that compares.
+pub(crate) fn record_lives(controller: Option<PathBuf>, only: Option<String>) -> anyhow::Result<()> {
+    let peers =
+        || std::env::var_os("HUTCH_PEERS").map(|folder| Path::new(&folder).join("upstream-controller"));
+    let controller = controller.or_else(peers).context("name the Go controller, or set HUTCH_PEERS")?;
+    let controller = controller.canonicalize().with_context(|| controller.display().to_string())?;
+    let mut cargo = cargo(&["test", "--locked", "-p", "hutch-controller", "--test", "lives"]);
+    cargo
+        .args(["--", "--ignored", "--exact", "record", "--nocapture"])
+        .env("HUTCH_GO_CONTROLLER", controller);
+    if let Some(only) = only {
+        cargo.env("HUTCH_LIVES", only);
+    }
+    // A tool that is missing must not look like a recording.
+    finish(cargo.env("HUTCH_TEST_REQUIRE_ALL", "1"))
 }
 
 fn step(tally: &mut Tally, name: &str, check: impl FnOnce() -> anyhow::Result<()>) {
@@ -101,9 +119,19 @@ fn tests(tally: &mut Tally) -> anyhow::Result<()> {
 }
 
 fn run(args: &[&str]) -> anyhow::Result<()> {
-    let status =
-        Command::new("cargo").args(args).current_dir(root()).env("PATH", path()).status().context("cargo")?;
+    finish(&mut cargo(args))
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(args).current_dir(root()).env("PATH", path());
+    command
+}
+
+fn finish(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().context("cargo")?;
     if !status.success() {
+        let args: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
         bail!("cargo {} ended with {status}", args.join(" "));
     }
     Ok(())

@@ -4,7 +4,10 @@
 //! It is then *skipped*, which is neither passed nor failed. With `HUTCH_TEST_REQUIRE_ALL=1` a missing need is a failure
 //! instead.
 
-use std::path::PathBuf;
+#[cfg(feature = "cluster")]
+pub mod cluster;
+
+use std::path::{Path, PathBuf};
 
 /// Something of the machine that a test needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +24,12 @@ pub enum Need {
     Python,
     /// `bwrap` on the path.
     Bwrap,
+    /// The programs of a Kubernetes control plane, on the path or in this repository's `.tools/bin`.
+    Kubernetes,
 }
+
+/// What [`Need::Kubernetes`] stands for.
+const KUBERNETES: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"];
 
 impl Need {
     /// The reason to skip, or nothing when the need is met.
@@ -37,6 +45,10 @@ impl Need {
             Need::Kubectl => on_path("kubectl").is_none().then_some("needs kubectl"),
             Need::Python => on_path("python3").is_none().then_some("needs python3"),
             Need::Bwrap => on_path("bwrap").is_none().then_some("needs bwrap (bubblewrap)"),
+            Need::Kubernetes => {
+                let missing = KUBERNETES.into_iter().any(|name| tool(name).is_none());
+                missing.then_some("needs a Kubernetes control plane (scripts/install-test-tools)")
+            }
         }
     }
 }
@@ -47,13 +59,19 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
+/// A program that `scripts/install-test-tools` gets: the first on `PATH`, else the one in this repository's `.tools/bin`.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/bin").join(name);
+    on_path(name).or_else(|| own.is_file().then_some(own))
+}
+
 /// Whether a missing need is a failure in this run.
 pub fn strict() -> bool {
     std::env::var_os("HUTCH_TEST_REQUIRE_ALL").is_some_and(|v| v == "1")
 }
 
 /// Returns from the test, counted as skipped, unless the machine has what is named:
-/// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`.
+/// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`, `kubernetes`.
 #[macro_export]
 macro_rules! require {
     ($($need:ident),+ $(,)?) => {
@@ -90,6 +108,9 @@ macro_rules! need {
     };
     (bwrap) => {
         $crate::Need::Bwrap
+    };
+    (kubernetes) => {
+        $crate::Need::Kubernetes
     };
 }
 

@@ -1,0 +1,105 @@
+//! What of an object is compared: not what the API server fills in by itself, nor what kubelet and scheduler write.
+
+use serde_json::{Map, Value, json};
+
+/// Metadata of no interest, or of interest elsewhere: the uid says which object it is.
+const METADATA: [&str; 6] =
+    ["managedFields", "resourceVersion", "creationTimestamp", "generation", "namespace", "name"];
+/// Keys of a Service's spec that the API server chooses.
+const SERVICE: [&str; 6] =
+    ["clusterIPs", "internalTrafficPolicy", "ipFamilies", "ipFamilyPolicy", "sessionAffinity", "type"];
+
+pub(crate) fn compact(kind: &str, object: &Value) -> Value {
+    let mut object = object.clone();
+    let generation = object["metadata"]["generation"].as_i64();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.retain(|key, _| !METADATA.contains(&key.as_str()));
+    }
+    if let Some(map) = object.as_object_mut() {
+        map.remove("apiVersion");
+        map.remove("kind");
+    }
+    match kind {
+        "Pod" => pod(&mut object),
+        "Service" => {
+            drop_keys(&mut object["spec"], &SERVICE);
+            drop_keys(&mut object, &["status"]);
+        }
+        "PersistentVolumeClaim" => {
+            let claim = &mut object["spec"];
+            drop_equal(claim, &json!({"volumeMode": "Filesystem"}));
+            drop_keys(&mut object, &["status"]);
+        }
+        _ => {}
+    }
+    generations(&mut object, generation);
+    object
+}
+
+fn pod(pod: &mut Value) {
+    let phase = pod["status"]["phase"].clone();
+    pod["status"] = json!({"phase": phase});
+    drop_keys(&mut pod["metadata"], &["deletionGracePeriodSeconds"]);
+    let spec = &mut pod["spec"];
+    drop_keys(spec, &["nodeName", "tolerations", "serviceAccount"]);
+    drop_equal(
+        spec,
+        &json!({
+            "dnsPolicy": "ClusterFirst", "enableServiceLinks": true, "preemptionPolicy": "PreemptLowerPriority",
+            "priority": 0, "restartPolicy": "Always", "schedulerName": "default-scheduler", "securityContext": {},
+            "serviceAccountName": "default", "terminationGracePeriodSeconds": 30,
+        }),
+    );
+    // The volume with the service account's token has a random name.
+    let is_token =
+        |item: &Value| item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access-"));
+    drop_items(spec, "volumes", is_token);
+    for key in ["containers", "initContainers"] {
+        for container in spec[key].as_array_mut().into_iter().flatten() {
+            drop_items(container, "volumeMounts", is_token);
+            drop_keys(container, &["imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"]);
+            drop_equal(container, &json!({"resources": {}}));
+        }
+    }
+    if spec["initContainers"].is_null() {
+        drop_keys(spec, &["initContainers"]);
+    }
+}
+
+/// `observedGeneration` says whether it is the object's present one.
+fn generations(value: &mut Value, present: Option<i64>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                if key == "observedGeneration" {
+                    *value = if value.as_i64() == present { "current" } else { "other" }.into();
+                } else {
+                    generations(value, present);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| generations(item, present)),
+        _ => {}
+    }
+}
+
+fn drop_keys(value: &mut Value, keys: &[&str]) {
+    if let Some(map) = value.as_object_mut() {
+        map.retain(|key, _| !keys.contains(&key.as_str()));
+    }
+}
+
+fn drop_equal(value: &mut Value, defaults: &Value) {
+    if let (Some(map), Some(defaults)) = (value.as_object_mut(), defaults.as_object()) {
+        map.retain(|key, value| defaults.get(key) != Some(value));
+    }
+}
+
+fn drop_items(value: &mut Value, key: &str, unwanted: impl Fn(&Value) -> bool) {
+    let Some(map): Option<&mut Map<String, Value>> = value.as_object_mut() else { return };
+    let Some(items) = map.get_mut(key).and_then(Value::as_array_mut) else { return };
+    items.retain(|item| !unwanted(item));
+    if items.is_empty() {
+        map.remove(key);
+    }
+}

@@ -1,0 +1,120 @@
+//! What a life is made of, as it is written down.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::difference::Allowed;
+
+/// One life.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    /// The file that it is in.
+    pub(crate) file: String,
+    pub(crate) name: String,
+    pub(crate) steps: Vec<Step>,
+    /// Differences from the recorded answer that are meant.
+    pub(crate) differs: Vec<Allowed>,
+}
+
+/// Something is done; then everything is left alone until it is quiet, and looked at.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) actions: Vec<Action>,
+    /// The look is not taken earlier.
+    pub(crate) settle: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Action {
+    /// POST of the kind's base with this merged into it.
+    Create(Target),
+    /// JSON merge patch.
+    Patch(Target),
+    /// JSON merge patch of the status.
+    Status(Target),
+    /// DELETE; `propagationPolicy` as in the body.
+    Delete(Target),
+}
+
+/// An object, by kind and name, and the rest of its map. Strings may hold what [`super::substitute`] knows.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) rest: Value,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    life: String,
+    steps: Vec<Map<String, Value>>,
+    #[serde(default)]
+    differs: Vec<Allowed>,
+}
+
+/// All scripts of a folder, by file and in their order.
+pub(crate) fn read_all(folder: &Path) -> anyhow::Result<Vec<Script>> {
+    let mut scripts: Vec<Script> = Vec::new();
+    let mut files: Vec<_> = std::fs::read_dir(folder)?.collect::<Result<_, _>>()?;
+    files.sort_by_key(std::fs::DirEntry::file_name);
+    for file in files {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(file.path()).with_context(|| name.clone())?;
+        let lives: Vec<Written> = serde_saphyr::from_str(&text).with_context(|| name.clone())?;
+        for life in lives {
+            ensure!(
+                !scripts.iter().any(|s| s.name == life.life),
+                "{name}: two lives are called {:?}",
+                life.life
+            );
+            let steps = life.steps.iter().map(step).collect::<Result<_, _>>();
+            let steps = steps.with_context(|| format!("{name}: {}", life.life))?;
+            scripts.push(Script { file: name.clone(), name: life.life, steps, differs: life.differs });
+        }
+    }
+    Ok(scripts)
+}
+
+fn step(written: &Map<String, Value>) -> anyhow::Result<Step> {
+    let mut step = Step { actions: Vec::new(), settle: Duration::ZERO };
+    for (word, value) in written {
+        match word.as_str() {
+            "settle" => step.settle = Duration::from_secs_f64(value.as_f64().context("settle: seconds")?),
+            "all" => {
+                for inner in value.as_array().context("all: a list of steps")? {
+                    step.actions
+                        .extend(self::step(inner.as_object().context("all: a list of steps")?)?.actions);
+                }
+            }
+            _ => {
+                let target = target(value).with_context(|| word.clone())?;
+                step.actions.push(match word.as_str() {
+                    "create" => Action::Create(target),
+                    "patch" => Action::Patch(target),
+                    "status" => Action::Status(target),
+                    "delete" => Action::Delete(target),
+                    _ => bail!("{word:?} is none of create, patch, status, delete, all, settle"),
+                });
+            }
+        }
+    }
+    Ok(step)
+}
+
+/// `{Kind: name, ...rest}`: the one key with a capital letter is the kind.
+fn target(value: &Value) -> anyhow::Result<Target> {
+    let map = value.as_object().context("a map with a kind as a key")?;
+    let (kind, name) = map
+        .iter()
+        .find(|(key, _)| key.starts_with(|c: char| c.is_ascii_uppercase()))
+        .context("no key is a kind")?;
+    let name = name.as_str().with_context(|| format!("{kind}: a name"))?.to_owned();
+    let rest: Map<String, Value> =
+        map.iter().filter(|(key, _)| *key != kind).map(|(k, v)| (k.clone(), v.clone())).collect();
+    Ok(Target { kind: kind.clone(), name, rest: rest.into() })
+}

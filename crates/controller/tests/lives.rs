@@ -2,8 +2,9 @@
 //! and compared with how they went under the Go controller, which is recorded in `lives/answers`.
 //!
 //! `cargo xtask record-lives` records anew, given the Go controller. A difference that is meant is named in the script, or
-//! for all of them in `lives/differences.yaml`, with the heading of docs/differences.md that gives the reason.
-//! `HUTCH_LIVES=TEXT` runs only those whose name holds the text.
+//! for all of them in `lives/differences.yaml`, with the row of docs/differences.md that gives the reason.
+//! `HUTCH_LIVES=TEXT` runs only those whose name holds the text, and `HUTCH_LIVES_CONTROLLER=PROGRAM` another controller, which
+//! takes the Go controller's flags; with the Go controller itself it shows what is recorded and yet not always so.
 
 #[path = "lives/mod.rs"]
 mod lives;

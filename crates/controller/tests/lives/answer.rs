@@ -1,4 +1,5 @@
-//! How a life went, as it is kept in the repository: after each step the objects that have changed, one to a line.
+//! How a life went, as it is kept in the repository: after each step the objects that have changed, one to a line, each as a
+//! merge patch to what it was before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -6,46 +7,55 @@ use std::path::Path;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::normal::Look;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq)]
 pub(crate) struct Answer {
-    /// After each step what is new or otherwise than before; nothing for what is gone.
-    pub(crate) steps: Vec<BTreeMap<String, Option<Value>>>,
+    /// After each step what is new or otherwise than before; null for what is gone.
+    steps: Vec<BTreeMap<String, Value>>,
     pub(crate) events: BTreeSet<String>,
 }
 
 impl Answer {
     pub(crate) fn new(looks: &[Look], events: BTreeSet<String>) -> Answer {
-        let mut before = &Look::new();
+        let mut before = Value::from(Map::new());
         let mut steps = Vec::new();
         for look in looks {
-            let gone =
-                before.keys().filter(|name| !look.contains_key(*name)).map(|name| (name.clone(), None));
-            let new = look.iter().filter(|(name, object)| before.get(*name) != Some(object));
-            steps.push(gone.chain(new.map(|(name, object)| (name.clone(), Some(object.clone())))).collect());
-            before = look;
+            let now: Value = look.iter().map(|(name, object)| (name.clone(), object.clone())).collect();
+            let patch = difference(&before, &now).unwrap_or_default();
+            steps.push(patch.as_object().cloned().unwrap_or_default().into_iter().collect());
+            before = now;
         }
         Answer { steps, events }
     }
 
     /// Everything that there was after each step.
     pub(crate) fn looks(&self) -> Vec<Look> {
-        let mut look = Look::new();
+        let mut now = Value::from(Map::new());
         let mut looks = Vec::new();
         for step in &self.steps {
-            for (name, object) in step {
-                match object {
-                    Some(object) => drop(look.insert(name.clone(), object.clone())),
-                    None => drop(look.remove(name)),
-                }
-            }
-            looks.push(look.clone());
+            let patch: Value = step.iter().map(|(name, patch)| (name.clone(), patch.clone())).collect();
+            json_patch::merge(&mut now, &patch);
+            looks.push(now.as_object().cloned().unwrap_or_default().into_iter().collect());
         }
         looks
     }
+}
+
+/// The JSON merge patch from one to the other, nothing where they are equal. Neither has a null in it.
+fn difference(before: &Value, now: &Value) -> Option<Value> {
+    let (Some(old), Some(new)) = (before.as_object(), now.as_object()) else {
+        return (before != now).then(|| now.clone());
+    };
+    let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let other = new.iter().filter_map(|(key, value)| match old.get(key) {
+        Some(before) => difference(before, value).map(|patch| (key.clone(), patch)),
+        None => Some((key.clone(), value.clone())),
+    });
+    let patch: Map<String, Value> = gone.chain(other).collect();
+    (!patch.is_empty()).then(|| patch.into())
 }
 
 pub(crate) fn read(file: &Path) -> anyhow::Result<BTreeMap<String, Answer>> {
@@ -81,13 +91,8 @@ fn text(answers: &BTreeMap<String, Answer>) -> anyhow::Result<String> {
     Ok(format!("{{\n{}\n}}\n", lives?.join(",\n")))
 }
 
-fn step(changes: &BTreeMap<String, Option<Value>>) -> String {
-    let lines: Vec<String> = changes
-        .iter()
-        .map(|(name, object)| {
-            let object = object.as_ref().map_or("null".into(), Value::to_string);
-            format!("{}: {object}", Value::from(name.as_str()))
-        })
-        .collect();
+fn step(changes: &BTreeMap<String, Value>) -> String {
+    let lines: Vec<String> =
+        changes.iter().map(|(name, patch)| format!("{}: {patch}", Value::from(name.as_str()))).collect();
     format!("{{{}}}", lines.join(",\n"))
 }

@@ -32,8 +32,26 @@ pub(crate) fn compact(kind: &str, object: &Value) -> Value {
         }
         _ => {}
     }
+    // Now and then the Go controller finds its own time not there yet and writes `unknown` instead.
+    if let Some(time) = object.pointer_mut("/metadata/annotations/agents.x-k8s.io~1claim-first-ready-at") {
+        *time = "$set".into();
+    }
+    conditions(&mut object);
     generations(&mut object, generation);
     object
+}
+
+/// Every condition has a time of transition, and what it is cannot be compared.
+fn conditions(object: &mut Value) {
+    for condition in object["status"]["conditions"].as_array_mut().into_iter().flatten() {
+        drop_keys(condition, &["lastTransitionTime"]);
+    }
+    // Indexing made what was not there.
+    for (key, at) in [("conditions", "/status"), ("status", "")] {
+        if object.pointer(at).is_some_and(|parent| parent[key].is_null()) {
+            drop_keys(object.pointer_mut(at).unwrap_or(&mut Value::Null), &[key]);
+        }
+    }
 }
 
 fn pod(pod: &mut Value) {

@@ -41,7 +41,7 @@ pub(crate) fn base(kind: &str) -> anyhow::Result<Value> {
         "SandboxWarmPool" => json!({"replicas": 1, "sandboxTemplateRef": {"name": "t"}}),
         "SandboxClaim" => json!({"warmPoolRef": {"name": "p"}}),
         "Pod" => pod,
-        "Service" => json!({"ports": [{"port": 80}], "clusterIP": "None"}),
+        "Service" => json!({"ports": [{"port": 80}], "clusterIP": "None", "selector": {"some": "pods"}}),
         "PersistentVolumeClaim" => {
             json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}})
         }

@@ -13,7 +13,6 @@ mod substitute;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use futures::{StreamExt, stream};
@@ -23,7 +22,6 @@ use hutch_testkit::cluster::{Cluster, Options};
 
 use answer::Answer;
 use difference::Allowed;
-use observe::Observatory;
 use run::Stage;
 use script::Script;
 
@@ -42,12 +40,20 @@ pub(crate) async fn compare() -> anyhow::Result<Vec<String>> {
         answers.extend(answer::read(&answers_of(file))?);
     }
     let general = difference::general(&folder())?;
-    let mut failures = difference::without_heading(&scripts, &general)?;
+    let mut failures = difference::without_reason(&scripts, &general)?;
 
-    let cluster = Cluster::start(Options::default()).await?;
-    let client = cluster.client("hutch-controller").await?;
+    let mut cluster = Cluster::start(Options::default()).await?;
     let shutdown = Shutdown::new();
-    let controllers = tokio::spawn(hutch_controller::run(client, Config::default(), shutdown.clone()));
+    let controllers = match std::env::var_os("HUTCH_LIVES_CONTROLLER") {
+        Some(program) => {
+            start(&mut cluster, Command::new(program))?;
+            None
+        }
+        None => {
+            let client = cluster.client("hutch-controller").await?;
+            Some(tokio::spawn(hutch_controller::run(client, Config::default(), shutdown.clone())))
+        }
+    };
     let stage = Stage::new(&cluster).await?;
     let (stage_ref, answers_ref, general_ref) = (&stage, &answers, &general);
     let outcomes = stream::iter(scripts).map(|script| async move {
@@ -68,7 +74,9 @@ pub(crate) async fn compare() -> anyhow::Result<Vec<String>> {
         used.extend(allowed);
     }
     shutdown.trigger();
-    controllers.await.context("the controllers")??;
+    if let Some(controllers) = controllers {
+        controllers.await.context("the controllers")??;
+    }
     if whole {
         failures.extend(difference::unused(&general, &used));
     }
@@ -80,16 +88,7 @@ pub(crate) async fn compare() -> anyhow::Result<Vec<String>> {
 pub(crate) async fn record(controller: &Path) -> anyhow::Result<()> {
     let (scripts, _) = wanted()?;
     let mut cluster = Cluster::start(Options::default()).await?;
-    let mut command = Command::new(controller);
-    command.args([
-        "--leader-elect=false",
-        "--extensions",
-        "--enable-webhook=false",
-        "--manage-webhook-certs=false",
-    ]);
-    command.args(["--metrics-bind-address=0", "--health-probe-bind-address=0"]);
-    command.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
-    cluster.spawn("go-controller", command)?;
+    start(&mut cluster, Command::new(controller))?;
     let stage = Stage::new(&cluster).await?;
     let stage_ref = &stage;
     let recorded: Vec<_> = stream::iter(scripts)
@@ -117,6 +116,20 @@ pub(crate) async fn record(controller: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Starts a controller that takes the Go controller's flags.
+fn start(cluster: &mut Cluster, mut command: Command) -> anyhow::Result<()> {
+    command.args([
+        "--leader-elect=false",
+        "--extensions",
+        "--enable-webhook=false",
+        "--manage-webhook-certs=false",
+    ]);
+    command.args(["--metrics-bind-address=0", "--health-probe-bind-address=0"]);
+    command.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
+    cluster.spawn("controller", command)?;
+    Ok(())
+}
+
 /// The scripts, and whether these are all.
 fn wanted() -> anyhow::Result<(Vec<Script>, bool)> {
     let mut scripts = script::read_all(&folder().join("scripts"))?;
@@ -131,6 +144,3 @@ fn wanted() -> anyhow::Result<(Vec<Script>, bool)> {
 fn answers_of(file: &str) -> PathBuf {
     folder().join("answers").join(file).with_extension("json")
 }
-
-/// What is shared by all that look.
-pub(crate) type Shared = Arc<Observatory>;

@@ -22,7 +22,8 @@ static UID: LazyLock<Regex> = LazyLock::new(|| {
 /// In the range of the test cluster's Services.
 static CLUSTER_ADDRESS: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\b10\.96\.\d+\.\d+\b").expect("a pattern"));
-static ADDRESS: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+\.\d+\.\d+\.\d+$").expect("a pattern"));
+/// In the range that kwok takes the Pods' addresses from.
+static POD_ADDRESS: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^10\.0\.\d+\.\d+$").expect("a pattern"));
 
 /// What a life remembers of its objects from one look to the next.
 #[derive(Debug, Clone)]
@@ -147,7 +148,7 @@ fn spoken(value: &Value, words: &Words) -> Value {
     match value {
         Value::String(text) => {
             let text = replaced(text, words);
-            if ADDRESS.is_match(&text) { json!("$ip") } else { text.into() }
+            if POD_ADDRESS.is_match(&text) { json!("$ip") } else { text.into() }
         }
         Value::Array(items) => items.iter().map(|item| spoken(item, words)).collect(),
         Value::Object(map) => {

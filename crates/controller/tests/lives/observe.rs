@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use hutch_testkit::cluster::Cluster;
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;

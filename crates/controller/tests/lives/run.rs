@@ -7,7 +7,6 @@ use hutch_testkit::cluster::Cluster;
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
-use serde_json::Value;
 
 use super::answer::Answer;
 use super::difference::{self, Allowed, Difference};
@@ -178,8 +177,13 @@ async fn perform(client: &Client, namespace: &str, action: &Action) -> anyhow::R
             api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await?;
         }
         Action::Delete(_) => {
-            let body: Value = rest;
-            let params: DeleteParams = serde_json::from_value(body).context("the options of a delete")?;
+            let params = match rest["propagationPolicy"].as_str() {
+                None => DeleteParams::default(),
+                Some("Background") => DeleteParams::background(),
+                Some("Foreground") => DeleteParams::foreground(),
+                Some("Orphan") => DeleteParams::orphan(),
+                Some(other) => bail!("propagationPolicy: {other:?}"),
+            };
             api.delete(&name, &params).await?;
         }
     }

@@ -36,7 +36,7 @@ pub(crate) enum Action {
     Patch(Target),
     /// JSON merge patch of the status.
     Status(Target),
-    /// DELETE; `propagationPolicy` as in the body.
+    /// DELETE, by option with a `propagationPolicy`.
     Delete(Target),
 }
 

@@ -9,7 +9,7 @@ use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool};
 use hutch_testkit::cluster::{Cluster, Write};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::core::NamespaceResourceScope;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -103,7 +103,7 @@ async fn warm_claims(cluster: &Cluster, client: &Client) -> anyhow::Result<(BTre
     let sandboxes: Api<Sandbox> = Api::namespaced(client.clone(), NAMESPACE);
     let full = async || {
         let members = sandboxes.list(&ListParams::default()).await;
-        members.is_ok_and(|members| members.iter().filter(|sandbox| is_ready(sandbox)).count() == MANY)
+        members.is_ok_and(|members| members.iter().filter(is_ready).count() == MANY)
     };
     cluster.until("the pool is full", full).await?;
     tokio::time::sleep(AFTERMATH).await;

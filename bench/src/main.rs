@@ -6,6 +6,7 @@ mod claims;
 mod contender;
 mod idle;
 mod machine;
+mod router;
 mod server;
 mod starts;
 mod stats;
@@ -17,13 +18,14 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 6] = [
+const BENCHMARKS: [Benchmark; 7] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
     ("idle", idle::run),
     ("writes", writes::run),
     ("stress", stress::run),
+    ("router", router::run),
 ];
 
 fn main() -> ExitCode {

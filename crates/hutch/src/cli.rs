@@ -1,5 +1,6 @@
 //! The command line, as data. A mistake in it ends in one line that names the flag and what would be right.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,6 +25,10 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// Serve the Agent Sandbox API on this machine, without a cluster.
     Up(UpArguments),
+    /// Route HTTP and WebSocket to the sandboxes of a cluster.
+    Router(RouterArguments),
+    /// Make tokens for the router.
+    Token(TokenArguments),
     /// Show everything once, in a temporary folder, with times.
     Demo(DemoArguments),
     /// Say what this machine allows, and what each missing thing costs.
@@ -125,6 +130,49 @@ impl UpArguments {
     }
 }
 
+/// `hutch router`. Its flags are read in the way of the programs that it stands in for, by [`crate::router`].
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct RouterArguments {
+    /// See `hutch router --help`.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
+    pub(crate) flags: Vec<OsString>,
+}
+
+/// `hutch token`.
+#[derive(Args)]
+pub(crate) struct TokenArguments {
+    #[command(subcommand)]
+    pub(crate) command: TokenCommand,
+}
+
+/// What is to be done with tokens.
+#[derive(Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Print a token that opens one Sandbox through a router in mode scoped-token.
+    Create(TokenCreateArguments),
+}
+
+/// `hutch token create`.
+#[derive(Args)]
+pub(crate) struct TokenCreateArguments {
+    /// Name of the Sandbox.
+    #[arg(value_name = "SANDBOX", value_parser = quantity::label)]
+    pub(crate) sandbox: String,
+    /// Namespace of the Sandbox.
+    #[arg(long, short, value_name = "NAME", default_value = "default", value_parser = quantity::label)]
+    pub(crate) namespace: String,
+    /// UID of the Sandbox: the token does not open a later one of the same name.
+    #[arg(long, value_name = "UID")]
+    pub(crate) uid: Option<String>,
+    /// How long the token is good, one second at least.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = quantity::seconds)]
+    pub(crate) ttl: Duration,
+    /// File with the key that the router has too (--authz-scoped-token-secret-file).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: PathBuf,
+}
+
 /// `hutch demo`.
 #[derive(Args)]
 pub(crate) struct DemoArguments {}
@@ -196,12 +244,15 @@ mod tests {
 
     #[test]
     fn mistakes_name_the_flag_in_one_line() {
-        let cases: [(&[&str], &str); 6] = [
+        let cases: [(&[&str], &str); 9] = [
             (&["hutch", "run", "--worspace", "x", "--", "true"], "--worspace"),
             (&["hutch", "run", "--memory", "lots", "--", "true"], "--memory"),
             (&["hutch", "run", "--env", "novalue", "--", "true"], "--env"),
             (&["hutch", "run", "--timeout", "0s", "--", "true"], "--timeout"),
             (&["hutch", "run"], "COMMAND"),
+            (&["hutch", "token", "create", "a"], "--key-file"),
+            (&["hutch", "token", "create", "A", "--key-file", "k"], "SANDBOX"),
+            (&["hutch", "token", "create", "a", "--key-file", "k", "--ttl", "10ms"], "--ttl"),
             (&["hutch", "up", "--router-allow-unauthenticated"], "--router-listen"),
         ];
         for (words, named) in cases {

@@ -11,8 +11,10 @@ mod folder;
 mod kubeconfig;
 mod programs;
 mod quantity;
+mod router;
 mod run;
 mod services;
+mod token;
 mod up;
 
 use std::process::ExitCode;
@@ -21,6 +23,8 @@ fn main() -> ExitCode {
     match cli::parse() {
         Ok(cli::Command::Run(arguments)) => run::main(arguments),
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
+        Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
+        Ok(cli::Command::Token(arguments)) => token::main(&arguments),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),
         Ok(cli::Command::Doctor(arguments)) => doctor::main(arguments),
         Err(refusal) => refusal.report(),

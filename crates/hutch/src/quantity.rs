@@ -56,6 +56,22 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if total.is_zero() { Err(wrong()) } else { Ok(total) }
 }
 
+/// A time of one second at least.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if time < Duration::from_secs(1) { Err(format!("`{text}` is less than 1s")) } else { Ok(time) }
+}
+
+/// A DNS-1123 label, as names of namespaces and of routable Sandboxes are.
+pub(crate) fn label(text: &str) -> Result<String, String> {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let ends = !text.starts_with('-') && !text.ends_with('-');
+    if (1..=63).contains(&text.len()) && text.bytes().all(inner) && ends {
+        return Ok(text.to_owned());
+    }
+    Err(format!("`{text}` is not a name of at most 63 lower-case letters, digits and inner hyphens"))
+}
+
 /// CPUs, as thousandths of one.
 pub(crate) fn cpus(text: &str) -> Result<u64, String> {
     let number: f64 =

@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 use hutch_apiserver::{ApiServer, Identity};
 use hutch_node::{Handler, Node, ServiceKind};
 use hutch_remote::Kubelet;
-use hutch_router::{Access, Directory, Inside, Router, Token};
+use hutch_router::{Access, ApiWake, Directory, Inside, Router, Scope, Token};
 use hutch_serve::{Authority, Listener, Shutdown};
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
@@ -172,9 +172,10 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let kubelet: Arc<dyn Kubelet> = node.clone();
     api.set_kubelet(kubelet.clone());
 
-    let directory = Directory::start(as_system("router"), &shutdown);
-    let router =
-        Router::new(hutch_router::Config::default(), directory, Arc::new(Inside(kubelet)), shutdown.clone());
+    let directory = Directory::start(as_system("router"), Scope::default(), &shutdown);
+    let (dial, wake) = (Arc::new(Inside(kubelet)), Arc::new(ApiWake::new(as_system("router"))));
+    let config = hutch_router::Config::default();
+    let router = Router::waking(config, directory, dial, Some(wake), shutdown.clone());
     router_service.is(router.clone());
     controllers(&mut services, &as_system, &controller_service, authority.certificate_pem(), &shutdown);
 

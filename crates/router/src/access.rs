@@ -1,90 +1,118 @@
 //! Who may use a way in.
 
+mod credential;
+mod review;
+mod scoped;
+mod shared;
+
+use std::sync::Arc;
+
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
-use sha2::{Digest, Sha256};
 
-use crate::Error;
+pub use review::{ReviewConfig, Reviewer};
+pub use scoped::{Claims, TokenKey};
+pub use shared::Token;
 
-/// A shared secret. It is kept only as a digest and cannot be shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token([u8; 32]);
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
-
-impl Token {
-    /// Characters that a token must have at least.
-    pub const SHORTEST: usize = 16;
-
-    /// Takes the secret, without the white space around it.
-    ///
-    /// # Errors
-    /// [`Error::WeakToken`].
-    pub fn new(secret: &str) -> Result<Token, Error> {
-        let secret = secret.trim();
-        if secret.len() < Token::SHORTEST || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Error::WeakToken);
-        }
-        Ok(Token(digest(secret.as_bytes())))
-    }
-
-    /// Compares digests, over all of their length: the time tells nothing of the secret.
-    fn is(&self, given: &[u8]) -> bool {
-        let pairs = self.0.iter().zip(digest(given));
-        std::hint::black_box(pairs.fold(0, |difference, (own, given)| difference | (own ^ given))) == 0
-    }
-}
-
-fn digest(bytes: &[u8]) -> [u8; 32] {
-    Sha256::digest(bytes).into()
-}
+use crate::Target;
+use crate::refusal::Refusal;
 
 /// Who may use a way in.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Access {
-    /// Whoever shows the token as `Authorization: Bearer <token>`.
+    /// Whoever shows this one secret.
     Token(Token),
+    /// Whoever shows a token that was signed with this key, for the Sandbox that it names.
+    Scoped(Arc<TokenKey>),
+    /// Whoever shows a token that the Kubernetes API accepts, for any Sandbox.
+    Reviewed(Arc<Reviewer>),
     /// Whoever comes this way was let in before, as at a stream that the API server forwards.
     Authorized,
     /// Whoever can reach it. To be asked for by name, never a default.
     Anyone,
 }
 
+/// What a request may reach.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    Everything,
+    One(Claims),
+}
+
 impl Access {
-    /// Whether a request with these headers may pass.
-    pub(crate) fn admits(&self, headers: &HeaderMap) -> bool {
-        let Access::Token(token) = self else { return true };
-        let mut given = headers.get_all(AUTHORIZATION).iter();
-        let (Some(only), None) = (given.next(), given.next()) else { return false };
-        let Ok(text) = only.to_str() else { return false };
-        let Some((scheme, secret)) = text.split_once(' ') else { return false };
-        scheme.eq_ignore_ascii_case("bearer") && token.is(secret.trim().as_bytes())
+    /// What a request with these headers may reach. `now` is in seconds since 1970.
+    pub(crate) async fn admit(&self, headers: &HeaderMap, now: u64) -> Result<Grant, Refusal> {
+        if matches!(self, Access::Authorized | Access::Anyone) {
+            return Ok(Grant::Everything);
+        }
+        for shown in credential::shown(headers) {
+            match self {
+                Access::Token(token) if token.is(shown.as_bytes()) => return Ok(Grant::Everything),
+                Access::Scoped(key) => {
+                    if let Some(claims) = key.verify(&shown, now) {
+                        return Ok(Grant::One(claims));
+                    }
+                }
+                Access::Reviewed(reviewer) if reviewer.accepts(&shown).await? => {
+                    return Ok(Grant::Everything);
+                }
+                _ => {}
+            }
+        }
+        Err(Refusal::Unauthenticated)
+    }
+}
+
+impl Grant {
+    /// Whether the Sandbox of that name is within it.
+    pub(crate) fn covers(&self, target: &Target) -> Result<(), Refusal> {
+        match self {
+            Grant::One(claims) if claims.ns != target.namespace || claims.name != target.id => {
+                Err(Refusal::Forbidden)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the Sandbox that has the name now is within it, and not a predecessor.
+    pub(crate) fn covers_life(&self, sandbox_uid: &str) -> Result<(), Refusal> {
+        match self {
+            Grant::One(Claims { uid: Some(uid), .. }) if uid != sandbox_uid => Err(Refusal::Forbidden),
+            _ => Ok(()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use http::header::AUTHORIZATION;
 
     const SECRET: &str = "0123456789abcdef";
 
-    #[test]
-    fn only_the_one_token_passes() {
-        let access = Access::Token(Token::new(&format!(" {SECRET}\n")).unwrap());
-        let admits = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(AUTHORIZATION, value.parse().unwrap());
-            }
-            access.admits(&headers)
-        };
-        assert!(admits(&[&format!("Bearer {SECRET}")]));
-        assert!(admits(&[&format!("bearer  {SECRET}")]));
+    async fn admits(access: &Access, values: &[&str]) -> Result<Grant, Refusal> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(AUTHORIZATION, value.parse().unwrap());
+        }
+        access.admit(&headers, 1000).await
+    }
+
+    #[tokio::test]
+    async fn only_the_one_token_passes() {
+        let access = Access::Token(Token::new(SECRET).unwrap());
+        let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
         let right = format!("Bearer {SECRET}");
+        for good in [
+            &right,
+            &format!("bearer  {SECRET} "),
+            &basic(&format!("x:{SECRET}")),
+            &basic(&format!("{SECRET}:")),
+            &basic(&format!("{SECRET}:x")),
+        ] {
+            assert_eq!(admits(&access, &[good]).await, Ok(Grant::Everything), "{good:?}");
+        }
         for wrong in [
             &[][..],
             &[""],
@@ -92,19 +120,37 @@ mod tests {
             &["Bearer "],
             &[SECRET],
             &["Basic 0123456789abcdef"],
+            &["Basic %%%"],
             &[&right, &right],
+            &[&right[..right.len() - 1]],
         ] {
-            assert!(!admits(wrong), "{wrong:?}");
+            assert_eq!(admits(&access, wrong).await, Err(Refusal::Unauthenticated), "{wrong:?}");
         }
-        assert!(!admits(&[&right[..right.len() - 1]]));
-        assert!(Access::Anyone.admits(&HeaderMap::new()) && Access::Authorized.admits(&HeaderMap::new()));
+        for open in [Access::Anyone, Access::Authorized] {
+            assert_eq!(admits(&open, &[]).await, Ok(Grant::Everything));
+        }
     }
 
-    #[test]
-    fn a_weak_token_is_refused_and_no_token_is_shown() {
-        for weak in ["", "   ", "0123456789abcde", "0123456789 abcdef", "0123456789abcdé"] {
-            assert_eq!(Token::new(weak), Err(Error::WeakToken), "{weak:?}");
-        }
-        assert!(!format!("{:?}", Access::Token(Token::new(SECRET).unwrap())).contains(SECRET));
+    #[tokio::test]
+    async fn a_scoped_token_opens_its_sandbox_alone() {
+        let key = TokenKey::new(&[b'k'; 32]).unwrap();
+        let claims = Claims { ns: "n".into(), name: "a".into(), exp: 1001, uid: Some("u".into()) };
+        let token = format!("Bearer {}", key.mint(&claims).unwrap());
+        let access = Access::Scoped(Arc::new(key));
+        let grant = admits(&access, &[&token]).await.unwrap();
+        let target = |namespace: &str, id: &str| Target {
+            namespace: namespace.into(),
+            id: id.into(),
+            port: 1,
+            pod_ip: None,
+            uid: None,
+            timeout: None,
+        };
+        assert_eq!(grant.covers(&target("n", "a")), Ok(()));
+        assert_eq!(grant.covers(&target("n", "b")), Err(Refusal::Forbidden));
+        assert_eq!(grant.covers(&target("m", "a")), Err(Refusal::Forbidden));
+        assert_eq!((grant.covers_life("u"), grant.covers_life("v")), (Ok(()), Err(Refusal::Forbidden)));
+        let without = Grant::One(Claims { uid: None, ..claims });
+        assert_eq!(without.covers_life("v"), Ok(()));
     }
 }

@@ -1,7 +1,8 @@
 //! How a Pod is connected to.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -9,6 +10,10 @@ use hutch_remote::{Duplex, Kubelet, StreamError};
 use tokio::net::TcpStream;
 
 use crate::Backend;
+use crate::target::can_be_a_pods;
+
+/// Pause between the kernel's questions whether the other side of a quiet connection is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +59,10 @@ impl Dial for Inside {
 
 /// Connects to the Pod's address over the cluster's network.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Direct;
+pub struct Direct {
+    /// Whether a Pod may have a loopback address.
+    pub allow_loopback: bool,
+}
 
 impl Dial for Direct {
     fn dial<'a>(
@@ -63,13 +71,27 @@ impl Dial for Direct {
         port: u16,
     ) -> BoxFuture<'a, Result<Box<dyn Duplex>, DialError>> {
         async move {
-            let ip = *backend.ips.first().ok_or_else(|| DialError::Gone("the Pod has no address".into()))?;
+            // Whoever may write the status of a Pod must not thereby reach this machine or a metadata service.
+            let possible = |ip: &&IpAddr| can_be_a_pods(**ip, self.allow_loopback);
+            let ip = *backend
+                .ips
+                .iter()
+                .find(possible)
+                .ok_or_else(|| DialError::Gone("the Pod has no address that can be dialled".into()))?;
             let stream = TcpStream::connect(SocketAddr::new(ip, port)).await;
             let stream = stream.map_err(|error| DialError::Retry(error.to_string()))?;
             // Small messages of an interactive session must not wait for an acknowledgement.
             let _ = stream.set_nodelay(true);
+            keep_alive(&stream);
             Ok(Box::new(stream) as Box<dyn Duplex>)
         }
         .boxed()
     }
+}
+
+/// Has the kernel notice that the other machine has gone.
+pub(crate) fn keep_alive(stream: &TcpStream) {
+    let _ = rustix::net::sockopt::set_socket_keepalive(stream, true);
+    let _ = rustix::net::sockopt::set_tcp_keepidle(stream, KEEP_ALIVE);
+    let _ = rustix::net::sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE);
 }

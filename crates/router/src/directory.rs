@@ -1,8 +1,9 @@
 //! The Sandboxes and Pods of the cluster, kept by watches; what they do not know yet is asked for.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -11,44 +12,145 @@ use hutch_api::{Sandbox, annotation, label};
 use hutch_remote::PodId;
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Semaphore;
 
-use crate::{Backend, Resolve, Target, Unresolved};
+use crate::history::History;
+use crate::{Backend, Past, Resolve, Target, Unresolved};
 
 /// Questions to the API at once. One is asked only when the watches do not show a Pod that can be reached.
 const QUESTIONS: usize = 16;
 /// How long a request waits for the answer to such a question.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
+/// Answers that are kept ready; beyond, they are put together anew from what the watches hold.
+const PREPARED: usize = 65_536;
 
 /// A Sandbox as far as the way to its Pod goes. Nothing else of it is read, so that nothing else can be misread.
 type Named = PartialObjectMeta<Sandbox>;
 
+/// What of the API is used.
+#[derive(Debug, Clone, Default)]
+pub struct Scope {
+    /// Watch this namespace alone; Sandboxes of others are asked for at every request.
+    pub namespace: Option<String>,
+    /// Watch nothing and ask at every request.
+    pub without_watches: bool,
+    /// Read Pods alone: who may not read Sandboxes takes the Pod of the Sandbox's name, unless it is pooled.
+    pub pods_alone: bool,
+}
+
+impl Scope {
+    /// Finds out whether Sandboxes may be read.
+    ///
+    /// # Errors
+    /// The API cannot be asked.
+    pub async fn find_out(self, client: &Client) -> Result<Scope, kube::Error> {
+        let sandboxes = match &self.namespace {
+            Some(namespace) => Api::<Named>::namespaced(client.clone(), namespace),
+            None => Api::<Named>::all(client.clone()),
+        };
+        match sandboxes.list(&ListParams::default().limit(1)).await {
+            Ok(_) => Ok(Scope { pods_alone: false, ..self }),
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(Scope { pods_alone: true, ..self }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Answers put together from the watches. An event about a Sandbox or its Pod takes the answer away.
+#[derive(Default)]
+struct Prepared {
+    answers: HashMap<String, HashMap<String, Arc<Backend>>>,
+    count: usize,
+    /// Counts what was taken away: an answer made from what was known before that is not kept.
+    changes: u64,
+}
+
+#[derive(Default)]
+struct Shared {
+    prepared: RwLock<Prepared>,
+    history: History,
+    synced: AtomicBool,
+}
+
 /// Resolves by the Kubernetes API.
 pub struct Directory {
     client: Client,
+    scope: Scope,
     sandboxes: Store<Named>,
     pods: Store<Pod>,
     questions: Semaphore,
-    synced: Arc<AtomicBool>,
+    shared: Arc<Shared>,
 }
 
 impl Directory {
     /// Begins to watch, until the shutdown. Only Pods that carry the hash of a Sandbox's name are held.
     ///
     /// Must be called inside a tokio runtime.
-    pub fn start(client: Client, shutdown: &Shutdown) -> Arc<Directory> {
+    pub fn start(client: Client, scope: Scope, shutdown: &Shutdown) -> Arc<Directory> {
         let (sandboxes, sandbox_writer) = reflector::store();
         let (pods, pod_writer) = reflector::store();
-        let sandbox_watch = watcher(Api::<Named>::all(client.clone()), watcher::Config::default())
+        let shared = Arc::new(Shared::default());
+        let directory =
+            Directory { client, scope, sandboxes, pods, questions: Semaphore::new(QUESTIONS), shared };
+        let directory = Arc::new(directory);
+        if directory.scope.without_watches {
+            directory.shared.synced.store(true, Ordering::Release);
+            return directory;
+        }
+        directory.watch_pods(pod_writer, shutdown.clone());
+        if !directory.scope.pods_alone {
+            directory.watch_sandboxes(sandbox_writer, shutdown.clone());
+        }
+        let (own, pods_alone) = (directory.clone(), directory.scope.pods_alone);
+        let stop = shutdown.wait();
+        tokio::spawn(async move {
+            let known = async {
+                own.pods.wait_until_ready().await.is_ok()
+                    && (pods_alone || own.sandboxes.wait_until_ready().await.is_ok())
+            };
+            tokio::select! {
+                known = known => own.shared.synced.store(known, Ordering::Release),
+                () = stop => {}
+            }
+        });
+        directory
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        match &self.scope.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
+    }
+
+    fn watch_sandboxes(&self, writer: reflector::store::Writer<Named>, shutdown: Shutdown) {
+        let watch = watcher(self.api::<Named>(), watcher::Config::default())
             .modify(|sandbox| sandbox.metadata.managed_fields = None)
             .default_backoff()
-            .reflect(sandbox_writer);
+            .reflect(writer);
+        let shared = self.shared.clone();
+        let note = move |event: watcher::Event<Named>| match event {
+            watcher::Event::Apply(sandbox) | watcher::Event::Delete(sandbox) => {
+                shared.take_away(sandbox.metadata.namespace.as_deref(), sandbox.metadata.name.as_deref());
+            }
+            watcher::Event::InitDone => shared.take_all_away(),
+            watcher::Event::Init | watcher::Event::InitApply(_) => {}
+        };
+        tokio::spawn(drive("Sandboxes", watch.boxed(), note, shutdown));
+    }
+
+    fn watch_pods(&self, writer: reflector::store::Writer<Pod>, shutdown: Shutdown) {
         let labelled = watcher::Config::default().labels(label::SANDBOX_NAME_HASH);
-        let pod_watch = watcher(Api::<Pod>::all(client.clone()), labelled)
+        let watch = watcher(self.api::<Pod>(), labelled)
             .modify(|pod| {
                 pod.metadata.managed_fields = None;
                 pod.spec = None;
@@ -58,62 +160,133 @@ impl Directory {
                 }
             })
             .default_backoff()
-            .reflect(pod_writer);
-        tokio::spawn(drive("Sandboxes", sandbox_watch.boxed(), shutdown.clone()));
-        tokio::spawn(drive("Pods", pod_watch.boxed(), shutdown.clone()));
-        let synced = Arc::new(AtomicBool::new(false));
-        let (known_sandboxes, known_pods, known) = (sandboxes.clone(), pods.clone(), synced.clone());
-        tokio::spawn(async move {
-            if known_sandboxes.wait_until_ready().await.is_ok() && known_pods.wait_until_ready().await.is_ok()
-            {
-                known.store(true, Ordering::Release);
+            .reflect(writer);
+        let shared = self.shared.clone();
+        let note = move |event: watcher::Event<Pod>| match event {
+            watcher::Event::Apply(pod) | watcher::Event::Delete(pod) => {
+                shared.remember(&pod);
+                let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+                shared.take_away(pod.metadata.namespace.as_deref(), owner.map(|owner| owner.name.as_str()));
             }
-        });
-        Arc::new(Directory { client, sandboxes, pods, questions: Semaphore::new(QUESTIONS), synced })
+            watcher::Event::InitApply(pod) => shared.remember(&pod),
+            watcher::Event::InitDone => shared.take_all_away(),
+            watcher::Event::Init => {}
+        };
+        tokio::spawn(drive("Pods", watch.boxed(), note, shutdown));
     }
 
-    fn known(&self, target: &Target) -> Result<Backend, Unresolved> {
-        let reference = ObjectRef::<Named>::new(&target.id).within(&target.namespace);
-        let sandbox = self.sandboxes.get(&reference).ok_or(Unresolved::Unknown)?;
-        let reference = ObjectRef::<Pod>::new(pod_name(&sandbox)).within(&target.namespace);
-        backend(target, &sandbox, self.pods.get(&reference).as_deref())
+    fn known(&self, target: &Target) -> Result<Arc<Backend>, Unresolved> {
+        let changes = {
+            let prepared = self.shared.prepared.read().unwrap_or_else(PoisonError::into_inner);
+            let answer = prepared.answers.get(&target.namespace).and_then(|names| names.get(&target.id));
+            if let Some(backend) = answer {
+                return match &target.uid {
+                    Some(wanted) if *wanted != backend.sandbox => Err(Unresolved::Unknown),
+                    _ => Ok(backend.clone()),
+                };
+            }
+            prepared.changes
+        };
+        let pod = |name: &str| self.pods.get(&ObjectRef::<Pod>::new(name).within(&target.namespace));
+        let backend = if self.scope.pods_alone {
+            alone(target, pod(&target.id).as_deref())?
+        } else {
+            let reference = ObjectRef::<Named>::new(&target.id).within(&target.namespace);
+            let sandbox = self.sandboxes.get(&reference).ok_or(Unresolved::Unknown)?;
+            backend(target, &sandbox, pod(pod_name(&sandbox)).as_deref())?
+        };
+        let backend = Arc::new(backend);
+        self.shared.prepare(target, &backend, changes);
+        Ok(backend)
     }
 
-    async fn ask(&self, target: &Target) -> Result<Backend, Unresolved> {
+    async fn ask(&self, target: &Target) -> Result<Arc<Backend>, Unresolved> {
         let ask = async {
             let _turn = self.questions.acquire().await;
-            let sandboxes = Api::<Named>::namespaced(self.client.clone(), &target.namespace);
             let failed = |error: kube::Error| Unresolved::Api(error.to_string());
-            let sandbox = sandboxes.get_opt(&target.id).await.map_err(failed)?.ok_or(Unresolved::Unknown)?;
             let pods = Api::<Pod>::namespaced(self.client.clone(), &target.namespace);
+            if self.scope.pods_alone {
+                return alone(target, pods.get_opt(&target.id).await.map_err(failed)?.as_ref());
+            }
+            let sandboxes = Api::<Named>::namespaced(self.client.clone(), &target.namespace);
+            let sandbox = sandboxes.get_opt(&target.id).await.map_err(failed)?;
+            let sandbox = sandbox.ok_or(Unresolved::Unknown)?;
             let pod = pods.get_opt(pod_name(&sandbox)).await.map_err(failed)?;
             backend(target, &sandbox, pod.as_ref())
         };
         let answer = tokio::time::timeout(QUESTION_LIMIT, ask).await;
-        answer.unwrap_or_else(|_| Err(Unresolved::Api(format!("no answer within {QUESTION_LIMIT:?}"))))
+        let backend = answer
+            .unwrap_or_else(|_| Err(Unresolved::Api(format!("no answer within {QUESTION_LIMIT:?}"))))?;
+        self.shared.history.note(&backend.sandbox, &backend.ips);
+        Ok(Arc::new(backend))
     }
 }
 
 impl Resolve for Directory {
-    fn resolve<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Backend, Unresolved>> {
-        async move {
-            // A client may have seen a Sandbox become ready before the watch has told us.
-            match self.known(target) {
-                Ok(backend) => Ok(backend),
-                Err(_) => self.ask(target).await,
-            }
+    fn resolve<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Arc<Backend>, Unresolved>> {
+        // A client may have seen a Sandbox become ready before the watch has told us.
+        match self.known(target) {
+            Ok(backend) => futures::future::ready(Ok(backend)).boxed(),
+            Err(_) => self.ask(target).boxed(),
         }
-        .boxed()
+    }
+
+    fn past(&self, sandbox: &str, address: IpAddr) -> Past {
+        self.shared.history.past(sandbox, address)
+    }
+
+    fn forget(&self, target: &Target) {
+        self.shared.take_away(Some(&target.namespace), Some(&target.id));
     }
 
     fn ready(&self) -> bool {
-        self.synced.load(Ordering::Acquire)
+        self.shared.synced.load(Ordering::Acquire)
+    }
+}
+
+impl Shared {
+    fn prepare(&self, target: &Target, backend: &Arc<Backend>, changes: u64) {
+        let mut prepared = self.prepared.write().unwrap_or_else(PoisonError::into_inner);
+        if prepared.changes != changes || prepared.count >= PREPARED {
+            return;
+        }
+        let names = prepared.answers.entry(target.namespace.clone()).or_default();
+        if names.insert(target.id.clone(), backend.clone()).is_none() {
+            prepared.count += 1;
+        }
+    }
+
+    fn take_away(&self, namespace: Option<&str>, name: Option<&str>) {
+        let mut prepared = self.prepared.write().unwrap_or_else(PoisonError::into_inner);
+        prepared.changes += 1;
+        let (Some(namespace), Some(name)) = (namespace, name) else { return };
+        let Some(names) = prepared.answers.get_mut(namespace) else { return };
+        let removed = names.remove(name).is_some();
+        if names.is_empty() {
+            prepared.answers.remove(namespace);
+        }
+        prepared.count -= usize::from(removed);
+    }
+
+    fn take_all_away(&self) {
+        let mut prepared = self.prepared.write().unwrap_or_else(PoisonError::into_inner);
+        prepared.changes += 1;
+        prepared.answers.clear();
+        prepared.count = 0;
+    }
+
+    fn remember(&self, pod: &Pod) {
+        let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+        if let Some(owner) = owner.filter(|owner| owner.kind == "Sandbox") {
+            self.history.note(&owner.uid, &addresses(pod));
+        }
     }
 }
 
 async fn drive<T>(
     what: &'static str,
     mut watch: futures::stream::BoxStream<'static, Result<T, watcher::Error>>,
+    note: impl Fn(T),
     shutdown: Shutdown,
 ) {
     loop {
@@ -121,7 +294,7 @@ async fn drive<T>(
             () = shutdown.wait() => return,
             event = watch.next() => match event {
                 None => return,
-                Some(Ok(_)) => {}
+                Some(Ok(event)) => note(event),
                 // The watcher starts again by itself, after a pause.
                 Some(Err(error)) => tracing::warn!(%error, what, "a watch was interrupted"),
             }
@@ -148,22 +321,45 @@ fn backend(target: &Target, sandbox: &Named, pod: Option<&Pod>) -> Result<Backen
     }
     let pod = pod.ok_or(Unresolved::NotReady)?;
     let owned = pod.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid);
+    if !owned { Err(Unresolved::NotReady) } else { reachable(target, uid, pod) }
+}
+
+/// What can be reached, from the Pod that has the Sandbox's name.
+fn alone(target: &Target, pod: Option<&Pod>) -> Result<Backend, Unresolved> {
+    let pod = pod.ok_or(Unresolved::Unknown)?;
+    let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+    let owner = owner.filter(|owner| {
+        owner.kind == "Sandbox" && group(&owner.api_version) == hutch_api::GROUP && owner.name == target.id
+    });
+    let uid = &owner.ok_or(Unresolved::Unknown)?.uid;
+    if target.uid.as_ref().is_some_and(|wanted| wanted != uid) {
+        return Err(Unresolved::Unknown);
+    }
+    if pod.labels().contains_key(label::WARM_POOL_SANDBOX) {
+        return Err(Unresolved::Pooled);
+    }
+    reachable(target, uid, pod)
+}
+
+fn reachable(target: &Target, sandbox: &str, pod: &Pod) -> Result<Backend, Unresolved> {
     let status = pod.status.as_ref().ok_or(Unresolved::NotReady)?;
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    if !owned || !ready || pod.metadata.deletion_timestamp.is_some() {
-        return Err(Unresolved::NotReady);
+    let ips = addresses(pod);
+    match (&pod.metadata.name, &pod.metadata.uid) {
+        (Some(name), Some(uid)) if ready && pod.metadata.deletion_timestamp.is_none() && !ips.is_empty() => {
+            let pod = PodId { namespace: target.namespace.clone(), name: name.clone(), uid: uid.clone() };
+            Ok(Backend { sandbox: sandbox.to_owned(), pod, ips })
+        }
+        _ => Err(Unresolved::NotReady),
     }
+}
+
+fn addresses(pod: &Pod) -> Vec<IpAddr> {
+    let Some(status) = &pod.status else { return Vec::new() };
     let listed: Vec<&str> = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).collect();
     let listed = if listed.is_empty() { status.pod_ip.as_deref().into_iter().collect() } else { listed };
-    let ips: Vec<IpAddr> = listed.into_iter().filter_map(|ip| ip.parse().ok()).collect();
-    let (Some(name), Some(pod_uid), false) =
-        (pod.metadata.name.clone(), pod.metadata.uid.clone(), ips.is_empty())
-    else {
-        return Err(Unresolved::NotReady);
-    };
-    let pod = PodId { namespace: target.namespace.clone(), name, uid: pod_uid };
-    Ok(Backend { sandbox: uid.to_owned(), pod, ips })
+    listed.into_iter().filter_map(|ip| ip.parse().ok()).collect()
 }
 
 fn group(api_version: &str) -> &str {
@@ -250,5 +446,24 @@ mod tests {
         assert_eq!(pod_name(&sandbox(json!({}))), "a");
         assert_eq!(pod_name(&sandbox(json!({"annotations": {"agents.x-k8s.io/pod-name": "p"}}))), "p");
         assert_eq!(pod_name(&sandbox(json!({"annotations": {"agents.x-k8s.io/pod-name": ""}}))), "a");
+    }
+    #[test]
+    fn pods_alone_show_what_is_claimed_and_owned_by_that_name() {
+        let of = |pod: Value| alone(&target(), Some(&serde_json::from_value(pod).unwrap()));
+        assert_eq!(of(pod()).unwrap().sandbox, "s");
+        let mut pooled = pod();
+        pooled["metadata"]["labels"] = json!({"agents.x-k8s.io/warm-pool-sandbox": "h"});
+        assert!(matches!(of(pooled), Err(Unresolved::Pooled)));
+        for (key, value) in [("kind", "Job"), ("apiVersion", "agents.example/v1"), ("name", "b")] {
+            let mut other = pod();
+            other["metadata"]["ownerReferences"][0][key] = json!(value);
+            assert!(matches!(of(other), Err(Unresolved::Unknown)), "{key}");
+        }
+        let wanted = Target { uid: Some("t".into()), ..target() };
+        assert!(matches!(
+            alone(&wanted, serde_json::from_value(pod()).ok().as_ref()),
+            Err(Unresolved::Unknown)
+        ));
+        assert!(matches!(alone(&target(), None), Err(Unresolved::Unknown)));
     }
 }

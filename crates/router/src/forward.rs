@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::header::{
-    AUTHORIZATION, CONNECTION, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName,
+    HeaderValue, ORIGIN, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::uri::PathAndQuery;
 use http::{Uri, Version};
@@ -31,16 +31,31 @@ pub(crate) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     headers.get(UPGRADE).filter(|_| asked).cloned()
 }
 
-/// Turns the head of a request into what the sandbox is sent.
-pub(crate) fn request(head: &mut http::request::Parts, peer: Option<IpAddr>, to: SocketAddr) {
+/// Where a request came from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) peer: Option<IpAddr>,
+    /// Whether it came over TLS.
+    pub(crate) secure: bool,
+}
+
+/// Whether the request is a call of gRPC, which needs HTTP/2 on the other side too.
+pub(crate) fn is_grpc(head: &HeaderMap) -> bool {
+    let kind = head.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    // Of `application/grpc-web` HTTP/1.1 is the way.
+    kind.strip_prefix(b"application/grpc")
+        .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+/// Turns the head of a request into what the sandbox is sent, over HTTP/1.1 or (`h2`) HTTP/2.
+pub(crate) fn request(head: &mut http::request::Parts, origin: Origin, to: SocketAddr, h2: bool) {
     let upgrade = (head.version == Version::HTTP_11).then(|| upgrade_of(&head.headers)).flatten();
     let trailers = tokens(&head.headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let host = head.headers.get(HOST).cloned().or_else(|| head.uri.authority()?.as_str().parse().ok());
-    let scheme = head.uri.scheme_str().unwrap_or("http").to_owned();
     // The path and the query as they came, byte for byte.
     let target = head.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-    head.uri = Uri::from(target);
-    head.version = Version::HTTP_11;
+    head.uri = if h2 { absolute(to, target) } else { Uri::from(target) };
+    head.version = if h2 { Version::HTTP_2 } else { Version::HTTP_11 };
     let headers = &mut head.headers;
     strip(headers);
     for name in [AUTHORIZATION, EXPECT, FORWARDED] {
@@ -51,7 +66,8 @@ pub(crate) fn request(head: &mut http::request::Parts, peer: Option<IpAddr>, to:
     for name in claimed {
         headers.remove(name);
     }
-    if let Some(protocol) = upgrade {
+    join_cookies(headers);
+    if let Some(protocol) = upgrade.filter(|_| !h2) {
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, protocol);
         // A server inside would compare it with its own Host, which is ours to set.
@@ -59,15 +75,34 @@ pub(crate) fn request(head: &mut http::request::Parts, peer: Option<IpAddr>, to:
     } else if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    let address = peer.and_then(|peer| peer.to_string().parse().ok());
-    let proto = HeaderValue::from_str(&scheme).ok();
-    let own = to.to_string().parse().ok();
-    for (name, value) in
-        [(X_FORWARDED_FOR, address), (X_FORWARDED_HOST, host), (X_FORWARDED_PROTO, proto), (HOST, own)]
-    {
+    let address = origin.peer.and_then(|peer| peer.to_string().parse().ok());
+    let proto = Some(HeaderValue::from_static(if origin.secure { "https" } else { "http" }));
+    for (name, value) in [(X_FORWARDED_FOR, address), (X_FORWARDED_HOST, host), (X_FORWARDED_PROTO, proto)] {
         if let Some(value) = value {
             headers.insert(name, value);
         }
+    }
+    headers.remove(HOST);
+    if !h2 && let Ok(own) = to.to_string().parse() {
+        headers.insert(HOST, own);
+    }
+}
+
+fn absolute(to: SocketAddr, target: PathAndQuery) -> Uri {
+    let built = Uri::builder().scheme("http").authority(to.to_string()).path_and_query(target).build();
+    // An address with a port is always an authority.
+    built.unwrap_or_default()
+}
+
+/// HTTP/2 splits cookies into several headers; HTTP/1.1 knows one.
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut cookies = headers.get_all(COOKIE).iter();
+    if cookies.next().is_none() || cookies.next().is_none() {
+        return;
+    }
+    let all: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&all.join(&b"; "[..])) {
+        headers.insert(COOKIE, joined);
     }
 }
 
@@ -89,10 +124,12 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
 mod tests {
     use super::*;
     use http::Request;
+    use proptest::prelude::*;
 
     fn forwarded(request: http::request::Builder) -> http::request::Parts {
         let (mut head, ()) = request.body(()).unwrap().into_parts();
-        super::request(&mut head, Some("192.0.2.1".parse().unwrap()), "10.89.0.7:8888".parse().unwrap());
+        let origin = Origin { peer: Some("192.0.2.1".parse().unwrap()), secure: false };
+        super::request(&mut head, origin, "10.89.0.7:8888".parse().unwrap(), false);
         head
     }
 
@@ -145,5 +182,44 @@ mod tests {
         assert_eq!(upgrade_of(&head.headers).unwrap(), "websocket");
         assert!(!head.headers.contains_key(ORIGIN));
         assert!(upgrade_of(&forwarded(Request::get("/ws").header("upgrade", "websocket")).headers).is_none());
+    }
+    #[test]
+    fn grpc_is_known_by_its_content_type() {
+        let of = |value: &str| is_grpc(&HeaderMap::from_iter([(CONTENT_TYPE, value.parse().unwrap())]));
+        for grpc in ["application/grpc", "application/grpc+proto", "application/grpc;x=1"] {
+            assert!(of(grpc), "{grpc}");
+        }
+        for other in ["application/grpc-web", "application/grpc-web+proto", "application/json", ""] {
+            assert!(!of(other), "{other}");
+        }
+        assert!(!is_grpc(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn over_http2_the_address_is_in_the_target_and_cookies_are_one() {
+        let request =
+            Request::get("/a.B/C").header("host", "out").header("cookie", "a=1").header("cookie", "b=2");
+        let (mut head, ()) = request.header("te", "trailers").body(()).unwrap().into_parts();
+        let origin = Origin { peer: None, secure: true };
+        super::request(&mut head, origin, "[fd00::7]:9090".parse().unwrap(), true);
+        assert_eq!(head.uri.to_string(), "http://[fd00::7]:9090/a.B/C");
+        let shown = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!(shown("host"), None);
+        assert_eq!(shown("cookie").as_deref(), Some("a=1; b=2"));
+        assert_eq!(shown("te").as_deref(), Some("trailers"));
+        assert_eq!(shown("x-forwarded-proto").as_deref(), Some("https"));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_means_one_connection_passes(named in "[a-z-]{1,12}", more in "[ -~]{0,40}") {
+            let request = Request::get("/").header("connection", format!("{named}, {more}"));
+            let head = forwarded(request.header(named.as_str(), "x").header("transfer-encoding", "chunked"));
+            for name in ["connection", "transfer-encoding", "authorization"] {
+                prop_assert!(!head.headers.contains_key(name) || upgrade_of(&head.headers).is_some());
+            }
+            let ours = ["host", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
+            prop_assert!(ours.contains(&named.as_str()) || !head.headers.contains_key(named.as_str()));
+        }
     }
 }

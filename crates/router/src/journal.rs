@@ -1,86 +1,213 @@
-//! One line for each request, when its answer has been sent or given up. No header but the agent's name, no query,
-//! no body: nothing that could hold a secret.
+//! One line for each request, when its answer has been sent or given up, and what is counted of it. No header but the
+//! agent's name and the request's own id, no query, no body: nothing that could hold a secret.
+
+mod sink;
 
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::USER_AGENT;
-use http::{Request, Response};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
-use tokio::time::Instant;
+use serde::Serialize;
+use tokio::time::Sleep;
+
+pub use sink::LogSink;
+
+use crate::metrics::{self, Metrics, UNTOLD};
 
 /// Bytes of a text of the client's that are shown.
 const SHOWN: usize = 256;
+/// Characters of a client's own request id; a longer one is replaced.
+const ID_LONGEST: usize = 128;
+/// What is written when the client goes away before there is an answer.
+const CLIENT_GONE: u16 = 499;
+
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Where the lines go.
+#[derive(Clone)]
+pub enum AccessLog {
+    /// Nowhere.
+    Off,
+    /// To `tracing`, target `hutch_router::access`.
+    Tracing,
+    /// As JSON lines to a sink of their own.
+    Lines(Arc<LogSink>),
+}
+
+/// The id of a request: the client's, if it is of printable characters without spaces, else a fresh one.
+pub(crate) fn request_id<B>(request: &Request<B>) -> HeaderValue {
+    let mut given = request.headers().get_all(REQUEST_ID).iter();
+    if let (Some(only), None) = (given.next(), given.next())
+        && (1..=ID_LONGEST).contains(&only.len())
+        && only.as_bytes().iter().all(u8::is_ascii_graphic)
+    {
+        return only.clone();
+    }
+    // Hexadecimal digits are always a valid value.
+    HeaderValue::from_str(&format!("{:032x}", rand::random::<u128>()))
+        .unwrap_or_else(|_| HeaderValue::from_static("-"))
+}
 
 /// The line in the making. It is written when this is dropped.
 pub(crate) struct Line {
-    method: String,
-    path: String,
+    method: Method,
+    uri: Uri,
     client: Option<IpAddr>,
-    agent: String,
-    sandbox: String,
-    namespace: String,
-    status: u16,
+    agent: Option<HeaderValue>,
+    target: Option<(String, String)>,
+    id: HeaderValue,
+    status: StatusCode,
+    answered: bool,
     sent: u64,
     begun: Instant,
+    log: AccessLog,
+    metrics: Metrics,
+    /// Anything that lasts as long as the request.
+    _held: Option<Box<dyn Send + Sync>>,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    level: &'a str,
+    ts: f64,
+    msg: &'a str,
+    method: &'a str,
+    path: &'a str,
+    status: u16,
+    duration_ms: f64,
+    client_ip: &'a str,
+    sandbox_id: &'a str,
+    sandbox_namespace: &'a str,
+    bytes_out: u64,
+    user_agent: &'a str,
+    request_id: &'a str,
 }
 
 impl Line {
-    pub(crate) fn begin<B>(request: &Request<B>, client: Option<IpAddr>) -> Line {
-        let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+    pub(crate) fn begin<B>(
+        request: &Request<B>,
+        id: HeaderValue,
+        client: Option<IpAddr>,
+        log: &AccessLog,
+        metrics: &Metrics,
+        held: Option<Box<dyn Send + Sync>>,
+    ) -> Line {
+        metrics.0.inflight.inc();
         Line {
-            method: cut(request.method().as_str()),
-            path: cut(request.uri().path()),
+            method: request.method().clone(),
+            uri: request.uri().clone(),
             client,
-            agent: cut(agent.unwrap_or("-")),
-            sandbox: "-".into(),
-            namespace: "-".into(),
-            // What is written when the client goes away before there is an answer.
-            status: 499,
+            agent: request.headers().get(USER_AGENT).cloned(),
+            target: None,
+            id,
+            status: StatusCode::OK,
+            answered: false,
             sent: 0,
             begun: Instant::now(),
+            log: log.clone(),
+            metrics: metrics.clone(),
+            _held: held,
         }
     }
 
     pub(crate) fn names(&mut self, namespace: &str, sandbox: &str) {
-        self.namespace = namespace.to_owned();
-        self.sandbox = sandbox.to_owned();
+        self.target = Some((namespace.to_owned(), sandbox.to_owned()));
     }
 
-    /// Goes with the answer, to its end.
-    pub(crate) fn follow(mut self, response: Response<Body>) -> Response<Body> {
-        self.status = response.status().as_u16();
-        response.map(|body| Body::new(Counted { body, line: self }))
+    /// Goes with the answer, to its end; `rest` is how much of the request's time is left, if that is bounded.
+    pub(crate) fn follow(mut self, response: Response<Body>, rest: Option<Duration>) -> Response<Body> {
+        self.answer(response.status());
+        let (mut head, body) = response.into_parts();
+        head.headers.insert(REQUEST_ID, self.id.clone());
+        let deadline = rest.map(|rest| Box::pin(tokio::time::sleep(rest)));
+        Response::from_parts(head, Body::new(Counted { body, deadline, line: self }))
+    }
+
+    /// The answer is on its way.
+    pub(crate) fn answer(&mut self, status: StatusCode) {
+        self.status = status;
+        self.answered = true;
+    }
+
+    /// The id for the head of an answer that takes its own way.
+    pub(crate) fn id(&self) -> HeaderValue {
+        self.id.clone()
+    }
+
+    pub(crate) fn count(&mut self, bytes: u64) {
+        self.sent += bytes;
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        tracing::info!(
-            target: "hutch_router::access",
-            method = %self.method,
-            path = %self.path,
-            status = self.status,
-            duration_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX),
-            client_ip = %self.client.map_or_else(|| "-".to_owned(), |ip| ip.to_string()),
-            sandbox_id = %self.sandbox,
-            sandbox_namespace = %self.namespace,
-            bytes_out = self.sent,
-            user_agent = %self.agent,
-            "request"
-        );
+        let took = self.begun.elapsed();
+        let namespace = self.target.as_ref().map_or(UNTOLD, |(namespace, _)| namespace);
+        let gone = StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST);
+        let status = if self.answered { self.status } else { gone };
+        let labels = [metrics::method(&self.method), status.as_str(), self.metrics.label(namespace)];
+        self.metrics.0.inflight.dec();
+        self.metrics.0.requests.with_label_values(&labels).inc();
+        self.metrics.0.duration.with_label_values(&labels).observe(took.as_secs_f64());
+        if matches!(self.log, AccessLog::Off) {
+            return;
+        }
+        let client = self.client.map_or_else(|| "-".to_owned(), |ip| ip.to_string());
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let entry = Entry {
+            level: "info",
+            ts: since.as_secs_f64(),
+            msg: "request",
+            method: cut(self.method.as_str()),
+            path: cut(self.uri.path()),
+            status: status.as_u16(),
+            duration_ms: (took.as_secs_f64() * 1e6).round() / 1e3,
+            client_ip: &client,
+            sandbox_id: self.target.as_ref().map_or("-", |(_, sandbox)| sandbox),
+            sandbox_namespace: namespace,
+            bytes_out: self.sent,
+            user_agent: cut(self.agent.as_ref().and_then(|agent| agent.to_str().ok()).unwrap_or("-")),
+            request_id: self.id.to_str().unwrap_or("-"),
+        };
+        match &self.log {
+            AccessLog::Off => {}
+            AccessLog::Tracing => trace(&entry),
+            AccessLog::Lines(sink) => sink.put(&entry),
+        }
     }
 }
 
-fn cut(text: &str) -> String {
-    text.chars().take(SHOWN).collect()
+fn trace(entry: &Entry<'_>) {
+    tracing::info!(
+        target: "hutch_router::access",
+        method = entry.method,
+        path = entry.path,
+        status = entry.status,
+        duration_ms = entry.duration_ms,
+        client_ip = entry.client_ip,
+        sandbox_id = entry.sandbox_id,
+        sandbox_namespace = entry.sandbox_namespace,
+        bytes_out = entry.bytes_out,
+        user_agent = entry.user_agent,
+        request_id = entry.request_id,
+        "request"
+    );
+}
+
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(SHOWN)]
 }
 
 struct Counted {
     body: Body,
+    deadline: Option<Pin<Box<Sleep>>>,
     line: Line,
 }
 
@@ -92,9 +219,15 @@ impl http_body::Body for Counted {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Some(deadline) = &mut self.deadline
+            && deadline.as_mut().poll(context).is_ready()
+        {
+            let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "the time of the request is over");
+            return Poll::Ready(Some(Err(axum::Error::new(error))));
+        }
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &frame {
-            self.line.sent += frame.data_ref().map_or(0, |data| data.len() as u64);
+            self.line.count(frame.data_ref().map_or(0, |data| data.len() as u64));
         }
         frame
     }
@@ -105,5 +238,34 @@ impl http_body::Body for Counted {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_keeps_its_id_if_it_can_be_shown() {
+        let id = |values: &[&str]| {
+            let mut request = Request::new(());
+            for value in values {
+                request.headers_mut().append(REQUEST_ID, value.parse().unwrap());
+            }
+            request_id(&request).to_str().unwrap().to_owned()
+        };
+        assert_eq!(id(&["a-1/b"]), "a-1/b");
+        for replaced in [&[][..], &[""], &["a b"], &["a", "b"], &[&"x".repeat(129)]] {
+            let fresh = id(replaced);
+            assert!(fresh.len() == 32 && fresh.bytes().all(|byte| byte.is_ascii_hexdigit()), "{replaced:?}");
+            assert_ne!(fresh, id(replaced));
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut() {
+        assert_eq!(cut(&"x".repeat(300)).len(), SHOWN);
+        assert_eq!(cut(&"\u{e9}".repeat(200)).len(), SHOWN);
+        assert_eq!(cut("x"), "x");
     }
 }

@@ -11,27 +11,53 @@
 mod access;
 mod dial;
 mod directory;
+mod exchange;
 mod forward;
+mod history;
+mod joined;
 mod journal;
+mod metrics;
+mod pace;
 mod pool;
+mod probes;
 mod proxy;
-mod recent;
 mod refusal;
 mod resolve;
+mod server;
 mod stream;
 mod target;
+mod tls;
+mod wake;
+mod waker;
 
-pub use access::{Access, Token};
+use std::path::PathBuf;
+
+pub use access::{Access, Claims, ReviewConfig, Reviewer, Token, TokenKey};
 pub use dial::{Dial, DialError, Direct, Inside};
-pub use directory::Directory;
+pub use directory::{Directory, Scope};
+pub use journal::{AccessLog, LogSink};
+pub use metrics::Metrics;
+pub use probes::{health, metrics_page};
 pub use proxy::{Config, Router};
-pub use resolve::{Backend, Resolve, Unresolved};
+pub use resolve::{Backend, Past, Resolve, Unresolved};
 pub use target::Target;
+pub use tls::{ClientCertificates, Tls, TlsFiles};
+pub use wake::Wake;
+pub use waker::ApiWake;
 
-/// Why a router cannot be made.
+/// Why a router cannot be made, or a token not be minted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// A token that anybody could guess.
     #[error("the router's token must have at least {} printable characters and no spaces", Token::SHORTEST)]
     WeakToken,
+    /// A key that somebody could guess.
+    #[error("the key of scoped tokens must have at least {} bytes", TokenKey::SHORTEST)]
+    WeakKey,
+    /// A claim that no router would accept.
+    #[error("no token can be made: {0}")]
+    Claim(&'static str),
+    /// A certificate or key that cannot be used.
+    #[error("cannot use {0}: {1}")]
+    Tls(PathBuf, String),
 }

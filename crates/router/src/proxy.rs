@@ -1,31 +1,25 @@
 //! The way of a request: who may, where to, connect, send once, pass back.
 
-use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hutch_serve::{PeerAddress, Shutdown};
-use hyper::client::conn::http1::SendRequest;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 
-use crate::journal::Line;
-use crate::pool::{Key, Pool};
-use crate::recent::Recent;
-use crate::refusal::{Refusal, json};
-use crate::stream::{Progress, join};
-use crate::{Access, Backend, Dial, DialError, Resolve, Target, Unresolved, forward, target};
+use crate::forward::Origin;
+use crate::journal::{AccessLog, Line, REQUEST_ID, request_id};
+use crate::metrics::{Metrics, UNTOLD};
+use crate::pool::Pool;
+use crate::refusal::{Refusal, json, wants_page};
+use crate::wake::Sleepers;
+use crate::{Access, Dial, Resolve, Target, Wake, target};
 
-/// How long a forwarded connection may be silent between requests.
-const IDLE_LIMIT: Duration = Duration::from_secs(120);
-
-/// The router's times.
-#[derive(Debug, Clone)]
+/// The router's times and bounds.
+#[derive(Clone)]
 pub struct Config {
     /// How long one try to connect may take.
     pub connect_timeout: Duration,
@@ -36,6 +30,14 @@ pub struct Config {
     pub header_timeout: Duration,
     /// The longest wait that a client may ask for.
     pub header_timeout_limit: Duration,
+    /// How long a whole request may take, its answer included, unless it switches protocols.
+    pub exchange_timeout: Option<Duration>,
+    /// Bytes of a request's body at most.
+    pub body_limit: Option<u64>,
+    /// Whether a Pod may have a loopback address.
+    pub allow_loopback: bool,
+    /// Where a line for each request goes.
+    pub access_log: AccessLog,
 }
 
 impl Default for Config {
@@ -45,6 +47,10 @@ impl Default for Config {
             retry_delays: [200, 400, 800].map(Duration::from_millis).to_vec(),
             header_timeout: Duration::from_secs(330),
             header_timeout_limit: Duration::from_secs(24 * 3600),
+            exchange_timeout: None,
+            body_limit: None,
+            allow_loopback: false,
+            access_log: AccessLog::Tracing,
         }
     }
 }
@@ -54,18 +60,20 @@ struct Status {
     status: &'static str,
 }
 
-struct Inner {
-    config: Config,
-    resolver: Arc<dyn Resolve>,
-    dial: Arc<dyn Dial>,
-    pool: Pool,
-    recent: Recent,
-    shutdown: Shutdown,
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) resolver: Arc<dyn Resolve>,
+    pub(crate) dial: Arc<dyn Dial>,
+    pub(crate) pool: Pool,
+    pub(crate) metrics: Metrics,
+    pub(crate) sleepers: Option<Sleepers>,
+    pub(crate) shutdown: Shutdown,
+    draining: AtomicBool,
 }
 
 /// Routes requests to sandboxes. Clones share connections.
 #[derive(Clone)]
-pub struct Router(Arc<Inner>);
+pub struct Router(pub(crate) Arc<Inner>);
 
 impl Router {
     /// A router that finds Pods by `resolver` and connects to them by `dial`. The shutdown ends upgraded connections.
@@ -75,13 +83,42 @@ impl Router {
         dial: Arc<dyn Dial>,
         shutdown: Shutdown,
     ) -> Router {
-        let (pool, recent) = (Pool::default(), Recent::default());
-        Router(Arc::new(Inner { config, resolver, dial, pool, recent, shutdown }))
+        Router::waking(config, resolver, dial, None, shutdown)
+    }
+
+    /// A router that also wakes Sandboxes that sleep, if there is something that does.
+    pub fn waking(
+        config: Config,
+        resolver: Arc<dyn Resolve>,
+        dial: Arc<dyn Dial>,
+        wake: Option<Arc<dyn Wake>>,
+        shutdown: Shutdown,
+    ) -> Router {
+        Router(Arc::new(Inner {
+            config,
+            resolver,
+            dial,
+            pool: Pool::default(),
+            metrics: Metrics::default(),
+            sleepers: wake.map(Sleepers::new),
+            shutdown,
+            draining: AtomicBool::new(false),
+        }))
+    }
+
+    /// What it counts.
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
     }
 
     /// Whether it can route: the same as what `GET /readyz` says.
     pub fn ready(&self) -> bool {
-        self.0.resolver.ready() && !self.0.shutdown.is_triggered()
+        self.0.resolver.ready() && !self.0.shutdown.is_triggered() && !self.0.draining.load(Ordering::Relaxed)
+    }
+
+    /// From now on it is not ready, and goes on with what it has.
+    pub fn drain(&self) {
+        self.0.draining.store(true, Ordering::Relaxed);
     }
 
     /// The application, for a listener that puts a [`PeerAddress`] into each request.
@@ -89,195 +126,92 @@ impl Router {
         let router = self.clone();
         axum::Router::new().fallback(move |request: Request<Body>| {
             let (router, access) = (router.clone(), access.clone());
-            async move { router.answer(request, &access).await }
+            async move {
+                let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0.ip());
+                router.answer(request, &access, Origin { peer, secure: false }, None).await
+            }
         })
     }
 
-    /// Serves HTTP/1.1 over a stream that came another way than a listener, upgrades included, until it ends.
-    pub async fn serve_connection<S>(&self, stream: S, access: Access)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let router = self.clone();
-        let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
-            let (router, access) = (router.clone(), access.clone());
-            async move { Ok::<_, Infallible>(router.answer(request.map(Body::new), &access).await) }
-        });
-        let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(IDLE_LIMIT);
-        let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
-        let mut connection = std::pin::pin!(connection);
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = self.0.shutdown.wait() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a forwarded connection ended early");
-        }
-    }
-
-    /// Answers one request. When the future or the body of the answer is dropped, so is the connection to the sandbox.
-    async fn answer(&self, request: Request<Body>, access: &Access) -> Response<Body> {
+    /// Answers one request; `held` lasts as long. When the future or the body of the answer is dropped, so is the
+    /// connection to the sandbox.
+    pub(crate) async fn answer(
+        &self,
+        mut request: Request<Body>,
+        access: &Access,
+        origin: Origin,
+        held: Option<Box<dyn Send + Sync>>,
+    ) -> Response<Body> {
         let path = request.uri().path();
         if path == "/healthz" {
             return json(StatusCode::OK, &Status { status: "ok" });
         }
         if path == "/readyz" && !request.headers().contains_key(target::ID) {
-            return match self.ready() {
-                true => Response::new(Body::from("ok")),
-                false => json(StatusCode::SERVICE_UNAVAILABLE, &Status { status: "not ready" }),
-            };
+            return self.readiness();
         }
-        let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0.ip());
-        let mut line = Line::begin(&request, peer);
-        let result = self.route(request, access, peer, &mut line).await;
-        line.follow(result.unwrap_or_else(|refusal| refusal.answer()))
+        let (config, metrics) = (&self.0.config, &self.0.metrics);
+        let until = config.exchange_timeout.map(|limit| Instant::now() + limit);
+        let id = request_id(&request);
+        let line = Line::begin(&request, id.clone(), origin.peer, &config.access_log, metrics, held);
+        let page_wanted = wants_page(request.headers());
+        request.headers_mut().insert(REQUEST_ID, id);
+        self.route(request, access, origin, line, until)
+            .await
+            .unwrap_or_else(|(refusal, line)| line.follow(refusal.answer(page_wanted), None))
+    }
+
+    /// `GET /readyz`.
+    pub fn readiness(&self) -> Response<Body> {
+        if self.ready() {
+            return Response::new(Body::from("ok"));
+        }
+        let text = if self.0.resolver.ready() { "draining" } else { "not ready" };
+        json(StatusCode::SERVICE_UNAVAILABLE, &Status { status: text })
     }
 
     async fn route(
         &self,
-        mut request: Request<Body>,
+        request: Request<Body>,
         access: &Access,
-        peer: Option<IpAddr>,
-        line: &mut Line,
-    ) -> Result<Response<Body>, Refusal> {
-        if !access.admits(request.headers()) {
-            return Err(Refusal::Unauthenticated);
-        }
-        if request.method() == Method::CONNECT {
-            return Err(Refusal::NotProxied);
-        }
-        let target = Target::read(request.headers())?;
-        line.names(&target.namespace, &target.id);
-        let (backend, sender) = self.connect(&target).await?;
-        let client = hyper::upgrade::on(&mut request);
-        let (mut head, body) = request.into_parts();
-        // `connect` gives no backend without an address.
-        let ip = target.pod_ip.or(backend.ips.first().copied()).ok_or(Refusal::BadAddress)?;
-        forward::request(&mut head, peer, SocketAddr::new(ip, target.port));
-        // Neither the client's connection nor its upgrade may be taken for those of the request that goes out.
-        head.extensions.clear();
-        let asked = forward::upgrade_of(&head.headers);
-        let progress = Progress::now();
-        let request = Request::from_parts(head, progress.watch(body));
-        let mut response = self.exchange(request, backend, sender, &target, &progress).await?;
-        let switched = upgrade_of_answer(&response);
-        let backend = switched.is_some().then(|| hyper::upgrade::on(&mut response));
-        forward::strip(response.headers_mut());
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let (Some(_), Some(protocol), Some(backend)) = (asked, switched, backend) else {
-                return Err(Refusal::Unasked);
-            };
-            let headers = response.headers_mut();
-            headers.insert(http::header::CONNECTION, http::HeaderValue::from_static("Upgrade"));
-            headers.insert(http::header::UPGRADE, protocol);
-            join(client, backend, self.0.shutdown.clone());
-        }
-        Ok(response)
-    }
-
-    /// Finds the Pod and a connection to it. Trying again is safe: nothing of the request has been sent.
-    async fn connect(&self, target: &Target) -> Result<(Backend, SendRequest<Body>), Refusal> {
-        let Inner { config, pool, dial, .. } = &*self.0;
-        let mut delays = config.retry_delays.iter();
-        loop {
-            let backend = self.find(target).await?;
-            let key = Key { pod: backend.pod.clone(), port: target.port };
-            if let Some(sender) = pool.take(&key) {
-                return Ok((backend, sender));
-            }
-            let dialled =
-                tokio::time::timeout(config.connect_timeout, dial.dial(&backend, target.port)).await;
-            let failure = match dialled {
-                Ok(Ok(stream)) => match pool.open(stream).await {
-                    Ok(sender) => return Ok((backend, sender)),
-                    Err(error) => error.to_string(),
-                },
-                Ok(Err(DialError::Gone(text))) => text,
-                Ok(Err(DialError::Retry(text))) => text,
-                Err(_) => format!("no connection within {:?}", config.connect_timeout),
-            };
-            let delay = delays.next();
-            tracing::debug!(
-                sandbox = target.id,
-                failure,
-                again = delay.is_some(),
-                "cannot connect to a sandbox"
-            );
-            match delay {
-                Some(delay) => tokio::time::sleep(*delay).await,
-                None => return Err(Refusal::Unreachable(target.id.clone())),
-            }
+        origin: Origin,
+        mut line: Line,
+        until: Option<Instant>,
+    ) -> Result<Response<Body>, (Refusal, Line)> {
+        // A tunnel, or a question about the server itself.
+        let not_proxied = request.method() == Method::CONNECT || request.uri().path() == "*";
+        let admitted = self.admit(request.headers(), access, &mut line).await;
+        let (target, grant) = match admitted {
+            Ok(_) if not_proxied => return Err((Refusal::NotProxied, line)),
+            Ok(admitted) => admitted,
+            Err(refusal) => return Err((refusal, line)),
+        };
+        match self.exchange(request, &target, &grant, origin, until).await {
+            Ok(answer) => Ok(answer.pass(self, line, until)),
+            Err(refusal) => Err((refusal, line)),
         }
     }
 
-    async fn find(&self, target: &Target) -> Result<Backend, Refusal> {
-        let unreachable = || Refusal::Unreachable(target.id.clone());
-        let backend = self.0.resolver.resolve(target).await.map_err(|reason| {
-            match &reason {
-                Unresolved::Api(_) => {
-                    tracing::warn!(sandbox = target.id, namespace = target.namespace, %reason, "not routed")
-                }
-                _ => {
-                    tracing::debug!(sandbox = target.id, namespace = target.namespace, %reason, "not routed")
-                }
-            }
-            unreachable()
-        })?;
-        if let Some(ip) = target.pod_ip
-            && !backend.ips.contains(&ip)
-        {
-            let outdated = self.0.recent.had(&backend.sandbox, ip);
-            return Err(if outdated { unreachable() } else { Refusal::BadAddress });
-        }
-        self.0.recent.note(&backend.sandbox, &backend.ips);
-        Ok(backend)
-    }
-
-    /// Sends the request, once. A connection that closed while it waited gives the request back unsent; only then is
-    /// another one used.
-    async fn exchange(
+    /// Whether the request may come in, and where it wants to go.
+    async fn admit(
         &self,
-        mut request: Request<Body>,
-        mut backend: Backend,
-        mut sender: SendRequest<Body>,
-        target: &Target,
-        progress: &Progress,
-    ) -> Result<Response<Body>, Refusal> {
-        let config = &self.0.config;
-        let limit =
-            target.timeout.map_or(config.header_timeout, |asked| asked.min(config.header_timeout_limit));
-        let unreachable = || Refusal::Unreachable(target.id.clone());
-        for last in [false, true] {
-            let sent = tokio::select! {
-                sent = sender.try_send_request(request) => sent,
-                () = progress.stalled(limit) => return Err(Refusal::Silent(target.id.clone())),
-            };
-            let mut error = match sent {
-                Ok(response) => {
-                    self.0.pool.give_back(Key { pod: backend.pod, port: target.port }, sender);
-                    return Ok(response.map(Body::new));
-                }
-                Err(error) => error,
-            };
-            tracing::debug!(sandbox = target.id, error = %error.error(), "a sandbox did not answer");
-            match error.take_message() {
-                Some(unsent) if !last => {
-                    request = unsent;
-                    (backend, sender) = self.connect(target).await?;
-                }
-                _ => return Err(unreachable()),
-            }
+        headers: &HeaderMap,
+        access: &Access,
+        line: &mut Line,
+    ) -> Result<(Target, crate::access::Grant), Refusal> {
+        let target = Target::read(headers, self.0.config.allow_loopback);
+        if let Ok(target) = &target {
+            line.names(&target.namespace, &target.id);
         }
-        Err(unreachable())
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let admitted = access.admit(headers, now).await.and_then(|grant| {
+            let covered = target.as_ref().map_or(Ok(()), |target| grant.covers(target));
+            covered.map(|()| grant)
+        });
+        let metrics = &self.0.metrics;
+        let namespace = target.as_ref().map_or(UNTOLD, |target| metrics.label(&target.namespace));
+        let decision = if admitted.is_ok() { "allow" } else { "deny" };
+        metrics.0.authz_decisions.with_label_values(&[namespace, decision]).inc();
+        let grant = admitted?;
+        Ok((target?, grant))
     }
-}
-
-fn upgrade_of_answer(response: &Response<Body>) -> Option<http::HeaderValue> {
-    (response.status() == StatusCode::SWITCHING_PROTOCOLS)
-        .then(|| forward::upgrade_of(response.headers()))
-        .flatten()
 }

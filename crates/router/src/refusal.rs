@@ -1,8 +1,8 @@
 //! Answers that the router gives itself, in the words of the contract.
 
 use axum::body::Body;
-use http::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use http::{HeaderValue, Response, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, VARY, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
 /// Why a request was not passed on, or its answer not passed back.
@@ -14,12 +14,20 @@ pub(crate) enum Refusal {
     BadPort,
     BadAddress,
     Unauthenticated,
+    /// The token is good, for something else.
+    Forbidden,
+    /// Whether the token is good cannot be found out: the public text.
+    NotReviewed(String),
     /// A method or a form of target that has no meaning here.
     NotProxied,
+    /// The body is longer than this router takes.
+    TooLarge,
     /// The Sandbox is not there, not ready, cannot be connected to, or ended the connection before it answered.
     Unreachable(String),
     /// No head of an answer in time.
     Silent(String),
+    /// It sleeps, and did not wake in time or too many wait for it: come again after so many seconds.
+    Asleep(String, u32),
     /// The backend switched protocols without being asked to.
     Unasked,
 }
@@ -40,12 +48,18 @@ impl Refusal {
             Refusal::BadPort => bad("Invalid port format."),
             Refusal::BadAddress => bad("Invalid target IP address."),
             Refusal::Unauthenticated => (StatusCode::UNAUTHORIZED, "unauthenticated".into()),
+            Refusal::Forbidden => (StatusCode::FORBIDDEN, "forbidden".into()),
+            Refusal::NotReviewed(text) => (StatusCode::INTERNAL_SERVER_ERROR, text.clone()),
             Refusal::NotProxied => (StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed".into()),
+            Refusal::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Request body too large.".into()),
             Refusal::Unreachable(id) => {
                 (StatusCode::BAD_GATEWAY, format!("Could not connect to the backend sandbox: {id}"))
             }
             Refusal::Silent(id) => {
                 (StatusCode::GATEWAY_TIMEOUT, format!("Timed out waiting for the backend sandbox: {id}"))
+            }
+            Refusal::Asleep(id, _) => {
+                (StatusCode::SERVICE_UNAVAILABLE, format!("The backend sandbox is waking up: {id}"))
             }
             Refusal::Unasked => (
                 StatusCode::BAD_GATEWAY,
@@ -55,11 +69,24 @@ impl Refusal {
         }
     }
 
-    pub(crate) fn answer(&self) -> Response<Body> {
+    /// Whether it was said before anybody was let in.
+    fn before_admission(&self) -> bool {
+        matches!(self, Refusal::Unauthenticated | Refusal::NotReviewed(_))
+    }
+
+    /// The answer; a page for who asked for one and was let in.
+    pub(crate) fn answer(&self, page_wanted: bool) -> Response<Body> {
         let (status, detail) = self.public();
-        let mut response = json(status, &Detail { detail });
+        let mut response = match page_wanted && !self.before_admission() {
+            true => page(status, &detail),
+            false => json(status, &Detail { detail }),
+        };
+        let headers = response.headers_mut();
         if status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Refusal::Asleep(_, seconds) = self {
+            headers.insert(RETRY_AFTER, HeaderValue::from(*seconds));
         }
         response
     }
@@ -71,4 +98,66 @@ pub(crate) fn json(status: StatusCode, content: &impl Serialize) -> Response<Bod
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// Whether the client named `text/html` as something that it takes. A wildcard does not: programs send that.
+pub(crate) fn wants_page(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let html = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("text/html"));
+        html && !parts.any(|part| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+    })
+}
+
+fn page(status: StatusCode, detail: &str) -> Response<Body> {
+    let detail = detail.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let text = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{status}</title>\
+         <h1>{status}</h1><p>{detail}</p></html>\n"
+    );
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(VARY, HeaderValue::from_static("accept"));
+    headers.insert("content-security-policy", HeaderValue::from_static("default-src 'none'"));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn wanted(value: &str) -> bool {
+        wants_page(&HeaderMap::from_iter([(ACCEPT, value.parse().unwrap())]))
+    }
+
+    #[test]
+    fn a_page_is_for_browsers() {
+        assert!(wanted("text/html") && wanted("application/xml;q=0.9, Text/HTML;level=1;q=0.5"));
+        for no in ["*/*", "text/*", "application/json", "text/html;q=0", "text/html2", ""] {
+            assert!(!wanted(no), "{no:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_who_was_not_let_in_gets_a_page() {
+        let kind =
+            |refusal: Refusal| refusal.answer(true).headers()[CONTENT_TYPE].to_str().unwrap().to_owned();
+        assert_eq!(kind(Refusal::Unauthenticated), "application/json");
+        assert_eq!(kind(Refusal::NotReviewed("x".into())), "application/json");
+        assert_eq!(kind(Refusal::Forbidden), "text/html; charset=utf-8");
+        let asleep = Refusal::Asleep("a".into(), 7).answer(false);
+        assert_eq!((asleep.status().as_u16(), asleep.headers()[RETRY_AFTER].to_str().unwrap()), (503, "7"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_accept_breaks_it(value in "[ -~]{0,60}") {
+            wanted(&value);
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! From the name of a Sandbox to its Pod.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use hutch_remote::PodId;
@@ -35,10 +36,25 @@ pub enum Unresolved {
     Api(String),
 }
 
+/// Whose an address was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Past {
+    /// This Sandbox's, in an earlier life of its Pod.
+    Its,
+    /// Another one's, and never this one's.
+    Another,
+    /// Nobody's, as far as is remembered.
+    Unknown,
+}
+
 /// Finds the Pod of a Sandbox.
 pub trait Resolve: Send + Sync + 'static {
     /// The Pod of the Sandbox that `target` names, as it is now.
-    fn resolve<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Backend, Unresolved>>;
+    fn resolve<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Arc<Backend>, Unresolved>>;
+    /// What is known of an address that is not this Sandbox's now.
+    fn past(&self, sandbox: &str, address: IpAddr) -> Past;
+    /// The Pod that was found for it does not exist any more: do not find it again without looking.
+    fn forget(&self, target: &Target);
     /// Whether it knows the state of the cluster.
     fn ready(&self) -> bool;
 }

@@ -1,6 +1,7 @@
-//! Bytes in motion: a body that says when it moves, and two connections that became one.
+//! The body of a request: it says when it moves, and ends where it grows too long.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -8,29 +9,26 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use hutch_serve::Shutdown;
-use hyper::upgrade::{OnUpgrade, Upgraded};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
-
-/// How long one direction of an upgraded connection goes on when the other has ended. A side that has gone for good
-/// looks the same as one that only has nothing more to say.
-const HALF_CLOSED_LIMIT: Duration = Duration::from_secs(300);
 
 /// When a request last moved: its body is still being sent as long as that goes on.
 #[derive(Clone)]
-pub(crate) struct Progress(Arc<Mutex<Instant>>);
+pub(crate) struct Progress(Arc<Moved>);
+
+struct Moved {
+    last: Mutex<Instant>,
+    too_long: AtomicBool,
+}
 
 impl Progress {
     pub(crate) fn now() -> Progress {
-        Progress(Arc::new(Mutex::new(Instant::now())))
+        Progress(Arc::new(Moved { last: Mutex::new(Instant::now()), too_long: AtomicBool::new(false) }))
     }
 
     /// Ends when nothing has moved for that long.
     pub(crate) async fn stalled(&self, limit: Duration) {
         loop {
-            let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner) + limit;
+            let until = *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) + limit;
             if until <= Instant::now() {
                 return;
             }
@@ -38,14 +36,20 @@ impl Progress {
         }
     }
 
-    /// The body, which notes every piece that is taken from it.
-    pub(crate) fn watch(&self, body: Body) -> Body {
-        Body::new(Watched { body, progress: self.clone() })
+    /// Whether the body was cut because it was longer than allowed.
+    pub(crate) fn too_long(&self) -> bool {
+        self.0.too_long.load(Ordering::Relaxed)
+    }
+
+    /// The body, which notes every piece that is taken from it and gives `most` bytes at most.
+    pub(crate) fn watch(&self, body: Body, most: u64) -> Body {
+        Body::new(Watched { body, left: most, progress: self.clone() })
     }
 }
 
 struct Watched {
     body: Body,
+    left: u64,
     progress: Progress,
 }
 
@@ -59,7 +63,17 @@ impl http_body::Body for Watched {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if frame.is_ready() {
-            *self.progress.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            *self.progress.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+        if let Poll::Ready(Some(Ok(piece))) = &frame {
+            let length = piece.data_ref().map_or(0, |data| data.len() as u64);
+            let Some(left) = self.left.checked_sub(length) else {
+                self.progress.0.too_long.store(true, Ordering::Relaxed);
+                return Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(
+                    "the body is too long",
+                )))));
+            };
+            self.left = left;
         }
         frame
     }
@@ -71,45 +85,4 @@ impl http_body::Body for Watched {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
-}
-
-/// Joins two connections after both have switched protocols, until either ends or the shutdown.
-pub(crate) fn join(client: OnUpgrade, backend: OnUpgrade, shutdown: Shutdown) {
-    tokio::spawn(async move {
-        let joined = async {
-            let (client, backend) = tokio::try_join!(client, backend)?;
-            copy(client, backend).await;
-            Ok::<_, hyper::Error>(())
-        };
-        tokio::select! {
-            () = shutdown.wait() => {}
-            result = joined => if let Err(error) = result {
-                tracing::debug!(%error, "a connection did not switch protocols");
-            }
-        }
-    });
-}
-
-async fn copy(client: Upgraded, backend: Upgraded) {
-    let (mut from_client, mut to_client) = tokio::io::split(TokioIo::new(client));
-    let (mut from_backend, mut to_backend) = tokio::io::split(TokioIo::new(backend));
-    let mut up = std::pin::pin!(one_way(&mut from_client, &mut to_backend));
-    let mut down = std::pin::pin!(one_way(&mut from_backend, &mut to_client));
-    let ended = tokio::select! {
-        first = up.as_mut() => tokio::time::timeout(HALF_CLOSED_LIMIT, down).await.map(|second| first.and(second)),
-        first = down.as_mut() => tokio::time::timeout(HALF_CLOSED_LIMIT, up).await.map(|second| first.and(second)),
-    };
-    if let Ok(Err(error)) = ended {
-        tracing::debug!(%error, "an upgraded connection ended early");
-    }
-}
-
-/// Copies until the end of one side and passes the end on.
-async fn one_way(
-    from: &mut (impl AsyncRead + Unpin),
-    to: &mut (impl AsyncWrite + Unpin),
-) -> std::io::Result<()> {
-    let copied = tokio::io::copy(from, to).await;
-    let _ = to.shutdown().await;
-    copied.map(|_| ())
 }

@@ -39,8 +39,9 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads the routing headers. An empty one counts as absent; one that is given twice is wrong.
-    pub(crate) fn read(headers: &HeaderMap) -> Result<Target, Refusal> {
+    /// Reads the routing headers. An empty one counts as absent; one that is given twice is wrong. `loopback` is whether
+    /// a Pod may have a loopback address.
+    pub(crate) fn read(headers: &HeaderMap, loopback: bool) -> Result<Target, Refusal> {
         let id = one(headers, &ID).map_err(|()| Refusal::BadId)?.ok_or(Refusal::NoId)?;
         let namespace =
             one(headers, &NAMESPACE).map_err(|()| Refusal::BadNamespace)?.unwrap_or(DEFAULT_NAMESPACE);
@@ -56,7 +57,7 @@ impl Target {
         };
         let pod_ip = match one(headers, &POD_IP).map_err(|()| Refusal::BadAddress)? {
             None => None,
-            Some(text) => Some(address(text).ok_or(Refusal::BadAddress)?),
+            Some(text) => Some(address(text, loopback).ok_or(Refusal::BadAddress)?),
         };
         let uid = one(headers, &UID).unwrap_or(Some("ambiguous")).map(str::to_owned);
         // A time that makes no sense is as good as none: that is the contract.
@@ -92,14 +93,20 @@ fn port(text: &str) -> Option<u16> {
 }
 
 /// An address in its one canonical spelling, of a class that a Pod can have.
-fn address(text: &str) -> Option<IpAddr> {
+fn address(text: &str, loopback: bool) -> Option<IpAddr> {
     let address: IpAddr = text.parse().ok()?;
-    let possible = match address {
-        IpAddr::V4(v4) => !v4.is_link_local() && v4 != Ipv4Addr::BROADCAST,
+    (can_be_a_pods(address, loopback) && address.to_string() == text).then_some(address)
+}
+
+/// Whether an address is of a class that a Pod can have: one host, not this one (but with `loopback`), not only on
+/// this link, not one family in the clothes of the other.
+pub(crate) fn can_be_a_pods(address: IpAddr, loopback: bool) -> bool {
+    let class = match address {
+        IpAddr::V4(v4) => !v4.is_link_local() && v4 != Ipv4Addr::BROADCAST && v4.octets()[0] != 0,
+        IpAddr::V6(v6) if v6.is_loopback() => true,
         IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4().is_none(),
     };
-    let general = !address.is_loopback() && !address.is_unspecified() && !address.is_multicast();
-    (possible && general && address.to_string() == text).then_some(address)
+    class && (loopback || !address.is_loopback()) && !address.is_unspecified() && !address.is_multicast()
 }
 
 fn seconds(text: &str) -> Option<Duration> {
@@ -110,13 +117,14 @@ fn seconds(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn read(pairs: &[(&str, &str)]) -> Result<Target, Refusal> {
         let mut headers = HeaderMap::new();
         for (name, value) in pairs {
             headers.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
         }
-        Target::read(&headers)
+        Target::read(&headers, false)
     }
 
     #[test]
@@ -174,6 +182,7 @@ mod tests {
             "127.1",
             "0.0.0.0",
             "0",
+            "0.1.2.3",
             "169.254.169.254",
             "224.0.0.1",
             "255.255.255.255",
@@ -199,6 +208,50 @@ mod tests {
         assert!(with("x-sandbox-pod-ip", "fd00::1").is_ok());
         for timeout in ["-1", "0", "nan", "inf", "x", "1e400"] {
             assert_eq!(with("x-sandbox-timeout", timeout).unwrap().timeout, None, "{timeout:?}");
+        }
+    }
+    #[test]
+    fn a_loopback_address_only_where_it_was_allowed() {
+        for text in ["127.0.0.1", "127.8.0.1", "::1"] {
+            assert!(address(text, true).is_some() && address(text, false).is_none(), "{text}");
+        }
+        assert!(address("::ffff:127.0.0.1", true).is_none() && address("0.0.0.0", true).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn a_port_has_one_spelling(text in "[+ 0-9a-fx-]{0,7}", number in 1_u16..) {
+            if let Some(port) = port(&text) {
+                prop_assert_eq!(port.to_string(), text);
+            }
+            prop_assert_eq!(port(&number.to_string()), Some(number));
+        }
+
+        #[test]
+        fn an_address_has_one_spelling(text in "[0-9a-fA-F.:x%\\[\\]]{0,20}", bits in any::<u32>(), wide in any::<u128>()) {
+            if let Some(address) = address(&text, true) {
+                prop_assert_eq!(address.to_string(), text);
+            }
+            for known in [IpAddr::from(bits.to_be_bytes()), IpAddr::from(wide.to_be_bytes())] {
+                prop_assert_eq!(address(&known.to_string(), false).is_some(), can_be_a_pods(known, false));
+            }
+        }
+
+        #[test]
+        fn a_name_that_passes_is_a_label(text in ".{0,70}") {
+            if is_label(&text) {
+                prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') && text.len() <= 63);
+            }
+        }
+
+        #[test]
+        fn no_header_breaks_it(values in proptest::collection::vec("[ -~]{0,70}", 6)) {
+            let names = [&ID, &NAMESPACE, &PORT, &POD_IP, &UID, &TIMEOUT];
+            let pairs = names.into_iter().zip(&values);
+            let headers: HeaderMap = pairs.map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
+            if let Ok(target) = Target::read(&headers, false) {
+                prop_assert!(is_label(&target.id) && is_label(&target.namespace) && target.port > 0);
+            }
         }
     }
 }

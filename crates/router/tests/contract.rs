@@ -27,7 +27,16 @@ async fn wrong_headers_have_their_answers() {
         (&[id, ("X-Sandbox-Port", "0")], "Invalid port format."),
         (&[id, ("X-Sandbox-Pod-IP", "nonsense")], "Invalid target IP address."),
         (&[id, ("X-Sandbox-Pod-IP", "169.254.169.254")], "Invalid target IP address."),
-        (&[id, ("X-Sandbox-Pod-IP", "10.89.0.8")], "Invalid target IP address."),
+        (&[id, ("X-Sandbox-Pod-IP", "10.89.0.66")], "Invalid target IP address."),
+        (&[id, ("X-Sandbox-Port", "+8888")], "Invalid port format."),
+        (&[id, ("X-Sandbox-Port", "08888")], "Invalid port format."),
+        (&[id, ("X-Sandbox-Pod-IP", "::ffff:10.89.0.7")], "Invalid target IP address."),
+        (&[id, ("X-Sandbox-Pod-IP", "FD00::7")], "Invalid target IP address."),
+        (&[id, ("X-Sandbox-Pod-IP", "127.0.0.1")], "Invalid target IP address."),
+        (
+            &[id, ("X-Sandbox-Pod-IP", "10.89.0.7"), ("x-sandbox-pod-ip", "10.89.0.7")],
+            "Invalid target IP address.",
+        ),
     ] {
         assert_eq!(routed.get("/x", headers).await, (400, detail(text)), "{headers:?}");
     }
@@ -55,7 +64,7 @@ async fn what_cannot_be_reached_is_a_bad_gateway() {
 }
 
 #[tokio::test]
-async fn the_pod_ip_is_compared_and_an_outdated_one_is_unreachable() {
+async fn the_pod_ip_is_compared_and_never_dialled() {
     let routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
         head(&mut stream).await;
@@ -68,11 +77,14 @@ async fn the_pod_ip_is_compared_and_an_outdated_one_is_unreachable() {
     };
     assert_eq!(routed.get("/", &with("10.89.0.7")).await, (200, "ok".into()));
     assert_eq!(routed.get("/", &with("fd00::7")).await, (200, "ok".into()));
+    // Another life of the Pod: the address that it had is late, one that nobody had is late perhaps, and another
+    // Sandbox's is wrong.
     routed.cluster.add("a", &["10.89.0.9"]);
     assert_eq!(routed.get("/", &with("10.89.0.9")).await, (200, "ok".into()));
-    let outdated = detail("Could not connect to the backend sandbox: a");
-    assert_eq!(routed.get("/", &with("10.89.0.7")).await, (502, outdated));
-    assert_eq!(routed.get("/", &with("10.89.0.8")).await, (400, detail("Invalid target IP address.")));
+    assert_eq!(routed.get("/", &with("10.89.0.7")).await, (200, "ok".into()));
+    let unknown = detail("Could not connect to the backend sandbox: a");
+    assert_eq!(routed.get("/", &with("10.89.0.8")).await, (502, unknown));
+    assert_eq!(routed.get("/", &with("10.89.0.66")).await, (400, detail("Invalid target IP address.")));
 }
 
 #[tokio::test]
@@ -313,8 +325,9 @@ async fn a_pod_is_dialled_inside_its_namespace_or_at_its_address() {
     let backend =
         |uid: &str, ip: &str| Backend { sandbox: "s".into(), pod: pod(uid), ips: vec![ip.parse().unwrap()] };
     let inside = Inside(std::sync::Arc::new(Node));
+    let direct = Direct { allow_loopback: true };
     let dials: [(&dyn Dial, Backend); 2] =
-        [(&inside, backend("here", "10.89.0.7")), (&Direct, backend("x", "127.0.0.1"))];
+        [(&inside, backend("here", "10.89.0.7")), (&direct, backend("x", "127.0.0.1"))];
     for (dial, backend) in dials {
         let mut stream = dial.dial(&backend, port).await.unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
@@ -324,4 +337,8 @@ async fn a_pod_is_dialled_inside_its_namespace_or_at_its_address() {
         assert!(matches!(dial.dial(&backend, 1).await, Err(DialError::Retry(_))), "nobody listens on port 1");
     }
     assert!(matches!(inside.dial(&backend("gone", "10.89.0.7"), port).await, Err(DialError::Gone(_))));
+    for address in ["127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "::ffff:127.0.0.1"] {
+        let refused = Direct::default().dial(&backend("x", address), port).await;
+        assert!(matches!(refused, Err(DialError::Gone(_))), "a Pod's status that says {address}");
+    }
 }

@@ -9,7 +9,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use hutch_router::{Directory, Resolve, Target, Unresolved};
+use hutch_router::{Directory, Past, Resolve, Scope, Target, Unresolved};
 use hutch_serve::Shutdown;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -112,7 +112,7 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
     });
     let client = hutch_serve::memory::client(Router::new().fallback(answer).with_state(api.clone()), "n");
     let shutdown = Shutdown::new();
-    let directory = Directory::start(client, &shutdown);
+    let directory = Directory::start(client, Scope::default(), &shutdown);
     let target = |id: &str| Target {
         namespace: "n".into(),
         id: id.into(),
@@ -139,6 +139,18 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
         directory.resolve(&target("a")).await.is_ok() && api.questions.load(Ordering::SeqCst) == before
     })
     .await;
+    // The Pod gets another address: the earlier one is remembered, and whose it was.
+    let mut moved = pod("a", "True");
+    moved["status"]["podIP"] = json!("10.89.0.8");
+    api.put(moved, true);
+    let (earlier, nobodys) = ("10.89.0.7".parse().unwrap(), "10.89.0.9".parse().unwrap());
+    eventually("it has moved", async || {
+        directory.resolve(&target("a")).await.is_ok_and(|backend| !backend.ips.contains(&earlier))
+    })
+    .await;
+    assert_eq!(directory.past("uid-a", earlier), Past::Its);
+    assert_eq!(directory.past("uid-b", earlier), Past::Another);
+    assert_eq!(directory.past("uid-a", nobodys), Past::Unknown);
     api.put(pod("a", "False"), true);
     eventually("it is not ready any more", async || {
         matches!(directory.resolve(&target("a")).await, Err(Unresolved::NotReady))
@@ -146,5 +158,48 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
     .await;
     api.broken.store(true, Ordering::SeqCst);
     assert!(matches!(directory.resolve(&target("b")).await, Err(Unresolved::Api(_))));
+    shutdown.trigger();
+}
+
+#[tokio::test]
+async fn it_asks_every_time_without_watches_and_reads_pods_alone_where_it_must() {
+    let api = Arc::new(Api {
+        objects: Mutex::new(vec![sandbox("a"), pod("a", "True"), pod("b", "True")]),
+        events: broadcast::channel(16).0,
+        questions: AtomicUsize::new(0),
+        broken: AtomicBool::new(false),
+    });
+    let forbidden = Router::new()
+        .route(&format!("{SANDBOXES}/sandboxes"), axum::routing::get(async || StatusCode::FORBIDDEN))
+        .fallback(answer)
+        .with_state(api.clone());
+    let target = |id: &str| Target {
+        namespace: "n".into(),
+        id: id.into(),
+        port: 1,
+        pod_ip: None,
+        uid: None,
+        timeout: None,
+    };
+    let shutdown = Shutdown::new();
+    let client = hutch_serve::memory::client(Router::new().fallback(answer).with_state(api.clone()), "n");
+    let asking = Scope { without_watches: true, ..Scope::default() }.find_out(&client).await.unwrap();
+    assert!(!asking.pods_alone);
+    let directory = Directory::start(client, asking, &shutdown);
+    assert!(directory.ready());
+    for round in 1..=3 {
+        assert!(directory.resolve(&target("a")).await.is_ok());
+        assert_eq!(api.questions.load(Ordering::SeqCst), 2 * round);
+    }
+    assert!(
+        matches!(directory.resolve(&target("b")).await, Err(Unresolved::Unknown)),
+        "a Pod without its Sandbox"
+    );
+    let client = hutch_serve::memory::client(forbidden, "n");
+    let scope = Scope::default().find_out(&client).await.unwrap();
+    assert!(scope.pods_alone);
+    let directory = Directory::start(client, scope, &shutdown);
+    eventually("it is ready", async || directory.ready()).await;
+    assert_eq!(directory.resolve(&target("b")).await.unwrap().sandbox, "uid-b");
     shutdown.trigger();
 }

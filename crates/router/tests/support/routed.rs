@@ -10,15 +10,19 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_remote::{Duplex, PodId};
-use hutch_router::{Access, Backend, Config, Dial, DialError, Resolve, Router, Target, Unresolved};
-use hutch_serve::{Listener, Shutdown};
+use hutch_router::{
+    Access, Backend, Config, Dial, DialError, Past, Resolve, Router, Target, Tls, Unresolved, Wake,
+};
+use hutch_serve::Shutdown;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// A cluster of Sandboxes; each port of each is the same port of this machine's loopback.
 #[derive(Default)]
 pub(crate) struct Cluster {
-    pub(crate) sandboxes: Mutex<HashMap<String, Backend>>,
+    pub(crate) sandboxes: Mutex<HashMap<String, Arc<Backend>>>,
+    /// Every address that each had.
+    pub(crate) addresses: Mutex<Vec<(String, IpAddr)>>,
     pub(crate) dialled: AtomicUsize,
     /// So many tries to connect fail before one is made.
     pub(crate) failing: AtomicUsize,
@@ -28,17 +32,37 @@ impl Cluster {
     pub(crate) fn add(&self, id: &str, ips: &[&str]) {
         let ips: Vec<IpAddr> = ips.iter().map(|ip| ip.parse().unwrap()).collect();
         let pod = PodId { namespace: "default".into(), name: id.into(), uid: format!("{ips:?}") };
-        let backend = Backend { sandbox: format!("uid-of-{id}"), pod, ips };
-        self.sandboxes.lock().unwrap().insert(id.into(), backend);
+        let sandbox = format!("uid-of-{id}");
+        self.addresses.lock().unwrap().extend(ips.iter().map(|ip| (sandbox.clone(), *ip)));
+        let backend = Backend { sandbox, pod, ips };
+        self.sandboxes.lock().unwrap().insert(id.into(), Arc::new(backend));
     }
 }
 
 impl Resolve for Cluster {
-    fn resolve<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Backend, Unresolved>> {
+    fn resolve<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Arc<Backend>, Unresolved>> {
         let found =
             (target.namespace == "default").then(|| self.sandboxes.lock().unwrap().get(&target.id).cloned());
-        async move { found.flatten().ok_or(Unresolved::Unknown) }.boxed()
+        let missing =
+            if target.id.starts_with("asleep") { Unresolved::NotReady } else { Unresolved::Unknown };
+        async move { found.flatten().ok_or(missing) }.boxed()
     }
+
+    fn past(&self, sandbox: &str, address: IpAddr) -> Past {
+        let addresses = self.addresses.lock().unwrap();
+        let holders: Vec<&str> = addresses
+            .iter()
+            .filter(|(_, known)| *known == address)
+            .map(|(holder, _)| holder.as_str())
+            .collect();
+        match (holders.contains(&sandbox), holders.is_empty()) {
+            (true, _) => Past::Its,
+            (false, false) => Past::Another,
+            (false, true) => Past::Unknown,
+        }
+    }
+
+    fn forget(&self, _: &Target) {}
 
     fn ready(&self) -> bool {
         !self.sandboxes.lock().unwrap().is_empty()
@@ -67,29 +91,48 @@ pub(crate) struct Routed {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) router: Router,
     pub(crate) shutdown: Shutdown,
+    /// No new connections and requests from when it is triggered.
+    pub(crate) drain: Shutdown,
+    pub(crate) served: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Drop for Routed {
     fn drop(&mut self) {
+        self.drain.trigger();
         self.shutdown.trigger();
     }
 }
 
-/// A router with one Sandbox `a` at 10.89.0.7 and fd00::7.
-pub(crate) async fn routed(access: Access) -> Routed {
-    let cluster = Arc::new(Cluster::default());
-    cluster.add("a", &["10.89.0.7", "fd00::7"]);
-    let config = Config {
+/// Times that are short enough to wait for.
+pub(crate) fn quick() -> Config {
+    Config {
         retry_delays: vec![Duration::from_millis(5); 3],
         connect_timeout: Duration::from_secs(2),
         ..Config::default()
-    };
-    let shutdown = Shutdown::new();
-    let router = Router::new(config, cluster.clone(), cluster.clone(), shutdown.clone());
-    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let address = listener.address();
-    tokio::spawn(listener.serve(router.app(access), shutdown.clone()));
-    Routed { address, cluster, router, shutdown }
+    }
+}
+
+/// A router with one Sandbox `a` at 10.89.0.7 and fd00::7, and another `b`.
+pub(crate) async fn routed(access: Access) -> Routed {
+    with(quick(), access, None, None).await
+}
+
+pub(crate) async fn with(
+    config: Config,
+    access: Access,
+    tls: Option<Tls>,
+    wake: Option<Arc<dyn Wake>>,
+) -> Routed {
+    let cluster = Arc::new(Cluster::default());
+    cluster.add("a", &["10.89.0.7", "fd00::7"]);
+    cluster.add("b", &["10.89.0.66"]);
+    let (shutdown, drain) = (Shutdown::new(), Shutdown::new());
+    let router = Router::waking(config, cluster.clone(), cluster.clone(), wake, shutdown.clone());
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let serving = router.clone().serve(socket, tls, access, drain.clone(), Duration::from_secs(10));
+    let served = Some(tokio::spawn(serving));
+    Routed { address, cluster, router, shutdown, drain, served }
 }
 
 impl Routed {

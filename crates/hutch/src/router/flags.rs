@@ -1,0 +1,249 @@
+//! Flags as the packages of Go read them: `-name`, `--name=value`, `--name value`, and for a switch `--name` alone or
+//! `--name=false`. The same names are the keys of a flat YAML file.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What a flag takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing, or `=true` and `=false`.
+    Switch,
+    /// A value; the word that stands for it in the help.
+    Value(&'static str),
+}
+
+/// A flag: name, what it takes, its default in words, what it means.
+pub(crate) type Flag = (&'static str, Kind, &'static str, &'static str);
+
+/// Who gave a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    CommandLine,
+    File(PathBuf),
+    Environment(&'static str),
+}
+
+/// The values that were given, the strongest source of each.
+#[derive(Debug, Default)]
+pub(crate) struct Given(BTreeMap<&'static str, (String, Source)>);
+
+impl Given {
+    /// Reads a command line. The flag given last counts.
+    pub(crate) fn command_line(flags: &[Flag], words: &[OsString]) -> Result<Given, String> {
+        let mut given = Given::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let word = word.to_str().ok_or("a word of the command line is not UTF-8")?;
+            let body =
+                word.strip_prefix("--").or_else(|| word.strip_prefix('-')).filter(|body| !body.is_empty());
+            let Some(body) = body else {
+                return Err(format!(
+                    "`{word}` is not expected: there are only flags, such as --authz-mode=tokenreview"
+                ));
+            };
+            let (name, value) = match body.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (body, None),
+            };
+            let (name, kind) =
+                find(flags, name).ok_or_else(|| format!("--{name}: no such flag; see --help"))?;
+            let value = match (value, kind) {
+                (Some(value), _) => value,
+                (None, Kind::Switch) => "true".to_owned(),
+                (None, Kind::Value(what)) => {
+                    let next = words.next().and_then(|word| word.to_str());
+                    next.ok_or_else(|| format!("--{name}: {what} is missing behind it"))?.to_owned()
+                }
+            };
+            given.0.insert(name, (value, Source::CommandLine));
+        }
+        Ok(given)
+    }
+
+    /// Adds the values of a file that were not given by something stronger.
+    pub(crate) fn add_file(&mut self, flags: &[Flag], file: &Path, text: &str) -> Result<(), String> {
+        let wrong = |cause: String| format!("{}: {cause}", file.display());
+        // Nothing but comments is a file without settings.
+        let values: Option<BTreeMap<String, serde_json::Value>> = serde_saphyr::from_str(text)
+            .map_err(|error| wrong(format!("is not a flat YAML file: {}", one_line(&error.to_string()))))?;
+        for (key, value) in values.unwrap_or_default() {
+            let (name, _) = find(flags, &key).filter(|(name, _)| *name != "config").ok_or_else(|| {
+                wrong(format!("`{key}` is no setting; the settings are the names of the flags"))
+            })?;
+            let value = scalar(&value).ok_or_else(|| wrong(format!("`{key}` has to be one value")))?;
+            self.0.entry(name).or_insert((value, Source::File(file.to_owned())));
+        }
+        Ok(())
+    }
+
+    /// Adds a value of the environment, if nothing stronger gave one.
+    pub(crate) fn add_environment(&mut self, name: &'static str, variable: &'static str, value: String) {
+        self.0.entry(name).or_insert((value, Source::Environment(variable)));
+    }
+
+    /// The value of a flag as it was given.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(|(value, _)| value.as_str())
+    }
+
+    /// A value, read by `read`; a mistake names where it stands.
+    pub(crate) fn read<T>(
+        &self,
+        name: &str,
+        read: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
+        let Some((value, source)) = self.0.get(name) else { return Ok(None) };
+        let named = |cause: String| match source {
+            Source::CommandLine => format!("--{name}: {cause}"),
+            Source::File(file) => format!("{}: {name}: {cause}", file.display()),
+            Source::Environment(variable) => format!("{variable}: {cause}"),
+        };
+        read(value).map(Some).map_err(named)
+    }
+
+    pub(crate) fn source(&self, name: &str) -> Option<&Source> {
+        self.0.get(name).map(|(_, source)| source)
+    }
+}
+
+fn find(flags: &[Flag], name: &str) -> Option<(&'static str, Kind)> {
+    flags.iter().find(|(known, ..)| *known == name).map(|(known, kind, ..)| (*known, *kind))
+}
+
+fn scalar(value: &serde_json::Value) -> Option<String> {
+    match value {
+        serde_json::Value::String(text) => Some(text.clone()),
+        serde_json::Value::Bool(_) | serde_json::Value::Number(_) => Some(value.to_string()),
+        serde_json::Value::Array(items) => {
+            let texts: Option<Vec<String>> = items.iter().map(scalar).collect();
+            texts.map(|texts| texts.join(","))
+        }
+        serde_json::Value::Null | serde_json::Value::Object(_) => None,
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+/// A truth value as Go writes it.
+pub(crate) fn truth(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("`{text}` is neither true nor false")),
+    }
+}
+
+/// A number without sign.
+pub(crate) fn number(text: &str) -> Result<u64, String> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| digits);
+    number.ok_or_else(|| format!("`{text}` is not a number from 0 on"))
+}
+
+/// A time as Go writes it: numbers with units, added up; only zero goes without a unit.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a duration; write it like 30s, 250ms or 1m30s");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    let mut total = Duration::ZERO;
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let amount: f64 = rest[..end].parse().map_err(|_| wrong())?;
+        rest = &rest[end..];
+        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let unit = match &rest[..end] {
+            "ns" => 1e-9,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(wrong()),
+        };
+        rest = &rest[end..];
+        let part = Duration::try_from_secs_f64(amount * unit).map_err(|_| wrong())?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLAGS: [Flag; 3] = [
+        ("http-bind-address", Kind::Value("ADDRESS"), ":8080", ""),
+        ("access-log", Kind::Switch, "true", ""),
+        ("authz-tokenreview-audiences", Kind::Value("LIST"), "", ""),
+    ];
+
+    fn line(words: &[&str]) -> Result<Given, String> {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        Given::command_line(&FLAGS, &words)
+    }
+
+    #[test]
+    fn flags_are_read_as_in_go() {
+        for words in [
+            &["-http-bind-address", ":1", "--access-log=false"][..],
+            &["--http-bind-address=:1", "-access-log=false"],
+            &["--http-bind-address=:9", "--http-bind-address=:1", "--access-log", "--access-log=false"],
+        ] {
+            let given = line(words).unwrap();
+            assert_eq!(
+                (given.text("http-bind-address"), given.text("access-log")),
+                (Some(":1"), Some("false"))
+            );
+        }
+        assert_eq!(line(&["--http-bind-address="]).unwrap().text("http-bind-address"), Some(""));
+        for (words, named) in [
+            (&["--nonsense"][..], "--nonsense"),
+            (&["--http-bind-address"], "--http-bind-address"),
+            (&["--access-log", "false"], "false"),
+            (&["--"], "--"),
+            (&["stray"], "stray"),
+        ] {
+            let mistake = line(words).unwrap_err();
+            assert!(mistake.contains(named) && !mistake.contains('\n'), "{words:?}: {mistake}");
+        }
+    }
+
+    #[test]
+    fn a_file_gives_what_the_command_line_did_not() {
+        let mut given = line(&["--access-log=false"]).unwrap();
+        let text = "access-log: true\nhttp-bind-address: \":1\"\nauthz-tokenreview-audiences: [a, b]\n";
+        given.add_file(&FLAGS, Path::new("f"), text).unwrap();
+        given.add_environment("http-bind-address", "X", ":2".into());
+        assert_eq!(given.text("access-log"), Some("false"));
+        assert_eq!(given.text("http-bind-address"), Some(":1"));
+        assert_eq!(given.text("authz-tokenreview-audiences"), Some("a,b"));
+        Given::default().add_file(&FLAGS, Path::new("f"), "# nothing\n").unwrap();
+        for wrong in
+            ["nonsense: 1", "httpBindAddress: :1", "a: [", "- a", "access-log: {a: 1}", "access-log:"]
+        {
+            let mistake = Given::default().add_file(&FLAGS, Path::new("f"), wrong).unwrap_err();
+            assert!(mistake.starts_with("f: ") && !mistake.contains('\n'), "{wrong}: {mistake}");
+        }
+    }
+
+    #[test]
+    fn durations_are_gos() {
+        assert_eq!(duration("1h1m1s1ms"), Ok(Duration::from_millis(3_661_001)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        assert_eq!(duration("0s"), Ok(Duration::ZERO));
+        for wrong in ["", "1", "s", "-1s", "1x", "1s2", "inf", "1e3s", "99999999999999999999h"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

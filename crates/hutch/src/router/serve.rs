@@ -1,0 +1,221 @@
+//! Wires the router to a cluster's API and to its listeners.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use hutch_router::{
+    Access, AccessLog, ApiWake, Config, Direct, Directory, LogSink, ReviewConfig, Reviewer, Router, Scope,
+    Tls, TlsFiles, TokenKey, Wake,
+};
+use hutch_serve::{Listener, Shutdown};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+
+use super::address::BindAddress;
+use super::options::{Mode, Options};
+
+/// How long the first look at Sandboxes and Pods may take.
+const SYNC_LIMIT: Duration = Duration::from_secs(60);
+/// Pause between looks whether it is over.
+const SYNC_PAUSE: Duration = Duration::from_millis(20);
+
+/// Serves until SIGTERM or SIGINT, and then until requests in progress have been answered.
+pub(super) async fn serve(options: Options, log: Arc<LogSink>) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    let stopped = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    raise_descriptors();
+    let mut stopped = std::pin::pin!(stopped);
+    let (shutdown, drain) = (Shutdown::new(), Shutdown::new());
+    tokio::select! {
+        started = start(&options, log, &drain, &shutdown) => {
+            let (router, mut listeners) = started?;
+            println!("ready");
+            stopped.await;
+            router.drain();
+            drain.trigger();
+            while listeners.join_next().await.is_some() {}
+        }
+        () = stopped.as_mut() => {}
+    }
+    shutdown.trigger();
+    Ok(())
+}
+
+async fn start(
+    options: &Options,
+    log: Arc<LogSink>,
+    drain: &Shutdown,
+    shutdown: &Shutdown,
+) -> anyhow::Result<(Router, JoinSet<()>)> {
+    // Files and ports first: a start that fails for one of them has asked nobody anything.
+    let client = client(options).await?;
+    let access = access(options, &client)?;
+    let tls = match &options.https {
+        None => None,
+        Some((address, files)) => {
+            let files = TlsFiles {
+                certificate: files.certificate.clone(),
+                key: files.key.clone(),
+                client_authority: files.client_authority.clone(),
+                client: files.client,
+            };
+            Some((bind("--https-bind-address", address).await?, Tls::open(files)?))
+        }
+    };
+    let http = match &options.http {
+        Some(address) => Some(bind("--http-bind-address", address).await?),
+        None => None,
+    };
+    let scope = Scope {
+        namespace: options.cache_namespace.clone(),
+        without_watches: !options.cache,
+        pods_alone: false,
+    };
+    let scope = scope.find_out(&client).await.context("the Kubernetes API cannot be asked for Sandboxes")?;
+    if scope.pods_alone {
+        tracing::warn!("Sandboxes may not be read: each is reached by the Pod of its name");
+    }
+    let directory = Directory::start(client.clone(), scope, shutdown);
+    let config = config(options, log);
+    let wake = options.wake_on_connect.then(|| Arc::new(ApiWake::new(client)) as Arc<dyn Wake>);
+    let dial = Arc::new(Direct { allow_loopback: options.allow_loopback });
+    let router = Router::waking(config, directory, dial, wake, shutdown.clone());
+    for (flag, address, app) in [
+        ("--health-probe-bind-address", &options.health, hutch_router::health(&router)),
+        ("--metrics-bind-address", &options.metrics, hutch_router::metrics_page(&router)),
+    ] {
+        if let Some(address) = address {
+            let listener = side_listener(flag, address).await?;
+            say(flag, listener.address());
+            tokio::spawn(listener.serve(app, shutdown.clone()));
+        }
+    }
+    synced(&router).await?;
+    let mut listeners = JoinSet::new();
+    let grace = options.shutdown_timeout;
+    if let Some(socket) = http {
+        say("--http-bind-address", socket.local_addr()?);
+        listeners.spawn(router.clone().serve(socket, None, access.clone(), drain.clone(), grace));
+    }
+    if let Some((socket, tls)) = tls {
+        say("--https-bind-address", socket.local_addr()?);
+        tokio::spawn(tls.clone().follow(router.metrics().clone(), shutdown.clone()));
+        listeners.spawn(router.clone().serve(socket, Some(tls), access, drain.clone(), grace));
+    }
+    Ok((router, listeners))
+}
+
+fn config(options: &Options, log: Arc<LogSink>) -> Config {
+    let default = Config::default();
+    Config {
+        retry_delays: options.retry_delays.clone(),
+        header_timeout: options.response_header_timeout.unwrap_or(default.header_timeout),
+        header_timeout_limit: options.response_header_timeout.unwrap_or(default.header_timeout_limit),
+        exchange_timeout: options.proxy_timeout,
+        body_limit: options.body_limit,
+        allow_loopback: options.allow_loopback,
+        access_log: if options.access_log { AccessLog::Lines(log) } else { AccessLog::Off },
+        ..default
+    }
+}
+
+async fn client(options: &Options) -> anyhow::Result<Client> {
+    let mut config = match &options.kubeconfig {
+        Some(file) => {
+            let wrong = || format!("--kubeconfig: cannot use {}", file.display());
+            let kubeconfig = Kubeconfig::read_from(file).with_context(wrong)?;
+            let chosen = KubeConfigOptions::default();
+            kube::Config::from_custom_kubeconfig(kubeconfig, &chosen).await.with_context(wrong)?
+        }
+        None => kube::Config::infer().await.context("no Kubernetes API is known: give --kubeconfig")?,
+    };
+    // A watch is silent for as long as nothing changes.
+    config.read_timeout = None;
+    Client::try_from(config).context("the Kubernetes API")
+}
+
+fn access(options: &Options, client: &Client) -> anyhow::Result<Access> {
+    Ok(match &options.mode {
+        Mode::AllowAll => Access::Anyone,
+        Mode::ScopedToken(file) => Access::Scoped(Arc::new(key(file, "--authz-scoped-token-secret-file")?)),
+        Mode::TokenReview { ttl, cache_size, audiences } => {
+            let config = ReviewConfig { ttl: *ttl, cache_size: *cache_size, audiences: audiences.clone() };
+            Access::Reviewed(Arc::new(Reviewer::new(client.clone(), config)))
+        }
+    })
+}
+
+/// Reads the key of scoped tokens from its file; `flag` named it.
+pub(crate) fn key(file: &std::path::Path, flag: &str) -> anyhow::Result<TokenKey> {
+    let secret = std::fs::read(file).with_context(|| format!("{flag}: cannot read {}", file.display()))?;
+    TokenKey::new(&secret).with_context(|| format!("{flag}: {}", file.display()))
+}
+
+async fn bind(flag: &str, address: &BindAddress) -> anyhow::Result<TcpListener> {
+    first(flag, address, |candidate| TcpListener::bind(candidate)).await
+}
+
+async fn side_listener(flag: &str, address: &BindAddress) -> anyhow::Result<Listener> {
+    first(flag, address, Listener::bind).await
+}
+
+/// The first of the addresses that can be had.
+async fn first<T, E, F>(
+    flag: &str,
+    address: &BindAddress,
+    bind: impl Fn(std::net::SocketAddr) -> F,
+) -> anyhow::Result<T>
+where
+    F: Future<Output = Result<T, E>>,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let wrong = || format!("{flag}: cannot listen on {address}");
+    let mut failed = None;
+    for candidate in address.candidates().await.with_context(wrong)? {
+        match bind(candidate).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) => Err(anyhow::Error::new(error).context(wrong())),
+        None => bail!("{flag}: {address} is no address of this machine"),
+    }
+}
+
+fn say(flag: &str, address: std::net::SocketAddr) {
+    let name = flag.trim_start_matches("--").trim_end_matches("-bind-address");
+    println!("{name:<14}{address}");
+}
+
+async fn synced(router: &Router) -> anyhow::Result<()> {
+    let known = async {
+        while !router.ready() {
+            tokio::time::sleep(SYNC_PAUSE).await;
+        }
+    };
+    let waited = tokio::time::timeout(SYNC_LIMIT, known).await;
+    waited
+        .with_context(|| format!("the API did not list Sandboxes and Pods within {} s", SYNC_LIMIT.as_secs()))
+}
+
+/// A request takes two descriptors; what the system allows is taken.
+fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!(%error, "the limit of descriptors stays as it is");
+    }
+}

@@ -1,0 +1,149 @@
+//! Tokens that the Kubernetes API knows: asked by TokenReview, remembered for a while.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::time::Instant;
+
+use super::shared::digest;
+use crate::refusal::Refusal;
+
+/// How long the API may take for one review.
+const QUESTION_LIMIT: Duration = Duration::from_secs(3);
+/// The shortest time that a failure is remembered, so that a broken API is not asked for every request.
+const FAILURE_SHORTEST: Duration = Duration::from_secs(1);
+/// A failure is remembered for this part of the time of an answer.
+const FAILURE_PART: u32 = 3;
+
+/// What is asked, and how long answers are kept.
+#[derive(Debug, Clone)]
+pub struct ReviewConfig {
+    /// How long an answer is good.
+    pub ttl: Duration,
+    /// Answers kept at most; the one not used for the longest time goes first.
+    pub cache_size: usize,
+    /// Audiences of which the token must have one; none is the API server's own.
+    pub audiences: Vec<String>,
+}
+
+impl Default for ReviewConfig {
+    fn default() -> ReviewConfig {
+        ReviewConfig { ttl: Duration::from_secs(30), cache_size: 2048, audiences: Vec::new() }
+    }
+}
+
+type Verdict = Result<bool, String>;
+
+/// What is known of one token. Who asks holds `asking`, so that one token is asked for once however many wait.
+#[derive(Default)]
+struct Entry {
+    known: Mutex<Option<(Verdict, Instant)>>,
+    asking: tokio::sync::Mutex<()>,
+    used: AtomicU64,
+}
+
+/// Asks the API whether it knows a token.
+pub struct Reviewer {
+    client: Client,
+    config: ReviewConfig,
+    entries: Mutex<HashMap<[u8; 32], Arc<Entry>>>,
+    clock: AtomicU64,
+}
+
+impl std::fmt::Debug for Reviewer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reviewer").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Reviewer {
+    /// One that asks by this client, which must be allowed to create TokenReviews.
+    pub fn new(client: Client, config: ReviewConfig) -> Reviewer {
+        Reviewer { client, config, entries: Mutex::default(), clock: AtomicU64::new(0) }
+    }
+
+    /// Whether the API knows the token.
+    pub(crate) async fn accepts(&self, token: &str) -> Result<bool, Refusal> {
+        let entry = self.entry(digest(token.as_bytes()));
+        if let Some(verdict) = entry.fresh() {
+            return said(verdict, true);
+        }
+        let _asking = entry.asking.lock().await;
+        if let Some(verdict) = entry.fresh() {
+            return said(verdict, true);
+        }
+        let verdict = self.ask(token).await;
+        let ttl = match &verdict {
+            Ok(_) => self.config.ttl,
+            Err(_) => (self.config.ttl / FAILURE_PART).max(FAILURE_SHORTEST),
+        };
+        *entry.known.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((verdict.clone(), Instant::now() + ttl));
+        said(verdict, false)
+    }
+
+    fn entry(&self, key: [u8; 32]) -> Arc<Entry> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if !entries.contains_key(&key) && entries.len() >= self.config.cache_size {
+            let oldest = entries.iter().min_by_key(|(_, entry)| entry.used.load(Ordering::Relaxed));
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                entries.remove(&oldest);
+            }
+        }
+        let entry = entries.entry(key).or_default().clone();
+        entry.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        entry
+    }
+
+    async fn ask(&self, token: &str) -> Verdict {
+        let audiences = Some(self.config.audiences.clone()).filter(|audiences| !audiences.is_empty());
+        let review = TokenReview {
+            spec: TokenReviewSpec { token: token.to_owned(), audiences },
+            ..TokenReview::default()
+        };
+        let api = Api::<TokenReview>::all(self.client.clone());
+        let parameters = PostParams::default();
+        let asked = tokio::time::timeout(QUESTION_LIMIT, api.create(&parameters, &review)).await;
+        let answer = match asked {
+            Err(_) => return Err(format!("no answer within {} s", QUESTION_LIMIT.as_secs())),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a token could not be reviewed");
+                return Err(public(&error));
+            }
+            Ok(Ok(answer)) => answer,
+        };
+        let Some(status) = answer.status else { return Ok(false) };
+        let wanted = &self.config.audiences;
+        let heard = status.audiences.unwrap_or_default();
+        // An API server that does not know audiences leaves them out; its word is then not for this audience.
+        let for_us = wanted.is_empty() || wanted.iter().any(|audience| heard.contains(audience));
+        Ok(status.authenticated == Some(true) && for_us)
+    }
+}
+
+impl Entry {
+    fn fresh(&self) -> Option<Verdict> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().filter(|(_, until)| Instant::now() < *until).map(|(verdict, _)| verdict.clone())
+    }
+}
+
+fn said(verdict: Verdict, cached: bool) -> Result<bool, Refusal> {
+    verdict.map_err(|text| match cached {
+        true => Refusal::NotReviewed(format!("tokenreview (cached): {text}")),
+        false => Refusal::NotReviewed(format!("tokenreview: {text}")),
+    })
+}
+
+/// What a client may know of a failure: not where the API is.
+fn public(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("the API answered {}", status.code),
+        _ => "the API cannot be asked".to_owned(),
+    }
+}

@@ -1,0 +1,255 @@
+//! Finding the Pod, connecting, sending once, taking the answer.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body::Body as _;
+use hyper::upgrade::OnUpgrade;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::access::Grant;
+use crate::forward::Origin;
+use crate::joined::join;
+use crate::journal::{Line, REQUEST_ID};
+use crate::pool::{Key, Sender};
+use crate::proxy::{Inner, Router};
+use crate::refusal::Refusal;
+use crate::stream::Progress;
+use crate::{Backend, DialError, Past, Target, Unresolved, forward};
+
+/// Heads with a status 1xx before an answer. Servers send one or two.
+const INFORMATIONAL: u32 = 16;
+
+/// What came back.
+pub(crate) struct Answer {
+    response: Response<Body>,
+    /// Both connections, when they switch protocols.
+    switched: Option<(OnUpgrade, OnUpgrade)>,
+}
+
+impl Answer {
+    /// Passes it to the client, and the line with it.
+    pub(crate) fn pass(self, router: &Router, mut line: Line, until: Option<Instant>) -> Response<Body> {
+        let Some((client, backend)) = self.switched else {
+            let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+            return line.follow(self.response, rest);
+        };
+        let mut response = self.response;
+        line.answer(response.status());
+        response.headers_mut().insert(REQUEST_ID, line.id());
+        join(client, backend, router.0.shutdown.clone(), line);
+        response
+    }
+}
+
+/// What is known when the request is sent.
+struct Way<'a> {
+    target: &'a Target,
+    grant: &'a Grant,
+    h2: bool,
+    /// How long the head of the answer is waited for.
+    limit: Duration,
+}
+
+impl Router {
+    pub(crate) async fn exchange(
+        &self,
+        mut request: Request<Body>,
+        target: &Target,
+        grant: &Grant,
+        origin: Origin,
+        until: Option<Instant>,
+    ) -> Result<Answer, Refusal> {
+        let config = &self.0.config;
+        let most = config.body_limit.unwrap_or(u64::MAX);
+        if request.body().size_hint().lower() > most {
+            return Err(Refusal::TooLarge);
+        }
+        let asked =
+            target.timeout.map_or(config.header_timeout, |asked| asked.min(config.header_timeout_limit));
+        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+        let h2 = forward::is_grpc(request.headers());
+        let way = Way { target, grant, h2, limit: asked.min(left) };
+        let (backend, sender) = self.connect_within(&way, false).await?;
+        let client = hyper::upgrade::on(&mut request);
+        let (mut head, body) = request.into_parts();
+        let ip = *backend.ips.first().ok_or_else(|| Refusal::Unreachable(target.id.clone()))?;
+        forward::request(&mut head, origin, SocketAddr::new(ip, target.port), h2);
+        // Neither the client's connection nor its upgrade may be taken for those of the request that goes out.
+        head.extensions.clear();
+        let wanted = forward::upgrade_of(&head.headers);
+        let progress = Progress::now();
+        let request = Request::from_parts(head, progress.watch(body, most));
+        let mut response = self.send(request, backend, sender, &way, &progress).await?;
+        let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let protocol = is_switch.then(|| forward::upgrade_of(response.headers())).flatten();
+        let backend = protocol.is_some().then(|| hyper::upgrade::on(&mut response));
+        forward::strip(response.headers_mut());
+        if !is_switch {
+            return Ok(Answer { response, switched: None });
+        }
+        let (Some(_), Some(protocol), Some(backend)) = (wanted, protocol, backend) else {
+            return Err(Refusal::Unasked);
+        };
+        let headers = response.headers_mut();
+        headers.remove(CONTENT_LENGTH);
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, protocol);
+        Ok(Answer { response, switched: Some((client, backend)) })
+    }
+
+    async fn connect_within(&self, way: &Way<'_>, fresh: bool) -> Result<(Arc<Backend>, Sender), Refusal> {
+        let connected = tokio::time::timeout(way.limit, self.connect(way, fresh)).await;
+        connected.unwrap_or_else(|_| {
+            self.failed(way.target, "timeout");
+            Err(Refusal::Unreachable(way.target.id.clone()))
+        })
+    }
+
+    /// Finds the Pod and a connection to it. Trying again is safe: nothing of the request has been sent.
+    async fn connect(&self, way: &Way<'_>, fresh: bool) -> Result<(Arc<Backend>, Sender), Refusal> {
+        let Inner { config, pool, dial, metrics, .. } = &*self.0;
+        let target = way.target;
+        let mut delays = config.retry_delays.iter();
+        loop {
+            let backend = self.find(target).await?;
+            way.grant.covers_life(&backend.sandbox)?;
+            let key = Key { backend, port: target.port, h2: way.h2 };
+            if let Some(sender) = pool.take(&key).filter(|_| !fresh) {
+                return Ok((key.backend, sender));
+            }
+            let dialled =
+                tokio::time::timeout(config.connect_timeout, dial.dial(&key.backend, target.port)).await;
+            let failure = match dialled {
+                Ok(Ok(stream)) => match pool.open(stream, way.h2).await {
+                    Ok(sender) => return Ok((key.backend, sender)),
+                    Err(error) => error.to_string(),
+                },
+                Ok(Err(DialError::Gone(text))) => {
+                    metrics
+                        .0
+                        .cache_invalidations
+                        .with_label_values(&[metrics.label(&target.namespace)])
+                        .inc();
+                    self.0.resolver.forget(target);
+                    text
+                }
+                Ok(Err(DialError::Retry(text))) => text,
+                Err(_) => format!("no connection within {:?}", config.connect_timeout),
+            };
+            let delay = delays.next();
+            let again = delay.is_some();
+            tracing::debug!(sandbox = target.id, failure, again, "cannot connect to a sandbox");
+            let Some(delay) = delay else {
+                self.failed(target, "dial");
+                return Err(Refusal::Unreachable(target.id.clone()));
+            };
+            metrics.0.upstream_retries.with_label_values(&[metrics.label(&target.namespace)]).inc();
+            tokio::time::sleep(*delay).await;
+        }
+    }
+
+    /// The Pod of the Sandbox, after it was woken if it slept.
+    async fn find(&self, target: &Target) -> Result<Arc<Backend>, Refusal> {
+        let Inner { resolver, metrics, sleepers, .. } = &*self.0;
+        let unreachable = || Refusal::Unreachable(target.id.clone());
+        let mut resolved = resolver.resolve(target).await;
+        if let (Err(Unresolved::NotReady), Some(sleepers)) = (&resolved, sleepers) {
+            sleepers.wake(target, &**resolver).await?;
+            resolved = resolver.resolve(target).await;
+        }
+        let backend = resolved.map_err(|reason| {
+            let (sandbox, namespace) = (&target.id, &target.namespace);
+            match &reason {
+                Unresolved::Api(_) => tracing::warn!(sandbox, namespace, %reason, "not routed"),
+                _ => tracing::debug!(sandbox, namespace, %reason, "not routed"),
+            }
+            unreachable()
+        })?;
+        metrics.learn(&target.namespace);
+        match target.pod_ip.filter(|ip| !backend.ips.contains(ip)) {
+            None => Ok(backend),
+            Some(ip) => match resolver.past(&backend.sandbox, ip) {
+                Past::Its => Ok(backend),
+                Past::Another => Err(Refusal::BadAddress),
+                Past::Unknown => Err(unreachable()),
+            },
+        }
+    }
+
+    /// Sends the request, once. A connection that closed while it waited gives the request back unsent; only then is
+    /// another one used, a fresh one.
+    async fn send(
+        &self,
+        mut request: Request<Body>,
+        mut backend: Arc<Backend>,
+        mut sender: Sender,
+        way: &Way<'_>,
+        progress: &Progress,
+    ) -> Result<Response<Body>, Refusal> {
+        let target = way.target;
+        let unreachable = || Refusal::Unreachable(target.id.clone());
+        let endless = bound_informational(&mut request, way.h2);
+        for last in [false, true] {
+            let sent = tokio::select! {
+                sent = sender.send(request) => sent,
+                () = progress.stalled(way.limit) => {
+                    self.failed(target, "timeout");
+                    return Err(Refusal::Silent(target.id.clone()));
+                }
+                () = endless.notified() => {
+                    self.failed(target, "other");
+                    return Err(unreachable());
+                }
+            };
+            let mut error = match sent {
+                Ok(response) => {
+                    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                        self.0.pool.give_back(&Key { backend, port: target.port, h2: way.h2 }, sender);
+                    }
+                    return Ok(response.map(Body::new));
+                }
+                Err(error) => error,
+            };
+            tracing::debug!(sandbox = target.id, error = %error.error(), "a sandbox did not answer");
+            match error.take_message() {
+                Some(unsent) if !last => {
+                    request = unsent;
+                    (backend, sender) = self.connect_within(way, true).await?;
+                }
+                _ if progress.too_long() => return Err(Refusal::TooLarge),
+                _ => {
+                    let early = error.error().is_incomplete_message() || error.error().is_closed();
+                    self.failed(target, if early { "eof" } else { "other" });
+                    return Err(unreachable());
+                }
+            }
+        }
+        Err(unreachable())
+    }
+
+    fn failed(&self, target: &Target, reason: &str) {
+        let metrics = &self.0.metrics;
+        metrics.0.upstream_errors.with_label_values(&[metrics.label(&target.namespace), reason]).inc();
+    }
+}
+
+/// Told when a sandbox goes on sending heads that are no answer. HTTP/2 does not pass them on one by one.
+fn bound_informational(request: &mut Request<Body>, h2: bool) -> Arc<Notify> {
+    let endless = Arc::new(Notify::new());
+    if !h2 {
+        let (told, count) = (endless.clone(), AtomicU32::new(0));
+        hyper::ext::on_informational(request, move |_| {
+            if count.fetch_add(1, Ordering::Relaxed) == INFORMATIONAL {
+                told.notify_one();
+            }
+        });
+    }
+    endless
+}

@@ -172,10 +172,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let kubelet: Arc<dyn Kubelet> = node.clone();
     api.set_kubelet(kubelet.clone());
 
-    let directory = Directory::start(as_system("router"), Scope::default(), &shutdown);
-    let (dial, wake) = (Arc::new(Inside(kubelet)), Arc::new(ApiWake::new(as_system("router"))));
-    let config = hutch_router::Config::default();
-    let router = Router::waking(config, directory, dial, Some(wake), shutdown.clone());
+    let router = router(as_system("router"), kubelet, &shutdown);
     router_service.is(router.clone());
     controllers(&mut services, &as_system, &controller_service, authority.certificate_pem(), &shutdown);
 
@@ -201,6 +198,14 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     kubeconfig::write(&file, address, authority.certificate_pem(), &token)?;
     said.extend([("kubeconfig", file.display().to_string()), ("data", folder.path().display().to_string())]);
     Ok(Server { api, client, node, services, shutdown, said, _folder: folder })
+}
+
+/// The router: it connects from inside a sandbox's network namespace, and wakes what wants to be woken.
+fn router(client: Client, kubelet: Arc<dyn Kubelet>, shutdown: &Shutdown) -> Router {
+    let directory = Directory::start(client.clone(), Scope::default(), shutdown);
+    let wake = Arc::new(ApiWake::new(client));
+    let config = hutch_router::Config::default();
+    Router::waking(config, directory, Arc::new(Inside(kubelet)), Some(wake), shutdown.clone())
 }
 
 fn node_config(

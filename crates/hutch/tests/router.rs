@@ -108,7 +108,7 @@ struct Router {
 impl Router {
     fn start(cluster: &Cluster, flags: &[&str]) -> Router {
         let log = std::fs::File::create(cluster.path().join("log")).expect("a log");
-        let mut child = Command::new(HUTCH)
+        let child = Command::new(HUTCH)
             .args(["router", "--http-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"])
             .args(["--health-probe-bind-address", "127.0.0.1:0", "--allow-loopback-pod-ip", "--kubeconfig"])
             .arg(cluster.path().join("kubeconfig"))
@@ -117,13 +117,14 @@ impl Router {
             .stderr(log)
             .spawn()
             .expect("hutch starts");
-        let mut addresses = Vec::new();
-        for line in BufReader::new(child.stdout.take().expect("stdout")).lines().map_while(Result::ok) {
+        let mut router = Router { child, addresses: Vec::new() };
+        let output = router.child.stdout.take().expect("stdout");
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
             if line == "ready" {
-                return Router { child, addresses };
+                return router;
             }
             let (name, address) = line.split_once(' ').expect("a name and an address");
-            addresses.push((name.to_owned(), address.trim().parse().expect("an address")));
+            router.addresses.push((name.to_owned(), address.trim().parse().expect("an address")));
         }
         let log = std::fs::read_to_string(cluster.path().join("log")).unwrap_or_default();
         panic!("it ended before it was ready:\n{log}");

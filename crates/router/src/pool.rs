@@ -123,9 +123,6 @@ impl Pool {
 
     /// Speaks HTTP over a fresh connection.
     pub(crate) async fn open(&self, stream: Box<dyn Duplex>, h2: bool) -> Result<Sender, hyper::Error> {
-        let ended_early = |error: hyper::Error| {
-            tracing::debug!(%error, "a connection to a sandbox ended early");
-        };
         if h2 {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder
@@ -135,13 +132,13 @@ impl Pool {
                 .max_header_list_size(u32::try_from(HEAD_LIMIT).unwrap_or(u32::MAX))
                 .keep_alive_interval(PING);
             let (sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
-            tokio::spawn(async move { connection.await.unwrap_or_else(|error| ended_early(error)) });
+            tokio::spawn(async move { connection.await.unwrap_or_else(ended_early) });
             return Ok(Sender::Many(sender));
         }
         let (sender, connection) =
             http1::Builder::new().max_buf_size(HEAD_LIMIT).handshake(TokioIo::new(stream)).await?;
         tokio::spawn(async move {
-            connection.with_upgrades().await.unwrap_or_else(|error| ended_early(error));
+            connection.with_upgrades().await.unwrap_or_else(ended_early);
         });
         Ok(Sender::One(sender))
     }
@@ -166,6 +163,10 @@ impl Pool {
             tokio::spawn(sweep(Arc::downgrade(&self.0)));
         }
     }
+}
+
+fn ended_early(error: hyper::Error) {
+    tracing::debug!(%error, "a connection to a sandbox ended early");
 }
 
 /// Closes what has waited too long, until nothing is left to wait.

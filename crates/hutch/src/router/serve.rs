@@ -163,7 +163,7 @@ pub(crate) fn key(file: &std::path::Path, flag: &str) -> anyhow::Result<TokenKey
 }
 
 async fn bind(flag: &str, address: &BindAddress) -> anyhow::Result<TcpListener> {
-    first(flag, address, |candidate| TcpListener::bind(candidate)).await
+    first(flag, address, TcpListener::bind::<std::net::SocketAddr>).await
 }
 
 async fn side_listener(flag: &str, address: &BindAddress) -> anyhow::Result<Listener> {

@@ -23,6 +23,7 @@ const LAYERS: [(&str, Layer); 17] = [
     ("hutch-jail", Layer::Mechanism),
     ("hutch-image", Layer::Mechanism),
     ("hutch-serve", Layer::Mechanism),
+    ("hutch-election", Layer::Mechanism),
     ("hutch-remote", Layer::Mechanism),
     ("hutch-apiserver", Layer::Service),
     ("hutch-controller", Layer::Service),

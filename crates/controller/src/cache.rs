@@ -75,6 +75,11 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         self.read().objects.get(key).cloned()
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<K>> {
+        self.read().objects.values().cloned().collect()
+    }
+
     /// The objects with that index term, by name.
     pub(crate) fn find(&self, term: &str) -> Vec<Arc<K>> {
         let inner = self.read();

@@ -12,10 +12,12 @@ mod create;
 mod env;
 mod expiry;
 mod find;
+mod measure;
 mod metadata;
 mod refusal;
 mod retire;
 mod status;
+mod trace;
 mod volumes;
 
 use std::sync::Arc;

@@ -78,6 +78,10 @@ impl<K: Object> Collection<K> {
         self.cache.get(key)
     }
 
+    pub(crate) fn all(&self) -> Vec<Arc<K>> {
+        self.cache.all()
+    }
+
     pub(crate) fn find(&self, term: &str) -> Vec<Arc<K>> {
         self.cache.find(term)
     }

@@ -1,4 +1,9 @@
+use std::sync::Arc;
 use std::time::Duration;
+
+use opentelemetry::global::BoxedTracer;
+
+use crate::metrics::Metrics;
 
 /// How the controllers behave. The defaults are those of Agent Sandbox.
 #[derive(Debug, Clone)]
@@ -41,6 +46,10 @@ pub struct Config {
     pub claim_times: bool,
     /// Domains, and with them their subdomains, that labels of a claim's `additionalPodMetadata` may have.
     pub label_domains: Vec<String>,
+    /// What is counted and measured.
+    pub metrics: Metrics,
+    /// Where spans go; nowhere without one.
+    pub tracer: Option<Arc<BoxedTracer>>,
 }
 
 impl Default for Config {
@@ -64,6 +73,8 @@ impl Default for Config {
             claim_events: true,
             claim_times: true,
             label_domains: vec!["sandbox.users.io".into()],
+            metrics: Metrics::new(),
+            tracer: None,
         }
     }
 }

@@ -20,12 +20,14 @@ mod error;
 #[cfg(test)]
 mod fixture;
 mod key;
+mod metrics;
 mod owner;
 mod patch;
 mod pool;
 mod queue;
 mod record;
 mod sandbox;
+mod span;
 mod template;
 mod view;
 mod wiring;
@@ -33,6 +35,7 @@ mod world;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -42,11 +45,15 @@ use tokio::task::JoinSet;
 
 pub use config::Config;
 pub use error::Error;
+pub use metrics::Metrics;
 
 use crate::key::Key;
 use crate::queue::{Outcome, Queue};
 use crate::wiring::Queues;
 use crate::world::World;
+
+/// How long events that wait may take to be written after the last look.
+const EVENTS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the controllers until the shutdown is triggered; then lets what is under way finish.
 ///
@@ -56,13 +63,15 @@ use crate::world::World;
 /// None at present; kept for what may fail before the first watch.
 pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) -> Result<(), Error> {
     let (recorder, writer) = record::recorder(client.clone());
-    let queues = Queues::new(&config);
+    let queues = Arc::new(Queues::new(&config));
     let world = Arc::new(World::new(&client, config, recorder));
     wiring::connect(&world, &queues);
+    measure(&world, &queues);
 
     let (synced, mut ready) = watch::channel(0_usize);
     let mut background = JoinSet::new();
-    background.spawn(writer.run());
+    let (over, mut events) = (Shutdown::new(), JoinSet::new());
+    events.spawn(writer.run(over.clone()));
     let kinds = feed(&world, &synced, &mut background);
     tokio::select! {
         _ = ready.wait_for(|count| *count >= kinds) => {}
@@ -84,7 +93,23 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) -> Re
         queues.templates.stop()
     );
     background.abort_all();
+    world.config.metrics.stop_reading();
+    over.trigger();
+    if tokio::time::timeout(EVENTS_LIMIT, events.join_next()).await.is_err() {
+        tracing::debug!("not all events were written");
+    }
     Ok(())
+}
+
+/// Counts what is there whenever somebody reads the metrics.
+fn measure(world: &Arc<World>, queues: &Arc<Queues>) {
+    let (known, queues) = (Arc::downgrade(world), Arc::downgrade(queues));
+    world.config.metrics.before_reading(move || {
+        if let (Some(world), Some(queues)) = (known.upgrade(), queues.upgrade()) {
+            queues.measure();
+            world.config.metrics.sandboxes().count(world.sandboxes.all().iter().map(Arc::as_ref));
+        }
+    });
 }
 
 /// Starts the watches and says how many there are.

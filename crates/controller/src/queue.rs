@@ -3,15 +3,17 @@
 //! There is no dispatcher: whoever adds a key starts the work on it at once when there is room, so nothing waits for a
 //! timer or another task's turn.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
 use crate::key::Key;
+use crate::metrics::QueueMetrics;
 
 /// Pause after the first failure of a key; doubled by each further one.
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
@@ -38,6 +40,7 @@ pub(crate) struct Queue {
     limit: usize,
     state: Mutex<State>,
     tasks: TaskTracker,
+    metrics: QueueMetrics,
 }
 
 #[derive(Default)]
@@ -45,18 +48,33 @@ struct State {
     started: bool,
     stopping: bool,
     waiting: VecDeque<Key>,
-    waits: HashSet<Key>,
-    /// The keys being worked on; `true` when one was added again meanwhile.
-    running: HashMap<Key, bool>,
+    /// The same keys, and since when they wait.
+    waits: HashMap<Key, Instant>,
+    running: HashMap<Key, Run>,
     failures: HashMap<Key, u32>,
     timers: HashMap<Key, AbortHandle>,
 }
 
+/// A key that is being worked on.
+struct Run {
+    since: Instant,
+    /// Whether it was added again meanwhile.
+    again: bool,
+}
+
 impl Queue {
     /// At most `limit` keys are worked on at a time.
-    pub(crate) fn new(limit: usize) -> Arc<Self> {
+    pub(crate) fn new(limit: usize, metrics: QueueMetrics) -> Arc<Self> {
         let state = Mutex::new(State::default());
-        Arc::new(Queue { worker: OnceLock::new(), limit: limit.max(1), state, tasks: TaskTracker::new() })
+        let (worker, tasks) = (OnceLock::new(), TaskTracker::new());
+        Arc::new(Queue { worker, limit: limit.max(1), state, tasks, metrics })
+    }
+
+    /// Brings the metrics up to date that go on by themselves.
+    pub(crate) fn measure(&self) {
+        let state = self.state();
+        self.metrics.waiting(state.waiting.len());
+        self.metrics.under_way(state.running.values().map(|run| run.since.elapsed()));
     }
 
     /// Begins to work; what was added before has waited for this.
@@ -69,7 +87,7 @@ impl Queue {
         let mut state = self.state();
         state.started = true;
         while state.running.len() < self.limit {
-            let Some(key) = state.take_waiting() else { break };
+            let Some(key) = self.take_waiting(&mut state) else { break };
             self.spawn(key);
         }
     }
@@ -77,17 +95,18 @@ impl Queue {
     /// Asks for a look at the object. It is safe to call from anywhere, any number of times.
     pub(crate) fn add(self: &Arc<Self>, key: Key) {
         let mut state = self.state();
-        if let Some(again) = state.running.get_mut(&key) {
-            *again = true;
-        } else if state.started
-            && !state.stopping
-            && state.running.len() < self.limit
-            && !state.waits.contains(&key)
-        {
-            state.running.insert(key.clone(), false);
+        if let Some(run) = state.running.get_mut(&key) {
+            if !std::mem::replace(&mut run.again, true) {
+                self.metrics.added();
+            }
+        } else if state.waits.contains_key(&key) {
+        } else if state.started && !state.stopping && state.running.len() < self.limit {
+            self.metrics.added();
+            self.begin(&mut state, key.clone(), Duration::ZERO);
             self.spawn(key);
-        } else if state.waits.insert(key.clone()) {
-            state.waiting.push_back(key);
+        } else {
+            self.metrics.added();
+            state.wait(key);
         }
     }
 
@@ -110,7 +129,9 @@ impl Queue {
             let mut next = Some(key);
             while let Some(key) = next {
                 let worker = queue.worker.get().expect("set before the first key is run");
+                let began = Instant::now();
                 let outcome = worker(key.clone()).await;
+                queue.metrics.ended(outcome, began.elapsed());
                 next = queue.finish(key, outcome);
             }
         });
@@ -119,7 +140,7 @@ impl Queue {
     /// Takes note of the outcome and says which key this task works on next.
     fn finish(self: &Arc<Self>, key: Key, outcome: Outcome) -> Option<Key> {
         let mut state = self.state();
-        let changed = state.running.remove(&key).unwrap_or(false);
+        let changed = state.running.remove(&key).is_some_and(|run| run.again);
         if state.stopping {
             return None;
         }
@@ -134,15 +155,23 @@ impl Queue {
                 let pause = state.backoff(&key, changed);
                 self.add_after(&mut state, key, pause);
             }
-            _ if changed => {
-                if state.waits.insert(key.clone()) {
-                    state.waiting.push_back(key);
-                }
-            }
+            _ if changed => state.wait(key),
             Outcome::Again(after) => self.add_after(&mut state, key, after),
             Outcome::Settled => {}
         }
-        state.take_waiting()
+        self.take_waiting(&mut state)
+    }
+
+    fn take_waiting(&self, state: &mut State) -> Option<Key> {
+        let key = state.waiting.pop_front()?;
+        let since = state.waits.remove(&key);
+        self.begin(state, key.clone(), since.map(|since| since.elapsed()).unwrap_or_default());
+        Some(key)
+    }
+
+    fn begin(&self, state: &mut State, key: Key, waited: Duration) {
+        state.running.insert(key, Run { since: Instant::now(), again: false });
+        self.metrics.began(waited);
     }
 
     fn add_after(self: &Arc<Self>, state: &mut State, key: Key, after: Duration) {
@@ -161,11 +190,12 @@ impl Queue {
 }
 
 impl State {
-    fn take_waiting(&mut self) -> Option<Key> {
-        let key = self.waiting.pop_front()?;
-        self.waits.remove(&key);
-        self.running.insert(key.clone(), false);
-        Some(key)
+    /// The key waits, at the end unless it does already.
+    fn wait(&mut self, key: Key) {
+        if let Entry::Vacant(free) = self.waits.entry(key.clone()) {
+            free.insert(Instant::now());
+            self.waiting.push_back(key);
+        }
     }
 
     fn backoff(&mut self, key: &Key, changed: bool) -> Duration {
@@ -189,9 +219,13 @@ mod tests {
         Key::new("d", name)
     }
 
+    fn queue(limit: usize) -> Arc<Queue> {
+        Queue::new(limit, crate::metrics::Metrics::new().queue("test", limit))
+    }
+
     #[tokio::test]
     async fn a_key_is_worked_on_once_at_a_time_and_again_when_it_changed() {
-        let queue = Queue::new(4);
+        let queue = queue(4);
         let (seen, mut runs) = mpsc::unbounded_channel();
         let inside = Arc::new(AtomicUsize::new(0));
         queue.start(move |_| {
@@ -217,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_than_the_limit_and_nothing_before_the_start() {
-        let queue = Queue::new(2);
+        let queue = queue(2);
         let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let done = Arc::new(AtomicUsize::new(0));
         for n in 0..6 {
@@ -247,7 +281,7 @@ mod tests {
 
     #[tokio::test]
     async fn failures_wait_longer_each_time_and_requests_in_time_come_back() {
-        let queue = Queue::new(1);
+        let queue = queue(1);
         let (seen, mut runs) = mpsc::unbounded_channel();
         let tries = Arc::new(AtomicUsize::new(0));
         queue.start(move |_| {
@@ -273,5 +307,52 @@ mod tests {
             pauses.iter().zip(least).all(|(pause, least)| *pause >= least && *pause < least + 1000),
             "{pauses:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn what_a_queue_tells_of_itself() {
+        let metrics = crate::metrics::Metrics::new();
+        let queue = Queue::new(1, metrics.queue("test", 1));
+        for name in ["a", "b", "b", "c"] {
+            queue.add(key(name));
+        }
+        queue.measure();
+        let told = |line: &str| {
+            let text = metrics.text();
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        };
+        told(r#"workqueue_depth{controller="test",name="test",priority="0"} 3"#);
+        let (done, mut runs) = mpsc::unbounded_channel();
+        queue.start(move |key| {
+            done.send(()).ok();
+            async move {
+                match key.name.as_str() {
+                    "a" => Outcome::Failed,
+                    "b" => Outcome::Again(Duration::from_secs(3600)),
+                    _ => Outcome::Settled,
+                }
+            }
+            .boxed()
+        });
+        for _ in 0..4 {
+            runs.recv().await.unwrap();
+        }
+        queue.stop().await;
+        queue.measure();
+        for line in [
+            r#"workqueue_depth{controller="test",name="test",priority="0"} 0"#,
+            r#"controller_runtime_reconcile_total{controller="test",result="success"} 1"#,
+            r#"controller_runtime_reconcile_total{controller="test",result="requeue_after"} 1"#,
+            r#"controller_runtime_reconcile_total{controller="test",result="error"} 2"#,
+            r#"controller_runtime_reconcile_errors_total{controller="test"} 2"#,
+            r#"controller_runtime_active_workers{controller="test"} 0"#,
+            r#"controller_runtime_max_concurrent_reconciles{controller="test"} 1"#,
+            r#"workqueue_adds_total{controller="test",name="test"} 4"#,
+            r#"workqueue_retries_total{controller="test",name="test"} 2"#,
+            r#"workqueue_queue_duration_seconds_count{controller="test",name="test"} 4"#,
+            r#"workqueue_work_duration_seconds_count{controller="test",name="test"} 4"#,
+        ] {
+            told(line);
+        }
     }
 }

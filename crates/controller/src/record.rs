@@ -1,5 +1,6 @@
 //! Events on objects, written beside the work and never in its way.
 
+use hutch_serve::Shutdown;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -48,13 +49,29 @@ impl Recorder {
 }
 
 impl Writer {
-    pub(crate) async fn run(mut self) {
-        while let Some(event) = self.waiting.recv().await {
-            let namespace = event.metadata.namespace.clone().unwrap_or_default();
-            let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-            if let Err(error) = api.create(&PostParams::default(), &event).await {
-                tracing::debug!(%error, "an event could not be written");
+    /// Until the shutdown, and then what waits.
+    pub(crate) async fn run(mut self, over: Shutdown) {
+        let mut over = std::pin::pin!(over.wait());
+        loop {
+            tokio::select! {
+                event = self.waiting.recv() => match event {
+                    Some(event) => self.write(&event).await,
+                    None => return,
+                },
+                () = &mut over => break,
             }
+        }
+        self.waiting.close();
+        while let Some(event) = self.waiting.recv().await {
+            self.write(&event).await;
+        }
+    }
+
+    async fn write(&self, event: &Event) {
+        let namespace = event.metadata.namespace.clone().unwrap_or_default();
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        if let Err(error) = api.create(&PostParams::default(), event).await {
+            tracing::debug!(%error, "an event could not be written");
         }
     }
 }

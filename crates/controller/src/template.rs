@@ -37,6 +37,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     if template.metadata.deletion_timestamp.is_some() {
         return Outcome::Settled;
     }
+    let _span = world.spans.start("ReconcileSandboxTemplate", template.as_ref());
     let policy_key = key.beside(&policy_name(&key.name));
     let policy = world.policies.get(&policy_key);
     let (actions, problem) = plan(&template, policy.as_deref());

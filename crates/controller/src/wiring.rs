@@ -25,11 +25,19 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub(crate) fn new(config: &Config) -> Self {
+        // The kinds' names in lower case, as dashboards know them.
+        let queue = |name, workers| Queue::new(workers, config.metrics.queue(name, workers));
         Queues {
-            sandboxes: Queue::new(config.sandbox_workers),
-            claims: Queue::new(config.claim_workers),
-            pools: Queue::new(config.pool_workers),
-            templates: Queue::new(config.template_workers),
+            sandboxes: queue("sandbox", config.sandbox_workers),
+            claims: queue("sandboxclaim", config.claim_workers),
+            pools: queue("sandboxwarmpool", config.pool_workers),
+            templates: queue("sandboxtemplate", config.template_workers),
+        }
+    }
+
+    pub(crate) fn measure(&self) {
+        for queue in [&self.sandboxes, &self.claims, &self.pools, &self.templates] {
+            queue.measure();
         }
     }
 }
@@ -37,8 +45,11 @@ impl Queues {
 /// Connects the collections to the queues.
 pub(crate) fn connect(world: &World, queues: &Queues) {
     listen_to_sandboxes(world, queues);
-    let queue = queues.claims.clone();
-    world.claims.listen(move |change| queue.add(Key::of(change.latest().as_ref())));
+    let (queue, spans) = (queues.claims.clone(), world.spans.clone());
+    world.claims.listen(move |change| {
+        spans.forget_gone(change);
+        queue.add(Key::of(change.latest().as_ref()));
+    });
     listen_to_pools(world, queues);
     listen_to_templates(world, queues);
     let (queue, sandboxes) = (queues.sandboxes.clone(), world.sandboxes.clone());
@@ -58,7 +69,9 @@ pub(crate) fn connect(world: &World, queues: &Queues) {
 fn listen_to_sandboxes(world: &World, queues: &Queues) {
     let claims_by_pool = world.claims.clone();
     let (sandboxes, claims, pools) = (queues.sandboxes.clone(), queues.claims.clone(), queues.pools.clone());
+    let spans = world.spans.clone();
     world.sandboxes.listen(move |change| {
+        spans.forget_gone(change);
         let key = Key::of(change.latest().as_ref());
         sandboxes.add(key.clone());
         for sandbox in [&change.old, &change.new].into_iter().flatten() {
@@ -123,7 +136,9 @@ fn listen_to_pools(world: &World, queues: &Queues) {
 fn listen_to_templates(world: &World, queues: &Queues) {
     let (known_pools, waiting) = (world.pools.clone(), world.claims.clone());
     let (templates, pools, claims) = (queues.templates.clone(), queues.pools.clone(), queues.claims.clone());
+    let spans = world.spans.clone();
     world.templates.listen(move |change| {
+        spans.forget_gone(change);
         let key = Key::of(change.latest().as_ref());
         let users = known_pools.find(&template_term(&key.namespace, &key.name));
         if change.old.is_none() {

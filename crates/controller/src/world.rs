@@ -17,6 +17,7 @@ use crate::key::Key;
 use crate::owner;
 use crate::pool::Memory;
 use crate::record::{Note, Recorder};
+use crate::span::Spans;
 use crate::view::{PodView, SharedSpecs};
 
 pub(crate) struct World {
@@ -29,6 +30,7 @@ pub(crate) struct World {
     pub(crate) services: Arc<Collection<Service>>,
     pub(crate) volumes: Arc<Collection<PersistentVolumeClaim>>,
     pub(crate) policies: Arc<Collection<NetworkPolicy>>,
+    pub(crate) spans: Arc<Spans>,
     recorder: Recorder,
     /// Sandboxes that a claim is about to take. The API server's guard decides; this only keeps two claims of this
     /// process from asking for the same one.
@@ -58,6 +60,7 @@ impl World {
             specs.share(&mut sandbox.spec.pod_template.spec);
         };
         World {
+            spans: Arc::new(Spans::new(config.tracer.clone())),
             config,
             sandboxes: Arc::new(Collection::new(client(), sandbox_terms, trim_sandbox)),
             claims: Arc::new(Collection::new(client(), claim_terms, drop_noise)),

@@ -29,6 +29,9 @@ pub(crate) enum Command {
     Router(RouterArguments),
     /// Make tokens for the router.
     Token(TokenArguments),
+    /// Reconcile the resources of Agent Sandbox on a cluster, in place of its own controller.
+    #[command(disable_help_flag = true)]
+    Controller(ControllerArguments),
     /// Show everything once, in a temporary folder, with times.
     Demo(DemoArguments),
     /// Say what this machine allows, and what each missing thing costs.
@@ -173,6 +176,14 @@ pub(crate) struct TokenCreateArguments {
     pub(crate) key_file: PathBuf,
 }
 
+/// `hutch controller`.
+#[derive(Args)]
+pub(crate) struct ControllerArguments {
+    /// Flags as Go programs take them; `hutch controller -h` lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
+    pub(crate) flags: Vec<String>,
+}
+
 /// `hutch demo`.
 #[derive(Args)]
 pub(crate) struct DemoArguments {}
@@ -258,6 +269,25 @@ mod tests {
         for (words, named) in cases {
             let line = refusal(words);
             assert!(line.contains(named) && !line.contains('\n'), "{words:?}: {line}");
+        }
+    }
+
+    #[test]
+    fn the_controller_gets_its_words_untouched() {
+        for words in [
+            &["-extensions"][..],
+            &["--version"],
+            &["-h"],
+            &["--help"],
+            &["--kubeconfig", "f", "-x=1"],
+            &["x"],
+            &[],
+        ] {
+            let all: Vec<&str> = ["hutch", "controller"].iter().chain(words).copied().collect();
+            let Ok(Cli { command: Command::Controller(controller) }) = Cli::try_parse_from(&all) else {
+                panic!("{words:?} not taken")
+            };
+            assert_eq!(controller.flags, words);
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod bootstrap;
 mod cli;
+mod controller;
 mod demo;
 mod doctor;
 mod folder;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
         Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),
+        Ok(cli::Command::Controller(arguments)) => controller::main(&arguments.flags),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),
         Ok(cli::Command::Doctor(arguments)) => doctor::main(arguments),
         Err(refusal) => refusal.report(),

@@ -32,13 +32,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs it until SIGTERM or SIGINT.
 pub(crate) fn main(arguments: UpArguments) -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("HUTCH_LOG")
-                .unwrap_or_else(|_| "warn,hutch=info".into()),
-        )
-        .with_writer(std::io::stderr)
-        .init();
+    log("warn,hutch=info");
     match up(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -46,6 +40,15 @@ pub(crate) fn main(arguments: UpArguments) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Logs to standard error what `HUTCH_LOG` says, else what is given.
+pub(crate) fn log(default: &str) {
+    let wanted = tracing_subscriber::EnvFilter::try_from_env("HUTCH_LOG");
+    tracing_subscriber::fmt()
+        .with_env_filter(wanted.unwrap_or_else(|_| default.into()))
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 fn up(arguments: &UpArguments) -> anyhow::Result<()> {

@@ -14,11 +14,12 @@ use super::annotate::{self, Look};
 use super::find::{Step, find, patience};
 use super::refusal::{Refusal, Retry};
 use super::status::{Outcome as End, status};
-use super::{Seen, bound_name, create, expiry, metadata, retire};
+use super::{Seen, bound_name, create, expiry, measure, metadata, retire, trace};
 use crate::blueprint::{Hashes, is_fresh};
 use crate::cache::Change;
 use crate::error::Error;
 use crate::key::Key;
+use crate::metrics::Created;
 use crate::owner;
 use crate::queue::Outcome;
 use crate::record::Note;
@@ -69,7 +70,8 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     }
     let began = Timestamp::now();
     world.first_seen(&claim, began);
-    let seen = Seen::observe(world, claim);
+    let span = world.spans.start("ReconcileSandboxClaim", claim.as_ref());
+    let seen = Seen::observe(world, span.stamp(claim));
     if expiry::is_over(&seen.claim, began) {
         return retire::expire(world, key, &seen, began).await;
     }
@@ -218,6 +220,8 @@ async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound) -> Outcome 
         How::Created => Some(("SandboxProvisioned", "Provisioning", format!("Created Sandbox {name:?}"))),
     };
     if let Some((reason, action, text)) = event {
+        let warm = bound.how == How::Adopted;
+        world.config.metrics.claims().created(&Created { claim: &seen.claim, sandbox: &bound.sandbox, warm });
         note(world, &seen.claim, reason, action, text);
     }
     let after = match written {
@@ -228,6 +232,7 @@ async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound) -> Outcome 
             return Outcome::Failed;
         }
     };
+    measure::ready(world, &seen.claim, &after, &bound.sandbox, world.first_seen(&after, began));
     let look = Look { before: &seen.claim, after: &after, sandbox: Some(&bound.sandbox) };
     if !annotate(world, key, look).await {
         return Outcome::Failed;
@@ -243,7 +248,13 @@ async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound) -> Outcome 
 async fn annotate(world: &World, key: &Key, look: Look<'_>) -> bool {
     let now = Timestamp::now();
     let seen = world.first_seen(look.after, now);
-    let Some(patch) = annotate::patch(&look, seen, now, world.config.claim_times) else { return true };
+    let mut due = annotate::patch(&look, seen, now, world.config.claim_times);
+    if world.config.claim_times
+        && let Some(stored) = world.claims.get(key)
+    {
+        due = trace::added(due, look.before, &stored, measure::is_ready(look.after));
+    }
+    let Some(patch) = due else { return true };
     match world.claims.patch(key, &patch).await {
         Err(error) if !error.is_not_found() => {
             tracing::debug!(claim = %key, %error, "annotations of a claim could not be written");

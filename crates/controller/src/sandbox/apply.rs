@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::queue::Outcome;
 use crate::record::Note;
+use crate::span::Span;
 use crate::world::World;
 
 /// Pause before the second pass of an expiry.
@@ -40,11 +41,12 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
         world.late_metadata.forget(key);
         return Outcome::Settled;
     };
+    let span = world.spans.start("ReconcileSandbox", sandbox.as_ref());
     let seen = Seen::observe(world, sandbox);
     let Plan { stage, actions, mut problems } = plan(&seen, Timestamp::now());
     let conflict_only = matches!(seen.locate(), Located::Several(_)) && problems.len() == 1;
     let mut failed = !problems.is_empty() && !conflict_only;
-    let Applied { failures, again } = apply(world, key, actions).await;
+    let Applied { failures, again } = apply(world, key, actions, &span).await;
     if failures.iter().any(|(_, error)| error.is_already_exists()) {
         // The view was behind and has caught up by now: what is there decides, not this error.
         return Outcome::Failed;
@@ -61,6 +63,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     // What was just written is in the cache already.
     let Some(sandbox) = world.sandboxes.get(key) else { return Outcome::Settled };
     let after = Seen::observe(world, sandbox);
+    tell_pod(&span, &seen, &after);
     let now = Timestamp::now();
     let stage =
         if stage == Stage::Live && expiry::is_over(&after.sandbox, now) { Stage::Expiring } else { stage };
@@ -85,7 +88,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
 }
 
 /// Does the actions in order. One that fails ends its own part only.
-async fn apply(world: &World, key: &Key, actions: Vec<Action>) -> Applied {
+async fn apply(world: &World, key: &Key, actions: Vec<Action>, span: &Span) -> Applied {
     let mut applied = Applied::default();
     let (late, window) = (&world.late_metadata, world.config.write_behind.min(LONGEST_WRITE_BEHIND));
     if !actions.iter().any(|action| matches!(action, Action::SyncPod(..))) {
@@ -101,6 +104,7 @@ async fn apply(world: &World, key: &Key, actions: Vec<Action>) -> Applied {
             applied.again = Some(left);
             continue;
         }
+        let _step = step(part).map(|name| span.step(name));
         match act(world, key, action).await {
             Ok(()) if sync => late.forget(key),
             Ok(()) => {}
@@ -108,6 +112,24 @@ async fn apply(world: &World, key: &Key, actions: Vec<Action>) -> Applied {
         }
     }
     applied
+}
+
+/// Name of the span around an action.
+fn step(part: Part) -> Option<&'static str> {
+    match part {
+        Part::Pod => Some("reconcilePod"),
+        Part::Volumes => Some("reconcilePVCs"),
+        Part::Service | Part::Sandbox => None,
+    }
+}
+
+fn tell_pod(span: &Span, before: &Seen, after: &Seen) {
+    if let Located::Owned(pod) = after.locate() {
+        let new = matches!(before.locate(), Located::Missing);
+        let event = if new { "NewPodStatusObserved" } else { "ExistingPodStatusObserved" };
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        span.pod(event, &pod.name_any(), phase);
+    }
 }
 
 async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {

@@ -1,0 +1,222 @@
+//! The way to the API server: which one, over how many connections, as whom, how fast.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{HeaderValue, Request, Response, header};
+use hutch_election::{Guard, Term};
+use hyper::body::Incoming;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client as Connection;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::retry::RetryPolicy;
+use kube::client::{Body, ConfigExt};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tower::retry::RetryLayer;
+use tower::{BoxError, Service, ServiceBuilder};
+
+use super::flags::Flags;
+use super::requests::Requests;
+use super::throttle::Throttle;
+
+/// Where a Pod finds the namespace that it is in.
+const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// How long the other end may take to take a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// How long an answer may be on its way, a watch's first line included. The API server gives up after 60 s itself.
+const ANSWER_LIMIT: Duration = Duration::from_secs(70);
+/// Pause after which a silent connection is asked whether it is alive.
+const PING: Duration = Duration::from_secs(30);
+/// How long it may take to say so.
+const PONG: Duration = Duration::from_secs(15);
+
+/// All that requests need, whoever sends them.
+pub(super) struct Road {
+    config: Config,
+    lanes: Lanes,
+    requests: Requests,
+    throttle: Option<Throttle>,
+}
+
+/// Finds the API server as programs of Kubernetes do: the flag, `KUBECONFIG`, the ServiceAccount of this Pod,
+/// `~/.kube/config`.
+pub(super) async fn config(flag: &str) -> anyhow::Result<Config> {
+    let mut config = if !flag.is_empty() {
+        let file = Kubeconfig::read_from(flag).with_context(|| format!("--kubeconfig={flag}"))?;
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+        config.with_context(|| format!("--kubeconfig={flag}"))?
+    } else if std::env::var_os("KUBECONFIG").is_some_and(|files| !files.is_empty()) {
+        Config::from_kubeconfig(&KubeConfigOptions::default())
+            .await
+            .context("the kubeconfig in KUBECONFIG")?
+    } else if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        Config::incluster().context("the ServiceAccount of this Pod")?
+    } else {
+        let nothing = "no --kubeconfig, no KUBECONFIG, not in a Pod, and no ~/.kube/config to use";
+        Config::from_kubeconfig(&KubeConfigOptions::default()).await.context(nothing)?
+    };
+    if let Some(proxy) = &config.proxy_url {
+        bail!("proxy-url {proxy} of the kubeconfig: a proxy is not supported; remove it");
+    }
+    let agent = format!("hutch-controller/{}", env!("CARGO_PKG_VERSION"));
+    config.headers.push((header::USER_AGENT, HeaderValue::from_str(&agent)?));
+    Ok(config)
+}
+
+/// The namespace of the Lease: the flag's, else that of this Pod.
+pub(super) fn lease_namespace(flag: &str) -> anyhow::Result<String> {
+    if !flag.is_empty() {
+        return Ok(flag.to_owned());
+    }
+    let own = std::fs::read_to_string(Path::new(OWN_NAMESPACE)).map(|text| text.trim().to_owned());
+    own.ok().filter(|namespace| !namespace.is_empty()).context(
+        "--leader-election-namespace: needed outside of a Pod, such as agent-sandbox-system; or --leader-elect=false",
+    )
+}
+
+impl Road {
+    pub(super) fn new(
+        config: Config,
+        flags: &Flags,
+        registry: &prometheus::Registry,
+    ) -> anyhow::Result<Self> {
+        let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+        Ok(Road {
+            lanes: Lanes::new(&config, flags)?,
+            requests: Requests::new(registry, &host)?,
+            throttle: Throttle::new(flags.qps, flags.burst),
+            config,
+        })
+    }
+
+    /// A client; behind a term, it changes nothing once that is over.
+    pub(super) fn client(&self, term: Option<Term>) -> anyhow::Result<Client> {
+        let service = ServiceBuilder::new()
+            .layer(self.config.base_uri_layer())
+            .layer(RetryLayer::new(RetryPolicy::server_retry()))
+            .option_layer(self.throttle.clone())
+            .option_layer(self.config.auth_layer()?)
+            .layer(self.config.extra_headers_layer()?)
+            .map_err(BoxError::from)
+            .option_layer(term.map(Guard::new))
+            .map_err(BoxError::from)
+            .layer(self.requests.clone())
+            .service(self.lanes.clone());
+        Ok(Client::new(service, self.config.default_namespace.clone()))
+    }
+}
+
+type Lane = Connection<HttpsConnector<HttpConnector>, Body>;
+
+/// Connections to the API server: each lane is one where HTTP/2 is spoken.
+#[derive(Clone)]
+struct Lanes {
+    /// Used in turn.
+    all: Arc<[Lane]>,
+    next: Arc<AtomicUsize>,
+    watches: Option<Lane>,
+}
+
+impl Lanes {
+    fn new(config: &Config, flags: &Flags) -> anyhow::Result<Self> {
+        let count = usize::try_from(flags.api_connections).unwrap_or(1).max(1);
+        let all: anyhow::Result<Arc<[Lane]>> = (0..count).map(|_| lane(config)).collect();
+        let watches = flags.separate_watch_connection.then(|| lane(config)).transpose()?;
+        Ok(Lanes { all: all?, next: Arc::default(), watches })
+    }
+
+    fn pick(&self, watch: bool) -> &Lane {
+        match &self.watches {
+            Some(lane) if watch => lane,
+            _ => &self.all[self.next.fetch_add(1, Ordering::Relaxed) % self.all.len()],
+        }
+    }
+}
+
+fn lane(config: &Config) -> anyhow::Result<Lane> {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT_LIMIT));
+    let tls = config.rustls_client_config().context("TLS to the API server")?;
+    let mut tls = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name =
+            name.clone().try_into().with_context(|| format!("tls-server-name {name:?} of the kubeconfig"))?;
+        tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let mut builder = Connection::builder(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).pool_timer(TokioTimer::new());
+    builder.http2_keep_alive_interval(PING).http2_keep_alive_timeout(PONG).http2_keep_alive_while_idle(true);
+    Ok(builder.build(tls.enable_http1().enable_http2().wrap_connector(tcp)))
+}
+
+impl Service<Request<Body>> for Lanes {
+    type Response = Response<Incoming>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Incoming>, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let answer = self.pick(is_watch(request.uri())).request(request);
+        async move {
+            match tokio::time::timeout(ANSWER_LIMIT, answer).await {
+                Ok(answer) => answer.map_err(Into::into),
+                Err(_) => Err(format!("the API server gave no answer for {ANSWER_LIMIT:?}").into()),
+            }
+        }
+        .boxed()
+    }
+}
+
+fn is_watch(uri: &http::Uri) -> bool {
+    let query = uri.query().unwrap_or_default();
+    query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lanes(words: &[&str]) -> Lanes {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        let Ok(super::super::flags::Asked::Run(flags, _)) = super::super::flags::parse(&words) else {
+            panic!("{words:?}")
+        };
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        Lanes::new(&Config::new("https://127.0.0.1:1".parse().unwrap()), &flags).unwrap()
+    }
+
+    #[test]
+    fn connections_take_turns_and_watches_can_have_their_own() {
+        let lanes = lanes(&["--api-connections=3", "--separate-watch-connection"]);
+        let at = |lane: &Lane| lanes.all.iter().position(|known| std::ptr::eq(known, lane));
+        let picked: Vec<_> = (0..6).map(|_| at(lanes.pick(false))).collect();
+        assert_eq!(picked, [0, 1, 2, 0, 1, 2].map(Some));
+        assert_eq!(at(lanes.pick(true)), None);
+    }
+
+    #[test]
+    fn a_watch_is_told_by_its_query() {
+        for (uri, watch) in [
+            ("/api/v1/pods?watch=true", true),
+            ("/api/v1/pods?resourceVersion=1&watch=1", true),
+            ("/api/v1/pods?watch=false", false),
+            ("/api/v1/pods?labelSelector=watch%3Dtrue", false),
+            ("/api/v1/pods", false),
+        ] {
+            assert_eq!(is_watch(&uri.parse().unwrap()), watch, "{uri}");
+        }
+    }
+}

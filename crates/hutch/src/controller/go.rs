@@ -1,0 +1,167 @@
+//! Command lines and values as Go's `flag` package reads them: `-x`, `--x`, `--x=value`, `--x value`; a switch takes its value
+//! only after `=`.
+
+use std::time::Duration;
+
+/// What one step over the words found.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Word<'a> {
+    /// A flag, and what follows its `=`.
+    Flag(&'a str, Option<&'a str>),
+    /// The end of the flags: `--`.
+    End,
+    /// Something that is no flag.
+    Other(&'a str),
+}
+
+/// Reads one word. Nothing when it looks like a flag and is none.
+pub(super) fn word(word: &str) -> Option<Word<'_>> {
+    let Some(rest) = word.strip_prefix('-').filter(|rest| !rest.is_empty()) else {
+        return Some(Word::Other(word));
+    };
+    let rest = rest.strip_prefix('-').unwrap_or(rest);
+    if rest.is_empty() {
+        return Some(Word::End);
+    }
+    if rest.starts_with(['-', '=']) {
+        return None;
+    }
+    Some(match rest.split_once('=') {
+        Some((name, value)) => Word::Flag(name, Some(value)),
+        None => Word::Flag(rest, None),
+    })
+}
+
+pub(super) fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// Decimal, or with `0x`, `0o`, `0` or `0b` in front.
+pub(super) fn integer(text: &str) -> Option<i64> {
+    let (negative, digits) = match text.strip_prefix(['-', '+']) {
+        Some(digits) => (text.starts_with('-'), digits),
+        None => (false, text),
+    };
+    let lower = digits.to_ascii_lowercase();
+    let (digits, radix) = match lower.as_bytes() {
+        [b'0', b'x', ..] => (&lower[2..], 16),
+        [b'0', b'o', ..] => (&lower[2..], 8),
+        [b'0', b'b', ..] => (&lower[2..], 2),
+        [b'0', _, ..] => (&lower[1..], 8),
+        _ => (lower.as_str(), 10),
+    };
+    if digits.starts_with(['-', '+']) {
+        return None;
+    }
+    let value = i128::from_str_radix(digits, radix).ok()?;
+    i64::try_from(if negative { -value } else { value }).ok()
+}
+
+pub(super) fn float(text: &str) -> Option<f64> {
+    text.parse().ok()
+}
+
+/// `0`, or numbers with units: `1h30m`, `1.5s`, `250ms`, `10us`, `5ns`. Never less than nothing: no flag has a use for that.
+pub(super) fn duration(text: &str) -> Option<Duration> {
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut sum = Duration::ZERO;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|end| *end > 0)?;
+        let (number, tail) = rest.split_at(digits);
+        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit_end);
+        let seconds = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        let part = number.parse::<f64>().ok()? * seconds;
+        sum = sum.checked_add(Duration::try_from_secs_f64(part).ok()?)?;
+        rest = tail;
+    }
+    // As long as Go can count.
+    (sum.as_nanos() <= i64::MAX as u128).then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        for (text, expected) in [
+            ("-x", Some(Word::Flag("x", None))),
+            ("--x", Some(Word::Flag("x", None))),
+            ("--x=", Some(Word::Flag("x", Some("")))),
+            ("-x=a=b", Some(Word::Flag("x", Some("a=b")))),
+            ("--", Some(Word::End)),
+            ("-", Some(Word::Other("-"))),
+            ("x", Some(Word::Other("x"))),
+            ("", Some(Word::Other(""))),
+            ("---x", None),
+            ("-=x", None),
+            ("--=x", None),
+        ] {
+            assert_eq!(word(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn values() {
+        assert_eq!(
+            ["true", "T", "0", "False"].map(boolean),
+            [Some(true), Some(true), Some(false), Some(false)]
+        );
+        assert_eq!(["yes", "tRue", ""].map(boolean), [None; 3]);
+        for (text, value) in [
+            ("10", 10),
+            ("-1", -1),
+            ("+7", 7),
+            ("0x1f", 31),
+            ("0b101", 5),
+            ("0o17", 15),
+            ("017", 15),
+            ("0", 0),
+        ] {
+            assert_eq!(integer(text), Some(value), "{text}");
+        }
+        for text in ["", "-", "--1", "1.5", "ten", "0x", "0x-1", "08", "9223372036854775808"] {
+            assert_eq!(integer(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        let milliseconds = Duration::from_millis;
+        for (text, value) in [
+            ("0", milliseconds(0)),
+            ("5m", milliseconds(300_000)),
+            ("1h30m", milliseconds(5_400_000)),
+            ("1.5s", milliseconds(1500)),
+            ("250ms", milliseconds(250)),
+            ("+1s", milliseconds(1000)),
+            ("5m0s", milliseconds(300_000)),
+            (".5s", milliseconds(500)),
+            ("3us", Duration::from_micros(3)),
+        ] {
+            assert_eq!(duration(text), Some(value), "{text}");
+        }
+        for text in ["", "5", "-1s", "s", "1d", "1 s", "1s ", "1..5s", "9999999999h"] {
+            assert_eq!(duration(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Where traces go: OTLP over gRPC, as the standard `OTEL_*` variables say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use opentelemetry::global::BoxedTracer;
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_otlp::SpanExporter;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+
+/// Name of the service, unless a variable gives another.
+const SERVICE: &str = "agent-sandbox-controller";
+/// How long the last spans may take to be sent.
+const FLUSH_LIMIT: Duration = Duration::from_secs(3);
+
+/// Sends spans in the background until it is ended.
+pub(super) struct Exporter(SdkTracerProvider);
+
+impl Exporter {
+    /// Must be called inside a tokio runtime.
+    pub(super) fn start() -> anyhow::Result<Self> {
+        let exporter =
+            SpanExporter::builder().with_tonic().build().context("--enable-tracing, OTEL_EXPORTER_OTLP_*")?;
+        let mut resource = Resource::builder();
+        if !names_the_service(|name| std::env::var(name).ok()) {
+            resource = resource.with_service_name(SERVICE);
+        }
+        let provider = SdkTracerProvider::builder()
+            .with_batch_exporter(exporter)
+            .with_resource(resource.build())
+            .build();
+        Ok(Exporter(provider))
+    }
+
+    pub(super) fn tracer(&self) -> Arc<BoxedTracer> {
+        Arc::new(BoxedTracer::new(Box::new(self.0.tracer(SERVICE))))
+    }
+
+    /// Sends what waits.
+    pub(super) async fn end(self) {
+        // It blocks its thread, and the sending needs another one.
+        let ended = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(FLUSH_LIMIT)).await;
+        if let Ok(Err(error)) = ended {
+            tracing::warn!(%error, "the last spans were not sent");
+        }
+    }
+}
+
+fn names_the_service(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let named = variable("OTEL_SERVICE_NAME").is_some_and(|name| !name.is_empty());
+    let attributes = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+    named || attributes.split(',').any(|pair| pair.trim().starts_with("service.name="))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_can_name_the_service() {
+        let with = |given: &'static str, value: &'static str| {
+            names_the_service(move |name| (name == given).then(|| value.to_owned()))
+        };
+        assert!(with("OTEL_SERVICE_NAME", "mine"));
+        assert!(with("OTEL_RESOURCE_ATTRIBUTES", "a=b, service.name=mine"));
+        assert!(
+            !with("OTEL_SERVICE_NAME", "") && !with("OTEL_RESOURCE_ATTRIBUTES", "a=b") && !with("PATH", "/")
+        );
+    }
+}

@@ -21,7 +21,7 @@ use hutch_controller::{Config, Metrics};
 use hutch_election::{Elector, Settings, Timing};
 use hutch_serve::Shutdown;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use prometheus::{IntGaugeVec, Opts};
+use prometheus::{IntCounter, IntGaugeVec, Opts};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -214,8 +214,14 @@ fn settings(flags: &Flags, domains: &Path, metrics: &Metrics) -> anyhow::Result<
     Ok(config)
 }
 
-/// What this program was built from.
+/// What this program was built from, and two counters that dashboards want and that never count: a panic ends the process.
 fn build_info(metrics: &Metrics) -> anyhow::Result<()> {
+    for name in
+        ["controller_runtime_conversion_webhook_panics_total", "controller_runtime_webhook_panics_total"]
+    {
+        let never = IntCounter::new(name, "Panics in a webhook: one ends the process")?;
+        metrics.registry().register(Box::new(never))?;
+    }
     let by = ["git_version", "git_commit", "build_date", "go_version", "compiler", "platform"];
     let info = IntGaugeVec::new(
         Opts::new("agent_sandbox_build_info", "What the program was built from; always 1"),

@@ -4,6 +4,7 @@
 //! place that knows all of them.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,6 +48,7 @@ pub(crate) fn log(default: &str) {
     let wanted = tracing_subscriber::EnvFilter::try_from_env("HUTCH_LOG");
     tracing_subscriber::fmt()
         .with_env_filter(wanted.unwrap_or_else(|_| default.into()))
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
 }

@@ -334,12 +334,12 @@ async fn metrics_are_the_published_ones() {
     cluster.stop().await;
 }
 
-/// Each family as `name type label,label`.
+/// Each family as `name type label,label`, and the bounds of its buckets.
 fn families(text: &str) -> BTreeSet<String> {
     let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let mut found = BTreeSet::new();
     for (name, kind) in kinds {
-        let mut labels = BTreeSet::new();
+        let (mut labels, mut bounds) = (BTreeSet::new(), Vec::new());
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (shown, rest) = line.split_once(['{', ' ']).expect("a sample");
             let own = ["", "_bucket", "_sum", "_count"].iter().any(|end| shown == format!("{name}{end}"));
@@ -347,11 +347,22 @@ fn families(text: &str) -> BTreeSet<String> {
                 continue;
             }
             let pairs = rest.rsplit_once('}').expect("labels").0;
-            labels.extend(pairs.split("\",").map(|pair| pair.split('=').next().expect("a label").to_owned()));
+            for pair in pairs.split("\",") {
+                let (label, value) = pair.split_once("=\"").expect("a label");
+                let value = value.trim_end_matches('"');
+                if label != "le" {
+                    labels.insert(label.to_owned());
+                } else if value != "+Inf" {
+                    let bound = format!("{:.2e}", value.parse::<f64>().expect("a number"));
+                    if !bounds.contains(&bound) {
+                        bounds.push(bound);
+                    }
+                }
+            }
         }
-        labels.remove("le");
         let labels: Vec<String> = labels.into_iter().collect();
-        found.insert(format!("{name} {kind} {}", labels.join(",")).trim_end().to_owned());
+        let all = [vec![name.to_owned(), kind.to_owned(), labels.join(",")], bounds].concat();
+        found.insert(all.join(" ").trim_end().to_owned());
     }
     found
 }

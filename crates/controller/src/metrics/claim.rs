@@ -21,8 +21,6 @@ const CREATION: [f64; 14] = [
 ];
 /// What stands for a template that nothing names.
 const NO_TEMPLATE: &str = "__unknown__";
-/// What stands for a pool where there is none.
-const NO_POOL: &str = "none";
 
 pub(crate) struct Claims {
     since_webhook: HistogramVec,
@@ -118,7 +116,7 @@ impl Claims {
                 namespace.as_str(),
                 template(sandbox),
                 if *warm { label::LAUNCH_WARM } else { label::LAUNCH_COLD },
-                if *warm { claim.spec.warm_pool_ref.name.as_str() } else { NO_POOL },
+                claim.spec.warm_pool_ref.name.as_str(),
                 if *warm && ready { "ready" } else { "not_ready" },
                 creator(claim.labels()),
             ])
@@ -211,7 +209,7 @@ mod tests {
         let text = metrics.text();
         for line in [
             r#"{created_by="unknown",launch_type="warm",namespace="d",pod_condition="ready",sandbox_template="t",warmpool_name="p"} 1"#,
-            r#"{created_by="unknown",launch_type="cold",namespace="d",pod_condition="not_ready",sandbox_template="__unknown__",warmpool_name="none"} 1"#,
+            r#"{created_by="unknown",launch_type="cold",namespace="d",pod_condition="not_ready",sandbox_template="__unknown__",warmpool_name="p"} 1"#,
         ] {
             assert!(
                 text.contains(&format!("agent_sandbox_claim_creation_total{line}")),

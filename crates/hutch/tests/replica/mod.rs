@@ -100,7 +100,6 @@ impl Cluster {
             .args(flags)
             .envs(variables.iter().copied())
             .env_remove("HUTCH_LOG")
-            .env("NO_COLOR", "1")
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

@@ -232,7 +232,8 @@ async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound) -> Outcome 
             return Outcome::Failed;
         }
     };
-    measure::ready(world, &seen.claim, &after, &bound.sandbox, world.first_seen(&after, began));
+    let first = world.first_seen(&after, Timestamp::now());
+    measure::ready(world, &seen.claim, &after, &bound.sandbox, first);
     let look = Look { before: &seen.claim, after: &after, sandbox: Some(&bound.sandbox) };
     if !annotate(world, key, look).await {
         return Outcome::Failed;

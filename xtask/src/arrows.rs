@@ -17,7 +17,7 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 17] = [
+const LAYERS: [(&str, Layer); 18] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-store", Layer::Mechanism),
     ("hutch-jail", Layer::Mechanism),

@@ -53,7 +53,7 @@ pub(crate) fn main(words: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    crate::up::log("warn,hutch=info,hutch_controller=info,hutch_election=info");
+    crate::up::log("warn,hutch=info,hutch_controller=info,hutch_election=info,hutch_webhook=info");
     for line in warnings {
         eprintln!("hutch controller: warning: {line}");
     }
@@ -77,13 +77,15 @@ async fn run(flags: &Flags) -> anyhow::Result<()> {
     let metrics = Metrics::new();
     build_info(&metrics)?;
     let mut config = settings(flags, Path::new(domains::FILE), &metrics)?;
+    let webhook = webhook(flags);
+    webhook.check()?;
     let road = Road::new(connect::config(&flags.kubeconfig).await?, flags, metrics.registry())?;
     let elector = flags.leader_elect.then(|| candidate(&road, flags)).transpose()?;
 
     let over = Shutdown::new();
     let mut servers = JoinSet::new();
     serve(&mut servers, flags, &metrics, &over).await?;
-    // The conversion webhook is started here, by `flags.webhook` and a client of `road` that no term guards.
+    convert(&mut servers, road.client(None)?, webhook, &stop, &over).await?;
     let exporter = flags.tracing.then(Exporter::start).transpose()?;
     config.tracer = exporter.as_ref().map(Exporter::tracer);
 
@@ -188,6 +190,46 @@ async fn serve(
     Ok(())
 }
 
+/// Starts the conversion webhook, which every replica runs, whether it leads or not.
+async fn convert(
+    servers: &mut JoinSet<()>,
+    client: kube::Client,
+    settings: hutch_webhook::Settings,
+    stop: &Shutdown,
+    over: &Shutdown,
+) -> anyhow::Result<()> {
+    if !settings.enabled {
+        tracing::info!("no conversion webhook: definitions that name one must find it elsewhere");
+        return Ok(());
+    }
+    let started = tokio::select! {
+        started = hutch_webhook::start(client, settings) => started.context("the conversion webhook")?,
+        () = stop.wait() => return Ok(()),
+    };
+    let over = over.clone();
+    servers.spawn(async move {
+        if let Err(error) = started.run(over).await {
+            tracing::error!(%error, "the conversion webhook ended");
+        }
+    });
+    Ok(())
+}
+
+fn webhook(flags: &Flags) -> hutch_webhook::Settings {
+    let given = &flags.webhook;
+    hutch_webhook::Settings {
+        enabled: given.enable,
+        port: u16::try_from(given.port).unwrap_or_default(),
+        cert_dir: given.cert_dir.clone().into(),
+        cert_name: given.cert_name.clone(),
+        key_name: given.key_name.clone(),
+        service_name: given.service_name.clone(),
+        namespace: given.namespace.clone(),
+        manage_certs: given.manage_certs,
+        cluster_domain: flags.cluster_domain.clone(),
+    }
+}
+
 fn settings(flags: &Flags, domains: &Path, metrics: &Metrics) -> anyhow::Result<Config> {
     let count = |value: i64| usize::try_from(value).unwrap_or(1);
     let mut config = Config {
@@ -274,6 +316,8 @@ mod tests {
         let same = Config { label_domains: defaults.label_domains.clone(), ..ours };
         assert_eq!(format!("{same:?}"), format!("{defaults:?}"), "the defaults are one set");
         assert_eq!(domains, ["a.example"]);
+        let (given, ours) = (hutch_webhook::Settings::default(), webhook(&Flags::default()));
+        assert_eq!(format!("{ours:?}"), format!("{given:?}"), "those of the webhook too");
         let core = with(&["--disable-claim-events", "--sandbox-concurrent-workers=7"]);
         assert!(!core.extensions && !core.claim_events && core.claim_times);
         assert_eq!((core.sandbox_workers, core.label_domains), (7, defaults.label_domains));

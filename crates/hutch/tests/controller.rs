@@ -36,6 +36,7 @@ fn a_mistake_is_one_line_and_nothing_is_started() {
         (&["-no-such-flag"], "--no-such-flag"),
         (&["--kubeconfig=/no/such/file"], "--kubeconfig=/no/such/file"),
         (&["--metrics-bind-address=nowhere"], "--metrics-bind-address"),
+        (&["--webhook-namespace=No Name"], "--webhook-namespace"),
     ] {
         let output = hutch(words);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -84,6 +85,22 @@ async fn one_leads_and_the_other_takes_over_when_it_is_told_to_stop() {
     assert_eq!(second.ended().await, Some(0), "{}", second.log());
     let lease: Lease = cluster.api().get(LEASE).await.expect("the lease");
     assert_eq!(lease.spec.expect("a spec").holder_identity.as_deref(), Some(""), "given back");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_conversion_webhook_runs_beside_it() {
+    let cluster = Cluster::start().await;
+    let folder = tempfile::tempdir().expect("tempdir");
+    let folder = format!("--webhook-cert-dir={}", folder.path().display());
+    let flags = ["--enable-webhook", "--webhook-port=0", "--webhook-namespace=default", &folder];
+    let mut replica = cluster.replica(&flags, &[], LEADS).await;
+    assert!(replica.log().contains("the conversion webhook listens"), "{}", replica.log());
+    let secret: k8s_openapi::api::core::v1::Secret =
+        cluster.api().get("agent-sandbox-webhook-certs").await.expect("its certificates");
+    assert!(secret.data.expect("data").contains_key("ca.crt"));
+    replica.signal(Signal::TERM);
+    assert_eq!(replica.ended().await, Some(0), "{}", replica.log());
     cluster.stop().await;
 }
 

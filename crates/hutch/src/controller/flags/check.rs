@@ -53,8 +53,11 @@ fn check_webhook(flags: &Flags) -> Result<(), String> {
             return Err(format!("--{name}: must not be empty, such as tls.crt"));
         }
     }
-    if webhook.enable && !(1..=65_535).contains(&webhook.port) {
-        return Err(format!("--webhook-port={}: must be a port, 1 to 65535", webhook.port));
+    if webhook.enable && !(0..=65_535).contains(&webhook.port) {
+        return Err(format!(
+            "--webhook-port={}: must be a port, 0 to 65535 (0: any that is free)",
+            webhook.port
+        ));
     }
     Ok(())
 }

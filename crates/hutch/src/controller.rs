@@ -274,7 +274,13 @@ fn build_info(metrics: &Metrics) -> anyhow::Result<()> {
         &by,
     )?;
     metrics.registry().register(Box::new(info.clone()))?;
-    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
+    // As container platforms are named.
+    let machine = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let platform = format!("{}/{machine}", std::env::consts::OS);
     let version = concat!("hutch-", env!("CARGO_PKG_VERSION"));
     info.with_label_values(&[version, "unknown", "unknown", "none", "rustc", &platform]).set(1);
     Ok(())

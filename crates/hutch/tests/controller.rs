@@ -173,8 +173,12 @@ async fn a_warm_claim_costs_six_writes_at_most() {
         events.items.iter().find(|event| event.reason.as_deref() == Some("SandboxAdopted")).map(|_| ())
     })
     .await;
-    // The pool's next member apart, nothing is left to do.
-    cluster.pool_has(1).await;
+    eventually("the Sandbox's status is of its present generation", || async {
+        let sandbox: Sandbox = cluster.api().get(&member).await.ok()?;
+        let conditions = sandbox.status?.conditions?;
+        conditions.iter().all(|c| c.observed_generation == sandbox.metadata.generation).then_some(())
+    })
+    .await;
     let own = ["/sandboxclaims/", "/events", member.as_str()];
     let writes: Vec<String> = cluster
         .asked()
@@ -182,7 +186,7 @@ async fn a_warm_claim_costs_six_writes_at_most() {
         .filter(|asked| asked.method != Method::GET && own.iter().any(|part| asked.path.contains(part)))
         .map(|asked| format!("{} {}", asked.method, asked.path))
         .collect();
-    assert!((4..=6).contains(&writes.len()), "{writes:#?}");
+    assert!((3..=6).contains(&writes.len()), "{writes:#?}");
     cluster.stop().await;
 }
 
@@ -329,8 +333,12 @@ async fn metrics_are_the_published_ones() {
         "agents.x-k8s.io/webhook-first-observed-at": ago(2),
     });
     cluster.claim("warm", json!({"metadata": {"annotations": annotations}, "spec": {}})).await;
-    cluster.pool_has(1).await;
-    let text = replica.get("metrics", "/metrics");
+    let made_up_for = r#"agent_sandboxes{created_by="controller",expired="false",launch_type="warm",namespace="default",owned_by="SandboxWarmPool",ready_condition="true",sandbox_template="t"} 1"#;
+    let text = eventually("the pool has made up for it", || async {
+        let text = replica.get("metrics", "/metrics");
+        text.lines().any(|line| line == made_up_for).then_some(text)
+    })
+    .await;
     let shown = families(&text);
     let published: BTreeSet<String> =
         include_str!("fixtures/metrics.txt").lines().map(str::to_owned).collect();
@@ -343,7 +351,6 @@ async fn metrics_are_the_published_ones() {
         format!("agent_sandbox_claim_controller_startup_latency_ms_count{{{by}}} 1"),
         r#"agent_sandbox_creation_latency_ms_count{launch_type="warm",namespace="default",sandbox_template="t"} 1"#.into(),
         r#"agent_sandbox_claim_creation_total{created_by="unknown",launch_type="warm",namespace="default",pod_condition="ready",sandbox_template="t",warmpool_name="p"} 1"#.into(),
-        r#"agent_sandboxes{created_by="controller",expired="false",launch_type="warm",namespace="default",owned_by="SandboxWarmPool",ready_condition="true",sandbox_template="t"} 1"#.into(),
         r#"agent_sandboxes{created_by="unknown",expired="false",launch_type="warm",namespace="default",owned_by="SandboxClaim",ready_condition="true",sandbox_template="t"} 1"#.into(),
     ] {
         assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tokio::sync::Mutex;
 use tower::retry::RetryLayer;
 use tower::{BoxError, Service, ServiceBuilder};
 
@@ -114,9 +115,31 @@ impl Road {
     }
 }
 
-type Lane = Connection<HttpsConnector<HttpConnector>, Body>;
+/// A connection to the API server where HTTP/2 is spoken, else as many as there are requests.
+#[derive(Clone)]
+struct Lane {
+    connection: Connection<HttpsConnector<HttpConnector>, Body>,
+    /// Whether the last request got an answer. Until the first one has, the others wait: what is spoken shows only then, and
+    /// each of them would open a connection of its own.
+    open: Arc<Mutex<()>>,
+    opened: Arc<AtomicBool>,
+}
 
-/// Connections to the API server: each lane is one where HTTP/2 is spoken.
+impl Lane {
+    async fn send(self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+        let first = if self.opened.load(Ordering::Acquire) { None } else { Some(self.open.lock().await) };
+        let first = first.filter(|_| !self.opened.load(Ordering::Acquire));
+        let answer = tokio::time::timeout(ANSWER_LIMIT, self.connection.request(request)).await;
+        self.opened.store(matches!(answer, Ok(Ok(_))), Ordering::Release);
+        drop(first);
+        match answer {
+            Ok(answer) => answer.map_err(Into::into),
+            Err(_) => Err(format!("the API server gave no answer for {ANSWER_LIMIT:?}").into()),
+        }
+    }
+}
+
+/// All of them.
 #[derive(Clone)]
 struct Lanes {
     /// Used in turn.
@@ -156,7 +179,8 @@ fn lane(config: &Config) -> anyhow::Result<Lane> {
     let mut builder = Connection::builder(TokioExecutor::new());
     builder.timer(TokioTimer::new()).pool_timer(TokioTimer::new());
     builder.http2_keep_alive_interval(PING).http2_keep_alive_timeout(PONG).http2_keep_alive_while_idle(true);
-    Ok(builder.build(tls.enable_http1().enable_http2().wrap_connector(tcp)))
+    let connection = builder.build(tls.enable_http1().enable_http2().wrap_connector(tcp));
+    Ok(Lane { connection, open: Arc::default(), opened: Arc::default() })
 }
 
 impl Service<Request<Body>> for Lanes {
@@ -169,14 +193,7 @@ impl Service<Request<Body>> for Lanes {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let answer = self.pick(is_watch(request.uri())).request(request);
-        async move {
-            match tokio::time::timeout(ANSWER_LIMIT, answer).await {
-                Ok(answer) => answer.map_err(Into::into),
-                Err(_) => Err(format!("the API server gave no answer for {ANSWER_LIMIT:?}").into()),
-            }
-        }
-        .boxed()
+        self.pick(is_watch(request.uri())).clone().send(request).boxed()
     }
 }
 

@@ -39,6 +39,7 @@ async fn measure() -> anyhow::Result<()> {
     let mut first = Samples::default();
     for round in 0..ROUNDS {
         wait_for_pool(&client, POOL).await?;
+        open_connections(&client).await?;
         let (to_ready, to_first) = one(&client, &format!("one-{round}"), true).await?;
         ready.add(to_ready);
         first.extend(Samples::from_iter(to_first));
@@ -52,6 +53,13 @@ async fn measure() -> anyhow::Result<()> {
         println!("| {name} | {} | {} | {} |", millis(samples.p50()), millis(samples.p99()), samples.len());
     }
     many(&server).await
+}
+
+/// A claim takes two connections, one for the watch and one that becomes the command's stream. A client that cares opens
+/// them before it is asked for a sandbox.
+async fn open_connections(client: &kube::Client) -> anyhow::Result<()> {
+    tokio::try_join!(client.apiserver_version(), client.apiserver_version())?;
+    Ok(())
 }
 
 /// As many clients at once as the target names, each claiming, waiting for Ready, deleting.

@@ -24,12 +24,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     println!("\n### Memory of an idle sandbox: growth of MemAvailable over {SANDBOXES}\n");
     println!("| | MiB each | of it in the server itself |\n|---|---|---|");
     runtime.block_on(async {
-        // `sleep` is the least that a container can hold.
-        measure(
-            "without a runtime inside (`sleep`)",
-            json!({"image": "hutch/host", "command": ["sleep", "infinity"]}),
-        )
-        .await?;
+        measure("without a runtime inside (`hutch/pause`)", json!({"image": "hutch/pause"})).await?;
         measure("with sandboxd", json!({"image": "hutch/python-runtime"})).await
     })
 }

@@ -1,10 +1,13 @@
 //! The machine, and what is installed on it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-/// The release binary that `cargo xtask bench` has just built, or the one that `HUTCH_BIN` names.
+/// A copy of the release binary that `cargo xtask bench` has just built, or the one that `HUTCH_BIN` names.
+///
+/// A copy, because that is what an installation makes: the pages of a file that a linker has written lie scattered in the
+/// page cache, and starting it takes a tenth longer for as long as they do.
 pub(crate) fn binary() -> anyhow::Result<PathBuf> {
     if let Some(named) = std::env::var_os("HUTCH_BIN") {
         return Ok(named.into());
@@ -14,7 +17,15 @@ pub(crate) fn binary() -> anyhow::Result<PathBuf> {
     if !beside.is_file() {
         bail!("{} is not there: build it with `cargo build --release -p hutch`", beside.display());
     }
-    Ok(beside)
+    let installed = own.with_file_name("hutch.installed");
+    let written = |file: &Path| file.metadata().and_then(|file| file.modified()).ok();
+    if written(&installed) < written(&beside) {
+        // Under another name first: a program that runs cannot be written over.
+        let fresh = own.with_file_name("hutch.fresh");
+        std::fs::copy(&beside, &fresh)?;
+        std::fs::rename(fresh, &installed)?;
+    }
+    Ok(installed)
 }
 
 /// The first program of that name on `PATH`.

@@ -4,11 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use axum::extract::Query as QueryOf;
 use http::Uri;
+use hutch_store::Store;
 
 use crate::accept::Form;
 use crate::failure::{Cause, Failure};
 use crate::identity::Identity;
 use crate::kinds::Kind;
+use crate::object::Object;
 use crate::registry::{Resource, Served};
 use crate::server::Core;
 
@@ -18,6 +20,8 @@ const WARNINGS: usize = 20;
 /// A request about objects of one kind.
 pub(crate) struct Call {
     pub(crate) core: Arc<Core>,
+    /// The store as this caller sees it.
+    pub(crate) store: Store<Object>,
     pub(crate) identity: Identity,
     /// Whether the caller came from outside with a credential.
     pub(crate) external: bool,
@@ -35,6 +39,8 @@ pub(crate) struct Call {
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
     pub(crate) external: bool,
+    /// Whether the caller sees writes that are not on disk yet.
+    pub(crate) ahead: bool,
     pub(crate) user_agent: String,
 }
 
@@ -106,8 +112,10 @@ fn percent_decode(segment: &str) -> Option<String> {
 
 impl Call {
     pub(crate) fn new(core: Arc<Core>, caller: Caller, target: &Target, query: Query, form: Form) -> Call {
+        let store = if caller.ahead { core.store.ahead() } else { core.store.clone() };
         Call {
             core,
+            store,
             identity: caller.identity,
             external: caller.external,
             resource: target.resource.clone(),

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::call::{Call, Caller, Query, Target};
 use crate::failure::Failure;
-use crate::identity::External;
+use crate::identity::{Ahead, External};
 use crate::server::Core;
 use crate::verbs::modify::Part;
 use crate::verbs::{create, delete, delete_collection, get, list, patch, update, watch};
@@ -38,6 +38,7 @@ async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
     let caller = Caller {
         identity,
         external: request.extensions().get::<External>().is_some(),
+        ahead: request.extensions().get::<Ahead>().is_some(),
         user_agent: agent.unwrap_or_default().to_owned(),
     };
     let query = Query::of(request.uri())?;

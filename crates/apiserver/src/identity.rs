@@ -163,6 +163,10 @@ fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct External;
 
+/// Request extension: the caller is a part of this process that may see writes before they are on disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ahead;
+
 /// Lets nobody pass without a credential: a bearer token, or a client certificate that was granted.
 pub(crate) async fn authenticate(
     State(core): State<Arc<Core>>,

@@ -74,7 +74,7 @@ pub(crate) struct RunArguments {
     /// What confines the command.
     #[arg(long, value_enum, default_value = "hutch")]
     pub(crate) isolation: Isolation,
-    /// Image: hutch/host, hutch/python-runtime, or a folder in the OCI layout.
+    /// Image: hutch/host, hutch/python-runtime, hutch/pause, or a folder in the OCI layout.
     #[arg(long, value_name = "REF", default_value = "hutch/host", conflicts_with = "rootfs")]
     pub(crate) image: String,
     /// A folder that holds a root file system; it is not written to.
@@ -112,7 +112,7 @@ pub(crate) struct UpArguments {
     /// Addresses of Pods: synthetic, seen only inside sandboxes.
     #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/16", value_parser = quantity::cidr)]
     pub(crate) pod_cidr: String,
-    /// Pull the published runtime images by name instead of answering them with hutch/python-runtime.
+    /// Pull the published runtime images by name instead of answering them with built-in ones.
     #[arg(long)]
     pub(crate) no_builtin_runtime_images: bool,
 }

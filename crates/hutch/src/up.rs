@@ -179,7 +179,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
 
     let router = router(as_system("router"), kubelet, &shutdown);
     router_service.is(router.clone());
-    controllers(&mut services, &as_system, &controller_service, authority.certificate_pem(), &shutdown);
+    controllers(&mut services, &api, &controller_service, authority.certificate_pem(), &shutdown);
 
     let mut said = vec![("API", format!("https://{address}"))];
     let app = api.authenticated();
@@ -236,19 +236,23 @@ fn node_config(
 /// The controllers of the four kinds, and those that Kubernetes itself would bring.
 fn controllers(
     services: &mut JoinSet<anyhow::Result<()>>,
-    as_system: &impl Fn(&str) -> Client,
+    api: &ApiServer,
     service: &Arc<ControllerService>,
     root_ca: &str,
     shutdown: &Shutdown,
 ) {
-    let (client, stop, service) = (as_system("controller"), shutdown.clone(), service.clone());
+    // All that they do is to write to the API, so they need not wait for the disk between a cause and its effect.
+    let ahead = |name: &str| {
+        api.client_ahead(Identity::new(format!("system:{name}"), &["system:masters"]), "default")
+    };
+    let (client, stop, service) = (ahead("controller"), shutdown.clone(), service.clone());
     services.spawn(async move {
         service.set_ready(true);
         let outcome = hutch_controller::run(client, hutch_controller::Config::default(), stop).await;
         service.set_ready(false);
         outcome.context("the controller")
     });
-    let (client, stop) = (as_system("upkeep"), shutdown.wait());
+    let (client, stop) = (ahead("upkeep"), shutdown.wait());
     let settings =
         hutch_upkeep::Settings { root_ca: root_ca.to_owned(), ..hutch_upkeep::Settings::default() };
     services.spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("upkeep") });

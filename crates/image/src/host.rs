@@ -1,4 +1,5 @@
-//! `hutch/host`: this machine's programs under a root that was written afresh.
+//! `hutch/host`: this machine's programs under a root that was written afresh; `hutch/python-runtime` and `hutch/pause`
+//! have the same root.
 //!
 //! Only `/usr` shows (and `/bin`, `/sbin`, `/lib*` where they are folders of their own), and of `/etc` a fixed list
 //! that holds no secret. `/home`, `/root`, `/var`, `/opt` and everything else of the machine is absent.
@@ -9,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::store::{finish, unfinished};
-use crate::{Error, HostMount, ImageConfig, Resolved, SANDBOXD_PATH};
+use crate::{BuiltIn, Error, HostMount, ImageConfig, Resolved, SANDBOXD_PATH};
 
 /// Counted up whenever the skeleton is written differently.
 const VERSION: u64 = 1;
@@ -99,7 +100,7 @@ const WRITTEN_FILES: [(&str, &str); 8] = [
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Gives the image, writing its skeleton below `dir` when this machine has changed since the last time.
-pub(crate) fn resolve(dir: &Path, runtime: bool) -> Result<Resolved, Error> {
+pub(crate) fn resolve(dir: &Path, image: BuiltIn) -> Result<Resolved, Error> {
     let root = Path::new("/");
     let name = format!("host-v{VERSION}-{:016x}", stamp(root));
     let skeleton = dir.join(&name);
@@ -108,24 +109,24 @@ pub(crate) fn resolve(dir: &Path, runtime: bool) -> Result<Resolved, Error> {
         write(root, folder.path())?;
         finish(folder, &skeleton)?;
     }
-    let mut env = vec![("PATH".to_owned(), PATH.to_owned())];
-    let mut config = ImageConfig::default();
-    if runtime {
-        env.push(("SANDBOX_BASE_DIR".into(), "/app".into()));
-        config.entrypoint = vec![SANDBOXD_PATH.into()];
-        config.working_dir = Some("/app".into());
-    } else {
-        config.cmd = vec!["/bin/sh".into()];
+    let mut config =
+        ImageConfig { env: vec![("PATH".to_owned(), PATH.to_owned())], ..ImageConfig::default() };
+    match image {
+        BuiltIn::Host => config.cmd = vec!["/bin/sh".into()],
+        BuiltIn::PythonRuntime => {
+            config.env.push(("SANDBOX_BASE_DIR".into(), "/app".into()));
+            config.entrypoint = vec![SANDBOXD_PATH.into()];
+            config.working_dir = Some("/app".into());
+        }
+        BuiltIn::Pause => config.entrypoint = vec![SANDBOXD_PATH.into(), "--pause".into()],
     }
-    config.env = env;
-    let kind = if runtime { "python-runtime" } else { "host" };
     Ok(Resolved {
-        id: format!("hutch/{kind}@{name}"),
+        id: format!("{}@{name}", image.name()),
         layers: vec![skeleton],
-        mounts: mounts(root),
+        mounts: if image == BuiltIn::Pause { Vec::new() } else { mounts(root) },
         config,
         substituted: None,
-        wants_sandboxd: runtime,
+        wants_sandboxd: image != BuiltIn::Host,
     })
 }
 

@@ -1,8 +1,8 @@
 //! Gives the folders, mounts and settings that stand behind the name of an image.
 //!
-//! Two images are built in and need no download: `hutch/host`, a read-only view of this machine's programs, and
-//! `hutch/python-runtime`, the same with the sandbox runtime as its program. Others are OCI layout folders, whose
-//! layers are verified and unpacked, one folder each.
+//! Three images are built in and need no download: `hutch/host`, a read-only view of this machine's programs,
+//! `hutch/python-runtime`, the same with the sandbox runtime as its program, and `hutch/pause`, which only waits. Others
+//! are OCI layout folders, whose layers are verified and unpacked, one folder each.
 //!
 //! It refuses to fetch anything over a network, to run anything, to write outside its own folder, and to unpack
 //! what it has not verified. The interface blocks.
@@ -18,5 +18,5 @@ mod unpack;
 
 pub use error::Error;
 pub use names::Account;
-pub use reference::Reference;
+pub use reference::{BuiltIn, Reference};
 pub use store::{HostMount, ImageConfig, Resolved, SANDBOXD_PATH, Store};

@@ -7,15 +7,35 @@ use crate::Error;
 /// Longest image name that is looked at, in bytes.
 const MAX_NAME_BYTES: usize = 4096;
 
+/// An image that is made here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BuiltIn {
+    /// `hutch/host`: this machine's programs.
+    Host,
+    /// `hutch/python-runtime`: the same, with the sandbox runtime as its program.
+    PythonRuntime,
+    /// `hutch/pause`: nothing but a program that waits to be ended. The least that a container can hold.
+    Pause,
+}
+
+impl BuiltIn {
+    /// The name under which users ask for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            BuiltIn::Host => "hutch/host",
+            BuiltIn::PythonRuntime => "hutch/python-runtime",
+            BuiltIn::Pause => "hutch/pause",
+        }
+    }
+}
+
 /// What a name means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reference {
-    /// `hutch/host`.
-    Host,
-    /// `hutch/python-runtime`.
-    PythonRuntime,
-    /// A published runtime image of Agent Sandbox, for which `hutch/python-runtime` can stand in.
-    PublishedPythonRuntime,
+    /// An image that is made here.
+    BuiltIn(BuiltIn),
+    /// A published image for which one that is made here can stand in.
+    Published(BuiltIn),
     /// An OCI layout folder, and the tag inside it when one was named.
     Layout {
         /// The folder that holds `oci-layout`.
@@ -25,8 +45,11 @@ pub enum Reference {
     },
 }
 
-/// Repository of the published runtime images; any tag of it counts, a digest does not.
-const PUBLISHED_PYTHON_RUNTIME: &str = "registry.k8s.io/agent-sandbox/python-runtime-sandbox";
+/// Repositories of published images, and what can stand in for them; any tag counts, a digest does not.
+const PUBLISHED: [(&str, BuiltIn); 2] = [
+    ("registry.k8s.io/agent-sandbox/python-runtime-sandbox", BuiltIn::PythonRuntime),
+    ("registry.k8s.io/pause", BuiltIn::Pause),
+];
 
 impl Reference {
     /// Reads an image name.
@@ -51,11 +74,14 @@ impl Reference {
         if name.starts_with('/') || name.starts_with("./") || name.starts_with("../") {
             return Reference::layout(name).ok_or_else(|| invalid("no such folder"));
         }
-        match name.strip_suffix(":latest").unwrap_or(name) {
-            "hutch/host" => Ok(Reference::Host),
-            "hutch/python-runtime" => Ok(Reference::PythonRuntime),
-            _ if is_tag_of(name, PUBLISHED_PYTHON_RUNTIME) => Ok(Reference::PublishedPythonRuntime),
-            _ => Err(Error::NotPullable(shorten(name))),
+        let plain = name.strip_suffix(":latest").unwrap_or(name);
+        let built_in = [BuiltIn::Host, BuiltIn::PythonRuntime, BuiltIn::Pause];
+        if let Some(found) = built_in.into_iter().find(|image| image.name() == plain) {
+            return Ok(Reference::BuiltIn(found));
+        }
+        match PUBLISHED.iter().find(|(repository, _)| is_tag_of(name, repository)) {
+            Some((_, stands_in)) => Ok(Reference::Published(*stands_in)),
+            None => Err(Error::NotPullable(shorten(name))),
         }
     }
 
@@ -99,12 +125,14 @@ mod tests {
     #[test]
     fn names_mean_what_they_say() {
         for (name, expected) in [
-            ("hutch/host", Reference::Host),
-            ("hutch/host:latest", Reference::Host),
-            ("hutch/python-runtime", Reference::PythonRuntime),
+            ("hutch/host", Reference::BuiltIn(BuiltIn::Host)),
+            ("hutch/host:latest", Reference::BuiltIn(BuiltIn::Host)),
+            ("hutch/python-runtime", Reference::BuiltIn(BuiltIn::PythonRuntime)),
+            ("hutch/pause", Reference::BuiltIn(BuiltIn::Pause)),
+            ("registry.k8s.io/pause:3.10", Reference::Published(BuiltIn::Pause)),
             (
                 "registry.k8s.io/agent-sandbox/python-runtime-sandbox:v0.1.0",
-                Reference::PublishedPythonRuntime,
+                Reference::Published(BuiltIn::PythonRuntime),
             ),
             ("oci:/no/such", Reference::Layout { path: "/no/such".into(), tag: None }),
             ("oci:/no/such:v1", Reference::Layout { path: "/no/such".into(), tag: Some("v1".into()) }),

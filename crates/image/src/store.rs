@@ -36,8 +36,8 @@ pub struct Resolved {
     pub mounts: Vec<HostMount>,
     /// What the image says about its program.
     pub config: ImageConfig,
-    /// The name of the published image in whose place a built-in one is given.
-    pub substituted: Option<String>,
+    /// The name of the built-in image that stands in for the published one that was asked for.
+    pub substituted: Option<&'static str>,
     /// Whether the sandbox runtime must be put to [`SANDBOXD_PATH`].
     pub wants_sandboxd: bool,
 }
@@ -102,13 +102,12 @@ impl Store {
     /// When the image cannot be had; the text says why.
     pub fn resolve(&self, name: &str) -> Result<Resolved, Error> {
         match Reference::parse(name)? {
-            Reference::Host => host::resolve(&self.dir, false),
-            Reference::PythonRuntime => host::resolve(&self.dir, true),
-            Reference::PublishedPythonRuntime if self.substitutes => {
-                let resolved = host::resolve(&self.dir, true)?;
-                Ok(Resolved { substituted: Some(name.to_owned()), ..resolved })
+            Reference::BuiltIn(image) => host::resolve(&self.dir, image),
+            Reference::Published(image) if self.substitutes => {
+                let resolved = host::resolve(&self.dir, image)?;
+                Ok(Resolved { substituted: Some(image.name()), ..resolved })
             }
-            Reference::PublishedPythonRuntime => Err(Error::NotPullable(name.to_owned())),
+            Reference::Published(_) => Err(Error::NotPullable(name.to_owned())),
             Reference::Layout { path, tag } => self.layout(&path, tag.as_deref()),
         }
     }

@@ -271,7 +271,7 @@ fn built_in_images_need_nothing() {
     assert!(host.mounts.iter().all(|mount| !mount.source.starts_with("/root")));
     let published = "registry.k8s.io/agent-sandbox/python-runtime-sandbox:v0.1.0";
     let runtime = store.resolve(published).unwrap();
-    assert_eq!(runtime.substituted.as_deref(), Some(published));
+    assert_eq!(runtime.substituted, Some("hutch/python-runtime"));
     assert_eq!(runtime.config.entrypoint, [hutch_image::SANDBOXD_PATH]);
     assert!(runtime.wants_sandboxd);
     assert!(store.without_substitutes().resolve(published).is_err());

@@ -241,3 +241,48 @@ fn a_full_disk_is_said_and_forgotten_when_there_is_room_again() {
         assert!(again.get("things", "b").is_some());
     });
 }
+
+#[test]
+fn who_runs_ahead_sees_at_once_and_others_when_it_is_on_disk() {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let drive = Drive::default();
+        let store = drive.store().unwrap();
+        let ahead = store.ahead();
+        let held = drive.platter.lock().unwrap();
+        let entry = ahead.create("things", "a", "one".into()).await.unwrap();
+        assert!(ahead.get("things", "a").is_some() && store.latest("things", "a").is_some());
+        assert!(store.get("things", "a").is_none(), "nothing is on disk while the disk does not move");
+        drop(held);
+        assert!(store.settled("things", &entry).await);
+        assert!(store.get("things", "a").is_some());
+        assert!(drive.after_power_cut(0).store().unwrap().get("things", "a").is_some());
+    });
+}
+
+#[test]
+fn what_the_disk_refuses_is_taken_back_from_those_ahead_and_never_shown_to_others() {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let drive = Drive::default();
+        let store = drive.store().unwrap();
+        let ahead = store.ahead();
+        let first = store.create("things", "a", "one".into()).await.unwrap();
+        let mut outside = store.watch("things", "", first.revision).unwrap();
+        let mut inside = ahead.watch("things", "", first.revision).unwrap();
+        drive.full.store(true, Ordering::SeqCst);
+        let lost = ahead.update("things", "a", first.revision, "two".into()).await.unwrap();
+        assert!(!store.settled("things", &lost).await);
+        loop {
+            match inside.next().await {
+                Ok(event) => assert_eq!(event.revision(), lost.revision),
+                Err(Error::Compacted { .. }) => break,
+                Err(other) => panic!("unexpected: {other}"),
+            }
+        }
+        assert_eq!(ahead.get("things", "a").unwrap().revision, first.revision);
+        drive.full.store(false, Ordering::SeqCst);
+        let second = ahead.update("things", "a", first.revision, "three".into()).await.unwrap();
+        assert!(second.revision > lost.revision, "a revision is given out once");
+        let seen = outside.next().await.unwrap();
+        assert_eq!(seen.revision(), second.revision);
+    });
+}

@@ -1,8 +1,13 @@
 //! A revisioned, watchable, durable key-value store: what etcd is to Kubernetes, for one process.
 //!
-//! All live values are in memory; get, list and watch are answered from there. One writer thread drains a bounded
-//! queue and commits in groups to one `redb` file; a write is answered after its commit is on disk. Every
-//! successful write takes the next revision, and revisions go on after a restart.
+//! All live values are in memory; get, list and watch are answered from there. A write takes the next revision and a
+//! place in a bounded queue; one writer thread commits the queue in groups to one `redb` file. Revisions go on after a
+//! restart.
+//!
+//! There are two views. An ordinary handle sees what is on disk, and its writes are answered when they are. A handle
+//! from [`Store::ahead`] sees every write as soon as it has its revision: a chain of writes, each caused by the one
+//! before, then costs one or two commits instead of one each. Nobody outside ever sees what a crash could undo, because the
+//! queue keeps the order.
 //!
 //! A *collection* (one resource of one API group) has its own window of recent events, bounded in number and in
 //! bytes. A watch is a cursor into that window, so a slow reader costs nothing and is told
@@ -12,10 +17,11 @@
 //! keeps encoded JSON rather than decoded trees: a fifth of the memory, and a read is a copy of bytes.
 //!
 //! It refuses to be shared: one process opens a file, others get [`Error::Locked`]. It keeps no history, and it
-//! never answers a write that is not on disk.
+//! shows through an ordinary handle nothing that is not on disk.
 
 mod disk;
 mod error;
+mod sequence;
 mod state;
 mod store;
 mod value;

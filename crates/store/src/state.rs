@@ -14,6 +14,8 @@ pub(crate) struct State<V> {
     /// Watches may start here or later in collections that have no events yet.
     floor: u64,
     collections: HashMap<Box<str>, Collection<V>>,
+    /// Rung after every commit, and after every one that failed.
+    commits: watch::Sender<()>,
 }
 
 /// One collection: live values, event window, and the bell that wakes its watches.
@@ -28,7 +30,7 @@ pub(crate) struct Collection<V> {
 
 impl<V: Value> State<V> {
     pub(crate) fn new(revision: u64) -> Self {
-        State { revision, floor: revision, collections: HashMap::new() }
+        State { revision, floor: revision, collections: HashMap::new(), commits: watch::Sender::new(()) }
     }
 
     /// Puts a value read from disk.
@@ -51,7 +53,7 @@ impl<V: Value> State<V> {
         self.collections.keys().map(|name| &**name)
     }
 
-    /// Makes a committed change visible.
+    /// Makes a change visible.
     pub(crate) fn apply(&mut self, collection: &str, event: Event<V>) {
         self.revision = event.revision();
         self.collection(collection).apply(event);
@@ -63,6 +65,35 @@ impl<V: Value> State<V> {
             if let Some(collection) = self.collections.get(name) {
                 collection.bell.send_replace(self.revision);
             }
+        }
+        self.commits.send_replace(());
+    }
+
+    /// Told of every [`State::ring`].
+    pub(crate) fn commits(&self) -> watch::Receiver<()> {
+        self.commits.subscribe()
+    }
+
+    /// A second state with the same values and no events.
+    pub(crate) fn fork(&self) -> State<V> {
+        let mut fork = State::new(self.revision);
+        for (name, collection) in &self.collections {
+            fork.collection(name).live = collection.live.clone();
+        }
+        fork
+    }
+
+    /// Goes back to the values of another state. The revisions that were given out are not used again, and every watch
+    /// has to start anew.
+    pub(crate) fn reset(&mut self, other: &State<V>) {
+        self.revision += 1;
+        self.floor = self.revision;
+        for (name, collection) in &mut self.collections {
+            collection.live = other.existing(name).map(|other| other.live.clone()).unwrap_or_default();
+            collection.window.clear();
+            collection.window_bytes = 0;
+            collection.compacted = self.revision;
+            collection.bell.send_replace(self.revision);
         }
     }
 

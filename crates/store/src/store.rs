@@ -4,23 +4,27 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::Error;
 use crate::disk::{self, Disk, Opener};
+use crate::sequence::{Change, Sequencer};
 use crate::state::State;
 use crate::value::{Entry, Value};
 use crate::watch::Watch;
-use crate::writer::{self, Change, Request, Write};
-use crate::{Error, QUEUE_WRITES};
+use crate::writer;
 
 /// A handle to the store; clones share it. When the last one is dropped the file is closed soon after;
 /// [`Store::close`] waits for that.
 pub struct Store<V: Value> {
-    state: Arc<RwLock<State<V>>>,
-    queue: mpsc::Sender<Request<V>>,
+    /// What is on disk.
+    durable: Arc<RwLock<State<V>>>,
+    sequencer: Sequencer<V>,
+    /// Whether this handle sees, and is answered, before the disk is.
+    ahead: bool,
 }
 
 impl<V: Value> Clone for Store<V> {
     fn clone(&self) -> Self {
-        Store { state: self.state.clone(), queue: self.queue.clone() }
+        Store { durable: self.durable.clone(), sequencer: self.sequencer.clone(), ahead: self.ahead }
     }
 }
 
@@ -84,18 +88,56 @@ impl<V: Value> Store<V> {
 
     pub(crate) fn with_opener(path: &Path, opener: Opener) -> Result<Self, Error> {
         let disk = Disk::open(path, opener)?;
-        let state = Arc::new(RwLock::new(disk.load()?));
-        let (queue, requests) = mpsc::channel(QUEUE_WRITES);
-        let shared = state.clone();
+        let loaded = disk.load()?;
+        let (queue, requests) = mpsc::unbounded_channel();
+        let sequencer = Sequencer::new(loaded.fork(), queue);
+        let durable = Arc::new(RwLock::new(loaded));
+        let (seen, shared) = (sequencer.state().clone(), durable.clone());
         std::thread::Builder::new()
             .name("store-writer".into())
-            .spawn(move || writer::run(disk, shared, requests))
+            .spawn(move || writer::run(disk, &shared, &seen, requests))
             .map_err(|cause| Error::Open { path: path.into(), cause: cause.to_string() })?;
-        Ok(Store { state, queue })
+        Ok(Store { durable, sequencer, ahead: false })
+    }
+
+    /// A handle that runs ahead of the disk: it sees every write at once and is answered at once. What it sees is on
+    /// disk before anything later is; when the disk refuses it is taken back, and watches are told
+    /// [`Error::Compacted`].
+    ///
+    /// For those whose every act is a write to this store, so that an act and its cause are lost together.
+    #[must_use]
+    pub fn ahead(&self) -> Store<V> {
+        Store { ahead: true, ..self.clone() }
+    }
+
+    fn state(&self) -> &Arc<RwLock<State<V>>> {
+        if self.ahead { self.sequencer.state() } else { &self.durable }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<V>> {
-        self.state.read().expect("a holder of the lock never panics")
+        self.state().read().expect("a holder of the lock never panics")
+    }
+
+    /// The value of a key as the next write of it finds it, on disk or not yet.
+    pub fn latest(&self, collection: &str, name: &str) -> Option<Arc<Entry<V>>> {
+        let ahead = self.sequencer.state().read().expect("a holder of the lock never panics");
+        ahead.existing(collection)?.live.get(name).cloned()
+    }
+
+    /// Waits until a value that [`Store::latest`] gave may be shown through this handle. False when it was taken back or
+    /// replaced meanwhile.
+    pub async fn settled(&self, collection: &str, entry: &Entry<V>) -> bool {
+        let mut commits = self.durable.read().expect("a holder of the lock never panics").commits();
+        loop {
+            let is = |found: Option<Arc<Entry<V>>>| found.is_some_and(|f| f.revision == entry.revision);
+            commits.borrow_and_update();
+            if is(self.get(collection, &entry.name)) {
+                return true;
+            }
+            if !is(self.latest(collection, &entry.name)) || commits.changed().await.is_err() {
+                return false;
+            }
+        }
     }
 
     /// The value of a key.
@@ -140,12 +182,12 @@ impl<V: Value> Store<V> {
     /// # Errors
     /// [`Error::Compacted`] when events after that revision are no longer known.
     pub fn watch(&self, collection: &str, prefix: &str, after: u64) -> Result<Watch<V>, Error> {
-        Watch::new(self.state.clone(), collection, prefix, after)
+        Watch::new(self.state().clone(), collection, prefix, after)
     }
 
     /// Forgets events up to a revision.
     pub fn compact(&self, revision: u64) {
-        self.state.write().expect("a holder of the lock never panics").compact(revision);
+        self.state().write().expect("a holder of the lock never panics").compact(revision);
     }
 
     /// Puts a new key.
@@ -191,17 +233,18 @@ impl<V: Value> Store<V> {
     }
 
     async fn write(&self, collection: &str, name: &str, change: Change<V>) -> Result<Arc<Entry<V>>, Error> {
-        let (answer, answered) = oneshot::channel();
-        let write = Write { collection: collection.into(), name: name.into(), change, answer };
-        self.queue.send(Request::Write(write)).await.map_err(|_| Error::Closed)?;
-        answered.await.map_err(|_| Error::Closed)?
+        let (entry, on_disk) = self.sequencer.write(collection, name, change).await?;
+        if !self.ahead {
+            on_disk.await.map_err(|_| Error::Closed)??;
+        }
+        Ok(entry)
     }
 
     /// Waits until all writes before are on disk and the file is closed. Later writes get [`Error::Closed`];
     /// reads go on.
     pub async fn close(&self) {
         let (done, closed) = oneshot::channel();
-        if self.queue.send(Request::Close(done)).await.is_ok() {
+        if self.sequencer.close(done) {
             // An error means that the writer is gone, so the file is closed.
             let _ = closed.await;
         }

@@ -5,7 +5,7 @@ pub trait Value: Send + Sync + Sized + 'static {
     /// What a writer hands in, before the revision of the write is known.
     type Draft: Send + 'static;
 
-    /// Makes the value of a draft. Runs in the writer thread, so it should cost microseconds.
+    /// Makes the value of a draft. Others wait meanwhile, so it should cost microseconds.
     fn seal(draft: Self::Draft, revision: u64) -> Self;
     /// The bytes for the disk.
     fn bytes(&self) -> &[u8];

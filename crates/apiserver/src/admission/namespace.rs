@@ -28,7 +28,7 @@ pub(crate) fn label(object: &mut Value) {
 /// namespace, so that nobody has to wait for it.
 pub(crate) async fn furnish(core: &Core, name: &str) -> Result<(), Failure> {
     let key = format!("{name}/default");
-    if core.store.get("serviceaccounts", &key).is_some() {
+    if core.store.latest("serviceaccounts", &key).is_some() {
         return Ok(());
     }
     let account = bootstrap::object("v1", "ServiceAccount", Some(name), "default");

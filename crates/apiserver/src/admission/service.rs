@@ -63,7 +63,7 @@ fn complete(core: &Core, object: &mut Value) -> Result<(), Failure> {
 /// An address that no Service has. Two creates at the same moment may be given the same one; as nothing routes by
 /// these addresses, that is harmless and not worth a lock.
 fn free_address(core: &Core) -> Result<String, Failure> {
-    let list = core.store.list("services", Page::default());
+    let list = core.store.ahead().list("services", Page::default());
     let taken: HashSet<String> = list
         .entries
         .iter()

@@ -22,7 +22,7 @@ pub(crate) async fn handle(
     let Some(paths) = &call.kind().scale else { return Err(Failure::no_such_path()) };
     let object = match *method {
         Method::GET => {
-            let entry = call.core.store.get(&call.resource.collection, &call.key(&call.name));
+            let entry = call.store.get(&call.resource.collection, &call.key(&call.name));
             let entry = entry.ok_or_else(|| Failure::not_found(call.kind(), &call.name))?;
             convert::from_storage(call.kind(), entry.value.value())?
         }

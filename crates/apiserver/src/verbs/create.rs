@@ -73,7 +73,7 @@ pub(crate) async fn insert(
     loop {
         let name = meta::text(&stored, "name").to_owned();
         let draft = if generated.is_some() { stored.clone() } else { std::mem::take(&mut stored) };
-        let written = call.core.store.create(&call.resource.collection, &call.key(&name), draft).await;
+        let written = call.store.create(&call.resource.collection, &call.key(&name), draft).await;
         tries += 1;
         match (written, &generated) {
             (Ok(entry), _) => {
@@ -91,7 +91,7 @@ pub(crate) async fn insert(
 /// The answer to a create that is only tried.
 fn dry(call: &Call, stored: Value) -> Result<Arc<Entry<Object>>, Failure> {
     let name = meta::text(&stored, "name").to_owned();
-    if call.core.store.get(&call.resource.collection, &call.key(&name)).is_some() {
+    if call.store.latest(&call.resource.collection, &call.key(&name)).is_some() {
         return Err(Failure::already_exists(call.kind(), &name));
     }
     Ok(preview(&call.key(&name), stored, 0))

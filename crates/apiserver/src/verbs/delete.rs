@@ -101,7 +101,7 @@ pub(crate) async fn remove(call: &Call, name: &str, options: &Options) -> Result
     let dry_run = call.dry_run()?;
     check_allowed(call, name)?;
     for _ in 0..TRIES {
-        let Some(entry) = call.core.store.get(&call.resource.collection, &key) else {
+        let Some(entry) = call.store.latest(&call.resource.collection, &key) else {
             return Err(Failure::not_found(kind, name));
         };
         let current = entry.value.value();
@@ -112,12 +112,15 @@ pub(crate) async fn remove(call: &Call, name: &str, options: &Options) -> Result
             return Ok(if over { Outcome::Gone(entry) } else { Outcome::Going(entry) });
         }
         let written = if over {
-            let gone = call.core.store.delete(&call.resource.collection, &key, entry.revision, next).await;
+            let gone = call.store.delete(&call.resource.collection, &key, entry.revision, next).await;
             gone.map(Outcome::Gone)
         } else if next == current {
-            return Ok(Outcome::Going(entry));
+            if call.store.settled(&call.resource.collection, &entry).await {
+                return Ok(Outcome::Going(entry));
+            }
+            continue;
         } else {
-            let marked = call.core.store.update(&call.resource.collection, &key, entry.revision, next).await;
+            let marked = call.store.update(&call.resource.collection, &key, entry.revision, next).await;
             marked.map(Outcome::Going)
         };
         match written {
@@ -233,10 +236,10 @@ async fn after(call: &Call, gone: &Value) {
     }
     definitions_changed(call);
     let collection = meta::text(gone, "name");
-    let list = call.core.store.list(collection, hutch_store::Page::default());
+    let list = call.store.list(collection, hutch_store::Page::default());
     for entry in list.entries {
         let last = entry.value.value();
-        if let Err(error) = call.core.store.delete(collection, &entry.name, entry.revision, last).await {
+        if let Err(error) = call.store.delete(collection, &entry.name, entry.revision, last).await {
             tracing::warn!(%error, collection, name = %entry.name, "an object outlives its definition");
         }
     }

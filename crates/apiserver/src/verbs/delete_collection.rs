@@ -20,7 +20,7 @@ pub(crate) async fn delete_collection(
     let filter = Filter::of(call)?;
     let prefix = call.prefix();
     let page = Page { prefix: &prefix, ..Page::default() };
-    let list = call.core.store.list(&call.resource.collection, page);
+    let list = call.store.list(&call.resource.collection, page);
     let entries: Vec<_> = list.entries.into_iter().filter(|entry| filter.matches(entry)).collect();
     for entry in &entries {
         // A list over all namespaces cannot be deleted, so what follows the prefix is the name.
@@ -31,6 +31,6 @@ pub(crate) async fn delete_collection(
         }
     }
     let mut metadata = Map::new();
-    metadata.insert("resourceVersion".into(), call.core.store.current_revision().to_string().into());
+    metadata.insert("resourceVersion".into(), call.store.current_revision().to_string().into());
     respond::list(call, &entries, metadata)
 }

@@ -55,12 +55,12 @@ fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>)
         limit: limit.filter(|_| filter.is_empty()),
     };
     if let (Some(name), Some(_)) = (filter.name(), &call.namespace) {
-        let revision = call.core.store.current_revision();
-        let entry = call.core.store.get(&call.resource.collection, &call.key(name));
+        let revision = call.store.current_revision();
+        let entry = call.store.get(&call.resource.collection, &call.key(name));
         let entries = entry.into_iter().filter(|entry| filter.matches(entry)).collect();
         return Found { entries, revision, next: None, remaining: 0 };
     }
-    let list = call.core.store.list(&call.resource.collection, page);
+    let list = call.store.list(&call.resource.collection, page);
     // All pages tell the revision of the first one. Later pages show newer objects too, and whoever watches from
     // that revision is told every change since, so nothing is missed.
     let revision = start.map_or(list.revision, |start| start.revision);
@@ -120,7 +120,7 @@ fn check_match(call: &Call, asked: u64, continued: bool) -> Result<(), Failure> 
             wrong("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"")
         }
         // Only the present is kept.
-        "Exact" if asked < call.core.store.current_revision() => {
+        "Exact" if asked < call.store.current_revision() => {
             Err(Failure::expired("The provided resource version is too old"))
         }
         "Exact" => Ok(()),
@@ -135,6 +135,6 @@ fn check_match(call: &Call, asked: u64, continued: bool) -> Result<(), Failure> 
 }
 
 pub(crate) fn not_of_the_future(call: &Call, asked: u64) -> Result<(), Failure> {
-    let current = call.core.store.current_revision();
+    let current = call.store.current_revision();
     if asked > current { Err(Failure::too_large_resource_version(asked, current)) } else { Ok(()) }
 }

@@ -54,7 +54,7 @@ pub(crate) async fn modify(
     let (kind, key) = (call.kind(), call.key(&call.name));
     let dry_run = call.dry_run()?;
     for _ in 0..TRIES {
-        let Some(entry) = call.core.store.get(&call.resource.collection, &key) else {
+        let Some(entry) = call.store.latest(&call.resource.collection, &key) else {
             return Err(Failure::not_found(kind, &call.name));
         };
         let stored = entry.value.value();
@@ -75,12 +75,15 @@ pub(crate) async fn modify(
             }
         }
         if stored == next {
-            return Ok(entry);
+            if call.store.settled(&call.resource.collection, &entry).await {
+                return Ok(entry);
+            }
+            continue;
         }
         if dry_run {
             return Ok(preview(&key, next, entry.revision));
         }
-        match call.core.store.update(&call.resource.collection, &key, entry.revision, next).await {
+        match call.store.update(&call.resource.collection, &key, entry.revision, next).await {
             Ok(entry) => {
                 definitions_changed(call);
                 return Ok(entry);
@@ -102,7 +105,7 @@ async fn remove(
     if dry_run {
         return Ok(preview(key, last, entry.revision));
     }
-    let removed = call.core.store.delete(&call.resource.collection, key, entry.revision, last).await?;
+    let removed = call.store.delete(&call.resource.collection, key, entry.revision, last).await?;
     definitions_changed(call);
     Ok(removed)
 }

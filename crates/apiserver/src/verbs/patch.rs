@@ -117,7 +117,7 @@ async fn apply(call: &Call, part: Part, bytes: &Bytes) -> Result<Response, Failu
     let applier =
         Applier { manager, force: call.query.flag("force"), subresource, now: jiff::Timestamp::now() };
     let names_revision = !meta::text(&applied, "resourceVersion").is_empty();
-    let exists = call.core.store.get(&call.resource.collection, &call.key(&call.name)).is_some();
+    let exists = call.store.latest(&call.resource.collection, &call.key(&call.name)).is_some();
     if !exists && part == Part::Main {
         let uid = meta::text(&applied, "uid");
         if !uid.is_empty() {

@@ -54,7 +54,7 @@ pub(crate) fn watch(call: Call) -> Result<Response, Failure> {
             }
             let prefix = call.prefix();
             let page = Page { prefix: &prefix, ..Page::default() };
-            let list = call.core.store.list(&call.resource.collection, page);
+            let list = call.store.list(&call.resource.collection, page);
             // A watch from "now" on request shows no initial objects.
             if initial != Some(false) {
                 first = list.entries.into_iter().filter(|entry| filter.matches(entry)).collect();
@@ -62,7 +62,7 @@ pub(crate) fn watch(call: Call) -> Result<Response, Failure> {
             list.revision
         }
     };
-    let events = call.core.store.watch(&call.resource.collection, &call.prefix(), revision);
+    let events = call.store.watch(&call.resource.collection, &call.prefix(), revision);
     let mut stream = Stream {
         events: None,
         filter,

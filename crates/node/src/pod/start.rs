@@ -131,8 +131,10 @@ impl Worker {
         let resolved = tokio::task::spawn_blocking(move || images.resolve(&name)).await;
         let resolved = resolved.map_err(|e| failed(e.to_string()))?;
         let image = resolved.map_err(|e| failed(format!("Failed to pull image {:?}: {e}", state.image)))?;
-        let text = match &image.substituted {
-            Some(name) => format!("Image {name:?} is answered by the built-in image hutch/python-runtime"),
+        let text = match image.substituted {
+            Some(built_in) => {
+                format!("Image {:?} is answered by the built-in image {built_in}", state.image)
+            }
             None => format!("Container image {:?} already present on machine", state.image),
         };
         self.node.events.container(&self.pod, &state.name, false, "Pulled", text);

@@ -15,8 +15,10 @@ const THREAD_IDLE: std::time::Duration = std::time::Duration::from_secs(2);
 const THREAD_STACK: usize = 128 << 10;
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|word| word == "--clock") {
-        return clock();
+    match std::env::args().nth(1).as_deref() {
+        Some("--clock") => return clock(),
+        Some("--pause") => pause(),
+        _ => {}
     }
     let settings = match Settings::read(std::env::args().skip(1), |name| std::env::var(name).ok()) {
         Ok(settings) => settings,
@@ -43,6 +45,13 @@ fn clock() -> ExitCode {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let nanos = now.tv_sec * 1_000_000_000 + now.tv_nsec;
     if writeln!(std::io::stdout(), "{nanos}").is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Waits to be ended. Process 1 inside reaps, so there is nothing else to do.
+fn pause() -> ! {
+    loop {
+        std::thread::park();
+    }
 }
 
 async fn run(settings: Settings) -> Result<(), Error> {

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::store::{finish, unfinished};
-use crate::{BuiltIn, Error, HostMount, ImageConfig, Resolved, SANDBOXD_PATH};
+use crate::{BuiltIn, Error, HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
 
 /// Counted up whenever the skeleton is written differently.
 const VERSION: u64 = 1;
@@ -118,7 +118,7 @@ pub(crate) fn resolve(dir: &Path, image: BuiltIn) -> Result<Resolved, Error> {
             config.entrypoint = vec![SANDBOXD_PATH.into()];
             config.working_dir = Some("/app".into());
         }
-        BuiltIn::Pause => config.entrypoint = vec![SANDBOXD_PATH.into(), "--pause".into()],
+        BuiltIn::Pause => config.entrypoint = PAUSE.map(Into::into).into(),
     }
     Ok(Resolved {
         id: format!("{}@{name}", image.name()),

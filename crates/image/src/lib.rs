@@ -19,4 +19,4 @@ mod unpack;
 pub use error::Error;
 pub use names::Account;
 pub use reference::{BuiltIn, Reference};
-pub use store::{HostMount, ImageConfig, Resolved, SANDBOXD_PATH, Store};
+pub use store::{HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH, Store};

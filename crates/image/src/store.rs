@@ -13,6 +13,8 @@ use crate::{Error, Reference, host, layout};
 
 /// Where the sandbox runtime is expected inside; who runs an image that wants it puts it there.
 pub const SANDBOXD_PATH: &str = "/.hutch/sandboxd";
+/// The command of [`crate::BuiltIn::Pause`].
+pub const PAUSE: [&str; 2] = [SANDBOXD_PATH, "--pause"];
 /// Name of unfinished folders.
 const UNFINISHED: &str = "unfinished-";
 /// An unfinished folder of this age belongs to nobody any more: no layer takes so long to unpack.

@@ -29,6 +29,8 @@ const MAX_PENDING: usize = 1024;
 pub(crate) enum Request {
     /// Start a process under this number; three descriptors come along.
     Spawn { process: u64, what: Process },
+    /// Stand for a process under this number that does nothing but wait to be ended.
+    Hold { process: u64 },
     /// Signal the process group of a process.
     Signal { process: u64, signal: i32 },
 }
@@ -66,6 +68,8 @@ pub(crate) struct Init {
     audience: Audience,
     signals: OwnedFd,
     processes: Vec<(u64, u32)>,
+    /// Processes that it stands for itself.
+    held: Vec<u64>,
     pending: VecDeque<Event>,
     confined: bool,
 }
@@ -82,7 +86,8 @@ impl Init {
     /// An init that serves whoever holds the other end of `control`.
     pub(crate) fn new(control: Channel, signals: OwnedFd, confined: bool) -> Self {
         let audience = Audience::Caller;
-        Self { control, audience, signals, processes: Vec::new(), pending: VecDeque::new(), confined }
+        let (processes, held, pending) = (Vec::new(), Vec::new(), VecDeque::new());
+        Self { control, audience, signals, processes, held, pending, confined }
     }
 
     /// Starts the one command of a single-use jail, whose standard streams are descriptors of this process.
@@ -96,6 +101,8 @@ impl Init {
     pub(crate) fn serve(mut self) -> ! {
         loop {
             self.flush();
+            // Most of the time from here on it waits, and a page that it keeps is one for each jail.
+            sys::give_back_memory();
             let mut interest = PollFlags::empty();
             if self.pending.len() < MAX_PENDING {
                 interest |= PollFlags::IN;
@@ -141,6 +148,10 @@ impl Init {
                     reason: "three descriptors have to come along".into(),
                 }),
             },
+            Ok(Request::Hold { process }) => {
+                self.held.push(process);
+                self.report(Event::Started { process, pid: 1 });
+            }
             Ok(Request::Signal { process, signal }) => self.signal(process, signal),
             // The caller is of the same build as we are; it is not a thing that a jail could send.
             Err(_) => exit(),
@@ -163,7 +174,13 @@ impl Init {
         }
     }
 
-    fn signal(&self, process: u64, signal: i32) {
+    fn signal(&mut self, process: u64, signal: i32) {
+        if let Some(index) = self.held.iter().position(|held| *held == process) {
+            self.held.swap_remove(index);
+            let asked = matches!(signal, libc::SIGTERM | libc::SIGINT);
+            let exit = if asked { ProcessExit::Code(0) } else { ProcessExit::Signal(signal) };
+            return self.report(Event::Exited { process, exit });
+        }
         if let Some((_, pid)) = self.processes.iter().find(|(number, _)| *number == process) {
             // SAFETY: no memory is involved. The pid is of a child that is not reaped, so it is nobody else's.
             unsafe { libc::kill(-(*pid as i32), signal) };

@@ -281,6 +281,17 @@ impl Jail {
         Ok(number)
     }
 
+    /// Asks for a process that does nothing but wait to be ended; SIGTERM and SIGINT end it with status 0. Init stands for
+    /// it, so it costs nothing.
+    ///
+    /// # Errors
+    /// When the jail has ended.
+    pub fn hold(&self) -> Result<u64, Error> {
+        let number = self.last_process.fetch_add(1, Ordering::Relaxed) + 1;
+        self.request(&Request::Hold { process: number }, &[])?;
+        Ok(number)
+    }
+
     /// A terminal that has a path inside (`/dev/pts/N`) and belongs to `user`: the end that shows what is written
     /// and takes what is typed, and the end to give to [`Jail::spawn`] with [`Process::terminal`]. Only for
     /// [`Profile::Native`], and only as root.

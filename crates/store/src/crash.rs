@@ -248,11 +248,17 @@ fn who_runs_ahead_sees_at_once_and_others_when_it_is_on_disk() {
         let drive = Drive::default();
         let store = drive.store().unwrap();
         let ahead = store.ahead();
-        let held = drive.platter.lock().unwrap();
-        let entry = ahead.create("things", "a", "one".into()).await.unwrap();
-        assert!(ahead.get("things", "a").is_some() && store.latest("things", "a").is_some());
-        assert!(store.get("things", "a").is_none(), "nothing is on disk while the disk does not move");
-        drop(held);
+        let entry = {
+            let _stalled = drive.platter.lock().unwrap();
+            let mut create = std::pin::pin!(ahead.create("things", "a", "one".into()));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let std::task::Poll::Ready(created) = create.as_mut().poll(&mut context) else {
+                panic!("it waits for the disk");
+            };
+            assert!(ahead.get("things", "a").is_some() && store.latest("things", "a").is_some());
+            assert!(store.get("things", "a").is_none(), "nothing is on disk while the disk stands still");
+            created.unwrap()
+        };
         assert!(store.settled("things", &entry).await);
         assert!(store.get("things", "a").is_some());
         assert!(drive.after_power_cut(0).store().unwrap().get("things", "a").is_some());

@@ -93,3 +93,20 @@ fn a_caller_of_a_warden_that_is_killed_leaves_nothing() {
         rustix::fs::flock(&warden, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
     });
 }
+
+#[test]
+fn init_stands_for_a_process_that_only_waits() {
+    hutch_testkit::require!(root);
+    let bench = Bench::new(Caller::Root);
+    let warden = Warden::start(WARDEN.as_ref(), &bench.folder.path().join("state")).unwrap();
+    let jail = warden.launch(&bench.spec, None).unwrap();
+    for (signal, expected) in
+        [(libc::SIGTERM, ProcessExit::Code(0)), (libc::SIGKILL, ProcessExit::Signal(libc::SIGKILL))]
+    {
+        let number = jail.hold().unwrap();
+        assert_eq!(next_event(&jail), Event::Started { process: number, pid: 1 });
+        jail.signal(number, signal).unwrap();
+        assert_eq!(next_event(&jail), Event::Exited { process: number, exit: expected });
+    }
+    jail.kill();
+}

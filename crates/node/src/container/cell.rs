@@ -74,11 +74,23 @@ impl Cell {
 
     /// Asks for a process.
     pub(crate) fn spawn(&self, process: &Process, stdio: Stdio) -> Result<Spawned, hutch_jail::Error> {
+        self.ask(|jail| jail.spawn(process, stdio))
+    }
+
+    /// Asks for a process that only waits.
+    pub(crate) fn hold(&self) -> Result<Spawned, hutch_jail::Error> {
+        self.ask(Jail::hold)
+    }
+
+    fn ask(
+        &self,
+        request: impl FnOnce(&Jail) -> Result<u64, hutch_jail::Error>,
+    ) -> Result<Spawned, hutch_jail::Error> {
         let (started, started_rx) = oneshot::channel();
         let (exited, exited_rx) = oneshot::channel();
         // Held across the request, so that no event can come before its entry is there.
         let mut waiting = lock(&self.waiting);
-        let number = self.jail.spawn(process, stdio)?;
+        let number = request(&self.jail)?;
         if !waiting.over {
             waiting.processes.insert(number, Pending { started: Some(started), exited });
         }

@@ -72,7 +72,11 @@ pub(crate) async fn start(launch: Launch) -> Result<Arc<Running>, StartError> {
         let (ends, stdio) = pipes(blueprint.stdin, true, true)?;
         (stdio, ends, None)
     };
-    let mut spawned = cell.spawn(&process, stdio)?;
+    let mut spawned = if process.argv == hutch_image::PAUSE && gvisor.is_none() {
+        cell.hold()?
+    } else {
+        cell.spawn(&process, stdio)?
+    };
     let program = process.argv.first().cloned().unwrap_or_default();
     let failed =
         |why: super::cell::NotStarted| StartError { message: format!("exec: {program:?}: {}", why.reason) };

@@ -41,6 +41,21 @@ async fn a_pod_runs_is_reached_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pause_holds_a_sandbox_open_without_a_process() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let pause = json!({"image": "hutch/pause", "command": null});
+    machine.run("idle", "", json!({"main": pause, "restartPolicy": "Never"})).await;
+    let pod = machine.ready("idle").await;
+    let (exit, text) = machine.exec(&pod, &["/.hutch/sandboxd", "--clock"]).await;
+    assert_eq!(exit, Exit::Code(0));
+    assert!(text.trim().parse::<u64>().is_ok(), "{text}");
+    machine.delete("idle").await;
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn policies_decide_after_an_exit() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();

@@ -135,6 +135,8 @@ impl Warden {
         let mut child = Command::new(program)
             .arg(state_dir)
             .env_clear()
+            // Every jail's init is a fork of it: neither the stack of a thread that has ended nor a heap for threads is to stay.
+            .env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0:glibc.malloc.arena_max=1")
             .current_dir("/")
             .stdin(theirs.into_fd())
             .stdout(std::process::Stdio::null())

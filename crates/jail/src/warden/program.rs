@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::orders::{Answer, Order};
-use crate::cgroup::{self, Group};
+use crate::cgroup::{self, Group, Layout};
 use crate::channel::{Channel, Received};
 use crate::error::Error;
 use crate::init::{Init, Report};
@@ -41,6 +41,8 @@ struct Program {
     caller: Channel,
     /// Begins the ids of all cgroups made for this state folder, in this life and others.
     instance: String,
+    /// The machine's cgroup hierarchies, read once.
+    layout: Layout,
     jails: BTreeMap<i32, Kept>,
     last_number: u64,
     /// Held as long as the warden lives.
@@ -89,13 +91,13 @@ impl Program {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
         let prepared = take_over(state).and_then(|(lock, instance)| {
             cgroup::sweep(&format!("{instance}-"))?;
-            Ok((lock, instance))
+            Ok((lock, instance, Layout::of_this_machine()?))
         });
         match prepared {
-            Ok((lock, instance)) => {
+            Ok((lock, instance, layout)) => {
                 caller.send(&Answer::Started, &[], true).map_err(drop)?;
                 let jails = BTreeMap::new();
-                Ok(Self { caller, instance, jails, last_number: 0, _lock: lock })
+                Ok(Self { caller, instance, layout, jails, last_number: 0, _lock: lock })
             }
             Err(error) => {
                 let _ = caller.send(&Answer::Failed(error), &[], true);
@@ -179,7 +181,8 @@ impl Program {
             group: group.as_ref(),
             keep: &[control.as_raw_fd()],
         };
-        let made = stand(&plan, control).and_then(|launched| {
+        let jails = &mut self.jails;
+        let made = stand(&plan, control, || let_go(jails)).and_then(|launched| {
             // Kept here in case what follows fails; the caller gets its own.
             let pidfd = launched.pidfd.try_clone();
             let network = network_of(&launched);
@@ -212,7 +215,7 @@ impl Program {
         }
         let mut id = format!("{}-{number}-{}", self.instance, spec.id);
         id.truncate(MAX_GROUP_ID);
-        Group::create(&id, &spec.limits).map(Some)
+        Group::create_in(&self.layout, &id, &spec.limits).map(Some)
     }
 
     /// Takes note of jails that have ended. With `block`, until there are none.
@@ -237,8 +240,16 @@ impl Program {
     }
 }
 
-/// Launches and waits until the jail stands.
-fn stand(plan: &Plan<'_>, control: OwnedFd) -> Result<Launched, Error> {
+/// Frees what a fork of the warden has of its jails. A jail's init would hold it for all its life, the more the later it
+/// was made. The descriptors are closed by then, and their numbers are others'.
+fn let_go(jails: &mut BTreeMap<i32, Kept>) {
+    for kept in std::mem::take(jails).into_values() {
+        let _ = kept.pidfd.into_raw_fd();
+    }
+}
+
+/// Launches and waits until the jail stands. `lighten` runs in its init.
+fn stand(plan: &Plan<'_>, control: OwnedFd, lighten: impl FnOnce()) -> Result<Launched, Error> {
     let confined = plan.spec.profile == Profile::Native;
     let mut control = Some(control);
     let launched = launch(plan, |channel, reached| {
@@ -249,6 +260,7 @@ fn stand(plan: &Plan<'_>, control: OwnedFd) -> Result<Launched, Error> {
             return Error::EndedEarly;
         }
         drop(channel);
+        lighten();
         Init::new(Channel::from_fd(control), signals, confined).serve()
     })?;
     let report = match launched.channel.wait_readable(LAUNCH_TIMEOUT) {

@@ -291,8 +291,13 @@ fn sigterm_and_sigint_reach_the_command() {
     for (signal, name) in [(rustix::process::Signal::TERM, "TERM"), (rustix::process::Signal::INT, "INT")] {
         let script =
             format!("trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
-        let mut child =
-            hutch(&[], &["bash", "-c", &script]).stdout(Stdio::piped()).spawn().expect("hutch starts");
+        // What a caller ignores stays ignored inside; whoever runs the tests in the background ignores SIGINT.
+        let mut child = Command::new("env")
+            .args(["--default-signal=INT,TERM", HUTCH, "run", "--", "bash", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("hutch starts");
         let mut stdout = child.stdout.take().expect("stdout");
         let mut ready = [0; 6];
         stdout.read_exact(&mut ready).expect("ready");

@@ -1,19 +1,24 @@
-//! Files below one folder: read, replaced as a whole, listed. Whatever a path says, nothing outside is touched.
+//! Files below one folder: read, replaced as a whole, listed, changed. Whatever a path says, nothing outside is touched.
+
+mod change;
+mod draft;
+mod remove;
+mod upload;
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, RawMode, ResolveFlags, Stat, fchmod, fstat, mkdirat, openat,
-    openat2, renameat, statat, unlinkat,
-};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat};
 use rustix::io::Errno;
 
 use crate::Error;
 use crate::walk::{Place, WalkError, walk};
+
+pub use draft::Draft;
+pub use upload::Upload;
 
 /// Entries that one listing may have; a listing is held in memory as a whole.
 pub const LIST_LIMIT: usize = 50_000;
@@ -27,6 +32,21 @@ pub enum FileError {
     /// Nothing is there, or not what was asked for (a file, a folder).
     #[error("there is no such file or folder")]
     NotFound,
+    /// What is there is neither a regular file nor a folder: a pipe, a socket, a device.
+    #[error("it is neither a regular file nor a folder")]
+    Special,
+    /// A folder is where a file was to be written.
+    #[error("{} is a folder", .0.display())]
+    IsFolder(PathBuf),
+    /// A folder that is not empty was to be removed without its content.
+    #[error("the folder is not empty")]
+    NotEmpty,
+    /// The base folder itself was to be removed or moved.
+    #[error("it is the base folder itself")]
+    IsRoot,
+    /// Something is where nothing may be.
+    #[error("something is there already")]
+    Exists,
     /// A folder with more than [`LIST_LIMIT`] entries.
     #[error("the folder has more than {LIST_LIMIT} entries")]
     TooMany,
@@ -58,8 +78,12 @@ pub struct Entry {
     pub size: u64,
     /// What it is.
     pub kind: Kind,
-    /// When it was last written, in seconds since 1970.
-    pub modified: f64,
+    /// When it was last written: seconds since 1970 and nanoseconds.
+    pub modified: (i64, u64),
+    /// Permission bits, 0 to 0o7777.
+    pub mode: u32,
+    /// A link that leads nowhere or outside. The rest then describes the link itself.
+    pub broken: bool,
 }
 
 /// A file that is open for reading.
@@ -71,6 +95,15 @@ pub struct Opened {
     pub size: u64,
     /// When it was last written: seconds since 1970 and nanoseconds.
     pub modified: (i64, u64),
+}
+
+/// What is at a path.
+#[derive(Debug)]
+pub enum Got {
+    /// A regular file.
+    File(Opened),
+    /// A folder, and what is in it, in the order in which the system gives it.
+    Folder(Vec<Entry>),
 }
 
 /// The folder below which everything happens.
@@ -100,26 +133,62 @@ impl Root {
         &self.path
     }
 
+    /// The place below the folder that a client means: its path without `.` and what `..` takes back, and without the
+    /// folder's own path in front. One that leads out still begins with `..`, and is refused where it is used.
+    pub fn locate(&self, given: &OsStr) -> PathBuf {
+        let mut kept: Vec<&OsStr> = Vec::new();
+        let mut above = 0;
+        for component in Path::new(given).components() {
+            match component {
+                Component::Normal(name) => kept.push(name),
+                // Above the top of the machine there is nothing; above a relative start there is.
+                Component::ParentDir if kept.pop().is_none() && !Path::new(given).is_absolute() => above += 1,
+                _ => {}
+            }
+        }
+        let up = std::iter::repeat_n(OsStr::new(".."), above);
+        let clean: PathBuf = up.chain(kept).collect();
+        match Path::new(given).is_absolute() {
+            true => {
+                let own = self.path.strip_prefix("/").unwrap_or(&self.path);
+                clean.strip_prefix(own).map(Path::to_owned).unwrap_or(clean)
+            }
+            false => clean,
+        }
+    }
+
     /// Opens a regular file.
     ///
     /// # Errors
     /// [`FileError::NotFound`] also for what is there and is not a regular file.
-    pub fn read(&self, path: &str) -> Result<Opened, FileError> {
-        // A pipe or a device must not hold up the open.
-        let found = self.open_beneath(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        let stat = fstat(&found).map_err(|errno| self.refused(path, errno))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(FileError::NotFound);
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Opened, FileError> {
+        let (found, stat) = self.open_to_read(path.as_ref())?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok(opened(found, &stat)),
+            _ => Err(FileError::NotFound),
         }
-        Ok(Opened { size: size(&stat), modified: modified(&stat), file: File::from(found) })
+    }
+
+    /// Opens a regular file or lists a folder, whichever is there.
+    ///
+    /// # Errors
+    /// [`FileError::Special`] for anything else.
+    pub fn get(&self, path: impl AsRef<Path>) -> Result<Got, FileError> {
+        let path = path.as_ref();
+        let (found, stat) = self.open_to_read(path)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Ok(Got::File(opened(found, &stat))),
+            FileType::Directory => self.entries(path, &found).map(Got::Folder),
+            _ => Err(FileError::Special),
+        }
     }
 
     /// Whether something is at the path. A link that leads nowhere is nothing.
     ///
     /// # Errors
     /// When the path leads outside or cannot be followed.
-    pub fn exists(&self, path: &str) -> Result<bool, FileError> {
-        match self.open_beneath(path, OFlags::PATH) {
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool, FileError> {
+        match self.open_beneath(path.as_ref(), OFlags::PATH) {
             Ok(_) => Ok(true),
             Err(FileError::NotFound) => Ok(false),
             Err(error) => Err(error),
@@ -130,19 +199,57 @@ impl Root {
     ///
     /// # Errors
     /// [`FileError::NotFound`] also for what is not a folder.
-    pub fn list(&self, path: &str) -> Result<Vec<Entry>, FileError> {
-        let folder = match self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY) {
+    pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<Entry>, FileError> {
+        let path = path.as_ref();
+        match self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY) {
             Err(FileError::System { source, .. })
                 if source.raw_os_error() == Some(Errno::NOTDIR.raw_os_error()) =>
             {
-                return Err(FileError::NotFound);
+                Err(FileError::NotFound)
             }
-            other => other?,
+            other => self.entries(path, &other?),
+        }
+    }
+
+    /// Opens a folder as a place to start something in or to look at.
+    ///
+    /// # Errors
+    /// When it is not there or is not a folder.
+    pub fn folder(&self, path: impl AsRef<Path>) -> Result<OwnedFd, FileError> {
+        self.open_beneath(path.as_ref(), OFlags::PATH | OFlags::DIRECTORY)
+    }
+
+    /// What is at the path, its links followed.
+    ///
+    /// # Errors
+    /// When nothing is there or the path leads outside.
+    pub fn look(&self, path: impl AsRef<Path>) -> Result<Entry, FileError> {
+        let path = path.as_ref();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok(entry(name, &self.stat(path)?, false))
+    }
+
+    fn open_to_read(&self, path: &Path) -> Result<(OwnedFd, Stat), FileError> {
+        // A pipe or a device must not hold up the open.
+        let found = self.open_beneath(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+        let found = match found {
+            // A socket, or a device without a driver.
+            Err(FileError::System { source, .. })
+                if source.raw_os_error() == Some(Errno::NXIO.raw_os_error()) =>
+            {
+                return Err(FileError::Special);
+            }
+            found => found?,
         };
+        let stat = fstat(&found).map_err(|errno| self.refused(path, errno))?;
+        Ok((found, stat))
+    }
+
+    fn entries(&self, path: &Path, folder: &OwnedFd) -> Result<Vec<Entry>, FileError> {
         let mut entries = Vec::new();
-        for entry in Dir::read_from(&folder).map_err(|errno| self.refused(path, errno))? {
-            let entry = entry.map_err(|errno| self.refused(path, errno))?;
-            let name = entry.file_name().to_bytes();
+        for found in Dir::read_from(folder).map_err(|errno| self.refused(path, errno))? {
+            let found = found.map_err(|errno| self.refused(path, errno))?;
+            let name = found.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
             }
@@ -150,59 +257,20 @@ impl Root {
                 return Err(FileError::TooMany);
             }
             // What has gone since is not in the list.
-            let Ok(own) = statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let Ok(own) = statat(folder, found.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let target = match FileType::from_raw_mode(own.st_mode) {
+                FileType::Symlink => self.stat(&path.join(OsStr::from_bytes(name))),
+                _ => Ok(own),
+            };
             let name = String::from_utf8_lossy(name).into_owned();
-            let stat = match FileType::from_raw_mode(own.st_mode) {
-                FileType::Symlink => self.stat(&format!("{path}/{name}")).unwrap_or(own),
-                _ => own,
-            };
-            let kind = match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Directory => Kind::Directory,
-                _ => Kind::File,
-            };
-            let (seconds, nanoseconds) = modified(&stat);
-            let modified = seconds as f64 + nanoseconds as f64 * 1e-9;
-            entries.push(Entry { name, size: size(&stat), kind, modified });
+            let broken = target.is_err();
+            entries.push(entry(name, &target.unwrap_or(own), broken));
         }
         Ok(entries)
     }
 
-    /// Begins to replace the file at the path, whose folders are made. Nothing is seen of it before [`Draft::keep`].
-    ///
-    /// # Errors
-    /// When the path leads outside, is a folder, or the system refuses.
-    pub fn draft(&self, path: &str) -> Result<Draft, FileError> {
-        let refused = |errno: Errno| self.refused(path, errno);
-        let (folder, name, mode) = match self.walk(path)? {
-            Place::Found(folder, name) => {
-                let stat = statat(&folder, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW).map_err(refused)?;
-                if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-                    return Err(refused(Errno::ISDIR));
-                }
-                (folder, name, Some(Mode::from_raw_mode(stat.st_mode as RawMode & 0o7777)))
-            }
-            Place::Missing(mut folder, mut names) => {
-                let name = names.pop().ok_or_else(|| refused(Errno::NOENT))?;
-                for parent in names {
-                    folder = make_folder(&folder, &parent).map_err(refused)?;
-                }
-                (folder, name, None)
-            }
-        };
-        static DRAFTS: AtomicU64 = AtomicU64::new(0);
-        let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
-        let draft = format!(".sandboxd-tmp-{}-{number}", std::process::id());
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = openat(&folder, &draft, flags, Mode::from_raw_mode(0o666)).map_err(refused)?;
-        if let Some(mode) = mode {
-            fchmod(&made, mode).map_err(refused)?;
-        }
-        let path = self.shown(path);
-        Ok(Draft { file: File::from(made), name, left: Some(Leftover { folder, draft }), path })
-    }
-
-    fn walk(&self, path: &str) -> Result<Place, FileError> {
-        if path.contains('\0') {
+    fn walk(&self, path: &Path) -> Result<Place, FileError> {
+        if path.as_os_str().as_bytes().contains(&0) {
             return Err(FileError::Outside);
         }
         walk(self.folder.as_fd(), &self.path, path).map_err(|error| match error {
@@ -211,16 +279,15 @@ impl Root {
         })
     }
 
-    fn stat(&self, path: &str) -> Result<Stat, FileError> {
+    fn stat(&self, path: &Path) -> Result<Stat, FileError> {
         let found = self.open_beneath(path, OFlags::PATH)?;
         fstat(&found).map_err(|errno| self.refused(path, errno))
     }
 
     /// Opens what is at the path, never outside. The kernel does it in one call where it can; where it cannot, or
     /// will not follow an absolute link that stays inside, the path is walked.
-    fn open_beneath(&self, path: &str, flags: OFlags) -> Result<OwnedFd, FileError> {
-        let relative = path.trim_start_matches('/');
-        let relative = if relative.is_empty() { "." } else { relative };
+    fn open_beneath(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, FileError> {
+        let relative = relative(path);
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let flags = flags | OFlags::CLOEXEC;
         match openat2(&self.folder, relative, flags, Mode::empty(), resolve) {
@@ -233,11 +300,11 @@ impl Root {
         }
     }
 
-    fn shown(&self, path: &str) -> PathBuf {
-        self.path.join(path.trim_start_matches('/'))
+    fn shown(&self, path: &Path) -> PathBuf {
+        self.path.join(relative(path))
     }
 
-    fn refused(&self, path: &str, errno: Errno) -> FileError {
+    fn refused(&self, path: &Path, errno: Errno) -> FileError {
         match errno {
             Errno::NOENT => FileError::NotFound,
             errno => FileError::System { path: self.shown(path), source: errno.into() },
@@ -245,13 +312,32 @@ impl Root {
     }
 }
 
-/// Makes a folder unless it is there, and opens it. A link in its place is refused: the walk has seen nothing here.
-fn make_folder(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
-    match mkdirat(parent, name, Mode::from_raw_mode(0o777)) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno),
+/// The names in a folder, which need not have been opened for reading.
+pub(crate) fn names(folder: impl AsFd) -> Result<Dir, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Dir::new(openat(folder, c".", flags, Mode::empty())?)
+}
+
+/// The path without the slashes at its start; the base folder itself is `.`.
+fn relative(path: &Path) -> &Path {
+    let bytes = path.as_os_str().as_bytes();
+    let start = bytes.iter().position(|byte| *byte != b'/').unwrap_or(bytes.len());
+    match &bytes[start..] {
+        [] => Path::new("."),
+        rest => Path::new(OsStr::from_bytes(rest)),
     }
-    openat(parent, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn opened(found: OwnedFd, stat: &Stat) -> Opened {
+    Opened { size: size(stat), modified: modified(stat), file: File::from(found) }
+}
+
+fn entry(name: String, stat: &Stat, broken: bool) -> Entry {
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Kind::Directory,
+        _ => Kind::File,
+    };
+    Entry { name, size: size(stat), kind, modified: modified(stat), mode: stat.st_mode & 0o7777, broken }
 }
 
 fn size(stat: &Stat) -> u64 {
@@ -263,80 +349,10 @@ fn modified(stat: &Stat) -> (i64, u64) {
     (stat.st_mtime as i64, stat.st_mtime_nsec as u64)
 }
 
-/// A file that is being written and has not its name yet. Dropping it leaves nothing behind.
-#[derive(Debug)]
-pub struct Draft {
-    file: File,
-    name: std::ffi::OsString,
-    left: Option<Leftover>,
-    path: PathBuf,
-}
-
-#[derive(Debug)]
-struct Leftover {
-    folder: OwnedFd,
-    draft: String,
-}
-
-impl Drop for Leftover {
-    fn drop(&mut self) {
-        // It has its final name when it was kept; then there is nothing to remove.
-        let _ = unlinkat(&self.folder, &self.draft, AtFlags::empty());
-    }
-}
-
-impl Draft {
-    /// Writes on.
-    ///
-    /// # Errors
-    /// When the system refuses, as with a full disk.
-    pub fn write(&mut self, content: &[u8]) -> Result<(), FileError> {
-        std::io::Write::write_all(&mut self.file, content).map_err(|source| self.refused(source))
-    }
-
-    /// Gives it its name, in one step, after its content is on the disk.
-    ///
-    /// # Errors
-    /// When the system refuses; what was there before is there still.
-    pub fn keep(mut self) -> Result<(), FileError> {
-        self.file.sync_all().map_err(|source| self.refused(source))?;
-        let Some(left) = self.left.take() else { return Ok(()) };
-        renameat(&left.folder, &left.draft, &left.folder, self.name.as_os_str())
-            .map_err(|errno| self.refused(errno.into()))
-    }
-
-    fn refused(&self, source: std::io::Error) -> FileError {
-        FileError::System { path: self.path.clone(), source }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    #[test]
-    fn a_draft_replaces_a_file_at_once_or_leaves_no_trace() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = Root::open(folder.path()).unwrap();
-        let target = folder.path().join("deep/down/file");
-        let mut draft = root.draft("deep/down/file").unwrap();
-        draft.write(b"one").unwrap();
-        assert!(!target.exists());
-        draft.keep().unwrap();
-        assert_eq!(std::fs::read(&target).unwrap(), b"one");
-        std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let mut abandoned = root.draft("/deep/down/file").unwrap();
-        abandoned.write(b"two").unwrap();
-        drop(abandoned);
-        assert_eq!(std::fs::read(&target).unwrap(), b"one");
-        assert_eq!(std::fs::read_dir(target.parent().unwrap()).unwrap().count(), 1);
-        let mut next = root.draft("deep/down/file").unwrap();
-        next.write(b"three").unwrap();
-        next.keep().unwrap();
-        assert_eq!(std::fs::read(&target).unwrap(), b"three");
-        assert_eq!(target.metadata().unwrap().permissions().mode() & 0o777, 0o755);
-    }
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn nothing_outside_is_read_listed_or_written() {
@@ -348,12 +364,59 @@ mod tests {
         symlink("../secret", base.join("link")).unwrap();
         for path in ["../secret", "link", "up/secret", "a/../../secret", "up"] {
             assert!(matches!(root.read(path), Err(FileError::Outside)), "{path}");
+            assert!(matches!(root.get(path), Err(FileError::Outside)), "{path}");
             assert!(matches!(root.exists(path), Err(FileError::Outside)), "{path}");
             assert!(matches!(root.list(path), Err(FileError::Outside)), "{path}");
-            assert!(matches!(root.draft(path), Err(FileError::Outside)), "{path}");
+            assert!(matches!(root.draft(path, None), Err(FileError::Outside)), "{path}");
         }
         assert_eq!(std::fs::read(folder.path().join("secret")).unwrap(), b"s");
-        assert_eq!(root.list("").unwrap().len(), 2);
+        let listed = root.list("").unwrap();
+        assert!(listed.len() == 2 && listed.iter().all(|entry| entry.broken), "{listed:?}");
+    }
+
+    #[test]
+    fn where_a_path_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        let own = root.path().display();
+        for (given, expected) in [
+            (String::new(), ""),
+            ("/".into(), ""),
+            ("a/./b//c/".into(), "a/b/c"),
+            ("a/../b".into(), "b"),
+            ("a/../../b".into(), "../b"),
+            ("/../../b".into(), "b"),
+            ("/etc/passwd".into(), "etc/passwd"),
+            (format!("{own}"), ""),
+            (format!("{own}/x/../y"), "y"),
+            (format!("{own}x"), &format!("{own}x")[1..]),
+            (format!("{own}")[1..].to_owned(), &format!("{own}")[1..]),
+        ] {
+            assert_eq!(root.locate(OsStr::new(&given)), Path::new(expected), "{given:?}");
+        }
+    }
+
+    proptest::proptest! {
+        /// Whatever links lead where: nothing that is read comes from outside.
+        #[test]
+        fn no_path_reads_what_is_outside(path in "(/|\\.\\./|\\./|a/|up/|in/|abs/|secret/?|own/?|\u{e9}|%2e){0,12}") {
+            let folder = tempfile::tempdir().unwrap();
+            let base = folder.path().join("base");
+            let root = Root::open(&base).unwrap();
+            std::fs::create_dir(base.join("a")).unwrap();
+            std::fs::write(base.join("own"), "inside").unwrap();
+            std::fs::write(folder.path().join("secret"), "outside").unwrap();
+            symlink("..", base.join("up")).unwrap();
+            symlink("a/..", base.join("in")).unwrap();
+            symlink(folder.path(), base.join("abs")).unwrap();
+            for path in [Path::new(&path), &root.locate(OsStr::new(&path))] {
+                if let Ok(mut opened) = root.read(path) {
+                    let mut text = String::new();
+                    std::io::Read::read_to_string(&mut opened.file, &mut text).unwrap();
+                    proptest::prop_assert_eq!(&text, "inside");
+                }
+            }
+        }
     }
 
     #[test]
@@ -362,10 +425,14 @@ mod tests {
         let root = Root::open(folder.path()).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, folder.path().join("pipe"), Mode::from_raw_mode(0o600))
             .unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
         assert!(matches!(root.read("pipe"), Err(FileError::NotFound)));
+        assert!(matches!(root.get("pipe"), Err(FileError::Special)));
+        assert!(matches!(root.get("socket"), Err(FileError::Special)));
         assert!(matches!(root.read("."), Err(FileError::NotFound)));
+        assert!(matches!(root.get("."), Ok(Got::Folder(entries)) if entries.len() == 2));
         assert!(matches!(root.list("pipe"), Err(FileError::NotFound)));
         assert!(root.exists("pipe").unwrap());
-        assert!(matches!(root.draft("."), Err(FileError::System { .. })));
+        assert!(matches!(root.draft(".", None), Err(FileError::IsFolder(_))));
     }
 }

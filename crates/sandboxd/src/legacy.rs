@@ -5,23 +5,20 @@ mod execute;
 mod invalid;
 mod transfer;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, LOCATION};
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, HeaderValue, LOCATION};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 
+use crate::answer::{Body, full, json};
 use crate::files::Root;
 use crate::process::Runner;
 use crate::python::unquote;
-
-/// The body of an answer.
-pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+use crate::server::Door;
+use crate::token::Token;
 
 /// Bytes of a JSON request. The system takes command lines of two megabytes; escapes make them longer.
 pub const JSON_LIMIT: usize = 8 << 20;
@@ -34,6 +31,7 @@ pub struct Legacy {
     files: Arc<Root>,
     runner: Arc<Runner>,
     time_limit: Duration,
+    token: Token,
 }
 
 #[derive(Serialize)]
@@ -54,22 +52,14 @@ struct Health {
 
 impl Legacy {
     /// Serves files below `files`; commands start there and end after `time_limit` when their request names none.
-    pub fn new(files: Root, time_limit: Duration) -> Legacy {
-        Legacy { files: Arc::new(files), runner: Arc::new(Runner::default()), time_limit }
+    pub fn new(files: Arc<Root>, runner: Arc<Runner>, time_limit: Duration, token: Token) -> Legacy {
+        Legacy { files, runner, time_limit, token }
     }
+}
 
-    /// The folder below which it serves.
-    pub fn folder(&self) -> &Path {
-        self.files.path()
-    }
-
-    /// Answers one request. When the future is dropped, the command that it runs is killed and the file that it
-    /// receives is forgotten.
-    pub async fn answer<B>(&self, request: Request<B>) -> Response<Body>
-    where
-        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
-    {
+impl Door for Legacy {
+    /// When the future is dropped, the command that it runs is killed and the file that it receives is forgotten.
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let path = unquote(request.uri().path());
         let get = request.method() == Method::GET;
         let post = request.method() == Method::POST;
@@ -78,6 +68,9 @@ impl Legacy {
                 json(StatusCode::OK, &Health { status: "ok", message: "Sandbox Runtime is active." })
             }
             "/" => not_allowed("GET"),
+            _ if !self.token.admits(request.headers()) => {
+                json(StatusCode::UNAUTHORIZED, &Detail { detail: "Not authenticated" })
+            }
             "/execute" if post => self.execute(request).await,
             "/upload" if post => self.upload(request).await,
             "/execute" | "/upload" => not_allowed("POST"),
@@ -97,22 +90,6 @@ impl Legacy {
             }
         }
     }
-}
-
-fn full(content: impl Into<Bytes>) -> Body {
-    Full::new(content.into()).map_err(|never| match never {}).boxed_unsync()
-}
-
-fn json(status: StatusCode, content: &impl Serialize) -> Response<Body> {
-    let (status, content) = match serde_json::to_vec(content) {
-        Ok(content) => (status, content),
-        // Only a map with keys that are no strings cannot be written, and there is none.
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string().into_bytes()),
-    };
-    let mut response = Response::new(full(content));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }
 
 fn message(status: StatusCode, message: &str) -> Response<Body> {

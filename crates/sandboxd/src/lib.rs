@@ -1,25 +1,35 @@
 //! What runs inside a sandbox and does the work that a client asks for: starts commands and reads and writes files
 //! below one folder.
 //!
-//! The work itself ([`process`], [`files`]) knows nothing of HTTP; [`legacy`] is one door to it, the contract of
-//! Agent Sandbox's Python runtime on port 8888. It is one thread and a few megabytes, built as a static program, so
-//! that it can be put into any image.
+//! The work itself ([`process`], [`files`], [`archive`], [`watch`], [`ports`]) knows nothing of HTTP. Three doors lead to
+//! it: [`rpc`] (gRPC, gRPC-Web and Connect, port 9090) and [`rest`] (port 8080) as sandboxd of Agent Sandbox has them, and
+//! [`legacy`], the contract of its Python runtime (port 8888). It is one thread for all clients and a few for files, a
+//! few megabytes, built as a static program, so that it can be put into any image.
 //!
-//! It refuses to name, open or make a file outside its base folder, to run a shell that nobody asked for, and to
-//! outlive the interest in a command: when the client goes away, the command's process group is killed. It holds no
-//! credential and checks none: who may reach the port is decided outside the sandbox.
+//! It refuses to name, open or make a file outside its base folder, to run a shell that nobody asked for, and, unless a
+//! process was detached, to outlive the interest in a command: when the client goes away, the command's process group is
+//! killed. When it was given a [`token`], it demands it; otherwise who may reach the ports is decided outside the sandbox.
 
+pub mod answer;
+pub mod archive;
 pub mod files;
 pub mod legacy;
+pub mod ports;
 pub mod process;
 mod python;
+mod readiness;
 pub mod reap;
+pub mod rest;
+pub mod rpc;
 pub mod server;
 mod settings;
 pub mod shlex;
+pub mod token;
 mod walk;
+pub mod watch;
+pub mod work;
 
-pub use settings::{HELP, Settings, Usage};
+pub use settings::{HELP, Port, Settings, Usage};
 
 /// Why the program cannot serve.
 #[derive(Debug, thiserror::Error)]

@@ -1,11 +1,11 @@
-//! Buries the processes that others have left behind. Only the first process of a pid namespace inherits orphans;
-//! elsewhere nothing is done.
+//! Buries the processes that others have left behind: this program adopts the orphans of what it started, whether or
+//! not it is the first process of its pid namespace.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use rustix::process::{Pid, WaitOptions, getpid, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, set_child_subreaper, waitpid};
 use tokio::signal::unix::{SignalKind, signal};
 
 thread_local! {
@@ -13,7 +13,7 @@ thread_local! {
     static STARTED: RefCell<HashSet<i32>> = RefCell::new(HashSet::new());
 }
 
-/// The dead are looked for at most this often: each look reads one small file per process of the sandbox.
+/// The dead are looked for at most this often: each look reads one small file per child.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A process that this program started and waits for itself. Dropping it gives the number free.
@@ -37,14 +37,37 @@ impl Drop for Ours {
     }
 }
 
-/// Reaps orphans for as long as the program runs, when it is the first process of its pid namespace.
+/// How long processes may take to end after SIGTERM.
+pub const END_LIMIT: Duration = Duration::from_secs(2);
+const END_STEP: Duration = Duration::from_millis(10);
+
+/// Ends everything that was started here and runs: SIGTERM, and SIGKILL for what is left after [`END_LIMIT`].
+pub async fn end_all() {
+    signal_all(Signal::TERM);
+    let end = tokio::time::Instant::now() + END_LIMIT;
+    while STARTED.with_borrow(|started| !started.is_empty()) && tokio::time::Instant::now() < end {
+        tokio::time::sleep(END_STEP).await;
+    }
+    signal_all(Signal::KILL);
+}
+
+fn signal_all(signal: Signal) {
+    let leaders: Vec<i32> = STARTED.with_borrow(|started| started.iter().copied().collect());
+    for leader in leaders.into_iter().filter_map(Pid::from_raw) {
+        // One that is about to lead its own group is not there yet, and hears of it alone.
+        if kill_process_group(leader, signal).is_err() {
+            let _ = rustix::process::kill_process(leader, signal);
+        }
+    }
+}
+
+/// Reaps orphans for as long as the program runs.
 ///
 /// # Errors
 /// When SIGCHLD cannot be handled.
 pub async fn orphans() -> Result<(), crate::Error> {
-    if !getpid().is_init() {
-        return std::future::pending().await;
-    }
+    // A kernel that refuses leaves orphans to the first process, as if nothing had been said.
+    let _ = set_child_subreaper(Some(getpid()));
     let mut died = signal(SignalKind::child()).map_err(crate::Error::Signals)?;
     loop {
         bury();
@@ -64,14 +87,28 @@ fn bury() {
 }
 
 fn dead_children() -> Vec<Pid> {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let own = getpid().as_raw_nonzero().get();
-    let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let dead = numbers.filter(|number| {
+    let dead = children().unwrap_or_else(processes).into_iter().filter(|number| {
         let line = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
         is_dead_child(&line, own)
     });
     dead.filter_map(Pid::from_raw).collect()
+}
+
+/// The children of this program, where the kernel lists them.
+fn children() -> Option<Vec<i32>> {
+    let mut all = Vec::new();
+    for thread in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
+        let listed = std::fs::read_to_string(thread.path().join("children")).ok()?;
+        all.extend(listed.split_ascii_whitespace().filter_map(|number| number.parse::<i32>().ok()));
+    }
+    Some(all)
+}
+
+/// Every process that can be seen.
+fn processes() -> Vec<i32> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Whether a line of `/proc/<pid>/stat` is that of a dead child of `parent`. The name in parentheses may hold anything.

@@ -1,51 +1,64 @@
-//! The listener: one task per connection, a bound on them, an orderly end.
+//! The listeners: one task per connection, a bound on them, an orderly end.
 
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hyper::server::conn::http1;
+use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::legacy::Legacy;
+use crate::answer::Body;
 
-/// Connections at once; further ones wait in the kernel's queue.
-pub const CONNECTION_LIMIT: usize = 1024;
-/// How long a connection may be silent before a request. Longer than what proxies keep a connection for, so that
-/// they, who know whether they are about to use it, are the ones to close it.
+/// Connections of one door at once; further ones wait in the kernel's queue.
+pub const CONNECTION_LIMIT: usize = 512;
+/// Requests at once on one HTTP/2 connection.
+pub const STREAM_LIMIT: u32 = 128;
+/// Bytes of the header fields of one request.
+pub const HEADER_LIMIT: u32 = 64 << 10;
+/// How long a connection may be silent before a request when nothing else is said. Longer than what proxies keep a
+/// connection for, so that they, who know whether they are about to use it, are the ones to close it.
 pub const IDLE_LIMIT: Duration = Duration::from_secs(75);
-/// How long requests may take to end after a stop was asked for.
-pub const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// After a failed accept (no descriptor left, mostly) nothing is gained by trying at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often the other side of an HTTP/2 connection is asked whether it is there, and how long it may take to say so.
+const PING_PAUSE: Duration = Duration::from_secs(30);
+const PING_LIMIT: Duration = Duration::from_secs(20);
 
-/// Listens on all addresses, IPv6 and IPv4, or IPv4 alone where there is no IPv6.
+/// One contract, served at one port.
+pub trait Door: Clone + Send + Sync + 'static {
+    /// Answers a request. When the future is dropped, the client has gone.
+    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send;
+}
+
+/// Listens on one address or, when none is given, on all: IPv6 and IPv4, or IPv4 alone where there is no IPv6.
 ///
 /// # Errors
 /// When the port is taken or not allowed.
-pub async fn listen(port: u16) -> Result<TcpListener, Error> {
+pub async fn listen(host: Option<IpAddr>, port: u16) -> Result<TcpListener, Error> {
+    let refused = |source| Error::Listen { port, source };
+    if let Some(host) = host {
+        return TcpListener::bind(SocketAddr::from((host, port))).await.map_err(refused);
+    }
     match TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).await {
         Ok(listener) => Ok(listener),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            Err(Error::Listen { port, source: error })
-        }
-        Err(_) => {
-            let bound = TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).await;
-            bound.map_err(|source| Error::Listen { port, source })
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Err(refused(error)),
+        Err(_) => TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).await.map_err(refused),
     }
 }
 
-/// Serves until `stop`, then lets requests end for [`STOP_LIMIT`].
-pub async fn serve(listener: TcpListener, legacy: Legacy, stop: CancellationToken) {
+/// Serves until `stop`, then until all requests have ended.
+pub async fn serve(listener: TcpListener, door: impl Door, idle: Duration, stop: CancellationToken) {
     let places = Arc::new(Semaphore::new(CONNECTION_LIMIT));
     let mut connections = JoinSet::new();
     loop {
@@ -59,9 +72,9 @@ pub async fn serve(listener: TcpListener, legacy: Legacy, stop: CancellationToke
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             (accepted, place) = accepted => match accepted {
                 Ok((stream, _)) => {
-                    let (legacy, stop) = (legacy.clone(), stop.clone());
+                    let (door, stop) = (door.clone(), stop.clone());
                     connections.spawn(async move {
-                        connection(stream, legacy, stop).await;
+                        connection(stream, door, idle, stop).await;
                         drop(place);
                     });
                 }
@@ -70,22 +83,38 @@ pub async fn serve(listener: TcpListener, legacy: Legacy, stop: CancellationToke
         }
     }
     drop(listener);
-    let ended = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(STOP_LIMIT, ended).await;
+    while connections.join_next().await.is_some() {}
 }
 
-/// When the client closes the connection, the answer that it waited for is dropped, and the command with it.
-async fn connection(stream: TcpStream, legacy: Legacy, stop: CancellationToken) {
+/// HTTP/1.1 or HTTP/2, as the client begins. When it closes the connection, the answers that it waited for are
+/// dropped, and with them the commands.
+async fn connection(stream: TcpStream, door: impl Door, idle: Duration, stop: CancellationToken) {
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request| {
-        let legacy = legacy.clone();
-        async move { Ok::<_, Infallible>(legacy.answer(request).await) }
+    let asked = Arc::new(AtomicBool::new(false));
+    let service = service_fn({
+        let asked = asked.clone();
+        move |request| {
+            asked.store(true, Ordering::Relaxed);
+            let door = door.clone();
+            async move { Ok::<_, Infallible>(door.answer(request).await) }
+        }
     });
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(IDLE_LIMIT);
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(idle).max_buf_size(HEADER_LIMIT as usize);
+    let http2 = &mut builder.http2();
+    http2.timer(TokioTimer::new()).max_concurrent_streams(STREAM_LIMIT).max_header_list_size(HEADER_LIMIT);
+    http2.keep_alive_interval(PING_PAUSE).keep_alive_timeout(PING_LIMIT);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let silent = async {
+        tokio::time::sleep(idle).await;
+        if asked.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    };
     tokio::select! {
         _ = connection.as_mut() => return,
+        // Whoever has not asked for anything by now takes a place that others need.
+        () = silent => return,
         () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;

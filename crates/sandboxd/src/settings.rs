@@ -1,17 +1,47 @@
-//! What the program is told: flags first, then environment, then the contract's defaults.
+//! What the program is told: flags first, then environment, then the contracts' defaults.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::server::IDLE_LIMIT;
+use crate::token::Token;
+
+/// Where a door is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Port {
+    /// TCP port; 0 picks a free one. Nothing: the door stays closed.
+    pub number: Option<u16>,
+    /// Whether it was asked for. One that was not stays closed when its port is taken.
+    pub asked: bool,
+}
+
 /// How the program serves.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Settings {
-    /// Folder below which files live and in which commands start. Default `/app`.
-    pub base: PathBuf,
-    /// TCP port; 0 picks a free one. Default 8888.
-    pub port: u16,
-    /// How long a command may run when its request does not say. Default 300 s.
+    /// Folder below which files live and in which commands start. Default `/workspace`.
+    pub root: PathBuf,
+    /// Address to listen on; all of them when not given.
+    pub host: Option<IpAddr>,
+    /// The HTTP contract of the Python runtime. Default 8888.
+    pub http: Port,
+    /// Files over REST. Default 8080.
+    pub rest: Port,
+    /// Processes over gRPC. Default 9090.
+    pub grpc: Port,
+    /// How long a command of the HTTP contract may run when its request does not say. Default 300 s.
     pub time_limit: Duration,
+    /// Variables whose name begins so are shown to clients. Default `SANDBOX_`.
+    pub metadata_prefix: String,
+    /// How long the end may take after SIGTERM. Default 10 s.
+    pub shutdown_limit: Duration,
+    /// How long a connection may be silent before a request. Default 75 s.
+    pub idle_limit: Duration,
+    /// Bytes of output in one message at most. Default 32 KiB.
+    pub chunk: usize,
+    /// What clients have to say.
+    pub token: Token,
 }
 
 /// What the arguments asked for when it was not to serve.
@@ -21,24 +51,54 @@ pub enum Usage {
     Help,
     /// `--version`.
     Version,
-    /// Something else; the text says what is wrong.
+    /// An argument that is not known or has no value; the text says which. Exit status 2.
     Wrong(String),
+    /// A value that cannot be used; the text says why. Exit status 1.
+    Invalid(String),
 }
 
 /// What `--help` prints.
-pub const HELP: &str = "hutch-sandboxd: runs commands and keeps files inside a sandbox, over HTTP
+pub const HELP: &str = "hutch-sandboxd: runs commands and keeps files inside a sandbox
 
-Usage: hutch-sandboxd [--port PORT] [--base-dir DIR] | --clock
+Usage: hutch-sandboxd [FLAG VALUE]... | --clock
 
-  --clock          print CLOCK_MONOTONIC in nanoseconds and end
-  --port PORT      listen here (SANDBOX_PORT; default 8888; 0 picks a free one)
-  --base-dir DIR   files and commands live here (SANDBOX_BASE_DIR; default /app)
+  --clock                    print CLOCK_MONOTONIC in nanoseconds and end
+  --root-dir DIR             files and commands live here (SANDBOX_BASE_DIR; default /workspace); also --base-dir
+  --listen-host ADDRESS      listen on this address only (default: all)
+  --grpc-port PORT           gRPC, gRPC-Web and Connect (SANDBOX_GRPC_PORT; default 9090)
+  --rest-port PORT           files over REST (SANDBOX_REST_PORT; default 8080)
+  --port PORT                the Python runtime's HTTP contract (SANDBOX_PORT; default 8888)
+  --metadata-env-prefix TEXT variables that begin so are shown (default SANDBOX_)
+  --shutdown-timeout TIME    how long the end may take (default 10s)
+  --http-idle-timeout TIME   how long a connection may be silent before a request (default 1m15s)
+  --stream-chunk-size BYTES  output in one message (default 0, which is 32768; at most 1048576)
 
-SANDBOX_EXEC_TIMEOUT_SECONDS: time limit of a command that names none (default 300).
+PORT: 1 to 65535, 0 for a free one, or `off`. A port that was not asked for and is taken is left alone.
+SANDBOXD_TOKEN or SANDBOXD_TOKEN_FILE: what every client has to say, as `Authorization: Bearer TOKEN`.
+SANDBOX_EXEC_TIMEOUT_SECONDS: time limit of a command of the HTTP contract that names none (default 300).
 ";
 
-const PORT: u16 = 8888;
+const ROOT: &str = "/workspace";
+const HTTP_PORT: u16 = 8888;
+const REST_PORT: u16 = 8080;
+const GRPC_PORT: u16 = 9090;
 const TIME_LIMIT: Duration = Duration::from_secs(300);
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
+const CHUNK: usize = 32 << 10;
+const CHUNK_LIMIT: usize = 1 << 20;
+
+const FLAGS: [&str; 10] = [
+    "root-dir",
+    "base-dir",
+    "listen-host",
+    "grpc-port",
+    "rest-port",
+    "port",
+    "metadata-env-prefix",
+    "shutdown-timeout",
+    "http-idle-timeout",
+    "stream-chunk-size",
+];
 
 impl Settings {
     /// Reads the arguments (without the program's name) and the environment.
@@ -49,41 +109,140 @@ impl Settings {
         arguments: impl IntoIterator<Item = String>,
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Settings, Usage> {
-        let (mut port, mut base) = (None, None);
-        let mut arguments = arguments.into_iter();
-        while let Some(argument) = arguments.next() {
-            let (flag, mut value) = match argument.split_once('=') {
-                Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
-                None => (argument, None),
-            };
-            let slot = match flag.as_str() {
-                "--port" => &mut port,
-                "--base-dir" => &mut base,
-                "--help" | "-h" => return Err(Usage::Help),
-                "--version" => return Err(Usage::Version),
-                _ => return Err(Usage::Wrong(format!("unknown argument {flag:?}"))),
-            };
-            value = value.or_else(|| arguments.next());
-            *slot = Some(value.ok_or_else(|| Usage::Wrong(format!("{flag} needs a value")))?);
-        }
-        let port = match port.or_else(|| environment("SANDBOX_PORT").filter(|text| !text.is_empty())) {
-            None => PORT,
-            Some(text) => text.parse().map_err(|_| Usage::Wrong(format!("{text:?} is not a port")))?,
-        };
-        let base = base.or_else(|| environment("SANDBOX_BASE_DIR").filter(|text| !text.is_empty()));
+        let flags = flags(arguments)?;
+        let flag = |name: &str| flags.get(name).cloned();
+        let variable = |name: &str| environment(name).filter(|text| !text.is_empty());
+        let port =
+            |name, variable_name, usual| port(name, flag(name).or_else(|| variable(variable_name)), usual);
+        let root = flag("root-dir").or_else(|| flag("base-dir")).or_else(|| variable("SANDBOX_BASE_DIR"));
         // A wrong time limit is the default, not an error: that is the contract.
         let time_limit = environment("SANDBOX_EXEC_TIMEOUT_SECONDS")
             .and_then(|text| text.trim().parse::<f64>().ok())
             .filter(|seconds| *seconds > 0.0)
             .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
             .unwrap_or(TIME_LIMIT);
-        Ok(Settings { base: base.unwrap_or_else(|| "/app".into()).into(), port, time_limit })
+        let settings = Settings {
+            root: root.unwrap_or_else(|| ROOT.into()).into(),
+            host: flag("listen-host").map(|text| host(&text)).transpose()?,
+            http: port("port", "SANDBOX_PORT", HTTP_PORT)?,
+            rest: port("rest-port", "SANDBOX_REST_PORT", REST_PORT)?,
+            grpc: port("grpc-port", "SANDBOX_GRPC_PORT", GRPC_PORT)?,
+            time_limit,
+            metadata_prefix: flag("metadata-env-prefix").unwrap_or_else(|| "SANDBOX_".into()),
+            shutdown_limit: time("shutdown-timeout", flag("shutdown-timeout"), SHUTDOWN_LIMIT)?,
+            idle_limit: time("http-idle-timeout", flag("http-idle-timeout"), IDLE_LIMIT)?,
+            chunk: chunk(flag("stream-chunk-size"))?,
+            token: Token::read(&environment).map_err(Usage::Invalid)?,
+        };
+        settings.differ()?;
+        Ok(settings)
     }
+
+    fn differ(&self) -> Result<(), Usage> {
+        let all = [("port", self.http), ("rest-port", self.rest), ("grpc-port", self.grpc)];
+        for (number, (name, one)) in all.iter().enumerate() {
+            let same = all[..number].iter().find(|(_, other)| {
+                one.number.is_some_and(|number| number != 0) && one.number == other.number
+            });
+            if let (Some((other, _)), Some(number)) = (same, one.number) {
+                return Err(Usage::Invalid(format!(
+                    "--{other} and --{name} are both {number}; they must differ"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Every flag that was given, the last one of a name. One dash is as good as two. Flags about logging are taken and
+/// change nothing: there is no log.
+fn flags(arguments: impl IntoIterator<Item = String>) -> Result<BTreeMap<String, String>, Usage> {
+    let mut given = BTreeMap::new();
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let unknown = || Usage::Wrong(format!("unknown argument {argument:?}"));
+        let bare = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')).ok_or_else(unknown)?;
+        let (name, value) = match bare.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (bare, None),
+        };
+        match name {
+            "help" | "h" => return Err(Usage::Help),
+            "version" => return Err(Usage::Version),
+            "zap-devel" => {}
+            name if FLAGS.contains(&name) || name.starts_with("zap-") => {
+                let value = value.or_else(|| arguments.next());
+                let value = value.ok_or_else(|| Usage::Wrong(format!("--{name} needs a value")))?;
+                given.insert(name.to_owned(), value);
+            }
+            _ => return Err(unknown()),
+        }
+    }
+    Ok(given)
+}
+
+fn host(text: &str) -> Result<IpAddr, Usage> {
+    text.trim_matches(['[', ']'])
+        .parse()
+        .map_err(|_| Usage::Invalid(format!("--listen-host: {text:?} is not an IP address")))
+}
+
+fn port(name: &str, given: Option<String>, usual: u16) -> Result<Port, Usage> {
+    let number = match given.as_deref() {
+        None => Some(usual),
+        Some("off") => None,
+        Some(text) => {
+            let wrong = || Usage::Invalid(format!("--{name}: {text:?} is not a port (1 to 65535, 0 or off)"));
+            Some(text.parse().map_err(|_| wrong())?)
+        }
+    };
+    Ok(Port { number, asked: given.is_some() })
+}
+
+fn chunk(given: Option<String>) -> Result<usize, Usage> {
+    let Some(text) = given else { return Ok(CHUNK) };
+    let wrong = || Usage::Invalid(format!("--stream-chunk-size: {text:?} is not 0 to {CHUNK_LIMIT} bytes"));
+    match text.parse::<usize>().map_err(|_| wrong())? {
+        0 => Ok(CHUNK),
+        bytes if bytes <= CHUNK_LIMIT => Ok(bytes),
+        _ => Err(wrong()),
+    }
+}
+
+fn time(name: &str, given: Option<String>, usual: Duration) -> Result<Duration, Usage> {
+    let Some(text) = given else { return Ok(usual) };
+    let wrong = || Usage::Invalid(format!("--{name}: {text:?} is not a time such as 500ms, 10s or 1m30s"));
+    let read = duration(&text).filter(|time| !time.is_zero());
+    read.ok_or_else(wrong)
+}
+
+/// A duration as `1h30m`, `1.5s`, `500ms`.
+fn duration(text: &str) -> Option<Duration> {
+    let (mut rest, mut total) = (text, Duration::ZERO);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, tail) = rest.split_at(digits);
+        let end = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
+        let seconds = match &tail[..end] {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        let part = Duration::try_from_secs_f64(number.parse::<f64>().ok()? * seconds).ok()?;
+        total = total.checked_add(part)?;
+        rest = &tail[end..];
+    }
+    Some(total)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Settings, Usage> {
         let find =
@@ -91,25 +250,64 @@ mod tests {
         Settings::read(arguments.iter().map(|a| (*a).to_owned()), find)
     }
 
-    #[test]
-    fn flags_win_over_environment_and_environment_over_defaults() {
-        let plain = read(&[], &[]).unwrap();
-        assert_eq!(plain, Settings { base: "/app".into(), port: 8888, time_limit: Duration::from_secs(300) });
-        let environment =
-            [("SANDBOX_PORT", "1"), ("SANDBOX_BASE_DIR", "/b"), ("SANDBOX_EXEC_TIMEOUT_SECONDS", "1.5")];
-        let set = read(&["--port", "2", "--base-dir=/c"], &environment).unwrap();
-        assert_eq!(set, Settings { base: "/c".into(), port: 2, time_limit: Duration::from_millis(1500) });
-        assert_eq!(read(&[], &environment).unwrap().base, PathBuf::from("/b"));
+    fn wrong(arguments: &[&str]) -> String {
+        match read(arguments, &[]) {
+            Err(Usage::Invalid(text) | Usage::Wrong(text)) => text,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
-    fn a_wrong_time_limit_is_the_default_and_a_wrong_port_is_not() {
+    fn flags_win_over_environment_and_environment_over_defaults() {
+        let plain = read(&[], &[]).unwrap();
+        assert_eq!((plain.root, plain.time_limit), (PathBuf::from("/workspace"), Duration::from_secs(300)));
+        let numbers = [plain.http, plain.rest, plain.grpc].map(|port| (port.number, port.asked));
+        assert_eq!(numbers, [(Some(8888), false), (Some(8080), false), (Some(9090), false)]);
+        let environment = [
+            ("SANDBOX_PORT", "1"),
+            ("SANDBOX_REST_PORT", "off"),
+            ("SANDBOX_BASE_DIR", "/b"),
+            ("SANDBOX_EXEC_TIMEOUT_SECONDS", "1.5"),
+        ];
+        let set = read(&["--port", "2", "-base-dir=/c", "--zap-log-level", "debug"], &environment).unwrap();
+        assert_eq!((set.root, set.time_limit), (PathBuf::from("/c"), Duration::from_millis(1500)));
+        assert_eq!((set.http.number, set.http.asked, set.rest.number), (Some(2), true, None));
+        assert_eq!(read(&[], &environment).unwrap().root, PathBuf::from("/b"));
+        let set = read(&["--listen-host=::1", "--shutdown-timeout=1m1.5s", "--stream-chunk-size=4096"], &[])
+            .unwrap();
+        assert_eq!(set.host, Some("::1".parse().unwrap()));
+        assert_eq!((set.shutdown_limit, set.chunk), (Duration::from_millis(61_500), 4096));
+    }
+
+    #[test]
+    fn a_wrong_time_limit_is_the_default_and_anything_else_that_is_wrong_is_named() {
         for wrong in ["", "x", "-1", "0", "nan", "inf"] {
             let settings = read(&[], &[("SANDBOX_EXEC_TIMEOUT_SECONDS", wrong)]).unwrap();
             assert_eq!(settings.time_limit, Duration::from_secs(300), "{wrong:?}");
         }
-        assert_eq!(read(&["--port", "70000"], &[]), Err(Usage::Wrong("\"70000\" is not a port".into())));
-        assert_eq!(read(&["--port"], &[]), Err(Usage::Wrong("--port needs a value".into())));
-        assert_eq!(read(&["--what"], &[]), Err(Usage::Wrong("unknown argument \"--what\"".into())));
+        assert!(wrong(&["--port", "70000"]).contains("--port: \"70000\""));
+        assert!(wrong(&["--port"]).contains("--port needs a value"));
+        assert!(wrong(&["--what"]).contains("unknown argument \"--what\""));
+        assert!(wrong(&["stray"]).contains("unknown argument \"stray\""));
+        assert!(wrong(&["--rest-port=9090"]).contains("--rest-port and --grpc-port are both 9090"));
+        assert!(wrong(&["--listen-host=localhost"]).contains("not an IP address"));
+        assert!(wrong(&["--shutdown-timeout=10"]).contains("--shutdown-timeout"));
+        assert!(wrong(&["--stream-chunk-size=-1"]).contains("--stream-chunk-size"));
+        assert!(read(&["--port=0", "--rest-port=0", "--grpc-port=0"], &[]).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_are_settings_or_a_refusal(words in prop::collection::vec("-{0,3}[a-z=-]{0,12}[0-9a-zµ.]{0,6}", 0..6)) {
+            let _ = Settings::read(words, |_| None);
+        }
+
+        #[test]
+        fn durations_add_up(hours in 0u64..99, seconds in 0u64..99, milliseconds in 0u64..999) {
+            let text = format!("{hours}h{seconds}s{milliseconds}ms");
+            let expected = Duration::from_millis(hours * 3_600_000 + seconds * 1000 + milliseconds);
+            let read = duration(&text).unwrap();
+            prop_assert!(read.abs_diff(expected) < Duration::from_micros(1), "{:?}", read);
+        }
     }
 }

@@ -54,9 +54,9 @@ struct Walk<'a> {
 
 /// Follows `path`, taken relative to `base` whether or not it starts with a slash. Symbolic links are followed; an
 /// absolute one only when it points below `base_path`, the real path of `base`.
-pub(crate) fn walk(base: BorrowedFd<'_>, base_path: &Path, path: &str) -> Result<Place, WalkError> {
+pub(crate) fn walk(base: BorrowedFd<'_>, base_path: &Path, path: &Path) -> Result<Place, WalkError> {
     let mut walk = Walk { base, entered: Vec::new(), leaf: None, missing: Vec::new(), links: 0 };
-    let mut todo: VecDeque<OsString> = components(OsStr::new(path));
+    let mut todo: VecDeque<OsString> = components(path.as_os_str());
     let mut steps = 0;
     while let Some(name) = todo.pop_front() {
         steps += 1;
@@ -176,7 +176,7 @@ mod tests {
 
     fn outcome(path: &str) -> String {
         let (_folder, fd, base) = tree();
-        match walk(fd.as_fd(), &base, path) {
+        match walk(fd.as_fd(), &base, Path::new(path)) {
             Ok(Place::Found(folder, name)) => {
                 let at = fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&folder)))
                     .unwrap();

@@ -26,6 +26,12 @@ pub enum Need {
     Bwrap,
     /// The programs of a Kubernetes control plane, on the path or in this repository's `.tools/bin`.
     Kubernetes,
+    /// `curl` on the path.
+    Curl,
+    /// `python3` and gRPC for it, as `scripts/install-test-tools` brings it.
+    Grpcio,
+    /// `python3`, gRPC for it and the package `k8s-agent-sandbox` 1.0.8, as `scripts/install-test-tools` brings them.
+    SandboxClient,
 }
 
 /// What [`Need::Kubernetes`] stands for.
@@ -49,8 +55,23 @@ impl Need {
                 let missing = KUBERNETES.into_iter().any(|name| tool(name).is_none());
                 missing.then_some("needs a Kubernetes control plane (scripts/install-test-tools)")
             }
+            Need::Curl => on_path("curl").is_none().then_some("needs curl"),
+            Need::Grpcio => {
+                let there = on_path("python3").is_some() && python_package("grpc").is_dir();
+                (!there).then_some("needs python3 and grpcio (scripts/install-test-tools)")
+            }
+            Need::SandboxClient => Need::Grpcio.missing().or_else(|| {
+                let there = python_package("1.0.8").is_dir();
+                (!there).then_some("needs k8s-agent-sandbox 1.0.8 (scripts/install-test-tools)")
+            }),
         }
     }
+}
+
+/// The folder of a Python package that `scripts/install-test-tools` brings: `grpc`, or a release of
+/// `k8s-agent-sandbox`.
+pub fn python_package(name: &str) -> PathBuf {
+    PathBuf::from(format!("{}/../../.tools/python/{name}", env!("CARGO_MANIFEST_DIR")))
 }
 
 /// The first program of that name on `PATH`.
@@ -71,7 +92,8 @@ pub fn strict() -> bool {
 }
 
 /// Returns from the test, counted as skipped, unless the machine has what is named:
-/// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`, `kubernetes`.
+/// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
+/// `grpcio`, `sandbox_client`.
 #[macro_export]
 macro_rules! require {
     ($($need:ident),+ $(,)?) => {
@@ -111,6 +133,15 @@ macro_rules! need {
     };
     (kubernetes) => {
         $crate::Need::Kubernetes
+    };
+    (curl) => {
+        $crate::Need::Curl
+    };
+    (grpcio) => {
+        $crate::Need::Grpcio
+    };
+    (sandbox_client) => {
+        $crate::Need::SandboxClient
     };
 }
 

@@ -2,33 +2,48 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use hutch_sandboxd::files::Root;
 use hutch_sandboxd::legacy::Legacy;
-use hutch_sandboxd::{Error, Settings, Usage, reap, server};
+use hutch_sandboxd::process::{Processes, Runner, terminal};
+use hutch_sandboxd::rest::{Rest, metadata};
+use hutch_sandboxd::rpc::Rpc;
+use hutch_sandboxd::{Error, Port, Settings, Usage, reap, server, work};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Threads for work on files; each ends when it was idle for a moment.
-const FILE_THREADS: usize = 8;
-const THREAD_IDLE: std::time::Duration = std::time::Duration::from_secs(2);
+/// The threads for files stay: when a sandbox is full of processes there may be no new one.
+const THREAD_IDLE: std::time::Duration = std::time::Duration::from_secs(10 * 365 * 24 * 3600);
 const THREAD_STACK: usize = 128 << 10;
 
 fn main() -> ExitCode {
-    match std::env::args().nth(1).as_deref() {
-        Some("--clock") => return clock(),
-        Some("--pause") => pause(),
+    let mut words = std::env::args_os().skip(1);
+    match words.next() {
+        Some(word) if word == "--clock" => return clock(),
+        Some(word) if word == "--pause" => pause(),
+        Some(word) if word == terminal::WORD => {
+            terminal::enter(&words.collect::<Vec<_>>());
+            return ExitCode::from(127);
+        }
         _ => {}
     }
-    let settings = match Settings::read(std::env::args().skip(1), |name| std::env::var(name).ok()) {
+    let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let settings = match Settings::read(arguments, |name| std::env::var(name).ok()) {
         Ok(settings) => settings,
         Err(usage) => return tell(&usage),
     };
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().max_blocking_threads(FILE_THREADS);
+    builder.enable_all().max_blocking_threads(work::THREADS);
     builder.thread_keep_alive(THREAD_IDLE).thread_stack_size(THREAD_STACK);
     let result = match builder.build() {
-        Ok(runtime) => runtime.block_on(run(settings)),
+        Ok(runtime) => {
+            let result = runtime.block_on(run(settings));
+            // A thread that hangs in a file does not hold up the end.
+            runtime.shutdown_background();
+            result
+        }
         Err(error) => Err(Error::Signals(error)),
     };
     match result {
@@ -55,44 +70,116 @@ fn pause() -> ! {
 }
 
 async fn run(settings: Settings) -> Result<(), Error> {
-    let root = Root::open(&settings.base)?;
+    let root = Arc::new(Root::open(&settings.root)?);
     // Commands start here, and need no change of folder then.
     let _ = std::env::set_current_dir(root.path());
-    let listener = server::listen(settings.port).await?;
-    let port = listener.local_addr().map_or(settings.port, |address| address.port());
+    if settings.token.is_set() {
+        // Nobody else of the same user reads the environment or the memory of this process.
+        let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    }
+    let open = async |port: Port| open(settings.host, port).await;
+    let doors = [open(settings.http).await?, open(settings.rest).await?, open(settings.grpc).await?];
+    let ports = doors.each_ref().map(|door| Some(door.as_ref()?.local_addr().ok()?.port()));
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
-    let _ = writeln!(std::io::stderr(), "hutch-sandboxd: serving {} on port {port}", root.path().display());
-    let stop = CancellationToken::new();
-    let legacy = Legacy::new(root, settings.time_limit);
+    // The one thread that is always there; see THREAD_IDLE.
+    let _ = tokio::task::spawn_blocking(|| ()).await;
+
+    let (requests, health) = (CancellationToken::new(), CancellationToken::new());
+    let (held, token) = (Arc::default(), settings.token);
+    let runner = Arc::new(Runner::new(Arc::clone(&held)));
+    let processes = Processes::new(settings.chunk, held);
+    let shown = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let shown = metadata(&settings.metadata_prefix, shown);
+    let own_ports = ports.into_iter().flatten().collect();
+    let legacy = Legacy::new(root.clone(), runner.clone(), settings.time_limit, token.clone());
+    let rest = Rest::new(root.clone(), shown, token.clone(), own_ports, health.clone());
+    let rpc = Rpc::new(root.clone(), processes, runner, token);
+
+    let [http_door, rest_door, rpc_door] = doors;
+    let idle = settings.idle_limit;
+    let serving = async {
+        tokio::join!(
+            serve(http_door, legacy, idle, &requests),
+            serve(rest_door, rest, idle, &requests),
+            serve(rpc_door, rpc, idle, &requests),
+        );
+    };
+    say(&root, ports);
     let stopped = async {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        stop.cancel();
-        std::future::pending::<()>().await;
+        // First every process ends, so that those who wait for one hear of it; then nothing new is taken.
+        health.cancel();
+        let ending = async {
+            reap::end_all().await;
+            requests.cancel();
+            std::future::pending::<()>().await;
+        };
+        let _ = tokio::time::timeout(settings.shutdown_limit, ending).await;
     };
     tokio::select! {
-        () = server::serve(listener, legacy, stop.clone()) => Ok(()),
+        () = serving => Ok(()),
         result = reap::orphans() => result,
         () = stopped => Ok(()),
     }
 }
 
+async fn serve(
+    listener: Option<TcpListener>,
+    door: impl server::Door,
+    idle: std::time::Duration,
+    stop: &CancellationToken,
+) {
+    match listener {
+        Some(listener) => server::serve(listener, door, idle, stop.clone()).await,
+        None => stop.cancelled().await,
+    }
+}
+
+/// Nothing when the door is to stay closed, or has a port that nobody asked for and that is taken.
+async fn open(host: Option<std::net::IpAddr>, port: Port) -> Result<Option<TcpListener>, Error> {
+    let Some(number) = port.number else { return Ok(None) };
+    match server::listen(host, number).await {
+        Ok(listener) => Ok(Some(listener)),
+        Err(Error::Listen { source, .. })
+            if !port.asked && source.kind() == std::io::ErrorKind::AddrInUse =>
+        {
+            let _ =
+                writeln!(std::io::stderr(), "hutch-sandboxd: port {number} is taken; its door stays closed");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn say(root: &Root, ports: [Option<u16>; 3]) {
+    let mut line = format!("hutch-sandboxd: serving {}", root.path().display());
+    for (name, port) in ["http", "rest", "grpc"].into_iter().zip(ports) {
+        if let Some(port) = port {
+            line.push_str(&format!(" {name}={port}"));
+        }
+    }
+    line.push('\n');
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
 fn tell(usage: &Usage) -> ExitCode {
-    match usage {
+    let (text, status) = match usage {
         Usage::Help => {
             let _ = write!(std::io::stdout(), "{}", hutch_sandboxd::HELP);
-            ExitCode::SUCCESS
+            return ExitCode::SUCCESS;
         }
         Usage::Version => {
             let _ = writeln!(std::io::stdout(), "hutch-sandboxd {}", env!("CARGO_PKG_VERSION"));
-            ExitCode::SUCCESS
+            return ExitCode::SUCCESS;
         }
-        Usage::Wrong(text) => {
-            let _ = writeln!(std::io::stderr(), "hutch-sandboxd: {text}; see --help");
-            ExitCode::from(2)
-        }
-    }
+        Usage::Wrong(text) => (text, 2),
+        Usage::Invalid(text) => (text, 1),
+    };
+    let _ = writeln!(std::io::stderr(), "hutch-sandboxd: {text}; see --help");
+    ExitCode::from(status)
 }

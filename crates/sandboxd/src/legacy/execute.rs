@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Request, Response, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::invalid::{Invalid, unprocessable};
-use super::{Body, Detail, JSON_LIMIT, Legacy, json};
-use crate::process::{Captured, Finished, Job, RunError};
+use super::{Detail, JSON_LIMIT, Legacy};
+use crate::answer::{Body, json};
+use crate::process::{Captured, Exit, Finished, Job, Program, RunError, StartError};
 use crate::{python, shlex};
 
 /// The longest time that a request may give its command; more is cut to this. A week is as good as no limit.
@@ -33,11 +34,7 @@ struct Asked {
 }
 
 impl Legacy {
-    pub(super) async fn execute<B>(&self, request: Request<B>) -> Response<Body>
-    where
-        B: hyper::body::Body<Data = Bytes>,
-        B::Error: std::error::Error + Send + Sync + 'static,
-    {
+    pub(super) async fn execute(&self, request: Request<Incoming>) -> Response<Body> {
         let declared = request.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or("").to_owned());
         let body = match Limited::new(request.into_body(), JSON_LIMIT).collect().await {
             Ok(body) => body.to_bytes(),
@@ -61,22 +58,28 @@ impl Legacy {
             Err(error) => return failed(&error.to_string(), false),
         };
         let time_limit = asked.time_limit.unwrap_or(self.time_limit);
-        let job = Job { argv, folder: self.files.path().to_owned(), time_limit };
+        let program = Program { argv, folder: self.files.path().to_owned(), ..Program::default() };
+        let job = Job { program, time_limit: Some(time_limit), to_last_writer: true };
         match self.runner.run(&job).await {
             Ok(finished) => shown(finished),
             Err(RunError::TimedOut(limit)) => {
                 let seconds = asked.seconds.unwrap_or_else(|| limit.as_secs_f64().to_string());
-                let list = python::repr_list(&job.argv);
+                let list = python::repr_list(&job.program.argv);
                 failed(&format!("Command '{list}' timed out after {seconds} seconds"), true)
             }
-            Err(RunError::Empty) => failed("list index out of range", false),
-            Err(RunError::Nul) => failed("embedded null byte", false),
-            Err(RunError::Folder { folder, source }) => {
-                failed(&python::os_error(&source, &folder.display().to_string()), false)
-            }
-            Err(RunError::Start { program, source }) => failed(&python::os_error(&source, &program), false),
+            Err(RunError::Start(error)) => failed(&unstarted(&error), false),
             Err(error @ RunError::Follow(_)) => failed(&error.to_string(), false),
         }
+    }
+}
+
+fn unstarted(error: &StartError) -> String {
+    match error {
+        StartError::Empty => "list index out of range".into(),
+        StartError::Nul => "embedded null byte".into(),
+        StartError::Folder { folder, source } => python::os_error(source, &folder.display().to_string()),
+        StartError::Program { program, source } => python::os_error(source, program),
+        other => other.to_string(),
     }
 }
 
@@ -86,9 +89,13 @@ fn failed(text: &str, timed_out: bool) -> Executed {
 }
 
 fn shown(finished: Finished) -> Executed {
+    let exit_code = match finished.exit {
+        Exit::Code(code) => code,
+        Exit::Signal(number) => -number,
+    };
     let texts = text(finished.stdout).and_then(|stdout| Ok((stdout, text(finished.stderr)?)));
     match texts {
-        Ok((stdout, stderr)) => Executed { stdout, stderr, exit_code: finished.code, timed_out: false },
+        Ok((stdout, stderr)) => Executed { stdout, stderr, exit_code, timed_out: false },
         Err(error) => failed(&error, false),
     }
 }

@@ -4,7 +4,7 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json as value};
 
-use super::{Body, json};
+use crate::answer::{Body, json};
 
 /// One thing that is wrong with a request.
 #[derive(Serialize)]

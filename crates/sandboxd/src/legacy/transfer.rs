@@ -2,27 +2,24 @@
 
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use futures::TryStreamExt;
-use http_body_util::{BodyExt, Limited, StreamBody};
-use hyper::body::Frame;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Frame, Incoming};
 use hyper::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderValue, LAST_MODIFIED};
 use hyper::{Request, Response, StatusCode};
 use multer::Multipart;
 use serde::Serialize;
 use tokio::io::AsyncReadExt;
-use tokio::sync::mpsc;
 use tokio_util::io::ReaderStream;
 
 use super::invalid::{Invalid, unprocessable};
-use super::{Body, Detail, Legacy, UPLOAD_LIMIT, denied, json, message};
-use crate::files::{FileError, Kind, Opened};
-use crate::python;
+use super::{Detail, Legacy, UPLOAD_LIMIT, denied, message};
+use crate::answer::{Body, json, stream};
+use crate::files::{FileError, Kind, Opened, Upload};
+use crate::{python, work};
 
 /// Bytes read from a file at once.
 const READ_SIZE: usize = 64 << 10;
-/// Pieces of an upload that wait to be written; when the disk is slower, the client waits.
-const WAITING_LIMIT: usize = 8;
 /// Characters of a text field that an answer shows when a file was expected.
 const SHOWN_LIMIT: usize = 1024;
 
@@ -53,11 +50,7 @@ impl From<FileError> for Unreceived {
 }
 
 impl Legacy {
-    pub(super) async fn upload<B>(&self, request: Request<B>) -> Response<Body>
-    where
-        B: hyper::body::Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: std::error::Error + Send + Sync + 'static,
-    {
+    pub(super) async fn upload(&self, request: Request<Incoming>) -> Response<Body> {
         let declared = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
         let form = declared
             .trim_start()
@@ -95,36 +88,33 @@ impl Legacy {
                     shown(part).await?.into(),
                 )])));
             };
-            let (pieces, mut waiting) = mpsc::channel::<Bytes>(WAITING_LIMIT);
-            let (files, path) = (self.files.clone(), name.clone());
-            let writing = tokio::task::spawn_blocking(move || {
-                let mut draft = files.draft(&path)?;
-                while let Some(piece) = waiting.blocking_recv() {
-                    draft.write(&piece)?;
-                }
-                Ok::<_, FileError>(draft)
-            });
-            // When the writer has stopped, its own error is told; the rest is read, because a client that is cut off
-            // while it sends does not see the answer.
+            let mut upload = Upload::new(self.files.clone(), name.clone().into(), None);
+            let mut failed = None;
+            // After an error the rest is read and dropped: a client that is cut off while it sends does not see the
+            // answer.
             while let Some(piece) = part.chunk().await.map_err(unreadable)? {
-                let _ = pieces.send(piece).await;
+                if failed.is_none() {
+                    failed = upload.push(&piece).await.err();
+                }
             }
-            drop(pieces);
-            received = Some((name, joined(writing.await)?));
+            received = Some((name, upload, failed));
         }
-        let Some((name, draft)) = received else {
-            return Err(Unreceived::Form(unprocessable(vec![Invalid::missing(
-                "file",
-                serde_json::Value::Null,
-            )])));
-        };
-        joined(tokio::task::spawn_blocking(move || draft.keep()).await)?;
-        Ok(name)
+        match received {
+            Some((_, _, Some(error))) => Err(error.into()),
+            Some((name, upload, None)) => {
+                upload.finish().await?;
+                Ok(name)
+            }
+            None => {
+                let missing = Invalid::missing("file", serde_json::Value::Null);
+                Err(Unreceived::Form(unprocessable(vec![missing])))
+            }
+        }
     }
 
     pub(super) async fn download(&self, path: String) -> Response<Body> {
         let (files, wanted) = (self.files.clone(), path.clone());
-        match joined(tokio::task::spawn_blocking(move || files.read(&wanted)).await) {
+        match work::on_files(move || files.read(&wanted)).await {
             Ok(opened) => attachment(&path, opened),
             Err(FileError::Outside) => denied(),
             Err(_) => message(StatusCode::NOT_FOUND, "File not found"),
@@ -133,13 +123,13 @@ impl Legacy {
 
     pub(super) async fn list(&self, path: String) -> Response<Body> {
         let files = self.files.clone();
-        match joined(tokio::task::spawn_blocking(move || files.list(&path)).await) {
+        match work::on_files(move || files.list(&path)).await {
             Ok(entries) => {
                 let listed = entries.into_iter().map(|entry| Listed {
                     name: entry.name,
                     size: entry.size,
                     r#type: if entry.kind == Kind::Directory { "directory" } else { "file" },
-                    mod_time: entry.modified,
+                    mod_time: entry.modified.0 as f64 + entry.modified.1 as f64 * 1e-9,
                 });
                 json(StatusCode::OK, &listed.collect::<Vec<_>>())
             }
@@ -154,19 +144,12 @@ impl Legacy {
 
     pub(super) async fn exists(&self, path: String) -> Response<Body> {
         let (files, wanted) = (self.files.clone(), path.clone());
-        match joined(tokio::task::spawn_blocking(move || files.exists(&wanted)).await) {
+        match work::on_files(move || files.exists(&wanted)).await {
             Err(FileError::Outside) => denied(),
             // What cannot be followed (a loop of links, a name too long) is not there, as for Python.
             found => json(StatusCode::OK, &Existence { path, exists: found.unwrap_or(false) }),
         }
     }
-}
-
-fn joined<T>(result: Result<Result<T, FileError>, tokio::task::JoinError>) -> Result<T, FileError> {
-    result.unwrap_or_else(|error| {
-        let source = std::io::Error::other(error);
-        Err(FileError::System { path: std::path::PathBuf::new(), source })
-    })
 }
 
 fn unreadable(error: multer::Error) -> Unreceived {
@@ -187,6 +170,9 @@ async fn shown(mut part: multer::Field<'_>) -> Result<String, Unreceived> {
 
 fn system_text(error: &FileError) -> String {
     match error {
+        FileError::IsFolder(path) => {
+            python::os_error(&rustix::io::Errno::ISDIR.into(), &path.display().to_string())
+        }
         FileError::System { path, source } => python::os_error(source, &path.display().to_string()),
         other => other.to_string(),
     }
@@ -195,9 +181,8 @@ fn system_text(error: &FileError) -> String {
 fn attachment(path: &str, opened: Opened) -> Response<Body> {
     let (seconds, nanoseconds) = opened.modified;
     let content = tokio::fs::File::from_std(opened.file).take(opened.size);
-    let stream = ReaderStream::with_capacity(content, READ_SIZE);
-    let body = StreamBody::new(stream.map_ok(Frame::data));
-    let mut response = Response::new(BodyExt::boxed_unsync(body));
+    let reader = ReaderStream::with_capacity(content, READ_SIZE);
+    let mut response = Response::new(stream(reader.map_ok(Frame::data)));
     let quoted = python::quote(path);
     let disposition = match quoted == path {
         true => format!("attachment; filename=\"{path}\""),

@@ -10,6 +10,8 @@ use std::time::Duration;
 pub(crate) struct Served {
     child: Child,
     pub(crate) port: u16,
+    pub(crate) rest: u16,
+    pub(crate) grpc: u16,
     pub(crate) folder: tempfile::TempDir,
 }
 
@@ -60,13 +62,19 @@ fn started(wrapper: &[&str], environment: &[(&str, &str)]) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let words = [wrapper, &[env!("CARGO_BIN_EXE_hutch-sandboxd")]].concat();
     let mut command = Command::new(words[0]);
-    command.args(&words[1..]).args(["--port", "0", "--base-dir"]).arg(folder.path().join("app"));
+    command
+        .args(&words[1..])
+        .args(["--port=0", "--rest-port=0", "--grpc-port=0", "--base-dir"])
+        .arg(folder.path().join("app"));
     command.envs(environment.iter().copied()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
-    let port = line.trim().rsplit(' ').next().unwrap().parse().unwrap_or_else(|_| panic!("{line:?}"));
-    Served { child, port, folder }
+    let port = |name: &str| {
+        let word = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        word.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{name} in {line:?}"))
+    };
+    Served { port: port("http"), rest: port("rest"), grpc: port("grpc"), child, folder }
 }
 
 impl Served {
@@ -79,10 +87,7 @@ impl Served {
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream
+        connect(self.port)
     }
 
     pub(crate) fn send(&self, bytes: &[u8]) -> Answer {
@@ -128,6 +133,13 @@ impl Served {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         self.child.wait().unwrap()
     }
+}
+
+pub(crate) fn connect(port: u16) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
 }
 
 pub(crate) fn read_answer(stream: &mut impl BufRead) -> Answer {

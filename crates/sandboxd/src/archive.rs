@@ -1,0 +1,239 @@
+//! Whole folders as a tar stream, out and in. Nothing is compressed and nothing is decompressed.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
+use tar::{Archive, Builder, EntryType, Header};
+
+use crate::files::{FileError, Root, names};
+
+/// Folders within each other that are packed. Each is held open while what is in it is packed.
+pub const DEPTH_LIMIT: usize = 128;
+
+const COPY_SIZE: usize = 64 << 10;
+
+/// Why a stream was not unpacked.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// It is no tar stream, or it broke off.
+    #[error("the tar stream cannot be read: {0}")]
+    Stream(io::Error),
+    /// An entry that is not taken.
+    #[error("entry {entry:?} is {what}; files, folders and symbolic links are taken")]
+    Kind {
+        /// Its path.
+        entry: String,
+        /// What it is.
+        what: &'static str,
+    },
+    /// An entry that could not be made.
+    #[error("entry {entry:?}: {source}")]
+    Entry {
+        /// Its path.
+        entry: String,
+        /// Why.
+        source: FileError,
+    },
+}
+
+/// Writes everything in a folder as a tar stream: files, folders, links as links; nothing else.
+///
+/// # Errors
+/// When something cannot be read, or the stream is not taken; what was written by then is not a whole stream.
+pub fn pack(root: &Root, path: &Path, to: impl Write) -> io::Result<()> {
+    let top = root.folder(path).map_err(io::Error::other)?;
+    let mut builder = Builder::new(to);
+    let mut open = vec![(names(&top)?, top, PathBuf::new())];
+    while let Some((entries, folder, prefix)) = open.last_mut() {
+        let Some(entry) = entries.read() else {
+            open.pop();
+            continue;
+        };
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let path = prefix.join(name);
+        // What has gone since is not in the stream.
+        let Ok(stat) = statat(&*folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let mut header = header(&stat);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                header.set_entry_type(EntryType::Directory);
+                builder.append_data(&mut header, path.join(""), io::empty())?;
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let Ok(inner) = openat(&*folder, name, flags, Mode::empty()) else { continue };
+                if open.len() >= DEPTH_LIMIT {
+                    let text = format!("{} is more than {DEPTH_LIMIT} folders deep", path.display());
+                    return Err(io::Error::other(text));
+                }
+                open.push((names(&inner)?, inner, path));
+            }
+            FileType::Symlink => {
+                header.set_entry_type(EntryType::Symlink);
+                let Ok(target) = readlinkat(&*folder, name, Vec::new()) else { continue };
+                builder.append_link(&mut header, path, OsStr::from_bytes(target.to_bytes()))?;
+            }
+            FileType::RegularFile => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = File::from(openat(&*folder, name, flags, Mode::empty())?);
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                header.set_size(size);
+                // One that shrinks meanwhile is filled up: the stream has said how long it is.
+                builder.append_data(&mut header, path, file.chain(io::repeat(0)).take(size))?;
+            }
+            _ => {}
+        }
+    }
+    builder.into_inner()?.flush()
+}
+
+#[allow(clippy::unnecessary_cast, clippy::useless_conversion)] // The fields' types differ between architectures.
+fn header(stat: &Stat) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_mode(stat.st_mode & 0o7777);
+    header.set_mtime(u64::try_from(stat.st_mtime as i64).unwrap_or(0));
+    header.set_size(0);
+    header
+}
+
+/// Makes what a tar stream holds below a folder. Each file appears as a whole; owners and times are not taken.
+///
+/// # Errors
+/// At the first entry that is not taken or cannot be made; those before it stay.
+pub fn unpack(root: &Root, path: &Path, from: impl Read) -> Result<(), UnpackError> {
+    let refused = |entry: &Path, source| UnpackError::Entry { entry: entry.display().to_string(), source };
+    root.make_folder(path, 0o755).map_err(|source| refused(path, source))?;
+    let mut archive = Archive::new(from);
+    for entry in archive.entries().map_err(UnpackError::Stream)? {
+        let mut entry = entry.map_err(UnpackError::Stream)?;
+        let name = entry.path().map_err(UnpackError::Stream)?.into_owned();
+        let inner = below(&name).ok_or_else(|| refused(&name, FileError::Outside))?;
+        let target = path.join(inner);
+        let mode = entry.header().mode().map_err(UnpackError::Stream)? & 0o777;
+        match entry.header().entry_type() {
+            EntryType::Directory => root.make_folder(&target, mode | 0o700).map_err(|e| refused(&name, e))?,
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                let mut draft = root.draft(&target, Some(mode)).map_err(|e| refused(&name, e))?;
+                let mut piece = vec![0; COPY_SIZE];
+                loop {
+                    let count = entry.read(&mut piece).map_err(UnpackError::Stream)?;
+                    if count == 0 {
+                        break;
+                    }
+                    draft.write(&piece[..count]).map_err(|e| refused(&name, e))?;
+                }
+                draft.keep().map_err(|e| refused(&name, e))?;
+            }
+            EntryType::Symlink => {
+                let to = entry.link_name().map_err(UnpackError::Stream)?.unwrap_or_default().into_owned();
+                root.link(&target, to).map_err(|e| refused(&name, e))?;
+            }
+            EntryType::XGlobalHeader => {}
+            other => {
+                let what = if other == EntryType::Link { "a hard link" } else { "a special file" };
+                return Err(UnpackError::Kind { entry: name.display().to_string(), what });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The path of an entry below the folder; nothing when it says `..`.
+fn below(name: &Path) -> Option<PathBuf> {
+    let mut path = PathBuf::new();
+    for component in name.components() {
+        match component {
+            Component::Normal(part) if !part.as_bytes().contains(&0) => path.push(part),
+            Component::RootDir | Component::CurDir => {}
+            _ => return None,
+        }
+    }
+    Some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn root() -> (tempfile::TempDir, Root) {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Root::open(&folder.path().join("base")).unwrap();
+        (folder, root)
+    }
+
+    #[test]
+    fn a_folder_goes_out_and_comes_back() {
+        let (folder, root) = root();
+        let base = folder.path().join("base");
+        let long = "n".repeat(200);
+        fs::create_dir_all(base.join("one/deep/empty")).unwrap();
+        fs::write(base.join("one/run.sh"), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(base.join("one/run.sh"), fs::Permissions::from_mode(0o750)).unwrap();
+        fs::write(base.join("one/deep").join(&long), vec![7; 100_000]).unwrap();
+        symlink("../run.sh", base.join("one/deep/link")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, base.join("one/pipe"), Mode::from_raw_mode(0o600)).unwrap();
+        let mut stream = Vec::new();
+        pack(&root, Path::new("one"), &mut stream).unwrap();
+        unpack(&root, Path::new("two/down"), &stream[..]).unwrap();
+        let two = base.join("two/down");
+        assert_eq!(two.join("run.sh").metadata().unwrap().permissions().mode() & 0o7777, 0o750);
+        assert_eq!(fs::read(two.join("deep").join(&long)).unwrap(), vec![7; 100_000]);
+        assert_eq!(fs::read_link(two.join("deep/link")).unwrap(), Path::new("../run.sh"));
+        assert!(two.join("deep/empty").is_dir() && !two.join("pipe").exists());
+    }
+
+    fn stream(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
+        let mut builder = Builder::new(Vec::new());
+        for (name, kind, content) in entries {
+            let mut header = Header::new_gnu();
+            header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
+            header.set_entry_type(*kind);
+            header.set_mode(0o644);
+            if matches!(kind, EntryType::Symlink | EntryType::Link) {
+                header.set_link_name_literal(content).unwrap();
+                header.set_size(0);
+            } else {
+                header.set_size(content.len() as u64);
+            }
+            header.set_cksum();
+            let content = if header.size().unwrap() > 0 { content.as_bytes() } else { b"" };
+            builder.append(&header, content).unwrap();
+        }
+        builder.into_inner().unwrap()
+    }
+
+    #[test]
+    fn nothing_is_unpacked_outside() {
+        let (folder, root) = root();
+        let outside =
+            |entries: &[_]| unpack(&root, Path::new("in"), &stream(entries)[..]).unwrap_err().to_string();
+        let file = EntryType::Regular;
+        assert!(outside(&[("../evil", file, "x")]).contains("outside"));
+        assert!(outside(&[("a/../../evil", file, "x")]).contains("outside"));
+        assert!(outside(&[("up", EntryType::Symlink, "../.."), ("up/evil", file, "x")]).contains("outside"));
+        assert!(outside(&[("abs", EntryType::Symlink, "/"), ("abs/evil", file, "x")]).contains("outside"));
+        assert!(outside(&[("h", EntryType::Link, "/etc/passwd")]).contains("a hard link"));
+        assert!(outside(&[("dev", EntryType::Block, "")]).contains("a special file"));
+        unpack(&root, Path::new("in"), &stream(&[("/absolute", file, "x")])[..]).unwrap();
+        assert!(folder.path().join("base/in/absolute").is_file());
+        assert!(!folder.path().join("evil").exists());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_unpacked_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let (folder, root) = root();
+            let _ = unpack(&root, Path::new(""), &bytes[..]);
+            prop_assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Content that comes piece by piece from a client, written without holding up a thread between the pieces.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{Draft, FileError, Root};
+use crate::work;
+
+/// Bytes gathered before they are written. A file that is not larger costs one visit to a thread for files.
+const GATHER_SIZE: usize = 128 << 10;
+
+/// A file that is being received. It has its name when [`Upload::finish`] says so; dropping it leaves nothing behind.
+#[derive(Debug)]
+pub struct Upload {
+    root: Arc<Root>,
+    path: PathBuf,
+    mode: Option<u32>,
+    draft: Option<Draft>,
+    gathered: Vec<u8>,
+}
+
+impl Upload {
+    /// Begins to receive the file at `path`; `mode` as in [`Root::draft`].
+    pub fn new(root: Arc<Root>, path: PathBuf, mode: Option<u32>) -> Upload {
+        Upload { root, path, mode, draft: None, gathered: Vec::new() }
+    }
+
+    /// Takes the next piece.
+    ///
+    /// # Errors
+    /// As [`Root::draft`] and [`Draft::write`]. Nothing more can be pushed then.
+    pub async fn push(&mut self, piece: &[u8]) -> Result<(), FileError> {
+        self.gathered.extend_from_slice(piece);
+        if self.gathered.len() < GATHER_SIZE {
+            return Ok(());
+        }
+        let content = std::mem::take(&mut self.gathered);
+        let opening = self.opening();
+        let (draft, mut content) = work::on_files(move || {
+            let mut draft = opening()?;
+            draft.write(&content)?;
+            Ok((draft, content))
+        })
+        .await?;
+        content.clear();
+        (self.draft, self.gathered) = (Some(draft), content);
+        Ok(())
+    }
+
+    /// Writes what is left and gives the file its name.
+    ///
+    /// # Errors
+    /// As [`Root::draft`], [`Draft::write`] and [`Draft::keep`].
+    pub async fn finish(mut self) -> Result<(), FileError> {
+        let content = std::mem::take(&mut self.gathered);
+        let opening = self.opening();
+        work::on_files(move || {
+            let mut draft = opening()?;
+            draft.write(&content)?;
+            draft.keep()
+        })
+        .await
+    }
+
+    fn opening(&mut self) -> impl FnOnce() -> Result<Draft, FileError> + Send + 'static {
+        let (root, path, mode, draft) = (self.root.clone(), self.path.clone(), self.mode, self.draft.take());
+        move || draft.map_or_else(|| root.draft(path, mode), Ok)
+    }
+}

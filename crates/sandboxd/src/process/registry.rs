@@ -1,0 +1,448 @@
+//! The processes that clients have started and talk to, each under a number that is never given twice.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::AsyncRead;
+use tokio::process::Child;
+use tokio::sync::{mpsc, watch};
+
+use super::follow::{Ending, Event, Sink, Source, pump};
+use super::input::{Input, InputError};
+use super::ring::Ring;
+use super::start::{Program, StartError, pid};
+use super::terminal::{self, Screen, Size, Terminal};
+use super::{Exit, Group};
+use crate::reap::Ours;
+
+/// Processes that run at once.
+pub const RUNNING_LIMIT: usize = 256;
+/// Of these, detached ones.
+pub const DETACHED_LIMIT: usize = 64;
+/// Detached processes that have ended and are remembered with their output; the one that ended first is forgotten.
+pub const ENDED_LIMIT: usize = 32;
+
+/// Pieces of output on their way to the client that started the process. When it takes no more, the process waits.
+const WAITING_LIMIT: usize = 2;
+
+/// Why something could not be done with a process.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// There is none of that number, or it has ended.
+    #[error("process {0} not found")]
+    NotFound(i32),
+    /// It has no terminal.
+    #[error("failed to resize TTY: process {0} has no terminal")]
+    NoTerminal(i32),
+    /// The terminal cannot have that size.
+    #[error("failed to resize TTY: {0}")]
+    Resize(std::io::Error),
+    /// Its output goes to the client that started it.
+    #[error("process {0} was not started with detach: its output goes to the client that started it")]
+    Attached(i32),
+    /// More was asked for than it has written.
+    #[error("offset {offset} is beyond the {end} bytes that process {id} has written")]
+    Offset {
+        /// The process.
+        id: i32,
+        /// What was asked for.
+        offset: u64,
+        /// What there is.
+        end: u64,
+    },
+    /// Its input is closed.
+    #[error("process {0} has no stdin")]
+    NoStdin(i32),
+    /// Its input could not be written.
+    #[error(transparent)]
+    Input(InputError),
+    /// There are as many as there may be.
+    #[error("{0} processes run already; that is the bound for this kind")]
+    TooMany(usize),
+    /// The system would not signal it.
+    #[error("cannot signal process {id}: {source}")]
+    Signal {
+        /// The process.
+        id: i32,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It could not be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+/// A process that has been started.
+#[derive(Debug)]
+pub struct Started {
+    /// Its number.
+    pub id: i32,
+    /// What it does, until its exit. When it was not detached, dropping this kills it.
+    pub events: Events,
+}
+
+/// What a process does, one after the other.
+#[derive(Debug)]
+pub enum Events {
+    /// Of a process that belongs to whoever reads this.
+    Attached(mpsc::Receiver<Event>),
+    /// Of a detached one.
+    #[allow(private_interfaces)]
+    Detached {
+        /// Where its output is kept.
+        ring: Arc<Ring>,
+        /// What has been read already.
+        offset: u64,
+    },
+}
+
+impl Events {
+    /// The next; nothing after the exit.
+    pub async fn next(&mut self) -> Option<Event> {
+        match self {
+            Events::Attached(events) => events.recv().await,
+            Events::Detached { ring, offset } => {
+                let event = ring.next(*offset).await;
+                *offset += match &event {
+                    Event::Output(_, content) => content.len() as u64,
+                    Event::Dropped(bytes) => *bytes,
+                    Event::Exit(_) => 0,
+                };
+                Some(event)
+            }
+        }
+    }
+}
+
+/// A process as it is listed.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its number.
+    pub id: i32,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Whether it outlives the client that started it.
+    pub detached: bool,
+    /// Whether it has a terminal.
+    pub terminal: bool,
+    /// How it ended, when it has.
+    pub exit: Option<Exit>,
+    /// Offsets of its first byte of output that is kept and behind the last; 0 and 0 when it is not detached.
+    pub output: (u64, u64),
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: i32,
+    command: Vec<String>,
+    leader: Option<Pid>,
+    input: tokio::sync::Mutex<Input>,
+    terminal: Option<Arc<Terminal>>,
+    ring: Option<Arc<Ring>>,
+    exit: watch::Sender<Option<Exit>>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    last: i32,
+    running: usize,
+    detached: usize,
+    entries: BTreeMap<i32, Arc<Entry>>,
+    /// Detached ones that have ended, the first first.
+    ended: std::collections::VecDeque<i32>,
+}
+
+/// All of them. Cloning it is cheap.
+#[derive(Debug, Clone)]
+pub struct Processes {
+    table: Arc<Mutex<Table>>,
+    held: Arc<AtomicUsize>,
+    chunk: usize,
+}
+
+/// A place in the table, given back when it is dropped.
+#[derive(Debug)]
+struct Place {
+    table: Arc<Mutex<Table>>,
+    detached: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.running -= 1;
+        table.detached -= usize::from(self.detached);
+    }
+}
+
+impl Processes {
+    /// Output comes in pieces of `chunk` bytes at most; `held` counts the memory of kept output, which others share.
+    pub fn new(chunk: usize, held: Arc<AtomicUsize>) -> Processes {
+        Processes { table: Arc::default(), held, chunk }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, detached: bool) -> Result<Place, ProcessError> {
+        let mut table = self.lock();
+        if table.running >= RUNNING_LIMIT {
+            return Err(ProcessError::TooMany(RUNNING_LIMIT));
+        }
+        if detached && table.detached >= DETACHED_LIMIT {
+            return Err(ProcessError::TooMany(DETACHED_LIMIT));
+        }
+        table.running += 1;
+        table.detached += usize::from(detached);
+        Ok(Place { table: self.table.clone(), detached })
+    }
+
+    /// Starts a program. Unless it is detached, it is killed with its group when the events are dropped.
+    ///
+    /// # Errors
+    /// When there are too many, or it cannot be started.
+    pub async fn start(
+        &self,
+        program: Program,
+        size: Option<Size>,
+        detach: bool,
+    ) -> Result<Started, ProcessError> {
+        let place = self.place(detach)?;
+        let (mut child, terminal) = match size {
+            None => (program.start(Stdio::piped())?, None),
+            Some(size) => {
+                let (child, terminal) = terminal::start(&program, size)?;
+                (child, Some(terminal))
+            }
+        };
+        let leader = pid(&child);
+        let ours = Ours::register(leader);
+        let group = Group(leader);
+        let outputs: [Option<Box<dyn AsyncRead + Send + Unpin>>; 2] = match &terminal {
+            Some(terminal) => {
+                terminal::begun(&mut child, &program).await?;
+                [Some(Box::new(Screen(terminal.clone()))), None]
+            }
+            None => {
+                let boxed = |stream| -> Box<dyn AsyncRead + Send + Unpin> { Box::new(stream) };
+                [child.stdout.take().map(boxed), child.stderr.take().map(|stream| Box::new(stream) as _)]
+            }
+        };
+        let input = match (&terminal, child.stdin.take()) {
+            (Some(terminal), _) => Input::Terminal { terminal: terminal.clone(), at_line_start: true },
+            (None, Some(pipe)) => Input::Pipe(pipe),
+            (None, None) => Input::None,
+        };
+        let (sink, events, ring) = self.sink(detach);
+        let entry = self.enter(program.argv, leader, input, terminal, ring);
+        let id = entry.id;
+        let work = Work { child, group, ours, place, outputs, sink, entry };
+        tokio::spawn(work.follow(self.clone()));
+        Ok(Started { id, events })
+    }
+
+    fn sink(&self, detach: bool) -> (Sink, Events, Option<Arc<Ring>>) {
+        if detach {
+            let ring = Arc::new(Ring::new(&self.held));
+            let events = Events::Detached { ring: ring.clone(), offset: 0 };
+            return (Sink::Ring(ring.clone()), events, Some(ring));
+        }
+        let (sender, receiver) = mpsc::channel(WAITING_LIMIT);
+        (Sink::Client(sender), Events::Attached(receiver), None)
+    }
+
+    fn enter(
+        &self,
+        command: Vec<String>,
+        leader: Option<Pid>,
+        input: Input,
+        terminal: Option<Arc<Terminal>>,
+        ring: Option<Arc<Ring>>,
+    ) -> Arc<Entry> {
+        let mut table = self.lock();
+        // After two thousand million processes the numbers begin anew, past those that are taken.
+        loop {
+            table.last = table.last.checked_add(1).unwrap_or(1);
+            if !table.entries.contains_key(&table.last) {
+                break;
+            }
+        }
+        let (id, input, exit) = (table.last, tokio::sync::Mutex::new(input), watch::Sender::new(None));
+        let entry = Arc::new(Entry { id, command, leader, input, terminal, ring, exit });
+        table.entries.insert(id, entry.clone());
+        entry
+    }
+
+    fn find(&self, id: i32) -> Result<Arc<Entry>, ProcessError> {
+        self.lock().entries.get(&id).cloned().ok_or(ProcessError::NotFound(id))
+    }
+
+    /// One that has not ended.
+    fn running(&self, id: i32) -> Result<Arc<Entry>, ProcessError> {
+        let entry = self.find(id)?;
+        let ended = entry.exit.borrow().is_some();
+        if ended { Err(ProcessError::NotFound(id)) } else { Ok(entry) }
+    }
+
+    /// Writes to a process; waits while it does not read.
+    ///
+    /// # Errors
+    /// When there is none, its input is closed or cannot be written.
+    pub async fn write(&self, id: i32, content: &[u8]) -> Result<(), ProcessError> {
+        let entry = self.running(id)?;
+        let write = async { entry.input.lock().await.write(content).await };
+        entry.unless_it_ends(write).await
+    }
+
+    /// Ends the input of a process; at a terminal as `^D` does.
+    ///
+    /// # Errors
+    /// When there is none, or its input is closed already.
+    pub async fn end_input(&self, id: i32) -> Result<(), ProcessError> {
+        let entry = self.running(id)?;
+        let end = async { entry.input.lock().await.end().await };
+        entry.unless_it_ends(end).await
+    }
+
+    /// Signals the group of a process and, at a terminal, the job in the foreground.
+    ///
+    /// # Errors
+    /// When there is none, or the system refuses.
+    pub fn signal(&self, id: i32, signal: Signal) -> Result<(), ProcessError> {
+        let entry = self.running(id)?;
+        let Some(leader) = entry.leader else { return Err(ProcessError::NotFound(id)) };
+        if let Some(terminal) = &entry.terminal {
+            terminal.signal_foreground(leader, signal);
+        }
+        kill_process_group(leader, signal).map_err(|errno| ProcessError::Signal { id, source: errno.into() })
+    }
+
+    /// Gives the terminal of a process another size.
+    ///
+    /// # Errors
+    /// When there is none, or it has no terminal.
+    pub fn resize(&self, id: i32, size: Size) -> Result<(), ProcessError> {
+        let entry = self.running(id)?;
+        let terminal = entry.terminal.as_ref().ok_or(ProcessError::NoTerminal(id))?;
+        terminal.resize(size).map_err(ProcessError::Resize)
+    }
+
+    /// The output of a detached process from `offset` on, then its exit.
+    ///
+    /// # Errors
+    /// When there is none, it is not detached, or has not written that much.
+    pub fn connect(&self, id: i32, offset: u64) -> Result<Events, ProcessError> {
+        let entry = self.find(id)?;
+        let ring = entry.ring.clone().ok_or(ProcessError::Attached(id))?;
+        let (_, end) = ring.offsets();
+        match offset > end {
+            true => Err(ProcessError::Offset { id, offset, end }),
+            false => Ok(Events::Detached { ring, offset }),
+        }
+    }
+
+    /// Waits for a process to end.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn wait(&self, id: i32) -> Result<Exit, ProcessError> {
+        let mut exit = self.find(id)?.exit.subscribe();
+        let ended = exit.wait_for(Option::is_some).await.map(|exit| *exit);
+        ended.ok().flatten().ok_or(ProcessError::NotFound(id))
+    }
+
+    /// All of them, by number.
+    pub fn list(&self) -> Vec<Listed> {
+        let table = self.lock();
+        let listed = table.entries.values().map(|entry| Listed {
+            id: entry.id,
+            command: entry.command.clone(),
+            detached: entry.ring.is_some(),
+            terminal: entry.terminal.is_some(),
+            exit: *entry.exit.borrow(),
+            output: entry.ring.as_ref().map_or((0, 0), |ring| ring.offsets()),
+        });
+        listed.collect()
+    }
+
+    /// After its last output: a detached one is remembered, one that belongs to its client is not.
+    fn ended(&self, entry: &Entry) {
+        let mut table = self.lock();
+        if entry.ring.is_none() {
+            table.entries.remove(&entry.id);
+            return;
+        }
+        table.ended.push_back(entry.id);
+        if table.ended.len() > ENDED_LIMIT
+            && let Some(first) = table.ended.pop_front()
+        {
+            table.entries.remove(&first);
+        }
+    }
+}
+
+impl Entry {
+    /// What is written to a process that ends meanwhile goes nowhere, and nobody shall wait for it.
+    async fn unless_it_ends(
+        &self,
+        work: impl Future<Output = Result<(), InputError>>,
+    ) -> Result<(), ProcessError> {
+        let mut exit = self.exit.subscribe();
+        tokio::select! {
+            biased;
+            done = work => done.map_err(|error| match error {
+                InputError::Closed => ProcessError::NoStdin(self.id),
+                error => ProcessError::Input(error),
+            }),
+            _ = exit.wait_for(Option::is_some) => Err(ProcessError::NotFound(self.id)),
+        }
+    }
+}
+
+/// A process on its way to its end.
+struct Work {
+    // Dropped in this order: the group is killed while its leader is not reaped yet, so that the number cannot belong
+    // to anybody else.
+    group: Group,
+    child: Child,
+    ours: Ours,
+    place: Place,
+    outputs: [Option<Box<dyn AsyncRead + Send + Unpin>>; 2],
+    sink: Sink,
+    entry: Arc<Entry>,
+}
+
+impl Work {
+    async fn follow(self, processes: Processes) {
+        let Work { mut group, mut child, ours, place, outputs: [stdout, stderr], sink, entry } = self;
+        let (ending, ended) = Ending::pair();
+        let wait = async {
+            let status = tokio::select! {
+                biased;
+                status = child.wait() => status,
+                () = sink.abandoned() => {
+                    group.kill();
+                    child.wait().await
+                }
+            };
+            // From here on the number may belong to another process.
+            group.0 = None;
+            let exit = status.map_or(Exit::Signal(0), Exit::of);
+            entry.exit.send_replace(Some(exit));
+            drop((ours, place));
+            ending.tell();
+            exit
+        };
+        let (exit, (), ()) = tokio::join!(
+            wait,
+            pump(stdout, Source::Stdout, &sink, processes.chunk, &ended),
+            pump(stderr, Source::Stderr, &sink, processes.chunk, &ended),
+        );
+        processes.ended(&entry);
+        sink.end(exit).await;
+    }
+}

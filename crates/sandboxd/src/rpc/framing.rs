@@ -1,0 +1,156 @@
+//! Frames: one byte of flags, four of length, the message.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use super::status::{Code, Status};
+
+/// Bytes of one message that a client sends.
+pub const MESSAGE_LIMIT: usize = 4 << 20;
+
+/// Flags and length.
+const HEAD: usize = 5;
+/// A message that is compressed. None is taken, and none sent.
+const COMPRESSED: u8 = 1;
+/// The last frame of a Connect stream, which holds no message.
+const END_OF_STREAM: u8 = 2;
+
+/// The frame of a message.
+pub(super) fn frame(flags: u8, message: &[u8]) -> Bytes {
+    let mut framed = BytesMut::with_capacity(HEAD + message.len());
+    framed.put_u8(flags);
+    // Nothing that is sent is nearly that long; what was would not be understood.
+    framed.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    framed.put_slice(message);
+    framed.freeze()
+}
+
+/// Takes frames out of bytes that come in pieces of any size.
+#[derive(Debug, Default)]
+pub(super) struct Deframer {
+    held: BytesMut,
+    /// Base64 that has not come in groups of four yet.
+    text: Option<Vec<u8>>,
+}
+
+impl Deframer {
+    pub(super) fn new(text: bool) -> Deframer {
+        Deframer { held: BytesMut::new(), text: text.then(Vec::new) }
+    }
+
+    pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), Status> {
+        let Some(text) = &mut self.text else {
+            self.held.extend_from_slice(piece);
+            return Ok(());
+        };
+        text.extend_from_slice(piece);
+        let whole = text.len() - text.len() % 4;
+        for group in text[..whole].chunks(4) {
+            // Padding may come in the middle: what was encoded apart is sent one after the other.
+            let end = group.iter().position(|byte| *byte == b'=').unwrap_or(4);
+            let engine = if end == 4 { &STANDARD } else { &STANDARD_NO_PAD };
+            let padded = group[end..].iter().all(|byte| *byte == b'=');
+            let decoded = engine.decode(&group[..end]).ok().filter(|_| padded);
+            let decoded =
+                decoded.ok_or_else(|| Status::new(Code::InvalidArgument, "the body is not Base64"))?;
+            self.held.extend_from_slice(&decoded);
+        }
+        text.drain(..whole);
+        Ok(())
+    }
+
+    /// The next message, when all of it is there.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.held.len() < HEAD {
+            return Ok(None);
+        }
+        let flags = self.held[0];
+        let length = (&self.held[1..HEAD]).get_u32() as usize;
+        if flags & COMPRESSED != 0 {
+            let message = "the message is compressed; only identity is understood";
+            return Err(Status::new(Code::Unimplemented, message));
+        }
+        if flags & !END_OF_STREAM != 0 {
+            let message = format!("a frame has the unknown flags {flags:#04x}");
+            return Err(Status::new(Code::InvalidArgument, message));
+        }
+        if length > MESSAGE_LIMIT {
+            return Err(too_long(length));
+        }
+        if self.held.len() < HEAD + length {
+            self.held.reserve(HEAD + length - self.held.len());
+            return Ok(None);
+        }
+        self.held.advance(HEAD);
+        let message = self.held.split_to(length).freeze();
+        if flags == END_OF_STREAM { self.next() } else { Ok(Some(message)) }
+    }
+
+    /// Whether the bytes ended where a frame ended.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.text.as_ref().is_none_or(Vec::is_empty)
+    }
+}
+
+pub(super) fn too_long(length: usize) -> Status {
+    let message = format!("a message of {length} bytes is longer than the {MESSAGE_LIMIT} that are taken");
+    Status::new(Code::ResourceExhausted, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(deframer: &mut Deframer, bytes: &[u8], step: usize) -> Result<Vec<Bytes>, Status> {
+        let mut messages = Vec::new();
+        for piece in bytes.chunks(step) {
+            deframer.push(piece)?;
+            while let Some(message) = deframer.next()? {
+                messages.push(message);
+            }
+        }
+        Ok(messages)
+    }
+
+    proptest! {
+        #[test]
+        fn messages_come_out_as_they_went_in(
+            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..6),
+            step in 1usize..64,
+            text in any::<bool>(),
+        ) {
+            let mut sent = Vec::new();
+            for message in &messages {
+                let framed = frame(0, message);
+                sent.extend(if text { STANDARD.encode(&framed).into_bytes() } else { framed.to_vec() });
+            }
+            let mut deframer = Deframer::new(text);
+            let got = read(&mut deframer, &sent, step).unwrap();
+            prop_assert_eq!(got.iter().map(|m| m.to_vec()).collect::<Vec<_>>(), messages);
+            prop_assert!(deframer.is_empty());
+        }
+
+        #[test]
+        fn any_bytes_are_messages_or_a_refusal(bytes in prop::collection::vec(any::<u8>(), 0..400), text in any::<bool>()) {
+            let mut deframer = Deframer::new(text);
+            if let Ok(messages) = read(&mut deframer, &bytes, 7) {
+                prop_assert!(messages.iter().map(|m| m.len() + HEAD).sum::<usize>() <= bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_or_compressed_is_refused_before_it_comes() {
+        let mut deframer = Deframer::new(false);
+        deframer.push(&[0, 0xff, 0xff, 0xff, 0xff]).unwrap();
+        assert_eq!(deframer.next().unwrap_err().code, Code::ResourceExhausted);
+        let mut deframer = Deframer::new(false);
+        deframer.push(&[1, 0, 0, 0, 0]).unwrap();
+        assert_eq!(deframer.next().unwrap_err().code, Code::Unimplemented);
+        let mut deframer = Deframer::new(false);
+        deframer.push(&[0x80, 0, 0, 0, 0]).unwrap();
+        assert_eq!(deframer.next().unwrap_err().code, Code::InvalidArgument);
+    }
+}

@@ -121,11 +121,13 @@ pub fn unpack(root: &Root, path: &Path, from: impl Read) -> Result<(), UnpackErr
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
                 let mut draft = root.draft(&target, Some(mode)).map_err(|e| refused(&name, e))?;
                 let mut piece = vec![0; COPY_SIZE];
-                loop {
+                let mut left = entry.size();
+                while left > 0 {
                     let count = entry.read(&mut piece).map_err(UnpackError::Stream)?;
                     if count == 0 {
-                        break;
+                        return Err(UnpackError::Stream(io::ErrorKind::UnexpectedEof.into()));
                     }
+                    left = left.saturating_sub(count as u64);
                     draft.write(&piece[..count]).map_err(|e| refused(&name, e))?;
                 }
                 draft.keep().map_err(|e| refused(&name, e))?;

@@ -8,12 +8,12 @@ mod transfer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Incoming;
 use hyper::header::{ALLOW, HeaderValue, LOCATION};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 
 use crate::answer::{Body, full, json};
+use crate::content::Content;
 use crate::files::Root;
 use crate::process::Runner;
 use crate::python::unquote;
@@ -59,7 +59,7 @@ impl Legacy {
 
 impl Door for Legacy {
     /// When the future is dropped, the command that it runs is killed and the file that it receives is forgotten.
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: Request<Content>) -> Response<Body> {
         let path = unquote(request.uri().path());
         let get = request.method() == Method::GET;
         let post = request.method() == Method::POST;

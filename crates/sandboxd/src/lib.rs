@@ -12,6 +12,7 @@
 
 pub mod answer;
 pub mod archive;
+pub mod content;
 pub mod files;
 pub mod legacy;
 pub mod ports;

@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, LOCATION, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::{Body, answer};
+use crate::content::Content;
 use crate::files::Root;
 use crate::server::Door;
 use crate::token::Token;
@@ -100,7 +100,7 @@ impl Rest {
         json(StatusCode::OK, &Health { status: "ok", uptime_seconds: self.begun.elapsed().as_secs() })
     }
 
-    async fn routed(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+    async fn routed(&self, request: Request<Content>) -> Result<Response<Body>, Refusal> {
         let uri = request.uri().clone();
         let (path, method) = (uri.path(), request.method().clone());
         let reads = method == Method::GET || method == Method::HEAD;
@@ -144,7 +144,7 @@ impl Rest {
 }
 
 impl Door for Rest {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: Request<Content>) -> Response<Body> {
         let head = request.method() == Method::HEAD;
         let path = request.uri().path();
         let mut answered = if let Some(cleaned) = target::cleaned(path) {

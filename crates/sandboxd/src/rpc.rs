@@ -16,17 +16,17 @@ mod status;
 
 use std::sync::Arc;
 
-use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 
 use crate::answer::{Body, answer};
+use crate::content::Content;
 use crate::files::Root;
 use crate::process::{Processes, Runner};
 use crate::server::Door;
 use crate::token::Token;
 use call::Call;
-use protocol::Protocol;
+use protocol::{Protocol, Wire};
 use status::{Code, Status};
 
 pub use framing::MESSAGE_LIMIT;
@@ -58,7 +58,7 @@ impl Rpc {
         match service {
             "process.v1.ProcessService" => service::dispatch(self, method, call).await,
             "grpc.reflection.v1.ServerReflection" | "grpc.reflection.v1alpha.ServerReflection"
-                if method == "ServerReflectionInfo" =>
+                if method == "ServerReflectionInfo" && call.protocol.wire != Wire::ConnectUnary =>
             {
                 reflection::answer(call)
             }
@@ -68,7 +68,7 @@ impl Rpc {
 }
 
 impl Door for Rpc {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: Request<Content>) -> Response<Body> {
         let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
         let Some(protocol) = Protocol::of(kind) else {
             let mut refused = answer(StatusCode::UNSUPPORTED_MEDIA_TYPE, "text/plain", "");

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::answer::Body;
+use crate::content::Content;
 
 /// Connections of one door at once; further ones wait in the kernel's queue.
 pub const CONNECTION_LIMIT: usize = 512;
@@ -38,7 +39,7 @@ const PING_LIMIT: Duration = Duration::from_secs(20);
 /// One contract, served at one port.
 pub trait Door: Clone + Send + Sync + 'static {
     /// Answers a request. When the future is dropped, the client has gone.
-    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send;
+    fn answer(&self, request: Request<Content>) -> impl Future<Output = Response<Body>> + Send;
 }
 
 /// Listens on one address or, when none is given, on all: IPv6 and IPv4, or IPv4 alone where there is no IPv6.
@@ -93,10 +94,10 @@ async fn connection(stream: TcpStream, door: impl Door, idle: Duration, stop: Ca
     let asked = Arc::new(AtomicBool::new(false));
     let service = service_fn({
         let asked = asked.clone();
-        move |request| {
+        move |request: Request<Incoming>| {
             asked.store(true, Ordering::Relaxed);
             let door = door.clone();
-            async move { Ok::<_, Infallible>(door.answer(request).await) }
+            async move { Ok::<_, Infallible>(door.answer(request.map(Content::new)).await) }
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());

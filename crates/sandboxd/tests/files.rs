@@ -131,8 +131,9 @@ fn an_upload_that_breaks_off_leaves_nothing() {
     let served = serve();
     served.upload("kept", b"first");
     let mut stream = served.connect();
-    let part = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"kept\"\r\n\r\nsecond";
-    write!(stream, "POST /upload HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=b\r\ncontent-length: 9999\r\n\r\n{part}").unwrap();
+    let part = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"kept\"\r\n\r\n";
+    let part = format!("{part}{}", "second".repeat(50_000));
+    write!(stream, "POST /upload HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=b\r\ncontent-length: 999999\r\n\r\n{part}").unwrap();
     eventually("it is being written", || served.app().read_dir().unwrap().count() == 2);
     drop(stream);
     eventually("it is forgotten", || served.app().read_dir().unwrap().count() == 1);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Request, Response, StatusCode};
 use serde::Serialize;
@@ -12,6 +11,7 @@ use serde_json::Value;
 use super::invalid::{Invalid, unprocessable};
 use super::{Detail, JSON_LIMIT, Legacy};
 use crate::answer::{Body, json};
+use crate::content::Content;
 use crate::process::{Captured, Exit, Finished, Job, Program, RunError, StartError};
 use crate::{python, shlex};
 
@@ -34,7 +34,7 @@ struct Asked {
 }
 
 impl Legacy {
-    pub(super) async fn execute(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(super) async fn execute(&self, request: Request<Content>) -> Response<Body> {
         let declared = request.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or("").to_owned());
         let body = match Limited::new(request.into_body(), JSON_LIMIT).collect().await {
             Ok(body) => body.to_bytes(),

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::TryStreamExt;
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use hyper::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderValue, LAST_MODIFIED};
 use hyper::{Request, Response, StatusCode};
 use multer::Multipart;
@@ -15,6 +15,7 @@ use tokio_util::io::ReaderStream;
 use super::invalid::{Invalid, unprocessable};
 use super::{Detail, Legacy, UPLOAD_LIMIT, denied, message};
 use crate::answer::{Body, json, stream};
+use crate::content::Content;
 use crate::files::{FileError, Kind, Opened, Upload};
 use crate::{python, work};
 
@@ -50,7 +51,7 @@ impl From<FileError> for Unreceived {
 }
 
 impl Legacy {
-    pub(super) async fn upload(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(super) async fn upload(&self, request: Request<Content>) -> Response<Body> {
         let declared = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
         let form = declared
             .trim_start()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use hyper::{Request, Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -14,6 +14,7 @@ use super::refusal::Refusal;
 use super::{Rest, empty};
 use crate::answer::{Body, answer, stream};
 use crate::archive::{UnpackError, pack, unpack};
+use crate::content::Content;
 use crate::files::FileError;
 use crate::work;
 
@@ -68,7 +69,7 @@ impl Rest {
 
     pub(super) async fn unpack(
         &self,
-        request: Request<Incoming>,
+        request: Request<Content>,
         path: PathBuf,
     ) -> Result<Response<Body>, Refusal> {
         let place = self.archives.place()?;

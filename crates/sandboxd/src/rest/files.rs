@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::TryStreamExt;
 use http_body_util::BodyExt;
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use hyper::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
     IF_MODIFIED_SINCE, IF_RANGE, IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
@@ -22,6 +22,7 @@ use super::range::{Wanted, wanted};
 use super::refusal::Refusal;
 use super::{Rest, empty, json, target, time};
 use crate::answer::{Body, full, stream};
+use crate::content::Content;
 use crate::files::{Entry, FileError, Got, Kind, Opened, Upload};
 use crate::work;
 
@@ -59,7 +60,7 @@ impl From<Entry> for Listed {
 impl Rest {
     pub(super) async fn get(
         &self,
-        request: Request<Incoming>,
+        request: Request<Content>,
         place: PathBuf,
         given: &OsStr,
     ) -> Result<Response<Body>, Refusal> {
@@ -82,7 +83,7 @@ impl Rest {
 
     pub(super) async fn put(
         &self,
-        request: Request<Incoming>,
+        request: Request<Content>,
         place: impl FnOnce() -> Result<(PathBuf, std::ffi::OsString), Refusal>,
     ) -> Result<Response<Body>, Refusal> {
         let mode = target::mode(request.uri(), MODE)?;
@@ -125,7 +126,7 @@ pub(super) fn not_below_a_file(error: FileError) -> Refusal {
     if refusal.status == StatusCode::CONFLICT { Refusal::not_found() } else { refusal }
 }
 
-async fn receive(mut upload: Upload, mut body: Incoming) -> Result<(), Refusal> {
+async fn receive(mut upload: Upload, mut body: Content) -> Result<(), Refusal> {
     let mut failed = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Refusal::invalid(&format!("the body broke off: {error}")))?;

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::header::{CONTENT_ENCODING, HeaderMap};
 use hyper::{Request, Response};
 use prost::Message;
@@ -16,6 +15,7 @@ use super::protocol::{Codec, Protocol, Wire};
 use super::reply;
 use super::status::{Code, Status};
 use crate::answer::Body;
+use crate::content::Content;
 
 /// A request that has been understood so far.
 #[derive(Debug)]
@@ -31,13 +31,13 @@ pub(super) struct Call {
 #[derive(Debug)]
 pub(super) struct Messages {
     protocol: Protocol,
-    body: Incoming,
+    body: Content,
     deframer: Deframer,
     done: bool,
 }
 
 impl Call {
-    pub(super) fn new(protocol: Protocol, request: Request<Incoming>) -> Result<Call, Status> {
+    pub(super) fn new(protocol: Protocol, request: Request<Content>) -> Result<Call, Status> {
         let (head, body) = request.into_parts();
         let deframer = Deframer::new(protocol.wire == Wire::GrpcWeb { text: true });
         let incoming = Messages { protocol, body, deframer, done: false };

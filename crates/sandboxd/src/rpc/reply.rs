@@ -59,12 +59,6 @@ pub(super) fn many<M: Message + Serialize + 'static>(
     protocol: Protocol,
     messages: impl Stream<Item = Result<M, Status>> + Send + 'static,
 ) -> Response<Body> {
-    if protocol.wire == Wire::ConnectUnary {
-        let mut refused = answer(StatusCode::UNSUPPORTED_MEDIA_TYPE, "text/plain", "");
-        let kinds = HeaderValue::from_static("application/connect+proto, application/connect+json");
-        refused.headers_mut().insert("accept-post", kinds);
-        return refused;
-    }
     let contents = messages.map(move |message| message.and_then(|message| encode(protocol.codec, &message)));
     // Nothing comes after the first failure.
     let to_the_end = contents.map(Some).chain(futures::stream::iter([None])).scan(false, |over, next| {
@@ -79,6 +73,14 @@ pub(super) fn many<M: Message + Serialize + 'static>(
         })
     });
     head(protocol, stream(frames))
+}
+
+/// To a client that asked for a stream as if it was one message.
+pub(super) fn no_stream() -> Response<Body> {
+    let mut refused = answer(StatusCode::UNSUPPORTED_MEDIA_TYPE, "text/plain", "");
+    let kinds = HeaderValue::from_static("application/connect+proto, application/connect+json");
+    refused.headers_mut().insert("accept-post", kinds);
+    refused
 }
 
 /// A failure and nothing else.

@@ -11,6 +11,7 @@ use super::messages::{
     Payload, ProcessConfig, ProcessEvent, ProcessInfo, ResizeTtyRequest, SIGNALS, SendSignalRequest, Signal,
     StartRequest, StartResponse, WaitRequest, WaitResponse, WriteStdinRequest,
 };
+use super::protocol::Wire;
 use super::reply;
 use super::status::{Code, Status};
 use crate::answer::Body;
@@ -28,6 +29,7 @@ pub(super) async fn dispatch(rpc: &Rpc, method: &str, mut call: Call) -> Respons
         };
     }
     match method {
+        "Start" | "Connect" | "StreamStdin" if protocol.wire == Wire::ConnectUnary => reply::no_stream(),
         "Start" => match Call::in_time(deadline, rpc.start(incoming)).await {
             Ok(started) => reply::many(protocol, events(started, deadline)),
             Err(status) => reply::failure(protocol, &status),

@@ -90,21 +90,29 @@ def events(stream):
     return number, bytes(out), bytes(err), dropped, end
 
 
-def gone(word):
-    """Waits until no process has this word among its arguments."""
+def runs(word):
+    """Whether a process has this word among its arguments."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                words = open(f"/proc/{entry}/cmdline", "rb").read().split(b"\0")
+            except OSError:
+                continue
+            if word.encode() in words:
+                return True
+    return False
+
+
+def eventually(what, check):
     for _ in range(500):
-        found = False
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                try:
-                    words = open(f"/proc/{entry}/cmdline", "rb").read().split(b"\0")
-                except OSError:
-                    continue
-                found |= word.encode() in words
-        if not found:
+        if check():
             return
         time.sleep(0.02)
-    raise AssertionError(f"{word} still runs")
+    raise AssertionError(f"not within ten seconds: {what}")
+
+
+def gone(word):
+    eventually(f"{word} is gone", lambda: not runs(word))
 
 
 def execute():
@@ -238,6 +246,7 @@ def terminal():
     seen = b""
     while b"33 101" not in seen or seen.count(b"ready") < 2:
         seen += next(stream).stdout
+    eventually("the job is in the foreground", lambda: runs("76.5"))
     STUB.SendSignal(process_id=number, signal=2)
     gone("76.5")
     STUB.WriteStdin(process_id=number, input=b"exit 5\n")
@@ -334,6 +343,8 @@ def endurance():
         assert STUB.Execute(config=sh("echo on")).stdout == b"on\n"
     STUB.SendSignal(process_id=number, signal=9)
     stream.cancel()
+    resident = next(line for line in open(f"/proc/{os.environ['PID']}/status") if line.startswith("VmRSS"))
+    assert int(resident.split()[1]) < 96 << 10, resident
     # Processes that nobody waits for are buried.
     STUB.Execute(config=sh("for i in 1 2 3 4 5 6 7 8; do (sleep 0.1 &) ; done"))
     for _ in range(300):

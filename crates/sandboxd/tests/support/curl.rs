@@ -45,8 +45,8 @@ pub(crate) fn curl(port: u16, target: &str, arguments: &[&str], body: &[u8]) -> 
     let _ = child.stdin.take().unwrap().write_all(body);
     assert!(child.wait().unwrap().success(), "curl {arguments:?} {target}");
     let head = std::fs::read_to_string(head).unwrap();
-    // The last head counts: others are of answers like 100.
-    let head = head.trim_end().rsplit("\r\n\r\n").next().unwrap().to_owned();
+    // The last answer counts, others are like 100; trailers come after its head.
+    let head = head[head.rfind("HTTP/").unwrap()..].to_owned();
     let status = head.split(' ').nth(1).unwrap().trim().parse().unwrap();
     Fetched { status, head, body: std::fs::read(out).unwrap_or_default() }
 }

@@ -60,6 +60,11 @@ pub(crate) fn serve_under(wrapper: &[&str]) -> Served {
 
 fn started(wrapper: &[&str], environment: &[(&str, &str)]) -> Served {
     let folder = tempfile::tempdir().unwrap();
+    if !wrapper.is_empty() {
+        // It may be another user in there.
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        std::fs::set_permissions(folder.path(), open).unwrap();
+    }
     let words = [wrapper, &[env!("CARGO_BIN_EXE_hutch-sandboxd")]].concat();
     let mut command = Command::new(words[0]);
     command

@@ -24,12 +24,13 @@ fn put(served: &Served, target: &str, content: &[u8]) -> Fetched {
 
 #[test]
 fn a_fork_bomb_is_survived_and_ends_with_its_client() {
-    require!(root, curl);
+    require!(root, curl, python);
     // A user of its own, so that its bound on processes is nobody else's.
     let limited = ["setpriv", "--reuid=54321", "--clear-groups", "prlimit", "--nproc=96"];
     let served = serve_under(&limited);
-    let body =
-        json!({"config": {"command": ["sh", "-c", "b(){ b | b & }; b; sleep 83.5; true"]}}).to_string();
+    // Every process forks, and tries again when it cannot.
+    let bomb = "import os, time\nwhile True:\n  try: os.fork()\n  except OSError: time.sleep(0.05)\n";
+    let body = json!({"config": {"command": ["python3", "-c", bomb]}}).to_string();
     let frame = [&[0][..], &u32::try_from(body.len()).unwrap().to_be_bytes(), body.as_bytes()].concat();
     let mut bomb = connect(served.grpc);
     let head = "POST /process.v1.ProcessService/Start HTTP/1.1\r\nhost: x\r\ncontent-type: application/connect+json\r\n";
@@ -43,6 +44,9 @@ fn a_fork_bomb_is_survived_and_ends_with_its_client() {
     }
     drop(bomb);
     eventually("processes can be started again", || execute(&served, &["true"]).status == 200);
+    let own = served.pid().to_string();
+    let children = move || std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
+    eventually("all of its processes are buried", || children().is_empty());
 }
 
 #[test]

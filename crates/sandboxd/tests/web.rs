@@ -162,9 +162,11 @@ fn grpc_itself() {
         let failed = served.call("Execute", "application/grpc", &http2, &body);
         assert_eq!((failed.status, failed.header("grpc-status")), (200, Some(status)), "{body:?}");
     }
+    // Refused by their headers alone. curl 7.88 waits for long when an answer overtakes what it has still to send, so it
+    // has nothing to send here.
     let compressed =
-        served.call("Execute", "application/grpc", &[http2[0], "-H", "grpc-encoding: gzip"], &request);
+        served.call("Execute", "application/grpc", &[http2[0], "-H", "grpc-encoding: gzip"], b"");
     assert_eq!(compressed.header("grpc-status"), Some("12"));
-    let timed = served.call("Execute", "application/grpc", &[http2[0], "-H", "grpc-timeout: soon"], &request);
+    let timed = served.call("Execute", "application/grpc", &[http2[0], "-H", "grpc-timeout: soon"], b"");
     assert_eq!(timed.header("grpc-status"), Some("3"));
 }

@@ -29,6 +29,10 @@ pub const WAKE_ON_CONNECT: &str = "hutch.dev/wake-on-connect";
 pub const ASLEEP_GENERATION: &str = "hutch.dev/asleep-generation";
 /// On a shadow pool: made by a migration.
 pub const MIGRATION_SHADOW: &str = "agents.x-k8s.io/migration-shadow";
+/// On a shadow pool: the template whose claims it stands for.
+pub const MIGRATION_SOURCE: &str = "agents.x-k8s.io/migration-source-template";
+/// On every object that a migration has rewritten: when (RFC 3339).
+pub const STORAGE_MIGRATED_AT: &str = "agents.x-k8s.io/storage-migrated-at";
 
 /// On a stored Sandbox that was written as `v1alpha1`: that object.
 pub const SANDBOX_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandbox-state";

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     /// Reconcile the resources of Agent Sandbox on a cluster, in place of its own controller.
     #[command(disable_help_flag = true)]
     Controller(ControllerArguments),
+    /// Move a cluster from v1alpha1 to v1beta1, in two phases around the upgrade.
+    Migrate(MigrateArguments),
     /// Show everything once, in a temporary folder, with times.
     Demo(DemoArguments),
     /// Say what this machine allows, and what each missing thing costs.
@@ -182,6 +184,32 @@ pub(crate) struct ControllerArguments {
     /// Flags as Go programs take them; `hutch controller -h` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
     pub(crate) flags: Vec<String>,
+}
+
+/// When a migration runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Phase {
+    /// Before the upgrade: make the empty pools that claims without a pool will name.
+    Bootstrap,
+    /// After it: write every object again, so that it is stored as v1beta1.
+    Migrate,
+}
+
+/// `hutch migrate`.
+#[derive(Args)]
+pub(crate) struct MigrateArguments {
+    /// Which half.
+    #[arg(long, value_enum)]
+    pub(crate) phase: Phase,
+    /// Only say what would be done.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Only the objects of this namespace.
+    #[arg(long, value_name = "NS")]
+    pub(crate) namespace: Option<String>,
+    /// The cluster; default KUBECONFIG, the ServiceAccount of this Pod, ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
 }
 
 /// `hutch demo`.

@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod folder;
 mod kubeconfig;
+mod migrate;
 mod programs;
 mod quantity;
 mod router;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),
         Ok(cli::Command::Controller(arguments)) => controller::main(&arguments.flags),
+        Ok(cli::Command::Migrate(arguments)) => migrate::main(arguments),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),
         Ok(cli::Command::Doctor(arguments)) => doctor::main(arguments),
         Err(refusal) => refusal.report(),

@@ -20,7 +20,7 @@ pub(crate) const NAMES: [&str; 4] = [
     "sandboxtemplates.extensions.agents.x-k8s.io",
     "sandboxwarmpools.extensions.agents.x-k8s.io",
 ];
-const COLLECTION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(crate) const COLLECTION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// What the API server may send, where a definition does not say.
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 

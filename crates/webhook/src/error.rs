@@ -1,3 +1,6 @@
+/// Problems that an error names; of more only the number is told.
+const PROBLEMS_SHOWN: usize = 50;
+
 /// Why the webhook cannot do its work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -11,7 +14,7 @@ pub enum Error {
         problem: String,
     },
     /// The API server refused, or cannot be reached.
-    #[error("{doing}: {source}{}", hint(source))]
+    #[error("{doing}: {}{}", said(source), hint(source))]
     Api {
         /// What was tried, with the object's name.
         doing: String,
@@ -27,6 +30,12 @@ pub enum Error {
     /// A certificate file that somebody else is to provide cannot be used.
     #[error("{0}")]
     Given(String),
+    /// The cluster is not in the state that a migration begins with.
+    #[error("{0}")]
+    Unready(String),
+    /// Some objects cannot be migrated until somebody has done something about them.
+    #[error("{}", listed(.0))]
+    Problems(Vec<String>),
     /// The port, a file or a certificate cannot be used.
     #[error(transparent)]
     Serve(#[from] hutch_serve::Error),
@@ -47,6 +56,29 @@ impl Error {
             Error::Contended(_) => true,
             _ => false,
         }
+    }
+}
+
+fn listed(problems: &[String]) -> String {
+    let mut text = match problems.len() {
+        1 => "1 problem:".to_owned(),
+        count => format!("{count} problems:"),
+    };
+    for problem in problems.iter().take(PROBLEMS_SHOWN) {
+        text.push_str("\n  ");
+        text.push_str(problem);
+    }
+    if problems.len() > PROBLEMS_SHOWN {
+        text.push_str(&format!("\n  and {} more", problems.len() - PROBLEMS_SHOWN));
+    }
+    text
+}
+
+/// What an API server said, without what was meant for programs.
+fn said(source: &kube::Error) -> String {
+    match source {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What lets two versions of the four kinds be served on any cluster: the conversion webhook that a Kubernetes API server
-//! calls, with its certificates.
+//! calls, with its certificates, and the [`Migration`] of what is stored in the older one.
 //!
-//! It refuses to admit, to validate and to change anything but what conversion needs. Hutch's own API server converts by
+//! It refuses to admit, to validate and to change anything but what conversion and migration need. Hutch's own API server converts by
 //! itself and needs none of this.
 //!
 //! # Certificates
@@ -35,11 +35,13 @@ mod error;
 mod given;
 mod keeper;
 mod material;
+mod migrate;
 mod review;
 mod settings;
 mod webhook;
 
 pub use error::Error;
+pub use migrate::Migration;
 pub use settings::Settings;
 pub use webhook::{Webhook, run, start};
 

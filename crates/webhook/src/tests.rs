@@ -3,6 +3,7 @@
 
 mod files;
 mod managed;
+mod migration;
 mod renewal;
 
 use std::sync::Arc;

@@ -39,8 +39,8 @@ async fn the_api_server_takes_every_object_and_a_second_time_changes_nothing() {
                 &plural(kind),
             );
             let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
-                Some(namespace) => Api::namespaced_with(cluster.admin.clone(), namespace, &resource),
-                None => Api::all_with(cluster.admin.clone(), &resource),
+                Some(namespace) => Api::namespaced_with(cluster.admin.client.clone(), namespace, &resource),
+                None => Api::all_with(cluster.admin.client.clone(), &resource),
             };
             let params = PatchParams::apply("deploy-test").force();
             let applied = api.patch(name, &params, &Patch::Apply(object)).await;
@@ -117,6 +117,7 @@ fn reason(grant: &str) -> Option<&'static str> {
         (resource, "update") if resource.ends_with("/finalizers") => {
             Some("an admission plugin asks for it when an owner reference blocks the owner's deletion")
         }
+        ("/persistentvolumeclaims", "delete") => Some("the same plugin asks for it when a volume is adopted"),
         ("coordination.k8s.io/leases", _) => Some("the Lease is the program's, not the controllers'"),
         (_, "get") => Some("read again when a write shows that a watch is behind"),
         _ => None,
@@ -130,9 +131,9 @@ async fn the_controllers_and_the_webhook_do_all_their_work_with_their_roles_and_
     let (client, asked) = cluster.confined(grants.clone());
     let controllers = controllers(client.clone(), Config::default());
     beside(controllers, async {
-        work::on_sandboxes(&cluster).await;
-        work::on_extensions(&cluster).await;
-        work::on_certificates(&cluster, client).await;
+        work::on_sandboxes(&cluster.admin).await;
+        work::on_extensions(&cluster.admin).await;
+        work::on_certificates(&cluster.admin, client).await;
     })
     .await;
     let asked = asked.lock().unwrap();
@@ -147,7 +148,7 @@ async fn without_extensions_the_first_role_is_enough() {
     let cluster = Cluster::start().await;
     let (client, asked) = cluster.confined(granted(&objects(), CONTROLLER, &[EXTENSIONS]));
     let config = Config { extensions: false, ..Config::default() };
-    beside(controllers(client, config), work::on_sandboxes(&cluster)).await;
+    beside(controllers(client, config), work::on_sandboxes(&cluster.admin)).await;
     assert!(asked.lock().unwrap().refused.is_empty(), "not granted: {:#?}", asked.lock().unwrap().refused);
 }
 
@@ -159,7 +160,7 @@ async fn what_is_not_granted_is_refused() {
     let (client, asked) = cluster.confined(grants);
     let spec = json!({"podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}}});
     beside(controllers(client, Config::default()), async {
-        cluster.create("agents.x-k8s.io/v1beta1", "Sandbox", "s", json!({ "spec": spec })).await;
+        cluster.admin.create("agents.x-k8s.io/v1beta1", "Sandbox", "s", json!({ "spec": spec })).await;
         let refused = until(async || {
             asked.lock().unwrap().refused.iter().any(|wish| wish.resource == "/pods" && wish.verb == "create")
         });

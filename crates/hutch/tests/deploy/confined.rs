@@ -1,5 +1,7 @@
 //! The embedded API server behind an authorizer that goes by the roles of `deploy/`, and a kubelet that says that Pods are Ready.
 
+#![allow(dead_code, reason = "each test binary uses its part")]
+
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -31,16 +33,24 @@ pub(crate) struct Asked {
 }
 
 pub(crate) struct Cluster {
-    pub(crate) server: ApiServer,
-    pub(crate) admin: Client,
+    server: ApiServer,
+    pub(crate) admin: Admin,
+}
+
+/// Somebody who may do everything, in one namespace.
+#[derive(Clone)]
+pub(crate) struct Admin {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
 }
 
 impl Cluster {
     pub(crate) async fn start() -> Cluster {
         let config = hutch_apiserver::Config { default_node: Some("hutch".into()), ..Default::default() };
         let server = ApiServer::open(config).await.expect("an API server");
-        let admin: Client = server.client(Identity::admin(), "default");
-        tokio::spawn(kubelet(admin.clone()));
+        let client: Client = server.client(Identity::admin(), "default");
+        tokio::spawn(kubelet(client.clone()));
+        let admin = Admin { client, namespace: "default".into() };
         Cluster { server, admin }
     }
 
@@ -68,14 +78,29 @@ impl Cluster {
         }));
         (hutch_serve::memory::client(app, "default"), asked)
     }
+}
 
+impl Admin {
     pub(crate) fn api(&self, version: &str, kind: &str) -> Api<DynamicObject> {
         let (group, version) = version.split_once('/').unwrap_or(("", version));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        Api::namespaced_with(self.admin.clone(), "default", &resource)
+        if kind == "CustomResourceDefinition" {
+            return Api::all_with(self.client.clone(), &resource);
+        }
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
     }
 
     pub(crate) async fn create(&self, version: &str, kind: &str, name: &str, rest: Value) {
+        self.try_create(version, kind, name, rest).await.expect(name);
+    }
+
+    pub(crate) async fn try_create(
+        &self,
+        version: &str,
+        kind: &str,
+        name: &str,
+        rest: Value,
+    ) -> kube::Result<()> {
         let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}});
         for (key, value) in rest.as_object().expect("an object") {
             match object.get_mut(key).and_then(Value::as_object_mut) {
@@ -84,7 +109,7 @@ impl Cluster {
             }
         }
         let object = serde_json::from_value(object).expect("an object");
-        self.api(version, kind).create(&PostParams::default(), &object).await.expect(name);
+        self.api(version, kind).create(&PostParams::default(), &object).await.map(drop)
     }
 
     pub(crate) async fn patch(&self, version: &str, kind: &str, name: &str, patch: Value) {

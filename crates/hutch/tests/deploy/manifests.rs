@@ -1,5 +1,7 @@
 //! `deploy/` as data: every object of its kustomization.
 
+#![allow(dead_code, reason = "each test binary uses its part")]
+
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;

@@ -1,5 +1,7 @@
 //! RBAC: what an account is granted, and what a request asks for.
 
+#![allow(dead_code, reason = "each test binary uses its part")]
+
 use std::collections::BTreeSet;
 
 use http::Method;

@@ -1,11 +1,13 @@
 //! Everything that the controllers and the webhook ever write, once.
 
+#![allow(dead_code, reason = "each test binary uses its part")]
+
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::confined::{Cluster, until};
+use super::confined::{Admin, until};
 
 const CORE: &str = "agents.x-k8s.io/v1beta1";
 const EXTENSIONS: &str = "extensions.agents.x-k8s.io/v1beta1";
@@ -20,90 +22,87 @@ fn ready(object: &Value) -> bool {
     conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
-pub(crate) async fn on_sandboxes(cluster: &Cluster) {
+pub(crate) async fn on_sandboxes(admin: &Admin) {
     let adoptable = json!({"labels": {"agents.x-k8s.io/adoptable": "true"}});
     let storage = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
-    cluster
+    admin
         .create("v1", "PersistentVolumeClaim", "old-a", json!({"metadata": adoptable, "spec": storage}))
         .await;
     let headless = json!({"clusterIP": "None", "ports": [{"name": "other", "port": 1}]});
-    cluster.create("v1", "Service", "a", json!({"metadata": adoptable, "spec": headless})).await;
+    admin.create("v1", "Service", "a", json!({"metadata": adoptable, "spec": headless})).await;
     let volumes = json!([{"metadata": {"name": "old"}, "spec": storage}, {"metadata": {"name": "new"}, "spec": storage}]);
     let spec = json!({"podTemplate": pod_template("1"), "service": true, "volumeClaimTemplates": volumes});
-    cluster.create(CORE, "Sandbox", "a", json!({ "spec": spec })).await;
-    cluster.until(CORE, "Sandbox", "a", ready).await;
-    cluster
+    admin.create(CORE, "Sandbox", "a", json!({ "spec": spec })).await;
+    admin
         .until("v1", "PersistentVolumeClaim", "old-a", |claim| {
             !claim["metadata"]["ownerReferences"].is_null()
         })
         .await;
-    cluster.until("v1", "PersistentVolumeClaim", "new-a", |claim| !claim.is_null()).await;
-    cluster.until("v1", "Service", "a", |service| service["spec"]["ports"][0]["port"] == 80).await;
+    admin.until("v1", "PersistentVolumeClaim", "new-a", |claim| !claim.is_null()).await;
+    admin.until("v1", "Service", "a", |service| service["spec"]["ports"][0]["port"] == 80).await;
 
     let spec = json!({"podTemplate": pod_template("1"), "service": true});
-    cluster.create(CORE, "Sandbox", "b", json!({ "spec": spec })).await;
-    cluster.until(CORE, "Sandbox", "b", ready).await;
-    cluster
+    admin.create(CORE, "Sandbox", "b", json!({ "spec": spec })).await;
+    admin.until(CORE, "Sandbox", "b", ready).await;
+    admin
         .patch(CORE, "Sandbox", "b", json!({"spec": {"service": false, "podTemplate": pod_template("2")}}))
         .await;
-    cluster.until("v1", "Service", "b", Value::is_null).await;
-    cluster.until("v1", "Pod", "b", |pod| pod["metadata"]["labels"]["example.com/l"] == "2").await;
-    cluster.patch(CORE, "Sandbox", "b", json!({"spec": {"operatingMode": "Suspended"}})).await;
-    cluster.until("v1", "Pod", "b", Value::is_null).await;
+    admin.until("v1", "Service", "b", Value::is_null).await;
+    admin.until("v1", "Pod", "b", |pod| pod["metadata"]["labels"]["example.com/l"] == "2").await;
+    admin.patch(CORE, "Sandbox", "b", json!({"spec": {"operatingMode": "Suspended"}})).await;
+    admin.until("v1", "Pod", "b", Value::is_null).await;
     let past = (jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60)).to_string();
-    cluster
+    admin
         .patch(CORE, "Sandbox", "b", json!({"spec": {"shutdownTime": past, "shutdownPolicy": "Delete"}}))
         .await;
-    cluster.until(CORE, "Sandbox", "b", Value::is_null).await;
+    admin.until(CORE, "Sandbox", "b", Value::is_null).await;
 }
 
-pub(crate) async fn on_extensions(cluster: &Cluster) {
+pub(crate) async fn on_extensions(admin: &Admin) {
     let policy = "t-network-policy";
-    cluster
+    admin
         .create(EXTENSIONS, "SandboxTemplate", "t", json!({"spec": {"podTemplate": pod_template("1")}}))
         .await;
-    cluster
+    admin
         .until("networking.k8s.io/v1", "NetworkPolicy", policy, |policy| !policy["spec"]["ingress"].is_null())
         .await;
-    cluster
-        .patch(EXTENSIONS, "SandboxTemplate", "t", json!({"spec": {"networkPolicy": {"egress": []}}}))
-        .await;
-    cluster
+    admin.patch(EXTENSIONS, "SandboxTemplate", "t", json!({"spec": {"networkPolicy": {"egress": []}}})).await;
+    admin
         .until("networking.k8s.io/v1", "NetworkPolicy", policy, |policy| policy["spec"]["ingress"].is_null())
         .await;
-    cluster
+    admin
         .patch(EXTENSIONS, "SandboxTemplate", "t", json!({"spec": {"networkPolicyManagement": "Unmanaged"}}))
         .await;
-    cluster.until("networking.k8s.io/v1", "NetworkPolicy", policy, Value::is_null).await;
+    admin.until("networking.k8s.io/v1", "NetworkPolicy", policy, Value::is_null).await;
 
     let pool = json!({"spec": {"replicas": 1, "sandboxTemplateRef": {"name": "t"}}});
-    cluster.create(EXTENSIONS, "SandboxWarmPool", "p", pool).await;
-    cluster.until(EXTENSIONS, "SandboxWarmPool", "p", |pool| pool["status"]["readyReplicas"] == 1).await;
+    admin.create(EXTENSIONS, "SandboxWarmPool", "p", pool).await;
+    admin.until(EXTENSIONS, "SandboxWarmPool", "p", |pool| pool["status"]["readyReplicas"] == 1).await;
     let claim = json!({"spec": {"warmPoolRef": {"name": "p"}}});
-    cluster.create(EXTENSIONS, "SandboxClaim", "c", claim).await;
-    cluster.until(EXTENSIONS, "SandboxClaim", "c", ready).await;
+    admin.create(EXTENSIONS, "SandboxClaim", "c", claim).await;
+    admin.until(EXTENSIONS, "SandboxClaim", "c", ready).await;
     let marked = |claim: &Value| {
         let annotations = claim["metadata"]["annotations"].as_object();
         annotations.is_some_and(|a| a.contains_key("agents.x-k8s.io/claim-first-ready-at"))
     };
-    cluster.until(EXTENSIONS, "SandboxClaim", "c", marked).await;
+    admin.until(EXTENSIONS, "SandboxClaim", "c", marked).await;
     let past = (jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60)).to_string();
     let lifecycle = json!({"spec": {"lifecycle": {"shutdownTime": past, "shutdownPolicy": "Delete"}}});
-    cluster.patch(EXTENSIONS, "SandboxClaim", "c", lifecycle).await;
-    cluster.until(EXTENSIONS, "SandboxClaim", "c", Value::is_null).await;
-    let events = cluster.api("v1", "Event");
+    admin.patch(EXTENSIONS, "SandboxClaim", "c", lifecycle).await;
+    admin.until(EXTENSIONS, "SandboxClaim", "c", Value::is_null).await;
+    let events = admin.api("v1", "Event");
     let told = until(async || !events.list(&Default::default()).await.expect("events").items.is_empty());
     assert!(told.await, "no event");
 }
 
-pub(crate) async fn on_certificates(cluster: &Cluster, client: Client) {
+pub(crate) async fn on_certificates(admin: &Admin, client: Client) {
     let folder = tempfile::tempdir().expect("tempdir");
     let settings =
         hutch_webhook::Settings { port: 0, cert_dir: folder.path().to_owned(), ..Default::default() };
     drop(hutch_webhook::start(client.clone(), settings.clone()).await.expect("the webhook starts"));
     let secrets = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Secret"));
     let secrets: Api<DynamicObject> =
-        Api::namespaced_with(cluster.admin.clone(), &settings.namespace, &secrets);
+        Api::namespaced_with(admin.client.clone(), &settings.namespace, &secrets);
     let name = "agent-sandbox-webhook-certs";
     let made = secrets.get(name).await.expect("the Secret");
     // One that cannot be used is replaced.

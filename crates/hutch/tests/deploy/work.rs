@@ -28,7 +28,8 @@ pub(crate) async fn on_sandboxes(admin: &Admin) {
     admin
         .create("v1", "PersistentVolumeClaim", "old-a", json!({"metadata": adoptable, "spec": storage}))
         .await;
-    let headless = json!({"clusterIP": "None", "ports": [{"name": "other", "port": 1}]});
+    // Without a selector Kubernetes would make it one of two address families, which no selector may be added to later.
+    let headless = json!({"clusterIP": "None", "selector": {"example.com/l": "1"}, "ports": [{"name": "other", "port": 1}]});
     admin.create("v1", "Service", "a", json!({"metadata": adoptable, "spec": headless})).await;
     let volumes = json!([{"metadata": {"name": "old"}, "spec": storage}, {"metadata": {"name": "new"}, "spec": storage}]);
     let spec = json!({"podTemplate": pod_template("1"), "service": true, "volumeClaimTemplates": volumes});

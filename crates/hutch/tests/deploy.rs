@@ -173,6 +173,21 @@ async fn controllers(client: kube::Client, config: Config) {
     hutch_controller::run(client, config, Shutdown::new()).await.expect("controllers");
 }
 
+#[test]
+fn the_programs_know_the_flags_of_their_manifests() {
+    let objects = objects();
+    for deployment in deployments(&objects) {
+        let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().expect("args");
+        let args: Vec<&str> = args.iter().map(|arg| arg.as_str().expect("text")).collect();
+        let run = |more: &[&str]| {
+            let mut hutch = std::process::Command::new(env!("CARGO_BIN_EXE_hutch"));
+            hutch.args(&args).args(more).output().expect("hutch").status.success()
+        };
+        assert!(run(&["--version"]), "{args:?}");
+        assert!(!run(&["--no-such-flag", "--version"]), "{args:?}");
+    }
+}
+
 fn deployments(objects: &[Value]) -> Vec<&Value> {
     of_kind(objects, "Deployment")
 }

@@ -10,19 +10,20 @@ mod rules;
 #[path = "deploy/work.rs"]
 mod work;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
-use confined::{Admin, beside};
+use confined::Admin;
 use hutch_serve::Shutdown;
 use hutch_testkit::cluster::{Cluster, Options, Write, machine_address};
 use hutch_webhook::{Migration, Settings};
 use kube::Client;
 use serde_json::{Value, json};
 
-/// What the account calls itself.
+/// What the account calls itself, and what follows is a version.
 const AGENT: &str = "hutch-controller";
+const ACCOUNT: &str = "agent-sandbox-controller";
 const OLDER: &str = "extensions.agents.x-k8s.io/v1alpha1";
 const NEWER: &str = "extensions.agents.x-k8s.io/v1beta1";
 const CRD: &str = "apiextensions.k8s.io/v1";
@@ -45,23 +46,47 @@ fn apply_deploy(cluster: &Cluster) {
 
 /// The client of the ServiceAccount of `deploy/`.
 async fn account(cluster: &Cluster) -> Client {
-    let access =
-        cluster.service_account("agent-sandbox-system", "agent-sandbox-controller").await.expect("a token");
+    let access = cluster.service_account("agent-sandbox-system", ACCOUNT).await.expect("a token");
     access.client(AGENT).await.expect("a client")
 }
 
-/// The webhook with the rights of that account, behind the Service of `deploy/`.
-async fn serve_webhook(cluster: &Cluster, admin: &Admin, address: IpAddr, shutdown: &Shutdown) {
+/// The webhook with the rights of that account, in this process.
+async fn serve_webhook(cluster: &Cluster, shutdown: &Shutdown) -> u16 {
     let settings =
         Settings { port: 0, cert_dir: cluster.folder().join("certificates"), ..Settings::default() };
-    let webhook =
-        hutch_webhook::start(account(cluster).await, settings.clone()).await.expect("the webhook starts");
+    let webhook = hutch_webhook::start(account(cluster).await, settings).await.expect("the webhook starts");
     let port = webhook.address().port();
-    assert!(
-        tokio::net::TcpStream::connect(SocketAddr::from((address, port))).await.is_ok(),
-        "{address} is this machine"
-    );
     tokio::spawn(webhook.run(shutdown.clone()));
+    port
+}
+
+/// `hutch controller` as the manifest starts it, with the rights of that account, told only where it is.
+async fn start_controller(cluster: &mut Cluster) -> u16 {
+    let objects = manifests::objects();
+    let deployments = manifests::of_kind(&objects, "Deployment");
+    let ours = deployments.into_iter().find(|d| d["metadata"]["name"] == ACCOUNT).expect("the Deployment");
+    let container = &ours["spec"]["template"]["spec"]["containers"][0];
+    let access = cluster.service_account("agent-sandbox-system", ACCOUNT).await.expect("a token");
+    let port = free_port();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hutch"));
+    command.args(container["args"].as_array().expect("args").iter().map(|arg| arg.as_str().expect("text")));
+    command.arg(format!("--kubeconfig={}", access.kubeconfig().display()));
+    command.arg(format!("--webhook-cert-dir={}", cluster.folder().join("certificates").display()));
+    command.arg(format!("--webhook-port={port}"));
+    command.args(["--leader-election-namespace=agent-sandbox-system"]);
+    command.args(["--metrics-bind-address=0", "--health-probe-bind-address=0"]);
+    cluster.spawn("hutch-controller", command).expect("it starts");
+    port
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("0.0.0.0:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Puts that port of this machine behind the Service of `deploy/`.
+async fn lead_to(admin: &Admin, address: IpAddr, port: u16) {
+    let settings = Settings::default();
     let slice = json!({
         "metadata": {"labels": {"kubernetes.io/service-name": settings.service_name}},
         "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
@@ -75,7 +100,7 @@ async fn serve_webhook(cluster: &Cluster, admin: &Admin, address: IpAddr, shutdo
 /// Writes that the account was refused. A list or watch that is refused leaves its work undone.
 fn refused(cluster: &Cluster) -> Vec<Write> {
     let writes = cluster.audit().writes().expect("the audit log");
-    writes.into_iter().filter(|write| write.agent == AGENT && write.code == 403).collect()
+    writes.into_iter().filter(|write| write.agent.starts_with(AGENT) && write.code == 403).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,22 +109,22 @@ async fn the_account_of_the_manifests_can_do_all_the_work() {
     let Some(address) = machine_address() else {
         return hutch_testkit::note_skip("the_account_of_the_manifests", "needs a network address");
     };
-    let cluster = Cluster::start(Options { crds: None, ..Options::default() }).await.expect("a cluster");
+    let mut cluster = Cluster::start(Options { crds: None, ..Options::default() }).await.expect("a cluster");
     let admin =
         Admin { client: cluster.client("tester").await.expect("a client"), namespace: "default".into() };
     apply_deploy(&cluster);
-    let shutdown = Shutdown::new();
-    serve_webhook(&cluster, &admin, address, &shutdown).await;
+    let port = start_controller(&mut cluster).await;
+    lead_to(&admin, address, port).await;
     converts(&admin).await;
-
-    let client = account(&cluster).await;
-    let run = hutch_controller::run(client, hutch_controller::Config::default(), shutdown.clone());
-    beside(async { run.await.expect("controllers") }, async {
-        work::on_sandboxes(&admin).await;
-        work::on_extensions(&admin).await;
-    })
-    .await;
-    shutdown.trigger();
+    work::on_sandboxes(&admin).await;
+    work::on_extensions(&admin).await;
+    let lease = "a3317529.agent-sandbox.x-k8s.io";
+    let theirs = Admin { namespace: "agent-sandbox-system".into(), ..admin };
+    let held =
+        |lease: &Value| lease["spec"]["holderIdentity"].as_str().is_some_and(|holder| !holder.is_empty());
+    theirs.until("coordination.k8s.io/v1", "Lease", lease, held).await;
+    cluster.stop("hutch-controller").expect("it stops");
+    theirs.until("coordination.k8s.io/v1", "Lease", lease, |lease| !held(lease)).await;
     assert_eq!(refused(&cluster), []);
 }
 
@@ -173,7 +198,8 @@ async fn a_cluster_of_an_older_release_is_brought_to_the_newer_version() {
 
     apply_deploy(&cluster);
     let shutdown = Shutdown::new();
-    serve_webhook(&cluster, &admin, address, &shutdown).await;
+    let port = serve_webhook(&cluster, &shutdown).await;
+    lead_to(&admin, address, port).await;
     let chosen = |claim: &Value| claim["spec"]["warmPoolRef"]["name"] == "shadow-pool-python";
     // A read is refused until the API server has heard of the bundle.
     assert!(confined::until(async || admin.api(NEWER, "SandboxClaim").get("python").await.is_ok()).await);

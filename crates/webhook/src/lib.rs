@@ -1,8 +1,8 @@
 //! What lets two versions of the four kinds be served on any cluster: the conversion webhook that a Kubernetes API server
 //! calls, with its certificates, and the [`Migration`] of what is stored in the older one.
 //!
-//! It refuses to admit, to validate and to change anything but what conversion and migration need. Hutch's own API server converts by
-//! itself and needs none of this.
+//! It refuses to admit, to validate and to change anything but what conversion and migration need. Hutch's own API server
+//! converts by itself and needs none of this.
 //!
 //! # Certificates
 //!

@@ -3,7 +3,7 @@
 //! Because own writes are in it before the next look, a reconciler never sees a state older than its own last write, so
 //! it needs no memory of what it has just created or deleted.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use kube::{Resource, ResourceExt};
@@ -24,6 +24,9 @@ impl<K> Change<K> {
     }
 }
 
+/// Ends told by the watch that are remembered, for the answers to own requests that come after them.
+const ENDS: usize = 1024;
+
 /// The index terms of an object: what [`Cache::find`] can be asked for.
 pub(crate) type Terms<K> = fn(&K) -> Vec<String>;
 type Listener<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
@@ -39,6 +42,8 @@ struct Inner<K> {
     index: HashMap<String, BTreeSet<Key>>,
     /// Uids of objects that an own request has deleted: events from before that are still under way.
     deleted: HashMap<Key, String>,
+    /// Uids of the objects of which the watch told the end last, the oldest first.
+    ended: VecDeque<String>,
     /// What own requests have written since the list that is being read was asked for; nothing while none is.
     written: Option<BTreeSet<Key>>,
 }
@@ -53,8 +58,13 @@ pub(crate) struct Listed<K> {
 
 impl<K: Resource<DynamicType = ()>> Cache<K> {
     pub(crate) fn new(terms: Terms<K>) -> Self {
-        let inner =
-            Inner { objects: HashMap::new(), index: HashMap::new(), deleted: HashMap::new(), written: None };
+        let inner = Inner {
+            objects: HashMap::new(),
+            index: HashMap::new(),
+            deleted: HashMap::new(),
+            ended: VecDeque::new(),
+            written: None,
+        };
         Cache { terms, inner: RwLock::new(inner), listener: OnceLock::new() }
     }
 
@@ -92,9 +102,12 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         self.write().put(object, self.terms)
     }
 
-    /// The same, for the answer to an own request.
+    /// The same, for the answer to an own request: the watch may have told meanwhile that the object is gone.
     pub(crate) fn learn_own(&self, object: K) -> Option<Change<K>> {
         let mut inner = self.write();
+        if object.meta().uid.as_ref().is_some_and(|uid| inner.ended.contains(uid)) {
+            return None;
+        }
         if let Some(written) = &mut inner.written {
             written.insert(Key::of(&object));
         }
@@ -115,6 +128,7 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         if inner.deleted.get(&key).is_some_and(|uid| Some(uid) == object.meta().uid.as_ref()) {
             inner.deleted.remove(&key);
         }
+        inner.note_end(object.meta().uid.clone());
         if inner.objects.get(&key)?.meta().uid != object.meta().uid {
             return None;
         }
@@ -144,6 +158,9 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         let missing = inner.objects.keys().filter(|key| !listed.contains(key)).cloned();
         let (doubtful, missing): (Vec<_>, Vec<_>) = missing.partition(|key| written.contains(key));
         let mut changes: Vec<_> = missing.iter().filter_map(|key| inner.remove(key, self.terms)).collect();
+        for change in &changes {
+            inner.note_end(change.latest().uid());
+        }
         changes.extend(objects.into_iter().filter_map(|object| inner.put(object, self.terms)));
         Listed { changes, doubtful }
     }
@@ -158,6 +175,13 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
 }
 
 impl<K: Resource<DynamicType = ()>> Inner<K> {
+    fn note_end(&mut self, uid: Option<String>) {
+        if self.ended.len() == ENDS {
+            self.ended.pop_front();
+        }
+        self.ended.extend(uid);
+    }
+
     fn put(&mut self, object: K, terms: Terms<K>) -> Option<Change<K>> {
         let key = Key::of(&object);
         if self.deleted.contains_key(&key) {
@@ -245,6 +269,22 @@ mod tests {
         assert!(cache.learn(pool("a", "2", 12)).is_some(), "made anew");
         assert!(cache.forget(&pool("a", "1", 12)).is_none(), "the old one's end is not the new one's");
         assert_eq!(version(&cache).as_deref(), Some("12"));
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_the_end_changes_nothing() {
+        let cache = cache();
+        cache.learn(pool("a", "1", 10));
+        assert!(cache.forget(&pool("a", "1", 12)).is_some());
+        assert!(cache.learn_own(pool("a", "1", 11)).is_none(), "the answer to a delete or a patch");
+        assert!(cache.learn_own(pool("a", "2", 13)).is_some(), "made anew");
+        cache.begin_list();
+        cache.replace(Vec::new());
+        assert!(cache.learn_own(pool("a", "2", 13)).is_none(), "a list told of the end");
+        for n in 0..2 * ENDS {
+            cache.forget(&pool("a", &format!("old-{n}"), 14));
+        }
+        assert_eq!(cache.read().ended.len(), ENDS);
     }
 
     #[test]

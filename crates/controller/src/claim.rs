@@ -17,6 +17,7 @@ mod metadata;
 mod refusal;
 mod retire;
 mod status;
+mod syntax;
 mod trace;
 mod volumes;
 

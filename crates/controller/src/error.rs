@@ -3,7 +3,7 @@
 #[non_exhaustive]
 pub enum Error {
     /// An object could not be created.
-    #[error("creating {kind} {name:?}: {source}")]
+    #[error("creating {kind} {name:?}: {}", said(source))]
     Create {
         /// Kind of the object.
         kind: String,
@@ -13,7 +13,7 @@ pub enum Error {
         source: kube::Error,
     },
     /// An object could not be changed.
-    #[error("changing {kind} {name:?}: {source}")]
+    #[error("changing {kind} {name:?}: {}", said(source))]
     Change {
         /// Kind of the object.
         kind: String,
@@ -23,7 +23,7 @@ pub enum Error {
         source: kube::Error,
     },
     /// An object could not be deleted.
-    #[error("deleting {kind} {name:?}: {source}")]
+    #[error("deleting {kind} {name:?}: {}", said(source))]
     Delete {
         /// Kind of the object.
         kind: String,
@@ -37,7 +37,26 @@ pub enum Error {
     Several(Vec<Error>),
 }
 
+/// The server's own words, where it has answered.
+fn said(source: &kube::Error) -> String {
+    match source {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
 impl Error {
+    /// For a condition's message: what the server said and nothing else, or the whole where it said nothing.
+    pub(crate) fn for_condition(&self) -> String {
+        match (self, self.status()) {
+            (Error::Several(errors), _) => {
+                errors.iter().map(Error::for_condition).collect::<Vec<_>>().join("\n")
+            }
+            (_, Some(status)) if !status.message.is_empty() => status.message.clone(),
+            _ => self.to_string(),
+        }
+    }
+
     fn status(&self) -> Option<&kube::core::Status> {
         match self {
             Error::Create { source, .. } | Error::Change { source, .. } | Error::Delete { source, .. } => {
@@ -77,5 +96,25 @@ impl Error {
             1 => Err(errors.remove(0)),
             _ => Err(Error::Several(errors)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn create(source: kube::Error) -> Error {
+        Error::Create { kind: "Pod".into(), name: "s".into(), source }
+    }
+
+    #[test]
+    fn a_condition_has_the_servers_words() {
+        let status = kube::core::Status { message: "no such thing".into(), code: 422, ..Default::default() };
+        let refused = create(kube::Error::Api(Box::new(status)));
+        assert_eq!(refused.for_condition(), "no such thing");
+        assert_eq!(refused.to_string(), "creating Pod \"s\": no such thing");
+        let lost = create(kube::Error::Service("the connection broke".into()));
+        assert!(lost.for_condition().starts_with("creating Pod \"s\": "), "{}", lost.for_condition());
+        assert_eq!(Error::Several(vec![refused, lost]).for_condition().lines().next(), Some("no such thing"));
     }
 }

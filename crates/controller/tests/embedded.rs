@@ -312,7 +312,7 @@ async fn a_claim_ends_as_its_policy_says() {
         let claim: SandboxClaim = cluster.get("retain").await?;
         let gone = cluster.get::<Sandbox>(&name).await.is_none();
         let found = ready(&serde_json::to_value(&claim).unwrap())?;
-        (gone && found.1 == "ClaimExpired" && claim.status?.sandbox.is_none()).then_some(())
+        (gone && found.1 == "ClaimExpired" && claim.status?.sandbox?.name.is_none()).then_some(())
     })
     .await;
     cluster.stop().await;

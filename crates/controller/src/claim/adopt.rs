@@ -147,5 +147,10 @@ fn put_pod_metadata(patch: &mut Map<String, Value>, sandbox: &Sandbox, wanted: &
     labels.retain(|key, _| !is_reserved_label(key));
     put_difference(patch, &path("labels"), Some(&labels), &wanted.labels.clone().unwrap_or_default());
     let annotations = wanted.annotations.clone().unwrap_or_default();
+    if annotations.is_empty() && current.annotations.as_ref().is_some_and(|known| !known.is_empty()) {
+        // Not an empty map, which would be one more state than is needed.
+        put(patch, &path("annotations"), Value::Null);
+        return;
+    }
     put_difference(patch, &path("annotations"), current.annotations.as_ref(), &annotations);
 }

@@ -101,7 +101,8 @@ async fn obtain(world: &World, key: &Key, seen: &Seen, now: Timestamp) -> Result
     match find(seen)? {
         Step::Use(sandbox) => Ok(had(align(world, seen, sandbox).await?)),
         Step::Adopt(sandbox) => match take(world, seen, &sandbox).await? {
-            Some(bound) => Ok(bound),
+            // It was the claim's before: nothing to tell.
+            Some(bound) => Ok(Bound { how: How::Had, ..bound }),
             None => Err(Refusal::conflict("the recorded sandbox changed while it was being taken").into()),
         },
         Step::TakeOrCreate => match adopt_from_pool(world, key, seen, now).await? {

@@ -5,12 +5,9 @@ use hutch_api::metadata::is_reserved_label;
 use hutch_api::{PodMetadata, SandboxClaim, SandboxTemplate, annotation};
 
 use super::refusal::Refusal;
+use super::syntax::{check_key, check_value};
 use crate::patch::Strings;
 
-/// Longest name, and longest label value, in bytes.
-const NAME_BYTES: usize = 63;
-/// Longest domain, in bytes.
-const DOMAIN_BYTES: usize = 253;
 /// Domains of which no claim may set annotations.
 const SYSTEM_DOMAINS: [&str; 3] = ["kubernetes.io", "k8s.io", "agents.x-k8s.io"];
 /// A label by which the default network rules know the router: no Sandbox may pass for it.
@@ -49,12 +46,9 @@ fn check_label(key: &str, value: &str, domains: &[String]) -> Result<(), String>
     if !domains.iter().any(|allowed| is_within(&domain, &allowed.to_lowercase())) {
         return Err(format!("label domain {domain:?} is not in the allowlist"));
     }
-    if !value.is_empty() && !is_name(value) {
-        return Err(format!(
-            "invalid label value: {value:?} does not match allowed pattern: (([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?"
-        ));
-    }
-    Ok(())
+    check_value(value).map_err(|problem| {
+        format!("invalid label value: {value:?} does not match allowed pattern: {problem}")
+    })
 }
 
 fn check_annotation(key: &str) -> Result<(), String> {
@@ -70,37 +64,6 @@ fn check_annotation(key: &str) -> Result<(), String> {
 
 fn is_within(domain: &str, allowed: &str) -> bool {
     domain == allowed || domain.strip_suffix(allowed).is_some_and(|rest| rest.ends_with('.'))
-}
-
-/// A Kubernetes qualified name: `name` or `domain/name`.
-fn check_key(key: &str) -> Result<(), String> {
-    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
-    if domain.is_some_and(|domain| !is_domain(domain)) {
-        return Err("the part before the slash must be a lower-case DNS domain".into());
-    }
-    if !is_name(name) {
-        return Err(format!(
-            "the name must be 1 to {NAME_BYTES} letters, digits, '-', '_' or '.', with a letter or digit at both ends"
-        ));
-    }
-    Ok(())
-}
-
-fn is_name(text: &str) -> bool {
-    let ends = text.bytes().next().zip(text.bytes().last());
-    text.len() <= NAME_BYTES
-        && ends.is_some_and(|(first, last)| first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
-}
-
-fn is_domain(text: &str) -> bool {
-    let is_part = |part: &str| {
-        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        part.bytes().next().is_some_and(allowed)
-            && part.bytes().last().is_some_and(allowed)
-            && part.bytes().all(|byte| allowed(byte) || byte == b'-')
-    };
-    text.len() <= DOMAIN_BYTES && text.split('.').all(is_part)
 }
 
 /// The labels and annotations that the Pod template of a claim's Sandbox is to have. `fallback` stands in for a

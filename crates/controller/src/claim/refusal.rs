@@ -66,6 +66,6 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Refusal::error(error)
+        Refusal::error(error.for_condition())
     }
 }

@@ -39,6 +39,8 @@ pub(super) fn status(claim: &SandboxClaim, outcome: &Outcome<'_>, now: Timestamp
         // What was there is not gone because of an error.
         Outcome::Refused(_) => {}
     }
+    // There is always one, empty where there is nothing to say.
+    status.sandbox.get_or_insert_default();
     conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
     status.conditions = Some(conditions);
     status

@@ -12,14 +12,17 @@ pub(super) fn merge(
     claim: &[VolumeClaimTemplate],
     policy: VolumeClaimTemplatesPolicy,
 ) -> Result<Vec<VolumeClaimTemplate>, Refusal> {
-    check_names(template)?;
     if claim.is_empty() {
+        let problem = "invalid volume claim templates in template";
+        check_names(template).map_err(|wrong| terminal(format!("{problem}: {wrong}")))?;
         return Ok(template.to_vec());
     }
     if policy == VolumeClaimTemplatesPolicy::Disallowed {
         return Err(refused("volume claim templates are disallowed by the template"));
     }
-    check_names(claim)?;
+    for (whose, volumes) in [("template", template), ("claim", claim)] {
+        check_names(volumes).map_err(|wrong| refused(&format!("{whose}: {wrong}")))?;
+    }
     let mut merged = template.to_vec();
     for volume in claim {
         match merged.iter_mut().find(|known| known.name() == volume.name()) {
@@ -36,23 +39,23 @@ pub(super) fn merge(
     Ok(merged)
 }
 
-fn check_names(volumes: &[VolumeClaimTemplate]) -> Result<(), Refusal> {
+fn check_names(volumes: &[VolumeClaimTemplate]) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for (at, volume) in volumes.iter().enumerate() {
         if volume.name().is_empty() {
-            return Err(refused(&format!("invalid volume claim templates: name at index {at} is empty")));
+            return Err(format!("invalid volume claim templates: name at index {at} is empty"));
         }
         if !seen.insert(volume.name()) {
-            return Err(refused(&format!(
-                "invalid volume claim templates: duplicate name {:?}",
-                volume.name()
-            )));
+            return Err(format!("invalid volume claim templates: duplicate name {:?}", volume.name()));
         }
     }
     Ok(())
 }
 
 fn refused(problem: &str) -> Refusal {
-    let text = format!("failed to merge volume claim templates: {problem}");
+    terminal(format!("failed to merge volume claim templates: {problem}"))
+}
+
+fn terminal(text: String) -> Refusal {
     Refusal::terminal(reason::VOLUME_CLAIM_TEMPLATES_ERROR, text)
 }

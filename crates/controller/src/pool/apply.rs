@@ -158,7 +158,12 @@ async fn write_status(world: &World, key: &Key, seen: &Seen, done: &Plan) -> Res
     if pool.status.as_ref() == Some(&wanted) {
         return Ok(());
     }
-    match world.pools.patch_status(key, &json!({ "status": wanted })).await {
+    // What is not there any more is named, or the merge keeps it.
+    let patch = json!({"status": {
+        "replicas": wanted.replicas, "readyReplicas": wanted.ready_replicas,
+        "selector": wanted.selector, "observedGeneration": wanted.observed_generation,
+    }});
+    match world.pools.patch_status(key, &patch).await {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }

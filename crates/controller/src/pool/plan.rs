@@ -165,11 +165,16 @@ fn scale(
     }
     let ready = active.iter().filter(|member| member.ready).count();
     plan.status = SandboxWarmPoolStatus {
-        replicas: i32::try_from(active.len()).ok(),
-        ready_replicas: i32::try_from(ready).ok(),
+        replicas: count(active.len()),
+        ready_replicas: count(ready),
         selector: Some(format!("{}={}", label::WARM_POOL_SANDBOX, name_hash(&seen.pool.name_any()))),
         observed_generation: seen.pool.metadata.generation,
     };
+}
+
+/// None is left out.
+fn count(members: usize) -> Option<i32> {
+    i32::try_from(members).ok().filter(|count| *count > 0)
 }
 
 fn sooner(again: &mut Option<Duration>, wait: Duration) {

@@ -155,7 +155,7 @@ fn pools_whose_names_collide_keep_apart() {
         json!({"spec": {"replicas": 1, "sandboxTemplateRef": {"name": "t"}}}),
     );
     let plan = plan(&seen, &Config::default(), now());
-    assert_eq!((plan.create, plan.delete.len(), plan.patch.len(), plan.status.replicas), (1, 0, 0, Some(0)));
+    assert_eq!((plan.create, plan.delete.len(), plan.patch.len(), plan.status.replicas), (1, 0, 0, None));
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     for (part, error) in failures {
         tracing::debug!(sandbox = %key, %error, "a step of a sandbox failed");
         failed = true;
-        problems.push((part, error.to_string()));
+        problems.push((part, error.for_condition()));
     }
     problems.sort_by_key(|(part, _)| *part);
     if stage == Stage::Deleted || (stage == Stage::Retained && failed) {

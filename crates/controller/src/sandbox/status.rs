@@ -95,7 +95,9 @@ fn ready(seen: &Seen, located: &Located, owned: Option<&PodView>, problems: &Pro
         return Verdict::new(FALSE, reason::RECONCILER_ERROR, format!("{}{text}", message::ERROR_SEEN));
     }
     if seen.is_suspended() {
-        let text = if owned.is_some() { message::SUSPENDING } else { message::SUSPENDED };
+        // Also while somebody else's Pod stands in the place of the Sandbox's.
+        let gone = matches!(located, Located::Missing);
+        let text = if gone { message::SUSPENDED } else { message::SUSPENDING };
         return Verdict::new(FALSE, reason::SANDBOX_SUSPENDED, text);
     }
     if let Some((reason, message)) = owned.and_then(finished) {
@@ -179,7 +181,9 @@ fn addresses(pod: &PodView) -> Option<Vec<String>> {
 fn live_fields(seen: &Seen, problems: &Problems, cluster_domain: &str, status: &mut SandboxStatus) {
     let sandbox = seen.sandbox.as_ref();
     let located = seen.locate();
-    if matches!(located, Located::Owned(_) | Located::Foreign(_)) {
+    // Stays until the end once it is there; a Pod that may not be used is no reason for it.
+    let refused = problems.iter().any(|(part, _)| *part == Part::Pod);
+    if matches!(located, Located::Owned(_) | Located::Foreign(_)) && !refused {
         let hash = name_hash(&sandbox.name_any());
         status.selector = Some(format!("{}={hash}", label::SANDBOX_NAME_HASH));
     }

@@ -463,6 +463,20 @@ fn the_other_conditions() {
 }
 
 #[test]
+fn somebody_elses_pod_in_the_place_of_the_sandboxs() {
+    let foreign = [pod("s", json!({"metadata": {"ownerReferences": theirs()}}))];
+    let refused = [(Part::Pod, "not ours".to_owned())];
+    let wants = seen(sandbox(json!({})), &foreign, None);
+    assert_eq!(status(&wants, Stage::Live, &refused, DOMAIN, now()).selector, None);
+    let seen = seen(sandbox(suspended()), &foreign, None);
+    assert_eq!(
+        says(&seen, Stage::Live, &[], "Ready"),
+        "False/SandboxSuspended/Sandbox is suspending",
+        "as long as it stands there"
+    );
+}
+
+#[test]
 fn fields_and_order_of_a_fresh_status() {
     let seen =
         seen(sandbox(json!({"spec": {"service": true}})), &[pod("s", running())], Some(service(json!({}))));

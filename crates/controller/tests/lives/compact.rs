@@ -20,6 +20,9 @@ pub(crate) fn compact(kind: &str, object: &Value) -> Value {
         map.remove("kind");
     }
     match kind {
+        "Sandbox" | "SandboxTemplate" => containers(&mut object["spec"]["podTemplate"]["spec"]),
+        // An empty one and none are the same to every client, and the Go controller writes one back with its annotations.
+        "SandboxClaim" => drop_equal(&mut object["spec"], &json!({"additionalPodMetadata": {}})),
         "Pod" => pod(&mut object),
         "Service" => {
             drop_keys(&mut object["spec"], &SERVICE);
@@ -72,16 +75,24 @@ fn pod(pod: &mut Value) {
     let is_token =
         |item: &Value| item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access-"));
     drop_items(spec, "volumes", is_token);
-    for key in ["containers", "initContainers"] {
-        for container in spec[key].as_array_mut().into_iter().flatten() {
-            drop_items(container, "volumeMounts", is_token);
-            drop_keys(container, &["imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"]);
-            drop_equal(container, &json!({"resources": {}}));
-        }
+    for container in containers_of(spec) {
+        drop_items(container, "volumeMounts", is_token);
+        drop_keys(container, &["imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"]);
     }
-    if spec["initContainers"].is_null() {
-        drop_keys(spec, &["initContainers"]);
+    containers(spec);
+}
+
+/// Go's types always write `resources`, also when it is empty.
+fn containers(spec: &mut Value) {
+    for container in containers_of(spec) {
+        drop_equal(container, &json!({"resources": {}}));
     }
+}
+
+fn containers_of(spec: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let lists = spec.as_object_mut().into_iter().flatten();
+    let lists = lists.filter(|(key, _)| ["containers", "initContainers"].contains(&key.as_str()));
+    lists.filter_map(|(_, list)| list.as_array_mut()).flatten()
 }
 
 /// `observedGeneration` says whether it is the object's present one.

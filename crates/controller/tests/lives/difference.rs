@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::normal::Look;
 use super::script::Script;
@@ -107,8 +107,14 @@ fn compare(
     match (recorded, got) {
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
             for key in a.keys().chain(b.keys()).collect::<BTreeSet<_>>() {
-                let at = format!("{at}/{}", key.replace('~', "~0").replace('/', "~1"));
-                compare(object, &at, a.get(key), b.get(key), found);
+                compare(object, &below(at, key), a.get(key), b.get(key), found);
+            }
+        }
+        (Some(Value::Array(a)), Some(Value::Array(b))) if is_conditions(a) && is_conditions(b) => {
+            let kinds = a.iter().chain(b).filter_map(kind_of);
+            for kind in kinds.collect::<BTreeSet<_>>() {
+                let of = |list: &'_ [Value]| list.iter().find(|c| kind_of(c) == Some(kind)).cloned();
+                compare(object, &format!("{at}/{kind}"), of(a).as_ref(), of(b).as_ref(), found);
             }
         }
         (Some(Value::Array(a)), Some(Value::Array(b))) => {
@@ -117,6 +123,17 @@ fn compare(
             }
         }
         (a, b) if a == b => {}
+        // What only one of the two has is named by its parts, so that each can be meant for itself.
+        (Some(Value::Object(map)), None) if is_part(at, map) => {
+            for (key, value) in map {
+                compare(object, &below(at, key), Some(value), None, found);
+            }
+        }
+        (None, Some(Value::Object(map))) if is_part(at, map) => {
+            for (key, value) in map {
+                compare(object, &below(at, key), None, Some(value), found);
+            }
+        }
         (a, b) => found.push(Difference {
             object: object.to_owned(),
             at: at.to_owned(),
@@ -124,6 +141,23 @@ fn compare(
             got: b.cloned(),
         }),
     }
+}
+
+fn below(at: &str, key: &str) -> String {
+    format!("{at}/{}", key.replace('~', "~0").replace('/', "~1"))
+}
+
+fn is_part(at: &str, map: &Map<String, Value>) -> bool {
+    !at.is_empty() && !map.is_empty()
+}
+
+/// A list of conditions is a map by type; their order says nothing.
+fn is_conditions(items: &[Value]) -> bool {
+    items.iter().all(|item| kind_of(item).is_some() && item["status"].is_string())
+}
+
+fn kind_of(condition: &Value) -> Option<&str> {
+    condition["type"].as_str()
 }
 
 /// A star stands for any text.

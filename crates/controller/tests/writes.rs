@@ -53,8 +53,10 @@ async fn a_warm_claim_costs_five_writes() {
         ["PATCH pods", "PATCH sandboxclaims", "PATCH sandboxclaims/status", "PATCH sandboxes", "POST events"],
         "{written:#?}"
     );
-    assert_eq!(paths[0], "PATCH sandboxes", "first it is taken");
-    assert_eq!(paths[1], "PATCH sandboxclaims/status", "then it is told");
+    // The Pod's labels follow the watch, which may be faster than an answer.
+    let at = |what: &str| paths.iter().position(|path| path == what);
+    assert!(at("PATCH sandboxes") < at("PATCH sandboxclaims/status"), "first it is taken: {paths:?}");
+    assert!(at("PATCH sandboxclaims/status") < at("PATCH sandboxclaims"), "then it is told: {paths:?}");
     assert!(refused(&cluster.written()).is_empty(), "{:#?}", refused(&cluster.written()));
     cluster.stop().await;
 }

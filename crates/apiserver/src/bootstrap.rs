@@ -21,7 +21,7 @@ pub(crate) async fn run(core: &Arc<Core>) -> Result<(), Error> {
     core.reload_definitions();
     for name in NAMESPACES {
         if core.store.get("namespaces", name).is_none() {
-            let mut namespace = object("v1", "Namespace", None, name);
+            let mut namespace = object(core, "v1", "Namespace", None, name);
             admission::namespace::create(&mut namespace);
             put(core, "namespaces", name, namespace).await?;
         }
@@ -45,7 +45,7 @@ async fn definition(core: &Core, builtin: &BuiltIn) -> Result<(), Error> {
     let mut definition: Value = serde_json::from_str(json).map_err(|error| broken(error.to_string()))?;
     admission::definition::set_mark(&mut definition, mark);
     let Some(entry) = stored else {
-        fill_metadata(&mut definition);
+        fill_metadata(core, &mut definition);
         admission::definition::establish(&mut definition);
         return put(core, DEFINITIONS, name, definition).await;
     };
@@ -62,7 +62,7 @@ async fn service(core: &Core) -> Result<(), Error> {
     if core.store.get("services", "default/kubernetes").is_some() {
         return Ok(());
     }
-    let mut service = object("v1", "Service", Some("default"), "kubernetes");
+    let mut service = object(core, "v1", "Service", Some("default"), "kubernetes");
     service["metadata"]["labels"] = json!({"component": "apiserver", "provider": "kubernetes"});
     service["spec"] = json!({
         "type": "ClusterIP",
@@ -74,19 +74,25 @@ async fn service(core: &Core) -> Result<(), Error> {
 }
 
 /// An object with the metadata that the server gives.
-pub(crate) fn object(api_version: &str, kind: &str, namespace: Option<&str>, name: &str) -> Value {
+pub(crate) fn object(
+    core: &Core,
+    api_version: &str,
+    kind: &str,
+    namespace: Option<&str>,
+    name: &str,
+) -> Value {
     let mut object = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": name } });
     if let Some(namespace) = namespace {
         object["metadata"]["namespace"] = namespace.into();
     }
-    fill_metadata(&mut object);
+    fill_metadata(core, &mut object);
     object
 }
 
-fn fill_metadata(object: &mut Value) {
+fn fill_metadata(core: &Core, object: &mut Value) {
     let metadata = meta::metadata(object);
-    metadata.insert("uid".into(), meta::new_uid().into());
-    metadata.insert("creationTimestamp".into(), meta::now().into());
+    metadata.insert("uid".into(), core.ambient.uuid().to_string().into());
+    metadata.insert("creationTimestamp".into(), meta::seconds(core.ambient.now()).into());
 }
 
 async fn put(core: &Core, collection: &str, key: &str, object: Value) -> Result<(), Error> {

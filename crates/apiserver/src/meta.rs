@@ -1,6 +1,6 @@
 //! `metadata`: names, identifiers, times.
 
-use rand::RngExt;
+use hutch_serve::Ambient;
 use serde_json::{Map, Value};
 
 use crate::failure::Cause;
@@ -13,13 +13,12 @@ const SUFFIX: usize = 5;
 const BASE: usize = 63 - SUFFIX;
 
 /// The name to try for a `generateName`.
-pub(crate) fn generated_name(base: &str) -> String {
+pub(crate) fn generated_name(base: &str, ambient: &Ambient) -> String {
     let mut cut = base.len().min(BASE);
     while !base.is_char_boundary(cut) {
         cut -= 1;
     }
-    let mut rng = rand::rng();
-    let letter = |_| SUFFIX_LETTERS[rng.random_range(0..SUFFIX_LETTERS.len())] as char;
+    let letter = |_| SUFFIX_LETTERS[ambient.below(SUFFIX_LETTERS.len())] as char;
     let suffix: String = (0..SUFFIX).map(letter).collect();
     format!("{}{suffix}", &base[..cut])
 }
@@ -32,10 +31,6 @@ pub(crate) fn now() -> String {
 /// A time as Kubernetes writes it.
 pub(crate) fn seconds(time: jiff::Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-pub(crate) fn new_uid() -> String {
-    uuid::Uuid::new_v4().to_string()
 }
 
 /// `metadata` of an object, made if missing.
@@ -201,9 +196,9 @@ mod tests {
 
     #[test]
     fn generated_names_fit_a_label() {
-        let name = generated_name("sandbox-claim-");
+        let name = generated_name("sandbox-claim-", &Ambient::default());
         assert!(name.starts_with("sandbox-claim-") && name.len() == 19, "{name}");
-        assert_eq!(generated_name(&"x".repeat(100)).len(), 63);
+        assert_eq!(generated_name(&"x".repeat(100), &Ambient::default()).len(), 63);
         assert!(is_label(&name));
     }
 

@@ -36,7 +36,7 @@ pub(crate) fn record(
         return;
     }
     let (manager, api_version) = (call.field_manager(), call.kind().api_version());
-    let now = jiff::Timestamp::now();
+    let now = call.core.ambient.now();
     let updater = Updater { manager: &manager, api_version: &api_version, subresource, now };
     track_update(before, after, updater, call.kind().shape());
 }

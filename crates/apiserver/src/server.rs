@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::{Request, State};
 use axum::{Extension, Router, middleware};
 use hutch_remote::Kubelet;
+use hutch_serve::Ambient;
 use hutch_store::Store;
 use serde_json::Value;
 
@@ -22,6 +23,8 @@ pub struct Config {
     pub default_node: Option<String>,
     /// Host and port under which clients reach the server; discovery tells it.
     pub address: String,
+    /// Where the times, uids and generated names of objects come from.
+    pub ambient: Ambient,
 }
 
 /// What the handlers share.
@@ -32,6 +35,7 @@ pub(crate) struct Core {
     pub(crate) default_node: Option<String>,
     pub(crate) address: OnceLock<String>,
     pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
+    pub(crate) ambient: Ambient,
 }
 
 /// The API server. Clones share it.
@@ -57,6 +61,7 @@ impl ApiServer {
             default_node: config.default_node,
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
+            ambient: config.ambient,
         });
         if !config.address.is_empty() {
             // Set once, here, before anyone else has the core.

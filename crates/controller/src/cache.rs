@@ -3,7 +3,7 @@
 //! Because own writes are in it before the next look, a reconciler never sees a state older than its own last write, so
 //! it needs no memory of what it has just created or deleted.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use kube::{Resource, ResourceExt};
@@ -38,7 +38,7 @@ pub(crate) struct Cache<K> {
 }
 
 struct Inner<K> {
-    objects: HashMap<Key, Arc<K>>,
+    objects: BTreeMap<Key, Arc<K>>,
     index: HashMap<String, BTreeSet<Key>>,
     /// Uids of objects that an own request has deleted: events from before that are still under way.
     deleted: HashMap<Key, String>,
@@ -59,7 +59,7 @@ pub(crate) struct Listed<K> {
 impl<K: Resource<DynamicType = ()>> Cache<K> {
     pub(crate) fn new(terms: Terms<K>) -> Self {
         let inner = Inner {
-            objects: HashMap::new(),
+            objects: BTreeMap::new(),
             index: HashMap::new(),
             deleted: HashMap::new(),
             ended: VecDeque::new(),

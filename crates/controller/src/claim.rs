@@ -19,6 +19,7 @@ mod retire;
 mod status;
 mod syntax;
 mod trace;
+mod unanswered;
 mod volumes;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use crate::key::Key;
 use crate::world::{World, owner_term};
 
 pub(crate) use apply::reconcile;
+pub(crate) use unanswered::Unanswered;
 
 /// All that a decision about one claim rests on, but for the candidates of its pool.
 #[derive(Debug, Clone)]

@@ -3,12 +3,15 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::{NamespaceResourceScope, Request};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
+use hutch_serve::Ambient;
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +24,10 @@ use crate::key::Key;
 
 /// Name under which creates appear in an object's managed fields.
 const FIELD_MANAGER: &str = "sandbox-controller";
+/// Pause after the first failure of a watch.
+const FIRST_PAUSE: Duration = Duration::from_millis(800);
+/// Longest pause between two tries of a watch, but for chance.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// What a kind must be.
 pub(crate) trait Object:
@@ -200,11 +207,11 @@ impl<K: Object> Collection<K> {
 
     /// Keeps the cache like the server's state until the returned future is dropped; `synced` counts the kinds whose
     /// first list is complete. A watch that fails or is too old lists again, with growing pauses.
-    pub(crate) async fn feed(self: Arc<Self>, synced: watch::Sender<usize>) {
+    pub(crate) async fn feed(self: Arc<Self>, synced: watch::Sender<usize>, ambient: Ambient) {
         let config =
             watcher::Config { label_selector: self.selector.map(str::to_owned), ..Default::default() };
         let stream = watcher::watcher(Api::<K>::all(self.client.clone()), config);
-        let mut stream = std::pin::pin!(stream.default_backoff().into_stream());
+        let mut stream = std::pin::pin!(stream.backoff(Pauses { ambient, last: None }).into_stream());
         let mut listed = Vec::new();
         let mut first = true;
         while let Some(event) = stream.next().await {
@@ -279,6 +286,29 @@ impl<K: Object> Collection<K> {
 
     fn api(&self, namespace: &str) -> Api<K> {
         Api::namespaced(self.client.clone(), namespace)
+    }
+}
+
+/// Pauses between the tries of a watch that fails: each twice the last, with up to as much again by chance, so that the
+/// clients of a server that comes back do not all come at once.
+struct Pauses {
+    ambient: Ambient,
+    last: Option<Duration>,
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let next = self.last.map_or(FIRST_PAUSE, |last| (last * 2).min(LONGEST_PAUSE));
+        self.last = Some(next);
+        Some(next.mul_f64(1.0 + self.ambient.fraction()))
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.last = None;
     }
 }
 

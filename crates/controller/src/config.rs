@@ -4,6 +4,7 @@ use std::time::Duration;
 use opentelemetry::global::BoxedTracer;
 
 use crate::metrics::Metrics;
+use hutch_serve::Ambient;
 
 /// How the controllers behave. The defaults are those of Agent Sandbox.
 #[derive(Debug, Clone)]
@@ -50,6 +51,8 @@ pub struct Config {
     pub metrics: Metrics,
     /// Where spans go; nowhere without one.
     pub tracer: Option<Arc<BoxedTracer>>,
+    /// Where the time of day and chance come from.
+    pub ambient: Ambient,
 }
 
 impl Default for Config {
@@ -75,6 +78,7 @@ impl Default for Config {
             label_domains: vec!["sandbox.users.io".into()],
             metrics: Metrics::new(),
             tracer: None,
+            ambient: Ambient::default(),
         }
     }
 }

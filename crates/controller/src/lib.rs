@@ -74,6 +74,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) -> Re
     events.spawn(writer.run(over.clone()));
     let kinds = feed(&world, &synced, &mut background);
     tokio::select! {
+        biased;
         _ = ready.wait_for(|count| *count >= kinds) => {}
         () = shutdown.wait() => return Ok(()),
     }
@@ -114,17 +115,18 @@ fn measure(world: &Arc<World>, queues: &Arc<Queues>) {
 
 /// Starts the watches and says how many there are.
 fn feed(world: &World, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -> usize {
-    tasks.spawn(world.sandboxes.clone().feed(synced.clone()));
-    tasks.spawn(world.pods.clone().feed(synced.clone()));
-    tasks.spawn(world.services.clone().feed(synced.clone()));
-    tasks.spawn(world.volumes.clone().feed(synced.clone()));
+    let ambient = || world.config.ambient.clone();
+    tasks.spawn(world.sandboxes.clone().feed(synced.clone(), ambient()));
+    tasks.spawn(world.pods.clone().feed(synced.clone(), ambient()));
+    tasks.spawn(world.services.clone().feed(synced.clone(), ambient()));
+    tasks.spawn(world.volumes.clone().feed(synced.clone(), ambient()));
     if !world.config.extensions {
         return 4;
     }
-    tasks.spawn(world.claims.clone().feed(synced.clone()));
-    tasks.spawn(world.pools.clone().feed(synced.clone()));
-    tasks.spawn(world.templates.clone().feed(synced.clone()));
-    tasks.spawn(world.policies.clone().feed(synced.clone()));
+    tasks.spawn(world.claims.clone().feed(synced.clone(), ambient()));
+    tasks.spawn(world.pools.clone().feed(synced.clone(), ambient()));
+    tasks.spawn(world.templates.clone().feed(synced.clone(), ambient()));
+    tasks.spawn(world.policies.clone().feed(synced.clone(), ambient()));
     8
 }
 

@@ -4,7 +4,7 @@
 //! timer or another task's turn.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ struct State {
     waits: HashMap<Key, Instant>,
     running: HashMap<Key, Run>,
     failures: HashMap<Key, u32>,
-    timers: HashMap<Key, AbortHandle>,
+    timers: BTreeMap<Key, AbortHandle>,
 }
 
 /// A key that is being worked on.
@@ -115,7 +115,7 @@ impl Queue {
         {
             let mut state = self.state();
             state.stopping = true;
-            for (_, timer) in state.timers.drain() {
+            for (_, timer) in std::mem::take(&mut state.timers) {
                 timer.abort();
             }
         }

@@ -41,8 +41,15 @@ pub(crate) fn recorder(client: Client) -> (Recorder, Writer) {
 }
 
 impl Recorder {
-    pub(crate) fn record<K: Resource<DynamicType = ()>>(&self, object: &K, note: Note, now: Timestamp) {
-        if self.0.try_send(event(object, note, now)).is_err() {
+    /// `number` makes the event's name different from those of the same moment.
+    pub(crate) fn record<K: Resource<DynamicType = ()>>(
+        &self,
+        object: &K,
+        note: Note,
+        now: Timestamp,
+        number: u64,
+    ) {
+        if self.0.try_send(event(object, note, now, number)).is_err() {
             tracing::debug!("too many events wait to be written; one was dropped");
         }
     }
@@ -76,7 +83,7 @@ impl Writer {
     }
 }
 
-fn event<K: Resource<DynamicType = ()>>(object: &K, note: Note, now: Timestamp) -> Event {
+fn event<K: Resource<DynamicType = ()>>(object: &K, note: Note, now: Timestamp, number: u64) -> Event {
     let mut text = note.text;
     text.truncate(text.floor_char_boundary(NOTE_BYTES));
     Event {
@@ -85,7 +92,7 @@ fn event<K: Resource<DynamicType = ()>>(object: &K, note: Note, now: Timestamp) 
                 "{}.{:x}{:04x}",
                 object.name_any(),
                 now.as_nanosecond(),
-                rand::random::<u16>()
+                number & 0xffff
             )),
             namespace: object.namespace(),
             ..ObjectMeta::default()

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::{Client, Resource, ResourceExt};
 
-use crate::claim::is_unbound;
+use crate::claim::{Unanswered, is_unbound};
 use crate::collection::Collection;
 use crate::config::Config;
 use crate::defer::Deferrals;
@@ -39,6 +39,8 @@ pub(crate) struct World {
     pools_memory: Mutex<HashMap<Key, Memory>>,
     /// When each claim that is not Ready yet was first seen, with its uid.
     first_seen: Mutex<HashMap<Key, (String, Timestamp)>>,
+    /// Requests for the Sandboxes of claims that must be asked again.
+    pub(crate) unanswered: Unanswered,
     /// Statuses of Sandboxes that wait for the next step.
     pub(crate) late_status: Deferrals,
     /// Changes of Pods' labels and annotations that wait for others.
@@ -74,17 +76,24 @@ impl World {
             taking: Mutex::default(),
             pools_memory: Mutex::default(),
             first_seen: Mutex::default(),
+            unanswered: Unanswered::default(),
             late_status: Deferrals::default(),
             late_metadata: Deferrals::default(),
         }
     }
 
     pub(crate) fn record<K: Resource<DynamicType = ()>>(&self, object: &K, note: Note) {
-        self.recorder.record(object, note, Timestamp::now());
+        let ambient = &self.config.ambient;
+        self.recorder.record(object, note, ambient.now(), ambient.number());
     }
 
     pub(crate) fn taking(&self) -> MutexGuard<'_, HashSet<Key>> {
         self.taking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time of day.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.config.ambient.now()
     }
 
     /// Looks up, and changes, what is remembered of a pool.

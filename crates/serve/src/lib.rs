@@ -5,10 +5,12 @@
 //! - [`ServerCertificate`]: a server certificate that somebody else made, replaced while a listener shows it.
 //! - [`Listener`]: a TCP listener, plain or TLS (HTTP/1.1 and HTTP/2), with a bound on connections.
 //! - [`Shutdown`]: the one way in which services are told to stop.
+//! - [`Ambient`]: the time of day and chance, as services take them.
 //!
 //! It refuses to know what it serves: no Kubernetes semantics, no authentication. A client certificate that the
 //! authority signed is handed on as the request extension [`PeerCertificate`]; what it means is for the application.
 
+mod ambient;
 mod authority;
 mod certificate;
 mod error;
@@ -17,6 +19,7 @@ pub mod memory;
 mod private;
 mod shutdown;
 
+pub use ambient::Ambient;
 pub use authority::{Authority, ClientCertificate};
 pub use certificate::ServerCertificate;
 pub use error::Error;

@@ -31,7 +31,7 @@ pub(crate) async fn furnish(core: &Core, name: &str) -> Result<(), Failure> {
     if core.store.latest("serviceaccounts", &key).is_some() {
         return Ok(());
     }
-    let account = bootstrap::object("v1", "ServiceAccount", Some(name), "default");
+    let account = bootstrap::object(core, "v1", "ServiceAccount", Some(name), "default");
     match core.store.create("serviceaccounts", &key, account).await {
         Ok(_) | Err(hutch_store::Error::Exists) => Ok(()),
         Err(error) => {

@@ -29,7 +29,7 @@ pub(crate) fn create(core: &Core, kind: &Kind, object: &mut Value) -> Result<(),
     let mut status = json!({ "phase": "Pending", "qosClass": quality(spec) });
     if spec["nodeName"].as_str().is_some_and(|node| !node.is_empty()) {
         status["conditions"] = json!([{
-            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": meta::now(),
+            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": meta::seconds(core.ambient.now()),
         }]);
     }
     object["status"] = status;

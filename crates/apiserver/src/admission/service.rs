@@ -70,7 +70,7 @@ fn free_address(core: &Core) -> Result<String, Failure> {
         .filter_map(|entry| entry.value.value()["spec"]["clusterIP"].as_str().map(Into::into))
         .collect();
     let span = u32::from(u16::MAX) - FIRST;
-    let start = rand::random_range(0..span);
+    let start = u32::try_from(core.ambient.below(span as usize)).unwrap_or_default();
     for step in 0..span {
         let number = FIRST + (start + step) % span;
         let [high, low] = u16::try_from(number).unwrap_or_default().to_be_bytes();

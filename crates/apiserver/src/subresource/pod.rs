@@ -69,7 +69,7 @@ pub(crate) async fn bind(call: &Call, bytes: &Bytes, media_type: &str) -> Result
         meta::metadata(&mut next).remove("resourceVersion");
         next["spec"]["nodeName"] = node.as_str().into();
         let scheduled = json!({
-            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": meta::now(),
+            "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": meta::seconds(call.core.ambient.now()),
         });
         let mut conditions = next["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.retain(|condition| condition["type"] != "PodScheduled");

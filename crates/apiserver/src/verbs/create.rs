@@ -51,8 +51,8 @@ pub(crate) async fn insert(
     for field in SERVERS {
         metadata.remove(*field);
     }
-    metadata.insert("uid".into(), meta::new_uid().into());
-    metadata.insert("creationTimestamp".into(), meta::now().into());
+    metadata.insert("uid".into(), call.core.ambient.uuid().to_string().into());
+    metadata.insert("creationTimestamp".into(), meta::seconds(call.core.ambient.now()).into());
     if let Some(generation) = first_generation(call) {
         metadata.insert("generation".into(), generation.into());
     }
@@ -81,7 +81,7 @@ pub(crate) async fn insert(
                 return Ok(entry);
             }
             (Err(Error::Exists), Some(base)) if tries < NAMES => {
-                meta::metadata(&mut stored).insert("name".into(), meta::generated_name(base).into());
+                meta::metadata(&mut stored).insert("name".into(), meta::generated_name(base, &call.core.ambient).into());
             }
             (Err(error), _) => return Err(Failure::of_store(error, kind, &name)),
         }
@@ -178,7 +178,7 @@ fn name(call: &Call, object: &mut Value) -> Result<Option<String>, Failure> {
     let given = meta::text(object, "name").to_owned();
     let generated = given.is_empty() && !base.is_empty();
     if generated {
-        meta::metadata(object).insert("name".into(), meta::generated_name(&base).into());
+        meta::metadata(object).insert("name".into(), meta::generated_name(&base, &call.core.ambient).into());
     } else if given.is_empty() {
         let cause = Cause::required("metadata.name", "name or generateName is required");
         return Err(Failure::invalid(kind, "", vec![cause]));

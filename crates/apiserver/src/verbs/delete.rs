@@ -183,7 +183,7 @@ fn mark(call: &Call, current: &Value, options: &Options) -> (Value, bool) {
     let generation = next["metadata"]["generation"].as_i64();
     let metadata = meta::metadata(&mut next);
     if !was_terminating || grace != pending {
-        let due = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(grace);
+        let due = call.core.ambient.now() + jiff::SignedDuration::from_secs(grace);
         metadata.insert("deletionTimestamp".into(), meta::seconds(due).into());
         metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
     }

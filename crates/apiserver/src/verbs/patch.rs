@@ -115,7 +115,7 @@ async fn apply(call: &Call, part: Part, bytes: &Bytes) -> Result<Response, Failu
     }
     let subresource = if part == Part::Status { "status" } else { "" };
     let applier =
-        Applier { manager, force: call.query.flag("force"), subresource, now: jiff::Timestamp::now() };
+        Applier { manager, force: call.query.flag("force"), subresource, now: call.core.ambient.now() };
     let names_revision = !meta::text(&applied, "resourceVersion").is_empty();
     let exists = call.store.latest(&call.resource.collection, &call.key(&call.name)).is_some();
     if !exists && part == Part::Main {

@@ -1,6 +1,6 @@
 //! Taking a Sandbox from the pool: which one, and with what patch. Pure.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hutch_api::metadata::is_reserved_label;
@@ -48,7 +48,7 @@ pub(super) fn pick(candidates: Vec<Arc<Sandbox>>) -> Pick {
         let node = sandbox.status.as_ref().and_then(|status| status.node_name.as_deref());
         node.unwrap_or_default().to_owned()
     };
-    let mut by_node: HashMap<String, usize> = HashMap::new();
+    let mut by_node: BTreeMap<String, usize> = BTreeMap::new();
     for sandbox in &candidates {
         *by_node.entry(node(sandbox)).or_default() += 1;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::condition::reason;
-use hutch_api::{Sandbox, SandboxClaim, UpdateStrategyType, name_hash};
+use hutch_api::{Sandbox, SandboxClaim, UpdateStrategyType, label, name_hash};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
@@ -14,6 +14,7 @@ use super::annotate::{self, Look};
 use super::find::{Step, find, patience};
 use super::refusal::{Refusal, Retry};
 use super::status::{Outcome as End, status};
+use super::unanswered::Asked;
 use super::{Seen, bound_name, create, expiry, measure, metadata, retire, trace};
 use crate::blueprint::{Hashes, is_fresh};
 use crate::cache::Change;
@@ -60,15 +61,15 @@ impl<E: Into<Refusal>> From<E> for Missing {
 
 pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let Some(claim) = world.claims.get(key) else {
-        world.forget_claim(key);
+        forget(world, key);
         return Outcome::Settled;
     };
     drop_old_policy(world, key, &claim).await;
     if claim.metadata.deletion_timestamp.is_some() {
-        world.forget_claim(key);
+        forget(world, key);
         return Outcome::Settled;
     }
-    let began = Timestamp::now();
+    let began = world.now();
     world.first_seen(&claim, began);
     let span = world.spans.start("ReconcileSandboxClaim", claim.as_ref());
     let seen = Seen::observe(world, span.stamp(claim));
@@ -80,6 +81,11 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
         Err(Missing::Wait(pause)) => Outcome::Again(pause),
         Err(Missing::Refused(refusal)) => refuse(world, key, &seen, &refusal, began).await,
     }
+}
+
+fn forget(world: &World, key: &Key) {
+    world.forget_claim(key);
+    world.unanswered.forget(key);
 }
 
 /// Earlier versions of Agent Sandbox made a NetworkPolicy for each claim; one for the template has taken its place.
@@ -98,8 +104,24 @@ async fn drop_old_policy(world: &World, key: &Key, claim: &SandboxClaim) {
 async fn obtain(world: &World, key: &Key, seen: &Seen, now: Timestamp) -> Result<Bound, Missing> {
     metadata::validate(&seen.claim, &world.config.label_domains)?;
     let had = |sandbox| Bound { sandbox, how: How::Had, change: None };
-    match find(seen)? {
-        Step::Use(sandbox) => Ok(had(align(world, seen, sandbox).await?)),
+    let step = find(seen)?;
+    if !matches!(step, Step::Use(_)) {
+        match world.unanswered.of(&seen.claim) {
+            Some(Asked::Take(sandbox)) => {
+                if let Some(bound) = take(world, seen, &sandbox).await? {
+                    return Ok(bound);
+                }
+            }
+            Some(Asked::Make) => return make(world, key, seen).await,
+            None => {}
+        }
+    }
+    match step {
+        Step::Use(sandbox) => {
+            world.unanswered.forget(key);
+            drop_others(world, seen, &sandbox).await;
+            Ok(had(align(world, seen, sandbox).await?))
+        }
         Step::Adopt(sandbox) => match take(world, seen, &sandbox).await? {
             // It was the claim's before: nothing to tell.
             Some(bound) => Ok(Bound { how: How::Had, ..bound }),
@@ -110,6 +132,27 @@ async fn obtain(world: &World, key: &Key, seen: &Seen, now: Timestamp) -> Result
             None => make(world, key, seen).await,
         },
         Step::Create => make(world, key, seen).await,
+    }
+}
+
+/// Two controllers that both take themselves for the leader can each give the claim a Sandbox. The one that the claim's
+/// status names stays; nobody was ever told of the other.
+async fn drop_others(world: &World, seen: &Seen, kept: &Sandbox) {
+    let claim = seen.claim.as_ref();
+    if bound_name(claim) != Some(kept.name_any().as_str()) {
+        return;
+    }
+    for other in seen.owned.iter().filter(|other| other.uid() != kept.uid()) {
+        let assigned = other.labels().get(label::CLAIM_UID) == claim.uid().as_ref();
+        let (Some(version), true) = (other.resource_version(), assigned) else { continue };
+        if other.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        let key = Key::of(other.as_ref());
+        tracing::warn!(sandbox = %key, claim = claim.name_any(), "a claim's second sandbox is deleted");
+        if let Err(error) = world.sandboxes.delete_version(&key, version).await {
+            tracing::debug!(sandbox = %key, %error, "and could not be; a change brings the next try");
+        }
     }
 }
 
@@ -185,14 +228,19 @@ fn reserve(world: &World, key: &Key, seen: &Seen) -> Pick {
 }
 
 /// The guarded patch. Nothing when somebody else was faster.
-async fn take(world: &World, seen: &Seen, sandbox: &Sandbox) -> Result<Option<Bound>, Missing> {
-    let key = Key::of(sandbox);
+async fn take(world: &World, seen: &Seen, sandbox: &Arc<Sandbox>) -> Result<Option<Bound>, Missing> {
+    let key = Key::of(sandbox.as_ref());
     let patch = adopt::patch(sandbox, &seen.claim, seen.template.as_deref())?;
-    match world.sandboxes.patch_quietly(&key, &patch).await {
+    let result = world.sandboxes.patch_quietly(&key, &patch).await;
+    world.unanswered.note(&seen.claim, &Asked::Take(sandbox.clone()), &result);
+    match result {
         Ok((sandbox, change)) => Ok(Some(Bound { sandbox, how: How::Adopted, change })),
         Err(error) if error.is_conflict() || error.is_not_found() => {
             world.sandboxes.refresh(&key).await?;
-            Ok(None)
+            // An earlier request of this claim may have been the faster one.
+            let there = world.sandboxes.get(&key).filter(|there| there.uid() == sandbox.uid());
+            let ours = there.filter(|there| owner::is_controlled_by(there.as_ref(), seen.claim.as_ref()));
+            Ok(ours.map(|sandbox| Bound { sandbox, how: How::Adopted, change: None }))
         }
         Err(error) => Err(error.into()),
     }
@@ -200,7 +248,9 @@ async fn take(world: &World, seen: &Seen, sandbox: &Sandbox) -> Result<Option<Bo
 
 async fn make(world: &World, key: &Key, seen: &Seen) -> Result<Bound, Missing> {
     let sandbox = create::desired(seen)?;
-    match world.sandboxes.create(&key.namespace, &sandbox).await {
+    let result = world.sandboxes.create(&key.namespace, &sandbox).await;
+    world.unanswered.note(&seen.claim, &Asked::Make, &result);
+    match result {
         Ok(sandbox) => Ok(Bound { sandbox, how: How::Created, change: None }),
         Err(error) if error.is_already_exists() => {
             world.sandboxes.refresh(key).await?;
@@ -233,13 +283,13 @@ async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound) -> Outcome 
             return Outcome::Failed;
         }
     };
-    let first = world.first_seen(&after, Timestamp::now());
+    let first = world.first_seen(&after, world.now());
     measure::ready(world, &seen.claim, &after, &bound.sandbox, first);
     let look = Look { before: &seen.claim, after: &after, sandbox: Some(&bound.sandbox) };
     if !annotate(world, key, look).await {
         return Outcome::Failed;
     }
-    let now = Timestamp::now();
+    let now = world.now();
     if expiry::is_over(&after, now) {
         return Outcome::Again(retire::NEXT_PASS);
     }
@@ -248,7 +298,7 @@ async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound) -> Outcome 
 
 /// Writes the annotations that are due. Says whether that went well.
 async fn annotate(world: &World, key: &Key, look: Look<'_>) -> bool {
-    let now = Timestamp::now();
+    let now = world.now();
     let seen = world.first_seen(look.after, now);
     let mut due = annotate::patch(&look, seen, now, world.config.claim_times);
     if world.config.claim_times
@@ -301,7 +351,7 @@ pub(super) async fn write(
     claim: &Arc<SandboxClaim>,
     end: &End<'_>,
 ) -> Result<Option<Arc<SandboxClaim>>, Error> {
-    let wanted = status(claim, end, Timestamp::now());
+    let wanted = status(claim, end, world.now());
     if claim.status.as_ref() == Some(&wanted) {
         return Ok(Some(claim.clone()));
     }

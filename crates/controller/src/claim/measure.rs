@@ -18,7 +18,7 @@ pub(super) fn ready(
     let noted =
         after.annotations().get(annotation::CLAIM_FIRST_READY_AT).is_some_and(|time| !time.is_empty());
     if is_ready(after) && !is_ready(before) && !noted {
-        world.config.metrics.claims().first_ready(after, sandbox, seen, Timestamp::now());
+        world.config.metrics.claims().first_ready(after, sandbox, seen, world.now());
     }
 }
 

@@ -1,12 +1,12 @@
 //! Looks at one pool and does what is planned.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::join_all;
 use hutch_api::Sandbox;
-use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::Seen;
 use super::member::named;
@@ -31,7 +31,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
         return Outcome::Settled;
     }
     let seen = Seen::observe(world, pool);
-    let mut plan = plan(&seen, &world.config, Timestamp::now());
+    let mut plan = plan(&seen, &world.config, world.now());
     note_progress(world, key, &seen, &plan);
     let grant = world.with_memory(key, |memory| {
         memory.unanswered.retain(|name| world.sandboxes.get(&key.beside(name)).is_none());
@@ -44,7 +44,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     }
     match write_status(world, key, &seen, &plan).await {
         Ok(()) => {
-            let patience = plan.patience.map(|wait| wait.mul_f64(1.0 + JITTER * rand::random::<f64>()));
+            let patience = plan.patience.map(|wait| wait.mul_f64(1.0 + JITTER * world.config.ambient.fraction()));
             let again = [plan.again, patience, grant.again].into_iter().flatten().min();
             again.map_or(Outcome::Settled, Outcome::Again)
         }
@@ -71,7 +71,7 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<(), Error> {
     if let Some(new) = &plan.new {
         let names = world.with_memory(key, |memory| {
             let again = memory.unanswered.iter().cloned();
-            let fresh = std::iter::repeat_with(|| member_name(&key.name));
+            let fresh = std::iter::repeat_with(|| member_name(&key.name, &world.config.ambient));
             again.chain(fresh).take(plan.create).collect::<Vec<_>>()
         });
         let creates = waves(names.len(), |at| create(world, key, new, &names[at]));
@@ -151,7 +151,7 @@ async fn write_status(world: &World, key: &Key, seen: &Seen, done: &Plan) -> Res
     } else {
         let Some(pool) = world.pools.get(key) else { return Ok(()) };
         let seen = Seen::observe(world, pool);
-        let plan = plan(&seen, &world.config, Timestamp::now());
+        let plan = plan(&seen, &world.config, world.now());
         world.with_memory(key, |memory| memory.leave(plan.members));
         (seen.pool, plan.status)
     };

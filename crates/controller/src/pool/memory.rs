@@ -1,6 +1,8 @@
 //! What is remembered of a pool from one look to the next. Lost with the process, at no harm.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::config::Config;
 

@@ -1,13 +1,13 @@
 //! Looks at one Sandbox, does what is planned, and writes down what came of it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hutch_api::condition::{READY, message, reason};
 use hutch_api::{SandboxStatus, annotation};
-use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::plan::{Action, Part, Plan, Stage, plan};
 use super::status::{is_step, status};
@@ -43,7 +43,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     };
     let span = world.spans.start("ReconcileSandbox", sandbox.as_ref());
     let seen = Seen::observe(world, sandbox);
-    let Plan { stage, actions, mut problems } = plan(&seen, Timestamp::now());
+    let Plan { stage, actions, mut problems } = plan(&seen, world.now());
     let conflict_only = matches!(seen.locate(), Located::Several(_)) && problems.len() == 1;
     let mut failed = !problems.is_empty() && !conflict_only;
     let Applied { failures, again } = apply(world, key, actions, &span).await;
@@ -64,7 +64,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let Some(sandbox) = world.sandboxes.get(key) else { return Outcome::Settled };
     let after = Seen::observe(world, sandbox);
     tell_pod(&span, &seen, &after);
-    let now = Timestamp::now();
+    let now = world.now();
     let stage =
         if stage == Stage::Live && expiry::is_over(&after.sandbox, now) { Stage::Expiring } else { stage };
     let wanted = status(&after, stage, &problems, &world.config.cluster_domain, now);

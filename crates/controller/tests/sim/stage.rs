@@ -1,0 +1,129 @@
+//! What all parts of a simulation share: the time, the faults' switch, the trace.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+use crate::dice::{FNV_START, fnv};
+
+/// Lines of the trace that a failure shows.
+const LINES: usize = 4000;
+
+pub(crate) struct Stage {
+    began: Instant,
+    /// Faults happen.
+    storm: AtomicBool,
+    /// The server does not answer before.
+    outage_until: Mutex<Instant>,
+    trace: Mutex<Trace>,
+    /// Successful writes of all.
+    writes: AtomicU64,
+    deletes: Mutex<Vec<Delete>>,
+    /// When two controllers ran, from and to.
+    doubled: Mutex<Vec<(Duration, Duration)>>,
+}
+
+struct Trace {
+    hash: u64,
+    lines: VecDeque<String>,
+}
+
+/// A successful deletion by a controller.
+#[derive(Debug, Clone)]
+pub(crate) struct Delete {
+    pub(crate) path: String,
+    /// The uid for which alone it held.
+    pub(crate) uid: Option<String>,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        let now = Instant::now();
+        Stage {
+            began: now,
+            storm: AtomicBool::new(true),
+            outage_until: Mutex::new(now),
+            trace: Mutex::new(Trace { hash: FNV_START, lines: VecDeque::new() }),
+            writes: AtomicU64::new(0),
+            deletes: Mutex::default(),
+            doubled: Mutex::default(),
+        }
+    }
+
+    /// Time since the start.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// The true time of day.
+    pub(crate) fn now(&self) -> Timestamp {
+        const START: i64 = 1_900_000_000;
+        let start = Timestamp::from_second(START).unwrap();
+        start + SignedDuration::try_from(self.elapsed()).unwrap()
+    }
+
+    pub(crate) fn is_storm(&self) -> bool {
+        self.storm.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn calm(&self) {
+        self.storm.store(false, Ordering::SeqCst);
+        *self.outage_until.lock().unwrap() = self.began;
+    }
+
+    pub(crate) fn outage(&self, length: Duration) {
+        *self.outage_until.lock().unwrap() = Instant::now() + length;
+    }
+
+    pub(crate) fn is_outage(&self) -> bool {
+        *self.outage_until.lock().unwrap() > Instant::now()
+    }
+
+    /// Adds a line to the trace.
+    pub(crate) fn note(&self, text: &str) {
+        let line = format!("{:>9.3} {text}", self.elapsed().as_secs_f64());
+        let mut trace = self.trace.lock().unwrap();
+        trace.hash = line.bytes().fold(trace.hash, fnv);
+        if trace.lines.len() == LINES {
+            trace.lines.pop_front();
+        }
+        trace.lines.push_back(line);
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.trace.lock().unwrap().hash
+    }
+
+    /// The last lines of the trace.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.trace.lock().unwrap().lines.iter().cloned().collect()
+    }
+
+    pub(crate) fn wrote(&self) {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn deleted(&self, delete: Delete) {
+        self.deletes.lock().unwrap().push(delete);
+    }
+
+    pub(crate) fn deletes(&self) -> Vec<Delete> {
+        self.deletes.lock().unwrap().clone()
+    }
+
+    pub(crate) fn doubled(&self, from: Duration) {
+        self.doubled.lock().unwrap().push((from, self.elapsed()));
+    }
+
+    pub(crate) fn doublings(&self) -> Vec<(Duration, Duration)> {
+        self.doubled.lock().unwrap().clone()
+    }
+}

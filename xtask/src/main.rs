@@ -3,6 +3,7 @@
 //! It installs nothing (`scripts/install-test-tools` does); what is missing is counted as skipped and named.
 
 mod arrows;
+mod sim;
 mod tally;
 mod test;
 mod tidy;
@@ -35,6 +36,8 @@ enum Task {
         #[arg(long)]
         only: Option<String>,
     },
+    /// Simulations of the controllers, each made from a seed.
+    Sim(sim::Sim),
     /// The benchmarks, side by side with what is installed: prints the table of docs/benchmarks.md.
     Bench {
         /// Which benchmarks; all when none is named.
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Task::Arrows => arrows::check(&root()),
         Task::Tidy => tidy::check(&root()),
         Task::RecordLives { controller, only } => test::record_lives(controller, only),
+        Task::Sim(wanted) => sim::run(&wanted),
         Task::Bench { names } => test::bench(&names),
     };
     match outcome {

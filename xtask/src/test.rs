@@ -122,6 +122,11 @@ fn run(args: &[&str]) -> anyhow::Result<()> {
     finish(&mut cargo(args))
 }
 
+/// Runs cargo with more in its environment.
+pub(crate) fn run_with(args: &[&str], variables: &[(&str, String)]) -> anyhow::Result<()> {
+    finish(cargo(args).envs(variables.iter().map(|(name, value)| (name, value))))
+}
+
 fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(args).current_dir(root()).env("PATH", path());

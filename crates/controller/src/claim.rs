@@ -11,6 +11,8 @@ mod apply;
 mod create;
 mod env;
 mod expiry;
+#[cfg(test)]
+mod faults;
 mod find;
 mod measure;
 mod metadata;

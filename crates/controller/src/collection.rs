@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
+use hutch_serve::Ambient;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::{NamespaceResourceScope, Request};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
-use hutch_serve::Ambient;
 use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -261,6 +261,12 @@ impl<K: Object> Collection<K> {
     pub(crate) fn insert(&self, mut object: K) {
         (self.trim)(&mut object);
         self.cache.learn(object);
+    }
+
+    /// Knows the object no more, as before its first event.
+    #[cfg(test)]
+    pub(crate) fn unlearn(&self, key: &Key) {
+        self.cache.lose(key);
     }
 
     /// Whether the object stays visible after a successful delete.

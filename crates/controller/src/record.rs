@@ -88,12 +88,7 @@ fn event<K: Resource<DynamicType = ()>>(object: &K, note: Note, now: Timestamp, 
     text.truncate(text.floor_char_boundary(NOTE_BYTES));
     Event {
         metadata: ObjectMeta {
-            name: Some(format!(
-                "{}.{:x}{:04x}",
-                object.name_any(),
-                now.as_nanosecond(),
-                number & 0xffff
-            )),
+            name: Some(format!("{}.{:x}{:04x}", object.name_any(), now.as_nanosecond(), number & 0xffff)),
             namespace: object.namespace(),
             ..ObjectMeta::default()
         },

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hutch_api::condition::{FINISHED, READY};
-use hutch_api::{SHADOW_POOL_PREFIX, Sandbox, SandboxClaim, label};
+use hutch_api::{SHADOW_POOL_PREFIX, Sandbox, SandboxClaim, SandboxTemplate, label};
 use kube::{Resource, ResourceExt};
 
 use crate::cache::Change;
@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::key::Key;
 use crate::owner;
 use crate::queue::Queue;
-use crate::world::{World, template_term, waiting_term};
+use crate::world::{World, template_term, waiting_term, wishing_term};
 
 /// One queue for each kind.
 pub(crate) struct Queues {
@@ -128,6 +128,7 @@ fn listen_to_pools(world: &World, queues: &Queues) {
         };
         if generation(&change.old) != generation(&change.new) {
             wake_all(&claims, &waiting.find(&waiting_term(&key.namespace, &key.name)));
+            wake_all(&claims, &waiting.find(&wishing_term(&key.namespace, &key.name)));
         }
         pools.add(key);
     });
@@ -145,6 +146,12 @@ fn listen_to_templates(world: &World, queues: &Queues) {
             let names = users.iter().map(|pool| pool.name_any());
             for pool in names.chain([format!("{SHADOW_POOL_PREFIX}{}", key.name)]) {
                 wake_all(&claims, &waiting.find(&waiting_term(&key.namespace, &pool)));
+            }
+        }
+        let generation = |it: &Option<Arc<SandboxTemplate>>| it.as_ref().map(|it| it.metadata.generation);
+        if generation(&change.old) != generation(&change.new) {
+            for pool in &users {
+                wake_all(&claims, &waiting.find(&wishing_term(&key.namespace, &pool.name_any())));
             }
         }
         for pool in users {

@@ -142,6 +142,11 @@ pub(crate) fn waiting_term(namespace: &str, pool: &str) -> String {
     format!("waiting:{namespace}/{pool}")
 }
 
+/// Index term: claims that wish something for their Pods, by pool. That needs the pool and its template for good.
+pub(crate) fn wishing_term(namespace: &str, pool: &str) -> String {
+    format!("wishing:{namespace}/{pool}")
+}
+
 /// Index term: pools, by template.
 pub(crate) fn template_term(namespace: &str, template: &str) -> String {
     format!("template:{namespace}/{template}")
@@ -155,8 +160,10 @@ fn sandbox_terms(sandbox: &Sandbox) -> Vec<String> {
 }
 
 fn claim_terms(claim: &SandboxClaim) -> Vec<String> {
-    let waiting = || waiting_term(&claim.namespace().unwrap_or_default(), &claim.spec.warm_pool_ref.name);
-    is_unbound(claim).then(waiting).into_iter().collect()
+    let (namespace, pool) = (claim.namespace().unwrap_or_default(), &claim.spec.warm_pool_ref.name);
+    let waiting = is_unbound(claim).then(|| waiting_term(&namespace, pool));
+    let wishes = claim.spec.additional_pod_metadata.is_some();
+    waiting.into_iter().chain(wishes.then(|| wishing_term(&namespace, pool))).collect()
 }
 
 fn pool_terms(pool: &SandboxWarmPool) -> Vec<String> {

@@ -81,7 +81,8 @@ pub(crate) async fn insert(
                 return Ok(entry);
             }
             (Err(Error::Exists), Some(base)) if tries < NAMES => {
-                meta::metadata(&mut stored).insert("name".into(), meta::generated_name(base, &call.core.ambient).into());
+                meta::metadata(&mut stored)
+                    .insert("name".into(), meta::generated_name(base, &call.core.ambient).into());
             }
             (Err(error), _) => return Err(Failure::of_store(error, kind, &name)),
         }

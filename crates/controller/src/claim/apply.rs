@@ -76,11 +76,32 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     if expiry::is_over(&seen.claim, began) {
         return retire::expire(world, key, &seen, began).await;
     }
+    let seen = match catch_up(world, key, seen).await {
+        Ok(seen) => seen,
+        Err(error) => {
+            tracing::debug!(claim = %key, %error, "a claim's sandbox could not be read");
+            return Outcome::Failed;
+        }
+    };
     match obtain(world, key, &seen, began).await {
         Ok(bound) => settle(world, key, &seen, bound).await,
         Err(Missing::Wait(pause)) => Outcome::Again(pause),
         Err(Missing::Refused(refusal)) => refuse(world, key, &seen, &refusal, began).await,
     }
+}
+
+/// A claim whose status names a Sandbox that is not known as the claim's: the view of one kind is behind that of the
+/// other, or the Sandbox is gone. The server knows.
+async fn catch_up(world: &World, key: &Key, seen: Seen) -> Result<Seen, Error> {
+    let Some(name) = bound_name(&seen.claim) else { return Ok(seen) };
+    if seen.owned.iter().any(|sandbox| sandbox.name_any() == name) {
+        return Ok(seen);
+    }
+    world.sandboxes.refresh(&key.beside(name)).await?;
+    for other in &seen.owned {
+        world.sandboxes.refresh(&Key::of(other.as_ref())).await?;
+    }
+    Ok(Seen::observe(world, seen.claim))
 }
 
 fn forget(world: &World, key: &Key) {

@@ -44,7 +44,8 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     }
     match write_status(world, key, &seen, &plan).await {
         Ok(()) => {
-            let patience = plan.patience.map(|wait| wait.mul_f64(1.0 + JITTER * world.config.ambient.fraction()));
+            let patience =
+                plan.patience.map(|wait| wait.mul_f64(1.0 + JITTER * world.config.ambient.fraction()));
             let again = [plan.again, patience, grant.again].into_iter().flatten().min();
             again.map_or(Outcome::Settled, Outcome::Again)
         }

@@ -84,7 +84,8 @@ async fn collect(client: &Client) {
     for found in &all {
         let kept = found.owners().any(|owner| {
             let known = owner["kind"].as_str().is_some_and(|kind| OWNERS.contains(&kind));
-            !known || by_uid.get(owner["uid"].as_str().unwrap_or_default()).is_some_and(|owner| !owner.waits())
+            !known
+                || by_uid.get(owner["uid"].as_str().unwrap_or_default()).is_some_and(|owner| !owner.waits())
         });
         let lost = found.owners().next().is_some() && !kept;
         if !found.is_going() && (lost || going.contains(found.text("namespace"))) {
@@ -92,7 +93,8 @@ async fn collect(client: &Client) {
             let body = json!({"propagationPolicy": "Background", "preconditions": only});
             send(client, "DELETE", &found.path, body).await;
         }
-        let blocks = |other: &Found| other.owners().any(|owner| owner["uid"] == found.object["metadata"]["uid"]);
+        let blocks =
+            |other: &Found| other.owners().any(|owner| owner["uid"] == found.object["metadata"]["uid"]);
         if found.waits() && !all.iter().any(blocks) {
             let patch = json!({"metadata": {"finalizers": null, "uid": found.text("uid")}});
             send(client, "PATCH", &found.path, patch).await;

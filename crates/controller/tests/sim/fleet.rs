@@ -87,7 +87,7 @@ impl Fleet {
     }
 
     /// One controller is left, with the right time.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.running.iter().for_each(|running| running.wire.spare());
         self.bury();
         while self.running.len() > 1 {
@@ -102,7 +102,11 @@ impl Fleet {
     /// The one controller is killed and another one starts.
     pub(crate) fn replace(&mut self) {
         self.kill(0);
-        self.start();
+    }
+
+    /// The one controller dies at its so manieth write.
+    pub(crate) fn kill_at(&self, write: i64) {
+        self.running[0].wire.kill_at(write);
     }
 
     fn kill(&mut self, which: usize) {

@@ -16,7 +16,7 @@ mod wire;
 
 use std::time::{Duration, Instant};
 
-use run::run;
+use run::{Outcome, run, run_with_death_at};
 
 /// Seeds of the ordinary test.
 const SEEDS: u64 = 24;
@@ -25,7 +25,10 @@ const SHOWN: usize = 80;
 
 /// Runs one seed. What is wrong is printed with the seed.
 fn passes(seed: u64, shown: usize) -> bool {
-    let outcome = run(seed);
+    judged(seed, run(seed), shown)
+}
+
+fn judged(seed: u64, outcome: Outcome, shown: usize) -> bool {
     if outcome.wrong.is_empty() {
         return true;
     }
@@ -51,6 +54,48 @@ fn the_same_seed_gives_the_same_trace() {
     let differs = first.lines.iter().zip(&second.lines).find(|(first, second)| first != second);
     assert_eq!(first.hash, second.hash, "{differs:?}");
     assert_ne!(first.hash, run(8).hash);
+}
+
+/// The controller dies at that write of those that follow a claim, before the server has it or after.
+fn survives_death_at(write: i64) {
+    let died = |outcome: &Outcome| outcome.lines.iter().any(|line| line.ends_with(" dies"));
+    let mut deaths = 0;
+    for seed in 1..=4 {
+        let outcome = run_with_death_at(write, seed);
+        deaths += usize::from(died(&outcome));
+        assert!(judged(seed, outcome, SHOWN), "seed {seed}");
+    }
+    assert!(deaths > 0, "no claim led to so many writes");
+}
+
+#[test]
+fn a_controller_that_dies_at_the_first_write_of_an_adoption() {
+    survives_death_at(1);
+}
+
+#[test]
+fn a_controller_that_dies_at_the_second_write_of_an_adoption() {
+    survives_death_at(2);
+}
+
+#[test]
+fn a_controller_that_dies_at_the_third_write_of_an_adoption() {
+    survives_death_at(3);
+}
+
+#[test]
+fn a_controller_that_dies_at_the_fourth_write_of_an_adoption() {
+    survives_death_at(4);
+}
+
+#[test]
+fn a_controller_that_dies_at_the_fifth_write_of_an_adoption() {
+    survives_death_at(5);
+}
+
+#[test]
+fn a_controller_that_dies_at_the_sixth_write_of_an_adoption() {
+    survives_death_at(6);
 }
 
 #[test]

@@ -67,7 +67,10 @@ impl Node {
     }
 
     async fn tell(&self, pod: &Pod, status: serde_json::Value) {
-        self.api(pod).patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await.ok();
+        self.api(pod)
+            .patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status))
+            .await
+            .ok();
     }
 
     async fn end(self, pod: Pod) {

@@ -52,7 +52,8 @@ pub(crate) async fn violations(client: &Client) -> Vec<String> {
     rest.claims();
     rest.sandboxes();
     if send(client, "GET", &format!("/api/v1/namespaces/{DOOMED}"), Value::Null).await.is_some() {
-        let left: Vec<_> = list(client).await.into_iter().filter(|found| found.path.contains(DOOMED)).collect();
+        let left: Vec<_> =
+            list(client).await.into_iter().filter(|found| found.path.contains(DOOMED)).collect();
         let left: Vec<_> = left.iter().map(|found| &found.path).collect();
         rest.wrong.push(format!("the namespace that was deleted is still there, with {left:?}"));
     }
@@ -74,7 +75,10 @@ fn sandbox_ready(sandbox: &Sandbox) -> Option<&Condition> {
 }
 
 fn controls(owner: &impl ResourceExt, object: &impl ResourceExt) -> bool {
-    object.owner_references().iter().any(|it| it.controller == Some(true) && Some(&it.uid) == owner.uid().as_ref())
+    object
+        .owner_references()
+        .iter()
+        .any(|it| it.controller == Some(true) && Some(&it.uid) == owner.uid().as_ref())
 }
 
 impl Rest {
@@ -88,7 +92,8 @@ impl Rest {
             if members.len() > wanted || has_template && members.len() != wanted {
                 self.wrong.push(format!("pool {name} has {} members of {wanted}", members.len()));
             }
-            let good = members.iter().filter(|it| sandbox_ready(it).is_some_and(|it| it.status == "True")).count();
+            let good =
+                members.iter().filter(|it| sandbox_ready(it).is_some_and(|it| it.status == "True")).count();
             let told = pool.status.as_ref().map(|status| (status.replicas, status.ready_replicas));
             if told != Some((i32::try_from(members.len()).ok(), i32::try_from(good).ok())) {
                 let members = members.len();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hutch_apiserver::{ApiServer, Identity};
 use hutch_serve::Ambient;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::json;
@@ -23,6 +24,9 @@ const QUIET: Duration = Duration::from_secs(400);
 /// It must be quiet after.
 const RESTLESS: Duration = Duration::from_secs(4000);
 
+/// Time for everything that was begun to come to its end.
+const SETTLED: Duration = Duration::from_secs(120);
+
 /// How a simulation ended.
 pub(crate) struct Outcome {
     /// Hash of all requests and answers.
@@ -38,58 +42,86 @@ pub(crate) fn run(seed: u64) -> Outcome {
     runtime.block_on(play(seed))
 }
 
-struct Play {
-    seed: u64,
-    stage: Arc<Stage>,
-    server: ApiServer,
+/// One in which nothing goes wrong but that the controller dies at its so manieth write after a claim was made.
+pub(crate) fn run_with_death_at(write: i64, seed: u64) -> Outcome {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(async {
+        let mut scene = Scene::open(seed).await;
+        scene.stage.calm();
+        scene.user.set_up().await;
+        scene.user.doom().await;
+        scene.fleet.start();
+        sleep(SETTLED).await;
+        scene.fleet.kill_at(write);
+        scene.user.claim_one().await;
+        sleep(SETTLED).await;
+        scene.fleet.settle();
+        scene.end().await
+    })
 }
 
-impl Play {
-    fn client(&self, name: &str) -> Client {
-        let server = self.server.client_ahead(Identity::admin(), "default");
-        Wire::new(name, server, &self.stage, Dice::new(self.seed, name), false).client()
+struct Scene {
+    stage: Arc<Stage>,
+    history: History,
+    fleet: Fleet,
+    user: User,
+    judge: Client,
+}
+
+impl Scene {
+    async fn open(seed: u64) -> Self {
+        let stage = Arc::new(Stage::new());
+        let (clock, chance) = (stage.clone(), Dice::new(seed, "server"));
+        let ambient = Ambient::new(move || clock.now(), move || chance.number());
+        let default_node = Some("n".into());
+        let config = hutch_apiserver::Config { default_node, ambient, ..Default::default() };
+        let server = ApiServer::open(config).await.expect("an API server in memory opens");
+        let client = |name: &str| {
+            let server = server.client_ahead(Identity::admin(), "default");
+            Wire::new(name, server, &stage, Dice::new(seed, name), false).client()
+        };
+        let namespaces: Api<Namespace> = Api::all(client("founder"));
+        let namespace = serde_json::from_value(json!({"metadata": {"name": DOOMED}})).unwrap();
+        namespaces.create(&PostParams::default(), &namespace).await.expect("a namespace is made");
+
+        let history = History::default();
+        history.follow(&client("history"), &stage);
+        tokio::spawn(node::run(client("node"), stage.clone(), Dice::new(seed, "node turns")));
+        let turns = Dice::new(seed, "collector turns");
+        tokio::spawn(collector::run(client("collector"), stage.clone(), turns));
+        let dice = Dice::new(seed, "user turns");
+        let user = User { client: client("user"), stage: stage.clone(), dice };
+        let judge = client("judge");
+        let fleet = Fleet::new(server, stage.clone(), Dice::new(seed, "fleet"));
+        Scene { stage, history, fleet, user, judge }
+    }
+
+    async fn end(mut self) -> Outcome {
+        let mut wrong = quiet(&self.stage).await;
+        wrong.extend(rest::violations(&self.judge).await);
+        wrong.extend(self.history.violations(&self.stage));
+        let writes = self.stage.writes();
+        self.stage.note("a controller that starts anew has nothing to do");
+        self.fleet.replace();
+        sleep(QUIET).await;
+        if self.stage.writes() != writes {
+            wrong
+                .push(format!("a controller that started anew made {} writes", self.stage.writes() - writes));
+        }
+        Outcome { hash: self.stage.hash(), wrong, lines: self.stage.lines() }
     }
 }
 
 async fn play(seed: u64) -> Outcome {
-    let stage = Arc::new(Stage::new());
-    let (clock, chance) = (stage.clone(), Dice::new(seed, "server"));
-    let ambient = Ambient::new(move || clock.now(), move || chance.number());
-    let config =
-        hutch_apiserver::Config { default_node: Some("n".into()), ambient, ..hutch_apiserver::Config::default() };
-    let server = ApiServer::open(config).await.expect("an API server in memory opens");
-    let play = Play { seed, stage: stage.clone(), server: server.clone() };
-    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(play.client("founder"));
-    let namespace = serde_json::from_value(json!({"metadata": {"name": DOOMED}})).unwrap();
-    namespaces.create(&PostParams::default(), &namespace).await.expect("a namespace is made");
-
-    let history = History::default();
-    history.follow(&play.client("history"), &stage);
-    tokio::spawn(node::run(play.client("node"), stage.clone(), Dice::new(seed, "node turns")));
-    let turns = Dice::new(seed, "collector turns");
-    tokio::spawn(collector::run(play.client("collector"), stage.clone(), turns));
-    let dice = Dice::new(seed, "storm");
-    let mut fleet = Fleet::new(server, stage.clone(), Dice::new(seed, "fleet"));
-    let user = User { client: play.client("user"), stage: stage.clone(), dice: Dice::new(seed, "user turns") };
-    user.set_up().await;
-    fleet.start();
-    let length = dice.ms(20_000..120_000);
-    futures::join!(user.act(length), fleet.live(length));
-    stage.calm();
-    stage.note("calm");
-
-    let watcher = play.client("judge");
-    let mut wrong = quiet(&stage).await;
-    wrong.extend(rest::violations(&watcher).await);
-    wrong.extend(history.violations(&stage));
-    let writes = stage.writes();
-    stage.note("a controller that starts anew has nothing to do");
-    fleet.replace();
-    sleep(QUIET).await;
-    if stage.writes() != writes {
-        wrong.push(format!("a controller that started anew made {} writes", stage.writes() - writes));
-    }
-    Outcome { hash: stage.hash(), wrong, lines: stage.lines() }
+    let mut scene = Scene::open(seed).await;
+    scene.user.set_up().await;
+    scene.fleet.start();
+    let length = Dice::new(seed, "storm").ms(20_000..120_000);
+    futures::join!(scene.user.act(length), scene.fleet.live(length));
+    scene.stage.calm();
+    scene.stage.note("calm");
+    scene.end().await
 }
 
 /// Waits until nobody writes any more.

@@ -69,8 +69,13 @@ impl User {
         }
     }
 
-    async fn doom(&self) {
+    pub(crate) async fn doom(&self) {
         send(&self.client, "DELETE", &format!("/api/v1/namespaces/{DOOMED}"), Value::Null).await;
+    }
+
+    /// One claim.
+    pub(crate) async fn claim_one(&self) {
+        self.claim(HERE, "c0").await;
     }
 
     async fn step(&self) {
@@ -147,7 +152,8 @@ impl User {
             spec["service"] = self.dice.chance(700).into();
         }
         if self.dice.chance(300) {
-            let request = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+            let request =
+                json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
             spec["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": request}]);
         }
         if self.dice.chance(200) {
@@ -164,8 +170,7 @@ impl User {
 
     async fn create(&self, group: &str, namespace: &str, kind: (&str, &str), name: &str, spec: Value) {
         let version = group.trim_start_matches("/apis/");
-        let object =
-            json!({"apiVersion": version, "kind": kind.0, "metadata": {"name": name}, "spec": spec});
+        let object = json!({"apiVersion": version, "kind": kind.0, "metadata": {"name": name}, "spec": spec});
         send(&self.client, "POST", &format!("{group}/namespaces/{namespace}/{}", kind.1), object).await;
     }
 
@@ -200,7 +205,8 @@ impl User {
 
 /// Objects of somebody else under names that the controllers would use. They must be there at the end as they were.
 pub(crate) fn strangers() -> Vec<(String, Value)> {
-    let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x", "controller": true}]);
+    let owner =
+        json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x", "controller": true}]);
     let metadata = json!({"ownerReferences": owner, "labels": {"stranger": "true"}});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
         "spec": {"containers": [{"name": "c", "image": "hutch/host"}]}});

@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use http::{Method, Request, Response, StatusCode};
+use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use http_body::Frame;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -160,13 +160,25 @@ impl Wire {
         Ok(Response::from_parts(parts, Full::new(received).map_err(|never| match never {}).boxed_unsync()))
     }
 
+    /// Unless it was spared meanwhile.
     async fn die(&self) {
+        if self.0.writes_to_live.load(Ordering::SeqCst) > NEVER / 2 {
+            return;
+        }
         self.0.stage.note(&format!("{} dies", self.0.name));
         self.kill();
         futures::future::pending::<()>().await;
     }
 
-    fn note(&self, method: &Method, path: &str, status: StatusCode, sent: &[u8], received: &[u8], fate: Fate) {
+    fn note(
+        &self,
+        method: &Method,
+        path: &str,
+        status: StatusCode,
+        sent: &[u8],
+        received: &[u8],
+        fate: Fate,
+    ) {
         let stage = &self.0.stage;
         if *method == Method::GET {
             return;
@@ -241,7 +253,8 @@ fn status(code: StatusCode) -> Value {
 fn refusal(code: StatusCode) -> Answer {
     let body = Full::new(Bytes::from(status(code).to_string())).map_err(|never| match never {});
     let response = Response::builder().status(code).header("content-type", "application/json");
-    let response = if code == StatusCode::TOO_MANY_REQUESTS { response.header("retry-after", "1") } else { response };
+    let response =
+        if code == StatusCode::TOO_MANY_REQUESTS { response.header("retry-after", "1") } else { response };
     response.body(body.boxed_unsync()).unwrap()
 }
 

@@ -116,3 +116,17 @@ async fn ten_thousand_sandboxes_cost_less_than_a_hundred_megabytes() {
     println!("{COUNT} Sandboxes with their Pods: {} MiB, {} bytes each", grown >> 20, grown / COUNT);
     assert!(grown < MOST, "{grown} bytes");
 }
+
+#[test]
+fn a_bound_claim_with_wishes_for_its_pod_is_found_by_its_pool() {
+    let mut claim = json!({
+        "apiVersion": EXTENSIONS, "kind": "SandboxClaim", "metadata": {"name": "c", "namespace": "d"},
+        "spec": {"warmPoolRef": {"name": "p"}}, "status": {"sandbox": {"name": "s"}},
+    });
+    let terms = |claim: &Value| claim_terms(&serde_json::from_value(claim.clone()).unwrap());
+    assert_eq!(terms(&claim), [""; 0]);
+    claim["spec"]["additionalPodMetadata"] = json!({"labels": {"a": "b"}});
+    assert_eq!(terms(&claim), [wishing_term("d", "p")]);
+    claim["status"] = json!({});
+    assert_eq!(terms(&claim), [waiting_term("d", "p"), wishing_term("d", "p")]);
+}

@@ -217,7 +217,7 @@ impl Wire {
                     (true, true) => 200..6000,
                     (true, false) => 1..50,
                     (false, _) if wire.0.stage.is_storm() => 1..30,
-                    (false, _) => 30..150,
+                    (false, _) => 100..900,
                 }))
                 .await;
                 if wire.is_dead() {

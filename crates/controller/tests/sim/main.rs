@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use run::{Outcome, run, run_with_death_at};
 
 /// Seeds of the ordinary test.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 12;
 /// Lines of the trace that a failure prints.
 const SHOWN: usize = 80;
 

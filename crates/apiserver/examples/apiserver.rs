@@ -16,6 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         data: Some(folder.clone()),
         default_node: Some("hutch".into()),
         address: address.to_string(),
+        ..Config::default()
     };
     let server = ApiServer::open(config).await?;
     let authority = Authority::open(&folder.join("ca"))?;

@@ -153,6 +153,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         data: Some(folder.path().to_owned()),
         default_node: Some(NODE.to_owned()),
         address: address.to_string(),
+        ..hutch_apiserver::Config::default()
     })
     .await
     .with_context(|| format!("--data-dir {}", folder.path().display()))?;

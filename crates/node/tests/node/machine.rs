@@ -52,6 +52,7 @@ impl Machine {
             data: None,
             default_node: Some("hutch".into()),
             address: "127.0.0.1:0".into(),
+            ..hutch_apiserver::Config::default()
         };
         let server = ApiServer::open(config).await.expect("the API server opens");
         Machine::start_on(server, dir, change).await

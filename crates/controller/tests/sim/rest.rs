@@ -94,8 +94,11 @@ impl Rest {
             }
             let good =
                 members.iter().filter(|it| sandbox_ready(it).is_some_and(|it| it.status == "True")).count();
-            let told = pool.status.as_ref().map(|status| (status.replicas, status.ready_replicas));
-            if told != Some((i32::try_from(members.len()).ok(), i32::try_from(good).ok())) {
+            // A count of none is left out.
+            let count = |told: Option<i32>| usize::try_from(told.unwrap_or(0)).unwrap_or(usize::MAX);
+            let told =
+                pool.status.as_ref().map(|status| (count(status.replicas), count(status.ready_replicas)));
+            if told != Some((members.len(), good)) {
                 let members = members.len();
                 self.wrong.push(format!("pool {name} says {told:?} of {members} members, {good} Ready"));
             }

@@ -13,9 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
-use tokio_util::task::TaskTracker;
 
 use crate::dial::keep_alive;
 use crate::forward::Origin;
@@ -23,10 +21,8 @@ use crate::pace::{Activity, Limits, Paced};
 use crate::tls::Tls;
 use crate::{Access, Router};
 
-/// Connections at a time; further ones wait in the system's backlog.
+/// Connections at a time.
 const CONNECTIONS: usize = 32_768;
-/// Pause after an accept that failed for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of the head of a request. As much is read at once of a body.
 const HEAD_LIMIT: usize = 128 << 10;
 /// Requests at once on one HTTP/2 connection.
@@ -50,42 +46,23 @@ impl Router {
         drain: Shutdown,
         grace: Duration,
     ) {
-        let room = Arc::new(Semaphore::new(CONNECTIONS));
-        let tasks = TaskTracker::new();
         let access = Arc::new(access);
-        loop {
-            let accepted = tokio::select! {
-                () = drain.wait() => break,
-                accepted = async {
-                    let place = room.clone().acquire_owned().await;
-                    (place, socket.accept().await)
-                } => accepted,
-            };
-            let (place, (stream, peer)) = match accepted {
-                (Ok(place), Ok(connection)) => (place, connection),
-                (_, Err(error)) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-                (Err(_), _) => break,
-            };
-            // Small answers must not wait for the peer's delayed acknowledgement.
-            let _ = stream.set_nodelay(true);
+        let connections = hutch_serve::accept(socket, CONNECTIONS, &drain, |stream, peer| {
             keep_alive(&stream);
             let (router, tls, access, drain) = (self.clone(), tls.clone(), access.clone(), drain.clone());
-            tasks.spawn(async move {
-                let _place = place;
+            async move {
                 match tls {
                     None => router.converse(stream, access, Some(peer), false, drain).await,
                     Some(tls) => router.greet(stream, tls, access, peer, drain).await,
                 }
-            });
-        }
-        drop(socket);
-        tasks.close();
-        if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
-            tracing::warn!(connections = tasks.len(), "requests were cut: they took longer than {grace:?}");
+            }
+        });
+        let connections = connections.await;
+        if tokio::time::timeout(grace, connections.wait()).await.is_err() {
+            tracing::warn!(
+                connections = connections.len(),
+                "requests were cut: they took longer than {grace:?}"
+            );
         }
     }
 

@@ -23,6 +23,6 @@ pub use ambient::Ambient;
 pub use authority::{Authority, ClientCertificate};
 pub use certificate::ServerCertificate;
 pub use error::Error;
-pub use listener::{Listener, PeerAddress, PeerCertificate};
+pub use listener::{Listener, PeerAddress, PeerCertificate, accept};
 pub use private::write_private;
 pub use shutdown::Shutdown;

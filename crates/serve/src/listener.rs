@@ -1,3 +1,4 @@
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
@@ -18,7 +19,7 @@ use tower::Service;
 
 use crate::{Error, Shutdown};
 
-/// Connections at a time; further ones wait in the system's backlog.
+/// Connections at a time.
 const CONNECTIONS: usize = 4096;
 /// How long a TLS handshake or the head of a request may take.
 const GREETING: Duration = Duration::from_secs(10);
@@ -52,7 +53,15 @@ impl Listener {
             _ => Error::Listen { address, cause },
         };
         let socket = TcpListener::bind(address).await.map_err(failed)?;
-        let address = socket.local_addr().map_err(failed)?;
+        Self::over(socket).map_err(failed)
+    }
+
+    /// Over a socket that was bound elsewhere.
+    ///
+    /// # Errors
+    /// When the system does not tell its address.
+    pub fn over(socket: TcpListener) -> std::io::Result<Listener> {
+        let address = socket.local_addr()?;
         Ok(Listener { socket, address })
     }
 
@@ -72,50 +81,63 @@ impl Listener {
     }
 
     async fn accept(self, app: Router, tls: Option<TlsAcceptor>, shutdown: Shutdown) {
-        let room = Arc::new(Semaphore::new(CONNECTIONS));
-        let tasks = TaskTracker::new();
-        loop {
-            let accepted = tokio::select! {
-                () = shutdown.wait() => break,
-                accepted = async {
-                    let permit = room.clone().acquire_owned().await;
-                    (permit, self.socket.accept().await)
-                } => accepted,
-            };
-            let (permit, (stream, peer)) = match accepted {
-                (Ok(permit), Ok(connection)) => (permit, connection),
-                (_, Err(error)) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-                (Err(_), _) => break,
-            };
-            // Small answers must not wait for the peer's delayed acknowledgement.
-            let _ = stream.set_nodelay(true);
+        let connections = accept(self.socket, CONNECTIONS, &shutdown, |stream, peer| {
             let (app, tls, shutdown) = (app.clone(), tls.clone(), shutdown.clone());
-            tasks.spawn(async move {
-                let _permit = permit;
+            async move {
                 match tls {
                     None => connection(stream, app, peer, None, shutdown).await,
                     Some(tls) => greet(stream, tls, app, peer, shutdown).await,
                 }
-            });
-        }
-        drop(self.socket);
-        tasks.close();
+            }
+        });
         // What has not ended by then (watches, streams) is cut; their clients reconnect.
-        let _ = tokio::time::timeout(GRACE, tasks.wait()).await;
+        let _ = tokio::time::timeout(GRACE, connections.await.wait()).await;
     }
 }
 
-async fn greet(
-    stream: tokio::net::TcpStream,
-    tls: TlsAcceptor,
-    app: Router,
-    peer: SocketAddr,
-    shutdown: Shutdown,
-) {
+/// Accepts connections, `most` at a time, until `until`; further ones wait in the system's backlog. Each gets a task of its
+/// own that runs what `serve` gives. Gives those that still run; the socket is closed by then.
+pub async fn accept<F>(
+    socket: TcpListener,
+    most: usize,
+    until: &Shutdown,
+    serve: impl Fn(TcpStream, SocketAddr) -> F,
+) -> TaskTracker
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let room = Arc::new(Semaphore::new(most));
+    let tasks = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            () = until.wait() => break,
+            accepted = async {
+                let place = room.clone().acquire_owned().await;
+                (place, socket.accept().await)
+            } => accepted,
+        };
+        let (place, (stream, peer)) = match accepted {
+            (Ok(place), Ok(connection)) => (place, connection),
+            (_, Err(error)) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+            (Err(_), _) => break,
+        };
+        // Small answers must not wait for the peer's delayed acknowledgement.
+        let _ = stream.set_nodelay(true);
+        let served = serve(stream, peer);
+        tasks.spawn(async move {
+            let _place = place;
+            served.await;
+        });
+    }
+    tasks.close();
+    tasks
+}
+
+async fn greet(stream: TcpStream, tls: TlsAcceptor, app: Router, peer: SocketAddr, shutdown: Shutdown) {
     let stream = match tokio::time::timeout(GREETING, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {

@@ -50,3 +50,12 @@ pub const DEPRECATED_VERSION: &str = "v1alpha1";
 /// Start of the pool name that stands for "cold, from the template whose name follows": what a claim of the older
 /// version that names only a template converts to.
 pub const SHADOW_POOL_PREFIX: &str = "shadow-pool-";
+
+/// The processor that this program was built for, as Kubernetes names it.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

@@ -154,15 +154,6 @@ fn version() -> serde_json::Value {
     json!({
         "major": numbers.next(), "minor": numbers.next(), "gitVersion": format!("{SERVER_VERSION}+hutch"),
         "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "none", "compiler": "rustc", "platform": format!("linux/{}", architecture()),
+        "goVersion": "none", "compiler": "rustc", "platform": format!("linux/{}", hutch_api::architecture()),
     })
-}
-
-/// The processor in Go's words.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }

@@ -1,5 +1,6 @@
 //! The node's own objects: Node, Lease, RuntimeClasses.
 
+use hutch_api::architecture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,20 +70,12 @@ fn status(name: &str) -> Value {
         ],
         "nodeInfo": {
             "kernelVersion": read("/proc/sys/kernel/osrelease"), "operatingSystem": "linux",
-            "osImage": os_name(), "architecture": architecture(), "machineID": "", "systemUUID": "",
+            "osImage": os_name(), "architecture": hutch_api::architecture(), "machineID": "", "systemUUID": "",
             "bootID": read("/proc/sys/kernel/random/boot_id"),
             "containerRuntimeVersion": format!("hutch://{}", env!("CARGO_PKG_VERSION")),
             "kubeletVersion": format!("v1.36.0-hutch.{}", env!("CARGO_PKG_VERSION")), "kubeProxyVersion": "",
         },
     })
-}
-
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 fn os_name() -> String {

@@ -6,7 +6,6 @@
 mod connect;
 mod domains;
 mod flags;
-mod go;
 mod listen;
 mod requests;
 mod spans;
@@ -22,12 +21,12 @@ use hutch_election::{Elector, Settings, Timing};
 use hutch_serve::Shutdown;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use prometheus::{IntCounter, IntGaugeVec, Opts};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use self::connect::Road;
 use self::flags::{Asked, Flags};
 use self::spans::Exporter;
+use crate::signals;
 
 /// Name of the Lease that all replicas contend for, those of the Go controller too.
 const LEASE: &str = "a3317529.agent-sandbox.x-k8s.io";
@@ -73,7 +72,7 @@ pub(crate) fn main(words: &[String]) -> ExitCode {
 }
 
 async fn run(flags: &Flags) -> anyhow::Result<()> {
-    let stop = on_signal()?;
+    let stop = signals::to_stop()?;
     let metrics = Metrics::new();
     build_info(&metrics)?;
     let mut config = settings(flags, Path::new(domains::FILE), &metrics)?;
@@ -132,6 +131,7 @@ async fn lead(road: &Road, mut elector: Elector, config: Config, stop: &Shutdown
 async fn work(client: kube::Client, config: Config, stop: &Shutdown) -> anyhow::Result<()> {
     let late = async {
         stop.wait().await;
+        tracing::info!("told to stop");
         tokio::time::sleep(GRACE).await;
     };
     tokio::select! {
@@ -216,17 +216,10 @@ async fn convert(
 }
 
 fn webhook(flags: &Flags) -> hutch_webhook::Settings {
-    let given = &flags.webhook;
     hutch_webhook::Settings {
-        enabled: given.enable,
-        port: u16::try_from(given.port).unwrap_or_default(),
-        cert_dir: given.cert_dir.clone().into(),
-        cert_name: given.cert_name.clone(),
-        key_name: given.key_name.clone(),
-        service_name: given.service_name.clone(),
-        namespace: given.namespace.clone(),
-        manage_certs: given.manage_certs,
+        port: u16::try_from(flags.webhook_port).unwrap_or_default(),
         cluster_domain: flags.cluster_domain.clone(),
+        ..flags.webhook.clone()
     }
 }
 
@@ -275,32 +268,10 @@ fn build_info(metrics: &Metrics) -> anyhow::Result<()> {
     )?;
     metrics.registry().register(Box::new(info.clone()))?;
     // As container platforms are named.
-    let machine = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    let platform = format!("{}/{machine}", std::env::consts::OS);
+    let platform = format!("{}/{}", std::env::consts::OS, hutch_api::architecture());
     let version = concat!("hutch-", env!("CARGO_PKG_VERSION"));
     info.with_label_values(&[version, "unknown", "unknown", "none", "rustc", &platform]).set(1);
     Ok(())
-}
-
-/// Triggered by SIGTERM or SIGINT.
-fn on_signal() -> anyhow::Result<Shutdown> {
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-    let stop = Shutdown::new();
-    let told = stop.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        tracing::info!("told to stop");
-        told.trigger();
-    });
-    Ok(stop)
 }
 
 #[cfg(test)]

@@ -3,12 +3,15 @@
 //! It holds no domain logic. `hutch run` and `hutch doctor` fork and must therefore reach the jail crate before any
 //! thread exists; everything else starts a runtime of its own below [`up`].
 
+mod address;
 mod bootstrap;
 mod cli;
+mod cluster;
 mod controller;
 mod demo;
 mod doctor;
 mod folder;
+mod go;
 mod kubeconfig;
 mod migrate;
 mod programs;
@@ -16,6 +19,7 @@ mod quantity;
 mod router;
 mod run;
 mod services;
+mod signals;
 mod token;
 mod up;
 

@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use hutch_webhook::Migration;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
 
 use crate::cli::{MigrateArguments, Phase};
 
@@ -21,16 +20,7 @@ pub(crate) fn main(arguments: MigrateArguments) -> ExitCode {
 }
 
 async fn migrate(arguments: MigrateArguments) -> anyhow::Result<()> {
-    let config = match &arguments.kubeconfig {
-        Some(file) => {
-            let wrong = || format!("--kubeconfig: cannot use {}", file.display());
-            let kubeconfig = Kubeconfig::read_from(file).with_context(wrong)?;
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                .await
-                .with_context(wrong)?
-        }
-        None => Config::infer().await.context("no Kubernetes API is known: give --kubeconfig")?,
-    };
+    let config = crate::cluster::config(arguments.kubeconfig.as_deref()).await?;
     let client = Client::try_from(config).context("the Kubernetes API")?;
     let migration = Migration { client, namespace: arguments.namespace, dry_run: arguments.dry_run };
     let mut say = |line: String| println!("{line}");

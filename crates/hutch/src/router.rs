@@ -1,6 +1,5 @@
 //! `hutch router`: the router as a program of its own, in front of a cluster.
 
-mod address;
 mod flags;
 mod options;
 mod serve;

@@ -18,13 +18,12 @@ use hutch_remote::Kubelet;
 use hutch_router::{Access, ApiWake, Directory, Inside, Router, Scope, Token};
 use hutch_serve::{Authority, Listener, Shutdown};
 use kube::Client;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::cli::UpArguments;
 use crate::folder::DataFolder;
 use crate::services::{ControllerService, RouterService};
-use crate::{bootstrap, kubeconfig, programs};
+use crate::{bootstrap, kubeconfig, programs, signals};
 
 /// Name of the one Node.
 const NODE: &str = "hutch";
@@ -57,13 +56,11 @@ fn up(arguments: &UpArguments) -> anyhow::Result<()> {
     check_root("up")?;
     let runtime = runtime()?;
     runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+        let told = signals::to_stop()?;
         let mut server = start(arguments).await?;
         server.announce();
         let outcome = tokio::select! {
-            _ = terminate.recv() => Ok(()),
-            _ = interrupt.recv() => Ok(()),
+            () = told.wait() => Ok(()),
             failed = server.failed() => Err(failed),
         };
         server.stop().await;

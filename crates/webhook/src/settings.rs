@@ -7,7 +7,7 @@ pub(crate) const CERTIFICATE_FILE: &str = "tls.crt";
 pub(crate) const KEY_FILE: &str = "tls.key";
 
 /// How the webhook behaves. The defaults are those of Agent Sandbox; the flag of each field is named.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// `--enable-webhook`: whether there is a webhook at all. Without it nothing listens and no definition is changed.
     pub enabled: bool,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, header};
@@ -18,7 +18,6 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::sync::Mutex;
 use tower::retry::RetryLayer;
@@ -47,26 +46,10 @@ pub(super) struct Road {
     throttle: Option<Throttle>,
 }
 
-/// Finds the API server as programs of Kubernetes do: the flag, `KUBECONFIG`, the ServiceAccount of this Pod,
-/// `~/.kube/config`.
+/// The API server of the flag or of the surroundings, and this program's name for it.
 pub(super) async fn config(flag: &str) -> anyhow::Result<Config> {
-    let mut config = if !flag.is_empty() {
-        let file = Kubeconfig::read_from(flag).with_context(|| format!("--kubeconfig={flag}"))?;
-        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-        config.with_context(|| format!("--kubeconfig={flag}"))?
-    } else if std::env::var_os("KUBECONFIG").is_some_and(|files| !files.is_empty()) {
-        Config::from_kubeconfig(&KubeConfigOptions::default())
-            .await
-            .context("the kubeconfig in KUBECONFIG")?
-    } else if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
-        Config::incluster().context("the ServiceAccount of this Pod")?
-    } else {
-        let nothing = "no --kubeconfig, no KUBECONFIG, not in a Pod, and no ~/.kube/config to use";
-        Config::from_kubeconfig(&KubeConfigOptions::default()).await.context(nothing)?
-    };
-    if let Some(proxy) = &config.proxy_url {
-        bail!("proxy-url {proxy} of the kubeconfig: a proxy is not supported; remove it");
-    }
+    let mut config =
+        crate::cluster::config(Some(flag).filter(|flag| !flag.is_empty()).map(Path::new)).await?;
     let agent = format!("hutch-controller/{}", env!("CARGO_PKG_VERSION"));
     config.headers.push((header::USER_AGENT, HeaderValue::from_str(&agent)?));
     Ok(config)

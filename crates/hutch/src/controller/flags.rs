@@ -5,7 +5,9 @@ mod table;
 
 use std::time::Duration;
 
-use super::go::{self, Word};
+use hutch_controller::Config;
+
+use crate::go::{self, Word};
 
 pub(super) use check::is_on;
 use check::{check, warnings};
@@ -31,7 +33,9 @@ pub(crate) struct Flags {
     pub(crate) cluster_domain: String,
     pub(crate) metrics_bind_address: String,
     pub(crate) health_probe_bind_address: String,
-    pub(crate) webhook: WebhookFlags,
+    /// The domain of its names is the one above, its port the one below.
+    pub(crate) webhook: hutch_webhook::Settings,
+    pub(crate) webhook_port: i64,
     pub(crate) sandbox_workers: i64,
     pub(crate) claim_workers: i64,
     pub(crate) pool_workers: i64,
@@ -56,52 +60,35 @@ pub(crate) struct Flags {
     ignored: Vec<&'static str>,
 }
 
-/// The flags of the conversion webhook.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct WebhookFlags {
-    /// Whether it runs.
-    pub(crate) enable: bool,
-    /// Its TCP port.
-    pub(crate) port: i64,
-    /// Where its certificate lies.
-    pub(crate) cert_dir: String,
-    /// File of the certificate, in that folder.
-    pub(crate) cert_name: String,
-    /// File of the key, in that folder.
-    pub(crate) key_name: String,
-    /// The Service by which the API server reaches it.
-    pub(crate) service_name: String,
-    /// Namespace of that Service, and of the Secret with the certificates.
-    pub(crate) namespace: String,
-    /// Whether this process makes the certificates and writes their authority into the CRDs.
-    pub(crate) manage_certs: bool,
-}
-
 impl Default for Flags {
+    /// Those of the controllers and of the webhook are theirs.
     fn default() -> Self {
+        let (config, webhook) = (Config::default(), hutch_webhook::Settings::default());
+        let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         Flags {
             version: false,
             extensions: false,
             leader_elect: true,
             leader_election_namespace: String::new(),
-            cluster_domain: "cluster.local".to_owned(),
+            cluster_domain: config.cluster_domain,
             metrics_bind_address: ":8080".to_owned(),
             health_probe_bind_address: ":8081".to_owned(),
-            webhook: WebhookFlags::default(),
-            sandbox_workers: 100,
-            claim_workers: 50,
-            pool_workers: 1,
-            template_workers: 1,
-            pool_batch: 300,
-            replenish_delay: Duration::ZERO,
-            refill_rate: 0.0,
-            readiness_grace: Duration::from_secs(300),
-            unschedulable_recheck: Duration::from_secs(60),
-            pool_eviction: true,
-            write_behind: Duration::ZERO,
-            cache_label_selectors: false,
-            disable_claim_events: false,
-            disable_claim_annotations: false,
+            webhook_port: webhook.port.into(),
+            webhook,
+            sandbox_workers: whole(config.sandbox_workers),
+            claim_workers: whole(config.claim_workers),
+            pool_workers: whole(config.pool_workers),
+            template_workers: whole(config.template_workers),
+            pool_batch: whole(config.pool_batch),
+            replenish_delay: config.replenish_delay,
+            refill_rate: config.refill_rate,
+            readiness_grace: config.readiness_grace,
+            unschedulable_recheck: config.unschedulable_recheck,
+            pool_eviction: config.pool_eviction,
+            write_behind: config.write_behind,
+            cache_label_selectors: config.watch_labelled_only,
+            disable_claim_events: !config.claim_events,
+            disable_claim_annotations: !config.claim_times,
             qps: -1.0,
             burst: 10,
             api_connections: 1,
@@ -109,21 +96,6 @@ impl Default for Flags {
             tracing: false,
             kubeconfig: String::new(),
             ignored: Vec::new(),
-        }
-    }
-}
-
-impl Default for WebhookFlags {
-    fn default() -> Self {
-        WebhookFlags {
-            enable: true,
-            port: 9443,
-            cert_dir: "/tmp/k8s-webhook-server/serving-certs".to_owned(),
-            cert_name: "tls.crt".to_owned(),
-            key_name: "tls.key".to_owned(),
-            service_name: "agent-sandbox-webhook-service".to_owned(),
-            namespace: "agent-sandbox-system".to_owned(),
-            manage_certs: true,
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The two plain HTTP servers: `/metrics`, and the probes.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-
 use anyhow::Context;
 use axum::Router;
 use axum::extract::RawQuery;
@@ -12,6 +10,7 @@ use hutch_controller::Metrics;
 use hutch_serve::Listener;
 
 use super::flags;
+use crate::address::BindAddress;
 
 /// A listener on an address as Go programs take it: `HOST:PORT`, `:PORT` for every address, `0` or nothing for none.
 pub(super) async fn bind(flag: &str, address: &str) -> anyhow::Result<Option<Listener>> {
@@ -19,21 +18,8 @@ pub(super) async fn bind(flag: &str, address: &str) -> anyhow::Result<Option<Lis
         return Ok(None);
     }
     let named = || format!("--{flag}={address}");
-    if let Some(port) = address.strip_prefix(':') {
-        let port: u16 = port.parse().with_context(named)?;
-        let every = |ip: IpAddr| Listener::bind(SocketAddr::new(ip, port));
-        return match every(Ipv6Addr::UNSPECIFIED.into()).await {
-            Ok(listener) => Ok(Some(listener)),
-            // A machine without IPv6.
-            Err(hutch_serve::Error::Listen { .. }) => {
-                every(Ipv4Addr::UNSPECIFIED.into()).await.map(Some).with_context(named)
-            }
-            Err(error) => Err(error).with_context(named),
-        };
-    }
-    let mut found = tokio::net::lookup_host(address).await.with_context(named)?;
-    let found = found.next().with_context(|| format!("{}: no such host", named()))?;
-    Listener::bind(found).await.map(Some).with_context(named)
+    let parsed = BindAddress::parse(address).map_err(anyhow::Error::msg).with_context(named)?;
+    Ok(Some(Listener::over(parsed.bind().await.with_context(named)?)?))
 }
 
 pub(super) fn metrics(metrics: Metrics) -> Router {

@@ -6,6 +6,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::go::{self, Word};
+
 /// What a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -37,16 +39,14 @@ impl Given {
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let word = word.to_str().ok_or("a word of the command line is not UTF-8")?;
-            let body =
-                word.strip_prefix("--").or_else(|| word.strip_prefix('-')).filter(|body| !body.is_empty());
-            let Some(body) = body else {
-                return Err(format!(
-                    "`{word}` is not expected: there are only flags, such as --authz-mode=tokenreview"
-                ));
-            };
-            let (name, value) = match body.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
-                None => (body, None),
+            let (name, value) = match go::word(word) {
+                Some(Word::Flag(name, value)) => (name, value.map(str::to_owned)),
+                None => return Err(format!("`{word}` is no flag; write --name or --name=value")),
+                Some(Word::End | Word::Other(_)) => {
+                    return Err(format!(
+                        "`{word}` is not expected: there are only flags, such as --authz-mode=tokenreview"
+                    ));
+                }
             };
             let (name, kind) =
                 find(flags, name).ok_or_else(|| format!("--{name}: no such flag; see --help"))?;
@@ -131,11 +131,7 @@ fn one_line(text: &str) -> String {
 
 /// A truth value as Go writes it.
 pub(crate) fn truth(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(format!("`{text}` is neither true nor false")),
-    }
+    go::boolean(text).ok_or_else(|| format!("`{text}` is neither true nor false"))
 }
 
 /// A number without sign.
@@ -145,36 +141,9 @@ pub(crate) fn number(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("`{text}` is not a number from 0 on"))
 }
 
-/// A time as Go writes it: numbers with units, added up; only zero goes without a unit.
+/// A time as Go writes it.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a duration; write it like 30s, 250ms or 1m30s");
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut rest = text.strip_prefix('+').unwrap_or(text);
-    let mut total = Duration::ZERO;
-    if rest.is_empty() {
-        return Err(wrong());
-    }
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-        let amount: f64 = rest[..end].parse().map_err(|_| wrong())?;
-        rest = &rest[end..];
-        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        let unit = match &rest[..end] {
-            "ns" => 1e-9,
-            "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return Err(wrong()),
-        };
-        rest = &rest[end..];
-        let part = Duration::try_from_secs_f64(amount * unit).map_err(|_| wrong())?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
-    }
-    Ok(total)
+    go::duration(text).ok_or_else(|| format!("`{text}` is not a duration; write it like 30s, 250ms or 1m30s"))
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use hutch_router::ClientCertificates;
 
-use super::address::BindAddress;
 use super::flags::{Flag, Given, Kind, Source, duration, number, truth};
+use crate::address::BindAddress;
 
 use Kind::{Switch, Value};
 
@@ -60,7 +60,12 @@ const FLAGS: [Flag; 39] = [
     ("cache-enabled", Switch, "true", "watch Sandboxes and Pods; false: ask the API at every request"),
     ("cache-namespace", Value("NAME"), "", "watch this namespace alone"),
     ("wake-on-connect", Switch, "false", "a request wakes a Sandbox that sleeps and is annotated for it"),
-    ("kubeconfig", Value("FILE"), "", "how the API is reached; else in-cluster, else KUBECONFIG"),
+    (
+        "kubeconfig",
+        Value("FILE"),
+        "",
+        "how the API is reached; else KUBECONFIG, else in-cluster, else ~/.kube/config",
+    ),
     ("access-log", Switch, "true", "one line of JSON on standard error for each request"),
     ("config", Value("FILE"), "", "YAML file with the names of these flags as keys"),
     ("version", Switch, "false", "print the version"),

@@ -1,23 +1,21 @@
 //! Wires the router to a cluster's API and to its listeners.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use hutch_router::{
     Access, AccessLog, ApiWake, Config, Direct, Directory, LogSink, ReviewConfig, Reviewer, Router, Scope,
     Tls, TlsFiles, TokenKey, Wake,
 };
 use hutch_serve::{Listener, Shutdown};
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-use super::address::BindAddress;
 use super::options::{Mode, Options};
+use crate::address::BindAddress;
+use crate::signals;
 
 /// How long the first look at Sandboxes and Pods may take.
 const SYNC_LIMIT: Duration = Duration::from_secs(60);
@@ -26,27 +24,19 @@ const SYNC_PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves until SIGTERM or SIGINT, and then until requests in progress have been answered.
 pub(super) async fn serve(options: Options, log: Arc<LogSink>) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-    let stopped = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
+    let told = signals::to_stop()?;
     raise_descriptors();
-    let mut stopped = std::pin::pin!(stopped);
     let (shutdown, drain) = (Shutdown::new(), Shutdown::new());
     tokio::select! {
         started = start(&options, log, &drain, &shutdown) => {
             let (router, mut listeners) = started?;
             println!("ready");
-            stopped.await;
+            told.wait().await;
             router.drain();
             drain.trigger();
             while listeners.join_next().await.is_some() {}
         }
-        () = stopped.as_mut() => {}
+        () = told.wait() => {}
     }
     shutdown.trigger();
     Ok(())
@@ -96,7 +86,7 @@ async fn start(
         ("--metrics-bind-address", &options.metrics, hutch_router::metrics_page(&router)),
     ] {
         if let Some(address) = address {
-            let listener = side_listener(flag, address).await?;
+            let listener = Listener::over(bind(flag, address).await?)?;
             say(flag, listener.address());
             tokio::spawn(listener.serve(app, shutdown.clone()));
         }
@@ -131,15 +121,7 @@ fn config(options: &Options, log: Arc<LogSink>) -> Config {
 }
 
 async fn client(options: &Options) -> anyhow::Result<Client> {
-    let mut config = match &options.kubeconfig {
-        Some(file) => {
-            let wrong = || format!("--kubeconfig: cannot use {}", file.display());
-            let kubeconfig = Kubeconfig::read_from(file).with_context(wrong)?;
-            let chosen = KubeConfigOptions::default();
-            kube::Config::from_custom_kubeconfig(kubeconfig, &chosen).await.with_context(wrong)?
-        }
-        None => kube::Config::infer().await.context("no Kubernetes API is known: give --kubeconfig")?,
-    };
+    let mut config = crate::cluster::config(options.kubeconfig.as_deref()).await?;
     // A watch is silent for as long as nothing changes.
     config.read_timeout = None;
     Client::try_from(config).context("the Kubernetes API")
@@ -163,35 +145,7 @@ pub(crate) fn key(file: &std::path::Path, flag: &str) -> anyhow::Result<TokenKey
 }
 
 async fn bind(flag: &str, address: &BindAddress) -> anyhow::Result<TcpListener> {
-    first(flag, address, TcpListener::bind::<std::net::SocketAddr>).await
-}
-
-async fn side_listener(flag: &str, address: &BindAddress) -> anyhow::Result<Listener> {
-    first(flag, address, Listener::bind).await
-}
-
-/// The first of the addresses that can be had.
-async fn first<T, E, F>(
-    flag: &str,
-    address: &BindAddress,
-    bind: impl Fn(std::net::SocketAddr) -> F,
-) -> anyhow::Result<T>
-where
-    F: Future<Output = Result<T, E>>,
-    E: std::error::Error + Send + Sync + 'static,
-{
-    let wrong = || format!("{flag}: cannot listen on {address}");
-    let mut failed = None;
-    for candidate in address.candidates().await.with_context(wrong)? {
-        match bind(candidate).await {
-            Ok(listener) => return Ok(listener),
-            Err(error) => failed = Some(error),
-        }
-    }
-    match failed {
-        Some(error) => Err(anyhow::Error::new(error).context(wrong())),
-        None => bail!("{flag}: {address} is no address of this machine"),
-    }
+    address.bind().await.with_context(|| format!("{flag}: cannot listen on {address}"))
 }
 
 fn say(flag: &str, address: std::net::SocketAddr) {

@@ -53,10 +53,10 @@ fn check_webhook(flags: &Flags) -> Result<(), String> {
             return Err(format!("--{name}: must not be empty, such as tls.crt"));
         }
     }
-    if webhook.enable && !(0..=65_535).contains(&webhook.port) {
+    if webhook.enabled && u16::try_from(flags.webhook_port).is_err() {
         return Err(format!(
             "--webhook-port={}: must be a port, 0 to 65535 (0: any that is free)",
-            webhook.port
+            flags.webhook_port
         ));
     }
     Ok(())
@@ -64,7 +64,7 @@ fn check_webhook(flags: &Flags) -> Result<(), String> {
 
 /// Two servers on one port cannot be.
 fn check_addresses(flags: &Flags) -> Result<(), String> {
-    let webhook = flags.webhook.enable.then(|| format!(":{}", flags.webhook.port));
+    let webhook = flags.webhook.enabled.then(|| format!(":{}", flags.webhook_port));
     let addresses = [
         ("metrics-bind-address", Some(&flags.metrics_bind_address)),
         ("health-probe-bind-address", Some(&flags.health_probe_bind_address)),
@@ -112,7 +112,7 @@ pub(crate) fn warnings(flags: &Flags) -> Vec<String> {
             flags.burst
         ));
     }
-    let defaults = super::WebhookFlags::default();
+    let defaults = hutch_webhook::Settings::default();
     let webhook = &flags.webhook;
     if webhook.manage_certs
         && (webhook.cert_name != defaults.cert_name || webhook.key_name != defaults.key_name)

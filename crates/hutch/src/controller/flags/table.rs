@@ -1,10 +1,11 @@
 //! One row a flag.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Flags;
-use crate::controller::go;
+use crate::go;
 
 type Field<T> = fn(&mut Flags) -> &mut T;
 
@@ -15,6 +16,7 @@ enum Kind {
     Number(Field<f64>),
     Time(Field<Duration>),
     Text(Field<String>),
+    Folder(Field<PathBuf>),
     /// Taken and forgotten, with a warning.
     OfGo,
     /// The same, of a switch.
@@ -31,7 +33,7 @@ const fn row(name: &'static str, kind: Kind, help: &'static str) -> Flag {
     Flag { name, kind, help }
 }
 
-use Kind::{Number, OfGo, Switch, SwitchOfGo, Text, Time, Whole};
+use Kind::{Folder, Number, OfGo, Switch, SwitchOfGo, Text, Time, Whole};
 
 #[rustfmt::skip]
 static FLAGS: [Flag; 44] = [
@@ -42,9 +44,9 @@ static FLAGS: [Flag; 44] = [
     row("cluster-domain", Text(|f| &mut f.cluster_domain), "end of the DNS names of Services"),
     row("metrics-bind-address", Text(|f| &mut f.metrics_bind_address), "where /metrics is served; 0: nowhere"),
     row("health-probe-bind-address", Text(|f| &mut f.health_probe_bind_address), "where /healthz and /readyz are served; 0: nowhere"),
-    row("enable-webhook", Switch(|f| &mut f.webhook.enable), "convert between the API versions for the API server"),
-    row("webhook-port", Whole(|f| &mut f.webhook.port), "port of the webhook"),
-    row("webhook-cert-dir", Text(|f| &mut f.webhook.cert_dir), "folder of the webhook's certificate"),
+    row("enable-webhook", Switch(|f| &mut f.webhook.enabled), "convert between the API versions for the API server"),
+    row("webhook-port", Whole(|f| &mut f.webhook_port), "port of the webhook"),
+    row("webhook-cert-dir", Folder(|f| &mut f.webhook.cert_dir), "folder of the webhook's certificate"),
     row("webhook-cert-name", Text(|f| &mut f.webhook.cert_name), "file of the certificate; used with --manage-webhook-certs=false"),
     row("webhook-key-name", Text(|f| &mut f.webhook.key_name), "file of the key; used with --manage-webhook-certs=false"),
     row("webhook-service-name", Text(|f| &mut f.webhook.service_name), "Service of the webhook"),
@@ -110,6 +112,7 @@ impl Flag {
             Number(field) => *field(flags) = go::float(value)?,
             Time(field) => *field(flags) = go::duration(value)?,
             Text(field) => value.clone_into(field(flags)),
+            Folder(field) => *field(flags) = value.into(),
             OfGo => flags.ignored.push(self.name),
             SwitchOfGo => {
                 go::boolean(value)?;
@@ -125,7 +128,7 @@ impl Flag {
             Whole(_) => "a whole number",
             Number(_) => "a number",
             Time(_) => "a duration of at least 0, such as 5m, 90s or 250ms",
-            Text(_) | OfGo => "text",
+            Text(_) | Folder(_) | OfGo => "text",
         }
     }
 }
@@ -143,6 +146,7 @@ pub(super) fn help() -> String {
             Number(field) => field(&mut defaults).to_string(),
             Time(field) => format!("{:?}", field(&mut defaults)),
             Text(field) => format!("{:?}", field(&mut defaults)),
+            Folder(field) => format!("{:?}", field(&mut defaults)),
             OfGo | SwitchOfGo => String::new(),
         };
         let default = if default.is_empty() { default } else { format!(" (default {default})") };

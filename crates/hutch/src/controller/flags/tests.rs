@@ -59,8 +59,9 @@ fn every_way_of_writing_a_flag() {
     assert_eq!(taken(&["--kubeconfig="]).kubeconfig, "");
     assert_eq!(taken(&["--kube-api-qps", "-1"]).qps, -1.0);
     assert_eq!(taken(&["--sandbox-write-behind-window=1.5s"]).write_behind, Duration::from_millis(1500));
-    let webhook = taken(&["--enable-webhook=false", "--webhook-port", "1", "--webhook-namespace=n"]).webhook;
-    assert_eq!((webhook.enable, webhook.port, webhook.namespace.as_str()), (false, 1, "n"));
+    let flags = taken(&["--enable-webhook=false", "--webhook-port", "1", "--webhook-namespace=n"]);
+    let webhook = &flags.webhook;
+    assert_eq!((webhook.enabled, flags.webhook_port, webhook.namespace.as_str()), (false, 1, "n"));
     assert_eq!(asked(&["--extensions", "--version"]), Ok(Asked::Version));
     let Ok(Asked::Help(help)) = asked(&["-h"]) else { panic!("no help") };
     assert!(help.contains("--sandbox-warm-pool-max-batch-size") && help.contains("(default 300)"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// What one step over the words found.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Word<'a> {
+pub(crate) enum Word<'a> {
     /// A flag, and what follows its `=`.
     Flag(&'a str, Option<&'a str>),
     /// The end of the flags: `--`.
@@ -15,7 +15,7 @@ pub(super) enum Word<'a> {
 }
 
 /// Reads one word. Nothing when it looks like a flag and is none.
-pub(super) fn word(word: &str) -> Option<Word<'_>> {
+pub(crate) fn word(word: &str) -> Option<Word<'_>> {
     let Some(rest) = word.strip_prefix('-').filter(|rest| !rest.is_empty()) else {
         return Some(Word::Other(word));
     };
@@ -32,7 +32,7 @@ pub(super) fn word(word: &str) -> Option<Word<'_>> {
     })
 }
 
-pub(super) fn boolean(text: &str) -> Option<bool> {
+pub(crate) fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -41,7 +41,7 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
 }
 
 /// Decimal, or with `0x`, `0o`, `0` or `0b` in front.
-pub(super) fn integer(text: &str) -> Option<i64> {
+pub(crate) fn integer(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix(['-', '+']) {
         Some(digits) => (text.starts_with('-'), digits),
         None => (false, text),
@@ -61,12 +61,12 @@ pub(super) fn integer(text: &str) -> Option<i64> {
     i64::try_from(if negative { -value } else { value }).ok()
 }
 
-pub(super) fn float(text: &str) -> Option<f64> {
+pub(crate) fn float(text: &str) -> Option<f64> {
     text.parse().ok()
 }
 
 /// `0`, or numbers with units: `1h30m`, `1.5s`, `250ms`, `10us`, `5ns`. Never less than nothing: no flag has a use for that.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Some(Duration::ZERO);

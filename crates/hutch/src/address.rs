@@ -1,6 +1,9 @@
 //! Addresses to listen on, as programs in Go write them.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tokio::net::TcpListener;
 
 /// Where to listen. No host is every address of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +30,22 @@ impl BindAddress {
         Ok(BindAddress { host: (!host.is_empty()).then(|| host.to_owned()), port })
     }
 
+    /// Binds the first of its addresses that can be had. One that is in use is no reason to listen on another.
+    pub(crate) async fn bind(&self) -> std::io::Result<TcpListener> {
+        let mut failed = None;
+        for candidate in self.candidates().await? {
+            match TcpListener::bind(candidate).await {
+                Ok(socket) => return Ok(socket),
+                Err(error) if error.kind() == ErrorKind::AddrInUse => return Err(error),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed
+            .unwrap_or_else(|| std::io::Error::new(ErrorKind::NotFound, "it is no address of this machine")))
+    }
+
     /// The addresses to try, one after the other.
-    pub(crate) async fn candidates(&self) -> std::io::Result<Vec<SocketAddr>> {
+    async fn candidates(&self) -> std::io::Result<Vec<SocketAddr>> {
         match &self.host {
             // The one of IPv6 takes both families, where there is IPv6.
             None => Ok([IpAddr::from(Ipv6Addr::UNSPECIFIED), IpAddr::from(Ipv4Addr::UNSPECIFIED)]

@@ -18,6 +18,14 @@ fn main() {
     for folder in ["crates/jail", "crates/sandboxd", "Cargo.lock"] {
         println!("cargo::rerun-if-changed={}", workspace.join(folder).display());
     }
+    if env::var("PROFILE").is_ok_and(|profile| profile == "release")
+        && target.starts_with("x86_64-unknown-linux")
+    {
+        // What `hutch run` calls lies side by side: see scripts/order-start.
+        let order = manifest.join("start.ld");
+        println!("cargo::rerun-if-changed={}", order.display());
+        println!("cargo::rustc-link-arg-bins=-Wl,-T,{}", order.display());
+    }
     let build_dir = target_dir(&out).join("programs");
     build(workspace, &build_dir, &target);
     for (_, program) in PROGRAMS {

@@ -18,10 +18,22 @@ struct Cli {
     command: Command,
 }
 
+/// `hutch run` as a command line of its own, because each jail reads it: building the flags of the other commands too
+/// would be a tenth of what a jail costs.
+#[derive(Parser)]
+#[command(name = "run", bin_name = "hutch run", about = RUN)]
+struct Run {
+    #[command(flatten)]
+    arguments: RunArguments,
+}
+
+/// What `hutch run` does.
+const RUN: &str = "Run one command in a jail, without a server";
+
 /// What is to be done.
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Run one command in a jail, without a server.
+    #[command(about = RUN)]
     Run(RunArguments),
     /// Serve the Agent Sandbox API on this machine, without a cluster.
     Up(UpArguments),
@@ -266,8 +278,17 @@ fn one_line(text: &str) -> String {
 
 /// Reads this process's command line.
 pub(crate) fn parse() -> Result<Command, Refusal> {
-    let of_run = std::env::args().nth(1).is_some_and(|word| word == "run");
-    Cli::try_parse().map(|cli| cli.command).map_err(|error| Refusal { error, of_run })
+    command(std::env::args_os().collect())
+}
+
+fn command(words: Vec<OsString>) -> Result<Command, Refusal> {
+    let of_run = words.get(1).is_some_and(|word| word == "run");
+    let command = if of_run {
+        Run::try_parse_from(words.into_iter().skip(1)).map(|run| Command::Run(run.arguments))
+    } else {
+        Cli::try_parse_from(words).map(|cli| cli.command)
+    };
+    command.map_err(|error| Refusal { error, of_run })
 }
 
 #[cfg(test)]
@@ -275,10 +296,8 @@ mod tests {
     use super::*;
 
     fn refusal(words: &[&str]) -> String {
-        match Cli::try_parse_from(words) {
-            Ok(_) => String::new(),
-            Err(error) => one_line(&error.to_string()),
-        }
+        command(words.iter().map(OsString::from).collect())
+            .map_or_else(|refusal| one_line(&refusal.error.to_string()), |_| String::new())
     }
 
     #[test]
@@ -311,18 +330,25 @@ mod tests {
             &["x"],
             &[],
         ] {
-            let all: Vec<&str> = ["hutch", "controller"].iter().chain(words).copied().collect();
-            let Ok(Cli { command: Command::Controller(controller) }) = Cli::try_parse_from(&all) else {
-                panic!("{words:?} not taken")
-            };
+            let all = ["hutch", "controller"].iter().chain(words).map(OsString::from).collect();
+            let Ok(Command::Controller(controller)) = command(all) else { panic!("{words:?} not taken") };
             assert_eq!(controller.flags, words);
         }
     }
 
     #[test]
+    fn run_has_the_same_flags_alone_and_among_the_others() {
+        use clap::CommandFactory;
+        let mut among = Cli::command();
+        among.build();
+        let among = among.find_subcommand_mut("run").expect("it is there").render_long_help().to_string();
+        assert_eq!(Run::command().render_long_help().to_string(), among);
+    }
+
+    #[test]
     fn what_follows_the_dashes_is_the_command_untouched() {
-        let cli = Cli::try_parse_from(["hutch", "run", "--json", "--", "sh", "-c", "--memory"]);
-        let Ok(Cli { command: Command::Run(run) }) = cli else { panic!("not taken") };
+        let words = ["hutch", "run", "--json", "--", "sh", "-c", "--memory"];
+        let Ok(Command::Run(run)) = command(words.map(OsString::from).to_vec()) else { panic!("not taken") };
         assert_eq!(run.command, ["sh", "-c", "--memory"]);
         assert!(run.json);
     }

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match cli::parse() {
-        Ok(cli::Command::Run(arguments)) => run::main(arguments),
+        Ok(cli::Command::Run(arguments)) => run::main(&arguments),
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
         Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),

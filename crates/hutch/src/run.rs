@@ -7,7 +7,6 @@ mod report;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use hutch_image::Resolved;
@@ -34,14 +33,12 @@ const RANGES: u32 = 32_768;
 const IDS_INSIDE: u32 = 65_536;
 
 /// Runs it.
-pub(crate) fn main(arguments: RunArguments) -> ExitCode {
-    match run(&arguments) {
-        Ok(status) => ExitCode::from(status),
-        Err(error) => {
-            eprintln!("hutch: {error:#}");
-            ExitCode::from(CANNOT_START)
-        }
-    }
+pub(crate) fn main(arguments: &RunArguments) -> ! {
+    let status = run(arguments).unwrap_or_else(|error| {
+        eprintln!("hutch: {error:#}");
+        CANNOT_START
+    });
+    hutch_jail::run::leave(status)
 }
 
 fn run(arguments: &RunArguments) -> anyhow::Result<u8> {

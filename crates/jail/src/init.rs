@@ -101,8 +101,10 @@ impl Init {
     pub(crate) fn serve(mut self) -> ! {
         loop {
             self.flush();
-            // Most of the time from here on it waits, and a page that it keeps is one for each jail.
-            sys::give_back_memory();
+            // A Pod's init waits most of the time from here on, and a page that it keeps is one for each jail.
+            if let Audience::Caller = self.audience {
+                sys::give_back_memory();
+            }
             let mut interest = PollFlags::empty();
             if self.pending.len() < MAX_PENDING {
                 interest |= PollFlags::IN;

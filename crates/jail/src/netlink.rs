@@ -112,6 +112,7 @@ impl Making {
             let socket = set_up(&addresses)?;
             namespace_of(&socket).map_err(failed("find the namespace"))
         };
+        crate::sys::share_heap();
         let thread = std::thread::Builder::new().stack_size(THREAD_STACK).spawn(make);
         thread.map(Self).map_err(|error| Error::Network { step: "make a thread".into(), errno: error.into() })
     }

@@ -1,7 +1,6 @@
 //! A terminal of its own for a jail, joined to the caller's. What runs inside never holds the caller's terminal, so
 //! it can neither read from it, nor type into it, nor change it for good.
 
-use std::io::IsTerminal;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
@@ -60,11 +59,7 @@ fn host(number: usize) -> BorrowedFd<'static> {
 impl Terminal {
     /// A terminal for those of the caller's standard streams that are one; nothing when none is.
     pub(crate) fn of_caller() -> Result<Option<Self>, Error> {
-        let tty = [
-            std::io::stdin().is_terminal(),
-            std::io::stdout().is_terminal(),
-            std::io::stderr().is_terminal(),
-        ];
+        let tty = [0, 1, 2].map(|number| rustix::termios::isatty(host(number)));
         let Some(first) = tty.iter().position(|tty| *tty) else { return Ok(None) };
         let outer = rustix::termios::tcgetattr(host(first)).map_err(failed("read the terminal's state"))?;
         let mut inner = outer.clone();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -181,8 +181,7 @@ impl Program {
             group: group.as_ref(),
             keep: &[control.as_raw_fd()],
         };
-        let jails = &mut self.jails;
-        let made = stand(&plan, control, || let_go(jails)).and_then(|launched| {
+        let made = stand(&plan, control).and_then(|launched| {
             // Kept here in case what follows fails; the caller gets its own.
             let pidfd = launched.pidfd.try_clone();
             let network = network_of(&launched);
@@ -240,16 +239,8 @@ impl Program {
     }
 }
 
-/// Frees what a fork of the warden has of its jails. A jail's init would hold it for all its life, the more the later it
-/// was made. The descriptors are closed by then, and their numbers are others'.
-fn let_go(jails: &mut BTreeMap<i32, Kept>) {
-    for kept in std::mem::take(jails).into_values() {
-        let _ = kept.pidfd.into_raw_fd();
-    }
-}
-
-/// Launches and waits until the jail stands. `lighten` runs in its init.
-fn stand(plan: &Plan<'_>, control: OwnedFd, lighten: impl FnOnce()) -> Result<Launched, Error> {
+/// Launches and waits until the jail stands.
+fn stand(plan: &Plan<'_>, control: OwnedFd) -> Result<Launched, Error> {
     let confined = plan.spec.profile == Profile::Native;
     let mut control = Some(control);
     let launched = launch(plan, |channel, reached| {
@@ -260,7 +251,6 @@ fn stand(plan: &Plan<'_>, control: OwnedFd, lighten: impl FnOnce()) -> Result<La
             return Error::EndedEarly;
         }
         drop(channel);
-        lighten();
         Init::new(Channel::from_fd(control), signals, confined).serve()
     })?;
     let report = match launched.channel.wait_readable(LAUNCH_TIMEOUT) {

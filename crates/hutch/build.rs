@@ -1,12 +1,16 @@
 //! Builds the two programs that run outside this one, the warden and sandboxd, as small static executables, so that
-//! `src/programs.rs` can carry them inside the binary and a plain `cargo run` needs no second command.
+//! `src/programs.rs` can carry them, compressed, inside the binary and a plain `cargo run` needs no second command.
 //!
 //! Like everything here they are static and not position-independent (`.cargo/config.toml`): each jail runs them, and
 //! every relocation would be private memory per jail.
 
 use std::env;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 const PROGRAMS: [(&str, &str); 2] = [("hutch-jail", "hutch-warden"), ("hutch-sandboxd", "hutch-sandboxd")];
 
@@ -30,8 +34,11 @@ fn main() {
     build(workspace, &build_dir, &target);
     for (_, program) in PROGRAMS {
         let built = build_dir.join(&target).join("program").join(program);
-        std::fs::copy(&built, out.join(program))
+        let whole = std::fs::read(&built)
             .unwrap_or_else(|error| panic!("{} was not built: {error}", built.display()));
+        let file = std::fs::File::create(out.join(program)).expect("OUT_DIR can be written");
+        let mut packed = GzEncoder::new(file, Compression::best());
+        packed.write_all(&whole).and_then(|()| packed.try_finish()).expect("OUT_DIR can be written");
     }
 }
 

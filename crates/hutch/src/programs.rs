@@ -1,10 +1,10 @@
-//! The two static programs that this binary carries, put where they can be executed.
+//! The two static programs that this binary carries compressed, put where they can be executed.
 
-use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use flate2::read::GzDecoder;
 
 const WARDEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-warden"));
 const SANDBOXD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-sandboxd"));
@@ -25,13 +25,13 @@ pub(crate) fn install(folder: &Path) -> anyhow::Result<Programs> {
 
 /// A new file under the final name each time: the old one may still be running, and a running program cannot be
 /// written to.
-fn write(folder: &Path, name: &str, content: &[u8]) -> anyhow::Result<PathBuf> {
+fn write(folder: &Path, name: &str, packed: &[u8]) -> anyhow::Result<PathBuf> {
     let file = folder.join(name);
     let fresh = folder.join(format!(".{name}.new"));
     let put = || -> std::io::Result<()> {
         let mut out =
             std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o755).open(&fresh)?;
-        out.write_all(content)?;
+        std::io::copy(&mut GzDecoder::new(packed), &mut out)?;
         out.set_permissions(std::fs::Permissions::from_mode(0o755))?;
         drop(out);
         std::fs::rename(&fresh, &file)

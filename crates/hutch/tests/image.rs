@@ -1,40 +1,43 @@
-//! `deploy/Containerfile`, carried out by hand: a folder with what it copies is a root in which the program runs.
+//! `deploy/Containerfile`, built by buildah, and what it holds run.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
+const RECIPE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/Containerfile");
 
-/// The arguments of every instruction of that name.
-fn instructions(text: &str, name: &str) -> Vec<String> {
-    let lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    lines.map(str::to_owned).collect()
+fn succeeded(command: &mut Command) -> Output {
+    let output = command.output().expect("it starts");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// buildah with all it keeps below a folder.
+fn buildah(scratch: &Path, words: &[&str]) -> String {
+    let mut command = Command::new("buildah");
+    command.args(["--storage-driver", "vfs", "--root"]).arg(scratch.join("store"));
+    command.arg("--runroot").arg(scratch.join("state")).args(words).current_dir(scratch);
+    String::from_utf8(succeeded(&mut command).stdout).expect("text").trim().to_owned()
 }
 
 #[test]
-fn the_image_is_the_program_and_nothing_else() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/Containerfile");
-    let text = std::fs::read_to_string(file).expect("the recipe");
-    assert_eq!(instructions(&text, "FROM"), ["scratch"]);
-    let user = instructions(&text, "USER").remove(0);
-    assert!(
-        user.split(':').all(|id| id.parse::<u32>().is_ok_and(|id| id > 0)),
-        "{user} must be numbers and not root"
-    );
-    let copies = instructions(&text, "COPY");
-    let [copy] = copies.as_slice() else { panic!("{copies:?}") };
-    assert!(copy.ends_with("/release/hutch /hutch"), "{copy}");
-    assert_eq!(instructions(&text, "ENTRYPOINT"), ["[\"/hutch\"]"]);
-    hutch_testkit::require!(user_namespaces);
-    let root = tempfile::tempdir().expect("tempdir");
-    std::fs::copy(HUTCH, root.path().join("hutch")).expect("the program");
-    let output = Command::new(HUTCH)
-        .args(["run", "--rootfs"])
-        .arg(root.path())
-        .args(["--", "/hutch", "--version"])
-        .output()
-        .expect("hutch run");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(said, concat!("hutch ", env!("CARGO_PKG_VERSION"), "\n"), "{complaint}");
+fn the_image_holds_the_program_alone_and_is_no_roots() {
+    hutch_testkit::require!(root, user_namespaces, buildah);
+    let scratch = tempfile::tempdir().expect("tempdir");
+    let scratch = scratch.path();
+    let release = scratch.join("target/x86_64-unknown-linux-gnu/release");
+    std::fs::create_dir_all(&release).expect("folder");
+    std::fs::copy(HUTCH, release.join("hutch")).expect("the program");
+    buildah(scratch, &["build", "--isolation", "chroot", "--tag", "hutch", "--file", RECIPE, "."]);
+    let user =
+        buildah(scratch, &["inspect", "--type", "image", "--format", "{{.OCIv1.Config.User}}", "hutch"]);
+    assert_eq!(user, "65532:65532");
+    let container = buildah(scratch, &["from", "hutch"]);
+    let root = buildah(scratch, &["mount", &container]);
+    let files: Vec<_> =
+        std::fs::read_dir(&root).expect("root").map(|file| file.expect("file").file_name()).collect();
+    assert_eq!(files, ["hutch"]);
+    let output = succeeded(Command::new(HUTCH).args(["run", "--rootfs", &root, "--", "/hutch", "--version"]));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), concat!("hutch ", env!("CARGO_PKG_VERSION"), "\n"));
+    buildah(scratch, &["umount", &container]);
 }

@@ -28,6 +28,8 @@ pub enum Need {
     Kubernetes,
     /// `curl` on the path.
     Curl,
+    /// `buildah` on the path.
+    Buildah,
     /// `python3` and gRPC for it, as `scripts/install-test-tools` brings it.
     Grpcio,
     /// `python3`, gRPC for it and the package `k8s-agent-sandbox` 1.0.8, as `scripts/install-test-tools` brings them.
@@ -55,6 +57,7 @@ impl Need {
                 let missing = KUBERNETES.into_iter().any(|name| tool(name).is_none());
                 missing.then_some("needs a Kubernetes control plane (scripts/install-test-tools)")
             }
+            Need::Buildah => on_path("buildah").is_none().then_some("needs buildah"),
             Need::Curl => on_path("curl").is_none().then_some("needs curl"),
             Need::Grpcio => {
                 let there = on_path("python3").is_some() && python_package("grpc").is_dir();
@@ -93,7 +96,7 @@ pub fn strict() -> bool {
 
 /// Returns from the test, counted as skipped, unless the machine has what is named:
 /// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
-/// `grpcio`, `sandbox_client`.
+/// `buildah`, `grpcio`, `sandbox_client`.
 #[macro_export]
 macro_rules! require {
     ($($need:ident),+ $(,)?) => {
@@ -136,6 +139,9 @@ macro_rules! need {
     };
     (curl) => {
         $crate::Need::Curl
+    };
+    (buildah) => {
+        $crate::Need::Buildah
     };
     (grpcio) => {
         $crate::Need::Grpcio

@@ -22,6 +22,8 @@ pub const CLAIM_FIRST_READY_AT: &str = "agents.x-k8s.io/claim-first-ready-at";
 pub const TRACE_CONTEXT: &str = "opentelemetry.io/trace-context";
 /// On the Pod of a pooled Sandbox: `"true"`.
 pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+/// On a claimed Sandbox that came from a pool, and on its Pod: the claim's `env`, as JSON, for containers that run already.
+pub const LATE_ENV: &str = "hutch.dev/env";
 /// On a Sandbox: `"true"` lets a connection through the router wake it when it sleeps.
 pub const WAKE_ON_CONNECT: &str = "hutch.dev/wake-on-connect";
 /// On a Sandbox that was suspended for being idle: its `metadata.generation` after that write. Any later change of the

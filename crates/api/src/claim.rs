@@ -40,7 +40,7 @@ pub struct ClaimLifecycle {
     pub shutdown_policy: Option<ClaimShutdownPolicy>,
 }
 
-/// An environment variable that a claim sets; it forces a cold start.
+/// An environment variable that a claim sets; it forces a cold start but for where a running Pod can take it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimEnvVar {

@@ -19,6 +19,7 @@ mod template;
 pub mod annotation;
 pub mod condition;
 pub mod label;
+pub mod late_env;
 pub mod metadata;
 
 pub use blueprint::{Blueprint, PodMetadata, PodTemplate, VolumeClaimTemplate, VolumeClaimTemplateMetadata};

@@ -9,7 +9,7 @@ pub fn is_reserved_label(key: &str) -> bool {
 
 /// Whether an annotation of a Pod template is dropped on the way to the Pod.
 pub fn is_reserved_annotation(key: &str) -> bool {
-    is_reserved_label(key) || key == annotation::TRACE_CONTEXT
+    is_reserved_label(key) || [annotation::TRACE_CONTEXT, annotation::LATE_ENV].contains(&key)
 }
 
 #[cfg(test)]
@@ -24,6 +24,7 @@ mod tests {
         assert!(!is_reserved_label("agents.x-k8s.io"));
         assert!(!is_reserved_label(annotation::TRACE_CONTEXT));
         assert!(is_reserved_annotation(annotation::TRACE_CONTEXT));
+        assert!(is_reserved_annotation(annotation::LATE_ENV));
         assert!(!is_reserved_annotation("example.com/a"));
     }
 }

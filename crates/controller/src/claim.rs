@@ -14,6 +14,7 @@ mod expiry;
 #[cfg(test)]
 mod faults;
 mod find;
+mod late;
 mod measure;
 mod metadata;
 mod refusal;
@@ -26,13 +27,16 @@ mod volumes;
 
 use std::sync::Arc;
 
-use hutch_api::{SHADOW_POOL_PREFIX, Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotation};
+use hutch_api::{
+    ClaimEnvVar, SHADOW_POOL_PREFIX, Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotation,
+};
 use kube::ResourceExt;
 
 use crate::key::Key;
 use crate::world::{World, owner_term};
 
 pub(crate) use apply::reconcile;
+pub(crate) use late::is_in_force;
 pub(crate) use unanswered::Unanswered;
 
 /// All that a decision about one claim rests on, but for the candidates of its pool.
@@ -49,6 +53,8 @@ struct Seen {
     recorded: Option<Arc<Sandbox>>,
     /// The Sandbox of the claim's own name.
     namesake: Option<Arc<Sandbox>>,
+    /// Whether the nodes can give a running Pod the claim's variables.
+    late_env: bool,
 }
 
 impl Seen {
@@ -64,8 +70,14 @@ impl Seen {
         let recorded = record(&claim).and_then(|name| world.sandboxes.get(&key.beside(name)));
         let owned = claim.uid().map(|uid| world.sandboxes.find(&owner_term(&uid))).unwrap_or_default();
         let namesake = world.sandboxes.get(&key);
-        Seen { pool, template_name, template, owned, recorded, namesake, claim }
+        let late_env = world.config.late_env;
+        Seen { pool, template_name, template, owned, recorded, namesake, late_env, claim }
     }
+}
+
+/// The variables that the claim wants.
+fn variables(claim: &SandboxClaim) -> &[ClaimEnvVar] {
+    claim.spec.env.as_deref().unwrap_or_default()
 }
 
 /// Name of the Sandbox in the claim's status, if there is one.

@@ -45,6 +45,9 @@ pub struct Config {
     pub claim_events: bool,
     /// Whether claims get annotations with the times at which they were seen and became Ready.
     pub claim_times: bool,
+    /// Whether the nodes can give a running Pod the environment variables of a claim. Where they cannot, as on a cluster,
+    /// a claim with variables starts cold.
+    pub late_env: bool,
     /// Domains, and with them their subdomains, that labels of a claim's `additionalPodMetadata` may have.
     pub label_domains: Vec<String>,
     /// What is counted and measured.
@@ -75,6 +78,7 @@ impl Default for Config {
             watch_labelled_only: false,
             claim_events: true,
             claim_times: true,
+            late_env: false,
             label_domains: vec!["sandbox.users.io".into()],
             metrics: Metrics::new(),
             tracer: None,

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hutch_api::condition::{POD_SCHEDULED, READY};
+use hutch_api::late_env;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodIP, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -46,7 +47,9 @@ impl PodView {
     pub(crate) fn trim(&mut self) {
         let conditions = self.status.as_mut().and_then(|status| status.conditions.as_mut());
         if let Some(conditions) = conditions {
-            conditions.retain(|condition| [READY, POD_SCHEDULED].contains(&condition.type_.as_str()));
+            conditions.retain(|condition| {
+                [READY, POD_SCHEDULED, late_env::CONDITION].contains(&condition.type_.as_str())
+            });
             conditions.shrink_to_fit();
         }
     }

@@ -7,12 +7,14 @@ use hutch_api::{SHADOW_POOL_PREFIX, Sandbox, SandboxClaim, SandboxTemplate, labe
 use kube::{Resource, ResourceExt};
 
 use crate::cache::Change;
+use crate::claim::is_in_force;
 use crate::collection::{Collection, Object};
 use crate::condition;
 use crate::config::Config;
 use crate::key::Key;
 use crate::owner;
 use crate::queue::Queue;
+use crate::view::PodView;
 use crate::world::{World, template_term, waiting_term, wishing_term};
 
 /// One queue for each kind.
@@ -52,8 +54,12 @@ pub(crate) fn connect(world: &World, queues: &Queues) {
     });
     listen_to_pools(world, queues);
     listen_to_templates(world, queues);
-    let (queue, sandboxes) = (queues.sandboxes.clone(), world.sandboxes.clone());
-    world.pods.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
+    let (queue, claims, sandboxes) =
+        (queues.sandboxes.clone(), queues.claims.clone(), world.sandboxes.clone());
+    world.pods.listen(move |change| {
+        wake_sandbox(&queue, &sandboxes, change);
+        wake_claim(&claims, &sandboxes, change);
+    });
     let (queue, sandboxes) = (queues.sandboxes.clone(), world.sandboxes.clone());
     world.services.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
     let queue = queues.templates.clone();
@@ -159,6 +165,20 @@ fn listen_to_templates(world: &World, queues: &Queues) {
         }
         templates.add(key);
     });
+}
+
+/// The claim whose variables have come into force in its Pod.
+fn wake_claim(queue: &Arc<Queue>, sandboxes: &Collection<Sandbox>, change: &Change<PodView>) {
+    let Some(pod) = change.new.as_ref().filter(|pod| is_in_force(pod)) else { return };
+    if change.old.as_ref().is_some_and(|old| is_in_force(old)) {
+        return;
+    }
+    let key = Key::of(pod.as_ref());
+    let sandbox = owner::controller(pod.as_ref()).and_then(|owner| sandboxes.get(&key.beside(&owner.name)));
+    let Some(sandbox) = sandbox else { return };
+    if let Some(claim) = owner::extension_controller(sandbox.as_ref(), "SandboxClaim") {
+        queue.add(key.beside(&claim.name));
+    }
 }
 
 fn wake_all(queue: &Arc<Queue>, claims: &[Arc<SandboxClaim>]) {

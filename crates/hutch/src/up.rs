@@ -246,7 +246,8 @@ fn controllers(
     let (client, stop, service) = (ahead("controller"), shutdown.clone(), service.clone());
     services.spawn(async move {
         service.set_ready(true);
-        let outcome = hutch_controller::run(client, hutch_controller::Config::default(), stop).await;
+        let config = hutch_controller::Config { late_env: true, ..hutch_controller::Config::default() };
+        let outcome = hutch_controller::run(client, config, stop).await;
         service.set_ready(false);
         outcome.context("the controller")
     });

@@ -4,6 +4,7 @@
 mod capture;
 mod follow;
 mod input;
+mod late_env;
 mod registry;
 mod ring;
 mod run;

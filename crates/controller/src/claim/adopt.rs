@@ -68,7 +68,7 @@ pub(super) fn pick(candidates: Vec<Arc<Sandbox>>) -> Pick {
 }
 
 /// The one patch that makes the Sandbox the claim's. It names the version that was seen, so of all who try only the
-/// first succeeds. The Pod's spec stays as it is: the Pod runs on.
+/// first succeeds. The Pod's spec stays as it is ([`super::late`] aside): the Pod runs on.
 pub(super) fn patch(
     sandbox: &Sandbox,
     claim: &SandboxClaim,

@@ -15,7 +15,7 @@ use super::find::{Step, find, patience};
 use super::refusal::{Refusal, Retry};
 use super::status::{Outcome as End, status};
 use super::unanswered::Asked;
-use super::{Seen, bound_name, create, expiry, measure, metadata, retire, trace};
+use super::{Seen, bound_name, create, expiry, late, measure, metadata, retire, trace, variables};
 use crate::blueprint::{Hashes, is_fresh};
 use crate::cache::Change;
 use crate::error::Error;
@@ -200,6 +200,9 @@ async fn adopt_from_pool(
     seen: &Seen,
     now: Timestamp,
 ) -> Result<Option<Bound>, Missing> {
+    if !late::allows_pool(seen)? {
+        return Ok(None);
+    }
     let mut lost = false;
     for _ in 0..ADOPTION_ROUNDS {
         let chosen = match reserve(world, key, seen) {
@@ -229,7 +232,10 @@ fn reserve(world: &World, key: &Key, seen: &Seen) -> Pick {
     let claim = seen.claim.as_ref();
     let recreate =
         seen.pool.as_ref().is_some_and(|pool| pool.spec.strategy() == UpdateStrategyType::Recreate);
-    let fresh = recreate.then(|| seen.template.as_ref().map(|template| (template, Hashes::of(template))));
+    // Variables are checked against the template, so they are only for members that are like it.
+    let late = !variables(claim).is_empty();
+    let fresh =
+        (recreate || late).then(|| seen.template.as_ref().map(|template| (template, Hashes::of(template))));
     let members =
         world.sandboxes.find(&pool_hash_term(&key.namespace, &name_hash(&claim.spec.warm_pool_ref.name)));
     let mut taking = world.taking();
@@ -239,7 +245,10 @@ fn reserve(world: &World, key: &Key, seen: &Seen) -> Pick {
             Some(None) => false,
             Some(Some((template, hashes))) => is_fresh(sandbox, template, hashes, true),
         };
-        current && adopt::is_candidate(sandbox, claim) && !taking.contains(&Key::of(sandbox.as_ref()))
+        current
+            && adopt::is_candidate(sandbox, claim)
+            && (!late || late::is_possible(world, sandbox) || !adopt::has_address(sandbox))
+            && !taking.contains(&Key::of(sandbox.as_ref()))
     });
     let pick = pick(candidates.collect());
     if let Pick::Take(chosen) = &pick {
@@ -251,7 +260,10 @@ fn reserve(world: &World, key: &Key, seen: &Seen) -> Pick {
 /// The guarded patch. Nothing when somebody else was faster.
 async fn take(world: &World, seen: &Seen, sandbox: &Arc<Sandbox>) -> Result<Option<Bound>, Missing> {
     let key = Key::of(sandbox.as_ref());
-    let patch = adopt::patch(sandbox, &seen.claim, seen.template.as_deref())?;
+    let mut patch = adopt::patch(sandbox, &seen.claim, seen.template.as_deref())?;
+    if let Some(patch) = patch.as_object_mut() {
+        late::put_variables(patch, seen, sandbox)?;
+    }
     let result = world.sandboxes.patch_quietly(&key, &patch).await;
     world.unanswered.note(&seen.claim, &Asked::Take(sandbox.clone()), &result);
     match result {
@@ -282,20 +294,21 @@ async fn make(world: &World, key: &Key, seen: &Seen) -> Result<Bound, Missing> {
 }
 
 /// Writes the status of a claim that has its Sandbox, then all that nobody waits for.
-async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound) -> Outcome {
-    let written = write(world, key, &seen.claim, &End::Bound(&bound.sandbox)).await;
-    world.sandboxes.tell(bound.change);
-    let name = bound.sandbox.name_any();
-    let event = match bound.how {
-        How::Had => None,
-        How::Adopted => Some(("SandboxAdopted", "Adoption", format!("Adopted warm pool Sandbox {name:?}"))),
-        How::Created => Some(("SandboxProvisioned", "Provisioning", format!("Created Sandbox {name:?}"))),
-    };
-    if let Some((reason, action, text)) = event {
-        let warm = bound.how == How::Adopted;
-        world.config.metrics.claims().created(&Created { claim: &seen.claim, sandbox: &bound.sandbox, warm });
-        note(world, &seen.claim, reason, action, text);
+async fn settle(world: &World, key: &Key, seen: &Seen, mut bound: Bound) -> Outcome {
+    let mut end = End::Bound(&bound.sandbox);
+    if late::is_missing(world, &bound.sandbox) {
+        // The Pod is told before anybody else, and what it says brings the next look.
+        world.sandboxes.tell(bound.change.take());
+        let left = Duration::try_from(patience(seen, world.now())).unwrap_or_default();
+        if !left.is_zero() {
+            tell(world, seen, &bound);
+            return Outcome::Again(left.min(PENDING_RECHECK));
+        }
+        end = End::Unready(&bound.sandbox);
     }
+    let written = write(world, key, &seen.claim, &end).await;
+    world.sandboxes.tell(bound.change.take());
+    tell(world, seen, &bound);
     let after = match written {
         Ok(Some(after)) => after,
         Ok(None) => return Outcome::Settled,
@@ -315,6 +328,19 @@ async fn settle(world: &World, key: &Key, seen: &Seen, bound: Bound) -> Outcome 
         return Outcome::Again(retire::NEXT_PASS);
     }
     expiry::remaining(&after, now).map_or(Outcome::Settled, Outcome::Again)
+}
+
+/// Counts and notes how the claim came by its Sandbox, once.
+fn tell(world: &World, seen: &Seen, bound: &Bound) {
+    let name = bound.sandbox.name_any();
+    let (reason, action, text) = match bound.how {
+        How::Had => return,
+        How::Adopted => ("SandboxAdopted", "Adoption", format!("Adopted warm pool Sandbox {name:?}")),
+        How::Created => ("SandboxProvisioned", "Provisioning", format!("Created Sandbox {name:?}")),
+    };
+    let warm = bound.how == How::Adopted;
+    world.config.metrics.claims().created(&Created { claim: &seen.claim, sandbox: &bound.sandbox, warm });
+    note(world, &seen.claim, reason, action, text);
 }
 
 /// Writes the annotations that are due. Says whether that went well.

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::refusal::Refusal;
-use super::{Seen, env, metadata, volumes};
+use super::{Seen, env, metadata, variables, volumes};
 use crate::blueprint::secure;
 use crate::owner;
 use crate::patch::Strings;
@@ -20,10 +20,8 @@ pub(super) fn desired(seen: &Seen) -> Result<Sandbox, Refusal> {
     let policy = template.spec.volume_claim_templates_policy.unwrap_or_default();
     let merged = volumes::merge(spec.volumes(), own_volumes, policy)?;
     spec.volume_claim_templates = (!merged.is_empty()).then_some(merged);
-    let variables = claim.spec.env.as_deref().unwrap_or_default();
-    let policy = template.spec.env_vars_injection_policy.unwrap_or_default();
     let pod = Arc::make_mut(&mut spec.pod_template.spec);
-    env::inject(pod, variables, policy)?;
+    env::inject(pod, variables(claim), env::policy(template))?;
     secure(pod, template);
     spec.pod_template.metadata = metadata::desired(claim, Some(template), &Default::default())?;
 

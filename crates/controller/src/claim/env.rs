@@ -1,10 +1,14 @@
 //! `env` of a claim: literal variables for a container of the template. Pure.
 
 use hutch_api::condition::reason;
-use hutch_api::{ClaimEnvVar, EnvVarsInjectionPolicy};
+use hutch_api::{ClaimEnvVar, EnvVarsInjectionPolicy, SandboxTemplate};
 use k8s_openapi::api::core::v1::{Container, EnvVar, PodSpec};
 
 use super::refusal::Refusal;
+
+pub(super) fn policy(template: &SandboxTemplate) -> EnvVarsInjectionPolicy {
+    template.spec.env_vars_injection_policy.unwrap_or_default()
+}
 
 pub(super) fn inject(
     pod: &mut PodSpec,

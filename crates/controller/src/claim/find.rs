@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::refusal::Refusal;
-use super::{Seen, adopt, bound_name};
+use super::{Seen, adopt, bound_name, variables};
 use crate::owner;
 
 /// The next step towards a Sandbox.
@@ -32,7 +32,9 @@ pub(super) fn find(seen: &Seen) -> Result<Step, Refusal> {
     if let Some(sandbox) = chosen.or_else(alive).or(seen.owned.first()) {
         return Ok(Step::Use(sandbox.clone()));
     }
-    if let Some(recorded) = seen.recorded.as_ref().filter(|sandbox| adopt::is_candidate(sandbox, claim)) {
+    let late = seen.late_env && !variables(claim).is_empty();
+    let recorded = seen.recorded.as_ref().filter(|sandbox| !late && adopt::is_candidate(sandbox, claim));
+    if let Some(recorded) = recorded {
         return Ok(Step::Adopt(recorded.clone()));
     }
     if let Some(namesake) = &seen.namesake
@@ -44,9 +46,8 @@ pub(super) fn find(seen: &Seen) -> Result<Step, Refusal> {
             claim.name_any()
         )));
     }
-    let spec = &claim.spec;
-    let own = spec.env.as_ref().is_some_and(|env| !env.is_empty())
-        || spec.volume_claim_templates.as_ref().is_some_and(|volumes| !volumes.is_empty());
+    let volumes = claim.spec.volume_claim_templates.as_ref();
+    let own = (!variables(claim).is_empty() && !late) || volumes.is_some_and(|list| !list.is_empty());
     Ok(if own || seen.pool.is_none() { Step::Create } else { Step::TakeOrCreate })
 }
 

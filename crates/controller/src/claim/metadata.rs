@@ -56,7 +56,7 @@ fn check_annotation(key: &str) -> Result<(), String> {
     let domain = key.split_once('/').map(|(domain, _)| domain.to_lowercase());
     let restricted =
         domain.is_some_and(|domain| SYSTEM_DOMAINS.iter().any(|system| is_within(&domain, system)));
-    if restricted && key != annotation::SAFE_TO_EVICT {
+    if (restricted && key != annotation::SAFE_TO_EVICT) || key == annotation::LATE_ENV {
         return Err(format!("restricted system domain: {key:?} is not allowed in AdditionalPodMetadata"));
     }
     Ok(())

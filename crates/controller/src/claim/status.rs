@@ -13,6 +13,8 @@ use crate::condition::{self, Verdict};
 pub(super) enum Outcome<'a> {
     /// It has this Sandbox.
     Bound(&'a Sandbox),
+    /// It has this one, which is not as the claim wants it yet.
+    Unready(&'a Sandbox),
     /// It has none, for this reason.
     Refused(&'a Refusal),
     /// Its time is up; the Sandbox, if it is still there, and what else there is to say.
@@ -26,7 +28,9 @@ pub(super) fn status(claim: &SandboxClaim, outcome: &Outcome<'_>, now: Timestamp
     let (verdict, since) = ready(outcome, now);
     condition::set(&mut conditions, READY, verdict, generation, condition::whole_seconds(since));
     match outcome {
-        Outcome::Bound(sandbox) | Outcome::Expired { sandbox: Some(sandbox), .. } => {
+        Outcome::Bound(sandbox)
+        | Outcome::Unready(sandbox)
+        | Outcome::Expired { sandbox: Some(sandbox), .. } => {
             condition::remove(&mut conditions, FINISHED);
             let theirs = sandbox.status.as_ref().and_then(|status| status.conditions.as_deref());
             conditions.extend(theirs.and_then(|list| condition::find(list, FINISHED)).cloned());
@@ -55,6 +59,7 @@ fn ready(outcome: &Outcome<'_>, now: Timestamp) -> (Verdict, Timestamp) {
         Outcome::Expired { problem: Some(problem), .. } => {
             not(reason::CLAIM_EXPIRED, &format!("Claim expired. {problem}"))
         }
+        Outcome::Unready(_) => not(reason::SANDBOX_NOT_READY, message::SANDBOX_NOT_READY),
         Outcome::Bound(sandbox) => {
             let theirs = sandbox.status.as_ref().and_then(|status| status.conditions.as_deref());
             match theirs.and_then(|list| condition::find(list, READY)) {

@@ -63,6 +63,7 @@ fn seen(claim: Arc<SandboxClaim>) -> Seen {
         owned: vec![],
         recorded: None,
         namesake: None,
+        late_env: false,
     }
 }
 
@@ -103,8 +104,17 @@ fn which_sandbox_a_claim_has() {
         )
     );
     let env = json!({"spec": {"env": [{"name": "A", "value": "b"}]}});
-    assert_eq!(find(&seen(claim(env))), Ok(Step::Create));
+    assert_eq!(find(&seen(claim(env.clone()))), Ok(Step::Create));
+    let late = |claim| Seen { late_env: true, ..seen(claim) };
+    assert_eq!(find(&late(claim(env.clone()))), Ok(Step::TakeOrCreate));
+    let recorded = Some(pooled("r", json!({})));
+    assert_eq!(
+        find(&Seen { recorded, ..late(claim(env)) }),
+        Ok(Step::TakeOrCreate),
+        "one that can be given variables"
+    );
     let volumes = json!({"spec": {"volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": {}}]}});
+    assert_eq!(find(&late(claim(volumes.clone()))), Ok(Step::Create));
     assert_eq!(find(&seen(claim(volumes))), Ok(Step::Create));
     assert_eq!(find(&Seen { pool: None, ..seen(claim(json!({}))) }), Ok(Step::Create));
 }
@@ -506,6 +516,36 @@ fn variables_as_the_policy_says() {
         Err("EnvVarsInjectionRejected")
     );
     assert_eq!(env("Overrides", a.clone(), has_a), Ok(json!([a, null, null])));
+}
+
+#[test]
+fn which_variables_may_come_late() {
+    let allowed = |policy: &str, env: Value| {
+        let spec = json!({"spec": {"envVarsInjectionPolicy": policy, "podTemplate": {"spec": {
+            "initContainers": [{"name": "init"}]}}}});
+        let claim = claim(json!({"spec": {"env": env}}));
+        super::late::allows_pool(&Seen { template: Some(template(spec)), ..seen(claim) })
+            .map_err(|refusal| refusal.reason)
+    };
+    let one = |name: &str, value: &str| json!([{"name": name, "value": value}]);
+    let to = |container: &str| json!([{"name": "A", "value": "1", "containerName": container}]);
+    for (env, expected) in [
+        (json!([]), Ok(true)),
+        (one("A", "1"), Ok(true)),
+        (to("side"), Ok(true)),
+        (to("init"), Ok(false)),
+        (to("nowhere"), Err("ReconcilerError")),
+        (one("", "1"), Ok(false)),
+        (one("A=B", "1"), Ok(false)),
+        (one("A", "\0"), Ok(false)),
+        (one("A", &"x".repeat(64 << 10)), Ok(false)),
+        (one("SANDBOX_PORT", "1"), Ok(false)),
+    ] {
+        assert_eq!(allowed("Allowed", env.clone()), expected, "{env}");
+    }
+    assert_eq!(allowed("Disallowed", one("A", "1")), Err("EnvVarsInjectionRejected"));
+    let untold = Seen { template: None, ..seen(claim(json!({"spec": {"env": one("A", "1")}}))) };
+    assert_eq!(super::late::allows_pool(&untold).unwrap_err().reason, "TemplateNotFound");
 }
 
 #[test]

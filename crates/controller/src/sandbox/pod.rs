@@ -128,6 +128,9 @@ fn annotations(sandbox: &Sandbox, pool_eviction: bool) -> (Strings, String) {
         annotations.entry(annotation::SAFE_TO_EVICT.into()).or_insert_with(|| "true".into());
     }
     let user = joined(annotations.keys());
+    if let Some(variables) = sandbox.annotations().get(annotation::LATE_ENV) {
+        annotations.insert(annotation::LATE_ENV.into(), variables.clone());
+    }
     (annotations, user)
 }
 

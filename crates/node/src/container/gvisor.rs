@@ -112,6 +112,7 @@ impl GvisorContainer {
         &self,
         cell: &Arc<Cell>,
         blueprint: &Blueprint,
+        env: &[(String, String)],
         argv: Vec<String>,
         terminal: bool,
         stdio: Stdio,
@@ -124,7 +125,7 @@ impl GvisorContainer {
         };
         // By a file, because arguments show in the machine's process list and the environment may hold secrets.
         let description =
-            Bundle { argv: &argv, terminal, ..bundle(blueprint, Path::new(""), true, "") }.process();
+            Bundle { argv: &argv, env, terminal, ..bundle(blueprint, Path::new(""), true, "") }.process();
         write_private(&inside.process_file, &description)
             .map_err(|e| format!("cannot start in runsc: {e}"))?;
         let (file, pid) = (inside.process_file.display().to_string(), inside.pid_file.display().to_string());

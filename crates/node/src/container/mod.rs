@@ -2,6 +2,7 @@
 
 mod cell;
 mod gvisor;
+pub(crate) mod late_env;
 mod log;
 mod log_read;
 mod native;
@@ -10,8 +11,9 @@ mod readiness;
 mod streams;
 mod terminal;
 
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use hutch_jail::{Limits, Mount, ProcessExit, Root, User};
 use hutch_remote::{ByteWriter, Exit, TerminalSize};
@@ -31,7 +33,7 @@ pub(crate) use terminal::Terminal;
 pub(crate) struct Blueprint {
     pub(crate) name: String,
     pub(crate) argv: Vec<String>,
-    pub(crate) env: Vec<(String, String)>,
+    pub(crate) env: Variables,
     pub(crate) cwd: PathBuf,
     pub(crate) user: User,
     /// The main process gets a terminal.
@@ -43,11 +45,18 @@ pub(crate) struct Blueprint {
     pub(crate) mounts: Vec<Mount>,
     pub(crate) root: Root,
     pub(crate) limits: Limits,
+    /// Folder on the machine where the runtime inside finds variables that come while it runs.
+    pub(crate) late_env: Option<PathBuf>,
 }
+
+/// Names and values.
+pub(crate) type Variables = Vec<(String, String)>;
 
 /// A container that runs. Dropping the last reference kills it.
 pub(crate) struct Running {
     pub(crate) blueprint: Blueprint,
+    /// Environment of what starts from now on.
+    pub(crate) env: RwLock<Variables>,
     pub(crate) cell: Arc<Cell>,
     pub(crate) gvisor: Option<GvisorContainer>,
     pub(crate) output: Arc<Output>,
@@ -86,7 +95,7 @@ impl Running {
             None => {
                 let process = hutch_jail::Process {
                     argv,
-                    env: self.blueprint.env.clone(),
+                    env: self.env(),
                     cwd: self.blueprint.cwd.clone(),
                     terminal,
                     user: self.blueprint.user.clone(),
@@ -94,8 +103,22 @@ impl Running {
                 let spawned = self.cell.spawn(&process, stdio).map_err(|e| e.to_string())?;
                 Ok(Extra { spawned, inside: None })
             }
-            Some(gvisor) => gvisor.spawn(&self.cell, &self.blueprint, argv, terminal, stdio),
+            Some(gvisor) => gvisor.spawn(&self.cell, &self.blueprint, &self.env(), argv, terminal, stdio),
         }
+    }
+
+    fn env(&self) -> Variables {
+        self.env.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives this environment to every process that starts from now on. Blocks for a moment.
+    pub(crate) fn set_env(&self, env: Variables) -> io::Result<()> {
+        let added: Vec<_> = env.iter().filter(|variable| !self.blueprint.env.contains(variable)).collect();
+        if let Some(folder) = &self.blueprint.late_env {
+            late_env::write(folder, &added, &self.blueprint.user)?;
+        }
+        *self.env.write().unwrap_or_else(PoisonError::into_inner) = env;
+        Ok(())
     }
 
     /// A terminal for a further process.

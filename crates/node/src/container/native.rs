@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use hutch_jail::{Ids, Network, Process, Profile, Root, Spec, Upper, Warden};
@@ -93,8 +93,8 @@ pub(crate) async fn start(launch: Launch) -> Result<Arc<Running>, StartError> {
     let (ended_tx, ended) = watch::channel(None);
     let main = spawned.number;
     tokio::spawn(follow(spawned, cell.clone(), output.clone(), pumps, ended_tx));
-    let stdin = Mutex::new(stdin);
-    Ok(Arc::new(Running { blueprint, cell, gvisor, output, main, stdin, terminal, ended }))
+    let (stdin, env) = (Mutex::new(stdin), RwLock::new(blueprint.env.clone()));
+    Ok(Arc::new(Running { blueprint, env, cell, gvisor, output, main, stdin, terminal, ended }))
 }
 
 fn spec(launch: &Launch) -> Spec {

@@ -7,7 +7,7 @@ use hutch_image::{Resolved, SANDBOXD_PATH};
 use hutch_jail::{Limits, Mount, MountSource, Root, Upper, User};
 use k8s_openapi::api::core::v1::{Container, PodSpec, VolumeMount};
 
-use crate::container::Blueprint;
+use crate::container::{Blueprint, late_env};
 use crate::environment;
 use crate::subpath::{self, Held};
 use crate::volumes::Prepared;
@@ -28,6 +28,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) hosts: &'a Path,
     /// Where the container's writes go.
     pub(crate) upper: PathBuf,
+    /// Where variables go that come while it runs.
+    pub(crate) late_env: PathBuf,
 }
 
 /// Makes the blueprint, and gives what must be held open until the container was started. The error is for the
@@ -49,6 +51,8 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
     if image.wants_sandboxd {
         mounts.push(bind(parts.sandboxd, Path::new(SANDBOXD_PATH), true));
     }
+    let late_env = (argv == [SANDBOXD_PATH]).then_some(parts.late_env);
+    mounts.extend(late_env.iter().map(|folder| bind(folder, Path::new(late_env::FOLDER), true)));
     let wanted = container.volume_mounts.as_deref().unwrap_or(&[]);
     if !wanted.iter().any(|mount| mount.mount_path == "/etc/hosts") {
         mounts.push(bind(parts.hosts, Path::new("/etc/hosts"), true));
@@ -76,6 +80,7 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
         mounts,
         root: Root { layers: image.layers.clone(), upper },
         limits,
+        late_env,
     };
     Ok((blueprint, held))
 }
@@ -185,6 +190,7 @@ mod tests {
             sandboxd: Path::new("/run/sandboxd"),
             hosts: Path::new("/run/hosts"),
             upper: "/data/upper".into(),
+            late_env: "/data/env".into(),
         };
         blueprint(parts).map(|(blueprint, _)| blueprint)
     }

@@ -2,6 +2,7 @@
 
 mod blueprint;
 mod finish;
+mod late_env;
 mod plan;
 mod prepare;
 mod probe;
@@ -54,6 +55,8 @@ struct Slot {
     tasks: JoinSet<()>,
     /// Why it is being killed, when the node does that.
     killed_for: Option<&'static str>,
+    /// Which variables it has beside those of the Pod's spec.
+    late: late_env::Late,
 }
 
 /// A Pod under way.
@@ -78,6 +81,8 @@ struct Worker {
     eager_until: Option<Instant>,
     /// When a write that failed is tried again.
     rewrite_at: Option<Instant>,
+    /// When variables that could not be given are tried again.
+    late_env_at: Option<Instant>,
     happenings: mpsc::Receiver<Happening>,
     report: mpsc::Sender<Happening>,
     updates: watch::Receiver<Update>,
@@ -161,6 +166,7 @@ impl Worker {
             for &index in &plan.stop {
                 self.kill(index, "Completed");
             }
+            self.give_late_env().await;
             self.publish_when_due(&plan).await;
             let wake = self.wake(&plan);
             tokio::select! {
@@ -181,7 +187,7 @@ impl Worker {
             let left = at.duration_since(Timestamp::now());
             Instant::now() + Duration::try_from(left).unwrap_or(Duration::ZERO)
         });
-        [planned, self.eager_until, self.rewrite_at].into_iter().flatten().min()
+        [planned, self.eager_until, self.rewrite_at, self.late_env_at].into_iter().flatten().min()
     }
 
     /// A service of this process answers for the Pod: it is ready when that is.

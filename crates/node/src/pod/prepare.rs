@@ -100,6 +100,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         written: None,
         eager_until: None,
         rewrite_at: None,
+        late_env_at: None,
         happenings,
         report,
         updates: live.updates.subscribe(),
@@ -206,8 +207,15 @@ impl Waiting {
         let now = Timestamp::now();
         let plan = super::plan::plan(&self.states, RestartPolicy::Always, now);
         let start_time = self.start_time;
-        let facts =
-            super::status::Facts { pod, pod_ip: None, host_ip: HOST_IP, start_time, now, previous: &[] };
+        let facts = super::status::Facts {
+            pod,
+            pod_ip: None,
+            host_ip: HOST_IP,
+            start_time,
+            now,
+            previous: &[],
+            late_env: None,
+        };
         let status = super::status::status(&self.states, &plan, &facts);
         let change = serde_json::json!({"metadata": {"uid": live.id.uid}, "status": status});
         let api: kube::Api<Pod> = kube::Api::namespaced(node.client.clone(), &live.id.namespace);

@@ -52,6 +52,7 @@ impl Worker {
             start_time: self.start_time,
             now: Timestamp::now(),
             previous: previous.as_deref().unwrap_or(&[]),
+            late_env: self.late_env(),
         };
         let new = status(&self.states, plan, &facts);
         if self.written.as_ref() == Some(&new) {

@@ -13,13 +13,12 @@ use kube::Api;
 use super::blueprint::{Parts, blueprint};
 use super::probe::{self, Kind, Target};
 use super::state::{Ended, Life};
-use super::{Happening, What, Worker};
+use super::{Happening, What, Worker, late_env};
 use crate::admission::Choice;
 use crate::config::Handler;
 use crate::container::{Blueprint, GvisorContainer, Launch, Running, start};
-use crate::environment::{self, Facts, References};
+use crate::environment::{self, References};
 use crate::limits;
-use crate::node::HOST_IP;
 use crate::oci::Runsc;
 use crate::subpath::Held;
 
@@ -94,17 +93,9 @@ impl Worker {
             |message: String| Setback { reason: "CreateContainerConfigError", message, retry: CONFIG_RETRY };
         let image = self.image(index).await?;
         let references = self.references(index).await.map_err(config)?;
+        let late = late_env::of(&self.pod).map(str::to_owned);
+        let env = self.environment(index, &image.config.env, late.as_deref(), &references).map_err(config)?;
         let container = &self.containers[index];
-        let address = self.address.to_string();
-        let facts = Facts {
-            pod: &self.pod,
-            pod_ip: &address,
-            host_ip: HOST_IP,
-            node_name: &self.node.config.node_name,
-            defaults: self.node.config.defaults,
-        };
-        let env =
-            environment::environment(&image.config.env, container, &facts, &references).map_err(config)?;
         let limits = limits::of(container, &self.node.config.defaults).map_err(config)?;
         let folder = self.node.pods.join(&self.live.id.uid);
         let upper = folder.join("roots").join(&container.name);
@@ -118,8 +109,10 @@ impl Worker {
             sandboxd: &self.node.config.sandboxd_program,
             hosts: &folder.join("hosts"),
             upper,
+            late_env: folder.join("env").join(&container.name),
         };
         let made = blueprint(parts).map_err(config)?;
+        self.slots[index].late = late_env::Late::new(container, &made.0, late, image.config.env);
         self.states[index].image_id = image.id.clone();
         Ok(made)
     }
@@ -142,7 +135,7 @@ impl Worker {
     }
 
     /// Fetches the ConfigMaps and Secrets of the environment. Missing ones are simply absent.
-    async fn references(&self, index: usize) -> Result<References, String> {
+    pub(super) async fn references(&self, index: usize) -> Result<References, String> {
         let (maps, secrets) = environment::names(&self.containers[index]);
         let mut found = References::default();
         let (client, namespace) = (&self.node.client, self.live.id.namespace.as_str());
@@ -166,9 +159,10 @@ impl Worker {
         let folder = self.node.pods.join(&id.uid);
         let name = blueprint.name.clone();
         let (logs, root) = (folder.join(&name), folder.join("roots").join(&name));
-        let logs_made = logs.clone();
+        let (logs_made, late_env) = (logs.clone(), blueprint.late_env.clone());
         let made = tokio::task::spawn_blocking(move || {
             std::fs::create_dir_all(&logs_made)?;
+            late_env.as_deref().map_or(Ok(()), crate::container::late_env::prepare)?;
             match std::fs::remove_dir_all(&root) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
                 _ => std::fs::create_dir_all(&root),

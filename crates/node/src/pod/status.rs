@@ -1,5 +1,6 @@
 //! The status of a Pod as the API shows it: a pure function of what the node knows.
 
+use hutch_api::late_env;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -11,7 +12,8 @@ use super::plan::{Phase, Plan};
 use super::state::{Ended, Life, Role, State};
 
 /// The conditions that a node owns; others on the object stay as they are.
-const OWN_CONDITIONS: [&str; 4] = ["PodScheduled", "Initialized", "ContainersReady", "Ready"];
+const OWN_CONDITIONS: [&str; 5] =
+    ["PodScheduled", "Initialized", "ContainersReady", "Ready", late_env::CONDITION];
 
 /// What a status is made from beside the containers.
 #[derive(Debug, Clone)]
@@ -23,6 +25,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) now: Timestamp,
     /// The conditions that were written last, whose times stay while their status does.
     pub(crate) previous: &'a [PodCondition],
+    /// Reason of the condition about variables of a claim.
+    pub(crate) late_env: Option<&'static str>,
 }
 
 /// The status. Times have whole seconds, as the API has them.
@@ -145,6 +149,10 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
         (false, _) => Some(not_ready()),
     };
     own.push(condition("Ready", ready, facts));
+    own.extend(facts.late_env.map(|reason| {
+        let pending = (reason == late_env::PENDING).then_some((reason, None));
+        PodCondition { reason: Some(reason.into()), ..condition(late_env::CONDITION, pending, facts) }
+    }));
     own.extend(existing.iter().filter(|c| !OWN_CONDITIONS.contains(&c.type_.as_str())).cloned());
     own
 }
@@ -212,6 +220,7 @@ mod tests {
             start_time: at(1),
             now: at(now),
             previous,
+            late_env: None,
         };
         let mut states = vec![State::new("c", Role::Main, "hutch/host")];
         states[0].has_readiness_probe = true;
@@ -263,6 +272,7 @@ mod tests {
             start_time: at(1),
             now: at(5),
             previous: &[],
+            late_env: None,
         };
         let got = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);
         let container = &got.container_statuses.unwrap()[0];

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use rustix::process::Pid;
 use tokio::process::{Child, Command};
 
+use super::late_env;
 use crate::token;
 
 /// A program to start.
@@ -15,7 +16,8 @@ use crate::token;
 pub struct Program {
     /// The program (looked up in `PATH` unless it has a slash) and its arguments.
     pub argv: Vec<String>,
-    /// Added to the environment of this program, less what [`token::VARIABLES`] names.
+    /// Added to the environment of this program, less what [`token::VARIABLES`] names, and to what the machine has
+    /// given since.
     pub env: Vec<(String, String)>,
     /// Folder in which it starts.
     pub folder: PathBuf,
@@ -51,6 +53,9 @@ pub enum StartError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Variables that the machine has for every process cannot be read.
+    #[error("cannot read the variables of this sandbox: {0}")]
+    Variables(std::io::Error),
     /// There is no terminal for it.
     #[error("cannot open a terminal: {0}")]
     Terminal(std::io::Error),
@@ -78,6 +83,8 @@ impl Program {
                 command.env_remove(name);
             }
         }
+        let late = late_env::read(Path::new(late_env::FILE)).map_err(StartError::Variables)?;
+        command.envs(late.into_iter().filter(|(name, _)| !token::VARIABLES.contains(&name.as_str())));
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         match &self.opened {
             // The new process has the descriptor until its program begins; what has the name by then does not count.

@@ -259,6 +259,7 @@ fn of_start(error: &StartError, doing: &str) -> Status {
         }
         StartError::Program { source, .. }
         | StartError::Folder { source, .. }
+        | StartError::Variables(source)
         | StartError::Terminal(source) => (of_system(source), format!("failed to {doing} command: {error}")),
     };
     Status::new(code, text)

@@ -1,0 +1,186 @@
+//! A claim's variables for a Pod that runs already, from an annotation. A container that starts has them from the
+//! beginning, one that runs gets them for every process that starts from then on.
+
+use std::time::Duration;
+
+use hutch_api::{ClaimEnvVar, annotation, late_env};
+use hutch_image::{PAUSE, SANDBOXD_PATH};
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
+use tokio::time::Instant;
+
+use super::Worker;
+use super::state::Role;
+use crate::container::{Blueprint, Variables};
+use crate::environment::{self, Facts, References};
+use crate::node::HOST_IP;
+
+/// Wait before variables that could not be given are tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// The annotation, if the Pod has it.
+pub(super) fn of(pod: &Pod) -> Option<&str> {
+    pod.metadata.annotations.as_ref()?.get(annotation::LATE_ENV).map(String::as_str)
+}
+
+/// Which variables a container has beside those of the Pod's spec.
+#[derive(Default)]
+pub(super) struct Late {
+    /// Whether it can be given more, and is then as if it had been started with them.
+    able: bool,
+    /// The annotation that it follows.
+    has: Option<String>,
+    /// The environment of its image.
+    image: Variables,
+}
+
+impl Late {
+    pub(super) fn new(
+        container: &Container,
+        made: &Blueprint,
+        has: Option<String>,
+        image: Variables,
+    ) -> Late {
+        Late { able: is_able(container, made), has, image }
+    }
+}
+
+/// Whether nothing of the container has looked at its environment yet but what reads it anew for each process.
+fn is_able(container: &Container, made: &Blueprint) -> bool {
+    let words = container.command.iter().chain(&container.args).flatten();
+    let mounts = container.volume_mounts.iter().flatten();
+    (made.argv == [SANDBOXD_PATH] || made.argv == PAUSE)
+        && !words.into_iter().any(|word| word.contains("$("))
+        && !mounts.into_iter().any(|mount| mount.sub_path_expr.is_some())
+        && container.lifecycle.as_ref().is_none_or(|hooks| hooks.post_start.is_none())
+}
+
+/// Adds those of the annotation that are meant for the container to its `env`. The error never holds a value.
+fn add(container: &mut Container, is_first: bool, annotation: &str) -> Result<(), String> {
+    let wanted: Vec<ClaimEnvVar> = serde_json::from_str(annotation)
+        .map_err(|_| format!("annotation {} is not a list of variables", annotation::LATE_ENV))?;
+    for ClaimEnvVar { name, value, container_name } in wanted {
+        let target = container_name.as_deref().unwrap_or_default();
+        if target != container.name && !(target.is_empty() && is_first) {
+            continue;
+        }
+        let variable = EnvVar { name, value: Some(value), value_from: None };
+        let list = container.env.get_or_insert_default();
+        match list.iter_mut().find(|known| known.name == variable.name) {
+            Some(known) => *known = variable,
+            None => list.push(variable),
+        }
+    }
+    Ok(())
+}
+
+impl Worker {
+    /// The whole environment of a container.
+    pub(super) fn environment(
+        &self,
+        index: usize,
+        image: &[(String, String)],
+        late: Option<&str>,
+        references: &References,
+    ) -> Result<Variables, String> {
+        let mut container = self.containers[index].clone();
+        if let Some(late) = late {
+            let first = self.states.iter().position(|state| state.role == Role::Main);
+            add(&mut container, first == Some(index), late)?;
+        }
+        let address = self.address.to_string();
+        let facts = Facts {
+            pod: &self.pod,
+            pod_ip: &address,
+            host_ip: HOST_IP,
+            node_name: &self.node.config.node_name,
+            defaults: self.node.config.defaults,
+        };
+        environment::environment(image, &container, &facts, references)
+    }
+
+    /// Gives the containers that run what the annotation says, where that is new.
+    pub(super) async fn give_late_env(&mut self) {
+        if self.late_env_at.is_some_and(|at| Instant::now() < at) {
+            return;
+        }
+        self.late_env_at = None;
+        let Some(wanted) = of(&self.pod).map(str::to_owned) else { return };
+        for index in 0..self.slots.len() {
+            let late = &self.slots[index].late;
+            if !late.able || self.slots[index].running.is_none() || late.has.as_ref() == Some(&wanted) {
+                continue;
+            }
+            match self.give(index, &wanted).await {
+                Ok(()) => self.slots[index].late.has = Some(wanted.clone()),
+                Err(why) => {
+                    let (name, text) = (&self.states[index].name, format!("Error: {why}"));
+                    self.node.events.container(&self.pod, name, true, "Failed", text);
+                    self.late_env_at = Some(Instant::now() + RETRY);
+                }
+            }
+        }
+    }
+
+    async fn give(&self, index: usize, wanted: &str) -> Result<(), String> {
+        let slot = &self.slots[index];
+        let Some(running) = slot.running.clone() else { return Ok(()) };
+        let references = self.references(index).await?;
+        let mut env = self.environment(index, &slot.late.image, Some(wanted), &references)?;
+        if let (false, Some(home)) = (
+            env.iter().any(|(name, _)| name == "HOME"),
+            running.blueprint.env.iter().find(|(name, _)| name == "HOME"),
+        ) {
+            env.push(home.clone());
+        }
+        let given = tokio::task::spawn_blocking(move || running.set_env(env)).await;
+        given
+            .map_err(|e| e.to_string())?
+            .map_err(|e| format!("cannot give variables to the running container: {e}"))
+    }
+
+    /// What the Pod's condition says of it: nothing where it is of no interest.
+    pub(super) fn late_env(&self) -> Option<&'static str> {
+        let all = || {
+            self.slots
+                .iter()
+                .zip(&self.states)
+                .filter(|(_, state)| state.role != Role::Init)
+                .map(|(slot, _)| slot)
+        };
+        match of(&self.pod) {
+            Some(wanted) if all().all(|slot| slot.late.has.as_deref() == Some(wanted)) => {
+                Some(late_env::IN_FORCE)
+            }
+            Some(_) => Some(late_env::PENDING),
+            None => all().all(|slot| slot.late.able).then_some(late_env::POSSIBLE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn env(container: &Container) -> serde_json::Value {
+        json!(container.env)
+    }
+
+    #[test]
+    fn variables_go_to_the_container_that_they_name_and_take_the_place_of_others() {
+        let wanted = json!([{"name": "A", "value": "1"}, {"name": "B", "value": "2", "containerName": "side"},
+            {"name": "A", "value": "3", "containerName": ""}]);
+        let made = |name: &str, is_first| {
+            let mut container: Container =
+                serde_json::from_value(json!({"name": name, "env": [{"name": "A", "value": "0"}]})).unwrap();
+            add(&mut container, is_first, &wanted.to_string()).unwrap();
+            env(&container)
+        };
+        assert_eq!(made("main", true), json!([{"name": "A", "value": "3"}]));
+        assert_eq!(made("side", false), json!([{"name": "A", "value": "0"}, {"name": "B", "value": "2"}]));
+        assert_eq!(made("other", false), json!([{"name": "A", "value": "0"}]));
+        let refused = add(&mut Container::default(), true, r#"[{"name": "A", "value": 5417}]"#).unwrap_err();
+        assert!(!refused.contains("5417"), "{refused}");
+    }
+}

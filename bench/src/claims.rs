@@ -23,7 +23,7 @@ const POOL: usize = 12;
 const MANY_CLIENTS: usize = 16;
 const MANY_FOR: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(60);
-const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = "default";
 
 /// Prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -145,7 +145,7 @@ pub(crate) fn api(client: &kube::Client, kind: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), NAMESPACE, &resource)
 }
 
-async fn make_pool(client: &kube::Client, replicas: usize) -> anyhow::Result<()> {
+pub(crate) async fn make_pool(client: &kube::Client, replicas: usize) -> anyhow::Result<()> {
     let template = json!({
         "apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxTemplate",
         "metadata": {"name": "bench", "namespace": NAMESPACE},
@@ -163,7 +163,7 @@ async fn make_pool(client: &kube::Client, replicas: usize) -> anyhow::Result<()>
     wait_for_pool(client, replicas).await
 }
 
-async fn wait_for_pool(client: &kube::Client, replicas: usize) -> anyhow::Result<()> {
+pub(crate) async fn wait_for_pool(client: &kube::Client, replicas: usize) -> anyhow::Result<()> {
     let pools = api(client, "SandboxWarmPool");
     let started = Instant::now();
     loop {

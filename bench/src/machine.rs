@@ -1,8 +1,9 @@
 //! The machine, and what is installed on it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 /// A copy of the release binary that `cargo xtask bench` has just built, or the one that `HUTCH_BIN` names.
 ///
@@ -56,4 +57,23 @@ pub(crate) fn available_kib() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// Time that all processors together were busy since the machine started.
+pub(crate) fn busy() -> Duration {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let fields: Vec<u64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
+    // The fourth and fifth are idle and waiting for disks; guests are counted among the first two.
+    let ticks: u64 =
+        fields.iter().take(8).enumerate().filter(|(n, _)| ![3, 4].contains(n)).map(|(_, t)| t).sum();
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1))
+}
+
+/// A number that an environment variable gives, or the usual one.
+pub(crate) fn number(variable: &str, usual: f64) -> anyhow::Result<f64> {
+    let Some(text) = std::env::var_os(variable) else { return Ok(usual) };
+    let number =
+        text.to_string_lossy().parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.with_context(|| format!("{variable}={} is not a number above 0", text.to_string_lossy()))
 }

@@ -6,6 +6,7 @@ mod claims;
 mod contender;
 mod idle;
 mod machine;
+mod rate;
 mod router;
 mod server;
 mod starts;
@@ -18,10 +19,11 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 7] = [
+const BENCHMARKS: [Benchmark; 8] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
+    ("rate", rate::run),
     ("idle", idle::run),
     ("writes", writes::run),
     ("stress", stress::run),

@@ -1,10 +1,13 @@
 //! A `hutch up` in a scratch folder, and a client of its API over TLS.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use hutch_testkit::cluster::Usage;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::machine::binary;
@@ -44,7 +47,7 @@ impl Server {
     /// A client of its own TLS connections.
     pub(crate) async fn client(&self) -> anyhow::Result<kube::Client> {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let kubeconfig = Kubeconfig::read_from(self.folder.path().join("kubeconfig"))?;
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig())?;
         let mut config =
             kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         config.read_timeout = None;
@@ -53,10 +56,58 @@ impl Server {
 
     /// Resident memory of the server itself, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap_or_default();
-        line.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
+        self.usage().resident_kib
     }
+
+    /// What the server itself has used, without what runs in its sandboxes.
+    pub(crate) fn usage(&self) -> Usage {
+        Usage::of(self.child.id())
+    }
+
+    /// Where it writes what its clients need.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    /// The folder that is removed with it.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What there is of sandboxes beyond the API.
+    pub(crate) fn leftovers(&self) -> Leftovers {
+        let pods = std::fs::read_dir(self.folder.path().join("data/pods"));
+        let folders = pods.map_or(0, |entries| entries.flatten().count());
+        Leftovers { folders, processes: descendants(self.child.id()) }
+    }
+}
+
+/// What Pods leave on the machine while they are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Leftovers {
+    /// Folders of Pods.
+    pub(crate) folders: usize,
+    /// Processes below the server.
+    pub(crate) processes: usize,
+}
+
+fn descendants(id: u32) -> usize {
+    let mut parents = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(process) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let parent = after_name.split_whitespace().nth(1).and_then(|parent| parent.parse::<u32>().ok());
+        parents.extend(parent.map(|parent| (process, parent)));
+    }
+    let is_below = |process: &u32| {
+        let mut above = parents.get(process).copied();
+        while let Some(one) = above.filter(|one| *one != id) {
+            above = parents.get(&one).copied();
+        }
+        above.is_some()
+    };
+    parents.keys().filter(|process| is_below(process)).count()
 }
 
 impl Drop for Server {

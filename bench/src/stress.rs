@@ -1,16 +1,36 @@
-//! The load tool of the Go project drives each controller in turn, on a fresh control plane each time, and says what it
-//! measured; beside it, what every process used. Needs the tool, and so the folder that HUTCH_PEERS names.
+//! The load tool of the Go project, unchanged, drives each stack in turn and says what it measured; beside it, what every
+//! process used, the tool too. First each controller on a fresh control plane with kwok, where no Pod has a process; then
+//! `hutch up`, where each has its jail. Needs the tool, and so the folder that HUTCH_PEERS names.
 
+use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use hutch_testkit::cluster::{Cluster, Usage};
+use hutch_testkit::cluster::Usage;
 
 use crate::contender::{self, CONTROLLER, Contender};
+use crate::server::Server;
 
 /// What is driven, unless HUTCH_STRESS_PHASES says otherwise.
 const PHASES: &str = "probe,throughput-mif:50,claims-warm,claims-warm-sustained";
+/// The tool's own defaults are for a large cluster: 300 claims a second for a minute from a pool of 3000. HUTCH_STRESS_FLAGS
+/// comes after these and wins.
+const SIZE: [&str; 6] = [
+    "--throughput-min-seconds=20",
+    "--sustained-rate=10",
+    "--sustained-seconds=20",
+    "--claim-dwell=2s",
+    "--per-sandbox-timeout=2m",
+    "--timeout=10m",
+];
+/// What the tool is not to do, and how it connects.
+const MANNER: [&str; 4] = [
+    "--client-connections=4",
+    "--collect-metrics=false",
+    "--profile-apiserver=false",
+    "--profile-controller=false",
+];
 /// What a controller is given to work with.
 const ROOM: [&str; 4] = [
     "--sandbox-claim-concurrent-workers=1000",
@@ -21,6 +41,10 @@ const ROOM: [&str; 4] = [
 /// The programs whose share is told.
 const PROGRAMS: [&str; 6] =
     [CONTROLLER, "kube-apiserver", "etcd", "kwok", "kube-controller-manager", "kube-scheduler"];
+/// What the jails of `hutch up` show as root: it has the shell and the `sleep` that the tool asks for.
+const IMAGE: &str = "--image=hutch/host";
+/// How long the last jails may take to be gone after the tool has ended.
+const GONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// Prints the tables.
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -29,28 +53,62 @@ pub(crate) fn run() -> anyhow::Result<()> {
         println!("\n### Stress\n\n(not measured: HUTCH_PEERS names no folder with upstream-stress)");
         return Ok(());
     }
+    // Which stacks: those whose name holds this text.
+    let only = std::env::var("HUTCH_STRESS_ONLY").unwrap_or_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        for contender in contender::all()? {
-            drive(&contender).await.context(contender.name)?;
+        for contender in contender::all()?.iter().filter(|contender| contender.name.contains(&only)) {
+            drive(contender).await.context(contender.name)?;
         }
-        Ok(())
+        if UP.contains(&only) { drive_up().await.context(UP) } else { Ok(()) }
     })
 }
 
+const UP: &str = "hutch up";
+
 async fn drive(contender: &Contender) -> anyhow::Result<()> {
     let cluster = contender.start(&ROOM).await?;
-    let before: Vec<Usage> = usage(&cluster);
+    let usage = || {
+        let each = PROGRAMS.iter().map(|name| cluster.program(name).map(|it| it.usage()).unwrap_or_default());
+        each.collect::<Vec<Usage>>()
+    };
+    let before = usage();
+    tool(contender.name, cluster.kubeconfig(), cluster.folder(), None).await?;
+    for ((name, before), after) in PROGRAMS.iter().zip(before).zip(usage()) {
+        row(name, before, after);
+    }
+    Ok(())
+}
+
+async fn drive_up() -> anyhow::Result<()> {
+    let server = Server::start()?;
+    let (clean, before) = (server.leftovers(), server.usage());
+    tool(UP, &server.kubeconfig(), server.folder(), Some(IMAGE)).await?;
+    row(UP, before, server.usage());
     let started = Instant::now();
+    while server.leftovers() != clean && started.elapsed() < GONE_WITHIN {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let left = server.leftovers();
+    if left != clean {
+        bail!("left on the machine: {left:?}, and {clean:?} before");
+    }
+    println!("\nOn the machine no process and no folder more than before.");
+    Ok(())
+}
+
+/// Runs the tool, prints what it says and what it used, and begins a table for what the others used.
+async fn tool(name: &str, kubeconfig: &Path, folder: &Path, image: Option<&str>) -> anyhow::Result<()> {
     let mut tool = Command::new(contender::peer("upstream-stress").context("just looked for")?);
-    tool.env("KUBECONFIG", cluster.kubeconfig()).arg("--output-dir").arg(cluster.folder().join("stress"));
+    tool.env("KUBECONFIG", kubeconfig).arg("--output-dir").arg(folder.join("stress"));
     tool.arg("--phases").arg(std::env::var("HUTCH_STRESS_PHASES").unwrap_or_else(|_| PHASES.into()));
-    tool.args(["--client-connections=4", "--collect-metrics=false"]);
-    tool.args(["--profile-apiserver=false", "--profile-controller=false"]);
+    tool.args(MANNER).args(SIZE).args(image);
     tool.args(std::env::var("HUTCH_STRESS_FLAGS").unwrap_or_default().split_whitespace());
+    let own = || Usage::of(std::process::id());
+    let (before, started) = (own(), Instant::now());
     let output = tokio::task::spawn_blocking(move || tool.output()).await?.context("upstream-stress")?;
-    let elapsed = started.elapsed();
-    println!("\n### Stress: {}\n\n```", contender.name);
+    let (elapsed, after) = (started.elapsed(), own());
+    println!("\n### Stress: {name}\n\n```");
     print!("{}", String::from_utf8_lossy(&output.stdout));
     println!("```");
     if !output.status.success() {
@@ -60,16 +118,12 @@ async fn drive(contender: &Contender) -> anyhow::Result<()> {
         "\nIn {:.0} s:\n\n| | CPU s | resident MiB | peak MiB |\n|---|---|---|---|",
         elapsed.as_secs_f64()
     );
-    for ((name, before), after) in PROGRAMS.iter().zip(before).zip(usage(&cluster)) {
-        let cpu = after.cpu.saturating_sub(before.cpu).as_secs_f64();
-        println!("| {name} | {cpu:.1} | {} | {} |", after.resident_kib / 1024, after.peak_kib / 1024);
-    }
+    let cpu = after.children_cpu.saturating_sub(before.children_cpu).as_secs_f64();
+    println!("| the tool itself | {cpu:.1} | | |");
     Ok(())
 }
 
-fn usage(cluster: &Cluster) -> Vec<Usage> {
-    PROGRAMS
-        .iter()
-        .map(|name| cluster.program(name).map(|program| program.usage()).unwrap_or_default())
-        .collect()
+fn row(name: &str, before: Usage, after: Usage) {
+    let cpu = after.cpu.saturating_sub(before.cpu).as_secs_f64();
+    println!("| {name} | {cpu:.1} | {} | {} |", after.resident_kib / 1024, after.peak_kib / 1024);
 }

@@ -26,6 +26,32 @@ pub struct Usage {
     pub resident_kib: u64,
     /// The most that was ever resident, in KiB.
     pub peak_kib: u64,
+    /// CPU time of its children that have ended and were waited for.
+    pub children_cpu: Duration,
+}
+
+impl Usage {
+    /// What the process with this id has used so far; zeros once it has ended.
+    pub fn of(id: u32) -> Usage {
+        let read = |file: &str| std::fs::read_to_string(format!("/proc/{id}/{file}")).unwrap_or_default();
+        let (stat, status) = (read("stat"), read("status"));
+        // The name in brackets may hold anything; fields 14 and 15 of the line are counted from behind it.
+        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let fields: Vec<u64> =
+            after_name.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
+        let ticks = |first: usize| fields.get(first).unwrap_or(&0) + fields.get(first + 1).unwrap_or(&0);
+        let kib = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+            line.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
+        };
+        let per_second = rustix::param::clock_ticks_per_second().max(1);
+        Usage {
+            cpu: Duration::from_millis(ticks(11) * 1000 / per_second),
+            children_cpu: Duration::from_millis(ticks(13) * 1000 / per_second),
+            resident_kib: kib("VmRSS:"),
+            peak_kib: kib("VmHWM:"),
+        }
+    }
 }
 
 impl Program {
@@ -69,25 +95,7 @@ impl Program {
 
     /// What it has used so far; zeros once it has ended.
     pub fn usage(&self) -> Usage {
-        let read = |file: &str| {
-            std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap_or_default()
-        };
-        let (stat, status) = (read("stat"), read("status"));
-        // The name in brackets may hold anything; fields 14 and 15 of the line are counted from behind it.
-        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let fields: Vec<u64> =
-            after_name.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
-        let ticks = fields.get(11).unwrap_or(&0) + fields.get(12).unwrap_or(&0);
-        let kib = |key: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
-            line.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
-        };
-        let per_second = rustix::param::clock_ticks_per_second().max(1);
-        Usage {
-            cpu: Duration::from_millis(ticks * 1000 / per_second),
-            resident_kib: kib("VmRSS:"),
-            peak_kib: kib("VmHWM:"),
-        }
+        Usage::of(self.child.id())
     }
 
     pub(super) fn stop(mut self) -> anyhow::Result<()> {

@@ -17,11 +17,14 @@ pub(crate) struct Sim {
     #[arg(long)]
     seeds: Option<u64>,
     /// As many seeds as fit into so many seconds. [default: 60, if no seed is named]
-    #[arg(long)]
+    #[arg(long, conflicts_with = "minutes")]
     seconds: Option<u64>,
+    /// The same in minutes.
+    #[arg(long)]
+    minutes: Option<u64>,
 }
 
-/// Runs them in one process, one after the other.
+/// Runs them in one process, as many at a time as there are processors.
 pub(crate) fn run(wanted: &Sim) -> anyhow::Result<()> {
     let args = ["test", "--quiet", "--locked", "-p", "hutch-controller", "--test", "sim", "--"];
     let test = ["--ignored", "--exact", "the_seeds_asked_for", "--nocapture"];
@@ -29,9 +32,10 @@ pub(crate) fn run(wanted: &Sim) -> anyhow::Result<()> {
 }
 
 fn variables(wanted: &Sim) -> Vec<(&'static str, String)> {
-    let open = wanted.seeds.is_none() && wanted.seconds.is_none();
+    let seconds = wanted.seconds.or(wanted.minutes.map(|minutes| minutes.saturating_mul(60)));
+    let open = wanted.seeds.is_none() && seconds.is_none();
     let one = wanted.seed.filter(|_| open).map(|_| 1);
-    let seconds = wanted.seconds.or(Some(SECONDS).filter(|_| open && one.is_none()));
+    let seconds = seconds.or(Some(SECONDS).filter(|_| open && one.is_none()));
     let all = [
         ("HUTCH_SIM_SEED", wanted.seed),
         ("HUTCH_SIM_SEEDS", wanted.seeds.or(one)),
@@ -46,11 +50,13 @@ mod tests {
 
     #[test]
     fn a_seed_alone_is_one_simulation_and_nothing_is_a_minute() {
-        let told = |seed, seeds, seconds| variables(&Sim { seed, seeds, seconds });
+        let told = |seed, seeds, seconds| variables(&Sim { seed, seeds, seconds, minutes: None });
         let is = |name, value: &str| (name, value.to_owned());
         assert_eq!(told(Some(7), None, None), [is("HUTCH_SIM_SEED", "7"), is("HUTCH_SIM_SEEDS", "1")]);
         assert_eq!(told(None, None, None), [is("HUTCH_SIM_SECONDS", "60")]);
         assert_eq!(told(None, Some(3), None), [is("HUTCH_SIM_SEEDS", "3")]);
         assert_eq!(told(Some(7), None, Some(5)), [is("HUTCH_SIM_SEED", "7"), is("HUTCH_SIM_SECONDS", "5")]);
+        let five = Sim { seed: None, seeds: None, seconds: None, minutes: Some(5) };
+        assert_eq!(variables(&five), [is("HUTCH_SIM_SECONDS", "300")]);
     }
 }

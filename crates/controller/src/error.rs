@@ -89,6 +89,12 @@ impl Error {
         self.status().is_some_and(|status| (400..500).contains(&status.code))
     }
 
+    /// Whether the answer also settles an earlier request for the same that was not answered: the object is there, is gone,
+    /// or is another version. A server that has too much to do, or forbids it by now, says nothing about that.
+    pub(crate) fn settles_earlier(&self) -> bool {
+        self.is_already_exists() || self.is_not_found() || self.is_conflict()
+    }
+
     /// All of them as one, nothing when there are none.
     pub(crate) fn joined(mut errors: Vec<Error>) -> Result<(), Error> {
         match errors.len() {

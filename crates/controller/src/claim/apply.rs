@@ -31,6 +31,10 @@ const ADOPTION_ROUNDS: usize = 3;
 /// Longest pause of a claim that waits for a pooled Sandbox to get its address; a change brings it back sooner.
 const PENDING_RECHECK: Duration = Duration::from_millis(500);
 
+/// Pause after somebody else was faster with the claim's status, in case that their change was seen already and brings no
+/// look.
+pub(super) const AFTER_CONFLICT: Duration = Duration::from_secs(1);
+
 /// How the claim came by its Sandbox.
 struct Bound {
     sandbox: Arc<Sandbox>,
@@ -311,7 +315,7 @@ async fn settle(world: &World, key: &Key, seen: &Seen, mut bound: Bound) -> Outc
     tell(world, seen, &bound);
     let after = match written {
         Ok(Some(after)) => after,
-        Ok(None) => return Outcome::Settled,
+        Ok(None) => return Outcome::Again(AFTER_CONFLICT),
         Err(error) => {
             tracing::warn!(claim = %key, %error, "status of a claim could not be written");
             return Outcome::Failed;
@@ -374,7 +378,7 @@ async fn refuse(world: &World, key: &Key, seen: &Seen, refusal: &Refusal, now: T
                     return Outcome::Failed;
                 }
             }
-            Ok(None) => {}
+            Ok(None) => return Outcome::Again(AFTER_CONFLICT),
             Err(error) => {
                 tracing::warn!(claim = %key, %error, "status of a claim could not be written");
                 return Outcome::Failed;
@@ -390,8 +394,8 @@ async fn refuse(world: &World, key: &Key, seen: &Seen, refusal: &Refusal, now: T
     }
 }
 
-/// Writes the status if it differs, against the version that was seen. Nothing when somebody else was faster: that
-/// change brings the next look.
+/// Writes the status if it differs, against the version that was seen. Nothing when somebody else was faster, or the
+/// claim is gone.
 pub(super) async fn write(
     world: &World,
     key: &Key,

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::api::PropagationPolicy;
 
-use super::apply::{note, write};
+use super::apply::{AFTER_CONFLICT, note, write};
 use super::status::Outcome as End;
 use super::{Seen, bound_name, expiry};
 use crate::error::Error;
@@ -72,7 +72,9 @@ async fn retain(world: &World, key: &Key, seen: &Seen) -> Outcome {
     let after = Seen::observe(world, claim.clone());
     let left = current(world, key, &after).filter(|_| problem.is_none());
     let end = End::Expired { sandbox: left.as_deref(), problem };
-    outcome(key, write(world, key, claim, &end).await.map(drop), Outcome::Settled)
+    let written = write(world, key, claim, &end).await;
+    let good = if matches!(written, Ok(None)) { Outcome::Again(AFTER_CONFLICT) } else { Outcome::Settled };
+    outcome(key, written.map(drop), good)
 }
 
 fn outcome(key: &Key, result: Result<(), Error>, good: Outcome) -> Outcome {

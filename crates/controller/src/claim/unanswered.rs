@@ -31,12 +31,15 @@ impl Unanswered {
         (*uid == claim.uid().unwrap_or_default()).then(|| asked.clone())
     }
 
-    /// Takes note of how a request ended.
+    /// Takes note of how a request ended. One that is refused may have been asked before and done then.
     pub(super) fn note<T>(&self, claim: &SandboxClaim, asked: &Asked, result: &Result<T, Error>) {
-        if result.as_ref().is_err_and(|error| !error.is_refusal()) {
-            self.known().insert(Key::of(claim), (claim.uid().unwrap_or_default(), asked.clone()));
-        } else {
-            self.forget(&Key::of(claim));
+        match result {
+            Err(error) if error.settles_earlier() => self.forget(&Key::of(claim)),
+            Err(error) if error.is_refusal() => {}
+            Err(_) => {
+                self.known().insert(Key::of(claim), (claim.uid().unwrap_or_default(), asked.clone()));
+            }
+            Ok(_) => self.forget(&Key::of(claim)),
         }
     }
 
@@ -47,5 +50,39 @@ impl Unanswered {
 
     fn known(&self) -> MutexGuard<'_, HashMap<Key, (String, Asked)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    #[test]
+    fn a_busy_server_does_not_settle_what_it_has_not_answered() {
+        let unanswered = Unanswered::default();
+        let mut claim = SandboxClaim::new("c", Default::default());
+        claim.metadata.uid = Some("1".into());
+        let ended = |source| -> Result<(), Error> {
+            Err(Error::Create { kind: "Sandbox".into(), name: "c".into(), source })
+        };
+        let refused = |code, reason: &str| {
+            let status = Status { code, reason: reason.into(), ..Status::default() };
+            ended(kube::Error::Api(Box::new(status)))
+        };
+        let lost = || ended(kube::Error::Service("the connection broke".into()));
+        let busy = || refused(429, "TooManyRequests");
+        let note = |result| unanswered.note(&claim, &Asked::Make, &result);
+
+        note(busy());
+        assert_eq!(unanswered.of(&claim), None, "refused at once: not done");
+        for settled in [Ok(()), refused(409, "AlreadyExists"), refused(404, "NotFound")] {
+            note(lost());
+            note(busy());
+            note(refused(403, "Forbidden"));
+            assert_eq!(unanswered.of(&claim), Some(Asked::Make));
+            note(settled);
+            assert_eq!(unanswered.of(&claim), None);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Looks at one pool and does what is planned.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -21,6 +22,8 @@ use crate::world::World;
 
 /// Largest part of a wait that is added to it, so that pools which were made together are not looked at together.
 const JITTER: f64 = 0.5;
+/// Pause after somebody else was faster with a member, in case that their change was seen already and brings no look.
+const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
 pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let Some(pool) = world.pools.get(key) else {
@@ -38,15 +41,18 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
         memory.grant(plan.create, plan.members, &world.config, Instant::now())
     });
     plan.create = grant.create;
-    if let Err(error) = apply(world, key, &plan).await {
-        tracing::warn!(pool = %key, %error, "a step of a pool failed");
-        return Outcome::Failed;
-    }
+    let overtaken = match apply(world, key, &plan).await {
+        Ok(overtaken) => overtaken.then_some(AFTER_CONFLICT),
+        Err(error) => {
+            tracing::warn!(pool = %key, %error, "a step of a pool failed");
+            return Outcome::Failed;
+        }
+    };
     match write_status(world, key, &seen, &plan).await {
         Ok(()) => {
             let patience =
                 plan.patience.map(|wait| wait.mul_f64(1.0 + JITTER * world.config.ambient.fraction()));
-            let again = [plan.again, patience, grant.again].into_iter().flatten().min();
+            let again = [plan.again, patience, grant.again, overtaken].into_iter().flatten().min();
             again.map_or(Outcome::Settled, Outcome::Again)
         }
         Err(error) => {
@@ -56,17 +62,28 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     }
 }
 
-async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<(), Error> {
+/// Does it. Whether somebody else was faster with a member.
+async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
     let mut errors = Vec::new();
+    let overtaken = AtomicBool::new(false);
     for (name, patch) in &plan.patch {
         match world.sandboxes.patch(&key.beside(name), patch).await {
-            Err(error) if !error.is_conflict() && !error.is_not_found() => errors.push(error),
+            Err(error) if error.is_conflict() => overtaken.store(true, Ordering::Relaxed),
+            Err(error) if !error.is_not_found() => errors.push(error),
             _ => {}
         }
     }
     let deletes = waves(plan.delete.len(), |at| {
-        let name = plan.delete[at].clone();
-        async move { delete(world, &key.beside(&name)).await }
+        let (name, overtaken) = (plan.delete[at].clone(), &overtaken);
+        async move {
+            match delete(world, &key.beside(&name)).await {
+                Err(error) if error.is_conflict() => {
+                    overtaken.store(true, Ordering::Relaxed);
+                    Ok(())
+                }
+                result => result,
+            }
+        }
     });
     errors.extend(deletes.await.err());
     if let Some(new) = &plan.new {
@@ -78,28 +95,23 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<(), Error> {
         let creates = waves(names.len(), |at| create(world, key, new, &names[at]));
         errors.extend(creates.await.err());
     }
-    Error::joined(errors)
+    Error::joined(errors).map(|()| overtaken.into_inner())
 }
 
 /// Creates a member. One that is there already under that name is the one of an earlier request whose answer was lost.
 async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(), Error> {
     let member = key.beside(name);
-    let unanswered = |keep: bool| {
-        world.with_memory(key, |memory| {
-            memory.unanswered.retain(|known| known != name);
-            memory.unanswered.extend(keep.then(|| name.to_owned()));
-        });
-    };
-    unanswered(true);
+    let again = world.with_memory(key, |memory| memory.ask(name));
     let error = match world.sandboxes.create(&key.namespace, &named(new, name)).await {
         Ok(_) => {
-            unanswered(false);
+            world.with_memory(key, |memory| memory.settle(name));
             return Ok(());
         }
         Err(error) => error,
     };
-    if error.is_refusal() {
-        unanswered(false);
+    // A refusal says nothing about an earlier request that was not answered.
+    if error.settles_earlier() || error.is_refusal() && !again {
+        world.with_memory(key, |memory| memory.settle(name));
     }
     if error.is_already_exists() {
         world.sandboxes.refresh(&member).await?;
@@ -120,11 +132,7 @@ async fn delete(world: &World, member: &Key) -> Result<(), Error> {
     }
     let Some(known) = world.sandboxes.get(member) else { return Ok(()) };
     let Some(version) = known.resource_version() else { return Ok(()) };
-    match world.sandboxes.delete_version(member, version).await {
-        // Changed meanwhile: the change itself brings the pool's next look.
-        Err(error) if error.is_conflict() => Ok(()),
-        result => result,
-    }
+    world.sandboxes.delete_version(member, version).await
 }
 
 /// 1, 2, 4, 8, ... at once, and no further after a wave in which something failed: a server in trouble gets

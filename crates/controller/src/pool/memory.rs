@@ -9,6 +9,9 @@ use crate::config::Config;
 /// Longest wait for the next member; longer ones are cut, since nobody waits for them.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// Shortest wait for it: the resolution of timers. A token of which a billionth is missing is not there after no time.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// Members after the last look.
@@ -52,6 +55,20 @@ impl Memory {
         Grant { create, again }
     }
 
+    /// A member of that name is asked for. Whether it was before, and that was not answered.
+    pub(super) fn ask(&mut self, name: &str) -> bool {
+        let again = self.unanswered.iter().any(|known| known == name);
+        if !again {
+            self.unanswered.push(name.to_owned());
+        }
+        again
+    }
+
+    /// It is known what became of the member of that name.
+    pub(super) fn settle(&mut self, name: &str) {
+        self.unanswered.retain(|known| known != name);
+    }
+
     /// The look is over, with that many members.
     pub(super) fn leave(&mut self, members: usize) {
         self.members = members;
@@ -84,7 +101,7 @@ impl Bucket {
     /// Time until the next whole token.
     fn next(&self, rate: f64) -> Duration {
         let missing = (1.0 - self.tokens.fract()) / rate;
-        Duration::try_from_secs_f64(missing).unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT)
+        Duration::try_from_secs_f64(missing).unwrap_or(LONGEST_WAIT).clamp(SHORTEST_WAIT, LONGEST_WAIT)
     }
 }
 
@@ -128,6 +145,15 @@ mod tests {
         assert_eq!(memory.grant(3, 2, &config, at(500)), grant(1, 500));
         assert_eq!(memory.grant(2, 3, &config, at(60_000)), grant(2, 0), "never more than a second's worth");
         assert_eq!(memory.grant(2, 5, &config, at(60_000)), grant(0, 500));
+    }
+
+    #[test]
+    fn a_token_that_is_almost_there_is_waited_for() {
+        let now = Instant::now();
+        let mut bucket = Bucket { tokens: 1.0 - f64::EPSILON, at: now };
+        assert_eq!(bucket.take(1, 3.0, now), 0);
+        assert_eq!(bucket.next(3.0), SHORTEST_WAIT);
+        assert_eq!(bucket.take(1, 3.0, now + SHORTEST_WAIT), 1);
     }
 
     #[test]

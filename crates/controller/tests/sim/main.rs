@@ -11,12 +11,18 @@ mod node;
 mod rest;
 mod run;
 mod stage;
+mod trace;
 mod user;
 mod wire;
 
+use std::num::NonZero;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use run::{Outcome, run, run_with_death_at};
+use run::{run, run_with_death_at};
+use trace::Outcome;
 
 /// Seeds of the ordinary test.
 const SEEDS: u64 = 12;
@@ -29,9 +35,12 @@ fn passes(seed: u64, shown: usize) -> bool {
 }
 
 fn judged(seed: u64, outcome: Outcome, shown: usize) -> bool {
+    // Several run at a time; what one says stays together.
+    static TELLING: Mutex<()> = Mutex::new(());
     if outcome.wrong.is_empty() {
         return true;
     }
+    let _alone = TELLING.lock().unwrap_or_else(PoisonError::into_inner);
     for line in &outcome.lines[outcome.lines.len().saturating_sub(shown)..] {
         println!("{line}");
     }
@@ -42,9 +51,32 @@ fn judged(seed: u64, outcome: Outcome, shown: usize) -> bool {
     false
 }
 
+/// Runs seeds, as many at a time as there are processors, until there are no more or the time is over. How many were
+/// run, and which of them failed.
+fn run_all(first: u64, count: u64, time: Duration, shown: usize) -> (u64, Vec<u64>) {
+    let (began, next, failed) = (Instant::now(), AtomicU64::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while began.elapsed() < time {
+            let turn = next.fetch_add(1, Ordering::SeqCst);
+            if turn >= count {
+                next.fetch_sub(1, Ordering::SeqCst);
+                return;
+            }
+            if !passes(first + turn, shown) {
+                failed.lock().expect("no panic").push(first + turn);
+            }
+        }
+    };
+    let workers = available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+    let mut failed = failed.into_inner().expect("no panic");
+    failed.sort_unstable();
+    (next.into_inner(), failed)
+}
+
 #[test]
 fn a_bounded_number_of_seeds() {
-    let failed: Vec<_> = (1..=SEEDS).filter(|seed| !passes(*seed, SHOWN)).collect();
+    let (_, failed) = run_all(1, SEEDS, Duration::MAX, SHOWN);
     assert!(failed.is_empty(), "seeds that failed: {failed:?}");
 }
 
@@ -105,15 +137,8 @@ fn the_seeds_asked_for() {
     let first = number("HUTCH_SIM_SEED").unwrap_or(1);
     let count = number("HUTCH_SIM_SEEDS").unwrap_or(u64::MAX);
     let time = Duration::from_secs(number("HUTCH_SIM_SECONDS").unwrap_or(u64::MAX));
-    let (began, mut done, mut failed) = (Instant::now(), 0, Vec::new());
-    let shown = if count == 1 { usize::MAX } else { 0 };
-    while done < count && began.elapsed() < time {
-        let seed = first + done;
-        if !passes(seed, shown) {
-            failed.push(seed);
-        }
-        done += 1;
-    }
+    let shown = if count == 1 { usize::MAX } else { SHOWN };
+    let (done, failed) = run_all(first, count, time, shown);
     println!("{done} seeds from {first}: {} failed {failed:?}", failed.len());
     assert!(failed.is_empty(), "seeds that failed: {failed:?}");
 }

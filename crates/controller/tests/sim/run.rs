@@ -15,6 +15,7 @@ use crate::dice::Dice;
 use crate::fleet::Fleet;
 use crate::history::History;
 use crate::stage::Stage;
+use crate::trace::{Outcome, Trace, in_time, within_bounds};
 use crate::user::{DOOMED, User};
 use crate::wire::Wire;
 use crate::{collector, node, rest};
@@ -27,38 +28,14 @@ const RESTLESS: Duration = Duration::from_secs(4000);
 /// Time for everything that was begun to come to its end.
 const SETTLED: Duration = Duration::from_secs(120);
 
-/// How a simulation ended.
-pub(crate) struct Outcome {
-    /// Hash of all requests and answers.
-    pub(crate) hash: u64,
-    pub(crate) wrong: Vec<String>,
-    pub(crate) lines: Vec<String>,
-}
-
-/// Runs the simulation of a seed in a runtime of its own.
+/// Runs the simulation of a seed.
 pub(crate) fn run(seed: u64) -> Outcome {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
-    runtime.block_on(play(seed))
+    within_bounds(move |trace| async move { in_time(play(Scene::open(seed, trace).await, seed)).await })
 }
 
 /// One in which nothing goes wrong but that the controller dies at its so manieth write after a claim was made.
 pub(crate) fn run_with_death_at(write: i64, seed: u64) -> Outcome {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
-    runtime.block_on(async {
-        let mut scene = Scene::open(seed).await;
-        scene.stage.calm();
-        scene.user.set_up().await;
-        scene.user.doom().await;
-        scene.fleet.start();
-        sleep(SETTLED).await;
-        scene.fleet.kill_at(write);
-        scene.user.claim_one().await;
-        sleep(SETTLED).await;
-        scene.fleet.settle();
-        scene.end().await
-    })
+    within_bounds(move |trace| async move { in_time(die(Scene::open(seed, trace).await, write)).await })
 }
 
 struct Scene {
@@ -70,8 +47,8 @@ struct Scene {
 }
 
 impl Scene {
-    async fn open(seed: u64) -> Self {
-        let stage = Arc::new(Stage::new());
+    async fn open(seed: u64, trace: Arc<Trace>) -> Self {
+        let stage = Arc::new(Stage::new(trace));
         let (clock, chance) = (stage.clone(), Dice::new(seed, "server"));
         let ambient = Ambient::new(move || clock.now(), move || chance.number());
         let default_node = Some("n".into());
@@ -97,7 +74,7 @@ impl Scene {
         Scene { stage, history, fleet, user, judge }
     }
 
-    async fn end(mut self) -> Outcome {
+    async fn end(mut self) -> Vec<String> {
         let mut wrong = quiet(&self.stage).await;
         wrong.extend(rest::violations(&self.judge).await);
         wrong.extend(self.history.violations(&self.stage));
@@ -109,18 +86,30 @@ impl Scene {
             wrong
                 .push(format!("a controller that started anew made {} writes", self.stage.writes() - writes));
         }
-        Outcome { hash: self.stage.hash(), wrong, lines: self.stage.lines() }
+        wrong
     }
 }
 
-async fn play(seed: u64) -> Outcome {
-    let mut scene = Scene::open(seed).await;
+async fn play(mut scene: Scene, seed: u64) -> Vec<String> {
     scene.user.set_up().await;
     scene.fleet.start();
     let length = Dice::new(seed, "storm").ms(20_000..120_000);
     futures::join!(scene.user.act(length), scene.fleet.live(length));
     scene.stage.calm();
     scene.stage.note("calm");
+    scene.end().await
+}
+
+async fn die(mut scene: Scene, write: i64) -> Vec<String> {
+    scene.stage.calm();
+    scene.user.set_up().await;
+    scene.user.doom().await;
+    scene.fleet.start();
+    sleep(SETTLED).await;
+    scene.fleet.kill_at(write);
+    scene.user.claim_one().await;
+    sleep(SETTLED).await;
+    scene.fleet.settle();
     scene.end().await
 }
 

@@ -1,17 +1,13 @@
-//! What all parts of a simulation share: the time, the faults' switch, the trace.
+//! What all parts of a simulation share: the time, the faults' switch, what was written and deleted.
 
-use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-use crate::dice::{FNV_START, fnv};
-
-/// Lines of the trace that a failure shows.
-const LINES: usize = 4000;
+use crate::trace::Trace;
 
 pub(crate) struct Stage {
     began: Instant,
@@ -19,17 +15,12 @@ pub(crate) struct Stage {
     storm: AtomicBool,
     /// The server does not answer before.
     outage_until: Mutex<Instant>,
-    trace: Mutex<Trace>,
+    trace: Arc<Trace>,
     /// Successful writes of all.
     writes: AtomicU64,
     deletes: Mutex<Vec<Delete>>,
     /// When two controllers ran, from and to.
     doubled: Mutex<Vec<(Duration, Duration)>>,
-}
-
-struct Trace {
-    hash: u64,
-    lines: VecDeque<String>,
 }
 
 /// A successful deletion by a controller.
@@ -41,13 +32,13 @@ pub(crate) struct Delete {
 }
 
 impl Stage {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(trace: Arc<Trace>) -> Self {
         let now = Instant::now();
         Stage {
             began: now,
             storm: AtomicBool::new(true),
             outage_until: Mutex::new(now),
-            trace: Mutex::new(Trace { hash: FNV_START, lines: VecDeque::new() }),
+            trace,
             writes: AtomicU64::new(0),
             deletes: Mutex::default(),
             doubled: Mutex::default(),
@@ -62,6 +53,7 @@ impl Stage {
     /// The true time of day.
     pub(crate) fn now(&self) -> Timestamp {
         const START: i64 = 1_900_000_000;
+        self.trace.rest_if_over();
         let start = Timestamp::from_second(START).unwrap();
         start + SignedDuration::try_from(self.elapsed()).unwrap()
     }
@@ -85,22 +77,7 @@ impl Stage {
 
     /// Adds a line to the trace.
     pub(crate) fn note(&self, text: &str) {
-        let line = format!("{:>9.3} {text}", self.elapsed().as_secs_f64());
-        let mut trace = self.trace.lock().unwrap();
-        trace.hash = line.bytes().fold(trace.hash, fnv);
-        if trace.lines.len() == LINES {
-            trace.lines.pop_front();
-        }
-        trace.lines.push_back(line);
-    }
-
-    pub(crate) fn hash(&self) -> u64 {
-        self.trace.lock().unwrap().hash
-    }
-
-    /// The last lines of the trace.
-    pub(crate) fn lines(&self) -> Vec<String> {
-        self.trace.lock().unwrap().lines.iter().cloned().collect()
+        self.trace.add(format!("{:>9.3} {text}", self.elapsed().as_secs_f64()));
     }
 
     pub(crate) fn wrote(&self) {

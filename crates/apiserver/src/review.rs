@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::verbs::create::check_type;
+use crate::verbs::create::settle_type;
 use crate::{Identity, body, fields, meta, respond};
 
 pub(crate) fn review(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
-    let decoded = body::decode(bytes, media_type)?;
-    check_type(call, &decoded.value)?;
+    let mut decoded = body::decode(bytes, media_type)?;
+    settle_type(call, &mut decoded.value)?;
     let mut object = fields::settle(call, decoded)?;
     let status = match call.kind().kind.as_str() {
         "SelfSubjectReview" => json!({ "userInfo": user(&call.identity) }),

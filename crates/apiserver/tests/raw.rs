@@ -174,11 +174,11 @@ async fn refusals_have_the_words_of_a_real_server() {
         ),
         (
             "POST",
-            CONFIG_MAPS.into(),
-            "{\"kind\":\"ConfigMap\"}",
+            SANDBOXES.into(),
+            "{\"kind\":\"Sandbox\"}",
             400,
             "BadRequest",
-            "Object 'apiVersion' is missing in '{\"kind\":\"ConfigMap\"}'",
+            "Object 'apiVersion' is missing in '{\"kind\":\"Sandbox\"}'",
         ),
         (
             "POST",
@@ -242,6 +242,24 @@ async fn refusals_have_the_words_of_a_real_server() {
     let (code, status) = call(&app, "GET", &format!("{SANDBOXES}/s"), "").await;
     let details = json!({"name": "s", "group": "agents.x-k8s.io", "kind": "sandboxes"});
     assert_eq!((code.as_u16(), &status["details"]), (404, &details));
+}
+
+#[tokio::test]
+async fn a_body_of_a_built_in_kind_need_not_name_it() {
+    let app = app().await;
+    let (code, made) =
+        call(&app, "POST", CONFIG_MAPS, r#"{"metadata": {"name": "bare"}, "data": {"a": "b"}}"#).await;
+    assert_eq!(
+        (code.as_u16(), &made["kind"], &made["apiVersion"]),
+        (201, &json!("ConfigMap"), &json!("v1")),
+        "{made}"
+    );
+    let path = format!("{CONFIG_MAPS}/bare");
+    let (code, _) = call(&app, "PUT", &path, r#"{"kind": "", "metadata": {"name": "bare"}}"#).await;
+    assert_eq!(code, 200);
+    let (code, status) =
+        call(&app, "PUT", &path, r#"{"kind": "Secret", "metadata": {"name": "bare"}}"#).await;
+    assert_eq!(code, 400, "{status}");
 }
 
 #[tokio::test]

@@ -27,8 +27,8 @@ const SERVERS: &[&str] = &[
 ];
 
 pub(crate) async fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
-    let decoded = body::decode(bytes, media_type)?;
-    check_type(call, &decoded.value)?;
+    let mut decoded = body::decode(bytes, media_type)?;
+    settle_type(call, &mut decoded.value)?;
     let object = fields::settle(call, decoded)?;
     if !meta::text(&object, "resourceVersion").is_empty() {
         return Err(Failure::bad_request("resourceVersion should not be set on objects to be created"));
@@ -120,7 +120,22 @@ pub(crate) fn definitions_changed(call: &Call) {
     }
 }
 
-/// The body must be of the kind that the path names.
+/// The body must be of the kind that the path names. One of a built-in kind may leave out what the path says already,
+/// as typed clients do.
+pub(crate) fn settle_type(call: &Call, object: &mut Value) -> Result<(), Failure> {
+    let kind = call.kind();
+    if let Some(fields) = object.as_object_mut().filter(|_| !kind.is_custom()) {
+        let given = [("apiVersion", kind.api_version().to_string()), ("kind", kind.kind.clone())];
+        for (field, value) in given {
+            if fields.get(field).is_none_or(|text| text.is_null() || text == "") {
+                fields.insert(field.to_owned(), value.into());
+            }
+        }
+    }
+    check_type(call, object)
+}
+
+/// The body must be of the kind that the path names, in so many words.
 pub(crate) fn check_type(call: &Call, object: &Value) -> Result<(), Failure> {
     let kind = call.kind();
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();

@@ -4,7 +4,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::create::{check_place, check_type};
+use super::create::{check_place, settle_type};
 use super::modify::{Part, modify};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
@@ -17,8 +17,8 @@ pub(crate) async fn update(
     bytes: &Bytes,
     media_type: &str,
 ) -> Result<Response, Failure> {
-    let decoded = body::decode(bytes, media_type)?;
-    check_type(call, &decoded.value)?;
+    let mut decoded = body::decode(bytes, media_type)?;
+    settle_type(call, &mut decoded.value)?;
     let mut object = fields::settle(call, decoded)?;
     check_place(call, &mut object)?;
     let name = meta::text(&object, "name");

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::container::{Running, read_log};
 use crate::dial::dial;
-use crate::live::Live;
+use crate::live::{Live, Update};
 use crate::node::Node;
 use crate::session;
 
@@ -122,6 +122,18 @@ impl Kubelet for Node {
         port: u16,
     ) -> BoxFuture<'a, Result<Box<dyn Duplex>, StreamError>> {
         self.open(pod, port).boxed()
+    }
+
+    fn ended<'a>(&'a self, pod: &'a PodId) -> BoxFuture<'a, ()> {
+        // Of what is known of the Pod only the news of it: who waits here must not keep the rest.
+        let updates = self.live(pod).ok().map(|live| live.updates.subscribe());
+        async move {
+            if let Some(mut updates) = updates {
+                // Without anybody left to tell news it is over as well.
+                let _ = updates.wait_for(|update| matches!(update, Update::Gone)).await;
+            }
+        }
+        .boxed()
     }
 
     fn logs<'a>(

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
@@ -133,6 +134,10 @@ pub trait Kubelet: Send + Sync + 'static {
         pod: &'a PodId,
         port: u16,
     ) -> BoxFuture<'a, Result<Box<dyn Duplex>, StreamError>>;
+    /// Resolves when this life of the Pod is over; what is forwarded into it ends then. Never, unless the node says otherwise.
+    fn ended<'a>(&'a self, _pod: &'a PodId) -> BoxFuture<'a, ()> {
+        std::future::pending().boxed()
+    }
     /// Reads a container's log.
     fn logs<'a>(
         &'a self,

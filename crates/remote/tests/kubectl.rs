@@ -241,6 +241,19 @@ async fn port_forward_over_spdy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_forward_ends_with_its_pod() {
+    hutch_testkit::require!(kubectl);
+    for websockets in [true, false] {
+        let kubectl = Kubectl::new(websockets).await;
+        let (mut child, local) = port_forward(&kubectl, &[server::LAST_PORT]).await;
+        let _stream = TcpStream::connect(("127.0.0.1", local[0])).await.expect("kubectl listens");
+        let status =
+            tokio::time::timeout(PATIENCE, child.wait()).await.expect("kubectl leaves").expect("wait");
+        assert!(!status.success(), "{status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_port_where_nobody_listens_is_an_error_text() {
     hutch_testkit::require!(kubectl);
     for websockets in [true, false] {

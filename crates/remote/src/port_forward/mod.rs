@@ -16,12 +16,20 @@ pub(crate) const PROTOCOLS: Protocols = Protocols {
     spdy: &["portforward.k8s.io"],
 };
 
-/// Forwards until the client has left.
+/// Forwards until the client has left or the Pod is gone. The client learns of the latter by the end of the connection, before it
+/// sends something that nobody would get.
 pub(crate) async fn run(upgraded: Upgraded, ports: Vec<u16>, kubelet: Arc<dyn Kubelet>, pod: PodId) {
-    match upgraded {
-        Upgraded::Channels(socket, name) => channels::run(*socket, name, ports, kubelet, pod).await,
-        Upgraded::Tunnel(socket) => spdy::run(tunnel::Tunnel::new(*socket), kubelet, pod).await,
-        Upgraded::Spdy(io, _) => spdy::run(io, kubelet, pod).await,
+    let (node, of) = (kubelet.clone(), pod.clone());
+    let forward = async {
+        match upgraded {
+            Upgraded::Channels(socket, name) => channels::run(*socket, name, ports, kubelet, pod).await,
+            Upgraded::Tunnel(socket) => spdy::run(tunnel::Tunnel::new(*socket), kubelet, pod).await,
+            Upgraded::Spdy(io, _) => spdy::run(io, kubelet, pod).await,
+        }
+    };
+    tokio::select! {
+        () = forward => {}
+        () = node.ended(&of) => {}
     }
 }
 

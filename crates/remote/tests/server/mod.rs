@@ -21,7 +21,14 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 
 /// Runs commands as processes of this machine and reaches ports of this machine.
-struct LocalNode;
+#[derive(Default)]
+struct LocalNode {
+    over: tokio::sync::watch::Sender<bool>,
+}
+
+/// Who connects here is connected, and the Pod is over.
+#[allow(dead_code, reason = "each test binary uses its part")]
+pub(crate) const LAST_PORT: u16 = 2;
 
 fn start(request: ExecRequest) -> Result<Session, StreamError> {
     let (program, arguments) =
@@ -98,11 +105,25 @@ impl Kubelet for LocalNode {
 
     fn connect<'a>(&'a self, _: &'a PodId, port: u16) -> BoxFuture<'a, Result<Box<dyn Duplex>, StreamError>> {
         async move {
+            if port == LAST_PORT {
+                self.over.send_replace(true);
+                let (ours, theirs) = tokio::io::duplex(1);
+                std::mem::forget(theirs);
+                return Ok(Box::new(ours) as Box<dyn Duplex>);
+            }
             let connected = TcpStream::connect(("127.0.0.1", port)).await;
             match connected {
                 Ok(stream) => Ok(Box::new(stream) as Box<dyn Duplex>),
                 Err(error) => Err(StreamError::Unavailable(error.to_string())),
             }
+        }
+        .boxed()
+    }
+
+    fn ended<'a>(&'a self, _: &'a PodId) -> BoxFuture<'a, ()> {
+        let mut over = self.over.subscribe();
+        async move {
+            let _ = over.wait_for(|over| *over).await;
         }
         .boxed()
     }
@@ -157,7 +178,7 @@ async fn stream(State((node, seen)): State<Shared>, Path(what): Path<String>, re
 
 /// Starts the server on a free port.
 pub(crate) async fn start_server() -> (SocketAddr, Upgrades) {
-    let node: Arc<dyn Kubelet> = Arc::new(LocalNode);
+    let node: Arc<dyn Kubelet> = Arc::new(LocalNode::default());
     let upgrades = Upgrades::default();
     let router = Router::new()
         .route("/api", get(|| async { Json(json!({"kind": "APIVersions", "versions": ["v1"]})) }))

@@ -128,10 +128,10 @@ impl Kubelet for Node {
         // Of what is known of the Pod only the news of it: who waits here must not keep the rest.
         let updates = self.live(pod).ok().map(|live| live.updates.subscribe());
         async move {
-            if let Some(mut updates) = updates {
-                // Without anybody left to tell news it is over as well.
-                let _ = updates.wait_for(|update| matches!(update, Update::Gone)).await;
-            }
+            // One that is not known may only be starting: connections into it say so.
+            let Some(mut updates) = updates else { return std::future::pending().await };
+            // Without anybody left to tell news it is over as well.
+            let _ = updates.wait_for(|update| matches!(update, Update::Gone)).await;
         }
         .boxed()
     }

@@ -34,6 +34,8 @@ pub enum Need {
     Grpcio,
     /// `python3`, gRPC for it and the package `k8s-agent-sandbox` 1.0.8, as `scripts/install-test-tools` brings them.
     SandboxClient,
+    /// The same with what its asynchronous half needs, also as `scripts/install-test-tools` brings it.
+    AsyncSandboxClient,
 }
 
 /// What [`Need::Kubernetes`] stands for.
@@ -67,11 +69,25 @@ impl Need {
                 let there = python_package("1.0.8").is_dir();
                 (!there).then_some("needs k8s-agent-sandbox 1.0.8 (scripts/install-test-tools)")
             }),
+            Need::AsyncSandboxClient => Need::SandboxClient.missing().or_else(|| {
+                (!imports("httpx, kubernetes_asyncio"))
+                    .then_some("needs httpx and kubernetes_asyncio (scripts/install-test-tools)")
+            }),
         }
     }
 }
 
-/// The folder of a Python package that `scripts/install-test-tools` brings: `grpc`, or a release of
+/// Whether Python has these modules, from the folder `async` or of itself.
+fn imports(modules: &str) -> bool {
+    let ambient = std::env::var_os("PYTHONPATH").unwrap_or_default();
+    let paths = std::iter::once(python_package("async")).chain(std::env::split_paths(&ambient));
+    let Ok(paths) = std::env::join_paths(paths) else { return false };
+    let mut python = std::process::Command::new("python3");
+    python.args(["-c", &format!("import {modules}")]).env("PYTHONPATH", paths);
+    python.stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// The folder of a Python package that `scripts/install-test-tools` brings: `grpc`, `async`, or a release of
 /// `k8s-agent-sandbox`.
 pub fn python_package(name: &str) -> PathBuf {
     PathBuf::from(format!("{}/../../.tools/python/{name}", env!("CARGO_MANIFEST_DIR")))
@@ -96,7 +112,7 @@ pub fn strict() -> bool {
 
 /// Returns from the test, counted as skipped, unless the machine has what is named:
 /// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
-/// `buildah`, `grpcio`, `sandbox_client`.
+/// `buildah`, `grpcio`, `sandbox_client`, `async_sandbox_client`.
 #[macro_export]
 macro_rules! require {
     ($($need:ident),+ $(,)?) => {
@@ -148,6 +164,9 @@ macro_rules! need {
     };
     (sandbox_client) => {
         $crate::Need::SandboxClient
+    };
+    (async_sandbox_client) => {
+        $crate::Need::AsyncSandboxClient
     };
 }
 

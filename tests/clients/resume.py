@@ -1,0 +1,90 @@
+"""Cells of a handle that lives through a suspend and a resume, and through broken connections."""
+
+import asyncio
+import signal
+
+from k8s_agent_sandbox.exceptions import SandboxRequestError
+from lifecycle import works
+from table import HTTP, SANDBOXD, TUNNELS, EVERY, absent, check, equal, now, raises, row
+
+
+@row("resume: a command with the address of before", HTTP)
+async def resumed_command(place):
+    """The client goes on sending the address that the Pod had before; the request reaches the Pod of now, at once."""
+    sandbox = await place.sandbox()
+    equal((await now(sandbox.commands.run("echo before"))).stdout, "before\n")
+    before = await now(sandbox.get_pod_ip())
+    await place.suspend(sandbox)
+    await place.resume(sandbox)
+    check(place.where == "up" or await now(sandbox.get_pod_ip()) != before, "a new address")
+    equal((await now(sandbox.commands.run("echo after"))).stdout, "after\n")
+    await works(place, sandbox)
+    await now(sandbox.terminate())
+
+
+@row("resume: a file with the address of before", HTTP)
+async def resumed_file(place):
+    sandbox = await place.sandbox()
+    await works(place, sandbox)
+    await place.suspend(sandbox)
+    await place.resume(sandbox)
+    await works(place, sandbox)
+    await now(sandbox.terminate())
+
+
+@row("resume: a command by the tunnel or channel of before", SANDBOXD)
+async def resumed_sandboxd_command(place):
+    sandbox = await place.sandbox()
+    equal((await now(sandbox.commands.run("echo before"))).stdout, "before\n")
+    await place.suspend(sandbox)
+    await place.resume(sandbox)
+    equal((await now(sandbox.commands.run("echo after"))).stdout, "after\n")
+    await now(sandbox.terminate())
+
+
+@row("resume: a file by the tunnel or channel of before", SANDBOXD)
+async def resumed_sandboxd_file(place):
+    sandbox = await place.sandbox()
+    await works(place, sandbox)
+    await place.suspend(sandbox)
+    await place.resume(sandbox)
+    await works(place, sandbox)
+    await now(sandbox.terminate())
+
+
+@row("suspended: a command is refused, and the handle goes on after the resume")
+async def refused_meanwhile(place):
+    sandbox = await place.sandbox()
+    await now(sandbox.commands.run("true"))
+    await place.suspend(sandbox)
+    if place.speaks == "http":
+        await raises(SandboxRequestError, lambda: sandbox.commands.run("true"), status=502)
+    else:
+        await raises(Exception, lambda: sandbox.commands.run("true", timeout=20))
+    await place.resume(sandbox)
+    equal((await now(sandbox.commands.run("echo on"))).stdout, "on\n")
+    await works(place, sandbox)
+    await now(sandbox.terminate())
+
+
+@row("broken tunnel: kubectl killed between two calls", TUNNELS)
+async def killed(place):
+    sandbox = await place.sandbox()
+    await works(place, sandbox)
+    connector = sandbox.connector
+    strategy = connector.strategy if hasattr(connector, "strategy") else connector._sandboxd_strategy
+    process = strategy.port_forward_process
+    process.send_signal(signal.SIGKILL)
+    await (process.wait() if place.asynchronous else asyncio.to_thread(process.wait))
+    await works(place, sandbox)
+    equal((await now(sandbox.commands.run("echo on"))).stdout, "on\n")
+    check(strategy.port_forward_process is not process)
+    await now(sandbox.terminate())
+
+
+for name, columns in [("resume: a command with the address of before", SANDBOXD),
+                      ("resume: a file with the address of before", SANDBOXD),
+                      ("resume: a command by the tunnel or channel of before", HTTP),
+                      ("resume: a file by the tunnel or channel of before", HTTP),
+                      ("broken tunnel: kubectl killed between two calls", [c for c in EVERY if c not in TUNNELS])]:
+    absent(name, columns, "-")

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -53,7 +54,6 @@ pub(crate) async fn run(client: Client, sandboxd: PathBuf) {
     let mut pods: HashMap<String, Running> = HashMap::new();
     let mut events =
         std::pin::pin!(watcher::watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()));
-    let mut next = 0_u32;
     while let Some(event) = events.next().await {
         match event {
             Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => {
@@ -61,8 +61,7 @@ pub(crate) async fn run(client: Client, sandboxd: PathBuf) {
                 if pods.contains_key(&uid) || pod.metadata.deletion_timestamp.is_some() {
                     continue;
                 }
-                next += 1;
-                let own = address(next);
+                let own = address();
                 pods.insert(uid, start(&pod, own, &sandboxd));
                 tokio::spawn(report(client.clone(), pod, own));
             }
@@ -72,10 +71,11 @@ pub(crate) async fn run(client: Client, sandboxd: PathBuf) {
     }
 }
 
-/// Of no use to anybody else on this machine: told apart by the process, as several may run such tests.
-fn address(number: u32) -> Ipv4Addr {
-    let process = std::process::id();
-    Ipv4Addr::from(0x0a78_0000 | (process & 0x3f) << 14 | (number & 0x3fff))
+/// One that nobody else on this machine uses: several processes may run such tests, and several tests be in one.
+fn address() -> Ipv4Addr {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    Ipv4Addr::from(0x0a70_0000 | (std::process::id() & 0x3f) << 14 | (number & 0x3fff))
 }
 
 fn start(pod: &Pod, address: Ipv4Addr, sandboxd: &Path) -> Running {

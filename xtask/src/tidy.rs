@@ -16,7 +16,7 @@ const EMPTY_NAMES: [&str; 5] = ["utils.rs", "util.rs", "common.rs", "helpers.rs"
 /// Fails with every breach named.
 pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let mut files = Vec::new();
-    for folder in ["crates", "xtask", "bench"] {
+    for folder in ["crates", "xtask", "bench", "fuzz"] {
         collect(&root.join(folder), &mut files)?;
     }
     let mut breaches = Vec::new();

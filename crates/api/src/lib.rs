@@ -12,6 +12,8 @@ mod convert;
 mod crds;
 mod end_time;
 mod hash;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 mod pool;
 mod sandbox;
 mod template;

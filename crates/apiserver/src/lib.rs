@@ -31,6 +31,8 @@ mod error;
 mod failure;
 mod fields;
 mod filter;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 mod identity;
 mod meta;
 mod object;

@@ -10,6 +10,7 @@ mod managers;
 mod ownership;
 mod strategic;
 
+use json_patch::PatchOperation;
 use serde_json::Value;
 
 pub use apply::{Applier, Conflict, apply};
@@ -20,6 +21,8 @@ pub use strategic::strategic;
 
 /// The most operations of one JSON patch, as on a real API server.
 pub const MAX_OPERATIONS: usize = 10_000;
+/// The most that the copies of one JSON patch add up to, in bytes of JSON, as on a real API server.
+pub const COPIED_BYTES: usize = 3 << 20;
 
 /// Why a patch was not applied.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -33,6 +36,9 @@ pub enum PatchError {
     /// It is larger than is allowed: answer with 413.
     #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
     TooLarge(usize),
+    /// Its copies together would be larger than is allowed: answer with 413.
+    #[error("the copies of a JSON patch may have {COPIED_BYTES} bytes in all")]
+    CopiesTooLarge,
     /// Other managers own fields that it would change: answer with 409, and a cause for each.
     #[error("{}", apply::conflict_message(.0))]
     Conflict(Vec<Conflict>),
@@ -47,7 +53,20 @@ pub fn json(current: &Value, patch: &Value) -> Result<Value, PatchError> {
     let patch: json_patch::Patch = serde_json::from_value(patch.clone())
         .map_err(|error| PatchError::Malformed(format!("error decoding patch: {error}")))?;
     let mut patched = current.clone();
-    json_patch::patch(&mut patched, &patch).map_err(|error| PatchError::Unprocessable(error.to_string()))?;
+    let mut copied = 0;
+    for (number, operation) in patch.0.into_iter().enumerate() {
+        if let PatchOperation::Copy(copy) = &operation {
+            // Each may copy all that the ones before it made.
+            copied += patched.pointer(copy.from.as_str()).map_or(0, |value| value.to_string().len());
+            if copied > COPIED_BYTES {
+                return Err(PatchError::CopiesTooLarge);
+            }
+        }
+        json_patch::patch_unsafe(&mut patched, &[operation]).map_err(|mut error| {
+            error.operation = number;
+            PatchError::Unprocessable(error.to_string())
+        })?;
+    }
     Ok(patched)
 }
 

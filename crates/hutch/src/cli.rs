@@ -1,5 +1,7 @@
 //! The command line, as data. A mistake in it ends in one line that names the flag and what would be right.
 
+mod people;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,6 +11,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::quantity;
+
+pub(crate) use people::{
+    CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
+};
 
 /// Isolated, stateful, named environments for code that nobody has read.
 #[derive(Parser)]
@@ -41,6 +47,18 @@ pub(crate) enum Command {
     Router(RouterArguments),
     /// Make tokens for the router.
     Token(TokenArguments),
+    /// Run a command in a Sandbox.
+    Exec(ExecArguments),
+    /// Open a shell in a Sandbox.
+    Shell(ShellArguments),
+    /// Copy files and folders into a Sandbox or out of it.
+    Cp(CopyArguments),
+    /// Print what the main process of a Sandbox wrote.
+    Logs(LogsArguments),
+    /// End the processes of a Sandbox and keep its volumes.
+    Suspend(ModeArguments),
+    /// Start a suspended Sandbox again.
+    Resume(ModeArguments),
     /// Reconcile the resources of Agent Sandbox on a cluster, in place of its own controller.
     #[command(disable_help_flag = true)]
     Controller(ControllerArguments),
@@ -239,12 +257,12 @@ pub(crate) struct DoctorArguments {
 /// A command line that cannot be taken.
 pub(crate) struct Refusal {
     error: clap::Error,
-    of_run: bool,
+    of_command: bool,
 }
 
 impl Refusal {
-    /// Help and version go out as clap makes them; a mistake as one line. `hutch run` answers 125, as for everything
-    /// that keeps it from starting the command; the others 2.
+    /// Help and version go out as clap makes them; a mistake as one line. What runs a command answers 125, as for
+    /// everything that keeps it from starting the command; the others 2.
     pub(crate) fn report(self) -> ExitCode {
         use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
         match self.error.kind() {
@@ -258,7 +276,7 @@ impl Refusal {
             }
             _ => {
                 eprintln!("hutch: {}", one_line(&self.error.to_string()));
-                ExitCode::from(if self.of_run { 125 } else { 2 })
+                ExitCode::from(if self.of_command { 125 } else { 2 })
             }
         }
     }
@@ -282,13 +300,14 @@ pub(crate) fn parse() -> Result<Command, Refusal> {
 }
 
 fn command(words: Vec<OsString>) -> Result<Command, Refusal> {
-    let of_run = words.get(1).is_some_and(|word| word == "run");
+    let first_is = |names: &[&str]| words.get(1).is_some_and(|word| names.iter().any(|name| word == name));
+    let (of_run, of_command) = (first_is(&["run"]), first_is(&["run", "exec", "shell"]));
     let command = if of_run {
         Run::try_parse_from(words.into_iter().skip(1)).map(|run| Command::Run(run.arguments))
     } else {
         Cli::try_parse_from(words).map(|cli| cli.command)
     };
-    command.map_err(|error| Refusal { error, of_run })
+    command.map_err(|error| Refusal { error, of_command })
 }
 
 #[cfg(test)]
@@ -302,7 +321,7 @@ mod tests {
 
     #[test]
     fn mistakes_name_the_flag_in_one_line() {
-        let cases: [(&[&str], &str); 9] = [
+        let cases: [(&[&str], &str); 14] = [
             (&["hutch", "run", "--worspace", "x", "--", "true"], "--worspace"),
             (&["hutch", "run", "--memory", "lots", "--", "true"], "--memory"),
             (&["hutch", "run", "--env", "novalue", "--", "true"], "--env"),
@@ -312,6 +331,11 @@ mod tests {
             (&["hutch", "token", "create", "A", "--key-file", "k"], "SANDBOX"),
             (&["hutch", "token", "create", "a", "--key-file", "k", "--ttl", "10ms"], "--ttl"),
             (&["hutch", "up", "--router-allow-unauthenticated"], "--router-listen"),
+            (&["hutch", "exec", "a"], "COMMAND"),
+            (&["hutch", "exec", "../a", "--", "true"], "SANDBOX"),
+            (&["hutch", "shell", "pod/a"], "SANDBOX"),
+            (&["hutch", "logs", "--since", "soon", "a"], "--since"),
+            (&["hutch", "suspend", "--wait", "-1s", "a"], "--wait"),
         ];
         for (words, named) in cases {
             let line = refusal(words);

@@ -14,6 +14,7 @@ mod folder;
 mod go;
 mod kubeconfig;
 mod migrate;
+mod people;
 mod programs;
 mod quantity;
 mod router;
@@ -31,6 +32,12 @@ fn main() -> ExitCode {
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
         Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),
+        Ok(cli::Command::Exec(arguments)) => people::exec(arguments),
+        Ok(cli::Command::Shell(arguments)) => people::shell(arguments),
+        Ok(cli::Command::Cp(arguments)) => people::copy(&arguments),
+        Ok(cli::Command::Logs(arguments)) => people::logs(&arguments),
+        Ok(cli::Command::Suspend(arguments)) => people::suspend(&arguments),
+        Ok(cli::Command::Resume(arguments)) => people::resume(&arguments),
         Ok(cli::Command::Controller(arguments)) => controller::main(&arguments.flags),
         Ok(cli::Command::Migrate(arguments)) => migrate::main(arguments),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),

@@ -56,6 +56,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if total.is_zero() { Err(wrong()) } else { Ok(total) }
 }
 
+/// A time, or `0`.
+pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+    if matches!(text, "0" | "0s") { Ok(Duration::ZERO) } else { duration(text) }
+}
+
 /// A time of one second at least.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
@@ -130,6 +135,7 @@ mod tests {
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
+        assert_eq!((patience("0"), patience("1m")), (Ok(Duration::ZERO), Ok(Duration::from_secs(60))));
         for wrong in ["", "0", "0s", "-1s", "5x", "s", "1h2", "inf", "nan", "1e400"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }

@@ -10,6 +10,8 @@
 mod beneath;
 mod error;
 mod host;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 mod layout;
 mod names;
 mod reference;

@@ -5,6 +5,8 @@
 
 mod channel;
 mod exec;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 mod kubelet;
 mod port_forward;
 mod query;

@@ -1,6 +1,6 @@
 //! Who may use a way in.
 
-mod credential;
+pub(crate) mod credential;
 mod review;
 mod scoped;
 mod shared;

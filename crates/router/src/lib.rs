@@ -14,6 +14,8 @@ mod directory;
 mod exchange;
 mod forward;
 mod history;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 mod joined;
 mod journal;
 mod metrics;

@@ -1,7 +1,7 @@
 //! The HTTP contract of Agent Sandbox's Python runtime (port 8888), answer by answer, in the form that its FastAPI
 //! program gives them: clients read these bodies.
 
-mod execute;
+pub(crate) mod execute;
 mod invalid;
 mod transfer;
 

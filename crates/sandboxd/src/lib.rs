@@ -14,6 +14,8 @@ pub mod answer;
 pub mod archive;
 pub mod content;
 pub mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 pub mod legacy;
 pub mod ports;
 pub mod process;

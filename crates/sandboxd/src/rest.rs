@@ -4,6 +4,8 @@
 mod archive;
 mod change;
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
 mod range;
 mod refusal;
 mod target;

@@ -6,6 +6,8 @@
 
 mod call;
 mod framing;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
 mod messages;
 mod number;
 mod protocol;

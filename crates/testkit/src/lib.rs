@@ -6,6 +6,7 @@
 
 #[cfg(feature = "cluster")]
 pub mod cluster;
+pub mod hostile;
 
 use std::path::{Path, PathBuf};
 

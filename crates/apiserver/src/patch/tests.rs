@@ -29,6 +29,14 @@ fn json_patches_apply_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_json_patch_cannot_double_the_object_without_end() {
+    let copies = (0..64).map(|number| json!({"op": "copy", "from": "", "path": format!("/{number}")}));
+    assert_eq!(json(&json!({"a": "b"}), &copies.collect()), Err(PatchError::CopiesTooLarge));
+    let copy = json!([{"op": "copy", "from": "/a", "path": "/b"}]);
+    assert_eq!(json(&json!({"a": 1}), &copy), Ok(json!({"a": 1, "b": 1})));
+}
+
+#[test]
 fn merge_patches_set_and_remove() {
     let object = json!({"a": {"b": 1, "c": 2}, "list": [1]});
     assert_eq!(

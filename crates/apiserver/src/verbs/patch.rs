@@ -82,7 +82,7 @@ fn check_identity(call: &Call, current: &Value, patched: &Value) -> Result<(), F
 fn refused(call: &Call, error: PatchError) -> Failure {
     match error {
         PatchError::Malformed(text) => Failure::bad_request(text),
-        PatchError::TooLarge(_) => Failure::too_large(),
+        PatchError::TooLarge(_) | PatchError::CopiesTooLarge => Failure::too_large(),
         PatchError::Unprocessable(_) => Failure::unprocessable(call.kind(), &call.name, &error.to_string()),
         PatchError::Conflict(ref conflicts) => {
             let cause = |conflict: &Conflict| Cause::new(Conflict::CAUSE, &conflict.path, conflict.message());

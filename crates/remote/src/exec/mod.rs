@@ -1,7 +1,7 @@
 //! The streams of a process, carried over either protocol.
 
 mod channels;
-mod resize;
+pub(crate) mod resize;
 mod spdy;
 
 use std::time::Duration;

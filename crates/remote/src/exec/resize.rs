@@ -16,13 +16,13 @@ struct Wire {
 
 /// Reads sizes from a stream of bytes cut anywhere.
 #[derive(Debug, Default)]
-pub(super) struct Sizes {
+pub(crate) struct Sizes {
     pending: Vec<u8>,
 }
 
 impl Sizes {
     /// The sizes that are complete with these bytes. Text that is no size is skipped.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Vec<TerminalSize> {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<TerminalSize> {
         self.pending.extend_from_slice(bytes);
         let mut sizes = Vec::new();
         let mut values = serde_json::Deserializer::from_slice(&self.pending).into_iter::<Wire>();

@@ -7,6 +7,8 @@ mod connection;
 mod dictionary;
 mod frame;
 mod headers;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
 mod link;
 mod stream;
 

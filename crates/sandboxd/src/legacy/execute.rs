@@ -122,6 +122,12 @@ fn text(mut captured: Captured) -> Result<String, String> {
     Ok(text)
 }
 
+/// The body of a request, from any bytes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn any_body(body: &[u8]) {
+    let _ = read(Some("application/json"), body);
+}
+
 fn read(declared: Option<&str>, body: &[u8]) -> Result<Asked, Vec<Invalid>> {
     if body.is_empty() {
         return Err(vec![Invalid::no_body()]);

@@ -155,7 +155,10 @@ impl Messages {
     }
 }
 
-fn decode<M: Message + Default + DeserializeOwned>(codec: Codec, bytes: &[u8]) -> Result<M, Status> {
+pub(super) fn decode<M: Message + Default + DeserializeOwned>(
+    codec: Codec,
+    bytes: &[u8],
+) -> Result<M, Status> {
     let wrong =
         |error: String| Status::new(Code::InvalidArgument, format!("the message is not understood: {error}"));
     match codec {
@@ -167,7 +170,7 @@ fn decode<M: Message + Default + DeserializeOwned>(codec: Codec, bytes: &[u8]) -
 }
 
 /// How long the client waits: `grpc-timeout` (digits and a unit) or `connect-timeout-ms`.
-fn time_limit(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
+pub(super) fn time_limit(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let wrong =
         |name: &str, text: &str| Status::new(Code::InvalidArgument, format!("{name} {text:?} is not a time"));

@@ -62,6 +62,17 @@ impl Deframer {
 
     /// The next message, when all of it is there.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, Status> {
+        loop {
+            match self.frame()? {
+                None => return Ok(None),
+                Some((flags, message)) if flags != END_OF_STREAM => return Ok(Some(message)),
+                // The end of a stream says nothing to this end.
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn frame(&mut self) -> Result<Option<(u8, Bytes)>, Status> {
         if self.held.len() < HEAD {
             return Ok(None);
         }
@@ -84,7 +95,7 @@ impl Deframer {
         }
         self.held.advance(HEAD);
         let message = self.held.split_to(length).freeze();
-        if flags == END_OF_STREAM { self.next() } else { Ok(Some(message)) }
+        Ok(Some((flags, message)))
     }
 
     /// Whether the bytes ended where a frame ended.
@@ -139,6 +150,14 @@ mod tests {
                 prop_assert!(messages.iter().map(|m| m.len() + HEAD).sum::<usize>() <= bytes.len());
             }
         }
+    }
+
+    #[test]
+    fn ends_of_streams_without_number_do_not_use_up_the_stack() {
+        let mut deframer = Deframer::new(false);
+        deframer.push(&[END_OF_STREAM, 0, 0, 0, 0].repeat(200_000)).unwrap();
+        assert_eq!(deframer.next().unwrap(), None);
+        assert!(deframer.is_empty());
     }
 
     #[test]

@@ -1,0 +1,60 @@
+//! `hutch exec|shell|cp|logs|suspend|resume` against a `hutch up`, black box.
+
+#[path = "people/copy.rs"]
+mod copy;
+#[path = "people/exec.rs"]
+mod exec;
+mod harness;
+#[path = "people/mode.rs"]
+mod mode;
+#[path = "people/terminal.rs"]
+mod terminal;
+
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
+
+use harness::{HUTCH, PATIENCE, Up, fixture, text};
+
+/// A server with the Sandbox `notes`, which has a volume at `/data` and is ready.
+fn started() -> Up {
+    let up = Up::start(&[]);
+    up.ok(&format!("apply -f {}", fixture("notes.yaml")));
+    up
+}
+
+/// This program with these words, as a client of that server.
+fn hutch(up: &Up, words: &[&str]) -> Command {
+    let mut hutch = Command::new(HUTCH);
+    hutch.args(words).env("KUBECONFIG", up.kubeconfig()).env("HOME", up.folder()).stdin(Stdio::null());
+    hutch
+}
+
+fn run(up: &Up, words: &[&str]) -> Output {
+    hutch(up, words).output().expect("hutch starts")
+}
+
+/// It must succeed; what it printed.
+#[track_caller]
+fn ok(up: &Up, words: &[&str]) -> String {
+    harness::succeeded(&words.join(" "), &run(up, words))
+}
+
+/// It must fail with this status and one line on standard error that has these texts.
+#[track_caller]
+fn refused(output: &Output, status: i32, named: &[&str]) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{stderr}");
+    for named in named {
+        assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
+    }
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
+}
+
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}

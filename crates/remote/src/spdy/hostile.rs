@@ -1,0 +1,24 @@
+//! The frames of a connection, from any bytes.
+
+use bytes::Bytes;
+
+use super::frame::{Control, HEAD, Head};
+use super::headers::Decoder;
+
+/// Reads frames until one is wrong or the bytes end. Header blocks belong to one stream of compressed bytes.
+pub(crate) fn frames(mut bytes: &[u8]) {
+    let mut decoder = Decoder::new();
+    while let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() {
+        let Ok(head) = Head::parse(*head) else { return };
+        let (Head::Data { length, .. } | Head::Control { length, .. }) = head;
+        let Some((payload, rest)) = rest.split_at_checked(length) else { return };
+        bytes = rest;
+        let Head::Control { kind, flags, .. } = head else { continue };
+        let Ok(control) = Control::parse(kind, flags, &Bytes::copy_from_slice(payload)) else { return };
+        if let Control::SynStream { block, .. } | Control::MoreHeaders { block, .. } = control
+            && decoder.decode(&block).is_err()
+        {
+            return;
+        }
+    }
+}

@@ -174,6 +174,7 @@ fn spec(arguments: &RunArguments, image: Resolved) -> anyhow::Result<Spec> {
         network: Network::New { addresses: Vec::new() },
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },
         deny_set_id_bits: arguments.workspace.is_some() && !arguments.read_only,
+        freezable: false,
     })
 }
 

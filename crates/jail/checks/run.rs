@@ -31,6 +31,7 @@ fn spec() -> Spec {
         network: Network::New { addresses: vec![] },
         limits: Limits::default(),
         deny_set_id_bits: false,
+        freezable: false,
     }
 }
 

@@ -44,6 +44,7 @@ fn main() {
         network: Network::New { addresses: vec![] },
         limits: Limits { memory_bytes, ..Limits::default() },
         deny_set_id_bits,
+        freezable: false,
     };
     let process = Process {
         argv: arguments,

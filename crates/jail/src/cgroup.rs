@@ -9,6 +9,7 @@
 //!   and exits of the machine, which after a pause costs some 8 ms.
 
 mod end;
+mod freezer;
 mod layout;
 mod v1;
 mod v2;
@@ -23,6 +24,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::{Errno, Error, Limits, Usage};
 
 pub use end::{sweep, sweep_empty};
+pub use freezer::Freezer;
 pub use layout::{Controller, Layout};
 
 /// The folder, in each hierarchy, that holds the groups of all jails.
@@ -127,6 +129,21 @@ impl Group {
         Ok(())
     }
 
+    /// Adds what freezing needs: the group of version 2, made without a controller when limits need none there, else
+    /// one of version 1's freezer. `id` is that of the group.
+    ///
+    /// # Errors
+    /// As [`Group::create`]; what there was stays.
+    pub fn make_freezable(&mut self, layout: &Layout, id: &str) -> Result<Freezer, Error> {
+        if self.unified.is_none() && layout.unified.is_some() {
+            self.unified = Some(v2::create(layout, &[], id)?);
+        }
+        match &self.unified {
+            Some(group) => Ok(Freezer::of_unified(group)),
+            None => Ok(Freezer::of_legacy(&self.legacy_group(layout, Controller::Freezer, id)?)),
+        }
+    }
+
     /// The group of a controller, which is that of another when both are mounted together.
     fn legacy_group(&mut self, layout: &Layout, controller: Controller, id: &str) -> Result<PathBuf, Error> {
         let place = layout.legacy_of(controller).map(|hierarchy| hierarchy.own.join(FOLDER).join(id));
@@ -192,11 +209,18 @@ impl Group {
     /// [`Error::Cgroup`] when a group is still in use; a later [`sweep`] can try again.
     pub fn kill_and_remove(&self) -> Result<(), Error> {
         let mut outcome = Ok(());
+        // A process that version 1 has frozen does not take the signal.
+        self.release();
         for folder in self.folders() {
             // Each is tried, whatever became of the one before.
             outcome = end::kill_and_remove(folder).and(outcome);
         }
         outcome
+    }
+
+    /// Lets what version 1 froze go on, so that a signal is taken.
+    pub(crate) fn release(&self) {
+        self.folders().for_each(freezer::release);
     }
 
     fn folders(&self) -> impl Iterator<Item = &Path> {

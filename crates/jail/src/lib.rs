@@ -29,6 +29,7 @@ mod sys;
 mod terminal;
 mod watcher;
 
+pub use cgroup::Freezer;
 pub use error::{Errno, Error};
 pub use run::{Captured, Ended, Isolation, Outcome, RunOptions, run};
 pub use spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};

@@ -29,6 +29,9 @@ pub struct Spec {
     /// Refuse to set set-user-id and set-group-id bits on files: wanted whenever a folder of the host, in which
     /// other users of the host may run programs, is writable inside.
     pub deny_set_id_bits: bool,
+    /// Make what [`crate::Freezer`] needs, where the machine has it.
+    #[serde(default)]
+    pub freezable: bool,
 }
 
 /// What confines the processes inside.
@@ -261,6 +264,7 @@ mod tests {
             network: Network::New { addresses: vec![] },
             limits: Limits::default(),
             deny_set_id_bits: false,
+            freezable: false,
         }
     }
 

@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::process::{Gid, Pid, PidfdFlags, Uid, pidfd_open};
 
 use self::orders::{Answer, Order};
+use crate::cgroup::Freezer;
 use crate::channel::Channel;
 use crate::error::Error;
 use crate::init::Request;
@@ -172,7 +173,7 @@ impl Warden {
         let order = Order::Launch(Box::new(spec.clone()));
         let (answer, mut descriptors) = self.line.ask(&order, &descriptors)?;
         match answer {
-            Answer::Launched { number, pid } => {
+            Answer::Launched { number, pid, freezer } => {
                 let (Some(network), Some(process)) = (descriptors.pop(), descriptors.pop()) else {
                     return Err(Error::Message("descriptors are missing".into()));
                 };
@@ -188,6 +189,7 @@ impl Warden {
                     process,
                     network,
                     owner,
+                    freezer,
                     last_process: AtomicU64::new(0),
                     line: Arc::clone(&self.line),
                 })
@@ -240,6 +242,7 @@ pub struct Jail {
     network: OwnedFd,
     /// First id outside, where ids are mapped.
     owner: Option<u32>,
+    freezer: Option<Freezer>,
     last_process: AtomicU64,
     line: Arc<Line>,
 }
@@ -368,8 +371,14 @@ impl Jail {
         }
     }
 
-    /// Kills everything inside. The warden removes the cgroups.
+    /// What stops and continues everything inside, when [`Spec::freezable`] was asked for and the machine can.
+    pub fn freezer(&self) -> Option<&Freezer> {
+        self.freezer.as_ref()
+    }
+
+    /// Kills everything inside, frozen or not. The warden removes the cgroups.
     pub fn kill(&self) {
+        self.freezer.iter().for_each(Freezer::release);
         sys::signal_pidfd(self.process.as_fd(), libc::SIGKILL);
     }
 }

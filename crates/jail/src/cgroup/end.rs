@@ -102,7 +102,10 @@ pub fn sweep(prefix: &str) -> Result<usize, Error> {
     let layout = Layout::of_this_machine()?;
     let mut removed = 0;
     let mut outcome = Ok(());
-    for group in leftovers(&layout, prefix) {
+    let groups = leftovers(&layout, prefix);
+    // What is frozen in one hierarchy would not die of what it is sent in another.
+    groups.iter().for_each(|group| super::freezer::release(group));
+    for group in groups {
         match kill_and_remove(&group) {
             Ok(()) => removed += 1,
             Err(error) => outcome = outcome.and(Err(error)),

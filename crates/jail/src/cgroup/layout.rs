@@ -15,6 +15,8 @@ pub enum Controller {
     Memory,
     /// Processes and threads.
     Pids,
+    /// Stopping processes (version 1 only; on version 2 every group can).
+    Freezer,
 }
 
 impl Controller {
@@ -25,6 +27,7 @@ impl Controller {
             Controller::CpuAccount => "cpuacct",
             Controller::Memory => "memory",
             Controller::Pids => "pids",
+            Controller::Freezer => "freezer",
         }
     }
 
@@ -133,8 +136,8 @@ impl Layout {
 
     /// Where the hierarchies are mounted in which jails can have groups.
     pub(super) fn mounts(&self) -> impl Iterator<Item = &Path> {
-        let ours = [Controller::Cpu, Controller::CpuAccount, Controller::Memory, Controller::Pids]
-            .map(Controller::name);
+        use Controller::{Cpu, CpuAccount, Freezer, Memory, Pids};
+        let ours = [Cpu, CpuAccount, Memory, Pids, Freezer].map(Controller::name);
         let legacy = self
             .legacy
             .iter()

@@ -305,3 +305,55 @@ fn attach_time() {
     by_itself.sort_unstable();
     println!("attached by another: p50 {} us; by itself: p50 {} us", by_others[10], by_itself[10]);
 }
+
+/// A child that runs until it is killed, in the groups.
+fn busy(group: &Group) -> Child {
+    let child = Command::new("/bin/sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    group.add(child.id()).unwrap();
+    child
+}
+
+fn cpu_ticks(child: &Child) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    stat.rsplit(')').next().unwrap().split_ascii_whitespace().nth(11).unwrap().parse().unwrap()
+}
+
+/// Freezes what uses CPU time, and kills it while it is frozen.
+fn stops_goes_on_and_dies(layout: &Layout, name: &str) {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let id = test_id(name);
+    let mut group = Group::create_in(layout, &id, &Limits::default()).unwrap();
+    let freezer = group.make_freezable(layout, &id).unwrap();
+    let mut child = busy(&group);
+    for _ in 0..3 {
+        freezer.freeze(LIMIT).unwrap();
+        let before = cpu_ticks(&child);
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(cpu_ticks(&child), before, "it is stopped");
+        freezer.thaw(LIMIT).unwrap();
+        let mut looks = 0;
+        while cpu_ticks(&child) == before {
+            std::thread::sleep(Duration::from_millis(10));
+            looks += 1;
+            assert!(looks < 3000, "it does not go on");
+        }
+    }
+    freezer.freeze(LIMIT).unwrap();
+    group.kill_and_remove().unwrap();
+    assert!(!child.wait().unwrap().success());
+    freezer.thaw(LIMIT).unwrap();
+    assert!(freezer.freeze(LIMIT).is_err(), "the group has gone");
+}
+
+#[test]
+fn a_frozen_group_stands_still_goes_on_and_can_be_killed() {
+    hutch_testkit::require!(root);
+    let layout = Layout::of_this_machine().unwrap();
+    if layout.unified.is_some() {
+        stops_goes_on_and_dies(&layout, "freeze");
+    }
+    let legacy = Layout { unified: None, legacy: layout.legacy.clone() };
+    if legacy.legacy_has(Controller::Freezer) {
+        stops_goes_on_and_dies(&legacy, "freeze-v1");
+    }
+}

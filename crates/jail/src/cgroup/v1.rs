@@ -82,7 +82,7 @@ pub(super) fn limit(controller: Controller, group: &Path, limits: &Limits) -> Re
             let Some(pids) = limits.pids else { return Ok(()) };
             write(&group.join("pids.max"), &pids.to_string()).map_err(tell)
         }
-        Controller::CpuAccount => Ok(()),
+        Controller::CpuAccount | Controller::Freezer => Ok(()),
     }
 }
 
@@ -99,6 +99,7 @@ pub(super) fn usage(controller: Controller, group: &Path, usage: &mut Usage) {
             usage.oom_kills = number_of(&group.join("memory.oom_control"), "oom_kill");
         }
         Controller::Pids => usage.processes = number(&group.join("pids.current")),
+        Controller::Freezer => {}
     }
 }
 

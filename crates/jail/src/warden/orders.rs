@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Usage;
+use crate::cgroup::Freezer;
 use crate::error::Error;
 use crate::spec::Spec;
 
@@ -23,7 +24,7 @@ pub(super) enum Answer {
     /// It has started, and swept up what an earlier life left. Not an answer to an order.
     Started,
     /// The jail stands. Descriptors: pidfd of its init, and its network namespace.
-    Launched { number: u64, pid: u32 },
+    Launched { number: u64, pid: u32, freezer: Option<Freezer> },
     /// What was asked for.
     Used(Usage),
     /// It could not be done.

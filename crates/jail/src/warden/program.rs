@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::orders::{Answer, Order};
-use crate::cgroup::{self, Group, Layout};
+use crate::cgroup::{self, Freezer, Group, Layout};
 use crate::channel::{Channel, Received};
 use crate::error::Error;
 use crate::init::{Init, Report};
@@ -35,6 +35,15 @@ struct Kept {
     number: u64,
     pidfd: OwnedFd,
     group: Option<Group>,
+}
+
+/// A jail that stands, for its caller.
+struct Made {
+    pid: i32,
+    pidfd: OwnedFd,
+    network: OwnedFd,
+    number: u64,
+    freezer: Option<Freezer>,
 }
 
 struct Program {
@@ -137,9 +146,10 @@ impl Program {
         let descriptors = std::mem::take(&mut message.descriptors);
         let answer = match message.decode::<Order>() {
             Ok(Order::Launch(spec)) => match self.launch(&spec, descriptors) {
-                Ok((launched, network, number)) => {
-                    let answer = Answer::Launched { number, pid: launched.0 as u32 };
-                    let fds = [launched.1.as_fd(), network.as_fd()];
+                Ok(made) => {
+                    let Made { number, freezer, .. } = made;
+                    let answer = Answer::Launched { number, pid: made.pid as u32, freezer };
+                    let fds = [made.pidfd.as_fd(), made.network.as_fd()];
                     // A caller who cannot be answered is gone, which the next poll sees.
                     let _ = self.caller.send(&answer, &fds, true);
                     return;
@@ -160,11 +170,7 @@ impl Program {
         kept.and_then(|kept| kept.group.as_ref()).ok_or(Error::NoGroup)?.usage()
     }
 
-    fn launch(
-        &mut self,
-        spec: &Spec,
-        descriptors: Vec<OwnedFd>,
-    ) -> Result<((i32, OwnedFd), OwnedFd, u64), Error> {
+    fn launch(&mut self, spec: &Spec, descriptors: Vec<OwnedFd>) -> Result<Made, Error> {
         spec.check()?;
         if self.jails.len() >= MAX_JAILS {
             return Err(Error::Spec(format!("there are {MAX_JAILS} jails already")));
@@ -174,7 +180,7 @@ impl Program {
         let join = descriptors.next();
         let number = self.last_number + 1;
         self.last_number = number;
-        let group = self.make_group(spec, number)?;
+        let (group, freezer) = self.make_group(spec, number)?;
         let plan = Plan {
             spec,
             join: join.as_ref().map(AsFd::as_fd),
@@ -197,9 +203,8 @@ impl Program {
         });
         match made {
             Ok((launched, pidfd, network)) => {
-                let Launched { pid, pidfd: for_caller, .. } = launched;
-                self.jails.insert(pid, Kept { number, pidfd, group });
-                Ok(((pid, for_caller), network, number))
+                self.jails.insert(launched.pid, Kept { number, pidfd, group });
+                Ok(Made { pid: launched.pid, pidfd: launched.pidfd, network, number, freezer })
             }
             Err(error) => {
                 remove(group);
@@ -208,13 +213,16 @@ impl Program {
         }
     }
 
-    fn make_group(&self, spec: &Spec, number: u64) -> Result<Option<Group>, Error> {
-        if spec.limits == Limits::default() {
-            return Ok(None);
+    fn make_group(&self, spec: &Spec, number: u64) -> Result<(Option<Group>, Option<Freezer>), Error> {
+        if spec.limits == Limits::default() && !spec.freezable {
+            return Ok((None, None));
         }
         let mut id = format!("{}-{number}-{}", self.instance, spec.id);
         id.truncate(MAX_GROUP_ID);
-        Group::create_in(&self.layout, &id, &spec.limits).map(Some)
+        let mut group = Group::create_in(&self.layout, &id, &spec.limits)?;
+        // Doing without weakens nothing; the caller sees that there is none.
+        let freezer = spec.freezable.then(|| group.make_freezable(&self.layout, &id).ok()).flatten();
+        Ok((Some(group), freezer))
     }
 
     /// Takes note of jails that have ended. With `block`, until there are none.
@@ -233,6 +241,7 @@ impl Program {
 
     fn end_all(&mut self) {
         for kept in self.jails.values() {
+            kept.group.iter().for_each(Group::release);
             sys::signal_pidfd(kept.pidfd.as_fd(), libc::SIGKILL);
         }
         self.reap(true);

@@ -126,6 +126,7 @@ impl Bench {
             network: Network::New { addresses: vec!["10.89.7.7".parse().unwrap()] },
             limits: Limits::default(),
             deny_set_id_bits: true,
+            freezable: false,
         };
         Bench { folder, caller, spec, leak: None, terminal: None }
     }

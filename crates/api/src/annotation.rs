@@ -29,6 +29,16 @@ pub const WAKE_ON_CONNECT: &str = "hutch.dev/wake-on-connect";
 /// On a Sandbox that was suspended for being idle: its `metadata.generation` after that write. Any later change of the
 /// spec, such as a user's own suspend, makes it void.
 pub const ASLEEP_GENERATION: &str = "hutch.dev/asleep-generation";
+/// On a Sandbox or its Pod template: frozen when idle for so long, where Hutch runs the Pod (Go's notation: `10m`).
+pub const IDLE_AFTER: &str = "hutch.dev/idle-after";
+/// On a Sandbox or its Pod template: suspended when idle for so long (Go's notation: `1h`).
+pub const SUSPEND_AFTER: &str = "hutch.dev/suspend-after";
+/// On a Sandbox that sleeps on disk or will: when to wake it (RFC 3339). Removed when that was done.
+pub const WAKE_AT: &str = "hutch.dev/wake-at";
+/// On a Sandbox that may be suspended for being idle: when it was last used, as reported now and then (RFC 3339).
+pub const LAST_ACTIVITY: &str = "hutch.dev/last-activity";
+/// On a Sandbox whose processes stand still: since when (RFC 3339).
+pub const FROZEN_SINCE: &str = "hutch.dev/frozen-since";
 /// On a shadow pool: made by a migration.
 pub const MIGRATION_SHADOW: &str = "agents.x-k8s.io/migration-shadow";
 /// On a shadow pool: the template whose claims it stands for.

@@ -10,6 +10,7 @@ mod blueprint;
 mod claim;
 mod convert;
 mod crds;
+mod duration;
 mod end_time;
 mod hash;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -23,6 +24,7 @@ pub mod condition;
 pub mod label;
 pub mod late_env;
 pub mod metadata;
+pub mod sleep;
 
 pub use blueprint::{Blueprint, PodMetadata, PodTemplate, VolumeClaimTemplate, VolumeClaimTemplateMetadata};
 pub use claim::{
@@ -31,6 +33,7 @@ pub use claim::{
 };
 pub use convert::{Error, convert};
 pub use crds::crds;
+pub use duration::go_duration;
 pub use hash::name_hash;
 pub use pool::{
     SandboxTemplateRef, SandboxWarmPool, SandboxWarmPoolSpec, SandboxWarmPoolStatus, UpdateStrategy,

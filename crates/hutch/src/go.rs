@@ -1,7 +1,7 @@
 //! Command lines and values as Go's `flag` package reads them: `-x`, `--x`, `--x=value`, `--x value`; a switch takes its value
 //! only after `=`.
 
-use std::time::Duration;
+pub(crate) use hutch_api::go_duration as duration;
 
 /// What one step over the words found.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,40 +65,10 @@ pub(crate) fn float(text: &str) -> Option<f64> {
     text.parse().ok()
 }
 
-/// `0`, or numbers with units: `1h30m`, `1.5s`, `250ms`, `10us`, `5ns`. Never less than nothing: no flag has a use for that.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
-    let mut rest = text.strip_prefix('+').unwrap_or(text);
-    if rest == "0" {
-        return Some(Duration::ZERO);
-    }
-    let mut sum = Duration::ZERO;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|end| *end > 0)?;
-        let (number, tail) = rest.split_at(digits);
-        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit_end);
-        let seconds = match unit {
-            "ns" => 1e-9,
-            "us" | "µs" | "μs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return None,
-        };
-        let part = number.parse::<f64>().ok()? * seconds;
-        sum = sum.checked_add(Duration::try_from_secs_f64(part).ok()?)?;
-        rest = tail;
-    }
-    // As long as Go can count.
-    (sum.as_nanos() <= i64::MAX as u128).then_some(sum)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -1,0 +1,24 @@
+//! When a Sandbox falls asleep and wakes: what its annotations ask for, and the states of one life of its Pod.
+//!
+//! Two kinds of sleep. *Frozen*: the processes stand still and keep their memory; `operatingMode` stays `Running`.
+//! *On disk*: `operatingMode` is `Suspended`; processes and memory are gone, volumes stay.
+
+mod machine;
+mod patience;
+
+pub use machine::{Act, Input, Machine, Phase};
+pub use patience::{BadPatience, LEAST, MOST_SELDOM, Patience, report_every};
+
+/// Condition of a Pod and of its Sandbox while it is frozen: True; absent otherwise.
+pub const FROZEN_OF_POD: &str = "hutch.dev/Frozen";
+/// The same on a Sandbox.
+pub const FROZEN: &str = "Frozen";
+/// Condition of a Sandbox whose annotations about sleep cannot be followed: True; absent otherwise. It never sleeps.
+pub const INVALID: &str = "SleepInvalid";
+/// Reason of that condition.
+pub const INVALID_REASON: &str = "InvalidAnnotation";
+/// Reason of [`FROZEN`].
+pub const FROZEN_REASON: &str = "Idle";
+/// Message of that condition.
+pub const FROZEN_MESSAGE: &str =
+    "Processes stand still and keep their memory; a request or a command wakes them";

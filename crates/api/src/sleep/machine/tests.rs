@@ -1,0 +1,207 @@
+//! Every order of requests, probes, failures, ends and restarts, against what must hold in any of them.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What the world may do next; results of acts come in the order in which they were asked for.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Enter,
+    Visit,
+    Again,
+    GiveUp,
+    Leave,
+    Quiet,
+    /// The oldest act that is under way ends, well or badly.
+    Done(bool),
+    Begun,
+    End,
+    Ended,
+    /// The process that holds the machine dies, and everything with it.
+    Restart,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let one = prop_oneof![
+        6 => Just(Event::Enter),
+        2 => Just(Event::Visit),
+        6 => Just(Event::Again),
+        2 => Just(Event::GiveUp),
+        6 => Just(Event::Leave),
+        6 => Just(Event::Quiet),
+        8 => prop::bool::weighted(0.8).prop_map(Event::Done),
+        1 => Just(Event::Begun),
+        1 => Just(Event::End),
+        1 => Just(Event::Ended),
+        1 => Just(Event::Restart),
+    ];
+    prop::collection::vec(one, 0..120)
+}
+
+/// The machine and a model of who is where.
+#[derive(Default)]
+struct World {
+    machine: Machine,
+    inside: u32,
+    waiting: u32,
+    under_way: std::collections::VecDeque<Act>,
+    /// Whether the processes stand still, as far as the acts that were done say.
+    still: bool,
+}
+
+impl World {
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Enter => self.ask(Input::Enter),
+            Event::Visit => self.ask(Input::Visit),
+            Event::Again if self.waiting > 0 => {
+                self.waiting -= 1;
+                self.ask(Input::Again);
+            }
+            Event::GiveUp if self.waiting > 0 => {
+                self.waiting -= 1;
+                self.tell(Input::GiveUp);
+            }
+            Event::Leave if self.inside > 0 => {
+                self.inside -= 1;
+                self.tell(Input::Leave);
+            }
+            Event::Quiet => self.tell(Input::Quiet),
+            Event::Done(well) => self.done(well),
+            // Whoever runs the Pod starts it anew only in answer to a failure.
+            Event::Begun if self.machine.phase() == Phase::Failed => {
+                self.still = false;
+                self.tell(Input::Begun);
+            }
+            Event::End => self.tell(Input::End),
+            Event::Ended => self.tell(Input::Ended),
+            Event::Restart => *self = World::default(),
+            Event::Again | Event::GiveUp | Event::Leave | Event::Begun => {}
+        }
+    }
+
+    fn ask(&mut self, input: Input) {
+        let act = self.machine.step(input);
+        match act {
+            Act::Admit => {
+                assert!(!self.still, "nobody is let in while the processes stand still");
+                assert!(self.under_way.is_empty(), "nor while that changes");
+                self.inside += 1;
+            }
+            Act::Wait | Act::Thaw if input != Input::Visit => {
+                self.waiting += 1;
+                self.take(act);
+            }
+            Act::Refuse => {
+                let phase = self.machine.phase();
+                assert!(matches!(phase, Phase::Suspending | Phase::Suspended | Phase::Failed), "{phase:?}");
+            }
+            Act::Wait => {}
+            Act::Nothing | Act::Freeze | Act::Thaw => panic!("{act:?} to {input:?}"),
+        }
+    }
+
+    fn tell(&mut self, input: Input) {
+        let act = self.machine.step(input);
+        self.take(act);
+    }
+
+    fn take(&mut self, act: Act) {
+        match act {
+            Act::Freeze => {
+                assert_eq!((self.inside, self.waiting), (0, 0), "frozen with somebody inside");
+                self.under_way.push_back(act);
+            }
+            Act::Thaw => self.under_way.push_back(act),
+            Act::Nothing | Act::Wait => {}
+            Act::Admit | Act::Refuse => panic!("{act:?} without a question"),
+        }
+    }
+
+    fn done(&mut self, well: bool) {
+        match self.under_way.pop_front() {
+            // What could not be frozen was let go on.
+            Some(Act::Freeze) => {
+                self.still = well;
+                self.tell(Input::Stopped(well));
+            }
+            Some(Act::Thaw) => {
+                self.still &= !well;
+                self.tell(Input::Going(well));
+            }
+            _ => {}
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!(self.machine.inside, self.inside);
+        assert_eq!(self.machine.waiting, self.waiting);
+        let phase = self.machine.phase();
+        match phase {
+            Phase::Running => assert!(self.inside > 0 && !self.still),
+            Phase::Idle => assert!(self.inside == 0 && !self.still),
+            Phase::Freezing => assert_eq!(self.under_way.front(), Some(&Act::Freeze)),
+            Phase::Frozen => assert!(self.still && self.inside == 0 && self.waiting == 0),
+            Phase::Resuming => assert_eq!(self.under_way.back(), Some(&Act::Thaw), "somebody waits for ever"),
+            Phase::Suspending | Phase::Suspended | Phase::Failed => {}
+        }
+        let thaws = self.under_way.iter().filter(|act| **act == Act::Thaw).count();
+        let ending = matches!(phase, Phase::Suspending | Phase::Suspended);
+        assert!(thaws <= if ending { 2 } else { 1 }, "woken {thaws} times at once");
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_nobody_is_let_into_what_stands_still(events in events()) {
+        let mut world = World::default();
+        for event in events {
+            world.happen(event);
+            world.check();
+        }
+    }
+
+    #[test]
+    fn whoever_waits_is_let_in_or_refused(events in events()) {
+        let mut world = World::default();
+        for event in events {
+            world.happen(event);
+        }
+        while !world.under_way.is_empty() {
+            world.happen(Event::Done(true));
+        }
+        let waiting = world.waiting;
+        for _ in 0..waiting {
+            world.happen(Event::Again);
+        }
+        prop_assert_eq!(world.waiting, 0);
+    }
+
+    #[test]
+    fn what_ends_does_not_stand_still(events in events()) {
+        let mut world = World::default();
+        for event in events {
+            world.happen(event);
+        }
+        world.happen(Event::End);
+        while !world.under_way.is_empty() {
+            world.happen(Event::Done(true));
+        }
+        prop_assert!(!world.still || world.machine.phase() == Phase::Suspended);
+    }
+}
+
+#[test]
+fn many_at_once_wake_it_once() {
+    let mut machine = Machine::default();
+    assert_eq!(machine.step(Input::Quiet), Act::Freeze);
+    assert_eq!(machine.step(Input::Stopped(true)), Act::Nothing);
+    let acts: Vec<Act> = (0..1000).map(|_| machine.step(Input::Enter)).collect();
+    assert_eq!(acts.iter().filter(|act| **act == Act::Thaw).count(), 1);
+    assert_eq!(machine.step(Input::Visit), Act::Wait, "a probe waits and wakes nobody");
+    machine.step(Input::Going(true));
+    assert!((0..1000).all(|_| machine.step(Input::Again) == Act::Admit));
+    assert_eq!((machine.phase(), machine.inside()), (Phase::Running, 1000));
+    assert_eq!(machine.step(Input::Quiet), Act::Nothing);
+}

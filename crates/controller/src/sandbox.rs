@@ -5,6 +5,7 @@ mod expiry;
 mod plan;
 mod pod;
 mod service;
+mod sleep;
 mod status;
 mod volume;
 

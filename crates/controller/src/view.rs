@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hutch_api::condition::{POD_SCHEDULED, READY};
 use hutch_api::late_env;
+use hutch_api::sleep::FROZEN_OF_POD;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodIP, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -48,7 +49,7 @@ impl PodView {
         let conditions = self.status.as_mut().and_then(|status| status.conditions.as_mut());
         if let Some(conditions) = conditions {
             conditions.retain(|condition| {
-                [READY, POD_SCHEDULED, late_env::CONDITION].contains(&condition.type_.as_str())
+                [READY, POD_SCHEDULED, late_env::CONDITION, FROZEN_OF_POD].contains(&condition.type_.as_str())
             });
             conditions.shrink_to_fit();
         }

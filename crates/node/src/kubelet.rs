@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_remote::{ByteReader, Duplex, ExecRequest, Kubelet, LogRequest, PodId, Session, StreamError};
+use hutch_remote::{ByteReader, Duplex, ExecRequest, Hold, Kubelet, LogRequest, PodId, Session, StreamError};
 use jiff::Timestamp;
 
 use crate::container::{Running, read_log};
@@ -12,6 +12,7 @@ use crate::dial::dial;
 use crate::live::{Live, Update};
 use crate::node::Node;
 use crate::session;
+use crate::sleep::{Busy, Counted};
 
 /// The annotation that names the container meant when none is named.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -62,13 +63,14 @@ impl Node {
                 service.ok_or_else(|| StreamError::Unavailable("the service does not run here".into()))?;
             return service.connect(port).await;
         }
+        let _busy = live.enter().await?;
         let (network, address) = live
             .network()
             .ok_or_else(|| StreamError::Unavailable(format!("pod {} is not running", live.id.name)))?;
         let stream = dial(&network, address, port).await.map_err(|e| {
             StreamError::Unavailable(format!("cannot connect to port {port} of pod {}: {e}", live.id.name))
         })?;
-        Ok(Box::new(stream))
+        Ok(Box::new(Counted::new(stream, live.clone())))
     }
 
     async fn read(&self, pod: &PodId, request: LogRequest) -> Result<ByteReader, StreamError> {
@@ -98,13 +100,31 @@ impl Node {
     }
 }
 
+/// The session, which keeps its Pod awake until the process has ended or the client is gone.
+fn held(session: Session, busy: Busy) -> Session {
+    let Session { exit, .. } = session;
+    let exit = async move {
+        let exit = exit.await;
+        drop(busy);
+        exit
+    };
+    Session { exit: exit.boxed(), ..session }
+}
+
 impl Kubelet for Node {
     fn exec<'a>(
         &'a self,
         pod: &'a PodId,
         request: ExecRequest,
     ) -> BoxFuture<'a, Result<Session, StreamError>> {
-        async move { session::exec(self.running(pod, request.container.as_deref())?, request) }.boxed()
+        async move {
+            self.running(pod, request.container.as_deref())?;
+            let busy = self.live(pod)?.enter().await?;
+            // What ran before it was awake may have ended.
+            let session = session::exec(self.running(pod, request.container.as_deref())?, request)?;
+            Ok(held(session, busy))
+        }
+        .boxed()
     }
 
     fn attach<'a>(
@@ -112,8 +132,13 @@ impl Kubelet for Node {
         pod: &'a PodId,
         request: ExecRequest,
     ) -> BoxFuture<'a, Result<Session, StreamError>> {
-        async move { session::attach(self.running(pod, request.container.as_deref())?, request).await }
-            .boxed()
+        async move {
+            self.running(pod, request.container.as_deref())?;
+            let busy = self.live(pod)?.enter().await?;
+            let running = self.running(pod, request.container.as_deref())?;
+            Ok(held(session::attach(running, request).await?, busy))
+        }
+        .boxed()
     }
 
     fn connect<'a>(
@@ -142,5 +167,14 @@ impl Kubelet for Node {
         request: LogRequest,
     ) -> BoxFuture<'a, Result<ByteReader, StreamError>> {
         self.read(pod, request).boxed()
+    }
+
+    fn hold<'a>(&'a self, pod: &'a PodId) -> BoxFuture<'a, Result<Hold, StreamError>> {
+        async move {
+            let live = self.live(pod)?;
+            let busy = if live.service.get().is_some() { None } else { Some(live.enter().await?) };
+            Ok(Box::new(busy) as Hold)
+        }
+        .boxed()
     }
 }

@@ -25,6 +25,7 @@ mod pod;
 mod quantity;
 mod register;
 mod session;
+mod sleep;
 mod subpath;
 mod volumes;
 

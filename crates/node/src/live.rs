@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::config::ServiceKind;
 use crate::container::Running;
+use crate::sleep::Gate;
 
 /// What the API server says of a Pod.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub(crate) struct Live {
     pub(crate) updates: watch::Sender<Update>,
     /// Set when a service of this process answers for it.
     pub(crate) service: OnceLock<ServiceKind>,
+    /// Who is in it.
+    pub(crate) gate: Gate,
     inner: Mutex<Inner>,
 }
 
@@ -49,6 +52,7 @@ impl Live {
             id,
             updates: watch::channel(Update::Present(pod)).0,
             service: OnceLock::new(),
+            gate: Gate::default(),
             inner: Mutex::new(inner),
         }
     }
@@ -112,6 +116,16 @@ impl Live {
 
     pub(crate) fn container(&self, name: &str) -> Option<Arc<Running>> {
         self.inner().containers.get(name).cloned()
+    }
+
+    /// All containers that run.
+    pub(crate) fn containers(&self) -> Vec<Arc<Running>> {
+        self.inner().containers.values().cloned().collect()
+    }
+
+    /// Kills all containers; how that went shows in their ends.
+    pub(crate) fn kill_all(&self) {
+        self.containers().iter().for_each(|running| running.kill());
     }
 
     /// Lets go of everything that runs.

@@ -16,6 +16,9 @@ pub type ByteWriter = Pin<Box<dyn AsyncWrite + Send>>;
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
+/// Keeps a Pod awake until it is dropped.
+pub type Hold = Box<dyn Send + Sync>;
+
 /// Names one life of a Pod. The UID keeps a stream from reaching a namesake.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodId {
@@ -144,4 +147,10 @@ pub trait Kubelet: Send + Sync + 'static {
         pod: &'a PodId,
         request: LogRequest,
     ) -> BoxFuture<'a, Result<ByteReader, StreamError>>;
+    /// Wakes a Pod whose processes stand still, and keeps it awake for as long as the answer lives. A node whose Pods
+    /// never sleep has nothing to do.
+    fn hold<'a>(&'a self, pod: &'a PodId) -> BoxFuture<'a, Result<Hold, StreamError>> {
+        let _ = pod;
+        Box::pin(futures::future::ready(Ok(Box::new(()) as Hold)))
+    }
 }

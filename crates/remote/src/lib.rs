@@ -16,7 +16,7 @@ mod status;
 mod upgrade;
 
 pub use kubelet::{
-    ByteReader, ByteWriter, Duplex, ExecRequest, Exit, Kubelet, LogRequest, PodId, Session, StreamError,
-    TerminalSize,
+    ByteReader, ByteWriter, Duplex, ExecRequest, Exit, Hold, Kubelet, LogRequest, PodId, Session,
+    StreamError, TerminalSize,
 };
 pub use serve::{attach, exec, logs, port_forward};

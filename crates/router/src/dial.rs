@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_remote::{Duplex, Kubelet, StreamError};
+use hutch_remote::{Duplex, Hold, Kubelet, StreamError};
 use tokio::net::TcpStream;
 
 use crate::Backend;
@@ -34,6 +34,12 @@ pub trait Dial: Send + Sync + 'static {
         backend: &'a Backend,
         port: u16,
     ) -> BoxFuture<'a, Result<Box<dyn Duplex>, DialError>>;
+
+    /// Before a request: wakes the Pod if its processes stand still. It is in use as long as the answer lives.
+    fn hold<'a>(&'a self, backend: &'a Backend) -> BoxFuture<'a, Result<Hold, DialError>> {
+        let _ = backend;
+        futures::future::ready(Ok(Box::new(()) as Hold)).boxed()
+    }
 }
 
 /// Connects from inside the Pod's network namespace, through the node of this process.
@@ -45,15 +51,20 @@ impl Dial for Inside {
         backend: &'a Backend,
         port: u16,
     ) -> BoxFuture<'a, Result<Box<dyn Duplex>, DialError>> {
-        let connected = self.0.connect(&backend.pod, port);
-        connected
-            .map(|result| {
-                result.map_err(|error| match error {
-                    StreamError::NotFound(text) => DialError::Gone(text),
-                    other => DialError::Retry(other.to_string()),
-                })
-            })
-            .boxed()
+        self.0.connect(&backend.pod, port).map(|result| result.map_err(DialError::from)).boxed()
+    }
+
+    fn hold<'a>(&'a self, backend: &'a Backend) -> BoxFuture<'a, Result<Hold, DialError>> {
+        self.0.hold(&backend.pod).map(|result| result.map_err(DialError::from)).boxed()
+    }
+}
+
+impl From<StreamError> for DialError {
+    fn from(error: StreamError) -> DialError {
+        match error {
+            StreamError::NotFound(text) => DialError::Gone(text),
+            other => DialError::Retry(other.to_string()),
+        }
     }
 }
 

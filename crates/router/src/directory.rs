@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
+use hutch_api::sleep::Patience;
 use hutch_api::{Sandbox, annotation, label};
 use hutch_remote::PodId;
 use hutch_serve::Shutdown;
@@ -20,7 +21,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::Semaphore;
 
 use crate::history::History;
-use crate::{Backend, Past, Resolve, Target, Unresolved};
+use crate::{Backend, Past, Resolve, Sleeps, Target, Unresolved};
 
 /// Questions to the API at once. One is asked only when the watches do not show a Pod that can be reached.
 const QUESTIONS: usize = 16;
@@ -321,7 +322,21 @@ fn backend(target: &Target, sandbox: &Named, pod: Option<&Pod>) -> Result<Backen
     }
     let pod = pod.ok_or(Unresolved::NotReady)?;
     let owned = pod.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid);
-    if !owned { Err(Unresolved::NotReady) } else { reachable(target, uid, pod) }
+    if !owned {
+        return Err(Unresolved::NotReady);
+    }
+    Ok(Backend { sleeps: sleeps(sandbox, pod), ..reachable(target, uid, pod)? })
+}
+
+/// Whether it is suspended when nobody uses it. The Pod has what the Sandbox's template says about that.
+fn sleeps(sandbox: &Named, pod: &Pod) -> Option<Sleeps> {
+    let patience = Patience::read([sandbox.annotations(), pod.annotations()]).ok()?;
+    let reported = sandbox.annotations().get(annotation::LAST_ACTIVITY);
+    Some(Sleeps {
+        name: sandbox.name_any(),
+        after: patience.suspend_after?,
+        reported: reported.and_then(|said| said.parse().ok()),
+    })
 }
 
 /// What can be reached, from the Pod that has the Sandbox's name.
@@ -349,7 +364,7 @@ fn reachable(target: &Target, sandbox: &str, pod: &Pod) -> Result<Backend, Unres
     match (&pod.metadata.name, &pod.metadata.uid) {
         (Some(name), Some(uid)) if ready && pod.metadata.deletion_timestamp.is_none() && !ips.is_empty() => {
             let pod = PodId { namespace: target.namespace.clone(), name: name.clone(), uid: uid.clone() };
-            Ok(Backend { sandbox: sandbox.to_owned(), pod, ips })
+            Ok(Backend { sandbox: sandbox.to_owned(), pod, ips, sleeps: None })
         }
         _ => Err(Unresolved::NotReady),
     }

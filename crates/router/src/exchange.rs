@@ -9,6 +9,7 @@ use axum::body::Body;
 use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
+use hutch_remote::Hold;
 use hyper::upgrade::OnUpgrade;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -31,6 +32,14 @@ pub(crate) struct Answer {
     response: Response<Body>,
     /// Both connections, when they switch protocols.
     switched: Option<(OnUpgrade, OnUpgrade)>,
+    hold: Hold,
+}
+
+/// A connection to a Pod that is awake.
+struct Connected {
+    backend: Arc<Backend>,
+    sender: Sender,
+    hold: Hold,
 }
 
 impl Answer {
@@ -38,6 +47,7 @@ impl Answer {
     pub(crate) fn pass(self, router: &Router, mut line: Line, until: Option<Instant>) -> Response<Body> {
         let Some((client, backend)) = self.switched else {
             let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
+            line.keep_awake(self.hold);
             return line.follow(self.response, rest);
         };
         let mut response = self.response;
@@ -76,23 +86,23 @@ impl Router {
         let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
         let h2 = forward::is_grpc(request.headers());
         let way = Way { target, grant, h2, limit: asked.min(left) };
-        let (backend, sender) = self.connect_within(&way, false).await?;
+        let connected = self.connect_within(&way, false).await?;
         let client = hyper::upgrade::on(&mut request);
         let (mut head, body) = request.into_parts();
-        let ip = *backend.ips.first().ok_or_else(|| Refusal::Unreachable(target.id.clone()))?;
+        let ip = *connected.backend.ips.first().ok_or_else(|| Refusal::Unreachable(target.id.clone()))?;
         forward::request(&mut head, origin, SocketAddr::new(ip, target.port), h2);
         // Neither the client's connection nor its upgrade may be taken for those of the request that goes out.
         head.extensions.clear();
         let wanted = forward::upgrade_of(&head.headers);
         let progress = Progress::now();
         let request = Request::from_parts(head, progress.watch(body, most));
-        let mut response = self.send(request, backend, sender, &way, &progress).await?;
+        let (mut response, hold) = self.send(request, connected, &way, &progress).await?;
         let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let protocol = is_switch.then(|| forward::upgrade_of(response.headers())).flatten();
         let backend = protocol.is_some().then(|| hyper::upgrade::on(&mut response));
         forward::strip(response.headers_mut());
         if !is_switch {
-            return Ok(Answer { response, switched: None });
+            return Ok(Answer { response, switched: None, hold });
         }
         let (Some(_), Some(protocol), Some(backend)) = (wanted, protocol, backend) else {
             return Err(Refusal::Unasked);
@@ -101,10 +111,10 @@ impl Router {
         headers.remove(CONTENT_LENGTH);
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, protocol);
-        Ok(Answer { response, switched: Some((client, backend)) })
+        Ok(Answer { response, switched: Some((client, backend)), hold })
     }
 
-    async fn connect_within(&self, way: &Way<'_>, fresh: bool) -> Result<(Arc<Backend>, Sender), Refusal> {
+    async fn connect_within(&self, way: &Way<'_>, fresh: bool) -> Result<Connected, Refusal> {
         let connected = tokio::time::timeout(way.limit, self.connect(way, fresh)).await;
         connected.unwrap_or_else(|_| {
             self.failed(way.target, "timeout");
@@ -113,7 +123,7 @@ impl Router {
     }
 
     /// Finds the Pod and a connection to it. Trying again is safe: nothing of the request has been sent.
-    async fn connect(&self, way: &Way<'_>, fresh: bool) -> Result<(Arc<Backend>, Sender), Refusal> {
+    async fn connect(&self, way: &Way<'_>, fresh: bool) -> Result<Connected, Refusal> {
         let Inner { config, pool, dial, metrics, .. } = &*self.0;
         let target = way.target;
         let mut delays = config.retry_delays.iter();
@@ -121,16 +131,17 @@ impl Router {
             let backend = self.find(target).await?;
             way.grant.covers_life(&backend.sandbox)?;
             let key = Key { backend, port: target.port, h2: way.h2 };
-            if let Some(sender) = pool.take(&key).filter(|_| !fresh) {
-                return Ok((key.backend, sender));
-            }
-            let dialled =
-                tokio::time::timeout(config.connect_timeout, dial.dial(&key.backend, target.port)).await;
-            let failure = match dialled {
-                Ok(Ok(stream)) => match pool.open(stream, way.h2).await {
-                    Ok(sender) => return Ok((key.backend, sender)),
-                    Err(error) => error.to_string(),
-                },
+            let dialled = tokio::time::timeout(config.connect_timeout, async {
+                let hold = dial.hold(&key.backend).await?;
+                if let Some(sender) = pool.take(&key).filter(|_| !fresh) {
+                    return Ok((hold, Ok(sender)));
+                }
+                let stream = dial.dial(&key.backend, target.port).await?;
+                Ok((hold, pool.open(stream, way.h2).await))
+            });
+            let failure = match dialled.await {
+                Ok(Ok((hold, Ok(sender)))) => return Ok(Connected { backend: key.backend, sender, hold }),
+                Ok(Ok((_, Err(error)))) => error.to_string(),
                 Ok(Err(DialError::Gone(text))) => {
                     metrics
                         .0
@@ -188,17 +199,16 @@ impl Router {
     async fn send(
         &self,
         mut request: Request<Body>,
-        mut backend: Arc<Backend>,
-        mut sender: Sender,
+        mut connected: Connected,
         way: &Way<'_>,
         progress: &Progress,
-    ) -> Result<Response<Body>, Refusal> {
+    ) -> Result<(Response<Body>, Hold), Refusal> {
         let target = way.target;
         let unreachable = || Refusal::Unreachable(target.id.clone());
         let endless = bound_informational(&mut request, way.h2);
         for last in [false, true] {
             let sent = tokio::select! {
-                sent = sender.send(request) => sent,
+                sent = connected.sender.send(request) => sent,
                 () = progress.stalled(way.limit) => {
                     self.failed(target, "timeout");
                     return Err(Refusal::Silent(target.id.clone()));
@@ -210,10 +220,11 @@ impl Router {
             };
             let mut error = match sent {
                 Ok(response) => {
+                    let Connected { backend, sender, hold } = connected;
                     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
                         self.0.pool.give_back(&Key { backend, port: target.port, h2: way.h2 }, sender);
                     }
-                    return Ok(response.map(Body::new));
+                    return Ok((response.map(Body::new), hold));
                 }
                 Err(error) => error,
             };
@@ -221,7 +232,7 @@ impl Router {
             match error.take_message() {
                 Some(unsent) if !last => {
                     request = unsent;
-                    (backend, sender) = self.connect_within(way, true).await?;
+                    connected = self.connect_within(way, true).await?;
                 }
                 _ if progress.too_long() => return Err(Refusal::TooLarge),
                 _ => {

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Frame, SizeHint};
+use hutch_remote::Hold;
 use serde::Serialize;
 use tokio::time::Sleep;
 
@@ -71,6 +72,8 @@ pub(crate) struct Line {
     metrics: Metrics,
     /// Anything that lasts as long as the request.
     _held: Option<Box<dyn Send + Sync>>,
+    /// Keeps the sandbox awake as long.
+    _awake: Option<Hold>,
 }
 
 #[derive(Serialize)]
@@ -114,11 +117,17 @@ impl Line {
             log: log.clone(),
             metrics: metrics.clone(),
             _held: held,
+            _awake: None,
         }
     }
 
     pub(crate) fn names(&mut self, namespace: &str, sandbox: &str) {
         self.target = Some((namespace.to_owned(), sandbox.to_owned()));
+    }
+
+    /// The sandbox stays awake as long as this lives.
+    pub(crate) fn keep_awake(&mut self, hold: Hold) {
+        self._awake = Some(hold);
     }
 
     /// Goes with the answer, to its end; `rest` is how much of the request's time is left, if that is bounded.

@@ -9,6 +9,7 @@
 //! not pass on the caller's credential, and every way in says who may use it ([`Access`]).
 
 mod access;
+mod activity;
 mod dial;
 mod directory;
 mod exchange;
@@ -29,12 +30,14 @@ mod server;
 mod stream;
 mod target;
 mod tls;
+mod touched;
 mod wake;
 mod waker;
 
 use std::path::PathBuf;
 
 pub use access::{Access, Claims, ReviewConfig, Reviewer, Token, TokenKey};
+pub use activity::{Reporting, Sleeps};
 pub use dial::{Dial, DialError, Direct, Inside};
 pub use directory::{Directory, Scope};
 pub use journal::{AccessLog, LogSink};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use hutch_remote::PodId;
 
-use crate::Target;
+use crate::{Sleeps, Target};
 
 /// The Pod of a Sandbox that can be reached now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct Backend {
     pub pod: PodId,
     /// The Pod's addresses, the first one preferred; at least one.
     pub ips: Vec<IpAddr>,
+    /// Set when it is suspended after nobody has used it for a time.
+    pub sleeps: Option<Sleeps>,
 }
 
 /// Why there is no Pod to reach. All of these are one answer to the client; the log tells them apart.

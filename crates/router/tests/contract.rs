@@ -322,8 +322,12 @@ async fn a_pod_is_dialled_inside_its_namespace_or_at_its_address() {
     })
     .await;
     let pod = |uid: &str| PodId { namespace: "default".into(), name: "a".into(), uid: uid.into() };
-    let backend =
-        |uid: &str, ip: &str| Backend { sandbox: "s".into(), pod: pod(uid), ips: vec![ip.parse().unwrap()] };
+    let backend = |uid: &str, ip: &str| Backend {
+        sandbox: "s".into(),
+        pod: pod(uid),
+        ips: vec![ip.parse().unwrap()],
+        sleeps: None,
+    };
     let inside = Inside(std::sync::Arc::new(Node));
     let direct = Direct { allow_loopback: true };
     let dials: [(&dyn Dial, Backend); 2] =

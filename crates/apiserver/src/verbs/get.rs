@@ -9,9 +9,32 @@ use crate::respond;
 
 pub(crate) fn get(call: &Call) -> Result<Response, Failure> {
     let entry = call.store.get(&call.resource.collection, &call.key(&call.name));
-    let entry = entry.ok_or_else(|| Failure::not_found(call.kind(), &call.name))?;
+    let entry = entry.ok_or_else(|| {
+        tell_of_sleep(call);
+        Failure::not_found(call.kind(), &call.name)
+    })?;
     if let Some(asked) = call.query.number("resourceVersion")? {
         super::list::not_of_the_future(call, asked)?;
     }
     respond::entry(call, StatusCode::OK, &entry)
+}
+
+/// Where the Sandboxes are stored.
+const SANDBOXES: &str = "sandboxes.agents.x-k8s.io";
+
+/// Whoever looks for the Pod of a suspended Sandbox, as exec and port-forward do first, is told why there is none. A
+/// warning, so that the error stays the one that clients know.
+fn tell_of_sleep(call: &Call) {
+    if call.kind().group_resource() != "pods" {
+        return;
+    }
+    let sandbox = call.core.read(SANDBOXES, &call.key(&call.name));
+    if sandbox.is_some_and(|sandbox| sandbox["spec"]["operatingMode"] == "Suspended") {
+        let name = &call.name;
+        call.warn(format!(
+            "the Sandbox {name} is suspended and has no Pod; what wakes it: a request through the router (with the \
+             annotation hutch.dev/wake-on-connect), an SDK's resume, or kubectl patch sandbox {name} --type=merge \
+             -p '{{\"spec\":{{\"operatingMode\":\"Running\"}}}}'"
+        ));
+    }
 }

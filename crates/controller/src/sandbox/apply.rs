@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::plan::{Action, Part, Plan, Stage, plan};
 use super::status::{is_step, status};
-use super::{Located, Seen, expiry};
+use super::{Located, Seen, expiry, sleep};
 use crate::collection::{Collection, Object};
 use crate::condition;
 use crate::error::Error;
@@ -78,7 +78,10 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     };
     let end = match stage {
         Stage::Expiring => Some(NEXT_PASS),
-        Stage::Live => expiry::remaining(&after.sandbox, now),
+        Stage::Live => {
+            let asleep = sleep::remaining(&after, now);
+            expiry::remaining(&after.sandbox, now).into_iter().chain(asleep).min()
+        }
         Stage::Retained | Stage::Deleted => None,
     };
     if failed {
@@ -149,6 +152,11 @@ async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
             world.sandboxes.patch(key, &patch).await.map(drop)
         }
         Action::DeleteSandbox => world.sandboxes.delete(key, None).await,
+        Action::Sleep(patch) => match world.sandboxes.patch(key, &patch).await {
+            // Somebody wrote meanwhile, perhaps that it is in use. What they wrote is looked at next.
+            Err(error) if error.is_conflict() || error.is_not_found() => world.sandboxes.refresh(key).await,
+            other => other.map(drop),
+        },
     }
 }
 

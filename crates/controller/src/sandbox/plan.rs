@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::{Located, Seen, expiry, pod, service, volume};
+use super::{Located, Seen, expiry, pod, service, sleep, volume};
 
 /// One write.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +24,8 @@ pub(super) enum Action {
     /// Sets the annotation that names the Pod, or removes it.
     NotePodName(Option<String>),
     DeleteSandbox,
+    /// Puts the Sandbox to sleep, wakes it, or notes that it is in use.
+    Sleep(Value),
 }
 
 /// Which part of a Sandbox an action or a problem is about.
@@ -45,7 +47,7 @@ impl Action {
             | Action::DeletePod(_)
             | Action::NotePodName(_) => Part::Pod,
             Action::CreateService(_) | Action::PatchService(_) | Action::DeleteService => Part::Service,
-            Action::DeleteSandbox => Part::Sandbox,
+            Action::DeleteSandbox | Action::Sleep(_) => Part::Sandbox,
         }
     }
 }
@@ -75,6 +77,7 @@ pub(super) fn plan(seen: &Seen, now: Timestamp) -> Plan {
     let mut plan = Plan { stage: Stage::Live, actions: Vec::new(), problems: Vec::new() };
     if !expiry::is_over(&seen.sandbox, now) {
         live(seen, &mut plan);
+        sleep::plan(seen, &mut plan, now);
     } else if !expiry::is_announced(&seen.sandbox) {
         plan.stage = Stage::Expiring;
     } else {

@@ -123,6 +123,10 @@ fn annotations(sandbox: &Sandbox, pool_eviction: bool) -> (Strings, String) {
         .filter(|(key, _)| !is_reserved_annotation(key))
         .map(|(k, v)| (k.clone(), v.clone()))
         .collect();
+    // Who runs the Pod sees only the Pod.
+    for key in [annotation::IDLE_AFTER, annotation::SUSPEND_AFTER] {
+        annotations.extend(sandbox.annotations().get(key).map(|said| (key.to_owned(), said.clone())));
+    }
     // Nobody misses a Pod that waits in a pool; one that is taken loses the mark with its owner.
     if pool_eviction && owner::extension_controller(sandbox, "SandboxWarmPool").is_some() {
         annotations.entry(annotation::SAFE_TO_EVICT.into()).or_insert_with(|| "true".into());

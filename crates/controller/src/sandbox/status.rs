@@ -3,12 +3,13 @@
 use hutch_api::condition::{
     FALSE, FINISHED, POD_SCHEDULED, READY, SUSPENDED, TRUE, UNKNOWN, message, reason,
 };
+use hutch_api::sleep::{FROZEN, FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON, INVALID, INVALID_REASON};
 use hutch_api::{SandboxStatus, label, name_hash};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::plan::{Part, Stage};
-use super::{Located, Seen};
+use super::{Located, Seen, sleep};
 use crate::condition::{self, Verdict};
 use crate::view::PodView;
 
@@ -63,7 +64,9 @@ pub(super) fn is_step(current: &SandboxStatus, wanted: &SandboxStatus) -> bool {
 type Conditions = Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>;
 
 fn expire(conditions: &mut Conditions, generation: Option<i64>, now: Timestamp) {
-    condition::remove(conditions, POD_SCHEDULED);
+    for kind in [POD_SCHEDULED, FROZEN, INVALID] {
+        condition::remove(conditions, kind);
+    }
     let verdict = Verdict::new(FALSE, reason::SANDBOX_EXPIRED, message::EXPIRED);
     condition::set(conditions, READY, verdict, generation, now);
 }
@@ -84,6 +87,9 @@ fn live_conditions(seen: &Seen, problems: &Problems, conditions: &mut Conditions
     put(FINISHED, owned.and_then(finished).map(|(reason, message)| Verdict::new(TRUE, reason, message)));
     put(POD_SCHEDULED, scheduled(owned, pod_unknown));
     put(READY, Some(ready(seen, &located, owned, problems)));
+    put(FROZEN, owned.and_then(frozen));
+    let invalid = sleep::invalid(&seen.sandbox);
+    put(INVALID, invalid.map(|text| Verdict::new(TRUE, INVALID_REASON, text)));
 }
 
 fn ready(seen: &Seen, located: &Located, owned: Option<&PodView>, problems: &Problems) -> Verdict {
@@ -157,6 +163,13 @@ fn scheduled(owned: Option<&PodView>, pod_unknown: bool) -> Option<Verdict> {
     let fallback = if told.status == TRUE { reason::POD_SCHEDULED } else { reason::POD_SCHEDULING_UNKNOWN };
     let reason = told.reason.as_deref().filter(|reason| condition::is_reason(reason)).unwrap_or(fallback);
     Some(Verdict::new(&told.status, reason, told.message.clone().unwrap_or_default()))
+}
+
+/// Its processes stand still; it is Ready all the same.
+fn frozen(pod: &PodView) -> Option<Verdict> {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let told = conditions.find(|condition| condition.type_ == FROZEN_OF_POD && condition.status == TRUE);
+    told.map(|_| Verdict::new(TRUE, FROZEN_REASON, FROZEN_MESSAGE))
 }
 
 fn finished(pod: &PodView) -> Option<(&'static str, &'static str)> {

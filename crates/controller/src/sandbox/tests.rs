@@ -70,6 +70,7 @@ fn steps(seen: &Seen) -> Vec<String> {
         Action::DeleteService => "delete service".into(),
         Action::NotePodName(name) => format!("note {}", name.as_deref().unwrap_or("none")),
         Action::DeleteSandbox => "delete sandbox".into(),
+        Action::Sleep(_) => "sleep or wake".into(),
     });
     actions.chain(problems.into_iter().map(|(part, text)| format!("{part:?}: {text}"))).collect()
 }
@@ -703,7 +704,7 @@ fn simulate(seen: &Seen, actions: Vec<Action>) -> Seen {
                     next.sandbox.spec.volumes().iter().position(|t| volume::name(t, "s") == claim.name_any());
                 next.volumes[at.unwrap()] = Some(Arc::new(*claim));
             }
-            Action::PatchVolume(..) | Action::DeleteSandbox => {}
+            Action::PatchVolume(..) | Action::DeleteSandbox | Action::Sleep(_) => {}
         }
     }
     let volumes = next.volumes.clone();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hutch_router::{
-    Access, AccessLog, ApiWake, Config, Direct, Directory, LogSink, ReviewConfig, Reviewer, Router, Scope,
-    Tls, TlsFiles, TokenKey, Wake,
+    Access, AccessLog, ApiWake, Config, Direct, Directory, LogSink, Reporting, ReviewConfig, Reviewer,
+    Router, Scope, Tls, TlsFiles, TokenKey, Wake,
 };
 use hutch_serve::{Listener, Shutdown};
 use kube::Client;
@@ -78,8 +78,9 @@ async fn start(
     }
     let directory = Directory::start(client.clone(), scope, shutdown);
     let config = config(options, log);
-    let wake = options.wake_on_connect.then(|| Arc::new(ApiWake::new(client)) as Arc<dyn Wake>);
-    let dial = Arc::new(Direct { allow_loopback: options.allow_loopback });
+    let wake = options.wake_on_connect.then(|| Arc::new(ApiWake::new(client.clone())) as Arc<dyn Wake>);
+    let direct = Direct { allow_loopback: options.allow_loopback };
+    let dial = Arc::new(Reporting::start(direct, client, shutdown.clone()));
     let router = Router::waking(config, directory, dial, wake, shutdown.clone());
     for (flag, address, app) in [
         ("--health-probe-bind-address", &options.health, hutch_router::health(&router)),

@@ -116,6 +116,11 @@ impl Cell {
         self.jail.usage().ok()
     }
 
+    /// What stops and continues everything inside; nothing when it was not asked for or cannot be had.
+    pub(crate) fn freezer(&self) -> Option<&hutch_jail::Freezer> {
+        self.jail.freezer()
+    }
+
     pub(crate) fn kill(&self) {
         self.jail.kill();
     }

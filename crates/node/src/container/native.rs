@@ -34,6 +34,8 @@ pub(crate) struct Launch {
     /// The Pod's network namespace, for further ones.
     pub(crate) network: Option<OwnedFd>,
     pub(crate) log: PathBuf,
+    /// Whether the container may be frozen.
+    pub(crate) freezable: bool,
     /// Set when runsc isolates.
     pub(crate) gvisor: Option<GvisorContainer>,
 }
@@ -116,6 +118,7 @@ fn spec(launch: &Launch) -> Spec {
             network,
             limits: blueprint.limits,
             deny_set_id_bits: false,
+            freezable: launch.freezable,
         },
         Some(_) => Spec {
             id,
@@ -127,6 +130,7 @@ fn spec(launch: &Launch) -> Spec {
             network,
             limits: Runsc::limits(blueprint.limits),
             deny_set_id_bits: false,
+            freezable: launch.freezable,
         },
     }
 }

@@ -37,6 +37,8 @@ impl Worker {
             Outcome::Stopping => STOP_GRACE,
             Outcome::Gone => Duration::ZERO,
         };
+        self.sleeper.abort_all();
+        self.live.prepare_end().await;
         self.stop_all(grace, matches!(outcome, Outcome::Deleted)).await;
         let (node, live) = (self.node.clone(), self.live.clone());
         drop(self);
@@ -65,6 +67,7 @@ impl Worker {
             let hook = self.containers[index].lifecycle.as_ref().and_then(|l| l.pre_stop.clone());
             let network = self.live.network();
             let target = network.map(|(network, address)| Target {
+                live: self.live.clone(),
                 running: running.clone(),
                 network,
                 address,
@@ -117,6 +120,7 @@ pub(super) async fn leave(node: &Arc<Shared>, live: &Arc<Live>, outcome: Outcome
     }
     let uid = &live.id.uid;
     live.clear();
+    live.over();
     node.remove_folders(uid).await;
     node.remove(uid);
     if matches!(outcome, Outcome::Deleted) {

@@ -17,6 +17,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hutch_api::sleep::Phase;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 use tokio::sync::{mpsc, watch};
@@ -86,6 +87,11 @@ struct Worker {
     happenings: mpsc::Receiver<Happening>,
     report: mpsc::Sender<Happening>,
     updates: watch::Receiver<Update>,
+    /// Whether the processes stand still.
+    phases: watch::Receiver<Phase>,
+    frozen_since: Option<Timestamp>,
+    /// Who puts the Pod to sleep.
+    sleeper: JoinSet<()>,
 }
 
 /// Why the work on a Pod is over.
@@ -152,6 +158,7 @@ impl Worker {
         if let Choice::Embedded(kind) = self.choice {
             return self.stand_for(kind).await;
         }
+        self.sleeper.spawn(crate::sleep::run(self.node.clone(), self.live.clone()));
         loop {
             if let Some(outcome) = outcome_of(&mut self.updates) {
                 return outcome;
@@ -173,11 +180,14 @@ impl Worker {
                 () = self.node.shutdown.wait() => return Outcome::Stopping,
                 changed = self.updates.changed() => if changed.is_err() { return Outcome::Gone },
                 Some(happening) = self.happenings.recv() => self.take(happening),
+                changed = self.phases.changed() => if changed.is_err() { return Outcome::Gone },
                 () = sleep_until(wake) => {}
             }
             if let Update::Present(pod) = &*self.updates.borrow() {
                 self.pod = pod.clone();
             }
+            let frozen = *self.phases.borrow_and_update() == Phase::Frozen;
+            self.frozen_since = frozen.then(|| self.frozen_since.unwrap_or_else(Timestamp::now));
         }
     }
 

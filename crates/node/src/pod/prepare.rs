@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use super::plan::RestartPolicy;
 use super::state::{Life, Role, State};
@@ -104,6 +105,9 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         happenings,
         report,
         updates: live.updates.subscribe(),
+        phases: live.gate.phases(),
+        frozen_since: None,
+        sleeper: JoinSet::new(),
     })
 }
 
@@ -215,6 +219,7 @@ impl Waiting {
             now,
             previous: &[],
             late_env: None,
+            frozen_since: None,
         };
         let status = super::status::status(&self.states, &plan, &facts);
         let change = serde_json::json!({"metadata": {"uid": live.id.uid}, "status": status});

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::container::{Running, exit_of};
 use crate::dial::dial;
+use crate::live::Live;
 
 /// A container that has just begun is asked at short intervals for so long, so that it counts as ready within
 /// milliseconds of being so. Failures in this time are not counted.
@@ -58,6 +59,7 @@ pub(crate) enum Finding {
 /// Where a probe looks.
 #[derive(Clone)]
 pub(crate) struct Target {
+    pub(crate) live: Arc<Live>,
     pub(crate) running: Arc<Running>,
     pub(crate) network: Arc<OwnedFd>,
     pub(crate) address: Ipv4Addr,
@@ -114,10 +116,13 @@ pub(crate) async fn run(kind: Kind, probe: Probe, target: Target, report: impl F
     let began = Instant::now();
     let mut pause = EAGER_FIRST;
     loop {
+        // Waits while the Pod stands still, and keeps it from being stopped in the middle.
+        let Some(visit) = target.live.visit().await else { return };
         let result = match timeout(limit, attempt(&probe, &target)).await {
             Ok(result) => result,
             Err(_) => Err(format!("timed out after {limit:?}")),
         };
+        drop(visit);
         let eager =
             kind != Kind::Liveness && delay.is_zero() && tally.last.is_none() && began.elapsed() < EAGER_FOR;
         if result.is_err() && eager {

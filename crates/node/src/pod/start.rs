@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use hutch_api::annotation;
 use hutch_image::Resolved;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::Api;
+use kube::{Api, ResourceExt};
 
 use super::blueprint::{Parts, blueprint};
 use super::probe::{self, Kind, Target};
@@ -39,6 +40,8 @@ struct Setback {
 impl Worker {
     /// Starts a container, or takes note of why it did not start.
     pub(super) async fn start(&mut self, index: usize) {
+        // What stands still takes nobody in. When it cannot be thawed all of it is killed and begins anew.
+        let _busy = self.live.enter().await.ok();
         let made = self.make(index).await;
         let name = self.states[index].name.clone();
         let (blueprint, held) = match made {
@@ -192,6 +195,7 @@ impl Worker {
             addresses: vec![IpAddr::V4(self.address)],
             network,
             log: logs.join(format!("{life}.log")),
+            freezable: self.pod.annotations().contains_key(annotation::IDLE_AFTER),
             gvisor,
             blueprint,
         })
@@ -208,6 +212,7 @@ impl Worker {
             }
         }
         self.live.began(&name, running.clone());
+        self.live.begun();
         let life = self.states[index].restarts;
         self.states[index].run(Timestamp::now());
         let slot = &mut self.slots[index];
@@ -232,7 +237,8 @@ impl Worker {
 
     fn target(&self, index: usize, running: &Arc<Running>) -> Option<Target> {
         let (network, address): (Arc<OwnedFd>, _) = self.live.network()?;
-        Some(Target { running: running.clone(), network, address, container: self.containers[index].clone() })
+        let container = self.containers[index].clone();
+        Some(Target { live: self.live.clone(), running: running.clone(), network, address, container })
     }
 
     pub(super) fn begin_probes(&mut self, index: usize, kinds: &[Kind]) {
@@ -263,6 +269,7 @@ impl Worker {
             (self.node.events.clone(), self.pod.clone(), self.states[index].name.clone());
         let running = running.clone();
         self.slots[index].tasks.spawn(async move {
+            let _busy = target.live.enter().await;
             if let Err(why) = super::finish::hook(&hook, &target).await {
                 events.container(
                     &pod,

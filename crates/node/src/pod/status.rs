@@ -1,6 +1,7 @@
 //! The status of a Pod as the API shows it: a pure function of what the node knows.
 
 use hutch_api::late_env;
+use hutch_api::sleep::{FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -12,8 +13,8 @@ use super::plan::{Phase, Plan};
 use super::state::{Ended, Life, Role, State};
 
 /// The conditions that a node owns; others on the object stay as they are.
-const OWN_CONDITIONS: [&str; 5] =
-    ["PodScheduled", "Initialized", "ContainersReady", "Ready", late_env::CONDITION];
+const OWN_CONDITIONS: [&str; 6] =
+    ["PodScheduled", "Initialized", "ContainersReady", "Ready", late_env::CONDITION, FROZEN_OF_POD];
 
 /// What a status is made from beside the containers.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) previous: &'a [PodCondition],
     /// Reason of the condition about variables of a claim.
     pub(crate) late_env: Option<&'static str>,
+    /// Since when its processes stand still.
+    pub(crate) frozen_since: Option<Timestamp>,
 }
 
 /// The status. Times have whole seconds, as the API has them.
@@ -153,6 +156,12 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
         let pending = (reason == late_env::PENDING).then_some((reason, None));
         PodCondition { reason: Some(reason.into()), ..condition(late_env::CONDITION, pending, facts) }
     }));
+    own.extend(facts.frozen_since.map(|since| PodCondition {
+        reason: Some(FROZEN_REASON.into()),
+        message: Some(FROZEN_MESSAGE.into()),
+        last_transition_time: Some(whole(since)),
+        ..condition(FROZEN_OF_POD, None, facts)
+    }));
     own.extend(existing.iter().filter(|c| !OWN_CONDITIONS.contains(&c.type_.as_str())).cloned());
     own
 }
@@ -221,6 +230,7 @@ mod tests {
             now: at(now),
             previous,
             late_env: None,
+            frozen_since: None,
         };
         let mut states = vec![State::new("c", Role::Main, "hutch/host")];
         states[0].has_readiness_probe = true;
@@ -273,6 +283,7 @@ mod tests {
             now: at(5),
             previous: &[],
             late_env: None,
+            frozen_since: None,
         };
         let got = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);
         let container = &got.container_statuses.unwrap()[0];

@@ -3,4 +3,5 @@
 mod gvisor;
 mod machine;
 mod pods;
+mod sleep;
 mod streams;

@@ -34,7 +34,7 @@ impl Cluster {
         let pod = PodId { namespace: "default".into(), name: id.into(), uid: format!("{ips:?}") };
         let sandbox = format!("uid-of-{id}");
         self.addresses.lock().unwrap().extend(ips.iter().map(|ip| (sandbox.clone(), *ip)));
-        let backend = Backend { sandbox, pod, ips };
+        let backend = Backend { sandbox, pod, ips, sleeps: None };
         self.sandboxes.lock().unwrap().insert(id.into(), Arc::new(backend));
     }
 }

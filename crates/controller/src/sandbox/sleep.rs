@@ -1,0 +1,110 @@
+//! When a Sandbox falls asleep because nobody uses it, and when the clock wakes it.
+//!
+//! Every write here carries the resourceVersion of what the decision rests on: a report of activity that comes in
+//! between makes it fail, and the decision is taken anew.
+
+use std::time::Duration;
+
+use hutch_api::condition::{READY, TRUE};
+use hutch_api::sleep::{BadPatience, Patience};
+use hutch_api::{Sandbox, annotation};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::Seen;
+use super::plan::{Action, Plan};
+use crate::clock::wait_until;
+use crate::{condition, owner};
+
+/// What is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Nothing, as things are.
+    Never,
+    /// It is used from now on: the first report, on one that has none.
+    Begin,
+    /// It falls asleep then.
+    Sleep(Timestamp),
+    /// It is woken then.
+    Wake(Timestamp),
+}
+
+/// What its annotations ask for, the Sandbox's own before those of its template.
+pub(super) fn patience(sandbox: &Sandbox) -> Result<Patience, BadPatience> {
+    let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
+    Patience::read(std::iter::once(sandbox.annotations()).chain(template))
+}
+
+/// What of the annotations cannot be followed, in words.
+pub(super) fn invalid(sandbox: &Sandbox) -> Option<String> {
+    if let Err(error) = patience(sandbox) {
+        return Some(error.to_string());
+    }
+    let said = sandbox.annotations().get(annotation::WAKE_AT)?;
+    let bad = said.parse::<Timestamp>().is_err();
+    bad.then(|| {
+        let said: String = said.chars().take(64).collect();
+        format!(
+            "annotation {}: {said:?} is not a time of RFC 3339, such as 2030-01-31T08:00:00Z",
+            annotation::WAKE_AT
+        )
+    })
+}
+
+/// Puts it to sleep or wakes it, if that is due.
+pub(super) fn plan(seen: &Seen, plan: &mut Plan, now: Timestamp) {
+    let sandbox = seen.sandbox.as_ref();
+    let guarded = |annotations: serde_json::Value, spec: serde_json::Value| {
+        let version = &sandbox.metadata.resource_version;
+        json!({"metadata": {"resourceVersion": version, "annotations": annotations}, "spec": spec})
+    };
+    let patch = match next(seen) {
+        Next::Begin => guarded(json!({annotation::LAST_ACTIVITY: format!("{now:.3}")}), json!({})),
+        Next::Sleep(at) if at <= now => {
+            // This write changes the spec, which adds one to the generation.
+            let asleep = sandbox.metadata.generation.map(|generation| (generation + 1).to_string());
+            let annotations = json!({annotation::ASLEEP_GENERATION: asleep, annotation::FROZEN_SINCE: null});
+            guarded(annotations, json!({"operatingMode": "Suspended"}))
+        }
+        Next::Wake(at) if at <= now => {
+            let annotations = json!({annotation::WAKE_AT: null, annotation::ASLEEP_GENERATION: null});
+            guarded(annotations, json!({"operatingMode": "Running"}))
+        }
+        Next::Sleep(_) | Next::Wake(_) | Next::Never => return,
+    };
+    plan.actions.push(Action::Sleep(patch));
+}
+
+/// Time until something is due, if it ever is.
+pub(super) fn remaining(seen: &Seen, now: Timestamp) -> Option<Duration> {
+    match next(seen) {
+        Next::Sleep(at) | Next::Wake(at) => Some(wait_until(at, now)),
+        Next::Begin | Next::Never => None,
+    }
+}
+
+fn next(seen: &Seen) -> Next {
+    let sandbox = seen.sandbox.as_ref();
+    let pooled = owner::extension_controller(sandbox, "SandboxWarmPool").is_some();
+    if pooled || invalid(sandbox).is_some() {
+        return Next::Never;
+    }
+    let time = |key: &str| sandbox.annotations().get(key).and_then(|said| said.parse::<Timestamp>().ok());
+    if seen.is_suspended() {
+        return time(annotation::WAKE_AT).map_or(Next::Never, Next::Wake);
+    }
+    let after = patience(sandbox).unwrap_or_default().suspend_after;
+    let conditions = sandbox.status.as_ref().and_then(|status| status.conditions.as_deref());
+    let ready = conditions.and_then(|list| condition::find(list, READY)).filter(|ready| ready.status == TRUE);
+    // One that is starting is not idle, and one that is in trouble is not hidden by sleep.
+    let (Some(after), Some(ready)) = (after, ready) else { return Next::Never };
+    let Some(active) = time(annotation::LAST_ACTIVITY) else { return Next::Begin };
+    // What was before it came up was another life.
+    let since = active.max(ready.last_transition_time.0);
+    let after = SignedDuration::try_from(after).unwrap_or(SignedDuration::MAX);
+    since.checked_add(after).map_or(Next::Never, Next::Sleep)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! Looks now and then whether a Pod is idle, freezes it, and reports how long ago it was used.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hutch_api::label;
+use hutch_api::sleep::{LEAST, Patience, Phase, report_every};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use super::report::{Report, Written};
+use crate::container::Running;
+use crate::live::Live;
+use crate::node::Shared;
+
+/// CPU time that an idle Pod may use, in thousandths of a CPU: what timers and servers that wait for requests need.
+const IDLE_CPU_MILLIS: u64 = 20;
+/// The shortest time over which CPU time is counted: a probe in a shorter one would look like work.
+const CPU_WINDOW: Duration = Duration::from_secs(1);
+/// The longest time between two looks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// Wait before a Pod that was just being probed is looked at again.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Follows a Pod until it is aborted.
+pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
+    let mut sleeper = Sleeper { node, live, cpu: Cpu::default(), told: String::new(), report: None };
+    let mut updates = sleeper.live.updates.subscribe();
+    let mut phases = sleeper.live.gate.phases();
+    loop {
+        updates.mark_unchanged();
+        phases.mark_unchanged();
+        let pause = sleeper.look().await;
+        tokio::select! {
+            changed = updates.changed() => if changed.is_err() { return },
+            changed = phases.changed() => if changed.is_err() { return },
+            () = sleeper.live.gate.report_wanted() => {}
+            () = async {
+                match pause {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            } => {}
+        }
+    }
+}
+
+struct Sleeper {
+    node: Arc<Shared>,
+    live: Arc<Live>,
+    cpu: Cpu,
+    /// What was last complained of.
+    told: String,
+    report: Option<Report>,
+}
+
+impl Sleeper {
+    /// Does what is due; gives the time until the next look, if there is to be one.
+    async fn look(&mut self) -> Option<Duration> {
+        let pod = self.live.pod();
+        if pod.labels().contains_key(label::WARM_POOL_SANDBOX) {
+            // It is to be there at once for whoever claims it, and counts as idle from then on.
+            self.live.gate.touch();
+            self.live.gate.needs_no_report();
+            return None;
+        }
+        let patience = match Patience::read([pod.annotations()]) {
+            Ok(patience) => patience,
+            Err(error) => {
+                self.tell(&pod, "InvalidSleep", format!("It never sleeps: {error}"));
+                return None;
+            }
+        };
+        let shortest = [patience.freeze_after, patience.suspend_after].into_iter().flatten().min()?;
+        let pause = (shortest / 4).clamp(LEAST / 4, LONGEST_PAUSE);
+        if self.report.is_none() {
+            self.report = Report::of(&self.node.client, &pod).await;
+        }
+        let frozen = *self.live.gate.phases().borrow() == Phase::Frozen;
+        let cpu_left = if frozen { Duration::ZERO } else { self.count_cpu().await };
+        self.tell_sandbox(&patience, frozen).await;
+        if frozen {
+            return None;
+        }
+        let Some(after) = patience.freeze_after else { return Some(pause) };
+        let left = match self.live.gate.idle_for() {
+            // A request that lasts, or a probe that is over at once.
+            None => return Some(pause),
+            Some(idle) => after.saturating_sub(idle),
+        };
+        let left = left.max(cpu_left);
+        if !left.is_zero() || !is_ready(&pod) {
+            return Some(left.clamp(AGAIN, pause));
+        }
+        self.freeze(&pod).await;
+        Some(pause)
+    }
+
+    /// Takes note of CPU time as of use; gives the time until it can be told again.
+    async fn count_cpu(&mut self) -> Duration {
+        let left = self.cpu.since.map_or(Duration::ZERO, |since| CPU_WINDOW.saturating_sub(since.elapsed()));
+        if !left.is_zero() {
+            return left;
+        }
+        let first = self.cpu.since.is_none();
+        if self.cpu.was_used(&self.live).await {
+            self.live.gate.touch();
+        }
+        if first { CPU_WINDOW } else { Duration::ZERO }
+    }
+
+    async fn freeze(&mut self, pod: &Pod) {
+        if self.live.containers().iter().any(|running| running.cell.freezer().is_none()) {
+            let text = "It is not frozen: it runs since before it was to be, or the machine has no freezer";
+            self.tell(pod, "CannotFreeze", text.into());
+        } else if !self.live.freeze().await {
+            self.tell(pod, "CannotFreeze", "It was not frozen: a process did not stop in time".into());
+        } else {
+            return;
+        }
+        // To be tried again after as long.
+        self.live.gate.touch();
+    }
+
+    /// Complains once.
+    fn tell(&mut self, pod: &Pod, reason: &'static str, text: String) {
+        if self.told != text {
+            self.node.events.warning(pod, reason, text.clone());
+            self.told = text;
+        }
+    }
+
+    /// Writes to the Sandbox what has changed, seldom.
+    async fn tell_sandbox(&mut self, patience: &Patience, frozen: bool) {
+        let gate = &self.live.gate;
+        let Some(report) = &mut self.report else { return gate.needs_no_report() };
+        let idle = gate.idle_for().unwrap_or_default();
+        let ago = SignedDuration::try_from(idle).unwrap_or_default();
+        let active = Timestamp::now().checked_sub(ago).unwrap_or_default();
+        let every = patience.suspend_after.map(report_every);
+        let written = report.write(&self.node.client, frozen, every.map(|every| (active, every))).await;
+        match (patience.suspend_after, written) {
+            (None, _) => gate.needs_no_report(),
+            (Some(after), Written::Active { suspended }) => gate.was_reported(suspended, after / 2),
+            // It was late already; the next one who comes tries again.
+            (Some(_), Written::Failed) => gate.was_reported(false, Duration::ZERO),
+            (Some(_), Written::NoActivity) => {}
+        }
+    }
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// CPU time of the containers of a Pod at the last look, by name, in microseconds.
+#[derive(Default)]
+struct Cpu {
+    since: Option<Instant>,
+    used: BTreeMap<String, u64>,
+}
+
+impl Cpu {
+    /// Whether more was used since the last look than an idle Pod uses.
+    async fn was_used(&mut self, live: &Arc<Live>) -> bool {
+        let containers = live.containers();
+        let read = tokio::task::spawn_blocking(move || {
+            let used = |running: &Arc<Running>| {
+                Some((running.blueprint.name.clone(), running.cell.usage()?.cpu_micros))
+            };
+            containers.iter().filter_map(used).collect::<BTreeMap<_, _>>()
+        });
+        let Ok(now) = read.await else { return false };
+        let before = std::mem::replace(&mut self.used, now);
+        let Some(since) = self.since.replace(Instant::now()) else { return false };
+        // A container that began anew counts from zero.
+        let more =
+            |(name, micros): (&String, &u64)| micros.saturating_sub(before.get(name).copied().unwrap_or(0));
+        let used: u64 = self.used.iter().map(more).sum();
+        let passed = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        used.saturating_mul(1000) > passed.saturating_mul(IDLE_CPU_MILLIS)
+    }
+}

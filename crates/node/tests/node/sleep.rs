@@ -1,0 +1,221 @@
+//! Pods that are idle stand still, and are woken by whatever is done in them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures::future::join_all;
+use hutch_remote::{Exit, Kubelet, LogRequest};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::machine::{Machine, id, is_ready, pod};
+
+/// Prints a line twenty times a second, which needs next to no CPU time.
+const COUNTER: &str = "exec python3 -uc 'import time
+while True: print(1); time.sleep(0.05)'";
+/// Sends back what it is sent.
+const ECHO: &str = "exec python3 -uc 'import socket, threading
+def serve(c):
+  while data := c.recv(4096): c.sendall(data)
+s = socket.create_server((\"127.0.0.1\", 7000))
+while True: threading.Thread(target=serve, args=(s.accept()[0],)).start()'";
+
+async fn run(machine: &Machine, name: &str, script: &str, idle_after: &str, spec: Value) -> Pod {
+    let mut object = pod(name, script, spec);
+    object["metadata"]["annotations"] = json!({"hutch.dev/idle-after": idle_after});
+    let _: Pod = machine.create(object).await;
+    machine.ready(name).await
+}
+
+fn is_frozen(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|c| c.type_ == "hutch.dev/Frozen" && c.status == "True")
+}
+
+async fn frozen(machine: &Machine, name: &str) -> Pod {
+    machine.wait(name, "frozen", is_frozen).await
+}
+
+async fn awake(machine: &Machine, name: &str) -> Pod {
+    machine.wait(name, "awake", |pod| !is_frozen(pod)).await
+}
+
+async fn lines(machine: &Machine, pod: &Pod) -> usize {
+    machine.log(pod, LogRequest::default()).await.lines().count()
+}
+
+/// For as long as it would take many times to print a line.
+async fn a_while() {
+    tokio::time::sleep(Duration::from_millis(400)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_pod_stands_still_and_a_command_wakes_it() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    run(&machine, "p", COUNTER, "1s", json!({})).await;
+    let pod = frozen(&machine, "p").await;
+    assert!(is_ready(&pod), "it stays Ready");
+    a_while().await;
+    let counted = lines(&machine, &pod).await;
+    a_while().await;
+    assert_eq!(lines(&machine, &pod).await, counted, "it stands still");
+
+    let (exit, text) = machine.exec(&pod, &["echo", "hi"]).await;
+    assert_eq!((exit, text.as_str()), (Exit::Code(0), "hi\n"));
+    awake(&machine, "p").await;
+    while lines(&machine, &pod).await <= counted {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(machine.ready("p").await.status.unwrap().container_statuses.unwrap()[0].restart_count, 0);
+
+    // A thousand at once: all of them come in.
+    frozen(&machine, "p").await;
+    let name = id(&pod);
+    let held = join_all((0..1000).map(|_| machine.node.hold(&name))).await;
+    assert!(held.iter().all(Result::is_ok));
+    drop(held);
+
+    // Its end is not kept up by its sleep, nor does the main process miss its signal.
+    frozen(&machine, "p").await;
+    machine.delete("p").await;
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_pause_and_do_not_count() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let probe =
+        json!({"exec": {"command": ["touch", "/shared/probed"]}, "periodSeconds": 1, "failureThreshold": 1});
+    let spec = json!({
+        "main": {"readinessProbe": probe, "livenessProbe": probe, "volumeMounts": [{"name": "v", "mountPath": "/shared"}]},
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    });
+    run(&machine, "p", "exec sleep 1000", "2s", spec).await;
+    let pod = frozen(&machine, "p").await;
+    let probed = find(dir.path(), "probed").expect("the probe has left its mark");
+    let last = || std::fs::metadata(&probed).unwrap().modified().unwrap();
+    let before = last();
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert_eq!(last(), before, "not probed while it stands still");
+    let now = machine.pods().get("p").await.unwrap();
+    assert!(is_frozen(&now) && is_ready(&now), "{:?}", now.status);
+    machine.exec(&pod, &["true"]).await;
+    while last() == before {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let now = machine.ready("p").await;
+    assert_eq!(now.status.unwrap().container_statuses.unwrap()[0].restart_count, 0);
+    machine.stop().await;
+}
+
+fn find(folder: &Path, name: &str) -> Option<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    entries.map(|entry| entry.path()).find_map(|path| match path.file_name() {
+        Some(file) if file == name => Some(path),
+        _ if path.is_dir() && !path.is_symlink() => find(&path, name),
+        _ => None,
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_connection_lets_it_sleep_and_bytes_wake_it() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let pod = run(&machine, "p", ECHO, "1s", json!({})).await;
+    let mut stream = loop {
+        match machine.node.connect(&id(&pod), 7000).await {
+            Ok(stream) => break stream,
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    };
+    for round in 0..3_u8 {
+        stream.write_all(&[round; 5]).await.unwrap();
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, [round; 5]);
+        frozen(&machine, "p").await;
+    }
+    // A new connection too.
+    let mut second = machine.node.connect(&id(&pod), 7000).await.unwrap();
+    second.write_all(b"hello").await.unwrap();
+    let mut answer = [0; 5];
+    second.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"hello");
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_works_or_is_watched_is_not_idle() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    run(&machine, "busy", "while :; do :; done", "1s", json!({})).await;
+    let attended = run(&machine, "attended", "exec sleep 1000", "1s", json!({})).await;
+    let lasting = machine.exec(&attended, &["sleep", "4"]);
+    let watch = async {
+        loop {
+            for name in ["busy", "attended"] {
+                assert!(!is_frozen(&machine.pods().get(name).await.unwrap()), "{name}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        ended = lasting => assert_eq!(ended.0, Exit::Code(0)),
+        () = watch => {}
+    }
+    frozen(&machine, "attended").await;
+    assert!(!is_frozen(&machine.pods().get("busy").await.unwrap()));
+
+    run(&machine, "typo", "exec sleep 1000", "ten minutes", json!({})).await;
+    let event = machine.event("typo", "InvalidSleep").await;
+    assert!(event.contains("hutch.dev/idle-after") && event.contains("ten minutes"), "{event}");
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stops_ends_what_stands_still_and_the_next_one_starts_it() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    run(&machine, "p", "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done", "1s", json!({})).await;
+    let pod = frozen(&machine, "p").await;
+    let server = machine.stop().await;
+    let machine = Machine::start_on(server, dir.path(), |_| {}).await;
+    machine
+        .wait("p", "started again and awake", |pod| {
+            let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
+            let again = statuses.is_some_and(|all| all[0].restart_count == 1);
+            again && is_ready(pod) && !is_frozen(pod)
+        })
+        .await;
+    let (exit, _) = machine.exec(&pod, &["true"]).await;
+    assert_eq!(exit, Exit::Code(0));
+    assert_eq!(pod.uid(), machine.pods().get("p").await.unwrap().uid());
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn gvisor_stands_still_too() {
+    hutch_testkit::require!(root, runsc);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    run(&machine, "g", COUNTER, "1s", json!({"runtimeClassName": "gvisor"})).await;
+    let pod = frozen(&machine, "g").await;
+    a_while().await;
+    let counted = lines(&machine, &pod).await;
+    a_while().await;
+    assert_eq!(lines(&machine, &pod).await, counted, "it stands still");
+    let (exit, text) = machine.exec(&pod, &["echo", "hi"]).await;
+    assert_eq!((exit, text.as_str()), (Exit::Code(0), "hi\n"));
+    frozen(&machine, "g").await;
+    machine.delete("g").await;
+    machine.stop().await;
+}

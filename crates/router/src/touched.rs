@@ -1,0 +1,77 @@
+//! A connection that notes when bytes move on it.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hutch_remote::Duplex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::activity::Followed;
+
+/// A connection to a Sandbox that sleeps when nobody uses it. One that is open and silent is no use.
+pub(crate) struct Touched {
+    stream: Box<dyn Duplex>,
+    followed: Arc<Followed>,
+}
+
+impl Touched {
+    pub(crate) fn new(stream: Box<dyn Duplex>, followed: Arc<Followed>) -> Touched {
+        Touched { stream, followed }
+    }
+
+    fn note(&self, moved: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if matches!(moved, Poll::Ready(Ok(1..))) {
+            self.followed.touch();
+        }
+        moved
+    }
+}
+
+impl AsyncRead for Touched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut *self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.followed.touch();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Touched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut *self.stream).poll_write(context, bytes);
+        self.note(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut *self.stream).poll_write_vectored(context, pieces);
+        self.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.stream).poll_shutdown(context)
+    }
+}

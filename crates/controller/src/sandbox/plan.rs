@@ -24,7 +24,7 @@ pub(super) enum Action {
     /// Sets the annotation that names the Pod, or removes it.
     NotePodName(Option<String>),
     DeleteSandbox,
-    /// Puts the Sandbox to sleep, wakes it, or notes that it is in use.
+    /// Puts the Sandbox to sleep, or wakes it.
     Sleep(Value),
 }
 

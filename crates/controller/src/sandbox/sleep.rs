@@ -22,8 +22,6 @@ use crate::{condition, owner};
 enum Next {
     /// Nothing, as things are.
     Never,
-    /// It is used from now on: the first report, on one that has none.
-    Begin,
     /// It falls asleep then.
     Sleep(Timestamp),
     /// It is woken then.
@@ -60,7 +58,6 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan, now: Timestamp) {
         json!({"metadata": {"resourceVersion": version, "annotations": annotations}, "spec": spec})
     };
     let patch = match next(seen) {
-        Next::Begin => guarded(json!({annotation::LAST_ACTIVITY: format!("{now:.3}")}), json!({})),
         Next::Sleep(at) if at <= now => {
             // This write changes the spec, which adds one to the generation.
             let asleep = sandbox.metadata.generation.map(|generation| (generation + 1).to_string());
@@ -80,7 +77,7 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan, now: Timestamp) {
 pub(super) fn remaining(seen: &Seen, now: Timestamp) -> Option<Duration> {
     match next(seen) {
         Next::Sleep(at) | Next::Wake(at) => Some(wait_until(at, now)),
-        Next::Begin | Next::Never => None,
+        Next::Never => None,
     }
 }
 
@@ -99,7 +96,8 @@ fn next(seen: &Seen) -> Next {
     let ready = conditions.and_then(|list| condition::find(list, READY)).filter(|ready| ready.status == TRUE);
     // One that is starting is not idle, and one that is in trouble is not hidden by sleep.
     let (Some(after), Some(ready)) = (after, ready) else { return Next::Never };
-    let Some(active) = time(annotation::LAST_ACTIVITY) else { return Next::Begin };
+    // Where nobody reports, nobody knows whether it is in use.
+    let Some(active) = time(annotation::LAST_ACTIVITY) else { return Next::Never };
     // What was before it came up was another life.
     let since = active.max(ready.last_transition_time.0);
     let after = SignedDuration::try_from(after).unwrap_or(SignedDuration::MAX);

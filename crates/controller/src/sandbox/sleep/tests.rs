@@ -59,6 +59,7 @@ fn these_do_not_fall_asleep() {
         ("used", json!({"metadata": {"annotations": {annotation::LAST_ACTIVITY: "2026-01-01T01:30:00Z"}}})),
         ("suspended by a user", json!({"spec": {"operatingMode": "Suspended"}})),
         ("expired", json!({"spec": {"shutdownTime": "2026-01-01T00:30:00Z"}})),
+        ("of unknown use", json!({"metadata": {"annotations": {annotation::LAST_ACTIVITY: null}}})),
         ("starting", json!({"status": {"conditions": []}})),
         (
             "just woken",
@@ -71,14 +72,13 @@ fn these_do_not_fall_asleep() {
 }
 
 #[test]
-fn the_template_may_ask_and_the_clock_begins_with_the_first_look() {
+fn the_template_may_ask() {
     let more = json!({
-        "metadata": {"annotations": {annotation::SUSPEND_AFTER: null, annotation::LAST_ACTIVITY: null}},
-        "spec": {"podTemplate": {"metadata": {"annotations": {annotation::SUSPEND_AFTER: "1h"}}}},
+        "metadata": {"annotations": {annotation::SUSPEND_AFTER: null}},
+        "spec": {"podTemplate": {"metadata": {"annotations": {annotation::SUSPEND_AFTER: "30m"}}}},
     });
-    let patch = written(more, "2026-01-01T05:00:00Z").unwrap();
-    assert_eq!(patch["metadata"]["annotations"][annotation::LAST_ACTIVITY], "2026-01-01T05:00:00.000Z");
-    assert_eq!(patch["spec"], json!({}));
+    assert_eq!(written(more.clone(), "2026-01-01T00:39:59Z"), None);
+    assert!(written(more, "2026-01-01T00:40:00Z").is_some());
 }
 
 #[test]

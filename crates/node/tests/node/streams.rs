@@ -86,6 +86,10 @@ async fn attach_and_follow_see_what_the_main_process_prints() {
     let pod = machine.ready("p").await;
     let follow = LogRequest { follow: true, ..LogRequest::default() };
     let mut log = machine.node.logs(&id(&pod), follow).await.unwrap();
+    // Attached is what is printed from now on.
+    while machine.log(&pod, LogRequest::default()).await.is_empty() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
     let mut session =
         machine.node.attach(&id(&pod), ExecRequest { command: Vec::new(), ..command(&[]) }).await.unwrap();
     let mut stdin = session.stdin.take().unwrap();

@@ -32,7 +32,8 @@ pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
     loop {
         updates.mark_unchanged();
         phases.mark_unchanged();
-        let pause = sleeper.look().await;
+        // On the heap, so that the task of a Pod that never sleeps, as most, is a small one.
+        let pause = Box::pin(sleeper.look()).await;
         tokio::select! {
             changed = updates.changed() => if changed.is_err() { return },
             changed = phases.changed() => if changed.is_err() { return },

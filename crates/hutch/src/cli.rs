@@ -335,7 +335,7 @@ mod tests {
             (&["hutch", "exec", "../a", "--", "true"], "SANDBOX"),
             (&["hutch", "shell", "pod/a"], "SANDBOX"),
             (&["hutch", "logs", "--since", "soon", "a"], "--since"),
-            (&["hutch", "suspend", "--wait", "-1s", "a"], "--wait"),
+            (&["hutch", "suspend", "--wait", "later", "a"], "--wait"),
         ];
         for (words, named) in cases {
             let line = refusal(words);

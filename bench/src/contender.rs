@@ -10,6 +10,9 @@ use crate::machine::binary;
 /// The name under which the controller's process is known to its cluster.
 pub(crate) const CONTROLLER: &str = "controller";
 
+/// The name of the Go controller here.
+pub(crate) const GO: &str = "Go controller";
+
 /// Both take these.
 const FLAGS: [&str; 6] = [
     "--leader-elect=false",
@@ -31,7 +34,7 @@ pub(crate) struct Contender {
 pub(crate) fn all() -> anyhow::Result<Vec<Contender>> {
     let mut all = vec![Contender { name: "hutch", program: binary()?, subcommand: Some("controller") }];
     match peer("upstream-controller") {
-        Some(program) => all.push(Contender { name: "Go controller", program, subcommand: None }),
+        Some(program) => all.push(Contender { name: GO, program, subcommand: None }),
         None => println!("(alone: HUTCH_PEERS names no folder with upstream-controller)"),
     }
     Ok(all)

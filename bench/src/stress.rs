@@ -57,33 +57,49 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let only = std::env::var("HUTCH_STRESS_ONLY").unwrap_or_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
+        let mut bursts = Vec::new();
         for contender in contender::all()?.iter().filter(|contender| contender.name.contains(&only)) {
-            drive(contender).await.context(contender.name)?;
+            bursts.push((contender.name, drive(contender).await.context(contender.name)?));
         }
-        if UP.contains(&only) { drive_up().await.context(UP) } else { Ok(()) }
+        if UP.contains(&only) {
+            bursts.push((UP, drive_up().await.context(UP)?));
+        }
+        compare(&bursts);
+        Ok(())
     })
+}
+
+/// Prints how long each stack took for the claims that came at once, beside the Go controller.
+fn compare(bursts: &[(&str, Option<f64>)]) {
+    let of = |name: &str| bursts.iter().find(|(stack, _)| *stack == name).and_then(|(_, seconds)| *seconds);
+    let Some(go) = of(contender::GO) else { return };
+    println!("\n| all claims that came at once Ready | s | of the Go controller's |\n|---|---|---|");
+    for (name, seconds) in bursts {
+        let Some(seconds) = seconds else { continue };
+        println!("| {name} | {seconds:.2} | {:.2} |", seconds / go);
+    }
 }
 
 const UP: &str = "hutch up";
 
-async fn drive(contender: &Contender) -> anyhow::Result<()> {
+async fn drive(contender: &Contender) -> anyhow::Result<Option<f64>> {
     let cluster = contender.start(&ROOM).await?;
     let usage = || {
         let each = PROGRAMS.iter().map(|name| cluster.program(name).map(|it| it.usage()).unwrap_or_default());
         each.collect::<Vec<Usage>>()
     };
     let before = usage();
-    tool(contender.name, cluster.kubeconfig(), cluster.folder(), None).await?;
+    let burst = tool(contender.name, cluster.kubeconfig(), cluster.folder(), None).await?;
     for ((name, before), after) in PROGRAMS.iter().zip(before).zip(usage()) {
         row(name, before, after);
     }
-    Ok(())
+    Ok(burst)
 }
 
-async fn drive_up() -> anyhow::Result<()> {
+async fn drive_up() -> anyhow::Result<Option<f64>> {
     let server = Server::start()?;
     let (clean, before) = (server.leftovers(), server.usage());
-    tool(UP, &server.kubeconfig(), server.folder(), Some(IMAGE)).await?;
+    let burst = tool(UP, &server.kubeconfig(), server.folder(), Some(IMAGE)).await?;
     row(UP, before, server.usage());
     let started = Instant::now();
     while server.leftovers() != clean && started.elapsed() < GONE_WITHIN {
@@ -94,11 +110,17 @@ async fn drive_up() -> anyhow::Result<()> {
         bail!("left on the machine: {left:?}, and {clean:?} before");
     }
     println!("\nOn the machine no process and no folder more than before.");
-    Ok(())
+    Ok(burst)
 }
 
-/// Runs the tool, prints what it says and what it used, and begins a table for what the others used.
-async fn tool(name: &str, kubeconfig: &Path, folder: &Path, image: Option<&str>) -> anyhow::Result<()> {
+/// Runs the tool, prints what it says and what it used, and begins a table for what the others used. Gives the seconds until
+/// all claims that came at once were Ready, when it made such.
+async fn tool(
+    name: &str,
+    kubeconfig: &Path,
+    folder: &Path,
+    image: Option<&str>,
+) -> anyhow::Result<Option<f64>> {
     let mut tool = Command::new(contender::peer("upstream-stress").context("just looked for")?);
     tool.env("KUBECONFIG", kubeconfig).arg("--output-dir").arg(folder.join("stress"));
     tool.arg("--phases").arg(std::env::var("HUTCH_STRESS_PHASES").unwrap_or_else(|_| PHASES.into()));
@@ -109,7 +131,8 @@ async fn tool(name: &str, kubeconfig: &Path, folder: &Path, image: Option<&str>)
     let output = tokio::task::spawn_blocking(move || tool.output()).await?.context("upstream-stress")?;
     let (elapsed, after) = (started.elapsed(), own());
     println!("\n### Stress: {name}\n\n```");
-    print!("{}", String::from_utf8_lossy(&output.stdout));
+    let said = String::from_utf8_lossy(&output.stdout);
+    print!("{said}");
     println!("```");
     if !output.status.success() {
         bail!("upstream-stress ended with {}:\n{}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -120,7 +143,8 @@ async fn tool(name: &str, kubeconfig: &Path, folder: &Path, image: Option<&str>)
     );
     let cpu = after.children_cpu.saturating_sub(before.children_cpu).as_secs_f64();
     println!("| the tool itself | {cpu:.1} | | |");
-    Ok(())
+    let burst = said.lines().find_map(|line| line.trim().strip_prefix("time until ALL claims Ready:"));
+    Ok(burst.and_then(|time| time.trim().strip_suffix('s')?.parse().ok()))
 }
 
 fn row(name: &str, before: Usage, after: Usage) {

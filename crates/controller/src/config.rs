@@ -36,6 +36,9 @@ pub struct Config {
     /// How long a change of a Pod's labels and annotations may wait for others of the same Pod; a second at most, zero
     /// is not at all.
     pub write_behind: Duration,
+    /// How long what no claim waits for may wait while claims are being met: the refill of pools, and a tenth of it what is
+    /// noted on Pods and claims afterwards. Zero is not at all.
+    pub give_way: Duration,
     /// How long the status of a Sandbox that is on its way to Ready may leave out a step of that way.
     pub progress_delay: Duration,
     /// Whether only Pods and Services with the label of a Sandbox's name are watched. Saves memory where a cluster runs
@@ -74,6 +77,7 @@ impl Default for Config {
             unschedulable_recheck: Duration::from_secs(60),
             pool_eviction: true,
             write_behind: Duration::ZERO,
+            give_way: Duration::from_secs(2),
             progress_delay: Duration::from_millis(500),
             watch_labelled_only: false,
             claim_events: true,

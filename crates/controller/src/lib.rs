@@ -26,6 +26,7 @@ mod patch;
 mod pool;
 mod queue;
 mod record;
+mod rush;
 mod sandbox;
 mod span;
 mod template;

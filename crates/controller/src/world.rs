@@ -17,6 +17,7 @@ use crate::key::Key;
 use crate::owner;
 use crate::pool::Memory;
 use crate::record::{Note, Recorder};
+use crate::rush::Rush;
 use crate::span::Spans;
 use crate::view::{PodView, SharedSpecs};
 
@@ -32,6 +33,9 @@ pub(crate) struct World {
     pub(crate) policies: Arc<Collection<NetworkPolicy>>,
     pub(crate) spans: Arc<Spans>,
     recorder: Recorder,
+    pub(crate) rush: Rush,
+    /// Pools whose refill gives way to claims.
+    pub(crate) late_refill: Deferrals,
     /// Sandboxes that a claim is about to take. The API server's guard decides; this only keeps two claims of this
     /// process from asking for the same one.
     taking: Mutex<HashSet<Key>>,
@@ -73,6 +77,8 @@ impl World {
             volumes: Arc::new(Collection::new(client(), |_| Vec::new(), trim_volume)),
             policies: Arc::new(Collection::new(client(), |_| Vec::new(), trim_policy)),
             recorder,
+            rush: Rush::default(),
+            late_refill: Deferrals::default(),
             taking: Mutex::default(),
             pools_memory: Mutex::default(),
             first_seen: Mutex::default(),

@@ -246,7 +246,12 @@ fn controllers(
     let (client, stop, service) = (ahead("controller"), shutdown.clone(), service.clone());
     services.spawn(async move {
         service.set_ready(true);
-        let config = hutch_controller::Config { late_env: true, ..hutch_controller::Config::default() };
+        // Writes cost little here, and a pool that is refilled at once is what the next claim needs.
+        let config = hutch_controller::Config {
+            late_env: true,
+            give_way: Duration::ZERO,
+            ..hutch_controller::Config::default()
+        };
         let outcome = hutch_controller::run(client, config, stop).await;
         service.set_ready(false);
         outcome.context("the controller")

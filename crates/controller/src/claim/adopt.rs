@@ -44,27 +44,28 @@ pub(super) enum Pick {
 /// A Ready one if there is one, else one that at least has an address. Among equals: from the node that has most of the
 /// pool's, so that nodes stay evenly filled, and there the oldest.
 pub(super) fn pick(candidates: Vec<Arc<Sandbox>>) -> Pick {
-    let node = |sandbox: &Arc<Sandbox>| {
-        let node = sandbox.status.as_ref().and_then(|status| status.node_name.as_deref());
-        node.unwrap_or_default().to_owned()
-    };
-    let mut by_node: BTreeMap<String, usize> = BTreeMap::new();
+    let mut by_node: BTreeMap<&str, usize> = BTreeMap::new();
     for sandbox in &candidates {
         *by_node.entry(node(sandbox)).or_default() += 1;
     }
     // Those that a node runs come before those of which no node is known.
-    by_node.insert(String::new(), 0);
+    by_node.insert("", 0);
     let ready = |sandbox: &Sandbox| {
         condition::is_ready(sandbox.status.as_ref().and_then(|status| status.conditions.as_ref()))
     };
     let none = if candidates.is_empty() { Pick::Nothing } else { Pick::Pending };
-    let usable = candidates.into_iter().filter(|sandbox| has_address(sandbox));
-    let best = usable.min_by_key(|sandbox| {
-        let crowd = by_node.get(&node(sandbox)).copied().unwrap_or_default();
+    let usable = candidates.iter().filter(|sandbox| has_address(sandbox));
+    let best = usable.min_by_key(|&sandbox| {
+        let crowd = by_node.get(node(sandbox)).copied().unwrap_or_default();
         let created = sandbox.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (!ready(sandbox), std::cmp::Reverse(crowd), created, sandbox.name_any())
+        (!ready(sandbox), std::cmp::Reverse(crowd), created, sandbox.metadata.name.as_deref())
     });
-    best.map_or(none, Pick::Take)
+    best.cloned().map_or(none, Pick::Take)
+}
+
+fn node(sandbox: &Sandbox) -> &str {
+    let node = sandbox.status.as_ref().and_then(|status| status.node_name.as_deref());
+    node.unwrap_or_default()
 }
 
 /// The one patch that makes the Sandbox the claim's. It names the version that was seen, so of all who try only the

@@ -24,6 +24,7 @@ use crate::metrics::Created;
 use crate::owner;
 use crate::queue::Outcome;
 use crate::record::Note;
+use crate::rush::Meeting;
 use crate::world::{World, pool_hash_term};
 
 /// Candidates that a claim tries in one look when others are faster.
@@ -41,6 +42,8 @@ struct Bound {
     how: How,
     /// What the other reconcilers are told once the claim's status is written.
     change: Option<Change<Sandbox>>,
+    /// Held until then.
+    meeting: Option<Meeting>,
 }
 
 #[derive(PartialEq)]
@@ -128,7 +131,7 @@ async fn drop_old_policy(world: &World, key: &Key, claim: &SandboxClaim) {
 
 async fn obtain(world: &World, key: &Key, seen: &Seen, now: Timestamp) -> Result<Bound, Missing> {
     metadata::validate(&seen.claim, &world.config.label_domains)?;
-    let had = |sandbox| Bound { sandbox, how: How::Had, change: None };
+    let had = |sandbox| Bound { sandbox, how: How::Had, change: None, meeting: None };
     let step = find(seen)?;
     if !matches!(step, Step::Use(_)) {
         match world.unanswered.of(&seen.claim) {
@@ -221,10 +224,11 @@ async fn adopt_from_pool(
             Pick::Nothing if lost => break,
             Pick::Nothing => return Ok(None),
         };
+        let meeting = world.rush.meet();
         let taken = take(world, seen, &chosen).await;
         world.taking().remove(&Key::of(chosen.as_ref()));
         match taken? {
-            Some(bound) => return Ok(Some(bound)),
+            Some(bound) => return Ok(Some(Bound { meeting: Some(meeting), ..bound })),
             None => lost = true,
         }
     }
@@ -271,13 +275,13 @@ async fn take(world: &World, seen: &Seen, sandbox: &Arc<Sandbox>) -> Result<Opti
     let result = world.sandboxes.patch_quietly(&key, &patch).await;
     world.unanswered.note(&seen.claim, &Asked::Take(sandbox.clone()), &result);
     match result {
-        Ok((sandbox, change)) => Ok(Some(Bound { sandbox, how: How::Adopted, change })),
+        Ok((sandbox, change)) => Ok(Some(Bound { sandbox, how: How::Adopted, change, meeting: None })),
         Err(error) if error.is_conflict() || error.is_not_found() => {
             world.sandboxes.refresh(&key).await?;
             // An earlier request of this claim may have been the faster one.
             let there = world.sandboxes.get(&key).filter(|there| there.uid() == sandbox.uid());
             let ours = there.filter(|there| owner::is_controlled_by(there.as_ref(), seen.claim.as_ref()));
-            Ok(ours.map(|sandbox| Bound { sandbox, how: How::Adopted, change: None }))
+            Ok(ours.map(|sandbox| Bound { sandbox, how: How::Adopted, change: None, meeting: None }))
         }
         Err(error) => Err(error.into()),
     }
@@ -288,7 +292,7 @@ async fn make(world: &World, key: &Key, seen: &Seen) -> Result<Bound, Missing> {
     let result = world.sandboxes.create(&key.namespace, &sandbox).await;
     world.unanswered.note(&seen.claim, &Asked::Make, &result);
     match result {
-        Ok(sandbox) => Ok(Bound { sandbox, how: How::Created, change: None }),
+        Ok(sandbox) => Ok(Bound { sandbox, how: How::Created, change: None, meeting: None }),
         Err(error) if error.is_already_exists() => {
             world.sandboxes.refresh(key).await?;
             Err(Refusal::create_pending().into())
@@ -311,6 +315,7 @@ async fn settle(world: &World, key: &Key, seen: &Seen, mut bound: Bound) -> Outc
         end = End::Unready(&bound.sandbox);
     }
     let written = write(world, key, &seen.claim, &end).await;
+    let met = bound.meeting.take().is_some();
     world.sandboxes.tell(bound.change.take());
     tell(world, seen, &bound);
     let after = match written {
@@ -323,8 +328,12 @@ async fn settle(world: &World, key: &Key, seen: &Seen, mut bound: Bound) -> Outc
     };
     let first = world.first_seen(&after, world.now());
     measure::ready(world, &seen.claim, &after, &bound.sandbox, first);
+    let at = world.now();
+    if met {
+        world.rush.pass(world.config.give_way / 10, world.config.claim_workers / 2).await;
+    }
     let look = Look { before: &seen.claim, after: &after, sandbox: Some(&bound.sandbox) };
-    if !annotate(world, key, look).await {
+    if !annotate(world, key, look, at).await {
         return Outcome::Failed;
     }
     let now = world.now();
@@ -347,9 +356,8 @@ fn tell(world: &World, seen: &Seen, bound: &Bound) {
     note(world, &seen.claim, reason, action, text);
 }
 
-/// Writes the annotations that are due. Says whether that went well.
-async fn annotate(world: &World, key: &Key, look: Look<'_>) -> bool {
-    let now = world.now();
+/// Writes the annotations that were due at that time. Says whether that went well.
+async fn annotate(world: &World, key: &Key, look: Look<'_>, now: Timestamp) -> bool {
     let seen = world.first_seen(look.after, now);
     let mut due = annotate::patch(&look, seen, now, world.config.claim_times);
     if world.config.claim_times
@@ -374,7 +382,7 @@ async fn refuse(world: &World, key: &Key, seen: &Seen, refusal: &Refusal, now: T
         match write(world, key, &seen.claim, &End::Refused(refusal)).await {
             Ok(Some(after)) => {
                 let look = Look { before: &seen.claim, after: &after, sandbox: None };
-                if !annotate(world, key, look).await {
+                if !annotate(world, key, look, world.now()).await {
                     return Outcome::Failed;
                 }
             }

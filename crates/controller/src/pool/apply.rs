@@ -18,6 +18,7 @@ use crate::key::Key;
 use crate::owner;
 use crate::queue::Outcome;
 use crate::record::Note;
+use crate::rush::RECHECK;
 use crate::world::World;
 
 /// Largest part of a wait that is added to it, so that pools which were made together are not looked at together.
@@ -28,11 +29,18 @@ const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let Some(pool) = world.pools.get(key) else {
         world.forget_pool(key);
+        world.late_refill.forget(key);
         return Outcome::Settled;
     };
     if pool.metadata.deletion_timestamp.is_some() {
         return Outcome::Settled;
     }
+    if world.rush.is_on()
+        && let Some(left) = world.late_refill.left(key, world.config.give_way, Instant::now())
+    {
+        return Outcome::Again(left.min(RECHECK));
+    }
+    world.late_refill.forget(key);
     let seen = Seen::observe(world, pool);
     let mut plan = plan(&seen, &world.config, world.now());
     note_progress(world, key, &seen, &plan);

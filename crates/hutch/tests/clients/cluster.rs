@@ -1,8 +1,10 @@
 //! A real API server with `hutch controller` and `hutch router`, and a kubelet whose Pods are processes of this machine.
 
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use flate2::read::GzDecoder;
 use hutch_testkit::cluster::{Cluster, Options};
 use serde_json::json;
 
@@ -10,7 +12,7 @@ use super::kubelet;
 use super::script::Settings;
 
 const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
-/// The program that `hutch` carries inside.
+/// The program that `hutch` carries inside, compressed.
 const SANDBOXD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-sandboxd"));
 
 /// File of the key that signs tokens.
@@ -27,7 +29,9 @@ impl Running {
         let mut cluster = Cluster::start(options).await.expect("a cluster");
         let client = cluster.client("kubelet").await.expect("a client");
         let sandboxd = cluster.folder().join("sandboxd");
-        std::fs::write(&sandboxd, SANDBOXD).expect("written");
+        let mut whole = Vec::new();
+        GzDecoder::new(SANDBOXD).read_to_end(&mut whole).expect("what the build script packed");
+        std::fs::write(&sandboxd, whole).expect("written");
         std::fs::set_permissions(&sandboxd, std::fs::Permissions::from_mode(0o755)).expect("executable");
         let kubelet = tokio::spawn(kubelet::run(client, sandboxd));
         start_controller(&mut cluster);

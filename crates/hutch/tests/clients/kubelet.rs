@@ -1,5 +1,5 @@
-//! Plays the kubelet of a cluster that has none: starts the real sandboxd, or the command that a container names, for every Pod on an
-//! address of its own, and tells the API server that the Pod is ready once it listens there.
+//! Plays the kubelet of a cluster that has none: starts the real sandboxd, or the command that a container names, for every
+//! Pod on an address of its own, and tells the API server that the Pod is ready once it listens there.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;

@@ -52,6 +52,14 @@ pub(crate) fn describe() -> String {
     format!("{cpus} CPUs ({model}), {memory} GiB, Linux {}", read("/proc/sys/kernel/osrelease").trim())
 }
 
+/// As many open files for this process, and for those that it starts, as the system allows.
+pub(crate) fn raise_descriptors() -> anyhow::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    Ok(())
+}
+
 /// `MemAvailable`, in KiB.
 pub(crate) fn available_kib() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

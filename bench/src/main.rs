@@ -8,6 +8,7 @@ mod idle;
 mod machine;
 mod rate;
 mod router;
+mod sdk;
 mod server;
 mod starts;
 mod stats;
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 8] = [
+const BENCHMARKS: [Benchmark; 10] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -28,6 +29,8 @@ const BENCHMARKS: [Benchmark; 8] = [
     ("writes", writes::run),
     ("stress", stress::run),
     ("router", router::run),
+    ("sockets", router::sockets),
+    ("sdk", sdk::run),
 ];
 
 fn main() -> ExitCode {

@@ -4,11 +4,13 @@ mod api;
 mod load;
 mod program;
 mod sandbox;
+mod sockets;
 
 use std::time::Duration;
 
 use anyhow::Context;
 
+use crate::machine;
 use crate::stats::millis;
 use load::{Outcome, Shape};
 use program::Routed;
@@ -58,6 +60,22 @@ pub(crate) fn run() -> anyhow::Result<()> {
             }
         }
         Ok(())
+    })
+}
+
+/// Prints the table of WebSockets that say nothing.
+pub(crate) fn sockets() -> anyhow::Result<()> {
+    machine::raise_descriptors()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let sandbox = sandbox::start().await.context("the sandbox")?;
+        let api = api::start().await.context("the API")?;
+        println!("\n### {} idle WebSockets through the router: resident MiB\n", sockets::SOCKETS);
+        println!("| | before | open | after an echo on each | KiB each |\n|---|---|---|---|---|");
+        if let Some(peer) = program::peer() {
+            sockets::measure("Go router", &Routed::peer(&peer, sandbox)?).await?;
+        }
+        sockets::measure("hutch", &Routed::hutch(&api, sandbox, false)?).await
     })
 }
 

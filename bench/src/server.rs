@@ -18,10 +18,16 @@ pub(crate) struct Server {
     folder: tempfile::TempDir,
     /// From the start of the process to the line `ready`.
     pub(crate) ready_after: Duration,
+    /// The lines before `ready`.
+    said: Vec<String>,
 }
 
 impl Server {
     pub(crate) fn start() -> anyhow::Result<Server> {
+        Server::start_with(&[])
+    }
+
+    pub(crate) fn start_with(flags: &[&str]) -> anyhow::Result<Server> {
         let folder = tempfile::tempdir()?;
         let log = std::fs::File::create(folder.path().join("log"))?;
         let started = Instant::now();
@@ -30,18 +36,32 @@ impl Server {
             .arg(folder.path().join("data"))
             .arg("--kubeconfig")
             .arg(folder.path().join("kubeconfig"))
+            .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
             .context("hutch up")?;
         let output = child.stdout.take().context("its output")?;
-        let ready = BufReader::new(output).lines().map_while(Result::ok).any(|line| line == "ready");
-        if !ready {
+        let mut said: Vec<String> = Vec::new();
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            let last = line == "ready";
+            said.push(line);
+            if last {
+                break;
+            }
+        }
+        if said.last().is_none_or(|line| line != "ready") {
             let log = std::fs::read_to_string(folder.path().join("log")).unwrap_or_default();
             bail!("hutch up ended before it was ready:\n{log}");
         }
-        Ok(Server { child, folder, ready_after: started.elapsed() })
+        Ok(Server { child, folder, ready_after: started.elapsed(), said })
+    }
+
+    /// The first word that it said about something when it started.
+    pub(crate) fn said(&self, name: &str) -> Option<String> {
+        let about = |line: &String| line.strip_prefix(name)?.split_whitespace().next().map(str::to_owned);
+        self.said.iter().find_map(about)
     }
 
     /// A client of its own TLS connections.

@@ -70,7 +70,7 @@ pub(crate) async fn drive(
             (*connections, [head.as_bytes(), &vec![b'x'; *bytes]].concat(), None)
         }
         Shape::WebSocket { connections } => {
-            let frame = [&[0x82, 0x80 | MESSAGE as u8, 0, 0, 0, 0], &[b'x'; MESSAGE][..]].concat();
+            let frame = message();
             (*connections, frame.clone(), Some(frame.len()))
         }
     };
@@ -104,6 +104,30 @@ pub(crate) async fn drive(
         all.extend(task.await?.with_context(|| format!("{shape}"))?);
     }
     Ok(all)
+}
+
+/// One message, with a mask of zeros.
+fn message() -> Vec<u8> {
+    [&[0x82, 0x80 | MESSAGE as u8, 0, 0, 0, 0], &[b'x'; MESSAGE][..]].concat()
+}
+
+/// A WebSocket that nothing was sent on yet.
+pub(crate) async fn open_websocket(port: u16, headers: &str) -> anyhow::Result<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    upgrade(&mut stream, headers).await?;
+    Ok(stream)
+}
+
+/// Sends one message and reads it back.
+pub(crate) async fn echo(stream: &mut TcpStream) -> anyhow::Result<()> {
+    let sent = message();
+    stream.write_all(&sent).await?;
+    let mut received = vec![0; sent.len()];
+    stream.read_exact(&mut received).await?;
+    if received != sent {
+        bail!("something else came back");
+    }
+    Ok(())
 }
 
 async fn upgrade(stream: &mut TcpStream, headers: &str) -> anyhow::Result<()> {

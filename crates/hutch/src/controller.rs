@@ -8,7 +8,6 @@ mod domains;
 mod flags;
 mod listen;
 mod requests;
-mod spans;
 mod throttle;
 
 use std::path::Path;
@@ -25,9 +24,11 @@ use tokio::task::JoinSet;
 
 use self::connect::Road;
 use self::flags::{Asked, Flags};
-use self::spans::Exporter;
 use crate::signals;
+use crate::telemetry::Exporter;
 
+/// Name of the service in traces.
+const SERVICE: &str = "agent-sandbox-controller";
 /// Name of the Lease that all replicas contend for, those of the Go controller too.
 const LEASE: &str = "a3317529.agent-sandbox.x-k8s.io";
 /// How long what was begun may take to end once the process is told to stop.
@@ -85,7 +86,7 @@ async fn run(flags: &Flags) -> anyhow::Result<()> {
     let mut servers = JoinSet::new();
     serve(&mut servers, flags, &metrics, &over).await?;
     convert(&mut servers, road.client(None)?, webhook, &stop, &over).await?;
-    let exporter = flags.tracing.then(Exporter::start).transpose()?;
+    let exporter = flags.tracing.then(|| Exporter::start(SERVICE)).transpose()?;
     config.tracer = exporter.as_ref().map(Exporter::tracer);
 
     let outcome = match elector {

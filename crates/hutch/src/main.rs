@@ -21,6 +21,7 @@ mod router;
 mod run;
 mod services;
 mod signals;
+mod telemetry;
 mod token;
 mod up;
 

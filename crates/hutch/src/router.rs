@@ -37,6 +37,12 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     }
 }
 
+/// A thread for what is not a request: accepting connections, watches, certificates, metrics. Requests have threads of their own.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    crate::up::choose_tls();
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
 fn run(options: Options) -> ExitCode {
     let level = tracing_subscriber::EnvFilter::new(options.log_level.clone());
     let subscriber = tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr);
@@ -49,7 +55,7 @@ fn run(options: Options) -> ExitCode {
     }
     let started = LogSink::start(std::io::stderr()).map_err(anyhow::Error::from);
     let outcome = started.and_then(|log| {
-        let outcome = crate::up::runtime()?.block_on(serve::serve(options, log.clone()));
+        let outcome = runtime()?.block_on(serve::serve(options, log.clone()));
         log.flush(LOG_LIMIT);
         outcome
     });

@@ -18,6 +18,7 @@ use hutch_remote::Kubelet;
 use hutch_router::{Access, ApiWake, Directory, Inside, Router, Scope, Token};
 use hutch_serve::{Authority, Listener, Shutdown};
 use kube::Client;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::cli::UpArguments;
@@ -27,6 +28,8 @@ use crate::{bootstrap, kubeconfig, programs, signals};
 
 /// Name of the one Node.
 const NODE: &str = "hutch";
+/// How long requests at the router's own address may go on after the shutdown.
+const ROUTER_GRACE: Duration = Duration::from_secs(2);
 /// How long services may take to stop before the process ends without them.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
@@ -78,9 +81,14 @@ pub(crate) fn check_root(command: &str) -> anyhow::Result<()> {
 
 /// The runtime of all services.
 pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    choose_tls();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")
+}
+
+/// To be called before TLS is used anywhere.
+pub(crate) fn choose_tls() {
     // Two TLS providers could be compiled in; everything here uses this one.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")
 }
 
 /// All services of one process.
@@ -139,7 +147,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     // Ports first: a start that fails for one has changed nothing.
     let api_listener = Listener::bind(arguments.api_listen).await.context("--api-listen")?;
     let router_listener = match arguments.router_listen {
-        Some(address) => Some(Listener::bind(address).await.context("--router-listen")?),
+        Some(address) => Some(bind_router(address).await?),
         None => None,
     };
     let programs = programs::install(&folder.join("bin"))?;
@@ -191,7 +199,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     said.push((
         "router",
         match router_listener {
-            Some(listener) => listen(&mut services, listener, &router, arguments, &folder, &shutdown)?,
+            Some(socket) => listen(&mut services, socket, &router, arguments, &folder, &shutdown)?,
             None => "kubectl port-forward -n agent-sandbox-system svc/sandbox-router-svc 8080".to_owned(),
         },
     ));
@@ -262,16 +270,20 @@ fn controllers(
     services.spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("upkeep") });
 }
 
+async fn bind_router(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("--router-listen: cannot listen on {address}"))
+}
+
 /// The router's own TCP listener: only when asked for, with a token unless that too was declined in so many words.
 fn listen(
     services: &mut JoinSet<anyhow::Result<()>>,
-    listener: Listener,
+    socket: TcpListener,
     router: &Router,
     arguments: &UpArguments,
     folder: &DataFolder,
     shutdown: &Shutdown,
 ) -> anyhow::Result<String> {
-    let address: SocketAddr = listener.address();
+    let address = socket.local_addr().context("--router-listen")?;
     let (access, how) = if arguments.router_allow_unauthenticated {
         (Access::Anyone, "anybody who reaches it may use every sandbox".to_owned())
     } else {
@@ -279,9 +291,9 @@ fn listen(
         let token = kubeconfig::admin_token(&file)?;
         (Access::Token(Token::new(&token)?), format!("bearer token in {}", file.display()))
     };
-    let (app, shutdown) = (router.app(access), shutdown.clone());
+    let (router, shutdown) = (router.clone(), shutdown.clone());
     services.spawn(async move {
-        listener.serve(app, shutdown).await;
+        router.serve(socket, None, access, shutdown, ROUTER_GRACE).await;
         Ok(())
     });
     Ok(format!("http://{address} ({how})"))

@@ -1,22 +1,17 @@
 //! `hutch controller` as a process of its own.
 
+mod collector;
 mod replica;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Output};
-use std::sync::{Arc, Mutex};
 
+use collector::{Collector, hex, texts};
 use http::{Method, Version};
 use hutch_api::Sandbox;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
-    TraceService, TraceServiceServer,
-};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use replica::{Cluster, eventually};
 use rustix::process::Signal;
@@ -196,77 +191,25 @@ async fn only_sandbox(cluster: &Cluster) -> String {
     all[0].name_any()
 }
 
-/// A collector of traces, as OpenTelemetry defines it.
-#[derive(Clone, Default)]
-struct Collector(Arc<Mutex<Vec<Received>>>);
-
-/// What the sender says of itself, and a span.
-type Received = (BTreeMap<String, String>, Span);
-
-#[tonic::async_trait]
-impl TraceService for Collector {
-    async fn export(
-        &self,
-        request: tonic::Request<ExportTraceServiceRequest>,
-    ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
-        for resource in request.into_inner().resource_spans {
-            let about = texts(&resource.resource.unwrap_or_default().attributes);
-            let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            self.0.lock().expect("spans").extend(spans.map(|span| (about.clone(), span)));
+/// The spans of that trace, by name.
+fn trace_of(collector: &Collector, id: &str) -> BTreeMap<String, Vec<Span>> {
+    let mut found: BTreeMap<String, Vec<Span>> = BTreeMap::new();
+    for (about, span) in collector.received() {
+        assert_eq!(about["service.name"], "agent-sandbox-controller");
+        if hex(&span.trace_id) == id {
+            found.entry(span.name.clone()).or_default().push(span);
         }
-        Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
     }
+    found
 }
 
-fn texts(attributes: &[opentelemetry_proto::tonic::common::v1::KeyValue]) -> BTreeMap<String, String> {
-    use opentelemetry_proto::tonic::common::v1::any_value::Value::StringValue;
-    let text = |pair: &opentelemetry_proto::tonic::common::v1::KeyValue| match pair
-        .value
-        .as_ref()?
-        .value
-        .as_ref()?
-    {
-        StringValue(value) => Some((pair.key.clone(), value.clone())),
-        _ => None,
-    };
-    attributes.iter().filter_map(text).collect()
-}
-
-impl Collector {
-    async fn start() -> (Collector, String) {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let collector = Collector::default();
-        let service = TraceServiceServer::new(collector.clone());
-        let incoming = tonic::transport::server::TcpIncoming::from(listener);
-        tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
-        (collector, format!("http://{address}"))
-    }
-
-    /// The spans of that trace, by name.
-    fn trace(&self, id: &str) -> BTreeMap<String, Vec<Span>> {
-        let mut found: BTreeMap<String, Vec<Span>> = BTreeMap::new();
-        for (about, span) in self.0.lock().expect("spans").iter() {
-            assert_eq!(about["service.name"], "agent-sandbox-controller");
-            if hex(&span.trace_id) == id {
-                found.entry(span.name.clone()).or_default().push(span.clone());
-            }
-        }
-        found
-    }
-
-    /// The traces in which a span is about that claim.
-    fn traces_of_claim(&self, claim: &str) -> BTreeSet<String> {
-        let spans = self.0.lock().expect("spans");
-        let of_claim = spans.iter().filter(|(_, span)| {
-            span.name == "ReconcileSandboxClaim" && texts(&span.attributes)["sandbox.name"] == claim
-        });
-        of_claim.map(|(_, span)| hex(&span.trace_id)).collect()
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// The traces in which a span is about that claim.
+fn traces_of_claim(collector: &Collector, claim: &str) -> BTreeSet<String> {
+    let spans = collector.received();
+    let of_claim = spans.iter().filter(|(_, span)| {
+        span.name == "ReconcileSandboxClaim" && texts(&span.attributes)["sandbox.name"] == claim
+    });
+    of_claim.map(|(_, span)| hex(&span.trace_id)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -298,8 +241,8 @@ async fn a_claim_is_one_trace_that_goes_on_from_its_client() {
     replica.signal(Signal::TERM);
     assert_eq!(replica.ended().await, Some(0), "{}", replica.log());
 
-    assert_eq!(collector.traces_of_claim("traced"), BTreeSet::from([trace.to_owned()]));
-    let spans = collector.trace(trace);
+    assert_eq!(traces_of_claim(&collector, "traced"), BTreeSet::from([trace.to_owned()]));
+    let spans = trace_of(&collector, trace);
     let claim = &spans["ReconcileSandboxClaim"][0];
     assert_eq!(hex(&claim.parent_span_id), span);
     let about = texts(&claim.attributes);
@@ -315,7 +258,7 @@ async fn a_claim_is_one_trace_that_goes_on_from_its_client() {
         "a step is within its Sandbox's span"
     );
 
-    let own = collector.traces_of_claim("untraced");
+    let own = traces_of_claim(&collector, "untraced");
     assert_eq!(own.len(), 1, "one claim, one trace: {own:?}");
     let noted = &untraced.annotations()["opentelemetry.io/trace-context"];
     assert!(noted.contains(own.first().expect("a trace")), "{noted}");

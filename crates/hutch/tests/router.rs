@@ -1,11 +1,14 @@
 //! `hutch router` in front of a real API: what it prints, whom it lets in, how it ends.
 
+mod collector;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use collector::{Collector, hex, texts};
 use hutch_apiserver::{ApiServer, Identity};
 use hutch_serve::{Listener, Shutdown};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
@@ -22,7 +25,7 @@ fn hutch(words: &[&str]) -> Output {
 
 /// The project's own API server, with a Sandbox `a` whose Pod is ready at 127.0.0.1.
 struct Cluster {
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
     folder: tempfile::TempDir,
     client: kube::Client,
 }
@@ -64,7 +67,7 @@ impl Cluster {
             client
         });
         runtime.block_on(add(&client, "a"));
-        Cluster { _runtime: runtime, folder, client }
+        Cluster { runtime, folder, client }
     }
 
     fn path(&self) -> &Path {
@@ -107,12 +110,17 @@ struct Router {
 
 impl Router {
     fn start(cluster: &Cluster, flags: &[&str]) -> Router {
+        Router::start_with(cluster, flags, &[])
+    }
+
+    fn start_with(cluster: &Cluster, flags: &[&str], variables: &[(&str, &str)]) -> Router {
         let log = std::fs::File::create(cluster.path().join("log")).expect("a log");
         let child = Command::new(HUTCH)
             .args(["router", "--http-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"])
             .args(["--health-probe-bind-address", "127.0.0.1:0", "--allow-loopback-pod-ip", "--kubeconfig"])
             .arg(cluster.path().join("kubeconfig"))
             .args(flags)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
@@ -261,14 +269,14 @@ fn a_sandbox_that_comes_is_routed_and_one_that_goes_is_not() {
     let http = router.address("http");
     let ask = |name: &str| get(http, "/", &format!("x-sandbox-id: {name}\r\nx-sandbox-port: {port}\r\n"));
     assert!(ask("b").starts_with("HTTP/1.1 502 "));
-    cluster._runtime.block_on(add(&cluster.client, "b"));
+    cluster.runtime.block_on(add(&cluster.client, "b"));
     assert!(ask("b").starts_with("HTTP/1.1 200 "), "at once, before a watch could tell");
     let pods: Api<DynamicObject> = Api::default_namespaced_with(
         cluster.client.clone(),
         &ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod")),
     );
     let now = kube::api::DeleteParams { grace_period_seconds: Some(0), ..kube::api::DeleteParams::default() };
-    cluster._runtime.block_on(pods.delete("b", &now)).expect("deleted");
+    cluster.runtime.block_on(pods.delete("b", &now)).expect("deleted");
     let started = Instant::now();
     while !ask("b").starts_with("HTTP/1.1 502 ") {
         assert!(started.elapsed() < PATIENCE, "it is still routed");
@@ -301,4 +309,91 @@ fn a_request_in_progress_is_answered_after_sigterm() {
         (&line["path"], &line["status"], &line["sandbox_id"]),
         (&json!("/slow"), &json!(200), &json!("a"))
     );
+}
+
+/// A program in the sandbox that answers with the head of each request.
+fn mirror() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let lines = BufReader::new(stream.try_clone().expect("cloned")).lines().map_while(Result::ok);
+            let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+            let head = head.join("\n");
+            let length = head.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{head}"
+            );
+        }
+    });
+    port
+}
+
+/// The trace context that reached the sandbox.
+fn reached(answer: &str) -> (Option<String>, Option<String>) {
+    let header = |name: &str| answer.lines().find_map(|line| Some(line.strip_prefix(name)?.to_owned()));
+    (header("traceparent: "), header("tracestate: "))
+}
+
+#[test]
+fn a_request_is_a_span_between_those_of_client_and_sandbox() {
+    let cluster = Cluster::start();
+    let (collector, endpoint) = cluster.runtime.block_on(Collector::start());
+    let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
+    let (traced, untraced) =
+        (["--authz-mode=allow-all"], ["--authz-mode=allow-all", "--enable-tracing=false"]);
+    let port = mirror();
+    let base = format!("x-sandbox-id: a\r\nx-sandbox-port: {port}\r\nauthorization: Bearer hush-hush\r\n");
+    let (trace, client) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+    let context = format!("traceparent: 00-{trace}-{client}-01\r\ntracestate: v=1\r\n");
+
+    let mut router = Router::start_with(&cluster, &traced, &variables);
+    let address = router.address("http");
+    let (parent, state) = reached(&get(address, "/p?key=hush-hush", &format!("{base}{context}")));
+    let parent = parent.expect("the trace is handed on");
+    assert_eq!(state.as_deref(), Some("v=1"));
+    let (fresh, none) = reached(&get(address, "/fresh", &base));
+    assert_eq!(none, None);
+    let twice = format!("{base}{context}traceparent: 00-{trace}-{client}-01\r\n");
+    let (third, _) = reached(&get(address, "/twice", &twice));
+    assert!(!third.expect("one of its own").contains(trace), "what is given twice names nothing");
+    assert!(get(address, "/missing", "x-sandbox-id: nobody\r\n").starts_with("HTTP/1.1 502 "));
+    get(address, "/healthz", "");
+    router.terminate();
+    assert_eq!(router.status(), Some(0));
+
+    let received = collector.received();
+    assert!(received.iter().all(|(about, _)| about["service.name"] == "sandbox-router"));
+    assert!(!format!("{received:?}").contains("hush"), "{received:#?}");
+    let span = |path: &str| {
+        let mut of = received.iter().filter(|(_, span)| texts(&span.attributes)["url.path"] == path);
+        of.next().unwrap_or_else(|| panic!("no span of {path}")).1.clone()
+    };
+    let (first, missing) = (span("/p"), span("/missing"));
+    assert_eq!((hex(&first.trace_id).as_str(), hex(&first.parent_span_id).as_str()), (trace, client));
+    assert_eq!(
+        parent,
+        format!("00-{trace}-{}-01", hex(&first.span_id)),
+        "the sandbox goes on from this span"
+    );
+    let about = texts(&first.attributes);
+    let told = |key: &str| about.get(key).map(String::as_str);
+    assert_eq!((told("sandbox.name"), told("sandbox.namespace")), (Some("a"), Some("default")));
+    assert_eq!((told("http.request.method"), first.name.as_str()), (Some("GET"), "GET"));
+    let own = span("/fresh");
+    assert!(own.parent_span_id.is_empty());
+    assert_eq!(fresh, Some(format!("00-{}-{}-01", hex(&own.trace_id), hex(&own.span_id))));
+    // 2 is an error.
+    assert_eq!(missing.status.expect("a status").code, 2);
+    assert_eq!(received.len(), 4, "of /healthz there is none");
+
+    let router = Router::start_with(&cluster, &untraced, &variables);
+    let (parent, state) = reached(&get(router.address("http"), "/p", &format!("{base}{context}")));
+    assert_eq!(
+        (parent, state.as_deref()),
+        (Some(format!("00-{trace}-{client}-01")), Some("v=1")),
+        "as it came"
+    );
+    assert_eq!(collector.received().len(), 4);
 }

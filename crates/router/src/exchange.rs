@@ -1,5 +1,6 @@
 //! Finding the Pod, connecting, sending once, taking the answer.
 
+use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,7 +23,7 @@ use crate::pool::{Key, Sender};
 use crate::proxy::{Inner, Router};
 use crate::refusal::Refusal;
 use crate::stream::Progress;
-use crate::{Backend, DialError, Past, Target, Unresolved, forward};
+use crate::{Backend, DialError, Past, Target, Unresolved, forward, threads};
 
 /// Heads with a status 1xx before an answer. Servers send one or two.
 const INFORMATIONAL: u32 = 16;
@@ -95,7 +96,7 @@ impl Router {
         head.extensions.clear();
         let wanted = forward::upgrade_of(&head.headers);
         let progress = Progress::now();
-        let request = Request::from_parts(head, progress.watch(body, most));
+        let request = Request::from_parts(head, progress.watch(body, most, &config.limits));
         let (mut response, hold) = self.send(request, connected, &way, &progress).await?;
         let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let protocol = is_switch.then(|| forward::upgrade_of(response.headers())).flatten();
@@ -130,14 +131,14 @@ impl Router {
         loop {
             let backend = self.find(target).await?;
             way.grant.covers_life(&backend.sandbox)?;
-            let key = Key { backend, port: target.port, h2: way.h2 };
+            let key = Key { backend, port: target.port, h2: way.h2, thread: threads::number() };
             let dialled = tokio::time::timeout(config.connect_timeout, async {
                 let hold = dial.hold(&key.backend).await?;
                 if let Some(sender) = pool.take(&key).filter(|_| !fresh) {
                     return Ok((hold, Ok(sender)));
                 }
                 let stream = dial.dial(&key.backend, target.port).await?;
-                Ok((hold, pool.open(stream, way.h2).await))
+                Ok((hold, pool.open(stream, config.limits.stall, way.h2).await))
             });
             let failure = match dialled.await {
                 Ok(Ok((hold, Ok(sender)))) => return Ok(Connected { backend: key.backend, sender, hold }),
@@ -222,20 +223,27 @@ impl Router {
                 Ok(response) => {
                     let Connected { backend, sender, hold } = connected;
                     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                        self.0.pool.give_back(&Key { backend, port: target.port, h2: way.h2 }, sender);
+                        let (port, thread) = (target.port, threads::number());
+                        self.0.pool.give_back(&Key { backend, port, h2: way.h2, thread }, sender);
                     }
                     return Ok((response.map(Body::new), hold));
                 }
                 Err(error) => error,
             };
             tracing::debug!(sandbox = target.id, error = %error.error(), "a sandbox did not answer");
+            if let Some(refusal) = progress.cut() {
+                return Err(refusal);
+            }
             match error.take_message() {
                 Some(unsent) if !last => {
                     request = unsent;
                     connected = self.connect_within(way, true).await?;
                 }
-                _ if progress.too_long() => return Err(Refusal::TooLarge),
                 _ => {
+                    if timed_out(error.error()) {
+                        self.failed(target, "timeout");
+                        return Err(Refusal::Silent(target.id.clone()));
+                    }
                     let early = error.error().is_incomplete_message() || error.error().is_closed();
                     self.failed(target, if early { "eof" } else { "other" });
                     return Err(unreachable());
@@ -249,6 +257,12 @@ impl Router {
         let metrics = &self.0.metrics;
         metrics.0.upstream_errors.with_label_values(&[metrics.label(&target.namespace), reason]).inc();
     }
+}
+
+/// Whether the sandbox did not take the request in time.
+fn timed_out(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::TimedOut)
 }
 
 /// Told when a sandbox goes on sending heads that are no answer. HTTP/2 does not pass them on one by one.

@@ -1,10 +1,10 @@
 //! What a request and an answer look like on the other side of the proxy.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName,
-    HeaderValue, ORIGIN, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    HeaderValue, ORIGIN, TE, UPGRADE,
 };
 use http::uri::PathAndQuery;
 use http::{Uri, Version};
@@ -14,15 +14,15 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Headers that mean one connection, not the request. `Trailer` is not among them: trailers are passed on.
-const HOP_BY_HOP: [HeaderName; 8] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRANSFER_ENCODING,
-    UPGRADE,
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "transfer-encoding",
+    "upgrade",
 ];
 
 /// The protocol that a request or an answer switches to.
@@ -32,9 +32,10 @@ pub(crate) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Where a request came from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Origin {
-    pub(crate) peer: Option<IpAddr>,
+    /// The client's address, if it has one.
+    pub(crate) peer: Option<HeaderValue>,
     /// Whether it came over TLS.
     pub(crate) secure: bool,
 }
@@ -57,15 +58,10 @@ pub(crate) fn request(head: &mut http::request::Parts, origin: Origin, to: Socke
     head.uri = if h2 { absolute(to, target) } else { Uri::from(target) };
     head.version = if h2 { Version::HTTP_2 } else { Version::HTTP_11 };
     let headers = &mut head.headers;
-    strip(headers);
-    for name in [AUTHORIZATION, EXPECT, FORWARDED] {
-        headers.remove(name);
-    }
-    let claimed: Vec<_> =
-        headers.keys().filter(|name| name.as_str().starts_with("x-forwarded-")).cloned().collect();
-    for name in claimed {
-        headers.remove(name);
-    }
+    let ours = |name: &HeaderName| {
+        [AUTHORIZATION, EXPECT, FORWARDED].contains(name) || name.as_str().starts_with("x-forwarded-")
+    };
+    remove(headers, |name| is_hop_by_hop(name) || ours(name));
     join_cookies(headers);
     if let Some(protocol) = upgrade.filter(|_| !h2) {
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -75,9 +71,10 @@ pub(crate) fn request(head: &mut http::request::Parts, origin: Origin, to: Socke
     } else if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    let address = origin.peer.and_then(|peer| peer.to_string().parse().ok());
     let proto = Some(HeaderValue::from_static(if origin.secure { "https" } else { "http" }));
-    for (name, value) in [(X_FORWARDED_FOR, address), (X_FORWARDED_HOST, host), (X_FORWARDED_PROTO, proto)] {
+    for (name, value) in
+        [(X_FORWARDED_FOR, origin.peer), (X_FORWARDED_HOST, host), (X_FORWARDED_PROTO, proto)]
+    {
         if let Some(value) = value {
             headers.insert(name, value);
         }
@@ -108,9 +105,19 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// Removes what is meant for one connection, with what `Connection` names.
 pub(crate) fn strip(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> =
-        tokens(headers, &CONNECTION).filter_map(|token| token.parse().ok()).collect();
-    for name in HOP_BY_HOP.iter().chain(&named) {
+    remove(headers, is_hop_by_hop);
+}
+
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    HOP_BY_HOP.contains(&name.as_str())
+}
+
+/// Removes those headers, and what `Connection` names. Few or none are there nearly always, so they are looked for among
+/// those that are.
+fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+    let named = tokens(headers, &CONNECTION).filter_map(|token| token.parse().ok());
+    let found: Vec<HeaderName> = named.chain(headers.keys().filter(|name| unwanted(name)).cloned()).collect();
+    for name in found {
         headers.remove(name);
     }
 }

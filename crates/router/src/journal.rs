@@ -3,7 +3,6 @@
 
 mod sink;
 
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::USER_AGENT;
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use hutch_remote::Hold;
 use serde::Serialize;
@@ -21,6 +20,8 @@ use tokio::time::Sleep;
 pub use sink::LogSink;
 
 use crate::metrics::{self, Metrics, UNTOLD};
+use crate::pace::Current;
+use crate::trace::Span;
 
 /// Bytes of a text of the client's that are shown.
 const SHOWN: usize = 256;
@@ -48,20 +49,25 @@ pub(crate) fn request_id<B>(request: &Request<B>) -> HeaderValue {
     if let (Some(only), None) = (given.next(), given.next())
         && (1..=ID_LONGEST).contains(&only.len())
         && only.as_bytes().iter().all(u8::is_ascii_graphic)
+        && let Ok(copy) = HeaderValue::from_bytes(only.as_bytes())
     {
-        return only.clone();
+        return copy;
     }
+    let digit = |half: u8| b"0123456789abcdef"[usize::from(half)];
+    let random = rand::random::<[u8; 16]>();
+    let digits: Vec<u8> = random.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
     // Hexadecimal digits are always a valid value.
-    HeaderValue::from_str(&format!("{:032x}", rand::random::<u128>()))
-        .unwrap_or_else(|_| HeaderValue::from_static("-"))
+    HeaderValue::from_maybe_shared(Bytes::from(digits)).unwrap_or_else(|_| HeaderValue::from_static("-"))
 }
 
 /// The line in the making. It is written when this is dropped.
 pub(crate) struct Line {
+    // Copies of what is shown: a part of a request would keep the whole buffer that it was read into, as long as an upgraded
+    // connection lasts.
     method: Method,
-    uri: Uri,
-    client: Option<IpAddr>,
-    agent: Option<HeaderValue>,
+    path: Box<str>,
+    client: Option<HeaderValue>,
+    agent: Option<Box<str>>,
     target: Option<(String, String)>,
     id: HeaderValue,
     status: StatusCode,
@@ -70,10 +76,11 @@ pub(crate) struct Line {
     begun: Instant,
     log: AccessLog,
     metrics: Metrics,
-    /// Anything that lasts as long as the request.
-    _held: Option<Box<dyn Send + Sync>>,
-    /// Keeps the sandbox awake as long.
+    /// Keeps the sandbox awake as long as the request lasts.
     _awake: Option<Hold>,
+    /// The request on its connection, for as long as it lasts.
+    current: Current,
+    span: Option<Span>,
 }
 
 #[derive(Serialize)]
@@ -97,17 +104,18 @@ impl Line {
     pub(crate) fn begin<B>(
         request: &Request<B>,
         id: HeaderValue,
-        client: Option<IpAddr>,
+        client: Option<HeaderValue>,
         log: &AccessLog,
         metrics: &Metrics,
-        held: Option<Box<dyn Send + Sync>>,
+        current: Current,
+        span: Option<Span>,
     ) -> Line {
         metrics.0.inflight.inc();
         Line {
             method: request.method().clone(),
-            uri: request.uri().clone(),
+            path: cut(request.uri().path()).into(),
             client,
-            agent: request.headers().get(USER_AGENT).cloned(),
+            agent: request.headers().get(USER_AGENT).and_then(|agent| Some(cut(agent.to_str().ok()?).into())),
             target: None,
             id,
             status: StatusCode::OK,
@@ -116,8 +124,9 @@ impl Line {
             begun: Instant::now(),
             log: log.clone(),
             metrics: metrics.clone(),
-            _held: held,
             _awake: None,
+            current,
+            span,
         }
     }
 
@@ -136,6 +145,7 @@ impl Line {
         let (mut head, body) = response.into_parts();
         head.headers.insert(REQUEST_ID, self.id.clone());
         let deadline = rest.map(|rest| Box::pin(tokio::time::sleep(rest)));
+        self.current.offered();
         Response::from_parts(head, Body::new(Counted { body, deadline, line: self }))
     }
 
@@ -165,24 +175,28 @@ impl Drop for Line {
         self.metrics.0.inflight.dec();
         self.metrics.0.requests.with_label_values(&labels).inc();
         self.metrics.0.duration.with_label_values(&labels).observe(took.as_secs_f64());
+        if let Some(span) = &self.span {
+            let target = self.target.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
+            span.end(status, self.answered, target);
+        }
         if matches!(self.log, AccessLog::Off) {
             return;
         }
-        let client = self.client.map_or_else(|| "-".to_owned(), |ip| ip.to_string());
+        let client = self.client.as_ref().and_then(|address| address.to_str().ok()).unwrap_or("-");
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let entry = Entry {
             level: "info",
             ts: since.as_secs_f64(),
             msg: "request",
             method: cut(self.method.as_str()),
-            path: cut(self.uri.path()),
+            path: &self.path,
             status: status.as_u16(),
             duration_ms: (took.as_secs_f64() * 1e6).round() / 1e3,
-            client_ip: &client,
+            client_ip: client,
             sandbox_id: self.target.as_ref().map_or("-", |(_, sandbox)| sandbox),
             sandbox_namespace: namespace,
             bytes_out: self.sent,
-            user_agent: cut(self.agent.as_ref().and_then(|agent| agent.to_str().ok()).unwrap_or("-")),
+            user_agent: self.agent.as_deref().unwrap_or("-"),
             request_id: self.id.to_str().unwrap_or("-"),
         };
         match &self.log {
@@ -210,7 +224,7 @@ fn trace(entry: &Entry<'_>) {
     );
 }
 
-fn cut(text: &str) -> &str {
+pub(crate) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN)]
 }
 
@@ -234,8 +248,10 @@ impl http_body::Body for Counted {
             let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "the time of the request is over");
             return Poll::Ready(Some(Err(axum::Error::new(error))));
         }
+        self.line.current.taken();
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &frame {
+            self.line.current.offered();
             self.line.count(frame.data_ref().map_or(0, |data| data.len() as u64));
         }
         frame

@@ -14,6 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::time::Instant;
 
 use crate::Backend;
+use crate::stall::Stalling;
 
 /// How long a connection waits. Shorter than what servers wait (uvicorn: 5 s), so that a request is not written to a
 /// connection that the other side is just closing: such a request could not be sent again.
@@ -37,11 +38,14 @@ pub(crate) struct Key {
     pub(crate) port: u16,
     /// HTTP/2 without TLS, instead of HTTP/1.1.
     pub(crate) h2: bool,
+    /// The thread on which the connection lives.
+    pub(crate) thread: usize,
 }
 
 impl PartialEq for Key {
     fn eq(&self, other: &Key) -> bool {
-        self.port == other.port && self.h2 == other.h2 && self.backend.pod == other.backend.pod
+        let same = self.port == other.port && self.h2 == other.h2 && self.thread == other.thread;
+        same && self.backend.pod == other.backend.pod
     }
 }
 
@@ -51,6 +55,7 @@ impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.backend.pod.uid.hash(state);
         self.port.hash(state);
+        self.thread.hash(state);
     }
 }
 
@@ -122,7 +127,13 @@ impl Pool {
     }
 
     /// Speaks HTTP over a fresh connection.
-    pub(crate) async fn open(&self, stream: Box<dyn Duplex>, h2: bool) -> Result<Sender, hyper::Error> {
+    pub(crate) async fn open(
+        &self,
+        stream: Box<dyn Duplex>,
+        stall: Duration,
+        h2: bool,
+    ) -> Result<Sender, hyper::Error> {
+        let stream = Stalling::new(stream, stall);
         if h2 {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder

@@ -6,15 +6,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use hutch_serve::{PeerAddress, Shutdown};
+use hutch_serve::Shutdown;
+use opentelemetry::global::BoxedTracer;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::forward::Origin;
 use crate::journal::{AccessLog, Line, REQUEST_ID, request_id};
 use crate::metrics::{Metrics, UNTOLD};
+use crate::pace::{Current, Limits};
 use crate::pool::Pool;
 use crate::refusal::{Refusal, json, wants_page};
+use crate::threads::Threads;
+use crate::trace::Span;
 use crate::wake::Sleepers;
 use crate::{Access, Dial, Resolve, Target, Wake, target};
 
@@ -36,6 +40,12 @@ pub struct Config {
     pub body_limit: Option<u64>,
     /// Whether a Pod may have a loopback address.
     pub allow_loopback: bool,
+    /// How slow clients and sandboxes may be.
+    pub limits: Limits,
+    /// Threads that serve the connections of [`Router::serve`], if it is not to be those of the runtime that it is called in.
+    pub threads: Option<Threads>,
+    /// Makes a span of each request, if there is one.
+    pub tracer: Option<Arc<BoxedTracer>>,
     /// Where a line for each request goes.
     pub access_log: AccessLog,
 }
@@ -50,6 +60,9 @@ impl Default for Config {
             exchange_timeout: None,
             body_limit: None,
             allow_loopback: false,
+            limits: Limits::default(),
+            threads: None,
+            tracer: None,
             access_log: AccessLog::Tracing,
         }
     }
@@ -121,26 +134,14 @@ impl Router {
         self.0.draining.store(true, Ordering::Relaxed);
     }
 
-    /// The application, for a listener that puts a [`PeerAddress`] into each request.
-    pub fn app(&self, access: Access) -> axum::Router {
-        let router = self.clone();
-        axum::Router::new().fallback(move |request: Request<Body>| {
-            let (router, access) = (router.clone(), access.clone());
-            async move {
-                let peer = request.extensions().get::<PeerAddress>().map(|peer| peer.0.ip());
-                router.answer(request, &access, Origin { peer, secure: false }, None).await
-            }
-        })
-    }
-
-    /// Answers one request; `held` lasts as long. When the future or the body of the answer is dropped, so is the
+    /// Answers one request; `current` lasts as long. When the future or the body of the answer is dropped, so is the
     /// connection to the sandbox.
     pub(crate) async fn answer(
         &self,
         mut request: Request<Body>,
         access: &Access,
         origin: Origin,
-        held: Option<Box<dyn Send + Sync>>,
+        current: Current,
     ) -> Response<Body> {
         let path = request.uri().path();
         if path == "/healthz" {
@@ -152,7 +153,16 @@ impl Router {
         let (config, metrics) = (&self.0.config, &self.0.metrics);
         let until = config.exchange_timeout.map(|limit| Instant::now() + limit);
         let id = request_id(&request);
-        let line = Line::begin(&request, id.clone(), origin.peer, &config.access_log, metrics, held);
+        let span = config.tracer.as_ref().map(|tracer| Span::begin(tracer.as_ref(), &mut request));
+        let line = Line::begin(
+            &request,
+            id.clone(),
+            origin.peer.clone(),
+            &config.access_log,
+            metrics,
+            current,
+            span,
+        );
         let page_wanted = wants_page(request.headers());
         request.headers_mut().insert(REQUEST_ID, id);
         self.route(request, access, origin, line, until)

@@ -22,6 +22,8 @@ pub(crate) enum Refusal {
     NotProxied,
     /// The body is longer than this router takes.
     TooLarge,
+    /// The body that was declared hardly comes.
+    TooSlow,
     /// The Sandbox is not there, not ready, cannot be connected to, or ended the connection before it answered.
     Unreachable(String),
     /// No head of an answer in time.
@@ -52,6 +54,7 @@ impl Refusal {
             Refusal::NotReviewed(text) => (StatusCode::INTERNAL_SERVER_ERROR, text.clone()),
             Refusal::NotProxied => (StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed".into()),
             Refusal::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Request body too large.".into()),
+            Refusal::TooSlow => (StatusCode::REQUEST_TIMEOUT, "Request body too slow.".into()),
             Refusal::Unreachable(id) => {
                 (StatusCode::BAD_GATEWAY, format!("Could not connect to the backend sandbox: {id}"))
             }

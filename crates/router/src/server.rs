@@ -17,7 +17,8 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::dial::keep_alive;
 use crate::forward::Origin;
-use crate::pace::{Activity, Limits, Paced};
+use crate::pace::{Activity, Paced};
+use crate::stall::Stalling;
 use crate::tls::Tls;
 use crate::{Access, Router};
 
@@ -32,8 +33,6 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 /// How often a client is asked whether it is still there while requests are in progress on HTTP/2.
 const PING: Duration = Duration::from_secs(30);
-const LIMITS: Limits =
-    Limits { head: Duration::from_secs(10), idle: Duration::from_secs(120), stall: Duration::from_secs(300) };
 
 impl Router {
     /// Serves HTTP/1.1 and HTTP/2 (by ALPN with TLS, by prior knowledge without) until `drain`; then takes no further
@@ -51,10 +50,18 @@ impl Router {
             keep_alive(&stream);
             let (router, tls, access, drain) = (self.clone(), tls.clone(), access.clone(), drain.clone());
             async move {
-                match tls {
-                    None => router.converse(stream, access, Some(peer), false, drain).await,
-                    Some(tls) => router.greet(stream, tls, access, peer, drain).await,
-                }
+                // Boxed: it is given back when the connection is upgraded, and a task is not as long as something could
+                // still wake it.
+                let Some(threads) = router.0.config.threads.clone() else {
+                    return Box::pin(router.meet(stream, tls, access, peer, drain)).await;
+                };
+                let Ok(stream) = stream.into_std() else { return };
+                let served = Box::pin(async move {
+                    // From now on the events of this connection are those of that thread.
+                    let Ok(stream) = TcpStream::from_std(stream) else { return };
+                    router.meet(stream, tls, access, peer, drain).await;
+                });
+                threads.run(served).await;
             }
         });
         let connections = connections.await;
@@ -63,6 +70,20 @@ impl Router {
                 connections = connections.len(),
                 "requests were cut: they took longer than {grace:?}"
             );
+        }
+    }
+
+    async fn meet(
+        self,
+        stream: TcpStream,
+        tls: Option<Tls>,
+        access: Arc<Access>,
+        peer: SocketAddr,
+        drain: Shutdown,
+    ) {
+        match tls {
+            None => self.converse(stream, access, Some(peer), false, drain).await,
+            Some(tls) => self.greet(stream, tls, access, peer, drain).await,
         }
     }
 
@@ -75,7 +96,7 @@ impl Router {
         drain: Shutdown,
     ) {
         let acceptor = TlsAcceptor::from(tls.current());
-        match tokio::time::timeout(LIMITS.head, acceptor.accept(stream)).await {
+        match tokio::time::timeout(self.0.config.limits.head, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => self.converse(stream, access, Some(peer), true, drain).await,
             Ok(Err(error)) => tracing::debug!(%error, %peer, "a TLS handshake failed"),
             Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
@@ -102,16 +123,20 @@ impl Router {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let activity = Arc::new(Activity::default());
-        let stream = Paced::new(stream, LIMITS, activity.clone());
-        let origin = Origin { peer: peer.map(|peer| peer.ip().to_canonical()), secure };
+        let limits = self.0.config.limits;
+        let stream = Paced::new(Stalling::new(stream, limits.stall), limits, activity.clone());
+        let watched = activity.clone();
+        let address = peer.and_then(|peer| peer.ip().to_canonical().to_string().parse().ok());
+        let origin = Origin { peer: address, secure };
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let (router, access, activity) = (self.clone(), access.clone(), activity.clone());
+            let origin = origin.clone();
             async move {
                 if request.version() == Version::HTTP_2 {
                     activity.set_multiplexed();
                 }
-                let held = Box::new(activity.begin());
-                let response = router.answer(request.map(Body::new), &access, origin, Some(held)).await;
+                let current = activity.begin();
+                let response = router.answer(request.map(Body::new), &access, origin, current).await;
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                     activity.set_free();
                 }
@@ -135,6 +160,10 @@ impl Router {
             () = drain.wait() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
+            }
+            () = watched.untaken(limits.stall) => {
+                tracing::debug!(?peer, "a connection was cut: an answer was not taken in time");
+                return;
             }
         };
         if let Err(error) = ended {

@@ -1,15 +1,17 @@
-//! The body of a request: it says when it moves, and ends where it grows too long.
+//! The body of a request: it says when it moves, and ends where it grows too long or comes too slowly.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
-use tokio::time::Instant;
+use http_body::{Body as _, Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+use crate::pace::Limits;
+use crate::refusal::Refusal;
 
 /// When a request last moved: its body is still being sent as long as that goes on.
 #[derive(Clone)]
@@ -17,12 +19,12 @@ pub(crate) struct Progress(Arc<Moved>);
 
 struct Moved {
     last: Mutex<Instant>,
-    too_long: AtomicBool,
+    cut: OnceLock<Refusal>,
 }
 
 impl Progress {
     pub(crate) fn now() -> Progress {
-        Progress(Arc::new(Moved { last: Mutex::new(Instant::now()), too_long: AtomicBool::new(false) }))
+        Progress(Arc::new(Moved { last: Mutex::new(Instant::now()), cut: OnceLock::new() }))
     }
 
     /// Ends when nothing has moved for that long.
@@ -36,14 +38,17 @@ impl Progress {
         }
     }
 
-    /// Whether the body was cut because it was longer than allowed.
-    pub(crate) fn too_long(&self) -> bool {
-        self.0.too_long.load(Ordering::Relaxed)
+    /// Why the body was cut, if it was.
+    pub(crate) fn cut(&self) -> Option<Refusal> {
+        self.0.cut.get().cloned()
     }
 
-    /// The body, which notes every piece that is taken from it and gives `most` bytes at most.
-    pub(crate) fn watch(&self, body: Body, most: u64) -> Body {
-        Body::new(Watched { body, left: most, progress: self.clone() })
+    /// The body, which notes every piece that is taken from it, gives `most` bytes at most, and if its length was
+    /// declared comes as fast as the limits want.
+    pub(crate) fn watch(&self, body: Body, most: u64, limits: &Limits) -> Body {
+        let declared = body.size_hint().exact().is_some_and(|length| length > 0);
+        let wait = declared.then(|| Wait::new(limits));
+        Body::new(Watched { body, left: most, progress: self.clone(), wait })
     }
 }
 
@@ -51,6 +56,59 @@ struct Watched {
     body: Body,
     left: u64,
     progress: Progress,
+    wait: Option<Wait>,
+}
+
+impl Watched {
+    fn end(&self, why: Refusal, text: &'static str) -> axum::Error {
+        let _ = self.progress.0.cut.set(why);
+        axum::Error::new(std::io::Error::other(text))
+    }
+}
+
+/// How long a body was waited for, and what came meanwhile. The time that the sandbox takes does not count.
+struct Wait {
+    window: Duration,
+    least: u64,
+    came: u64,
+    waited: Duration,
+    since: Option<Instant>,
+    /// Wakes when the window is over, or earlier.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Wait {
+    fn new(limits: &Limits) -> Wait {
+        let (window, least) = (limits.body, limits.body_least);
+        Wait { window, least, came: 0, waited: Duration::ZERO, since: None, timer: None }
+    }
+
+    fn note(&mut self, bytes: u64) {
+        self.came += bytes;
+        if let Some(since) = self.since.take() {
+            self.waited += since.elapsed();
+        }
+    }
+
+    /// Whether too little came in a whole window; if not, wakes when that is to be seen.
+    fn in_vain(&mut self, context: &mut Context<'_>) -> bool {
+        loop {
+            let since = *self.since.get_or_insert_with(Instant::now);
+            let until = since + self.window.saturating_sub(self.waited);
+            let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+            if timer.as_mut().poll(context).is_pending() {
+                return false;
+            }
+            if Instant::now() < until {
+                timer.as_mut().reset(until);
+                continue;
+            }
+            if self.came < self.least {
+                return true;
+            }
+            (self.came, self.waited, self.since, self.timer) = (0, Duration::ZERO, None, None);
+        }
+    }
 }
 
 impl http_body::Body for Watched {
@@ -64,16 +122,18 @@ impl http_body::Body for Watched {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if frame.is_ready() {
             *self.progress.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        } else if self.wait.as_mut().is_some_and(|wait| wait.in_vain(context)) {
+            return Poll::Ready(Some(Err(self.end(Refusal::TooSlow, "the body comes too slowly"))));
         }
         if let Poll::Ready(Some(Ok(piece))) = &frame {
             let length = piece.data_ref().map_or(0, |data| data.len() as u64);
             let Some(left) = self.left.checked_sub(length) else {
-                self.progress.0.too_long.store(true, Ordering::Relaxed);
-                return Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(
-                    "the body is too long",
-                )))));
+                return Poll::Ready(Some(Err(self.end(Refusal::TooLarge, "the body is too long"))));
             };
             self.left = left;
+            if let Some(wait) = &mut self.wait {
+                wait.note(length);
+            }
         }
         frame
     }
@@ -84,5 +144,91 @@ impl http_body::Body for Watched {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+
+    /// A body of so many pieces with a pause before each, and of that length if it says so.
+    struct Slow {
+        pieces: u64,
+        piece: usize,
+        pause: Duration,
+        timer: Pin<Box<Sleep>>,
+        declared: bool,
+    }
+
+    impl http_body::Body for Slow {
+        type Data = Bytes;
+        type Error = std::convert::Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+            if self.pieces == 0 {
+                return Poll::Ready(None);
+            }
+            std::task::ready!(self.timer.as_mut().poll(context));
+            let next = Instant::now() + self.pause;
+            self.timer.as_mut().reset(next);
+            self.pieces -= 1;
+            Poll::Ready(Some(Ok(Frame::data(vec![0; self.piece].into()))))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            match self.declared {
+                true => SizeHint::with_exact(self.pieces * self.piece as u64),
+                false => SizeHint::default(),
+            }
+        }
+    }
+
+    const WINDOW: Duration = Duration::from_millis(200);
+    const LIMITS: Limits = Limits {
+        head: WINDOW,
+        idle: WINDOW,
+        stall: WINDOW,
+        body: WINDOW,
+        // What comes in one piece, so that a piece in each window is enough.
+        body_least: 4096,
+    };
+
+    /// How many bytes of it pass, and why no more do. The reader takes its time between the pieces.
+    async fn pass(body: Slow, taking: Duration) -> (usize, Option<Refusal>) {
+        let progress = Progress::now();
+        let mut body = progress.watch(Body::new(body), u64::MAX, &LIMITS);
+        let mut length = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            length += frame.data_ref().map_or(0, Bytes::len);
+            tokio::time::sleep(taking).await;
+        }
+        (length, progress.cut())
+    }
+
+    fn slow(pieces: u64, piece: usize, pause: Duration, declared: bool) -> Slow {
+        Slow { pieces, piece, pause, timer: Box::pin(tokio::time::sleep(pause)), declared }
+    }
+
+    #[tokio::test]
+    async fn a_declared_body_must_come_and_a_stream_may_pause() {
+        let (at_once, often, rarely) = (Duration::ZERO, WINDOW / 20, WINDOW * 2);
+        assert_eq!(pass(slow(60, 4096, often, true), at_once).await, (60 * 4096, None));
+        let (came, why) = pass(slow(1000, 1, often, true), at_once).await;
+        assert!(came < 1000 && why == Some(Refusal::TooSlow), "{came} {why:?}");
+        assert_eq!(pass(slow(1, 1, rarely, true), at_once).await, (0, Some(Refusal::TooSlow)));
+        assert_eq!(pass(slow(3, 1, rarely, false), at_once).await, (3, None));
+    }
+
+    #[tokio::test]
+    async fn the_time_that_the_sandbox_takes_does_not_count() {
+        let long = WINDOW * 2;
+        let mut body = slow(4, 1, Duration::ZERO, true);
+        body.timer = Box::pin(tokio::time::sleep(Duration::ZERO));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert_eq!(pass(body, long).await, (4, None), "it was never waited for");
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hutch_router::{Access, Config};
+use hutch_router::{Access, Backend, Claims, Config, TokenKey};
 use routed::{backend, head, quick, routed, send, with, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -387,4 +387,82 @@ async fn nobody_learns_what_exists_without_a_right() {
     let (status, page) =
         routed.get("/", &[("x-sandbox-id", "nobody"), ("accept", "text/html,*/*"), right]).await;
     assert!(status == 502 && page.starts_with("<!doctype html>") && page.contains("nobody"), "{page}");
+}
+
+#[tokio::test]
+async fn names_of_other_tenants_are_forbidden_alike() {
+    let key = TokenKey::new(&[b'k'; 32]).unwrap();
+    let claims = Claims { ns: "default".into(), name: "a".into(), exp: u64::MAX, uid: None };
+    let right = format!("Bearer {}", key.mint(&claims).unwrap());
+    let routed = routed(Access::Scoped(Arc::new(key))).await;
+    let (port, mut heads) = witness().await;
+    let port = port.to_string();
+    let base = [("authorization", right.as_str()), ("x-sandbox-port", port.as_str())];
+    for other in [
+        // One that is there, one that is not, one of another namespace, and each with what a client may know of it.
+        &[("x-sandbox-id", "b")][..],
+        &[("x-sandbox-id", "nobody")],
+        &[("x-sandbox-id", "a"), ("x-sandbox-namespace", "other")],
+        &[("x-sandbox-id", "b"), ("x-sandbox-uid", "uid-of-a")],
+        &[("x-sandbox-id", "b"), ("x-sandbox-pod-ip", "10.89.0.7")],
+    ] {
+        let answer = routed.get("/", &[&base[..], other].concat()).await;
+        assert_eq!(answer, (403, r#"{"detail":"forbidden"}"#.into()), "{other:?}");
+    }
+    // Its own name does not open what is another's.
+    for own in [("x-sandbox-uid", "uid-of-b"), ("x-sandbox-pod-ip", "10.89.0.66")] {
+        let (status, _) = routed.get("/", &[&base[..], &[("x-sandbox-id", "a"), own]].concat()).await;
+        assert!(status == 400 || status == 200, "{own:?}: {status}");
+        if status == 200 {
+            assert!(
+                heads.recv().await.unwrap().contains("host: 10.89.0.7:"),
+                "its own Pod, whatever was written"
+            );
+        }
+    }
+    assert!(heads.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_token_for_a_sandbox_that_was_created_anew_opens_nothing() {
+    let key = TokenKey::new(&[b'k'; 32]).unwrap();
+    let claims =
+        Claims { ns: "default".into(), name: "a".into(), exp: u64::MAX, uid: Some("uid-of-a".into()) };
+    let right = format!("Bearer {}", key.mint(&claims).unwrap());
+    let routed = routed(Access::Scoped(Arc::new(key))).await;
+    let (port, _heads) = witness().await;
+    let port = port.to_string();
+    let headers =
+        [("authorization", right.as_str()), ("x-sandbox-id", "a"), ("x-sandbox-port", port.as_str())];
+    assert_eq!(routed.get("/", &headers).await.0, 200);
+    let anew = routed.cluster.sandboxes.lock().unwrap()["a"].as_ref().clone();
+    let anew = Arc::new(Backend { sandbox: "uid-of-a-later-a".into(), ..anew });
+    routed.cluster.sandboxes.lock().unwrap().insert("a".into(), anew);
+    // The connection to the earlier one that is kept is not used either.
+    assert_eq!(routed.get("/", &headers).await, (403, r#"{"detail":"forbidden"}"#.into()));
+}
+
+#[tokio::test]
+async fn a_compressed_request_arrives_as_it_is() {
+    let routed = routed(Access::Anyone).await;
+    let bomb = [b"\x1f\x8b\x08\0\0\0\0\0\0\x03".as_slice(), &[0xff; 64]].concat();
+    let (seen, mut bodies) = mpsc::channel(1);
+    let length = bomb.len();
+    let (port, _) = backend(move |mut stream| {
+        let seen = seen.clone();
+        async move {
+            assert!(head(&mut stream).await.contains("content-encoding: gzip\r\n"));
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await.unwrap();
+            seen.send(body).await.unwrap();
+            send(&mut stream, "HTTP/1.1 204 No Content\r\n\r\n").await;
+        }
+    })
+    .await;
+    let mut client = TcpStream::connect(routed.address).await.unwrap();
+    let start = format!("POST / HTTP/1.1\r\nx-sandbox-id: a\r\nx-sandbox-port: {port}\r\n");
+    send(&mut client, &format!("{start}content-encoding: gzip\r\ncontent-length: {length}\r\n\r\n")).await;
+    client.write_all(&bomb).await.unwrap();
+    assert_eq!(within(bodies.recv()).await.unwrap(), bomb);
+    assert!(head(&mut client).await.starts_with("HTTP/1.1 204 "));
 }

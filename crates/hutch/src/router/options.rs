@@ -39,7 +39,12 @@ const FLAGS: [Flag; 39] = [
         "pause before the first of them; then doubled",
     ),
     ("upstream-retry-max-delay", Value("DURATION"), "800ms", "longest pause"),
-    ("enable-tracing", Switch, "false", "not available here: refused when true"),
+    (
+        "enable-tracing",
+        Switch,
+        "false",
+        "send a span for each request by OTLP, as OTEL_* say; true too where OTEL_EXPORTER_OTLP_(TRACES_)ENDPOINT is set",
+    ),
     ("enable-otel-metrics", Switch, "false", "not available here: refused when true"),
     (
         "authz-mode",
@@ -121,6 +126,7 @@ pub(crate) struct Options {
     pub(crate) wake_on_connect: bool,
     pub(crate) kubeconfig: Option<PathBuf>,
     pub(crate) access_log: bool,
+    pub(crate) tracing: bool,
     pub(crate) log_level: String,
     pub(crate) log_encoder: Encoder,
     /// What is to be said at the start.
@@ -173,13 +179,12 @@ impl Options {
             );
         }
         let mut options = build(&given)?;
-        let exporter = [
-            "OTEL_EXPORTER_OTLP_ENDPOINT",
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
-            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
-        ];
-        if let Some(variable) = exporter.into_iter().find(|name| set(name).is_some()) {
-            options.warnings.push(format!("{variable} is set, and this router exports nothing by OTLP"));
+        let collector = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+        let named = || collector.into_iter().any(|name| set(name).is_some());
+        options.tracing = given.read("enable-tracing", truth)?.unwrap_or_else(named);
+        let metrics = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT";
+        if set(metrics).is_some() {
+            options.warnings.push(format!("{metrics} is set, and this router exports no metrics by OTLP"));
         }
         Ok(Wanted::Run(Box::new(options)))
     }
@@ -187,10 +192,8 @@ impl Options {
 
 fn build(given: &Given) -> Result<Options, String> {
     let switch = |name: &str, default: bool| given.read(name, truth).map(|value| value.unwrap_or(default));
-    for name in ["enable-tracing", "enable-otel-metrics"] {
-        if switch(name, false)? {
-            return Err(format!("--{name}: this router exports nothing by OTLP; leave it out"));
-        }
+    if switch("enable-otel-metrics", false)? {
+        return Err("--enable-otel-metrics: this router exports no metrics by OTLP; leave it out".into());
     }
     let http = bind(given, "http-bind-address", Some(":8080"))?;
     let https = match bind(given, "https-bind-address", None)? {
@@ -230,6 +233,7 @@ fn build(given: &Given) -> Result<Options, String> {
         wake_on_connect: switch("wake-on-connect", false)?,
         kubeconfig: text(given, "kubeconfig").map(PathBuf::from),
         access_log: switch("access-log", true)?,
+        tracing: false,
         log_level,
         log_encoder,
         warnings,

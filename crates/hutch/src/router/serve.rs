@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use hutch_router::{
     Access, AccessLog, ApiWake, Config, Direct, Directory, LogSink, Reporting, ReviewConfig, Reviewer,
-    Router, Scope, Tls, TlsFiles, TokenKey, Wake,
+    Router, Scope, Threads, Tls, TlsFiles, TokenKey, Wake,
 };
 use hutch_serve::{Listener, Shutdown};
 use kube::Client;
@@ -16,7 +16,10 @@ use tokio::task::JoinSet;
 use super::options::{Mode, Options};
 use crate::address::BindAddress;
 use crate::signals;
+use crate::telemetry::Exporter;
 
+/// Name of the service in traces.
+const SERVICE: &str = "sandbox-router";
 /// How long the first look at Sandboxes and Pods may take.
 const SYNC_LIMIT: Duration = Duration::from_secs(60);
 /// Pause between looks whether it is over.
@@ -27,8 +30,14 @@ pub(super) async fn serve(options: Options, log: Arc<LogSink>) -> anyhow::Result
     let told = signals::to_stop()?;
     raise_descriptors();
     let (shutdown, drain) = (Shutdown::new(), Shutdown::new());
+    let exporter = options.tracing.then(|| Exporter::start(SERVICE)).transpose()?;
+    let mut config = config(&options, log);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = Threads::start(processors).context("cannot start threads")?;
+    config.threads = Some(threads.clone());
+    config.tracer = exporter.as_ref().map(Exporter::tracer);
     tokio::select! {
-        started = start(&options, log, &drain, &shutdown) => {
+        started = start(&options, config, &drain, &shutdown) => {
             let (router, mut listeners) = started?;
             println!("ready");
             told.wait().await;
@@ -39,12 +48,17 @@ pub(super) async fn serve(options: Options, log: Arc<LogSink>) -> anyhow::Result
         () = told.wait() => {}
     }
     shutdown.trigger();
+    // Their last lines and spans are part of what is written at the end.
+    threads.stop();
+    if let Some(exporter) = exporter {
+        exporter.end().await;
+    }
     Ok(())
 }
 
 async fn start(
     options: &Options,
-    log: Arc<LogSink>,
+    config: Config,
     drain: &Shutdown,
     shutdown: &Shutdown,
 ) -> anyhow::Result<(Router, JoinSet<()>)> {
@@ -77,7 +91,6 @@ async fn start(
         tracing::warn!("Sandboxes may not be read: each is reached by the Pod of its name");
     }
     let directory = Directory::start(client.clone(), scope, shutdown);
-    let config = config(options, log);
     let wake = options.wake_on_connect.then(|| Arc::new(ApiWake::new(client.clone())) as Arc<dyn Wake>);
     let direct = Direct { allow_loopback: options.allow_loopback };
     let dial = Arc::new(Reporting::start(direct, client, shutdown.clone()));

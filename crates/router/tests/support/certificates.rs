@@ -1,4 +1,5 @@
 //! An authority, what it signs, and clients that trust it.
+#![allow(dead_code)]
 
 use std::path::Path;
 use std::sync::Arc;

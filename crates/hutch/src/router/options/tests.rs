@@ -105,7 +105,8 @@ fn mistakes_are_one_line_that_names_the_flag() {
         (&["--max-request-body-bytes=-1"], "--max-request-body-bytes"),
         (&["--upstream-max-retries=-1"], "--upstream-max-retries"),
         (&["--upstream-max-retries=1000000"], "--upstream-max-retries"),
-        (&["--enable-tracing"], "--enable-tracing"),
+        (&["--enable-tracing=maybe"], "--enable-tracing"),
+        (&["--enable-otel-metrics"], "--enable-otel-metrics"),
         (&["--cache-enabled=maybe"], "--cache-enabled"),
         (&["--zap-log-level=loud"], "--zap-log-level"),
         (&["--config=nowhere"], "nowhere"),
@@ -118,6 +119,23 @@ fn mistakes_are_one_line_that_names_the_flag() {
     assert!(mistake.starts_with("PROXY_TIMEOUT_SECONDS: "), "{mistake}");
     let mistake = read(&["--config=f"], &[], Some("authz-mode: x")).unwrap_err();
     assert!(mistake.starts_with("f: authz-mode: "), "{mistake}");
+}
+
+#[test]
+fn tracing_is_off_unless_flag_or_variable_says_so() {
+    let traced = |words: &[&str], variables: &[(&str, &str)]| {
+        let all = [&["--authz-mode=allow-all"], words].concat();
+        let Ok(Wanted::Run(options)) = read(&all, variables, None) else { panic!("{words:?}") };
+        options.tracing
+    };
+    let (all, own) = (
+        [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4317")],
+        [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c:4317")],
+    );
+    assert!(!traced(&[], &[]) && !traced(&[], &[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]));
+    assert!(!traced(&[], &[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://c:4317")]));
+    assert!(traced(&["--enable-tracing"], &[]) && traced(&[], &all) && traced(&[], &own));
+    assert!(!traced(&["--enable-tracing=false"], &all), "the flag counts more");
 }
 
 #[test]

@@ -10,38 +10,40 @@ use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 
-/// Name of the service, unless a variable gives another.
-const SERVICE: &str = "agent-sandbox-controller";
 /// How long the last spans may take to be sent.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 
 /// Sends spans in the background until it is ended.
-pub(super) struct Exporter(SdkTracerProvider);
+pub(crate) struct Exporter {
+    provider: SdkTracerProvider,
+    service: &'static str,
+}
 
 impl Exporter {
-    /// Must be called inside a tokio runtime.
-    pub(super) fn start() -> anyhow::Result<Self> {
+    /// Sends as `service`, unless a variable gives another name. Must be called inside a tokio runtime.
+    pub(crate) fn start(service: &'static str) -> anyhow::Result<Self> {
         let exporter =
             SpanExporter::builder().with_tonic().build().context("--enable-tracing, OTEL_EXPORTER_OTLP_*")?;
         let mut resource = Resource::builder();
         if !names_the_service(|name| std::env::var(name).ok()) {
-            resource = resource.with_service_name(SERVICE);
+            resource = resource.with_service_name(service);
         }
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
             .with_resource(resource.build())
             .build();
-        Ok(Exporter(provider))
+        Ok(Exporter { provider, service })
     }
 
-    pub(super) fn tracer(&self) -> Arc<BoxedTracer> {
-        Arc::new(BoxedTracer::new(Box::new(self.0.tracer(SERVICE))))
+    pub(crate) fn tracer(&self) -> Arc<BoxedTracer> {
+        Arc::new(BoxedTracer::new(Box::new(self.provider.tracer(self.service))))
     }
 
     /// Sends what waits.
-    pub(super) async fn end(self) {
+    pub(crate) async fn end(self) {
         // It blocks its thread, and the sending needs another one.
-        let ended = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(FLUSH_LIMIT)).await;
+        let ended =
+            tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(FLUSH_LIMIT)).await;
         if let Ok(Err(error)) = ended {
             tracing::warn!(%error, "the last spans were not sent");
         }

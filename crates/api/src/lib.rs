@@ -16,6 +16,7 @@ mod hash;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod pool;
+mod read;
 mod sandbox;
 mod template;
 
@@ -39,6 +40,7 @@ pub use pool::{
     SandboxTemplateRef, SandboxWarmPool, SandboxWarmPoolSpec, SandboxWarmPoolStatus, UpdateStrategy,
     UpdateStrategyType,
 };
+pub use read::{Read, Unreadable};
 pub use sandbox::{OperatingMode, Sandbox, SandboxSpec, SandboxStatus, ShutdownPolicy};
 pub use template::{
     EnvVarsInjectionPolicy, NetworkPolicyManagement, SandboxTemplate, SandboxTemplateSpec,

@@ -122,7 +122,7 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
     }
 
     /// Takes note that the object was deleted; one that was made anew under that name stays.
-    pub(crate) fn forget(&self, object: &K) -> Option<Change<K>> {
+    pub(crate) fn forget(&self, object: &impl Resource<DynamicType = ()>) -> Option<Change<K>> {
         let key = Key::of(object);
         let mut inner = self.write();
         if inner.deleted.get(&key).is_some_and(|uid| Some(uid) == object.meta().uid.as_ref()) {
@@ -150,11 +150,16 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         self.write().remove(key, self.terms)
     }
 
-    /// Takes in a complete list: what it lacks is gone, unless it may be newer than the list.
-    pub(crate) fn replace(&self, objects: Vec<K>) -> Listed<K> {
+    /// Takes in a complete list: what it lacks is gone, unless it may be newer than the list. What was listed and cannot be
+    /// read, by key and uid, stays as it was known.
+    pub(crate) fn replace(&self, objects: Vec<K>, unread: &[(Key, Option<String>)]) -> Listed<K> {
         let mut inner = self.write();
         let written = inner.written.take().unwrap_or_default();
-        let listed: BTreeSet<Key> = objects.iter().map(Key::of).collect();
+        let mut listed: BTreeSet<Key> = objects.iter().map(Key::of).collect();
+        let stays = |(key, uid): &&(Key, Option<String>)| {
+            inner.objects.get(key).is_some_and(|known| known.meta().uid == *uid)
+        };
+        listed.extend(unread.iter().filter(stays).map(|(key, _)| key.clone()));
         let missing = inner.objects.keys().filter(|key| !listed.contains(key)).cloned();
         let (doubtful, missing): (Vec<_>, Vec<_>) = missing.partition(|key| written.contains(key));
         let mut changes: Vec<_> = missing.iter().filter_map(|key| inner.remove(key, self.terms)).collect();
@@ -279,7 +284,7 @@ mod tests {
         assert!(cache.learn_own(pool("a", "1", 11)).is_none(), "the answer to a delete or a patch");
         assert!(cache.learn_own(pool("a", "2", 13)).is_some(), "made anew");
         cache.begin_list();
-        cache.replace(Vec::new());
+        cache.replace(Vec::new(), &[]);
         assert!(cache.learn_own(pool("a", "2", 13)).is_none(), "a list told of the end");
         for n in 0..2 * ENDS {
             cache.forget(&pool("a", &format!("old-{n}"), 14));
@@ -305,12 +310,25 @@ mod tests {
         cache.learn(pool("a", "1", 10));
         cache.learn(pool("b", "2", 20));
         cache.begin_list();
-        let listed = cache.replace(vec![pool("b", "2", 15), pool("c", "3", 16)]);
+        let listed = cache.replace(vec![pool("b", "2", 15), pool("c", "3", 16)], &[]);
         let names: Vec<_> =
             listed.changes.iter().map(|change| (change.latest().name_any(), change.new.is_some())).collect();
         assert_eq!(names, [("a".to_owned(), false), ("c".to_owned(), true)]);
         assert!(listed.doubtful.is_empty());
         assert_eq!(cache.get(&Key::new("d", "b")).unwrap().resource_version().as_deref(), Some("20"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_as_it_was_known() {
+        let cache = cache();
+        cache.learn(pool("a", "1", 10));
+        cache.learn(pool("b", "2", 11));
+        cache.begin_list();
+        let unread = |name, uid: &str| (Key::new("d", name), Some(uid.to_owned()));
+        let listed =
+            cache.replace(Vec::new(), &[unread("a", "1"), unread("b", "made anew"), unread("c", "3")]);
+        assert_eq!(listed.changes.len(), 1);
+        assert!(cache.get(&Key::new("d", "a")).is_some() && cache.get(&Key::new("d", "b")).is_none());
     }
 
     #[test]
@@ -321,7 +339,7 @@ mod tests {
         cache.learn_own(pool("during", "2", 20));
         cache.learn(pool("gone", "3", 5));
         assert!(cache.deleted(&Key::new("d", "gone")).is_some());
-        let listed = cache.replace(vec![pool("gone", "3", 5)]);
+        let listed = cache.replace(vec![pool("gone", "3", 5)], &[]);
         assert_eq!(listed.changes.len(), 1, "what was there before and is not listed is gone");
         assert_eq!(listed.doubtful, [Key::new("d", "during")]);
         assert!(cache.get(&Key::new("d", "during")).is_some());

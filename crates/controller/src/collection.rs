@@ -1,11 +1,13 @@
 //! One kind of object as the controllers use it: read from the [`Cache`], written through the client, each write's answer
 //! taken into the cache before anything else happens.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
+use hutch_api::Read;
 use hutch_serve::Ambient;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::{NamespaceResourceScope, Request};
@@ -21,6 +23,7 @@ use tokio::sync::watch;
 use crate::cache::{Cache, Change, Terms};
 use crate::error::Error;
 use crate::key::Key;
+use crate::record::{Note, Recorder};
 
 /// Name under which creates appear in an object's managed fields.
 const FIELD_MANAGER: &str = "sandbox-controller";
@@ -59,6 +62,8 @@ pub(crate) struct Collection<K> {
     cache: Cache<K>,
     trim: Box<dyn Fn(&mut K) + Send + Sync>,
     selector: Option<&'static str>,
+    /// Objects that could not be read, and why: said once for each reason.
+    unreadable: Mutex<HashMap<Key, String>>,
 }
 
 impl<K: Object> Collection<K> {
@@ -68,7 +73,8 @@ impl<K: Object> Collection<K> {
         terms: Terms<K>,
         trim: impl Fn(&mut K) + Send + Sync + 'static,
     ) -> Self {
-        Collection { client, cache: Cache::new(terms), trim: Box::new(trim), selector: None }
+        let unreadable = Mutex::default();
+        Collection { client, cache: Cache::new(terms), trim: Box::new(trim), selector: None, unreadable }
     }
 
     /// Watches only what has that label.
@@ -206,35 +212,50 @@ impl<K: Object> Collection<K> {
     }
 
     /// Keeps the cache like the server's state until the returned future is dropped; `synced` counts the kinds whose
-    /// first list is complete. A watch that fails or is too old lists again, with growing pauses.
-    pub(crate) async fn feed(self: Arc<Self>, synced: watch::Sender<usize>, ambient: Ambient) {
+    /// first list is complete. A watch that fails or is too old lists again, with growing pauses. An object that cannot
+    /// be read is left out, or stays as it was known, and an event tells of it.
+    pub(crate) async fn feed(
+        self: Arc<Self>,
+        synced: watch::Sender<usize>,
+        ambient: Ambient,
+        recorder: Recorder,
+    ) {
         let config =
             watcher::Config { label_selector: self.selector.map(str::to_owned), ..Default::default() };
-        let stream = watcher::watcher(Api::<K>::all(self.client.clone()), config);
-        let mut stream = std::pin::pin!(stream.backoff(Pauses { ambient, last: None }).into_stream());
-        let mut listed = Vec::new();
+        let stream = watcher::watcher(Api::<Read<K>>::all(self.client.clone()), config);
+        let pauses = Pauses { ambient: ambient.clone(), last: None };
+        let mut stream = std::pin::pin!(stream.backoff(pauses).into_stream());
+        let (mut listed, mut unread) = (Vec::new(), Vec::new());
         let mut first = true;
         while let Some(event) = stream.next().await {
             match event {
                 Ok(Event::Init) => {
                     listed.clear();
+                    unread.clear();
                     self.cache.begin_list();
                 }
-                Ok(Event::InitApply(mut object)) => {
-                    (self.trim)(&mut object);
-                    listed.push(object);
-                }
+                Ok(Event::InitApply(found)) => match self.readable(found, &recorder, &ambient) {
+                    Ok(object) => listed.push(object),
+                    Err(known) => unread.push(known),
+                },
                 Ok(Event::InitDone) => {
-                    self.take_list(std::mem::take(&mut listed)).await;
+                    self.take_list(std::mem::take(&mut listed), &unread).await;
                     if std::mem::take(&mut first) {
                         synced.send_modify(|count| *count += 1);
                     }
                 }
-                Ok(Event::Apply(mut object)) => {
-                    (self.trim)(&mut object);
-                    self.tell(self.cache.learn(object));
+                Ok(Event::Apply(found)) => match self.readable(found, &recorder, &ambient) {
+                    Ok(object) => self.tell(self.cache.learn(object)),
+                    Err((key, uid)) => {
+                        if self.cache.get(&key).is_some_and(|known| known.uid() != uid) {
+                            self.tell(self.cache.lose(&key));
+                        }
+                    }
+                },
+                Ok(Event::Delete(gone)) => {
+                    self.unreadable().remove(&Key::of(&gone));
+                    self.tell(self.cache.forget(&gone));
                 }
-                Ok(Event::Delete(object)) => self.tell(self.cache.forget(&object)),
                 Err(error) => {
                     tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, will be resumed")
                 }
@@ -242,8 +263,38 @@ impl<K: Object> Collection<K> {
         }
     }
 
-    async fn take_list(&self, objects: Vec<K>) {
-        let listed = self.cache.replace(objects);
+    /// The object, as much of it as is kept; or key and uid of one that cannot be read, after that was said.
+    fn readable(
+        &self,
+        found: Read<K>,
+        recorder: &Recorder,
+        ambient: &Ambient,
+    ) -> Result<K, (Key, Option<String>)> {
+        let key = Key::of(&found);
+        let problem = match found {
+            Read::Object(mut object) => {
+                self.unreadable().remove(&key);
+                (self.trim)(&mut object);
+                return Ok(object);
+            }
+            Read::Unreadable(ref unreadable) => unreadable.problem.clone(),
+        };
+        let before = self.unreadable().insert(key.clone(), problem.clone());
+        if before.as_ref() != Some(&problem) {
+            tracing::warn!(kind = %K::kind(&()), object = %key, problem, "an object cannot be read");
+            let text = format!("Cannot be read and is left as it is: {problem}");
+            let note = Note { warning: true, reason: "Unreadable", action: "Reconciling", text };
+            recorder.record(&found, note, ambient.now(), ambient.number());
+        }
+        Err((key, found.uid()))
+    }
+
+    fn unreadable(&self) -> MutexGuard<'_, HashMap<Key, String>> {
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn take_list(&self, objects: Vec<K>, unread: &[(Key, Option<String>)]) {
+        let listed = self.cache.replace(objects, unread);
         for change in listed.changes {
             self.cache.tell(&change);
         }

@@ -84,6 +84,11 @@ impl Error {
         self.status().is_some_and(|status| status.is_already_exists())
     }
 
+    /// Whether the server takes no such object.
+    pub(crate) fn is_invalid(&self) -> bool {
+        self.status().is_some_and(|status| status.code == 422)
+    }
+
     /// Whether the server has said that it did not do it; without that it may have.
     pub(crate) fn is_refusal(&self) -> bool {
         self.status().is_some_and(|status| (400..500).contains(&status.code))

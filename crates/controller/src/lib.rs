@@ -116,18 +116,18 @@ fn measure(world: &Arc<World>, queues: &Arc<Queues>) {
 
 /// Starts the watches and says how many there are.
 fn feed(world: &World, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -> usize {
-    let ambient = || world.config.ambient.clone();
-    tasks.spawn(world.sandboxes.clone().feed(synced.clone(), ambient()));
-    tasks.spawn(world.pods.clone().feed(synced.clone(), ambient()));
-    tasks.spawn(world.services.clone().feed(synced.clone(), ambient()));
-    tasks.spawn(world.volumes.clone().feed(synced.clone(), ambient()));
+    let (ambient, recorder) = (|| world.config.ambient.clone(), || world.recorder().clone());
+    tasks.spawn(world.sandboxes.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(world.pods.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(world.services.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(world.volumes.clone().feed(synced.clone(), ambient(), recorder()));
     if !world.config.extensions {
         return 4;
     }
-    tasks.spawn(world.claims.clone().feed(synced.clone(), ambient()));
-    tasks.spawn(world.pools.clone().feed(synced.clone(), ambient()));
-    tasks.spawn(world.templates.clone().feed(synced.clone(), ambient()));
-    tasks.spawn(world.policies.clone().feed(synced.clone(), ambient()));
+    tasks.spawn(world.claims.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(world.pools.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(world.templates.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(world.policies.clone().feed(synced.clone(), ambient(), recorder()));
     8
 }
 

@@ -10,7 +10,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hutch_api::{Sandbox, SandboxTemplate, SandboxWarmPool, name_hash};
+use jiff::SignedDuration;
 use kube::ResourceExt;
+use tokio::time::Instant;
 
 use crate::condition;
 use crate::key::Key;
@@ -30,6 +32,8 @@ struct Seen {
     labelled: Vec<Arc<Sandbox>>,
     /// Pods of those that are not Ready, by the Sandbox's name.
     pods: HashMap<String, Arc<PodView>>,
+    /// How long ago this process made those that it made and that are not Ready, by name.
+    ages: HashMap<String, SignedDuration>,
 }
 
 impl Seen {
@@ -45,8 +49,11 @@ impl Seen {
             let pod = world.pods.get(&key.beside(pod_name(sandbox)))?;
             Some((sandbox.name_any(), pod))
         };
-        let pods = labelled.iter().filter(waits).filter_map(pod_of).collect();
-        Seen { pool, template, labelled, pods }
+        let waiting: Vec<_> = labelled.iter().filter(waits).collect();
+        let pods = waiting.iter().copied().filter_map(pod_of).collect();
+        let names = waiting.iter().map(|sandbox| sandbox.name_any()).collect();
+        let ages = world.with_memory(&key, |memory| memory.ages(&names, Instant::now()));
+        Seen { pool, template, labelled, pods, ages }
     }
 }
 

@@ -93,6 +93,10 @@ impl World {
         self.recorder.record(object, note, ambient.now(), ambient.number());
     }
 
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
     pub(crate) fn taking(&self) -> MutexGuard<'_, HashSet<Key>> {
         self.taking.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use hutch_api::{Read, Unreadable};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -68,7 +69,7 @@ fn volume_name(claim: &PersistentVolumeClaim) -> String {
 
 /// Binds claims as they appear and takes folders away as claims go, until the node stops.
 pub(crate) async fn provision(node: Arc<Shared>) {
-    let api: Api<PersistentVolumeClaim> = Api::all(node.client.clone());
+    let api: Api<Read<PersistentVolumeClaim>> = Api::all(node.client.clone());
     let stream = watcher(api, watcher::Config::default()).default_backoff();
     let mut stream = std::pin::pin!(stream);
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
@@ -82,15 +83,27 @@ pub(crate) async fn provision(node: Arc<Shared>) {
             () = node.released.notified() => reclaim(&node).await,
             event = stream.next() => match event {
                 Some(Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim))) => {
-                    if let Err(error) = bind(&node, &claim).await {
-                        tracing::warn!(claim = claim.metadata.name, %error, "a claim could not be bound");
-                    }
+                    take(&node, claim).await;
                 }
                 Some(Ok(watcher::Event::Delete(_))) => reclaim(&node).await,
                 Some(Ok(_)) => {}
                 Some(Err(error)) => tracing::debug!(%error, "watching claims is retried"),
                 None => return,
             },
+        }
+    }
+}
+
+async fn take(node: &Shared, claim: Read<PersistentVolumeClaim>) {
+    match claim {
+        Read::Object(claim) => {
+            if let Err(error) = bind(node, &claim).await {
+                tracing::warn!(claim = claim.metadata.name, %error, "a claim could not be bound");
+            }
+        }
+        Read::Unreadable(unreadable) => {
+            let Unreadable { metadata, problem } = *unreadable;
+            tracing::warn!(claim = metadata.name, problem, "a claim cannot be read and is left as it is");
         }
     }
 }
@@ -155,7 +168,7 @@ async fn reclaim(node: &Shared) {
     let root = node.volumes.clone();
     let Ok(folders) = tokio::task::spawn_blocking(move || folders(&root)).await else { return };
     let claims: Api<PersistentVolumeClaim> = Api::all(node.client.clone());
-    let listed = claims.list(&ListParams::default()).await;
+    let listed = claims.list_metadata(&ListParams::default()).await;
     let Ok(listed) = listed.inspect_err(|error| tracing::debug!(%error, "claims could not be listed")) else {
         return;
     };

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use hutch_api::{Read, Unreadable};
 use hutch_remote::PodId;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -16,7 +17,7 @@ use crate::pod;
 
 /// Follows the Pods of this node until it stops, and then waits for their tasks.
 pub(crate) async fn run(node: Arc<Shared>) {
-    let api: Api<Pod> = Api::all(node.client.clone());
+    let api: Api<Read<Pod>> = Api::all(node.client.clone());
     let chosen = watcher::Config::default().fields(&format!("spec.nodeName={}", node.config.node_name));
     let stream = watcher(api, chosen).default_backoff();
     let mut stream = std::pin::pin!(stream);
@@ -54,7 +55,16 @@ pub(crate) async fn run(node: Arc<Shared>) {
     while tasks.join_next().await.is_some() {}
 }
 
-fn take(node: &Arc<Shared>, pod: Pod, tasks: &mut JoinSet<()>) {
+fn take(node: &Arc<Shared>, pod: Read<Pod>, tasks: &mut JoinSet<()>) {
+    let pod = match pod {
+        Read::Object(pod) => pod,
+        Read::Unreadable(unreadable) => {
+            let Unreadable { metadata, problem } = *unreadable;
+            let (namespace, name) = (metadata.namespace, metadata.name);
+            tracing::warn!(namespace, name, problem, "a Pod cannot be read and is left as it is");
+            return;
+        }
+    };
     let (Some(uid), Some(namespace), Some(name)) =
         (pod.metadata.uid.clone(), pod.metadata.namespace.clone(), pod.metadata.name.clone())
     else {

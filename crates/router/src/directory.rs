@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use hutch_api::sleep::Patience;
-use hutch_api::{Sandbox, annotation, label};
+use hutch_api::{Read, Sandbox, Unreadable, annotation, label};
 use hutch_remote::PodId;
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
@@ -151,7 +151,8 @@ impl Directory {
 
     fn watch_pods(&self, writer: reflector::store::Writer<Pod>, shutdown: Shutdown) {
         let labelled = watcher::Config::default().labels(label::SANDBOX_NAME_HASH);
-        let watch = watcher(self.api::<Pod>(), labelled)
+        let watch = watcher(self.api::<Read<Pod>>(), labelled)
+            .filter_map(|event| std::future::ready(event.map(readable).transpose()))
             .modify(|pod| {
                 pod.metadata.managed_fields = None;
                 pod.spec = None;
@@ -282,6 +283,29 @@ impl Shared {
             self.history.note(&owner.uid, &addresses(pod));
         }
     }
+}
+
+/// The event, unless it brings a Pod that cannot be read: such a Pod is not reached, all others are.
+fn readable(event: watcher::Event<Read<Pod>>) -> Option<watcher::Event<Pod>> {
+    let readable = |read: Read<Pod>| match read {
+        Read::Object(pod) => Some(pod),
+        Read::Unreadable(unreadable) => {
+            let Unreadable { metadata, problem } = *unreadable;
+            let (namespace, name) = (metadata.namespace, metadata.name);
+            tracing::warn!(namespace, name, problem, "a Pod cannot be read");
+            None
+        }
+    };
+    Some(match event {
+        watcher::Event::Apply(pod) => watcher::Event::Apply(readable(pod)?),
+        watcher::Event::Delete(Read::Object(pod)) => watcher::Event::Delete(pod),
+        watcher::Event::Delete(Read::Unreadable(unreadable)) => {
+            watcher::Event::Delete(Pod { metadata: unreadable.metadata, ..Pod::default() })
+        }
+        watcher::Event::InitApply(pod) => watcher::Event::InitApply(readable(pod)?),
+        watcher::Event::Init => watcher::Event::Init,
+        watcher::Event::InitDone => watcher::Event::InitDone,
+    })
 }
 
 async fn drive<T>(

@@ -273,11 +273,15 @@ async fn take(world: &World, seen: &Seen, sandbox: &Arc<Sandbox>) -> Result<Opti
         late::put_variables(patch, seen, sandbox)?;
     }
     let result = world.sandboxes.patch_quietly(&key, &patch).await;
+    let overtaken = matches!(&result, Err(error) if error.is_conflict() || error.is_not_found());
+    if overtaken {
+        // Until it is known whose it is, no other is asked for.
+        world.sandboxes.refresh(&key).await?;
+    }
     world.unanswered.note(&seen.claim, &Asked::Take(sandbox.clone()), &result);
     match result {
         Ok((sandbox, change)) => Ok(Some(Bound { sandbox, how: How::Adopted, change, meeting: None })),
-        Err(error) if error.is_conflict() || error.is_not_found() => {
-            world.sandboxes.refresh(&key).await?;
+        Err(_) if overtaken => {
             // An earlier request of this claim may have been the faster one.
             let there = world.sandboxes.get(&key).filter(|there| there.uid() == sandbox.uid());
             let ours = there.filter(|there| owner::is_controlled_by(there.as_ref(), seen.claim.as_ref()));
@@ -290,13 +294,14 @@ async fn take(world: &World, seen: &Seen, sandbox: &Arc<Sandbox>) -> Result<Opti
 async fn make(world: &World, key: &Key, seen: &Seen) -> Result<Bound, Missing> {
     let sandbox = create::desired(seen)?;
     let result = world.sandboxes.create(&key.namespace, &sandbox).await;
+    let exists = result.as_ref().is_err_and(Error::is_already_exists);
+    if exists {
+        world.sandboxes.refresh(key).await?;
+    }
     world.unanswered.note(&seen.claim, &Asked::Make, &result);
     match result {
         Ok(sandbox) => Ok(Bound { sandbox, how: How::Created, change: None, meeting: None }),
-        Err(error) if error.is_already_exists() => {
-            world.sandboxes.refresh(key).await?;
-            Err(Refusal::create_pending().into())
-        }
+        Err(_) if exists => Err(Refusal::create_pending().into()),
         Err(error) => Err(error.into()),
     }
 }

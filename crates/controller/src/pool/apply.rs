@@ -112,17 +112,23 @@ async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(
     let again = world.with_memory(key, |memory| memory.ask(name));
     let error = match world.sandboxes.create(&key.namespace, &named(new, name)).await {
         Ok(_) => {
-            world.with_memory(key, |memory| memory.settle(name));
+            world.with_memory(key, |memory| {
+                memory.made(name, Instant::now());
+                memory.settle(name);
+            });
             return Ok(());
         }
         Err(error) => error,
     };
+    if error.is_already_exists() {
+        // Until it is known, no other name is taken in its place.
+        world.sandboxes.refresh(&member).await?;
+    }
     // A refusal says nothing about an earlier request that was not answered.
     if error.settles_earlier() || error.is_refusal() && !again {
         world.with_memory(key, |memory| memory.settle(name));
     }
     if error.is_already_exists() {
-        world.sandboxes.refresh(&member).await?;
         let owner = new.owner_references().first().map(|owner| owner.uid.as_str());
         let there = world.sandboxes.get(&member);
         let there = there.as_ref().and_then(|sandbox| owner::controller(sandbox.as_ref()));

@@ -61,19 +61,22 @@ pub(super) enum Health {
     Stuck,
 }
 
+/// `age` is how long ago this process made it, where it did: two clocks may differ by more than the grace, and a member
+/// that is too old from the start would be made anew without end.
 pub(super) fn health(
     sandbox: &Sandbox,
     pod: Option<&PodView>,
     grace: SignedDuration,
     now: Timestamp,
+    age: Option<SignedDuration>,
 ) -> Health {
     let conditions = sandbox.status.as_ref().and_then(|status| status.conditions.as_ref());
     if condition::is_ready(conditions) {
         return Health::Ready;
     }
     let created = sandbox.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
-    let age = now.duration_since(created).max(SignedDuration::ZERO);
-    let left = grace.saturating_sub(age);
+    let age = age.unwrap_or_else(|| now.duration_since(created));
+    let left = grace.saturating_sub(age.max(SignedDuration::ZERO));
     if left.is_positive() {
         return Health::Starting(left);
     }

@@ -1,7 +1,9 @@
 //! What is remembered of a pool from one look to the next. Lost with the process, at no harm.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use tokio::time::Instant;
 
 use crate::config::Config;
@@ -21,6 +23,8 @@ pub(crate) struct Memory {
     bucket: Option<Bucket>,
     /// Names of members whose creation the server has not answered: they may be there.
     pub(super) unanswered: Vec<String>,
+    /// When this process made each member that was not Ready at the last look, by name.
+    made: HashMap<String, Instant>,
     /// Whether an event has called the pool not progressing.
     pub(super) stuck: bool,
 }
@@ -62,6 +66,24 @@ impl Memory {
             self.unanswered.push(name.to_owned());
         }
         again
+    }
+
+    /// A member of that name was made just now.
+    pub(super) fn made(&mut self, name: &str, now: Instant) {
+        self.made.insert(name.to_owned(), now);
+    }
+
+    /// How long ago each of those members was made that were made here. Others are forgotten.
+    pub(super) fn ages(
+        &mut self,
+        waiting: &BTreeSet<String>,
+        now: Instant,
+    ) -> HashMap<String, SignedDuration> {
+        self.made.retain(|name, _| waiting.contains(name));
+        let age = |made: &Instant| SignedDuration::try_from(now.saturating_duration_since(*made));
+        let ages =
+            self.made.iter().map(|(name, made)| (name.clone(), age(made).unwrap_or(SignedDuration::MAX)));
+        ages.collect()
     }
 
     /// It is known what became of the member of that name.
@@ -154,6 +176,17 @@ mod tests {
         assert_eq!(bucket.take(1, 3.0, now), 0);
         assert_eq!(bucket.next(3.0), SHORTEST_WAIT);
         assert_eq!(bucket.take(1, 3.0, now + SHORTEST_WAIT), 1);
+    }
+
+    #[test]
+    fn the_age_of_what_was_made_here_needs_no_clock() {
+        let (mut memory, now) = (Memory::default(), Instant::now());
+        memory.made("a", now);
+        memory.made("b", now + Duration::from_secs(2));
+        let waiting = BTreeSet::from(["a".to_owned(), "of-another-process".to_owned()]);
+        let ages = memory.ages(&waiting, now + Duration::from_secs(3));
+        assert_eq!(ages, HashMap::from([("a".to_owned(), SignedDuration::from_secs(3))]));
+        assert!(memory.ages(&BTreeSet::new(), now).is_empty() && memory.made.is_empty());
     }
 
     #[test]

@@ -126,8 +126,9 @@ fn look_after(
     now: Timestamp,
 ) -> Option<bool> {
     let grace = SignedDuration::try_from(config.readiness_grace).unwrap_or(SignedDuration::MAX);
-    let pod = seen.pods.get(sandbox.metadata.name.as_deref().unwrap_or_default());
-    match health(sandbox, pod.map(Arc::as_ref), grace, now) {
+    let name = sandbox.metadata.name.as_deref().unwrap_or_default();
+    let (pod, age) = (seen.pods.get(name), seen.ages.get(name));
+    match health(sandbox, pod.map(Arc::as_ref), grace, now, age.copied()) {
         Health::Ready => return Some(true),
         Health::Starting(left) => {
             let wait = left.saturating_add(AFTER_GRACE);

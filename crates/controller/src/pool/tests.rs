@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -49,7 +49,13 @@ fn planned(replicas: Value, strategy: &str, members: Vec<Arc<Sandbox>>) -> Plan 
 }
 
 fn seen(replicas: Value, strategy: &str, labelled: Vec<Arc<Sandbox>>) -> Seen {
-    Seen { pool: pool(replicas, strategy), template: Some(template()), labelled, pods: HashMap::new() }
+    Seen {
+        pool: pool(replicas, strategy),
+        template: Some(template()),
+        labelled,
+        pods: HashMap::new(),
+        ages: HashMap::new(),
+    }
 }
 
 #[test]
@@ -159,6 +165,19 @@ fn pools_whose_names_collide_keep_apart() {
 }
 
 #[test]
+fn a_member_that_was_made_here_has_its_time_whatever_the_clock_says() {
+    let old = json!({"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}});
+    let mut seen = seen(json!(1), "OnReplenish", vec![member("a", old)]);
+    assert_eq!(plan(&seen, &Config::default(), now()).delete, ["a"], "made by another process, long ago");
+    seen.ages.insert("a".into(), SignedDuration::from_secs(2));
+    let young = plan(&seen, &Config::default(), now());
+    assert!(young.delete.is_empty() && young.create == 0);
+    let grace = SignedDuration::try_from(Config::default().readiness_grace).unwrap();
+    seen.ages.insert("a".into(), grace);
+    assert_eq!(plan(&seen, &Config::default(), now()).delete, ["a"]);
+}
+
+#[test]
 fn members_of_an_older_blueprint() {
     let stale = json!({
         "metadata": {"labels": {"agents.x-k8s.io/sandbox-template-hash": "00000000"}, "creationTimestamp": "2026-01-01T00:09:00Z"},
@@ -198,6 +217,7 @@ fn without_its_template_a_pool_keeps_what_it_has() {
         template: None,
         labelled: vec![member("a", ready("2026-01-01T00:01:00Z"))],
         pods: HashMap::new(),
+        ages: HashMap::new(),
     };
     let plan = plan(&seen, &Config::default(), now());
     assert_eq!((plan.create, plan.delete.len()), (0, 0));

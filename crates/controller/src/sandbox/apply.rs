@@ -153,7 +153,7 @@ async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
         }
         Action::DeletePod(name) => world.pods.delete(&key.beside(&name), None).await,
         Action::CreateService(service) => create(&world.services, service.as_ref()).await,
-        Action::PatchService(patch) => world.services.patch(key, &patch).await.map(drop),
+        Action::PatchService(patch) => patch_service(world, key, patch).await,
         Action::DeleteService => world.services.delete(key, None).await,
         Action::NotePodName(name) => {
             let patch = json!({"metadata": {"annotations": {annotation::POD_NAME: name}}});
@@ -166,6 +166,23 @@ async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
             other => other.map(drop),
         },
     }
+}
+
+/// A headless Service without a selector is made for both address families, whatever the cluster has. With a selector a
+/// cluster that has one family refuses that, and takes the Service for its first family alone.
+async fn patch_service(world: &World, key: &Key, mut patch: Value) -> Result<(), Error> {
+    let refused = match world.services.patch(key, &patch).await {
+        Err(error) if error.is_invalid() => error,
+        result => return result.map(drop),
+    };
+    let service = world.services.get(key);
+    let spec = service.as_ref().and_then(|service| service.spec.as_ref());
+    let both = spec.is_some_and(|spec| spec.ip_family_policy.as_deref() == Some("RequireDualStack"));
+    if !both || patch["spec"]["selector"].is_null() {
+        return Err(refused);
+    }
+    patch["spec"]["ipFamilyPolicy"] = "SingleStack".into();
+    world.services.patch(key, &patch).await.map(drop)
 }
 
 /// Creates the object; when one of that name is there already, takes a look at it.

@@ -16,7 +16,7 @@ use hutch_controller::Config;
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
-use kube::core::NamespaceResourceScope;
+use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -176,6 +176,11 @@ impl Cluster {
 
     pub(crate) fn api<K: Object>(&self) -> Api<K> {
         Api::default_namespaced(self.client.clone())
+    }
+
+    /// Objects without a type.
+    pub(crate) fn dynamic(&self, resource: &ApiResource) -> Api<DynamicObject> {
+        Api::default_namespaced_with(self.client.clone(), resource)
     }
 
     pub(crate) async fn get<K: Object>(&self, name: &str) -> Option<K> {

@@ -28,13 +28,34 @@ use script::Script;
 /// Lives at a time: the API server and kwok have the machine to share with them.
 const AT_A_TIME: usize = 12;
 
+/// The same from another crate that runs lives.
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lives")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../controller/tests/lives")
 }
 
 /// Runs every life under this controller and says how each that went otherwise differs from its recorded answer.
 pub(crate) async fn compare() -> anyhow::Result<Vec<String>> {
     let (scripts, whole) = wanted()?;
+    let program = std::env::var_os("HUTCH_LIVES_CONTROLLER").map(Command::new);
+    compare_under(program, scripts, whole).await
+}
+
+/// The same for the lives of these names, under a program that takes the Go controller's flags.
+#[allow(dead_code, reason = "the test of the program runs some, this crate's runs all")]
+pub(crate) async fn compare_some(program: Command, names: &[&str]) -> anyhow::Result<Vec<String>> {
+    let mut scripts = script::read_all(&folder().join("scripts"))?;
+    scripts.retain(|script| names.contains(&script.name.as_str()));
+    if scripts.len() != names.len() {
+        bail!("{} of {} lives are there: {names:?}", scripts.len(), names.len());
+    }
+    compare_under(Some(program), scripts, false).await
+}
+
+async fn compare_under(
+    program: Option<Command>,
+    scripts: Vec<Script>,
+    whole: bool,
+) -> anyhow::Result<Vec<String>> {
     let mut answers = BTreeMap::new();
     for file in scripts.iter().map(|script| &script.file).collect::<std::collections::BTreeSet<_>>() {
         answers.extend(answer::read(&answers_of(file))?);
@@ -44,9 +65,9 @@ pub(crate) async fn compare() -> anyhow::Result<Vec<String>> {
 
     let mut cluster = Cluster::start(Options::default()).await?;
     let shutdown = Shutdown::new();
-    let controllers = match std::env::var_os("HUTCH_LIVES_CONTROLLER") {
+    let controllers = match program {
         Some(program) => {
-            start(&mut cluster, Command::new(program))?;
+            start(&mut cluster, program)?;
             None
         }
         None => {

@@ -99,6 +99,13 @@ impl Fleet {
         self.running[0].skew.store(0, Ordering::SeqCst);
     }
 
+    /// The one controller's clock is wrong by so much from now on.
+    pub(crate) fn clock(&self, wrong: SignedDuration) {
+        let ms = i64::try_from(wrong.as_millis()).expect("a few hours");
+        self.running[0].skew.store(ms, Ordering::SeqCst);
+        self.stage.note(&format!("clock wrong by {ms} ms"));
+    }
+
     /// The one controller is killed and another one starts.
     pub(crate) fn replace(&mut self) {
         self.kill(0);

@@ -5,6 +5,7 @@
 
 mod collector;
 mod dice;
+mod faults;
 mod fleet;
 mod history;
 mod node;
@@ -24,8 +25,8 @@ use std::time::{Duration, Instant};
 use run::{run, run_with_death_at};
 use trace::Outcome;
 
-/// Seeds of the ordinary test.
-const SEEDS: u64 = 12;
+/// Seeds of the ordinary test: half a minute on two processors.
+const SEEDS: u64 = 48;
 /// Lines of the trace that a failure prints.
 const SHOWN: usize = 80;
 

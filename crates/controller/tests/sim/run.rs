@@ -26,24 +26,38 @@ const QUIET: Duration = Duration::from_secs(400);
 const RESTLESS: Duration = Duration::from_secs(4000);
 
 /// Time for everything that was begun to come to its end.
-const SETTLED: Duration = Duration::from_secs(120);
+pub(crate) const SETTLED: Duration = Duration::from_secs(120);
 
 /// Runs the simulation of a seed.
 pub(crate) fn run(seed: u64) -> Outcome {
     within_bounds(move |trace| async move { in_time(play(Scene::open(seed, trace).await, seed)).await })
 }
 
-/// One in which nothing goes wrong but that the controller dies at its so manieth write after a claim was made.
-pub(crate) fn run_with_death_at(write: i64, seed: u64) -> Outcome {
-    within_bounds(move |trace| async move { in_time(die(Scene::open(seed, trace).await, write)).await })
+/// One in which nothing goes wrong but what `act` does, once all that is there at the beginning has come to rest. What
+/// `act` says is wrong too.
+pub(crate) fn run_with<A>(seed: u64, act: A) -> Outcome
+where
+    A: AsyncFnOnce(&mut Scene) -> Vec<String> + Send + 'static,
+{
+    within_bounds(move |trace| async move { in_time(calmly(Scene::open(seed, trace).await, act)).await })
 }
 
-struct Scene {
-    stage: Arc<Stage>,
+/// One in which the controller dies at its so manieth write after a claim was made.
+pub(crate) fn run_with_death_at(write: i64, seed: u64) -> Outcome {
+    run_with(seed, async move |scene| {
+        scene.fleet.kill_at(write);
+        scene.user.claim_one().await;
+        Vec::new()
+    })
+}
+
+/// All who take part.
+pub(crate) struct Scene {
+    pub(crate) stage: Arc<Stage>,
     history: History,
-    fleet: Fleet,
-    user: User,
-    judge: Client,
+    pub(crate) fleet: Fleet,
+    pub(crate) user: User,
+    pub(crate) judge: Client,
 }
 
 impl Scene {
@@ -100,17 +114,20 @@ async fn play(mut scene: Scene, seed: u64) -> Vec<String> {
     scene.end().await
 }
 
-async fn die(mut scene: Scene, write: i64) -> Vec<String> {
+async fn calmly<A>(mut scene: Scene, act: A) -> Vec<String>
+where
+    A: AsyncFnOnce(&mut Scene) -> Vec<String>,
+{
     scene.stage.calm();
     scene.user.set_up().await;
     scene.user.doom().await;
     scene.fleet.start();
     sleep(SETTLED).await;
-    scene.fleet.kill_at(write);
-    scene.user.claim_one().await;
+    let mut wrong = act(&mut scene).await;
     sleep(SETTLED).await;
     scene.fleet.settle();
-    scene.end().await
+    wrong.extend(scene.end().await);
+    wrong
 }
 
 /// Waits until nobody writes any more.

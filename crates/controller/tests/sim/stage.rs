@@ -9,10 +9,28 @@ use tokio::time::Instant;
 
 use crate::trace::Trace;
 
+/// What befalls every request of a controller for as long as it lasts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Fault {
+    /// Nobody answers.
+    Gone,
+    /// Every change is refused with 409.
+    Conflicts,
+    /// Everything is refused with 429 and a `Retry-After` of a second.
+    Busy,
+    /// Every request and every answer takes so long.
+    Slow(Duration),
+    /// Watches are told that they are too old (410).
+    TooOld,
+}
+
 pub(crate) struct Stage {
     began: Instant,
     /// Faults happen.
     storm: AtomicBool,
+    fault: Mutex<Option<Fault>>,
+    /// How often that fault has befallen somebody.
+    hits: AtomicU64,
     /// The server does not answer before.
     outage_until: Mutex<Instant>,
     trace: Arc<Trace>,
@@ -37,6 +55,8 @@ impl Stage {
         Stage {
             began: now,
             storm: AtomicBool::new(true),
+            fault: Mutex::default(),
+            hits: AtomicU64::new(0),
             outage_until: Mutex::new(now),
             trace,
             writes: AtomicU64::new(0),
@@ -65,6 +85,21 @@ impl Stage {
     pub(crate) fn calm(&self) {
         self.storm.store(false, Ordering::SeqCst);
         *self.outage_until.lock().unwrap() = self.began;
+    }
+
+    /// It begins, or all is well again. Gives how often the last one has befallen somebody.
+    pub(crate) fn set_fault(&self, fault: Option<Fault>) -> u64 {
+        *self.fault.lock().unwrap() = fault;
+        self.note(&format!("fault {fault:?}"));
+        self.hits.swap(0, Ordering::SeqCst)
+    }
+
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        *self.fault.lock().unwrap()
+    }
+
+    pub(crate) fn hit(&self) {
+        self.hits.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn outage(&self, length: Duration) {

@@ -12,10 +12,10 @@ use crate::collector::send;
 use crate::dice::Dice;
 use crate::stage::Stage;
 
-const EXTENSIONS: &str = "/apis/extensions.agents.x-k8s.io/v1beta1";
-const AGENTS: &str = "/apis/agents.x-k8s.io/v1beta1";
+pub(crate) const EXTENSIONS: &str = "/apis/extensions.agents.x-k8s.io/v1beta1";
+pub(crate) const AGENTS: &str = "/apis/agents.x-k8s.io/v1beta1";
 /// Namespace in which things happen.
-const HERE: &str = "default";
+pub(crate) const HERE: &str = "default";
 /// Namespace that is deleted.
 pub(crate) const DOOMED: &str = "doomed";
 const POOLS: u64 = 3;
@@ -168,7 +168,14 @@ impl User {
         (self.stage.now() + wait).strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
-    async fn create(&self, group: &str, namespace: &str, kind: (&str, &str), name: &str, spec: Value) {
+    pub(crate) async fn create(
+        &self,
+        group: &str,
+        namespace: &str,
+        kind: (&str, &str),
+        name: &str,
+        spec: Value,
+    ) {
         let version = group.trim_start_matches("/apis/");
         let object = json!({"apiVersion": version, "kind": kind.0, "metadata": {"name": name}, "spec": spec});
         send(&self.client, "POST", &format!("{group}/namespaces/{namespace}/{}", kind.1), object).await;
@@ -193,12 +200,12 @@ impl User {
         self.patch(&path, patch).await;
     }
 
-    async fn delete(&self, path: &str) {
+    pub(crate) async fn delete(&self, path: &str) {
         let policy = if self.dice.chance(100) { "Foreground" } else { "Background" };
         send(&self.client, "DELETE", path, json!({"propagationPolicy": policy})).await;
     }
 
-    async fn patch(&self, path: &str, patch: Value) {
+    pub(crate) async fn patch(&self, path: &str, patch: Value) {
         send(&self.client, "PATCH", path, patch).await;
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use tower::BoxError;
 
 use crate::dice::Dice;
-use crate::stage::{Delete, Stage};
+use crate::stage::{Delete, Fault, Stage};
 
 /// Requests until death of a client that does not die.
 const NEVER: i64 = i64::MAX;
@@ -93,6 +93,10 @@ impl Wire {
     /// The way there, or back. Nobody returns to a client that has died meanwhile.
     async fn travel(&self) {
         let dice = &self.0.dice;
+        if let Some(Fault::Slow(time)) = self.fault() {
+            self.0.stage.hit();
+            sleep(time).await;
+        }
         if self.trouble() {
             let slow = dice.chance(30);
             sleep(dice.ms(if slow { 100..2500 } else { 1..15 })).await;
@@ -104,10 +108,30 @@ impl Wire {
         }
     }
 
+    fn fault(&self) -> Option<Fault> {
+        self.0.stage.fault().filter(|_| self.0.exposed)
+    }
+
+    /// What the fault that lasts makes of a request.
+    fn befallen(&self, changes: bool) -> Option<Fate> {
+        let fate = match self.fault()? {
+            Fault::Gone => Fate::Broken,
+            Fault::Conflicts if changes => Fate::Refused(StatusCode::CONFLICT),
+            Fault::Busy => Fate::Refused(StatusCode::TOO_MANY_REQUESTS),
+            Fault::Conflicts | Fault::Slow(_) | Fault::TooOld => return None,
+        };
+        self.0.stage.hit();
+        Some(fate)
+    }
+
     fn fate(&self, method: &Method) -> Fate {
         let writes = *method != Method::GET;
         if writes && self.0.writes_to_live.fetch_sub(1, Ordering::SeqCst) == 1 {
             return if self.0.dice.chance(500) { Fate::DiesBefore } else { Fate::DiesAfter };
+        }
+        let changes = *method == Method::PATCH || *method == Method::PUT;
+        if let Some(fate) = self.befallen(changes) {
+            return fate;
         }
         if !self.trouble() {
             return Fate::Done;
@@ -115,7 +139,6 @@ impl Wire {
         if self.0.stage.is_outage() {
             return Fate::Broken;
         }
-        let changes = *method == Method::PATCH || *method == Method::PUT;
         match self.0.dice.below(1000) {
             0..30 => Fate::Broken,
             30..60 if writes => Fate::Lost,
@@ -225,6 +248,14 @@ impl Wire {
                 }
                 if trouble && (wire.0.stage.is_outage() || dice.chance(2)) {
                     return None;
+                }
+                if wire.fault() == Some(Fault::Gone) {
+                    wire.0.stage.hit();
+                    return None;
+                }
+                if wire.fault() == Some(Fault::TooOld) {
+                    wire.0.stage.hit();
+                    return Some((Ok(Frame::data(too_old())), (wire, dice, None)));
                 }
                 if trouble && dice.chance(2) {
                     return Some((Ok(Frame::data(too_old())), (wire, dice, None)));

@@ -1,0 +1,228 @@
+//! Objects as a list or a watch brings them: one that cannot be read keeps no other from being read.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube_core::Resource;
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// What is read in the place of a `K`. Works where JSON text is read, not a [`serde_json::Value`].
+#[derive(Debug, Clone)]
+pub enum Read<K> {
+    /// The object.
+    Object(K),
+    /// Something that is none of its kind as it is known here.
+    Unreadable(Box<Unreadable>),
+}
+
+/// What is known of an object that cannot be read.
+#[derive(Debug, Clone)]
+pub struct Unreadable {
+    /// Its name, namespace, uid and resource version.
+    pub metadata: ObjectMeta,
+    /// Which field is wrong, and how.
+    pub problem: String,
+}
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Read<K> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(from)?;
+        let text = text.get();
+        let error = match serde_json::from_str(text) {
+            Ok(object) => return Ok(Read::Object(object)),
+            Err(error) => error,
+        };
+        let Shell { metadata: Identity { name, namespace, uid, resource_version } } =
+            serde_json::from_str(text).map_err(D::Error::custom)?;
+        let metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
+        Ok(Read::Unreadable(Box::new(Unreadable { metadata, problem: problem(text, &error) })))
+    }
+}
+
+#[derive(Deserialize)]
+struct Shell {
+    metadata: Identity,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Identity {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+impl<K: Resource> Resource for Read<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::kind(of)
+    }
+
+    fn group(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::group(of)
+    }
+
+    fn version(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::version(of)
+    }
+
+    fn plural(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::plural(of)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        match self {
+            Read::Object(object) => object.meta(),
+            Read::Unreadable(unreadable) => &unreadable.metadata,
+        }
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Read::Object(object) => object.meta_mut(),
+            Read::Unreadable(unreadable) => &mut unreadable.metadata,
+        }
+    }
+}
+
+/// `spec.replicas: invalid type: string "one", expected i32`.
+fn problem(text: &str, error: &serde_json::Error) -> String {
+    let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+    let said = error.to_string();
+    // A field that is missing is no part of the one before it.
+    let missing = said.starts_with("missing field");
+    let path = path_at(&text.as_bytes()[..text.len().min(before + error.column())], missing);
+    let said = said.rsplit_once(" at line ").map_or(said.as_str(), |(said, _)| said);
+    if path.is_empty() { said.to_owned() } else { format!("{path}: {said}") }
+}
+
+/// What a JSON text is inside of.
+enum Inside {
+    /// An object: the present field, and whether the next string is the name of one.
+    Object(String, bool),
+    /// A list: the present index.
+    List(usize),
+}
+
+/// The path of the value in which a piece of JSON text ends; of the `whole` object where it ends with one.
+fn path_at(text: &[u8], whole: bool) -> String {
+    let mut inside: Vec<Inside> = Vec::new();
+    let mut at = 0;
+    while at < text.len() {
+        match text[at] {
+            b'{' => inside.push(Inside::Object(String::new(), true)),
+            b'[' => inside.push(Inside::List(0)),
+            b'}' | b']' if !whole || at + 1 < text.len() => drop(inside.pop()),
+            b',' => match inside.last_mut() {
+                Some(Inside::Object(_, next)) => *next = true,
+                Some(Inside::List(index)) => *index += 1,
+                None => {}
+            },
+            b'"' => {
+                let begin = at + 1;
+                at = begin;
+                while at < text.len() && text[at] != b'"' {
+                    at += if text[at] == b'\\' { 2 } else { 1 };
+                }
+                if let Some(Inside::Object(field, next @ true)) = inside.last_mut() {
+                    *field = String::from_utf8_lossy(&text[begin..at.min(text.len())]).into_owned();
+                    *next = false;
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    if let Some(Inside::Object(field, _)) = inside.last_mut().filter(|_| whole) {
+        field.clear();
+    }
+    let mut path = String::new();
+    for step in &inside {
+        // Writing to a String does not fail.
+        let _ = match step {
+            Inside::Object(field, _) if path.is_empty() || field.is_empty() => write!(path, "{field}"),
+            Inside::Object(field, _) => write!(path, ".{field}"),
+            Inside::List(index) => write!(path, "[{index}]"),
+        };
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Sandbox, SandboxWarmPool};
+    use serde_json::{Value, json};
+
+    fn read<K: DeserializeOwned>(value: &Value) -> Read<K> {
+        serde_json::from_str(&value.to_string()).unwrap()
+    }
+
+    fn problem_of<K: DeserializeOwned>(value: &Value) -> String {
+        match read::<K>(value) {
+            Read::Object(_) => panic!("it could be read: {value}"),
+            Read::Unreadable(unreadable) => unreadable.problem,
+        }
+    }
+
+    fn sandbox(container: &Value) -> Value {
+        json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+            "metadata": {"name": "s", "namespace": "d", "uid": "u", "resourceVersion": "7"},
+            "spec": {"podTemplate": {"spec": {"containers": [{"name": "a"}, container]}}}})
+    }
+
+    #[test]
+    fn the_field_is_named() {
+        let spec = |spec: Value| json!({"metadata": {"name": "p"}, "spec": spec});
+        let reference = json!({"name": "t"});
+        let pool = spec(json!({"replicas": 1.5, "sandboxTemplateRef": reference}));
+        assert!(
+            problem_of::<SandboxWarmPool>(&pool)
+                .starts_with("spec.replicas: invalid type: floating point `1.5`")
+        );
+        let pool = spec(json!({"replicas": "one \"or\" two", "sandboxTemplateRef": reference}));
+        assert!(problem_of::<SandboxWarmPool>(&pool).starts_with("spec.replicas: invalid type: string"));
+        for incomplete in [json!({}), json!({"replicas": 1, "updateStrategy": {}})] {
+            let problem = problem_of::<SandboxWarmPool>(&spec(incomplete));
+            assert_eq!(problem, "spec: missing field `sandboxTemplateRef`");
+        }
+        let port = sandbox(
+            &json!({"name": "b", "ports": [{"containerPort": 1}, {"containerPort": 99_999_999_999_u64}]}),
+        );
+        let problem = problem_of::<Sandbox>(&port);
+        assert!(
+            problem.starts_with("spec.podTemplate.spec.containers[1].ports[1].containerPort: "),
+            "{problem}"
+        );
+    }
+
+    #[test]
+    fn a_list_has_what_can_be_read_and_the_names_of_the_rest() {
+        let bad = json!({"name": "b", "ports": "none"});
+        let list = json!([sandbox(&json!({"name": "b"})), sandbox(&bad)]);
+        let list: Vec<Read<Sandbox>> = serde_json::from_str(&list.to_string()).unwrap();
+        assert!(matches!(&list[0], Read::Object(sandbox) if sandbox.metadata.uid.as_deref() == Some("u")));
+        assert!(matches!(&list[1], Read::Unreadable(_)));
+        let meta = list[1].meta();
+        let known = [&meta.name, &meta.namespace, &meta.uid, &meta.resource_version];
+        assert_eq!(known.map(|text| text.as_deref().unwrap()), ["s", "d", "u", "7"]);
+        assert!(serde_json::from_str::<Read<Sandbox>>("[]").is_err(), "no object at all");
+    }
+
+    #[test]
+    fn quantities_are_numbers_or_text() {
+        for cpu in [json!(1), json!(0.5), json!("500m")] {
+            let limits = json!({"name": "b", "resources": {"limits": {"cpu": cpu}}});
+            let Read::Object(sandbox) = read::<Sandbox>(&sandbox(&limits)) else { panic!("{cpu}") };
+            let limits =
+                sandbox.spec.pod_template.spec.containers[1].resources.clone().unwrap().limits.unwrap();
+            assert_eq!(limits["cpu"].0, cpu.as_str().map_or(cpu.to_string(), str::to_owned));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! One object that cannot be read keeps no other from being looked after.
+
+mod cluster;
+
+use cluster::{Cluster, eventually};
+use hutch_api::{Sandbox, SandboxClaim};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use serde_json::{Value, json};
+
+/// Changes the status without reading the rest of the answer.
+async fn set_conditions(cluster: &Cluster, name: &str, conditions: Value) {
+    let api = cluster.api::<PartialObjectMeta<Sandbox>>();
+    let patch = Patch::Merge(json!({"status": {"conditions": conditions}}));
+    api.patch_status(name, &PatchParams::default(), &patch).await.expect("the server takes it");
+}
+
+async fn sandbox_ready(cluster: &Cluster, name: &str) {
+    eventually(&format!("{name} is Ready"), || async {
+        let sandbox: Sandbox = cluster.api().get(name).await.ok()?;
+        let conditions = sandbox.status?.conditions?;
+        conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True").then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_cannot_be_read_is_told_of_and_all_others_go_on() {
+    let cluster = Cluster::start().await;
+    cluster.sandbox("odd", json!({})).await;
+    sandbox_ready(&cluster, "odd").await;
+    // The last hours of that year are out of the range of this program's times, and within the schema's.
+    let odd = json!([{"type": "Odd", "status": "True", "reason": "Odd", "message": "",
+        "lastTransitionTime": "9999-12-31T23:59:59Z"}]);
+    set_conditions(&cluster, "odd", odd).await;
+    assert!(cluster.api::<Sandbox>().get("odd").await.is_err(), "it cannot be read");
+    let said = || async {
+        let events: Vec<Event> = cluster.list().await;
+        let of = |event: &&Event| event.reason.as_deref() == Some("Unreadable");
+        events.iter().find(of).map(|event| (event.regarding.clone(), event.note.clone().unwrap_or_default()))
+    };
+    let (regarding, note) = eventually("an event tells of it", said).await;
+    assert_eq!(regarding.unwrap().name.as_deref(), Some("odd"));
+    assert!(note.contains("status.conditions[0].lastTransitionTime: "), "{note}");
+    cluster.sandbox("next", json!({})).await;
+    sandbox_ready(&cluster, "next").await;
+    assert!(cluster.get::<Pod>("odd").await.is_some(), "it stays as it was");
+
+    // The same when it is in the first list.
+    let cluster = cluster.stop_controllers().await.start_controllers();
+    cluster.sandbox("third", json!({})).await;
+    sandbox_ready(&cluster, "third").await;
+    assert!(cluster.get::<Pod>("odd").await.is_some());
+    set_conditions(&cluster, "odd", Value::Null).await;
+    sandbox_ready(&cluster, "odd").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quantities_may_be_numbers() {
+    let cluster = Cluster::start().await;
+    let container = json!({"name": "c", "image": "hutch/host", "resources": {"limits": {"cpu": 1, "memory": 67_108_864}}});
+    let template = json!({"apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxTemplate",
+        "metadata": {"name": "t"}, "spec": {"podTemplate": {"spec": {"containers": [container]}}}});
+    cluster.post("extensions.agents.x-k8s.io/v1beta1", "sandboxtemplates", template).await;
+    cluster.pool("p", "t", 1).await;
+    cluster.claim("c", "p", json!({})).await;
+    let claim = eventually("the claim has its Sandbox", || async {
+        let claim: SandboxClaim = cluster.get("c").await?;
+        claim.status?.sandbox?.name
+    });
+    let pod: Pod = cluster.get(&claim.await).await.expect("its Pod");
+    let limits = pod.spec.unwrap().containers[0].resources.clone().unwrap().limits.unwrap();
+    assert_eq!(limits["cpu"].0, "1");
+    cluster.stop().await;
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use hutch_api::sleep::Patience;
-use hutch_api::{Read, Sandbox, Unreadable, annotation, label};
+use hutch_api::{Read, Sandbox, annotation, label};
 use hutch_remote::PodId;
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
@@ -21,6 +21,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::Semaphore;
 
 use crate::history::History;
+use crate::readable::readable;
 use crate::{Backend, Past, Resolve, Sleeps, Target, Unresolved};
 
 /// Questions to the API at once. One is asked only when the watches do not show a Pod that can be reached.
@@ -283,29 +284,6 @@ impl Shared {
             self.history.note(&owner.uid, &addresses(pod));
         }
     }
-}
-
-/// The event, unless it brings a Pod that cannot be read: such a Pod is not reached, all others are.
-fn readable(event: watcher::Event<Read<Pod>>) -> Option<watcher::Event<Pod>> {
-    let readable = |read: Read<Pod>| match read {
-        Read::Object(pod) => Some(pod),
-        Read::Unreadable(unreadable) => {
-            let Unreadable { metadata, problem } = *unreadable;
-            let (namespace, name) = (metadata.namespace, metadata.name);
-            tracing::warn!(namespace, name, problem, "a Pod cannot be read");
-            None
-        }
-    };
-    Some(match event {
-        watcher::Event::Apply(pod) => watcher::Event::Apply(readable(pod)?),
-        watcher::Event::Delete(Read::Object(pod)) => watcher::Event::Delete(pod),
-        watcher::Event::Delete(Read::Unreadable(unreadable)) => {
-            watcher::Event::Delete(Pod { metadata: unreadable.metadata, ..Pod::default() })
-        }
-        watcher::Event::InitApply(pod) => watcher::Event::InitApply(readable(pod)?),
-        watcher::Event::Init => watcher::Event::Init,
-        watcher::Event::InitDone => watcher::Event::InitDone,
-    })
 }
 
 async fn drive<T>(

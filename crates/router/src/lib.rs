@@ -24,6 +24,7 @@ mod pace;
 mod pool;
 mod probes;
 mod proxy;
+mod readable;
 mod refusal;
 mod resolve;
 mod server;

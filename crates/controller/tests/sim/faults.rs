@@ -15,7 +15,7 @@ use crate::stage::Fault;
 use crate::user::{AGENTS, EXTENSIONS, HERE};
 
 /// Seeds of each fault.
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=2;
 /// Claims that are made meanwhile, for a pool of half as many.
 const CLAIMS: usize = 6;
 const WARM: &str = "warm";

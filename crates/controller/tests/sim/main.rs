@@ -26,7 +26,7 @@ use run::{run, run_with_death_at};
 use trace::Outcome;
 
 /// Seeds of the ordinary test: half a minute on two processors.
-const SEEDS: u64 = 48;
+const SEEDS: u64 = 32;
 /// Lines of the trace that a failure prints.
 const SHOWN: usize = 80;
 

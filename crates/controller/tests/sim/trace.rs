@@ -116,7 +116,7 @@ fn a_simulation_that_does_not_end_is_given_up() {
         })
     });
     assert_eq!(idle.wrong, ["not over after 10800s of its time"]);
-    assert_eq!(idle.lines.len(), 60);
+    assert!((60..=61).contains(&idle.lines.len()), "{}", idle.lines.len());
     let spinning = within(Duration::from_millis(200), |trace| async move {
         trace.add("the last that was done".to_owned());
         loop {

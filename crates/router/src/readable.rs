@@ -1,0 +1,28 @@
+//! What a watch of Pods brings, without those that cannot be read.
+
+use hutch_api::{Read, Unreadable};
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
+
+/// The event, unless it brings a Pod that cannot be read: such a Pod is not reached, all others are.
+pub(crate) fn readable(event: watcher::Event<Read<Pod>>) -> Option<watcher::Event<Pod>> {
+    let readable = |read: Read<Pod>| match read {
+        Read::Object(pod) => Some(pod),
+        Read::Unreadable(unreadable) => {
+            let Unreadable { metadata, problem } = *unreadable;
+            let (namespace, name) = (metadata.namespace, metadata.name);
+            tracing::warn!(namespace, name, problem, "a Pod cannot be read");
+            None
+        }
+    };
+    Some(match event {
+        watcher::Event::Apply(pod) => watcher::Event::Apply(readable(pod)?),
+        watcher::Event::Delete(Read::Object(pod)) => watcher::Event::Delete(pod),
+        watcher::Event::Delete(Read::Unreadable(unreadable)) => {
+            watcher::Event::Delete(Pod { metadata: unreadable.metadata, ..Pod::default() })
+        }
+        watcher::Event::InitApply(pod) => watcher::Event::InitApply(readable(pod)?),
+        watcher::Event::Init => watcher::Event::Init,
+        watcher::Event::InitDone => watcher::Event::InitDone,
+    })
+}

@@ -36,8 +36,7 @@ pub struct Config {
     /// How long a change of a Pod's labels and annotations may wait for others of the same Pod; a second at most, zero
     /// is not at all.
     pub write_behind: Duration,
-    /// How long what no claim waits for may wait while claims are being met: the refill of pools, and a tenth of it what is
-    /// noted on Pods and claims afterwards. Zero is not at all.
+    /// How long the refill of pools may wait while claims are being met. Zero is not at all.
     pub give_way: Duration,
     /// How long the status of a Sandbox that is on its way to Ready may leave out a step of that way.
     pub progress_delay: Duration,

@@ -32,7 +32,7 @@ impl Api {
         });
         objects.push(object.clone());
         if tell {
-            let _ = self.events.send(json!({"type": "MODIFIED", "object": object}));
+            let _ = self.events.send(object);
         }
     }
 }
@@ -44,9 +44,11 @@ async fn answer(State(api): State<Arc<Api>>, uri: Uri, RawQuery(query): RawQuery
         let events = api.events.subscribe();
         let lines = futures::stream::unfold(events, move |mut events| async move {
             loop {
-                let event = events.recv().await.ok()?;
-                if event["object"]["kind"] == kind {
-                    return Some((Ok::<_, std::io::Error>(format!("{event}\n")), events));
+                let object = events.recv().await.ok()?;
+                if object["kind"] == kind {
+                    // In this order, as API servers write it.
+                    let line = format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n");
+                    return Some((Ok::<_, std::io::Error>(line), events));
                 }
             }
         });

@@ -320,7 +320,7 @@ async fn settle(world: &World, key: &Key, seen: &Seen, mut bound: Bound) -> Outc
         end = End::Unready(&bound.sandbox);
     }
     let written = write(world, key, &seen.claim, &end).await;
-    let met = bound.meeting.take().is_some();
+    drop(bound.meeting.take());
     world.sandboxes.tell(bound.change.take());
     tell(world, seen, &bound);
     let after = match written {
@@ -333,12 +333,8 @@ async fn settle(world: &World, key: &Key, seen: &Seen, mut bound: Bound) -> Outc
     };
     let first = world.first_seen(&after, world.now());
     measure::ready(world, &seen.claim, &after, &bound.sandbox, first);
-    let at = world.now();
-    if met {
-        world.rush.pass(world.config.give_way / 10, world.config.claim_workers / 2).await;
-    }
     let look = Look { before: &seen.claim, after: &after, sandbox: Some(&bound.sandbox) };
-    if !annotate(world, key, look, at).await {
+    if !annotate(world, key, look).await {
         return Outcome::Failed;
     }
     let now = world.now();
@@ -361,8 +357,9 @@ fn tell(world: &World, seen: &Seen, bound: &Bound) {
     note(world, &seen.claim, reason, action, text);
 }
 
-/// Writes the annotations that were due at that time. Says whether that went well.
-async fn annotate(world: &World, key: &Key, look: Look<'_>, now: Timestamp) -> bool {
+/// Writes the annotations that are due. Says whether that went well.
+async fn annotate(world: &World, key: &Key, look: Look<'_>) -> bool {
+    let now = world.now();
     let seen = world.first_seen(look.after, now);
     let mut due = annotate::patch(&look, seen, now, world.config.claim_times);
     if world.config.claim_times
@@ -387,7 +384,7 @@ async fn refuse(world: &World, key: &Key, seen: &Seen, refusal: &Refusal, now: T
         match write(world, key, &seen.claim, &End::Refused(refusal)).await {
             Ok(Some(after)) => {
                 let look = Look { before: &seen.claim, after: &after, sandbox: None };
-                if !annotate(world, key, look, world.now()).await {
+                if !annotate(world, key, look).await {
                     return Outcome::Failed;
                 }
             }

@@ -93,7 +93,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
 /// Does the actions in order. One that fails ends its own part only.
 async fn apply(world: &World, key: &Key, actions: Vec<Action>, span: &Span) -> Applied {
     let mut applied = Applied::default();
-    let (late, window) = (&world.late_metadata, metadata_window(world, key));
+    let (late, window) = (&world.late_metadata, world.config.write_behind.min(LONGEST_WRITE_BEHIND));
     if !actions.iter().any(|action| matches!(action, Action::SyncPod(..))) {
         late.forget(key);
     }
@@ -115,14 +115,6 @@ async fn apply(world: &World, key: &Key, actions: Vec<Action>, span: &Span) -> A
         }
     }
     applied
-}
-
-/// How long labels and annotations of the Sandbox's Pod may wait. A claim waits for its variables.
-fn metadata_window(world: &World, key: &Key) -> Duration {
-    let sandbox = world.sandboxes.get(key);
-    let awaited = sandbox.is_some_and(|sandbox| sandbox.annotations().contains_key(annotation::LATE_ENV));
-    let way = if world.rush.is_on() && !awaited { world.config.give_way / 10 } else { Duration::ZERO };
-    world.config.write_behind.max(way).min(LONGEST_WRITE_BEHIND)
 }
 
 /// Name of the span around an action.

@@ -110,32 +110,3 @@ fn init_stands_for_a_process_that_only_waits() {
     }
     jail.kill();
 }
-
-/// Memory in KiB that a process has written to; what it shares with others is shared out evenly.
-fn dirty(pid: u32) -> u64 {
-    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = rollup.lines().find(|line| line.starts_with("Pss_Dirty:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
-/// Its init is a fork of the warden, and what the warden knows of all other jails must not become a copy in each.
-#[test]
-fn a_late_jails_init_is_hardly_larger_than_the_first() {
-    hutch_testkit::require!(root);
-    let mut bench = Bench::new(Caller::Root);
-    bench.spec.limits = Limits { cpu_millis: Some(1000), memory_bytes: Some(256 << 20), pids: Some(50) };
-    let warden = Warden::start(WARDEN.as_ref(), &bench.folder.path().join("state")).unwrap();
-    let jails: Vec<Jail> = (0..120)
-        .map(|number| {
-            bench.spec.id = format!("late{}-{number}", std::process::id());
-            warden.launch(&bench.spec, None).unwrap()
-        })
-        .collect();
-    for jail in &jails {
-        found(jail, &words("/probe attempt descriptors"));
-    }
-    let sizes: Vec<u64> = jails.iter().map(|jail| dirty(jail.init_pid())).collect();
-    let average = |sizes: &[u64]| sizes.iter().sum::<u64>() / sizes.len() as u64;
-    let (first, last) = (average(&sizes[..10]), average(&sizes[110..]));
-    assert!(last < first + 32, "from {first} to {last} KiB: {sizes:?}");
-}

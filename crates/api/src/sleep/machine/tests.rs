@@ -48,6 +48,8 @@ struct World {
     under_way: std::collections::VecDeque<Act>,
     /// Whether the processes stand still, as far as the acts that were done say.
     still: bool,
+    /// A thaw failed, and whoever stood still was killed.
+    killed: bool,
 }
 
 impl World {
@@ -128,6 +130,7 @@ impl World {
             }
             Some(Act::Thaw) => {
                 self.still &= !well;
+                self.killed |= !well;
                 self.tell(Input::Going(well));
             }
             _ => {}
@@ -188,7 +191,8 @@ proptest! {
         while !world.under_way.is_empty() {
             world.happen(Event::Done(true));
         }
-        prop_assert!(!world.still || world.machine.phase() == Phase::Suspended);
+        // What cannot be thawed is killed.
+        prop_assert!(!world.still || world.killed || world.machine.phase() == Phase::Suspended);
     }
 }
 

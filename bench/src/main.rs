@@ -14,13 +14,14 @@ mod starts;
 mod stats;
 mod stress;
 mod up;
+mod wake;
 mod writes;
 
 use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 10] = [
+const BENCHMARKS: [Benchmark; 11] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -31,6 +32,7 @@ const BENCHMARKS: [Benchmark; 10] = [
     ("router", router::run),
     ("sockets", router::sockets),
     ("sdk", sdk::run),
+    ("wake", wake::run),
 ];
 
 fn main() -> ExitCode {

@@ -8,6 +8,7 @@ mod exec;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod kubelet;
+pub mod numbers;
 mod port_forward;
 mod query;
 mod serve;

@@ -9,6 +9,7 @@ use anyhow::{Context, bail, ensure};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream::{SplitSink, SplitStream};
 use futures::{Sink, SinkExt, Stream, StreamExt};
+use hutch_remote::numbers::{CLOSE, OUTCOME, RESIZE, STDERR, STDIN, STDOUT};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::AttachParams;
 use serde_json::json;
@@ -19,13 +20,6 @@ use super::api_error;
 use super::sandbox::{Cluster, Target};
 use super::stdio::Piece;
 
-const STDIN: u8 = 0;
-const STDOUT: u8 = 1;
-const STDERR: u8 = 2;
-const OUTCOME: u8 = 3;
-const RESIZE: u8 = 4;
-/// Its payload is the number of a channel that this end has closed.
-const CLOSE: u8 = 255;
 /// Something is sent at least so often, or proxies would take the connection for dead.
 const PING: Duration = Duration::from_secs(30);
 

@@ -11,16 +11,10 @@ use tokio_util::sync::PollSender;
 use super::follow;
 use super::resize::Sizes;
 use crate::channel::{ChannelWriter, Coding, LINGER, QUEUE, send_all};
+use crate::numbers::{CLOSE, OUTCOME, RESIZE, STDERR, STDIN, STDOUT};
 use crate::status::{Verdict, last_word};
 use crate::{ByteWriter, ExecRequest, Session, TerminalSize};
 
-const STDIN: u8 = 0;
-const STDOUT: u8 = 1;
-const STDERR: u8 = 2;
-const OUTCOME: u8 = 3;
-const RESIZE: u8 = 4;
-/// Its payload is the number of a channel that the client has closed; version 5 only.
-const CLOSE: u8 = 255;
 /// Messages that wait for the process to read them. A message can be 32 MiB, so not more.
 const STDIN_QUEUE: usize = 1;
 

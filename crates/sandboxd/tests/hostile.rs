@@ -7,18 +7,18 @@ mod served;
 
 use std::io::{Read, Write};
 
-use curl::{Fetched, curl};
+use curl::curl;
 use hutch_testkit::require;
 use serde_json::json;
-use served::{Served, alive, connect, eventually, serve, serve_under};
+use served::{Answer, Served, alive, connect, eventually, serve, serve_under};
 
-fn execute(served: &Served, words: &[&str]) -> Fetched {
+fn execute(served: &Served, words: &[&str]) -> Answer {
     let body = json!({"config": {"command": words}}).to_string();
     let kind = ["-H", "Content-Type: application/json", "--data-binary", "@-"];
     curl(served.grpc, "/process.v1.ProcessService/Execute", &kind, body.as_bytes())
 }
 
-fn put(served: &Served, target: &str, content: &[u8]) -> Fetched {
+fn put(served: &Served, target: &str, content: &[u8]) -> Answer {
     curl(served.rest, target, &["-X", "PUT", "--data-binary", "@-"], content)
 }
 

@@ -7,33 +7,33 @@ mod served;
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use curl::{Fetched, curl};
+use curl::curl;
 use hutch_testkit::require;
 use serde_json::json;
-use served::{Served, serve, serve_with};
+use served::{Answer, Served, serve, serve_with};
 
 impl Served {
-    fn fetch(&self, target: &str) -> Fetched {
+    fn fetch(&self, target: &str) -> Answer {
         curl(self.rest, target, &[], b"")
     }
 
-    fn ask(&self, method: &str, target: &str) -> Fetched {
+    fn ask(&self, method: &str, target: &str) -> Answer {
         curl(self.rest, target, &["-X", method], b"")
     }
 
-    fn put(&self, target: &str, content: &[u8]) -> Fetched {
+    fn put(&self, target: &str, content: &[u8]) -> Answer {
         curl(self.rest, target, &["-X", "PUT", "--data-binary", "@-"], content)
     }
 }
 
-fn error(fetched: &Fetched) -> (u16, String, String) {
+fn error(fetched: &Answer) -> (u16, String, String) {
     let told = fetched.json();
     let text = |name: &str| told[name].as_str().unwrap_or_else(|| panic!("{told}")).to_owned();
     assert_eq!(fetched.header("content-type"), Some("application/json"));
     (fetched.status, text("code"), text("message"))
 }
 
-fn is(fetched: &Fetched, status: u16, code: &str, message: &str) {
+fn is(fetched: &Answer, status: u16, code: &str, message: &str) {
     assert_eq!(error(fetched), (status, code.to_owned(), message.to_owned()));
 }
 

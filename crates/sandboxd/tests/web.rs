@@ -5,21 +5,21 @@ mod curl;
 #[path = "support/served.rs"]
 mod served;
 
-use curl::{Fetched, curl};
+use curl::curl;
 use hutch_testkit::require;
 use serde_json::{Value, json};
-use served::{Served, alive, eventually, serve};
+use served::{Answer, Served, alive, eventually, serve};
 
 const SERVICE: &str = "/process.v1.ProcessService";
 
 impl Served {
-    fn call(&self, method: &str, kind: &str, more: &[&str], body: &[u8]) -> Fetched {
+    fn call(&self, method: &str, kind: &str, more: &[&str], body: &[u8]) -> Answer {
         let kind = format!("Content-Type: {kind}");
         let arguments = [&["-H", &kind, "-H", "TE: trailers", "--data-binary", "@-"], more].concat();
         curl(self.grpc, &format!("{SERVICE}/{method}"), &arguments, body)
     }
 
-    fn connect_json(&self, method: &str, request: &Value) -> Fetched {
+    fn connect_json(&self, method: &str, request: &Value) -> Answer {
         self.call(method, "application/json", &[], request.to_string().as_bytes())
     }
 }

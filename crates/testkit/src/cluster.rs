@@ -10,6 +10,7 @@ mod audit;
 mod crds;
 mod credentials;
 mod guardian;
+mod kubelet;
 mod ports;
 mod program;
 mod start;
@@ -24,6 +25,7 @@ use kube::Client;
 pub use access::Access;
 pub use audit::{Audit, Write};
 pub use crds::Conversion;
+pub use kubelet::kubelet;
 pub use program::{Program, Usage};
 
 use guardian::Guardian;

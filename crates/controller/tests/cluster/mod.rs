@@ -14,11 +14,10 @@ use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool};
 use hutch_apiserver::{ApiServer, Identity};
 use hutch_controller::Config;
 use hutch_serve::Shutdown;
-use k8s_openapi::api::core::v1::Pod;
+use hutch_testkit::cluster::kubelet;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope};
-use kube::runtime::watcher;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -287,34 +286,5 @@ pub(crate) async fn eventually_or<T, F: Future<Output = Option<T>>>(
         }
         assert!(began.elapsed() < PATIENCE, "never: {}", what());
         tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
-
-/// Says at once that every Pod runs, and ends those that are to go.
-async fn kubelet(client: Client) {
-    static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(1);
-    let mut events =
-        std::pin::pin!(watcher::watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()));
-    while let Some(event) = events.next().await {
-        let Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) = event else { continue };
-        let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
-        if pod.metadata.deletion_timestamp.is_some() {
-            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-            api.delete(&pod.name_any(), &now).await.ok();
-            continue;
-        }
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        if phase == Some("Running") {
-            continue;
-        }
-        let n = NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed);
-        let address = format!("10.89.{}.{}", (n >> 8) & 255, n & 255);
-        let time = jiff::Timestamp::now().to_string();
-        let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": time});
-        let status = json!({"status": {
-            "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
-            "conditions": [condition("PodScheduled"), condition("Ready")],
-        }});
-        api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await.ok();
     }
 }

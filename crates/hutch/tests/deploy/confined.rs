@@ -10,13 +10,11 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::middleware::Next;
-use futures::StreamExt;
 use http::{Request, StatusCode};
 use hutch_apiserver::{ApiServer, Identity};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
-use kube::runtime::watcher;
-use kube::{Api, Client, ResourceExt};
+use hutch_testkit::cluster::kubelet;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::rules::{Grant, Wish, wish};
@@ -148,25 +146,6 @@ fn forbidden() -> axum::response::Response {
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden",
         "message": "no role allows it", "code": 403});
     axum::response::IntoResponse::into_response((StatusCode::FORBIDDEN, axum::Json(status)))
-}
-
-async fn kubelet(client: Client) {
-    let pods = watcher::watcher(Api::<Pod>::all(client.clone()), watcher::Config::default());
-    let mut events = std::pin::pin!(pods);
-    while let Some(event) = events.next().await {
-        let Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) = event else { continue };
-        let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
-        if pod.metadata.deletion_timestamp.is_some() {
-            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-            api.delete(&pod.name_any(), &now).await.ok();
-        } else if pod.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Running") {
-            let time = jiff::Timestamp::now().to_string();
-            let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": time});
-            let status = json!({"status": {"phase": "Running", "podIP": "10.89.0.9", "podIPs": [{"ip": "10.89.0.9"}],
-                "conditions": [condition("PodScheduled"), condition("Ready")]}});
-            api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await.ok();
-        }
-    }
 }
 
 /// Ends with the future.

@@ -4,20 +4,17 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use base64::Engine;
-use futures::StreamExt;
 use http::{Method, Version};
 use hutch_apiserver::{ApiServer, Identity};
 use hutch_serve::{Authority, Listener, PeerAddress, Shutdown};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::runtime::watcher;
+use hutch_testkit::cluster::kubelet;
+use kube::api::PostParams;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -264,31 +261,4 @@ fn note(book: &Mutex<Vec<Asked>>, request: &Request) {
         path: request.uri().path().to_owned(),
         watch: request.uri().query().unwrap_or_default().contains("watch=true"),
     });
-}
-
-/// Says at once that every Pod runs, and ends those that are to go.
-async fn kubelet(client: Client) {
-    static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(1);
-    let mut events =
-        std::pin::pin!(watcher::watcher(Api::<Pod>::all(client.clone()), watcher::Config::default()));
-    while let Some(event) = events.next().await {
-        let Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) = event else { continue };
-        let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
-        if pod.metadata.deletion_timestamp.is_some() {
-            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-            api.delete(&pod.name_any(), &now).await.ok();
-            continue;
-        }
-        if pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running") {
-            continue;
-        }
-        let address = format!("10.89.0.{}", NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed) & 255);
-        let time = jiff::Timestamp::now().to_string();
-        let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": time});
-        let status = json!({"status": {
-            "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
-            "conditions": [condition("PodScheduled"), condition("Ready")],
-        }});
-        api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(status)).await.ok();
-    }
 }

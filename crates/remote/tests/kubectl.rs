@@ -240,6 +240,28 @@ async fn port_forward_over_spdy() {
     port_forward_works(false).await;
 }
 
+/// A client that leaves in the middle of an answer once ended kubectl, and with it everybody else's connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_leaves_early_takes_only_its_own_connection() {
+    hutch_testkit::require!(kubectl);
+    for websockets in [true, false] {
+        let kubectl = Kubectl::new(websockets).await;
+        let (_child, local) = port_forward(&kubectl, &[server::start_echo().await]).await;
+        for _ in 0..10 {
+            let mut early = TcpStream::connect(("127.0.0.1", local[0])).await.expect("kubectl listens");
+            let (mut read, mut write) = early.split();
+            let (bytes, mut some) = (noise(LONG), [0; 1000]);
+            let endless = async { while write.write_all(&bytes).await.is_ok() {} };
+            tokio::select! {
+                () = endless => panic!("kubectl takes no more"),
+                got = read.read_exact(&mut some) => assert_eq!(got.expect("an answer"), some.len()),
+            }
+            drop(early);
+            echo(local[0], b"still there".to_vec()).await;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forward_ends_with_its_pod() {
     hutch_testkit::require!(kubectl);

@@ -93,55 +93,46 @@ async fn pair(
     }
 }
 
+/// The error stream carries a text only if there is no connection: kubectl ends at any text, and with it the connections of everybody
+/// else through it. One that breaks later shows in its data stream, which is reset.
 async fn forward(data: Halves, error: Halves, port: u16, kubelet: Arc<dyn Kubelet>, pod: PodId) {
     let (_unread, mut error) = error;
-    let (reader, writer) = data;
-    let outcome = match kubelet.connect(&pod, port).await {
-        Ok(connection) => {
-            join(reader, writer, &mut error, connection).await.map_err(|e| failure(&pod, port, &e))
+    match kubelet.connect(&pod, port).await {
+        Ok(connection) => join(data, &mut error, connection).await,
+        Err(refused) => {
+            let _ = error.write_all(failure(&pod, port, &refused).as_bytes()).await;
         }
-        Err(refused) => Err(failure(&pod, port, &refused)),
-    };
-    if let Err(text) = outcome {
-        let _ = error.write_all(text.as_bytes()).await;
-        let _ = error.shutdown().await;
     }
+    let _ = error.shutdown().await;
 }
 
 /// Joins both directions with half-close: each ends the other's writing side, and none the other's reading.
-async fn join(
-    mut reader: StreamReader,
-    mut writer: StreamWriter,
-    error: &mut StreamWriter,
-    connection: Box<dyn Duplex>,
-) -> std::io::Result<()> {
+async fn join((mut reader, mut writer): Halves, error: &mut StreamWriter, connection: Box<dyn Duplex>) {
     let (mut from_pod, mut to_pod) = tokio::io::split(connection);
     let upward = async {
-        // A client that resets its stream is not an error of the Pod.
         let copied = tokio::io::copy(&mut reader, &mut to_pod).await;
         let _ = to_pod.shutdown().await;
         copied.is_ok()
     };
-    let downward = async {
-        let copied = tokio::io::copy(&mut from_pod, &mut writer).await;
-        writer.shutdown().await?;
-        copied.map(drop)
+    let downward = async move {
+        // Dropped without a shutdown, the writer resets the stream.
+        if tokio::io::copy(&mut from_pod, &mut writer).await.is_ok() {
+            let _ = writer.shutdown().await;
+        }
     };
     tokio::pin!(upward, downward);
     let clean = tokio::select! {
-        outcome = &mut downward => {
-            outcome?;
-            error.shutdown().await?;
+        () = &mut downward => {
+            let _ = error.shutdown().await;
             let _ = tokio::time::timeout(TAIL, upward).await;
-            return Ok(());
+            return;
         }
         clean = &mut upward => clean,
     };
     if clean {
-        downward.await?;
-    } else if let Ok(outcome) = tokio::time::timeout(TAIL, downward).await {
+        downward.await;
+    } else {
         // One side broke off; what the Pod still says is carried for a while, if there is a receiver.
-        outcome?;
+        let _ = tokio::time::timeout(TAIL, downward).await;
     }
-    error.shutdown().await
 }

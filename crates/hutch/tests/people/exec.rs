@@ -127,12 +127,16 @@ fn a_claim_stands_for_its_sandbox() {
         \x20     - {name: first, image: hutch/host, command: [sleep, infinity], env: [{name: WHO, value: first}]}\n\
         \x20     - {name: second, image: hutch/host, command: [sleep, infinity], env: [{name: WHO, value: second}]}\n\
         ---\napiVersion: extensions.agents.x-k8s.io/v1beta1\nkind: SandboxWarmPool\nmetadata: {name: two}\n\
-        spec: {replicas: 1, sandboxTemplateRef: {name: two}}\n\
-        ---\napiVersion: extensions.agents.x-k8s.io/v1beta1\nkind: SandboxClaim\nmetadata: {name: mine}\n\
+        spec: {replicas: 1, sandboxTemplateRef: {name: two}}\n";
+    let claim = "apiVersion: extensions.agents.x-k8s.io/v1beta1\nkind: SandboxClaim\nmetadata: {name: mine}\n\
         spec: {warmPoolRef: {name: two}}\n";
     std::fs::write(&file, pool).expect("written");
     up.ok(&format!("create -f {}", file.display()));
-    // The claim may have no Sandbox yet, and the Sandbox no Pod: both are waited for.
+    // From an empty pool the Sandbox would be made for the claim, and have its name.
+    up.ok("wait --for=jsonpath={.status.readyReplicas}=1 sandboxwarmpool/two --timeout=60s");
+    std::fs::write(&file, claim).expect("written");
+    up.ok(&format!("create -f {}", file.display()));
+    // The claim may have no Sandbox yet: it is waited for.
     for (words, who) in [
         (&["exec", "mine", "--", "sh", "-c", "echo $WHO"][..], "first\n"),
         (&["exec", "-c", "second", "claim/mine", "--", "sh", "-c", "echo $WHO"], "second\n"),

@@ -93,8 +93,8 @@ async fn pair(
     }
 }
 
-/// The error stream carries a text only if there is no connection: kubectl ends at any text, and with it the connections of everybody
-/// else through it. One that breaks later shows in its data stream, which is reset.
+/// The error stream carries a text only if there is no connection: kubectl ends at any text, and with it the connections of
+/// everybody else through it. One that breaks later shows in its data stream, which is reset.
 async fn forward(data: Halves, error: Halves, port: u16, kubelet: Arc<dyn Kubelet>, pod: PodId) {
     let (_unread, mut error) = error;
     match kubelet.connect(&pod, port).await {

@@ -46,3 +46,10 @@ fn main() -> ExitCode {
         Err(refusal) => refusal.report(),
     }
 }
+
+/// A server has started: what it needed for that alone takes no memory any more.
+fn started() {
+    if let Err(error) = hutch_jail::forget_program() {
+        tracing::debug!(%error, "the program's pages stay in memory");
+    }
+}

@@ -115,6 +115,7 @@ impl Server {
             println!("{name:<12}{value}");
         }
         println!("ready");
+        crate::started();
     }
 
     /// Resolves when a service ended that should not have.

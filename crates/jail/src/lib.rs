@@ -33,4 +33,5 @@ pub use cgroup::Freezer;
 pub use error::{Errno, Error};
 pub use run::{Captured, Ended, Isolation, Outcome, RunOptions, run};
 pub use spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
+pub use sys::forget_program;
 pub use warden::{Event, Jail, ProcessExit, Stdio, Usage, Warden};

@@ -280,3 +280,41 @@ pub(crate) fn give_back_memory() {
         libc::malloc_trim(0)
     };
 }
+
+/// Lets go of the pages of this program's code and constants. They come back from the file when they are used, so that what only the
+/// start needed takes no memory from here on. Breakpoints of a debugger are lost.
+///
+/// # Errors
+/// Memory that is locked cannot be let go of.
+pub fn forget_program() -> Result<(), Errno> {
+    unsafe extern "C" {
+        // Both are made by the linker, as addresses of nothing.
+        static __executable_start: u8;
+        static etext: u8;
+    }
+    let page = rustix::param::page_size();
+    let start = (&raw const __executable_start).addr().next_multiple_of(page);
+    let end = (&raw const etext).addr() / page * page;
+    // SAFETY: between the two lie only segments that are mapped from the file and that nobody may write to, so what
+    // comes back is what was there.
+    check(unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) }.into())
+        .map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_takes_less_memory_once_it_is_forgotten_and_goes_on() {
+        let resident = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+        };
+        let before = resident();
+        forget_program().unwrap();
+        let after = resident();
+        assert!(after < before, "{before} KiB, then {after}");
+    }
+}

@@ -72,7 +72,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) -> Re
     let (synced, mut ready) = watch::channel(0_usize);
     let mut background = JoinSet::new();
     let (over, mut events) = (Shutdown::new(), JoinSet::new());
-    events.spawn(writer.run(over.clone()));
+    events.spawn(writer.run(world.rush.clone(), over.clone()));
     let kinds = feed(&world, &synced, &mut background);
     tokio::select! {
         biased;

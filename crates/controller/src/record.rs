@@ -9,6 +9,8 @@ use kube::api::{Api, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use tokio::sync::mpsc;
 
+use crate::rush::Rush;
+
 /// Events that wait to be written; more are dropped, since events are for people and the state is in the objects.
 const WAITING_EVENTS: usize = 1024;
 /// What writes the events.
@@ -56,10 +58,19 @@ impl Recorder {
 }
 
 impl Writer {
-    /// Until the shutdown, and then what waits.
-    pub(crate) async fn run(mut self, over: Shutdown) {
+    /// Until the shutdown, and then what waits. While claims are being met, only so many that none is dropped.
+    pub(crate) async fn run(mut self, rush: Rush, over: Shutdown) {
         let mut over = std::pin::pin!(over.wait());
         loop {
+            let quiet = async {
+                if self.waiting.len() < WAITING_EVENTS / 2 {
+                    rush.over().await;
+                }
+            };
+            tokio::select! {
+                () = quiet => {}
+                () = &mut over => break,
+            }
             tokio::select! {
                 event = self.waiting.recv() => match event {
                     Some(event) => self.write(&event).await,

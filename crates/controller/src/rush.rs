@@ -1,35 +1,42 @@
-//! Whether claims are being met at the moment. The refill of pools then waits a little, so that a server with much to do does
-//! first what somebody waits for.
+//! Whether claims are being met at the moment. What nobody waits for is then put off a little: the refill of pools, events, and what
+//! is noted on claims and Pods that are bound already.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Pause between two looks whether the rush is over.
-pub(crate) const RECHECK: Duration = Duration::from_millis(20);
+use tokio::sync::watch;
+
+/// Pause between two looks whether the rush is over, of those who cannot wait for its end.
+pub(crate) const RECHECK: Duration = Duration::from_millis(100);
 
 /// Counts the claims that are about to get a Sandbox of a pool.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Rush(Arc<AtomicUsize>);
+pub(crate) struct Rush(Arc<watch::Sender<usize>>);
 
 /// One that is counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Meeting(Arc<AtomicUsize>);
+pub(crate) struct Meeting(Rush);
 
 impl Rush {
     pub(crate) fn meet(&self) -> Meeting {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Meeting(self.0.clone())
+        self.0.send_modify(|claims| *claims += 1);
+        Meeting(self.clone())
     }
 
     pub(crate) fn is_on(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
+        *self.0.borrow() > 0
+    }
+
+    /// Until it is over.
+    pub(crate) async fn over(&self) {
+        // The sender is here, so there is no error.
+        let _ = self.0.subscribe().wait_for(|claims| *claims == 0).await;
     }
 }
 
 impl Drop for Meeting {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.send_modify(|claims| *claims -= 1);
     }
 }
 
@@ -37,13 +44,16 @@ impl Drop for Meeting {
 mod tests {
     use super::*;
 
-    #[test]
-    fn it_is_on_while_one_claim_is_being_met() {
+    #[tokio::test]
+    async fn it_is_on_while_one_claim_is_being_met() {
         let rush = Rush::default();
+        rush.over().await;
         let (one, other) = (rush.meet(), rush.meet());
         drop(one);
         assert!(rush.is_on());
+        let waiting = rush.over();
         drop(other);
+        waiting.await;
         assert!(!rush.is_on());
     }
 }

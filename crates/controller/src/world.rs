@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotation, label};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::{Client, Resource, ResourceExt};
+use tokio::time::Instant;
 
 use crate::claim::{Unanswered, is_unbound};
 use crate::collection::Collection;
@@ -17,7 +19,7 @@ use crate::key::Key;
 use crate::owner;
 use crate::pool::Memory;
 use crate::record::{Note, Recorder};
-use crate::rush::Rush;
+use crate::rush::{RECHECK, Rush};
 use crate::span::Spans;
 use crate::view::{PodView, SharedSpecs};
 
@@ -41,14 +43,23 @@ pub(crate) struct World {
     taking: Mutex<HashSet<Key>>,
     /// What is remembered of each pool from one look to the next.
     pools_memory: Mutex<HashMap<Key, Memory>>,
-    /// When each claim that is not Ready yet was first seen, with its uid.
-    first_seen: Mutex<HashMap<Key, (String, Timestamp)>>,
+    /// When each claim was first seen, and when it became Ready.
+    claim_times: Mutex<HashMap<Key, Times>>,
     /// Requests for the Sandboxes of claims that must be asked again.
     pub(crate) unanswered: Unanswered,
     /// Statuses of Sandboxes that wait for the next step.
     pub(crate) late_status: Deferrals,
     /// Changes of Pods' labels and annotations that wait for others.
     pub(crate) late_metadata: Deferrals,
+    /// Annotations of claims that have their Sandbox and give way to those that have none yet.
+    pub(crate) late_annotations: Deferrals,
+}
+
+/// What is remembered of a claim, of one uid.
+struct Times {
+    uid: String,
+    seen: Timestamp,
+    ready: Option<Timestamp>,
 }
 
 impl World {
@@ -81,10 +92,11 @@ impl World {
             late_refill: Deferrals::default(),
             taking: Mutex::default(),
             pools_memory: Mutex::default(),
-            first_seen: Mutex::default(),
+            claim_times: Mutex::default(),
             unanswered: Unanswered::default(),
             late_status: Deferrals::default(),
             late_metadata: Deferrals::default(),
+            late_annotations: Deferrals::default(),
         }
     }
 
@@ -118,17 +130,40 @@ impl World {
 
     /// When this process first saw the claim: now, unless it has been here before.
     pub(crate) fn first_seen(&self, claim: &SandboxClaim, now: Timestamp) -> Timestamp {
+        self.with_times(claim, now, |times| times.seen)
+    }
+
+    /// This process has made the claim Ready.
+    pub(crate) fn became_ready(&self, claim: &SandboxClaim, now: Timestamp) {
+        self.with_times(claim, now, |times| times.ready = Some(now));
+    }
+
+    /// When this process made the claim Ready.
+    pub(crate) fn ready_since(&self, claim: &SandboxClaim, now: Timestamp) -> Option<Timestamp> {
+        self.with_times(claim, now, |times| times.ready)
+    }
+
+    fn with_times<T>(&self, claim: &SandboxClaim, now: Timestamp, look: impl FnOnce(&mut Times) -> T) -> T {
         let uid = claim.uid().unwrap_or_default();
-        let mut known = self.first_seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = known.entry(Key::of(claim)).or_insert_with(|| (uid.clone(), now));
-        if entry.0 != uid {
-            *entry = (uid, now);
+        let mut known = self.claim_times.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |uid| Times { uid, seen: now, ready: None };
+        let times = known.entry(Key::of(claim)).or_insert_with(|| fresh(uid.clone()));
+        if times.uid != uid {
+            *times = fresh(uid);
         }
-        entry.1
+        look(times)
     }
 
     pub(crate) fn forget_claim(&self, claim: &Key) {
-        self.first_seen.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
+        self.claim_times.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
+        self.late_annotations.forget(claim);
+    }
+
+    /// How long a write that nobody waits for may still give way to claims that are being met, at most `longest` from the first time
+    /// it was put off; nothing when it is due.
+    pub(crate) fn yields(&self, late: &Deferrals, key: &Key) -> Option<Duration> {
+        let left = self.rush.is_on().then(|| late.left(key, self.config.give_way, Instant::now()));
+        left.flatten().map(|left| left.min(RECHECK))
     }
 }
 

@@ -11,6 +11,12 @@ use crate::condition;
 /// Value where a claim was Ready before anybody watched.
 const UNKNOWN_TIME: &str = "unknown";
 
+/// When this process saw the claim first, and when it made it Ready.
+pub(super) struct Times {
+    pub(super) seen: Timestamp,
+    pub(super) ready: Option<Timestamp>,
+}
+
 /// One look at a claim.
 pub(super) struct Look<'a> {
     /// The claim as it was found.
@@ -21,9 +27,8 @@ pub(super) struct Look<'a> {
     pub(super) sandbox: Option<&'a Sandbox>,
 }
 
-/// A merge patch of what is missing or wrong, nothing when nothing is. `seen` is when this process saw the claim first;
-/// `times` whether the times are wanted.
-pub(super) fn patch(look: &Look<'_>, seen: Timestamp, now: Timestamp, times: bool) -> Option<Value> {
+/// A merge patch of what is missing or wrong, nothing when nothing is; with the times where they are wanted.
+pub(super) fn patch(look: &Look<'_>, times: Option<Times>) -> Option<Value> {
     let ready = is_ready(look.after);
     let starting = look.sandbox.is_some() && !ready;
     if starting {
@@ -35,15 +40,14 @@ pub(super) fn patch(look: &Look<'_>, seen: Timestamp, now: Timestamp, times: boo
     if let Some(sandbox) = look.sandbox {
         put_record(&mut metadata, &mut annotations, look.after, sandbox);
     }
-    if times {
+    if let Some(Times { seen, ready: since }) = times {
         let known = look.after.annotations();
         if !known.contains_key(annotation::CONTROLLER_FIRST_OBSERVED_AT) {
             annotations.insert(annotation::CONTROLLER_FIRST_OBSERVED_AT.into(), json!(seen.to_string()));
         }
         let noted = known.get(annotation::CLAIM_FIRST_READY_AT).is_some_and(|time| !time.is_empty());
         if ready && !noted {
-            let was_ready = is_ready(look.before);
-            let time = if was_ready { UNKNOWN_TIME.to_owned() } else { now.to_string() };
+            let time = since.map_or_else(|| UNKNOWN_TIME.to_owned(), |since| since.to_string());
             annotations.insert(annotation::CLAIM_FIRST_READY_AT.into(), json!(time));
         }
     }

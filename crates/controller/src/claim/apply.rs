@@ -333,6 +333,16 @@ async fn settle(world: &World, key: &Key, seen: &Seen, mut bound: Bound) -> Outc
     };
     let first = world.first_seen(&after, world.now());
     measure::ready(world, &seen.claim, &after, &bound.sandbox, first);
+    if measure::is_ready(&after) && !measure::is_ready(&seen.claim) {
+        world.became_ready(&after, world.now());
+    }
+    // The trace of this look is written with the annotations, so they do not wait where there is one.
+    if world.config.tracer.is_none()
+        && let Some(pause) = world.yields(&world.late_annotations, key)
+    {
+        return Outcome::Again(pause);
+    }
+    world.late_annotations.forget(key);
     let look = Look { before: &seen.claim, after: &after, sandbox: Some(&bound.sandbox) };
     if !annotate(world, key, look).await {
         return Outcome::Failed;
@@ -360,8 +370,11 @@ fn tell(world: &World, seen: &Seen, bound: &Bound) {
 /// Writes the annotations that are due. Says whether that went well.
 async fn annotate(world: &World, key: &Key, look: Look<'_>) -> bool {
     let now = world.now();
-    let seen = world.first_seen(look.after, now);
-    let mut due = annotate::patch(&look, seen, now, world.config.claim_times);
+    let times = world.config.claim_times.then(|| annotate::Times {
+        seen: world.first_seen(look.after, now),
+        ready: world.ready_since(look.after, now),
+    });
+    let mut due = annotate::patch(&look, times);
     if world.config.claim_times
         && let Some(stored) = world.claims.get(key)
     {

@@ -160,3 +160,24 @@ async fn a_view_that_is_behind_never_changes_a_claims_sandbox() {
     cluster.look().await;
     assert_eq!(cluster.has().await, only("mine"));
 }
+
+#[tokio::test]
+async fn annotations_wait_while_other_claims_have_no_sandbox_and_tell_the_time_all_the_same() {
+    let cluster = Cluster::new().await;
+    let pool = cluster.known(&cluster.world.pools, "p");
+    cluster.sandbox("a", pool.as_ref()).await;
+    let other = cluster.world.rush.meet();
+    cluster.look().await;
+    assert_eq!(cluster.has().await, only("a"), "the status does not wait");
+    let annotations =
+        || async { cluster.api::<SandboxClaim>().get("c").await.unwrap().annotations().clone() };
+    assert_eq!(annotations().await.len(), 0);
+    drop(other);
+    cluster.look().await;
+    let written = annotations().await;
+    assert_eq!(written["agents.x-k8s.io/sandbox-name"], "a");
+    assert!(
+        written["agents.x-k8s.io/claim-first-ready-at"].parse::<jiff::Timestamp>().is_ok(),
+        "{written:?}"
+    );
+}

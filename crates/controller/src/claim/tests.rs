@@ -333,7 +333,9 @@ fn what_a_claim_is_annotated_with() {
         let (before, after) = (with(more.clone(), before), with(more, after));
         let look = Look { before: &before, after: &after, sandbox: sandbox.map(Arc::as_ref) };
         let expected = (!expected.is_null()).then(|| json!({ "metadata": expected }));
-        assert_eq!(patch(&look, first.parse().unwrap(), then, times), expected, "{name}");
+        let ready = (!measure::is_ready(&before) && measure::is_ready(&after)).then_some(then);
+        let times = times.then(|| annotate::Times { seen: first.parse().unwrap(), ready });
+        assert_eq!(patch(&look, times), expected, "{name}");
     }
 }
 

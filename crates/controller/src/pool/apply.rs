@@ -18,7 +18,6 @@ use crate::key::Key;
 use crate::owner;
 use crate::queue::Outcome;
 use crate::record::Note;
-use crate::rush::RECHECK;
 use crate::world::World;
 
 /// Largest part of a wait that is added to it, so that pools which were made together are not looked at together.
@@ -35,10 +34,8 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     if pool.metadata.deletion_timestamp.is_some() {
         return Outcome::Settled;
     }
-    if world.rush.is_on()
-        && let Some(left) = world.late_refill.left(key, world.config.give_way, Instant::now())
-    {
-        return Outcome::Again(left.min(RECHECK));
+    if let Some(pause) = world.yields(&world.late_refill, key) {
+        return Outcome::Again(pause);
     }
     world.late_refill.forget(key);
     let seen = Seen::observe(world, pool);

@@ -103,7 +103,8 @@ async fn apply(world: &World, key: &Key, actions: Vec<Action>, span: &Span) -> A
             continue;
         }
         let sync = matches!(action, Action::SyncPod(..));
-        if sync && let Some(left) = late.left(key, window, Instant::now()) {
+        let wait = || late.left(key, window, Instant::now()).or_else(|| world.yields(late, key));
+        if sync && let Some(left) = wait() {
             applied.again = Some(left);
             continue;
         }

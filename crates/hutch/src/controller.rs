@@ -86,7 +86,7 @@ async fn run(flags: &Flags) -> anyhow::Result<()> {
     let mut servers = JoinSet::new();
     serve(&mut servers, flags, &metrics, &over).await?;
     convert(&mut servers, road.client(None)?, webhook, &stop, &over).await?;
-    crate::started();
+    crate::lean::stay();
     let exporter = flags.tracing.then(|| Exporter::start(SERVICE)).transpose()?;
     config.tracer = exporter.as_ref().map(Exporter::tracer);
 

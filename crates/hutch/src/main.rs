@@ -13,6 +13,7 @@ mod doctor;
 mod folder;
 mod go;
 mod kubeconfig;
+mod lean;
 mod migrate;
 mod people;
 mod programs;
@@ -44,12 +45,5 @@ fn main() -> ExitCode {
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),
         Ok(cli::Command::Doctor(arguments)) => doctor::main(arguments),
         Err(refusal) => refusal.report(),
-    }
-}
-
-/// A server has started: what it needed for that alone takes no memory any more.
-fn started() {
-    if let Err(error) = hutch_jail::forget_program() {
-        tracing::debug!(%error, "the program's pages stay in memory");
     }
 }

@@ -62,6 +62,7 @@ fn up(arguments: &UpArguments) -> anyhow::Result<()> {
         let told = signals::to_stop()?;
         let mut server = start(arguments).await?;
         server.announce();
+        crate::lean::stay();
         let outcome = tokio::select! {
             () = told.wait() => Ok(()),
             failed = server.failed() => Err(failed),
@@ -115,7 +116,6 @@ impl Server {
             println!("{name:<12}{value}");
         }
         println!("ready");
-        crate::started();
     }
 
     /// Resolves when a service ended that should not have.

@@ -40,7 +40,7 @@ pub(super) async fn serve(options: Options, log: Arc<LogSink>) -> anyhow::Result
         started = start(&options, config, &drain, &shutdown) => {
             let (router, mut listeners) = started?;
             println!("ready");
-            crate::started();
+            crate::lean::stay();
             told.wait().await;
             router.drain();
             drain.trigger();

@@ -3,7 +3,7 @@
 //! Because own writes are in it before the next look, a reconciler never sees a state older than its own last write, so
 //! it needs no memory of what it has just created or deleted.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use kube::{Resource, ResourceExt};
@@ -42,10 +42,36 @@ struct Inner<K> {
     index: HashMap<String, BTreeSet<Key>>,
     /// Uids of objects that an own request has deleted: events from before that are still under way.
     deleted: HashMap<Key, String>,
-    /// Uids of the objects of which the watch told the end last, the oldest first.
-    ended: VecDeque<String>,
+    ended: Ends,
     /// What own requests have written since the list that is being read was asked for; nothing while none is.
     written: Option<BTreeSet<Key>>,
+}
+
+/// Uids of the objects of which the watch told the end last.
+#[derive(Default)]
+struct Ends {
+    /// The oldest first.
+    order: VecDeque<Arc<str>>,
+    known: HashSet<Arc<str>>,
+}
+
+impl Ends {
+    fn note(&mut self, uid: &str) {
+        let uid: Arc<str> = uid.into();
+        if !self.known.insert(uid.clone()) {
+            return;
+        }
+        self.order.push_back(uid);
+        if self.order.len() > ENDS
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    fn contains(&self, uid: &str) -> bool {
+        self.known.contains(uid)
+    }
 }
 
 /// What a list brought.
@@ -62,7 +88,7 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
             objects: BTreeMap::new(),
             index: HashMap::new(),
             deleted: HashMap::new(),
-            ended: VecDeque::new(),
+            ended: Ends::default(),
             written: None,
         };
         Cache { terms, inner: RwLock::new(inner), listener: OnceLock::new() }
@@ -128,7 +154,7 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         if inner.deleted.get(&key).is_some_and(|uid| Some(uid) == object.meta().uid.as_ref()) {
             inner.deleted.remove(&key);
         }
-        inner.note_end(object.meta().uid.clone());
+        inner.note_end(object.meta().uid.as_deref());
         if inner.objects.get(&key)?.meta().uid != object.meta().uid {
             return None;
         }
@@ -164,7 +190,7 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         let (doubtful, missing): (Vec<_>, Vec<_>) = missing.partition(|key| written.contains(key));
         let mut changes: Vec<_> = missing.iter().filter_map(|key| inner.remove(key, self.terms)).collect();
         for change in &changes {
-            inner.note_end(change.latest().uid());
+            inner.note_end(change.latest().meta().uid.as_deref());
         }
         changes.extend(objects.into_iter().filter_map(|object| inner.put(object, self.terms)));
         Listed { changes, doubtful }
@@ -180,11 +206,10 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
 }
 
 impl<K: Resource<DynamicType = ()>> Inner<K> {
-    fn note_end(&mut self, uid: Option<String>) {
-        if self.ended.len() == ENDS {
-            self.ended.pop_front();
+    fn note_end(&mut self, uid: Option<&str>) {
+        if let Some(uid) = uid {
+            self.ended.note(uid);
         }
-        self.ended.extend(uid);
     }
 
     fn put(&mut self, object: K, terms: Terms<K>) -> Option<Change<K>> {
@@ -289,7 +314,7 @@ mod tests {
         for n in 0..2 * ENDS {
             cache.forget(&pool("a", &format!("old-{n}"), 14));
         }
-        assert_eq!(cache.read().ended.len(), ENDS);
+        assert_eq!(cache.read().ended.order.len(), ENDS);
     }
 
     #[test]

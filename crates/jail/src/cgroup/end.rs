@@ -8,13 +8,15 @@ use std::time::{Duration, SystemTime};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::layout::Layout;
-use super::{FOLDER, failed, write};
+use super::{FOLDER, failed, number, write};
 use crate::{Errno, Error};
 
 /// Attempts to remove a group; with the pauses between them 3 s in all.
 const MOST_ATTEMPTS: u64 = 300;
 /// The longest pause between attempts, in milliseconds.
 const LONGEST_PAUSE: u64 = 10;
+/// A larger cache is worth more than what it keeps: the next life of the same files finds it. Each processor may count 256 KiB ahead.
+const FEW_BYTES: u64 = 1 << 20;
 /// How deep the folders of a hierarchy are searched for leftovers.
 const DEEPEST: usize = 8;
 /// Bound of the folders that are searched.
@@ -42,6 +44,7 @@ pub(super) fn kill_and_remove(group: &Path) -> Result<(), Error> {
 }
 
 fn remove(group: &Path) -> std::io::Result<()> {
+    give_up_cache(group);
     let removed = match std::fs::remove_dir(group) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             for child in folders_in(group) {
@@ -54,6 +57,19 @@ fn remove(group: &Path) -> std::io::Result<()> {
     match removed {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,
+    }
+}
+
+/// Lets go of the few cached pages of files and folders that were read or written first by this group. As long as there is one of
+/// them, the kernel keeps all that it knows of a removed group: 80 KiB on some machines, which it does not count as free.
+fn give_up_cache(group: &Path) {
+    let few = |file: &str| Some(number(&group.join(file))).filter(|bytes| (1..=FEW_BYTES).contains(bytes));
+    // That it is not done is no harm now.
+    if few("memory.usage_in_bytes").is_some() {
+        let _ = write(&group.join("memory.force_empty"), "0");
+    } else if let Some(bytes) = few("memory.current") {
+        // Since Linux 5.19.
+        let _ = write(&group.join("memory.reclaim"), &bytes.to_string());
     }
 }
 

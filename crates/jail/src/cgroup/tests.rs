@@ -220,6 +220,45 @@ fn the_process_limit_holds() {
     assert!((2..=4).contains(&most), "{most}");
 }
 
+/// What the kernel keeps of a group while a cached page of a file is counted there: 80 KiB each, which it does not count as free.
+#[test]
+fn a_group_that_wrote_a_file_is_gone_with_its_end() {
+    hutch_testkit::require!(root);
+    const GROUPS: usize = 40;
+    let known = || {
+        let controllers = fs::read_to_string("/proc/cgroups").unwrap();
+        let memory = controllers.lines().find(|line| line.starts_with("memory\t")).unwrap();
+        memory.split('\t').nth(2).unwrap().parse::<usize>().unwrap()
+    };
+    // Beside the program, which is on a disk; the usual place may be memory itself.
+    let folder = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
+    let before = known();
+    let mut groups = Vec::new();
+    for n in 0..GROUPS {
+        let group = Group::create(&test_id(&format!("cache-{n}")), &ALL).unwrap();
+        let script = "read -r line; mkdir \"$0\"; echo content > \"$0/file\"";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).arg(folder.path().join(n.to_string()));
+        let mut child = shell.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        group.add(child.id()).unwrap();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        groups.push(group);
+    }
+    // What is not written yet stays cached until it is.
+    rustix::fs::syncfs(fs::File::open(folder.path()).unwrap()).unwrap();
+    groups.iter().for_each(|group| group.kill_and_remove().unwrap());
+    // The kernel takes its time. Other tests have groups too, a few.
+    let mut after = known();
+    for _ in 0..100 {
+        if after >= before + GROUPS / 2 {
+            std::thread::sleep(Duration::from_millis(100));
+            after = known();
+        }
+    }
+    assert!(after < before + GROUPS / 2, "{before} groups before, {after} after {GROUPS} that are gone");
+}
+
 #[test]
 fn a_sweep_takes_what_has_the_prefix_and_nothing_else() {
     hutch_testkit::require!(root);

@@ -159,8 +159,8 @@ impl World {
         self.late_annotations.forget(claim);
     }
 
-    /// How long a write that nobody waits for may still give way to claims that are being met, at most `longest` from the first time
-    /// it was put off; nothing when it is due.
+    /// After which pause to look again at a write that nobody waits for and that gives way to claims which are being met; nothing
+    /// when it is due.
     pub(crate) fn yields(&self, late: &Deferrals, key: &Key) -> Option<Duration> {
         let left = self.rush.is_on().then(|| late.left(key, self.config.give_way, Instant::now()));
         left.flatten().map(|left| left.min(RECHECK))

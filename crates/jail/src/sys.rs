@@ -281,8 +281,8 @@ pub(crate) fn give_back_memory() {
     };
 }
 
-/// Lets go of the pages of this program's code and constants. They come back from the file when they are used, so that what only the
-/// start needed takes no memory from here on. Breakpoints of a debugger are lost.
+/// Lets go of the pages of this program's code and constants. They come back from the file when they are used, so that what was
+/// needed once takes no memory from here on. Breakpoints of a debugger are lost.
 ///
 /// # Errors
 /// Memory that is locked cannot be let go of.

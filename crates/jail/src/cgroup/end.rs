@@ -15,7 +15,8 @@ use crate::{Errno, Error};
 const MOST_ATTEMPTS: u64 = 300;
 /// The longest pause between attempts, in milliseconds.
 const LONGEST_PAUSE: u64 = 10;
-/// A larger cache is worth more than what it keeps: the next life of the same files finds it. Each processor may count 256 KiB ahead.
+/// A larger cache is worth more than what it keeps: the next life of the same files finds it. Of this, each processor may count
+/// 256 KiB ahead.
 const FEW_BYTES: u64 = 1 << 20;
 /// How deep the folders of a hierarchy are searched for leftovers.
 const DEEPEST: usize = 8;

@@ -21,7 +21,7 @@ pub enum Read<K> {
 /// What is known of an object that cannot be read.
 #[derive(Debug, Clone)]
 pub struct Unreadable {
-    /// Its name, namespace, uid and resource version.
+    /// Its name, namespace, uid and resource version; labels and owners where they can be read.
     pub metadata: ObjectMeta,
     /// Which field is wrong, and how.
     pub problem: String,
@@ -35,9 +35,18 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Read<K> {
             Ok(object) => return Ok(Read::Object(object)),
             Err(error) => error,
         };
-        let Shell { metadata: Identity { name, namespace, uid, resource_version } } =
-            serde_json::from_str(text).map_err(D::Error::custom)?;
-        let metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
+        let Shell { metadata } = serde_json::from_str(text).map_err(D::Error::custom)?;
+        let Identity { name, namespace, uid, resource_version, labels, owner_references } = metadata;
+        let (labels, owner_references) = (readable(labels), readable(owner_references));
+        let metadata = ObjectMeta {
+            name,
+            namespace,
+            uid,
+            resource_version,
+            labels,
+            owner_references,
+            ..ObjectMeta::default()
+        };
         Ok(Read::Unreadable(Box::new(Unreadable { metadata, problem: problem(text, &error) })))
     }
 }
@@ -54,6 +63,12 @@ struct Identity {
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    labels: Option<Box<RawValue>>,
+    owner_references: Option<Box<RawValue>>,
+}
+
+fn readable<T: DeserializeOwned>(text: Option<Box<RawValue>>) -> Option<T> {
+    serde_json::from_str(text?.get()).ok()
 }
 
 impl<K: Resource> Resource for Read<K> {
@@ -213,6 +228,21 @@ mod tests {
         let known = [&meta.name, &meta.namespace, &meta.uid, &meta.resource_version];
         assert_eq!(known.map(|text| text.as_deref().unwrap()), ["s", "d", "u", "7"]);
         assert!(serde_json::from_str::<Read<Sandbox>>("[]").is_err(), "no object at all");
+    }
+
+    #[test]
+    fn labels_and_owners_are_known_where_they_can_be_read() {
+        let owner = json!({"apiVersion": "v1", "kind": "K", "name": "o", "uid": "u"});
+        let metadata = |labels: Value, owners: Value| {
+            let object = json!({"metadata": {"name": "p", "labels": labels, "ownerReferences": owners}});
+            read::<SandboxWarmPool>(&object).meta().clone()
+        };
+        let known = metadata(json!({"a": "b"}), json!([owner]));
+        assert_eq!(known.labels.unwrap()["a"], "b");
+        assert_eq!(known.owner_references.unwrap()[0].uid, "u");
+        let unknown = metadata(json!(["a"]), json!("o"));
+        assert_eq!((unknown.labels, unknown.owner_references), (None, None));
+        assert_eq!(unknown.name.as_deref(), Some("p"));
     }
 
     #[test]

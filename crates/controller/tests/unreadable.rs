@@ -11,9 +11,9 @@ use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
 
 /// Changes the spec without reading the rest of the answer.
-async fn set_grace(cluster: &Cluster, name: &str, seconds: Value, mode: &str) {
+async fn set_probe(cluster: &Cluster, name: &str, probe: Value, mode: &str) {
     let api = cluster.api::<PartialObjectMeta<Sandbox>>();
-    let pod = json!({"spec": {"terminationGracePeriodSeconds": seconds}});
+    let pod = json!({"spec": {"containers": [{"name": "c", "image": "hutch/host", "livenessProbe": probe}]}});
     let patch = Patch::Merge(json!({"spec": {"podTemplate": pod, "operatingMode": mode}}));
     api.patch(name, &PatchParams::default(), &patch).await.expect("the server takes it");
 }
@@ -32,8 +32,8 @@ async fn a_sandbox_that_cannot_be_read_is_told_of_and_all_others_go_on() {
     let cluster = Cluster::start().await;
     cluster.sandbox("odd", json!({})).await;
     sandbox_ready(&cluster, "odd").await;
-    // One more than the type has.
-    set_grace(&cluster, "odd", json!(1_u64 << 63), "Running").await;
+    // The definition takes any port, the type only those of 32 bits.
+    set_probe(&cluster, "odd", json!({"httpGet": {"port": 3_000_000_000_u64}}), "Running").await;
     assert!(cluster.api::<Sandbox>().get("odd").await.is_err(), "it cannot be read");
     let said = || async {
         let events: Vec<Event> = cluster.list().await;
@@ -42,7 +42,7 @@ async fn a_sandbox_that_cannot_be_read_is_told_of_and_all_others_go_on() {
     };
     let (regarding, note) = eventually("an event tells of it", said).await;
     assert_eq!(regarding.unwrap().name.as_deref(), Some("odd"));
-    assert!(note.contains("spec.podTemplate.spec.terminationGracePeriodSeconds: "), "{note}");
+    assert!(note.contains("spec.podTemplate.spec.containers[0].livenessProbe.httpGet.port: "), "{note}");
     cluster.sandbox("next", json!({})).await;
     sandbox_ready(&cluster, "next").await;
     assert!(cluster.get::<Pod>("odd").await.is_some(), "it stays as it was");
@@ -52,7 +52,7 @@ async fn a_sandbox_that_cannot_be_read_is_told_of_and_all_others_go_on() {
     cluster.sandbox("third", json!({})).await;
     sandbox_ready(&cluster, "third").await;
     assert!(cluster.get::<Pod>("odd").await.is_some());
-    set_grace(&cluster, "odd", Value::Null, "Suspended").await;
+    set_probe(&cluster, "odd", Value::Null, "Suspended").await;
     eventually("it can be read again, and sleeps", || async {
         cluster.get::<Pod>("odd").await.is_none().then_some(())
     })

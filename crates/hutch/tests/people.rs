@@ -11,9 +11,8 @@ mod mode;
 mod terminal;
 
 use std::process::{Command, Output, Stdio};
-use std::time::Instant;
 
-use harness::{HUTCH, PATIENCE, Up, fixture, text};
+use harness::{HUTCH, Up, fixture, text};
 
 /// A server with the Sandbox `notes`, which has a volume at `/data` and is ready.
 fn started() -> Up {
@@ -48,13 +47,4 @@ fn refused(output: &Output, status: i32, named: &[&str]) {
         assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
     }
     assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
-}
-
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use hutch_testkit::wait::until;
 use serde_json::Value;
 
 const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
@@ -42,15 +43,6 @@ fn refused(output: &Output, code: i32, named: &str) {
     assert_eq!(output.status.code(), Some(code), "{stderr}");
     assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
     assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
-}
-
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// How many processes of the machine have exactly this command line.
@@ -220,7 +212,7 @@ fn the_process_is_not_uid_0_outside() {
             (line == format!("sleep\0{marker}\0").as_bytes()).then(|| entry.metadata().ok())?.map(|m| m.uid())
         })
     };
-    eventually("the sleep runs", || uid().is_some());
+    until("the sleep runs", || uid().is_some());
     let uid = uid().expect("found");
     child.kill().expect("kill");
     child.wait().expect("wait");
@@ -317,13 +309,13 @@ fn sigkill_of_hutch_leaves_nothing() {
     let options = ["--memory", "256Mi", "--pids", "64"];
     let mut child =
         hutch(&options, &["sh", "-c", &format!("sleep {marker} & sleep {marker}")]).spawn().expect("starts");
-    eventually("it runs", || processes(&format!("sleep {marker}")) >= 2);
+    until("it runs", || processes(&format!("sleep {marker}")) >= 2);
     let own = format!("run-{}-", child.id());
     assert!(!cgroups(&own).is_empty(), "the limits made a cgroup");
     child.kill().expect("kill -9");
     assert_eq!(child.wait().expect("wait").signal(), Some(9));
-    eventually("its processes are gone", || processes(&format!("sleep {marker}")) == 0);
-    eventually("its cgroup is gone", || cgroups(&own).is_empty());
+    until("its processes are gone", || processes(&format!("sleep {marker}")) == 0);
+    until("its cgroup is gone", || cgroups(&own).is_empty());
 }
 
 #[test]

@@ -4,7 +4,9 @@
 mod harness;
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use hutch_testkit::wait::until;
 
 use harness::{Up, fixture, running, succeeded, text};
 
@@ -316,7 +318,7 @@ fn kill_9_loses_nothing_that_was_acknowledged() {
 
     // Claims are being made while the end comes; what was acknowledged is written down.
     let acknowledged = claims_until_killed(&mut up);
-    harness_eventually("the old life's processes are gone", || !running(marker));
+    until("the old life's processes are gone", || !running(marker));
     up.restart();
 
     let there = up.ok("get sandboxclaims -o jsonpath={.items[*].metadata.name}");
@@ -326,7 +328,7 @@ fn kill_9_loses_nothing_that_was_acknowledged() {
     }
     up.ok("wait --for=condition=Ready sandbox/notes --timeout=90s");
     up.eventually("get pods notes -o jsonpath={.status.phase}", |phase| phase == "Running");
-    harness_eventually("its Pod runs again", || running(marker));
+    until("its Pod runs again", || running(marker));
     assert_eq!(up.ok_args(&["exec", "notes", "--", "cat", "/data/file"]), "kept\n");
     assert_eq!(up.ok("get pod notes -o jsonpath={.metadata.uid}"), first_life, "restarted, not replaced");
     up.ok("wait --for=condition=Ready sandboxclaim --all --timeout=120s");
@@ -359,7 +361,7 @@ fn claims_until_killed(up: &mut Up) -> Vec<String> {
             })
         })
         .collect();
-    harness_eventually("claims are made", || made.lock().expect("not poisoned").len() >= 6);
+    until("claims are made", || made.lock().expect("not poisoned").len() >= 6);
     up.kill();
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     for thread in threads {
@@ -389,13 +391,4 @@ fn claim(kubeconfig: &std::path::Path, name: &str) -> bool {
     let _ = stdin.write_all(object.to_string().as_bytes());
     drop(stdin);
     kubectl.wait().is_ok_and(|status| status.success())
-}
-
-#[track_caller]
-fn harness_eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < harness::PATIENCE, "{what}: not within {:?}", harness::PATIENCE);
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
@@ -11,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use hutch_router::{Directory, Past, Resolve, Scope, Target, Unresolved};
 use hutch_serve::Shutdown;
+use hutch_testkit::wait::eventually;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
@@ -94,16 +94,6 @@ fn pod(name: &str, ready: &str) -> Value {
         "status": {"podIP": "10.89.0.7", "conditions": [{"type": "Ready", "status": ready}]}})
 }
 
-async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
-    for _ in 0..500 {
-        if check().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not within five seconds: {what}");
-}
-
 #[tokio::test]
 async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
     let api = Arc::new(Api {
@@ -123,7 +113,7 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
         uid: None,
         timeout: None,
     };
-    eventually("it is ready", async || directory.ready()).await;
+    eventually("it is ready", async || directory.ready().then_some(())).await;
     assert!(matches!(directory.resolve(&target("a")).await, Err(Unresolved::Unknown)));
     // The client is quicker than the watch.
     api.put(sandbox("a"), false);
@@ -133,12 +123,13 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
     assert_eq!((backend.sandbox.as_str(), backend.pod.uid.as_str()), ("uid-a", "pod-a"));
     assert!(api.questions.load(Ordering::SeqCst) >= 5);
     // Once the watch has told it, nothing is asked.
-    eventually("both watches have begun", async || api.events.receiver_count() == 2).await;
+    eventually("both watches have begun", async || (api.events.receiver_count() == 2).then_some(())).await;
     api.put(sandbox("a"), true);
     api.put(pod("a", "True"), true);
     eventually("it knows without asking", async || {
         let before = api.questions.load(Ordering::SeqCst);
-        directory.resolve(&target("a")).await.is_ok() && api.questions.load(Ordering::SeqCst) == before
+        let known = directory.resolve(&target("a")).await.is_ok();
+        (known && api.questions.load(Ordering::SeqCst) == before).then_some(())
     })
     .await;
     // The Pod gets another address: the earlier one is remembered, and whose it was.
@@ -147,7 +138,11 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
     api.put(moved, true);
     let (earlier, nobodys) = ("10.89.0.7".parse().unwrap(), "10.89.0.9".parse().unwrap());
     eventually("it has moved", async || {
-        directory.resolve(&target("a")).await.is_ok_and(|backend| !backend.ips.contains(&earlier))
+        directory
+            .resolve(&target("a"))
+            .await
+            .is_ok_and(|backend| !backend.ips.contains(&earlier))
+            .then_some(())
     })
     .await;
     assert_eq!(directory.past("uid-a", earlier), Past::Its);
@@ -155,7 +150,7 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
     assert_eq!(directory.past("uid-a", nobodys), Past::Unknown);
     api.put(pod("a", "False"), true);
     eventually("it is not ready any more", async || {
-        matches!(directory.resolve(&target("a")).await, Err(Unresolved::NotReady))
+        matches!(directory.resolve(&target("a")).await, Err(Unresolved::NotReady)).then_some(())
     })
     .await;
     api.broken.store(true, Ordering::SeqCst);
@@ -201,7 +196,7 @@ async fn it_asks_every_time_without_watches_and_reads_pods_alone_where_it_must()
     let scope = Scope::default().find_out(&client).await.unwrap();
     assert!(scope.pods_alone);
     let directory = Directory::start(client, scope, &shutdown);
-    eventually("it is ready", async || directory.ready()).await;
+    eventually("it is ready", async || directory.ready().then_some(())).await;
     assert_eq!(directory.resolve(&target("b")).await.unwrap().sandbox, "uid-b");
     shutdown.trigger();
 }

@@ -6,8 +6,9 @@ mod served;
 use std::io::{BufReader, Write};
 use std::time::{Duration, Instant};
 
+use hutch_testkit::wait::until;
 use serde_json::json;
-use served::{alive, eventually, read_answer, serve, serve_with};
+use served::{alive, read_answer, serve, serve_with};
 
 #[test]
 fn a_command_runs_without_a_shell_in_the_base_folder() {
@@ -62,7 +63,7 @@ fn the_time_limit_ends_the_whole_group() {
     assert!(begun.elapsed() < Duration::from_secs(20));
     let text = "Failed to execute command: Command '['sh', '-c', 'sleep 61.25 & sleep 61.25']' timed out after 1 seconds";
     assert_eq!(ended, json!({"stdout": "", "stderr": text, "exit_code": 1, "timed_out": true}));
-    eventually("the sleepers are gone", || !alive("sleep 61.25"));
+    until("the sleepers are gone", || !alive("sleep 61.25"));
     let longer = served.execute_with(&json!({"command": "sleep 1.5", "timeout_seconds": 20}));
     assert_eq!(longer["exit_code"], 0, "{longer}");
     let shorter = served.execute_with(&json!({"command": "sleep 9", "timeout_seconds": 0.25}));
@@ -94,9 +95,9 @@ fn a_command_whose_client_went_away_is_ended() {
     let mut stream = served.connect();
     let head = "POST /execute HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: ";
     write!(stream, "{head}{}\r\n\r\n{body}", body.len()).unwrap();
-    eventually("the command runs", || alive("sleep 62.5"));
+    until("the command runs", || alive("sleep 62.5"));
     drop(stream);
-    eventually("the command is gone", || !alive("sleep 62.5"));
+    until("the command is gone", || !alive("sleep 62.5"));
     assert_eq!(served.execute("echo on")["stdout"], "on\n");
 }
 
@@ -107,9 +108,9 @@ fn a_stop_ends_what_runs_and_leaves_nothing() {
     let body = r#"{"command":"sleep 63.75"}"#;
     let head = "POST /execute HTTP/1.1\r\nhost: x\r\ncontent-length: ";
     write!(stream, "{head}{}\r\n\r\n{body}", body.len()).unwrap();
-    eventually("the command runs", || alive("sleep 63.75"));
+    until("the command runs", || alive("sleep 63.75"));
     assert_eq!(served.stop().code(), Some(0));
-    eventually("the command is gone", || !alive("sleep 63.75"));
+    until("the command is gone", || !alive("sleep 63.75"));
 }
 
 #[test]

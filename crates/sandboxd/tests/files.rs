@@ -5,8 +5,9 @@ mod served;
 
 use std::os::unix::fs::symlink;
 
+use hutch_testkit::wait::until;
 use serde_json::json;
-use served::{eventually, serve};
+use served::serve;
 use std::io::Write;
 
 #[test]
@@ -134,9 +135,9 @@ fn an_upload_that_breaks_off_leaves_nothing() {
     let part = "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"kept\"\r\n\r\n";
     let part = format!("{part}{}", "second".repeat(50_000));
     write!(stream, "POST /upload HTTP/1.1\r\nhost: x\r\ncontent-type: multipart/form-data; boundary=b\r\ncontent-length: 999999\r\n\r\n{part}").unwrap();
-    eventually("it is being written", || served.app().read_dir().unwrap().count() == 2);
+    until("it is being written", || served.app().read_dir().unwrap().count() == 2);
     drop(stream);
-    eventually("it is forgotten", || served.app().read_dir().unwrap().count() == 1);
+    until("it is forgotten", || served.app().read_dir().unwrap().count() == 1);
     assert_eq!(std::fs::read(served.app().join("kept")).unwrap(), b"first");
 }
 

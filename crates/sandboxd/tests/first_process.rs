@@ -3,7 +3,8 @@
 #[path = "support/served.rs"]
 mod served;
 
-use served::{eventually, serve_under};
+use hutch_testkit::wait::until;
+use served::serve_under;
 
 #[test]
 fn as_first_process_it_buries_orphans() {
@@ -20,7 +21,7 @@ fn as_first_process_it_buries_orphans() {
         assert_eq!(done["exit_code"], 0, "{done}");
     }
     let dead = || served.execute("sh -c \"cat /proc/[0-9]*/stat | grep -c ') Z '\"")["stdout"].clone();
-    eventually("the dead are buried", || dead() == "0\n");
+    until("the dead are buried", || dead() == "0\n");
     // What it started itself keeps its exit code: nobody else takes it away.
     for number in 0..50 {
         assert_eq!(served.execute(&format!("sh -c '(true &); exit {number}'"))["exit_code"], number);

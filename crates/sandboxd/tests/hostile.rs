@@ -9,8 +9,9 @@ use std::io::{Read, Write};
 
 use curl::curl;
 use hutch_testkit::require;
+use hutch_testkit::wait::until;
 use serde_json::json;
-use served::{Answer, Served, alive, connect, eventually, serve, serve_under};
+use served::{Answer, Served, alive, connect, serve, serve_under};
 
 fn execute(served: &Served, words: &[&str]) -> Answer {
     let body = json!({"config": {"command": words}}).to_string();
@@ -36,17 +37,17 @@ fn a_fork_bomb_is_survived_and_ends_with_its_client() {
     let head = "POST /process.v1.ProcessService/Start HTTP/1.1\r\nhost: x\r\ncontent-type: application/connect+json\r\n";
     write!(bomb, "{head}content-length: {}\r\n\r\n", frame.len()).unwrap();
     bomb.write_all(&frame).unwrap();
-    eventually("no process can be started", || execute(&served, &["true"]).status == 500);
+    until("no process can be started", || execute(&served, &["true"]).status == 500);
     for number in 0..20 {
         assert_eq!(curl(served.rest, "/v1/health", &[], b"").status, 200);
         assert_eq!(put(&served, &format!("/v1/files/{number}"), b"x").status, 204);
         assert_eq!(curl(served.rest, "/v1/files/", &[], b"").status, 200);
     }
     drop(bomb);
-    eventually("processes can be started again", || execute(&served, &["true"]).status == 200);
+    until("processes can be started again", || execute(&served, &["true"]).status == 200);
     let own = served.pid().to_string();
     let children = move || std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap();
-    eventually("all of its processes are buried", || children().is_empty());
+    until("all of its processes are buried", || children().is_empty());
 }
 
 #[test]
@@ -78,9 +79,9 @@ fn a_stop_ends_what_will_not_end() {
     let head =
         "POST /process.v1.ProcessService/Execute HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
-    eventually("the command runs", || alive("sleep 84.5"));
+    until("the command runs", || alive("sleep 84.5"));
     assert_eq!(served.stop().code(), Some(0));
-    eventually("the command is gone", || !alive("sleep 84.5"));
+    until("the command is gone", || !alive("sleep 84.5"));
 }
 
 #[test]

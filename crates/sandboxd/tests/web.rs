@@ -7,8 +7,9 @@ mod served;
 
 use curl::curl;
 use hutch_testkit::require;
+use hutch_testkit::wait::until;
 use serde_json::{Value, json};
-use served::{Answer, Served, alive, eventually, serve};
+use served::{Answer, Served, alive, serve};
 
 const SERVICE: &str = "/process.v1.ProcessService";
 
@@ -76,7 +77,7 @@ fn connect_with_one_message() {
         br#"{"config":{"command":["sh","-c","sleep 82.5; true"]}}"#,
     );
     assert_eq!((late.status, late.json()["code"].as_str()), (504, Some("deadline_exceeded")));
-    eventually("the command is gone", || !alive("sleep 82.5"));
+    until("the command is gone", || !alive("sleep 82.5"));
     assert_eq!(served.connect_json("Nothing", &json!({})).status, 501);
     let listed = served.connect_json("List", &json!({}));
     assert_eq!(listed.json(), json!({"processes": []}));

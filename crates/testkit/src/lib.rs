@@ -7,6 +7,7 @@
 #[cfg(feature = "cluster")]
 pub mod cluster;
 pub mod hostile;
+pub mod wait;
 
 use std::path::{Path, PathBuf};
 

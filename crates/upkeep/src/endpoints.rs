@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hutch_api::Read;
 use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort as CorePort, EndpointSubset, Endpoints, ObjectReference, Pod, Service,
     ServicePort,
@@ -14,9 +15,10 @@ use kube::core::Selector;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::{Controller, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 
 use crate::Error;
+use crate::reader::Reader;
 use crate::workload::{again, drive, namespace, owned_by, pod};
 
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -29,37 +31,44 @@ const MAX_ENDPOINTS: usize = 1000;
 const MAX_REMEMBERED: usize = 100_000;
 
 /// Reconciles Services until dropped.
-pub(crate) async fn run(client: Client) -> Result<(), Error> {
-    let services: Api<Service> = Api::all(client.clone());
-    let pods: Api<Pod> = Api::all(client.clone());
-    let slices: Api<EndpointSlice> = Api::all(client.clone());
+pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
+    let client = || reader.client().clone();
+    let services: Api<Read<Service>> = Api::all(client());
+    let pods: Api<Read<Pod>> = Api::all(client());
+    let slices: Api<Read<EndpointSlice>> = Api::all(client());
     let managed = watcher::Config::default().labels(&format!("{MANAGER_LABEL}={MANAGER}"));
     let controller = Controller::new(services, watcher::Config::default());
     let members = Members { services: controller.store(), last: Mutex::default() };
     let controller = controller
         .owns(slices, managed)
         .watches(pods, watcher::Config::default(), move |pod| members.of(&pod));
-    drive(controller.run(reconcile, again, Arc::new(client))).await
+    drive(controller.run(reconcile, again, reader)).await
 }
+
+type PodRef = ObjectRef<Read<Pod>>;
+type ServiceRef = ObjectRef<Read<Service>>;
 
 /// Which Services select which Pod, and which did.
 struct Members {
-    services: Store<Service>,
-    last: Mutex<HashMap<ObjectRef<Pod>, Vec<ObjectRef<Service>>>>,
+    services: Store<Read<Service>>,
+    last: Mutex<HashMap<PodRef, Vec<ServiceRef>>>,
 }
 
 impl Members {
     /// The Services that are touched by an event of the Pod: those of before and those of now.
-    fn of(&self, pod: &Pod) -> Vec<ObjectRef<Service>> {
+    fn of(&self, pod: &Read<Pod>) -> Vec<ServiceRef> {
         let services = self.services.state();
-        let selecting = services.iter().filter(|service| selects(service, pod));
+        let selecting = services.iter().filter(|service| match &***service {
+            Read::Object(service) => selects(service, pod),
+            Read::Unreadable(_) => false,
+        });
         let now: Vec<_> = selecting.map(|service| ObjectRef::from_obj(&**service)).collect();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.len() >= MAX_REMEMBERED {
             last.clear();
         }
         let key = ObjectRef::from_obj(pod);
-        let before = if now.is_empty() || pod::is_deleting(pod) {
+        let before = if now.is_empty() || pod.meta().deletion_timestamp.is_some() {
             last.remove(&key)
         } else {
             last.insert(key, now.clone())
@@ -79,32 +88,34 @@ fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
     spec.selector.as_ref().filter(|selector| !selector.is_empty())
 }
 
-fn selects(service: &Service, pod: &Pod) -> bool {
+fn selects(service: &Service, pod: &impl ResourceExt) -> bool {
     let labels = pod.labels();
     service.namespace() == pod.namespace()
         && selector(service)
             .is_some_and(|all| all.iter().all(|(name, value)| labels.get(name) == Some(value)))
 }
 
-async fn reconcile(known: Arc<Service>, client: Arc<Client>) -> Result<Action, Error> {
+async fn reconcile(known: Arc<Read<Service>>, reader: Arc<Reader>) -> Result<Action, Error> {
     let namespace = namespace(&*known)?;
     let name = known.name_any();
     let what = format!("Service {namespace}/{name}");
-    let services: Api<Service> = Api::namespaced((*client).clone(), &namespace);
-    let Some(service) = services.get_opt(&name).await.map_err(Error::read(&what))? else {
+    let client = reader.client();
+    let services: Api<Read<Service>> = Api::namespaced(client.clone(), &namespace);
+    let Some(service) = reader.get(&services, &name, &what).await? else {
         return Ok(Action::await_change());
     };
     let Some(labels) = selector(&service).filter(|_| service.metadata.deletion_timestamp.is_none()) else {
         // Without a selector somebody else says where it is.
         return Ok(Action::await_change());
     };
-    let pods: Api<Pod> = Api::namespaced((*client).clone(), &namespace);
+    let pods: Api<Read<Pod>> = Api::namespaced(client.clone(), &namespace);
     let selector: Selector = labels.clone().into_iter().collect();
-    let found = pods.list(&ListParams::default().labels_from(&selector)).await;
-    let mut pods = found.map_err(Error::read(format!("Pods of {what}")))?.items;
+    let selected = ListParams::default().labels_from(&selector);
+    // One that cannot be read has no address either.
+    let mut pods = reader.list(&pods, &selected, &format!("Pods of {what}")).await?;
     pods.sort_by_key(ResourceExt::name_any);
-    write_slice(&client, slice(&service, &pods)?, &what).await?;
-    write_endpoints(&client, endpoints(&service, &pods), &what).await?;
+    write_slice(client, slice(&service, &pods)?, &what).await?;
+    write_endpoints(client, endpoints(&service, &pods), &what).await?;
     Ok(Action::await_change())
 }
 

@@ -22,6 +22,14 @@ pub enum Error {
         /// Why.
         source: kube::Error,
     },
+    /// One of the objects that another one owns cannot be read.
+    #[error("{name:?}, one of the {what}, cannot be read")]
+    Held {
+        /// Which objects.
+        what: String,
+        /// The one that cannot be read.
+        name: String,
+    },
     /// An object lacks a field that the API server always sets.
     #[error("{0}")]
     Malformed(String),
@@ -31,6 +39,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether only a change of what was read can help.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Held { .. } | Self::Read { source: kube::Error::SerdeError(_), .. })
+    }
+
     /// For `map_err` around reads.
     pub(crate) fn read(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
         let what = what.into();

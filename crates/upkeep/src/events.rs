@@ -1,14 +1,17 @@
 //! Events go by age, as nobody owns them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use hutch_api::Read;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{DeleteParams, ListParams};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 
 use crate::Error;
 use crate::error::gone_is_fine;
+use crate::reader::Reader;
 
 /// How often in the life of an Event its age is looked at.
 const LOOKS: u32 = 12;
@@ -16,23 +19,24 @@ const LOOKS: u32 = 12;
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Deletes Events that are older than `age`, until dropped.
-pub(crate) async fn run(client: Client, age: Duration) -> Result<(), Error> {
+pub(crate) async fn run(reader: Arc<Reader>, age: Duration) -> Result<(), Error> {
     let mut looks = tokio::time::interval((age / LOOKS).max(SHORTEST));
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
-        if let Err(error) = sweep(&client, age).await {
+        if let Err(error) = sweep(&reader, age).await {
             tracing::warn!(%error, "old Events stay until the next look");
         }
     }
 }
 
-async fn sweep(client: &Client, age: Duration) -> Result<(), Error> {
-    let all: Api<Event> = Api::all(client.clone());
-    let events = all.list(&ListParams::default()).await.map_err(Error::read("Events"))?;
+async fn sweep(reader: &Reader, age: Duration) -> Result<(), Error> {
+    let client = reader.client();
+    let all: Api<Read<Event>> = Api::all(client.clone());
+    let events = reader.list(&all, &ListParams::default(), "Events").await?;
     let now = Timestamp::now();
     let age = SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX);
-    for event in events.items.iter().filter(|event| now.duration_since(last(event)) > age) {
+    for event in events.iter().filter(|event| now.duration_since(last(event)) > age) {
         let namespace = event.namespace().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
         let answer = api.delete(&event.name_any(), &DeleteParams::default()).await;

@@ -3,7 +3,8 @@
 //! ServiceAccounts, the age of Events.
 //!
 //! It speaks to the API server only through [`kube::Client`], and acts on events; nothing is polled but the age of
-//! Events and a namespace that is being emptied. Every reconciler observes, plans (a pure function) and applies.
+//! Events and a namespace that is being emptied. Every reconciler observes, plans (a pure function) and applies. An object
+//! that cannot be read is told of by an Event and left as it is, with what owns it; the others go on.
 //!
 //! It refuses to delete on a stale view: owners are read live and compared by UID before a dependent goes, and the
 //! deletion holds only for the state that was read. It schedules nothing and runs nothing. On a cluster it is not
@@ -15,6 +16,7 @@ mod events;
 mod garbage;
 mod kinds;
 mod namespace;
+mod reader;
 mod workload;
 
 use std::sync::Arc;
@@ -26,6 +28,7 @@ use tokio::task::JoinSet;
 pub use error::Error;
 
 use crate::kinds::Kinds;
+use crate::reader::Reader;
 
 /// What the operator can choose.
 #[derive(Debug, Clone)]
@@ -58,12 +61,13 @@ pub async fn run(
     let mut tasks = JoinSet::new();
     tasks.spawn(garbage::run(client.clone(), kinds));
     let Settings { root_ca, event_age } = settings;
-    tasks.spawn(namespace::run(namespace::Context { client: client.clone(), kinds: latest, root_ca }));
-    tasks.spawn(workload::deployment::run(client.clone()));
-    tasks.spawn(workload::replica_set::run(client.clone()));
-    tasks.spawn(workload::stateful_set::run(client.clone()));
-    tasks.spawn(endpoints::run(client.clone()));
-    tasks.spawn(events::run(client, event_age));
+    let reader = Arc::new(Reader::new(client));
+    tasks.spawn(namespace::run(namespace::Context { reader: reader.clone(), kinds: latest, root_ca }));
+    tasks.spawn(workload::deployment::run(reader.clone()));
+    tasks.spawn(workload::replica_set::run(reader.clone()));
+    tasks.spawn(workload::stateful_set::run(reader.clone()));
+    tasks.spawn(endpoints::run(reader.clone()));
+    tasks.spawn(events::run(reader, event_age));
     tokio::select! {
         () = shutdown => Ok(()),
         Some(ended) = tasks.join_next() => ended.map_err(Error::Broken)?,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hutch_api::Read;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::controller::Action;
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::error::{existing_is_fine, gone_is_fine};
 use crate::kinds::Kinds;
+use crate::reader::Reader;
 use crate::workload::{again, drive};
 
 /// Finalizer in `spec` that keeps a Namespace until it is empty.
@@ -28,18 +30,24 @@ const EMPTYING: Duration = Duration::from_millis(200);
 
 /// What the reconciler needs besides a Namespace.
 pub(crate) struct Context {
-    pub(crate) client: Client,
+    pub(crate) reader: Arc<Reader>,
     pub(crate) kinds: watch::Receiver<Arc<Kinds>>,
     /// Certificate of the authority, PEM.
     pub(crate) root_ca: String,
 }
 
+impl Context {
+    fn client(&self) -> &Client {
+        self.reader.client()
+    }
+}
+
 /// Reconciles Namespaces until dropped.
 pub(crate) async fn run(context: Context) -> Result<(), Error> {
-    let client = &context.client;
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    let accounts: Api<ServiceAccount> = Api::all(client.clone());
-    let maps: Api<ConfigMap> = Api::all(client.clone());
+    let client = context.client();
+    let namespaces: Api<Read<Namespace>> = Api::all(client.clone());
+    let accounts: Api<Read<ServiceAccount>> = Api::all(client.clone());
+    let maps: Api<Read<ConfigMap>> = Api::all(client.clone());
     let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
     let controller = Controller::new(namespaces, watcher::Config::default())
         .watches(accounts, named(ACCOUNT), |account| account.namespace().map(|name| ObjectRef::new(&name)))
@@ -47,11 +55,12 @@ pub(crate) async fn run(context: Context) -> Result<(), Error> {
     drive(controller.run(reconcile, again, Arc::new(context))).await
 }
 
-async fn reconcile(known: Arc<Namespace>, context: Arc<Context>) -> Result<Action, Error> {
+async fn reconcile(known: Arc<Read<Namespace>>, context: Arc<Context>) -> Result<Action, Error> {
     let name = known.name_any();
-    let namespaces: Api<Namespace> = Api::all(context.client.clone());
-    let found = namespaces.get_opt(&name).await.map_err(Error::read(format!("Namespace {name}")))?;
-    let Some(namespace) = found else { return Ok(Action::await_change()) };
+    let found: Api<Read<Namespace>> = Api::all(context.client().clone());
+    let Some(namespace) = context.reader.get(&found, &name, &format!("Namespace {name}")).await? else {
+        return Ok(Action::await_change());
+    };
     if namespace.metadata.deletion_timestamp.is_none() {
         give_account(&context, &name).await?;
         give_root_ca(&context, &name).await?;
@@ -63,6 +72,7 @@ async fn reconcile(known: Arc<Namespace>, context: Arc<Context>) -> Result<Actio
     if empty(&context, &name).await? > 0 {
         return Ok(Action::requeue(EMPTYING));
     }
+    let namespaces: Api<Namespace> = Api::all(context.client().clone());
     let released = without_finalizer(namespace);
     let answer = namespaces.replace_subresource("finalize", &name, &PostParams::default(), &released).await;
     gone_is_fine(answer).map_err(Error::write(format!("Namespace {name}")))?;
@@ -86,7 +96,7 @@ async fn empty(context: &Context, name: &str) -> Result<usize, Error> {
     let kinds = Arc::clone(&context.kinds.borrow());
     let mut left = 0;
     for kind in kinds.preferred.iter().chain(&kinds.events).filter(|kind| kind.namespaced) {
-        let api = kind.api(&context.client, Some(name));
+        let api = kind.api(context.client(), Some(name));
         let what = || format!("{} in Namespace {name}", kind.resource.plural);
         let objects = api.list_metadata(&ListParams::default()).await.map_err(Error::read(what()))?;
         for object in objects.items {
@@ -101,7 +111,7 @@ async fn empty(context: &Context, name: &str) -> Result<usize, Error> {
 }
 
 async fn give_account(context: &Context, namespace: &str) -> Result<(), Error> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(context.client.clone(), namespace);
+    let accounts: Api<ServiceAccount> = Api::namespaced(context.client().clone(), namespace);
     let what = || format!("ServiceAccount {namespace}/{ACCOUNT}");
     if accounts.get_metadata_opt(ACCOUNT).await.map_err(Error::read(what()))?.is_some() {
         return Ok(());
@@ -112,7 +122,7 @@ async fn give_account(context: &Context, namespace: &str) -> Result<(), Error> {
 }
 
 async fn give_root_ca(context: &Context, namespace: &str) -> Result<(), Error> {
-    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), namespace);
+    let maps: Api<ConfigMap> = Api::namespaced(context.client().clone(), namespace);
     let what = || format!("ConfigMap {namespace}/{ROOT_CA}");
     let data = BTreeMap::from([(ROOT_CA_KEY.to_owned(), context.root_ca.clone())]);
     match maps.get_opt(ROOT_CA).await.map_err(Error::read(what()))? {

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use hutch_apiserver::{ApiServer, Config, Identity};
+use hutch_testkit::wait::eventually;
 use hutch_upkeep::Settings;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
@@ -19,7 +20,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Long enough for the collector to have acted, had it been going to.
 const CALM: Duration = Duration::from_millis(300);
 
@@ -35,17 +35,6 @@ async fn start() -> Client {
     client
 }
 
-async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
 trait Object: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug {}
 impl<K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug> Object for K {}
 
@@ -55,7 +44,8 @@ async fn create<K: Object>(api: &Api<K>, object: Value) -> K {
 }
 
 async fn gone<K: Object>(api: &Api<K>, name: &str) {
-    until(&format!("{name} gone"), async || api.get_opt(name).await.unwrap().is_none().then_some(())).await;
+    eventually(&format!("{name} gone"), async || api.get_opt(name).await.unwrap().is_none().then_some(()))
+        .await;
 }
 
 fn owned_by(name: &str, kind: &str, owner: &impl ResourceExt, blocks: bool) -> Value {
@@ -89,7 +79,7 @@ async fn what_lost_its_owner_goes_within_milliseconds_and_what_has_one_stays() {
     let took = start.elapsed();
     println!("two generations gone after {took:?}");
     assert!(took < Duration::from_millis(500), "{took:?}");
-    until("the lost reference is trimmed", async || {
+    eventually("the lost reference is trimmed", async || {
         (secrets.get("both").await.unwrap().owner_references().len() == 1).then_some(())
     })
     .await;
@@ -126,7 +116,8 @@ async fn kinds_that_are_defined_later_own_and_are_owned() {
     let things: Api<DynamicObject> = Api::default_namespaced_with(client.clone(), &thing);
     let maps: Api<ConfigMap> = Api::default_namespaced(client);
     let object = DynamicObject::new("t", &thing);
-    let owner = until("a thing", async || things.create(&PostParams::default(), &object).await.ok()).await;
+    let owner =
+        eventually("a thing", async || things.create(&PostParams::default(), &object).await.ok()).await;
     let mut child = owned_by("child", "Thing", &owner, true);
     child["ownerReferences"][0]["apiVersion"] = json!("example.com/v1");
     create(&maps, json!({"metadata": child})).await;
@@ -211,7 +202,7 @@ async fn a_claim_takes_its_sandbox_and_pod_with_it() {
         claims.delete("c", &parameters).await.unwrap();
         gone(&pods, "s").await;
         println!("Pod gone {:?} after its claim, foreground {foreground}", start.elapsed());
-        until("claim and Sandbox gone", async || {
+        eventually("claim and Sandbox gone", async || {
             let left = claims.get_opt("c").await.unwrap().is_some()
                 || sandboxes.get_opt("s").await.unwrap().is_some();
             (!left).then_some(())
@@ -229,11 +220,12 @@ async fn a_namespace_is_furnished_and_emptied() {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "n");
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "n");
     let account = async || accounts.get_opt("default").await.unwrap();
-    until("an account", account).await;
-    let root = until("the root certificate", async || maps.get_opt("kube-root-ca.crt").await.unwrap()).await;
+    eventually("an account", account).await;
+    let root =
+        eventually("the root certificate", async || maps.get_opt("kube-root-ca.crt").await.unwrap()).await;
     assert_eq!(root.data.unwrap()["ca.crt"], "a certificate");
     accounts.delete("default", &DeleteParams::default()).await.unwrap();
-    until("an account again", account).await;
+    eventually("an account again", account).await;
     create(&maps, json!({"metadata": {"name": "m", "finalizers": ["example.com/held"]}})).await;
     namespaces.delete("n", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(CALM).await;
@@ -294,7 +286,7 @@ async fn a_deployment_rolls_out_scales_and_changes() {
     let spec = json!({"replicas": 2, "selector": selector, "template": template("1")});
     create(&deployments, json!({"metadata": {"name": "d"}, "spec": spec})).await;
     let done = async || Some(deployments.get("d").await.unwrap()).filter(rolled_out);
-    until("the first rollout", done).await;
+    eventually("the first rollout", done).await;
     let images = async || {
         let pods = pods.list(&ListParams::default()).await.unwrap().items;
         pods.iter()
@@ -305,14 +297,14 @@ async fn a_deployment_rolls_out_scales_and_changes() {
 
     let patch = Patch::Merge(json!({"spec": {"template": template("2")}}));
     deployments.patch("d", &PatchParams::default(), &patch).await.unwrap();
-    let changed = until("the second rollout", done).await;
+    let changed = eventually("the second rollout", done).await;
     assert_eq!(images().await, ["image:2"; 2]);
     assert_eq!(
         sets.list(&ListParams::default()).await.unwrap().items.len(),
         2,
         "the old one stays for a rollback"
     );
-    let revision = until("a revision", async || {
+    let revision = eventually("a revision", async || {
         deployments.get("d").await.unwrap().annotations().get("deployment.kubernetes.io/revision").cloned()
     });
     assert_eq!((revision.await.as_str(), changed.status.unwrap().unavailable_replicas), ("2", Some(0)));
@@ -320,11 +312,11 @@ async fn a_deployment_rolls_out_scales_and_changes() {
     for replicas in [4, 1] {
         let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
         deployments.patch("d", &PatchParams::default(), &patch).await.unwrap();
-        until("scaled", async || Some(deployments.get("d").await.unwrap()).filter(rolled_out)).await;
+        eventually("scaled", async || Some(deployments.get("d").await.unwrap()).filter(rolled_out)).await;
         assert_eq!(images().await.len(), replicas);
     }
     deployments.delete("d", &DeleteParams::default()).await.unwrap();
-    until("all gone", async || images().await.is_empty().then_some(())).await;
+    eventually("all gone", async || images().await.is_empty().then_some(())).await;
     assert!(sets.list(&ListParams::default()).await.unwrap().items.is_empty());
 }
 
@@ -344,7 +336,7 @@ async fn a_stateful_set_has_numbered_pods_with_volumes_of_their_own() {
     )
     .await;
     let status = async |wanted: i32, image: &str| {
-        until("the set", async || {
+        eventually("the set", async || {
             let set = sets.get("s").await.unwrap();
             let status = set.status.filter(|status| status.observed_generation == set.metadata.generation)?;
             let found = pods.list(&ListParams::default()).await.unwrap().items;
@@ -386,8 +378,8 @@ async fn a_service_knows_where_its_ready_pods_are() {
         let ready = endpoints.filter(|e| e.conditions.as_ref().unwrap().ready == Some(true));
         ready.map(|endpoint| endpoint.addresses[0].clone()).collect::<Vec<_>>()
     };
-    until("an endpoint", async || (addresses().await == ["10.0.0.1"]).then_some(())).await;
-    until("the old form", async || {
+    eventually("an endpoint", async || (addresses().await == ["10.0.0.1"]).then_some(())).await;
+    eventually("the old form", async || {
         let found = endpoints.get_opt("s").await.unwrap()?.subsets?;
         (found[0].addresses.as_ref()?[0].ip == "10.0.0.1").then_some(())
     })
@@ -395,9 +387,10 @@ async fn a_service_knows_where_its_ready_pods_are() {
     // It is selected no more.
     let patch = Patch::Merge(json!({"metadata": {"labels": {"app": "y"}}}));
     pods.patch("p", &PatchParams::default(), &patch).await.unwrap();
-    until("no endpoint", async || addresses().await.is_empty().then_some(())).await;
+    eventually("no endpoint", async || addresses().await.is_empty().then_some(())).await;
     services.delete("s", &DeleteParams::default()).await.unwrap();
-    until("no slice", async || slices.list(&of_service).await.unwrap().items.is_empty().then_some(())).await;
+    eventually("no slice", async || slices.list(&of_service).await.unwrap().items.is_empty().then_some(()))
+        .await;
 }
 
 #[tokio::test]

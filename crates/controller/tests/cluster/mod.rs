@@ -1,6 +1,6 @@
 //! An API server in memory, a kubelet that says that Pods are Ready, and the controllers.
 
-#![allow(dead_code, reason = "each test program uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -15,6 +15,7 @@ use hutch_apiserver::{ApiServer, Identity};
 use hutch_controller::Config;
 use hutch_serve::Shutdown;
 use hutch_testkit::cluster::kubelet;
+pub(crate) use hutch_testkit::wait::{eventually, eventually_or};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::core::{ApiResource, DynamicObject, NamespaceResourceScope};
 use kube::{Api, Client, Resource};
@@ -266,25 +267,5 @@ impl<K> Watched<K> {
             panic!("the watch ended");
         };
         tokio::time::timeout(PATIENCE, found).await.expect("in time");
-    }
-}
-
-/// Asks until there is an answer.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, ask: impl Fn() -> F) -> T {
-    eventually_or(|| what.to_owned(), ask).await
-}
-
-/// The same; what was asked for is only put into words when it never came.
-pub(crate) async fn eventually_or<T, F: Future<Output = Option<T>>>(
-    what: impl Fn() -> String,
-    ask: impl Fn() -> F,
-) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        assert!(began.elapsed() < PATIENCE, "never: {}", what());
-        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

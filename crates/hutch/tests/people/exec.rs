@@ -3,10 +3,11 @@
 use std::io::{Read, Write};
 use std::process::Stdio;
 
+use hutch_testkit::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::harness::{Up, running, text};
-use super::{eventually, hutch, ok, refused, run, started};
+use super::{hutch, ok, refused, run, started};
 
 #[test]
 fn a_command_runs_in_a_sandbox() {
@@ -97,7 +98,7 @@ fn a_signal_ends_the_command(up: &Up) {
         child.stdout.as_mut().expect("stdout").read_exact(&mut up).expect("it runs");
         kill_process(Pid::from_child(&child), signal).expect("signal");
         assert_eq!(child.wait().expect("wait").code(), Some(status));
-        eventually("the command has ended", || !running(&format!("sleep {marker}")));
+        until("the command has ended", || !running(&format!("sleep {marker}")));
     }
 }
 

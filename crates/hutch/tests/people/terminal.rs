@@ -4,13 +4,14 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use hutch_testkit::wait::until;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::OpenptFlags;
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use super::harness::{HUTCH, Up};
-use super::{eventually, ok, started};
+use super::{ok, started};
 
 /// A terminal with a program at it, and all that has appeared on its screen.
 struct Screen {
@@ -61,7 +62,7 @@ impl Screen {
 
     #[track_caller]
     fn shows(&self, text: &str) {
-        eventually(&format!("{text:?} on the screen"), || self.text().contains(text));
+        until(&format!("{text:?} on the screen"), || self.text().contains(text));
     }
 
     fn is_raw(&self) -> bool {
@@ -78,22 +79,22 @@ fn a_person_has_a_shell_with_a_terminal() {
     screen.size(100, 40);
     let before = tcgetattr(&screen.theirs).expect("termios");
     assert!(!screen.is_raw());
-    eventually("the terminal is raw", || screen.is_raw());
+    until("the terminal is raw", || screen.is_raw());
     screen.types("echo \"<$TERM> $(tty >/dev/null && echo terminal)\"\r");
     screen.shows("<vt220> terminal");
     screen.types("stty size\r");
     screen.shows("40 100");
     screen.size(120, 50);
-    eventually("the new size arrives", || {
+    until("the new size arrives", || {
         screen.types("stty size\r");
         std::thread::sleep(std::time::Duration::from_millis(100));
         screen.text().contains("50 120")
     });
     // An interrupt is a key: it ends what runs inside, and not the shell.
     screen.types("sleep 86393\r");
-    eventually("it sleeps", || super::harness::running("sleep 86393"));
+    until("it sleeps", || super::harness::running("sleep 86393"));
     screen.types("\x03");
-    eventually("it is interrupted", || !super::harness::running("sleep 86393"));
+    until("it is interrupted", || !super::harness::running("sleep 86393"));
     screen.types("exit 9\r");
     assert_eq!(screen.child.wait().expect("wait").code(), Some(9));
     let after = tcgetattr(&screen.theirs).expect("termios");
@@ -114,7 +115,7 @@ fn a_terminal_is_restored_when_a_signal_ends_it() {
     kill_process(Pid::from_child(&screen.child), Signal::TERM).expect("SIGTERM");
     assert_eq!(screen.child.wait().expect("wait").code(), Some(143));
     assert!(!screen.is_raw());
-    eventually("the command has ended", || !super::harness::running("sleep 86394"));
+    until("the command has ended", || !super::harness::running("sleep 86394"));
 }
 
 #[test]

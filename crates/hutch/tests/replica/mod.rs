@@ -14,6 +14,7 @@ use http::{Method, Version};
 use hutch_apiserver::{ApiServer, Identity};
 use hutch_serve::{Authority, Listener, PeerAddress, Shutdown};
 use hutch_testkit::cluster::kubelet;
+pub(crate) use hutch_testkit::wait::eventually;
 use kube::api::PostParams;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -235,18 +236,6 @@ impl Drop for Replica {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Asks until there is an answer.
-pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, ask: impl Fn() -> F) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(answer) = ask().await {
-            return answer;
-        }
-        assert!(began.elapsed() < PATIENCE, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -169,13 +169,3 @@ pub(crate) fn alive(command: &str) -> bool {
         String::from_utf8_lossy(&line).replace('\0', " ").trim_end() == command
     })
 }
-
-pub(crate) fn eventually(what: &str, check: impl Fn() -> bool) {
-    for _ in 0..500 {
-        if check() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("not within five seconds: {what}");
-}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hutch_api::Read;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{
     Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec,
@@ -11,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::controller::Action;
 use kube::runtime::{Controller, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::rollout::{self, Replicas, Strategy};
@@ -19,16 +20,17 @@ use super::template::{HASH_LABEL, fingerprint};
 use super::{again, drive, ownership};
 use crate::Error;
 use crate::error::{CONFLICT, gone_is_fine, has_code};
+use crate::reader::Reader;
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// Reconciles Deployments until dropped.
-pub(crate) async fn run(client: Client) -> Result<(), Error> {
-    let deployments: Api<Deployment> = Api::all(client.clone());
-    let sets: Api<ReplicaSet> = Api::all(client.clone());
+pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
+    let deployments: Api<Read<Deployment>> = Api::all(reader.client().clone());
+    let sets: Api<Read<ReplicaSet>> = Api::all(reader.client().clone());
     let controller =
         Controller::new(deployments, watcher::Config::default()).owns(sets, watcher::Config::default());
-    drive(controller.run(reconcile, again, Arc::new(client))).await
+    drive(controller.run(reconcile, again, reader)).await
 }
 
 /// A Deployment with its ReplicaSets.
@@ -171,17 +173,18 @@ fn condition(
     }
 }
 
-async fn reconcile(known: Arc<Deployment>, client: Arc<Client>) -> Result<Action, Error> {
+async fn reconcile(known: Arc<Read<Deployment>>, reader: Arc<Reader>) -> Result<Action, Error> {
     let namespace = ownership::namespace(&*known)?;
     let name = known.name_any();
     let what = format!("Deployment {namespace}/{name}");
-    let deployments: Api<Deployment> = Api::namespaced((*client).clone(), &namespace);
-    let sets: Api<ReplicaSet> = Api::namespaced((*client).clone(), &namespace);
-    let found = deployments.get_opt(&name).await.map_err(Error::read(&what))?;
-    let Some(deployment) = found else { return Ok(Action::await_change()) };
-    let all =
-        sets.list(&ListParams::default()).await.map_err(Error::read(format!("ReplicaSets of {what}")))?;
-    let owned = all.items.into_iter().filter(|set| ownership::is_controlled_by(set, &deployment)).collect();
+    let deployments: Api<Read<Deployment>> = Api::namespaced(reader.client().clone(), &namespace);
+    let sets: Api<ReplicaSet> = Api::namespaced(reader.client().clone(), &namespace);
+    let Some(deployment) = reader.get(&deployments, &name, &what).await? else {
+        return Ok(Action::await_change());
+    };
+    let all: Api<Read<ReplicaSet>> = Api::namespaced(reader.client().clone(), &namespace);
+    let of = format!("ReplicaSets of {what}");
+    let owned = reader.owned(&all, &ListParams::default(), &deployment, &of).await?;
     let mut view = View::of(deployment, owned);
     if view.new.is_none() && view.deployment.metadata.deletion_timestamp.is_none() {
         let set = first_set(&view, &namespace)?;
@@ -242,7 +245,7 @@ fn first_set(view: &View, namespace: &str) -> Result<ReplicaSet, Error> {
 }
 
 /// The name is taken by a ReplicaSet that is not ours: another number gives another name.
-async fn collide(deployments: &Api<Deployment>, view: &View, what: &str) -> Result<Action, Error> {
+async fn collide(deployments: &Api<Read<Deployment>>, view: &View, what: &str) -> Result<Action, Error> {
     let count = view.deployment.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0);
     let patch = Patch::Merge(json!({"status": {"collisionCount": count + 1}}));
     let answer = deployments.patch_status(&view.deployment.name_any(), &PatchParams::default(), &patch).await;
@@ -252,7 +255,7 @@ async fn collide(deployments: &Api<Deployment>, view: &View, what: &str) -> Resu
 
 /// Numbers the current state, on the ReplicaSet and the Deployment.
 async fn mark_revision(
-    deployments: &Api<Deployment>,
+    deployments: &Api<Read<Deployment>>,
     sets: &Api<ReplicaSet>,
     view: &View,
     what: &str,

@@ -19,7 +19,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-pub(crate) use self::ownership::{controlled_by as owned_by, namespace};
+pub(crate) use self::ownership::{controlled_by as owned_by, is_controlled_by, namespace};
 use crate::Error;
 use crate::error::gone_is_fine;
 
@@ -28,6 +28,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// What to do after a look failed: the same again, soon. Conflicts are ordinary.
 pub(crate) fn again<K: ResourceExt, C>(object: Arc<K>, error: &Error, _: Arc<C>) -> Action {
+    if error.is_unreadable() {
+        tracing::debug!(%error, object = object.name_any(), "is left as it is");
+        return Action::await_change();
+    }
     let conflict = matches!(error, Error::Write { source, .. } if crate::error::has_code(source, crate::error::CONFLICT));
     if conflict {
         return Action::requeue(PAUSE / 10);

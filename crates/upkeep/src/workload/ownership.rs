@@ -21,7 +21,7 @@ pub(crate) fn controlled_by<K: Resource<DynamicType = ()>>(owner: &K) -> Result<
 }
 
 /// Whether `owner` controls the object.
-pub(super) fn is_controlled_by(object: &impl ResourceExt, owner: &impl ResourceExt) -> bool {
+pub(crate) fn is_controlled_by(object: &impl ResourceExt, owner: &impl ResourceExt) -> bool {
     let references = object.owner_references().iter();
     let mut controllers = references.filter(|reference| reference.controller == Some(true));
     controllers.any(|reference| Some(&reference.uid) == owner.uid().as_ref())

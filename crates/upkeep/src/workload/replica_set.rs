@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::try_join_all;
+use hutch_api::Read;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
@@ -10,22 +11,23 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::controller::Action;
 use kube::runtime::{Controller, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::{again, delete_pods, drive, ownership, pod, template};
 use crate::Error;
 use crate::error::gone_is_fine;
+use crate::reader::Reader;
 
 /// Pods created or deleted in one look; the next look goes on.
 const BATCH: usize = 50;
 
 /// Reconciles ReplicaSets until dropped.
-pub(crate) async fn run(client: Client) -> Result<(), Error> {
-    let sets: Api<ReplicaSet> = Api::all(client.clone());
-    let pods: Api<Pod> = Api::all(client.clone());
+pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
+    let sets: Api<Read<ReplicaSet>> = Api::all(reader.client().clone());
+    let pods: Api<Read<Pod>> = Api::all(reader.client().clone());
     let controller = Controller::new(sets, watcher::Config::default()).owns(pods, watcher::Config::default());
-    drive(controller.run(reconcile, again, Arc::new(client))).await
+    drive(controller.run(reconcile, again, reader)).await
 }
 
 /// What is to be done for a ReplicaSet.
@@ -72,14 +74,15 @@ fn plan(set: &ReplicaSet, mut pods: Vec<Pod>, now: Timestamp) -> Plan {
     plan
 }
 
-async fn reconcile(set: Arc<ReplicaSet>, client: Arc<Client>) -> Result<Action, Error> {
-    let namespace = ownership::namespace(&*set)?;
-    let sets: Api<ReplicaSet> = Api::namespaced((*client).clone(), &namespace);
-    let pods: Api<Pod> = Api::namespaced((*client).clone(), &namespace);
-    let name = set.name_any();
-    let found = sets.get_opt(&name).await.map_err(Error::read(format!("ReplicaSet {namespace}/{name}")))?;
-    let Some(set) = found else { return Ok(Action::await_change()) };
-    let owned = owned_pods(&pods, &set).await?;
+async fn reconcile(known: Arc<Read<ReplicaSet>>, reader: Arc<Reader>) -> Result<Action, Error> {
+    let namespace = ownership::namespace(&*known)?;
+    let sets: Api<Read<ReplicaSet>> = Api::namespaced(reader.client().clone(), &namespace);
+    let pods: Api<Pod> = Api::namespaced(reader.client().clone(), &namespace);
+    let name = known.name_any();
+    let Some(set) = reader.get(&sets, &name, &format!("ReplicaSet {namespace}/{name}")).await? else {
+        return Ok(Action::await_change());
+    };
+    let owned = owned_pods(&reader, &namespace, &set).await?;
     let plan = plan(&set, owned, Timestamp::now());
 
     let spec = set.spec.clone().unwrap_or_default();
@@ -102,12 +105,12 @@ async fn reconcile(set: Arc<ReplicaSet>, client: Arc<Client>) -> Result<Action, 
     Ok(pause.map_or_else(Action::await_change, Action::requeue))
 }
 
-async fn owned_pods(pods: &Api<Pod>, set: &ReplicaSet) -> Result<Vec<Pod>, Error> {
+async fn owned_pods(reader: &Reader, namespace: &str, set: &ReplicaSet) -> Result<Vec<Pod>, Error> {
     let selector = set.spec.as_ref().map(|spec| spec.selector.clone());
     let selector = ownership::selector(selector, &format!("ReplicaSet {}", set.name_any()))?;
-    let found = pods.list(&ListParams::default().labels_from(&selector)).await;
-    let found = found.map_err(Error::read(format!("Pods of ReplicaSet {}", set.name_any())))?;
-    Ok(found.items.into_iter().filter(|pod| ownership::is_controlled_by(pod, set)).collect())
+    let pods: Api<Read<Pod>> = Api::namespaced(reader.client().clone(), namespace);
+    let selected = ListParams::default().labels_from(&selector);
+    reader.owned(&pods, &selected, set, &format!("Pods of ReplicaSet {}", set.name_any())).await
 }
 
 #[cfg(test)]

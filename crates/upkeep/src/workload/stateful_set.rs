@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hutch_api::Read;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume};
@@ -10,24 +11,25 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::controller::Action;
 use kube::runtime::{Controller, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::template::fingerprint;
 use super::{again, delete_pods, drive, ownership, pod, template};
 use crate::Error;
 use crate::error::{existing_is_fine, gone_is_fine};
+use crate::reader::Reader;
 
 const REVISION_LABEL: &str = "controller-revision-hash";
 const NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 
 /// Reconciles StatefulSets until dropped.
-pub(crate) async fn run(client: Client) -> Result<(), Error> {
-    let sets: Api<StatefulSet> = Api::all(client.clone());
-    let pods: Api<Pod> = Api::all(client.clone());
+pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
+    let sets: Api<Read<StatefulSet>> = Api::all(reader.client().clone());
+    let pods: Api<Read<Pod>> = Api::all(reader.client().clone());
     let controller = Controller::new(sets, watcher::Config::default()).owns(pods, watcher::Config::default());
-    drive(controller.run(reconcile, again, Arc::new(client))).await
+    drive(controller.run(reconcile, again, reader)).await
 }
 
 /// What is to be done for a StatefulSet.
@@ -154,21 +156,19 @@ fn number(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     digits.parse().ok().filter(|number: &i32| number.to_string() == digits)
 }
 
-async fn reconcile(known: Arc<StatefulSet>, client: Arc<Client>) -> Result<Action, Error> {
+async fn reconcile(known: Arc<Read<StatefulSet>>, reader: Arc<Reader>) -> Result<Action, Error> {
     let namespace = ownership::namespace(&*known)?;
     let name = known.name_any();
     let what = format!("StatefulSet {namespace}/{name}");
-    let sets: Api<StatefulSet> = Api::namespaced((*client).clone(), &namespace);
-    let pods: Api<Pod> = Api::namespaced((*client).clone(), &namespace);
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced((*client).clone(), &namespace);
-    let Some(set) = sets.get_opt(&name).await.map_err(Error::read(&what))? else {
-        return Ok(Action::await_change());
-    };
+    let client = || reader.client().clone();
+    let sets: Api<Read<StatefulSet>> = Api::namespaced(client(), &namespace);
+    let pods: Api<Pod> = Api::namespaced(client(), &namespace);
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client(), &namespace);
+    let Some(set) = reader.get(&sets, &name, &what).await? else { return Ok(Action::await_change()) };
     let selector = ownership::selector(set.spec.as_ref().map(|spec| spec.selector.clone()), &what)?;
-    let found = pods.list(&ListParams::default().labels_from(&selector)).await;
-    let found = found.map_err(Error::read(format!("Pods of {what}")))?;
-    let owned: Vec<Pod> =
-        found.items.into_iter().filter(|pod| ownership::is_controlled_by(pod, &set)).collect();
+    let found: Api<Read<Pod>> = Api::namespaced(client(), &namespace);
+    let selected = ListParams::default().labels_from(&selector);
+    let owned = reader.owned(&found, &selected, &set, &format!("Pods of {what}")).await?;
     let plan = plan(&set, &owned, Timestamp::now());
     for number in &plan.create {
         for claim in volume_claims(&set, &namespace, *number) {

@@ -1,0 +1,49 @@
+//! Waiting for what will be so in a moment, on a machine that may be busy.
+
+use std::time::{Duration, Instant};
+
+/// Longest wait. It only passes in a test that fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Pause between two looks.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Looks until it is so.
+///
+/// # Panics
+/// When it does not become so within [`PATIENCE`].
+#[track_caller]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Asks until there is an answer.
+///
+/// # Panics
+/// When there is none within [`PATIENCE`].
+#[cfg(feature = "async")]
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, ask: impl FnMut() -> F) -> T {
+    eventually_or(|| what.to_owned(), ask).await
+}
+
+/// The same; what was asked for is only put into words when it never came.
+///
+/// # Panics
+/// When there is no answer within [`PATIENCE`].
+#[cfg(feature = "async")]
+pub async fn eventually_or<T, F: Future<Output = Option<T>>>(
+    what: impl Fn() -> String,
+    mut ask: impl FnMut() -> F,
+) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(began.elapsed() < PATIENCE, "never: {}", what());
+        tokio::time::sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,139 @@
+//! Objects as the reconcilers read them. One that cannot be read is told of by an Event and left as it is, and so is what owns
+//! it: nobody can tell what there would be to do. All others go on.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Mutex, PoisonError};
+
+use hutch_api::{Read, Unreadable};
+use kube::api::ListParams;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use crate::Error;
+use crate::workload::is_controlled_by;
+
+/// Who writes the Events.
+const REPORTER: &str = "hutch-upkeep";
+/// Longest note that the API takes, in bytes.
+const NOTE_BYTES: usize = 1024;
+/// Objects of which is remembered what was said of them. Beyond that it is said again.
+const MAX_TOLD: usize = 1000;
+
+/// What all reconcilers read with.
+pub(crate) struct Reader {
+    client: Client,
+    recorder: Recorder,
+    /// By uid, what was said last.
+    told: Mutex<HashMap<String, String>>,
+}
+
+/// What can be read here.
+pub(crate) trait Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned {}
+
+impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned> Object for K {}
+
+impl Reader {
+    pub(crate) fn new(client: Client) -> Self {
+        let reporter = Reporter { controller: REPORTER.into(), instance: Some(REPORTER.into()) };
+        Reader { recorder: Recorder::new(client.clone(), reporter), client, told: Mutex::default() }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The object as it is now; nothing when it is gone, or cannot be read and that was told.
+    pub(crate) async fn get<K: Object>(
+        &self,
+        api: &Api<Read<K>>,
+        name: &str,
+        what: &str,
+    ) -> Result<Option<K>, Error> {
+        let found = api.get_opt(name).await.map_err(Error::read(what))?;
+        Ok(match found {
+            Some(found) => self.readable(found).await,
+            None => None,
+        })
+    }
+
+    /// All of a list that can be read.
+    pub(crate) async fn list<K: Object>(
+        &self,
+        api: &Api<Read<K>>,
+        parameters: &ListParams,
+        what: &str,
+    ) -> Result<Vec<K>, Error> {
+        let found = api.list(parameters).await.map_err(Error::read(what))?;
+        let mut all = Vec::with_capacity(found.items.len());
+        for found in found.items {
+            all.extend(self.readable(found).await);
+        }
+        Ok(all)
+    }
+
+    /// All of a list that `owner` controls. [`Error::Held`] when one of them cannot be read.
+    pub(crate) async fn owned<K: Object>(
+        &self,
+        api: &Api<Read<K>>,
+        parameters: &ListParams,
+        owner: &impl ResourceExt,
+        what: &str,
+    ) -> Result<Vec<K>, Error> {
+        let found = api.list(parameters).await.map_err(Error::read(what))?;
+        let mut all = Vec::with_capacity(found.items.len());
+        for found in found.items.into_iter().filter(|found| is_controlled_by(found, owner)) {
+            let name = found.name_any();
+            match self.readable(found).await {
+                Some(object) => all.push(object),
+                None => return Err(Error::Held { what: what.to_owned(), name }),
+            }
+        }
+        Ok(all)
+    }
+
+    /// The object, or nothing and an Event when it cannot be read.
+    async fn readable<K: Object>(&self, found: Read<K>) -> Option<K> {
+        let unreadable = match found {
+            Read::Object(object) => {
+                self.told().remove(&object.uid().unwrap_or_default());
+                return Some(object);
+            }
+            Read::Unreadable(unreadable) => unreadable,
+        };
+        let Unreadable { metadata, problem } = *unreadable;
+        if !self.is_new(metadata.uid.clone().unwrap_or_default(), &problem) {
+            return None;
+        }
+        let kind = K::kind(&());
+        tracing::warn!(%kind, namespace = metadata.namespace, name = metadata.name, problem, "an object cannot be read");
+        let mut note = format!("Cannot be read and is left as it is: {problem}");
+        note.truncate(note.floor_char_boundary(NOTE_BYTES));
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "Unreadable".into(),
+            note: Some(note),
+            action: "Reconciling".into(),
+            secondary: None,
+        };
+        let about = Read::<K>::Unreadable(Box::new(Unreadable { metadata, problem })).object_ref(&());
+        if let Err(error) = self.recorder.publish(&event, &about).await {
+            tracing::debug!(%error, "an Event could not be written");
+        }
+        None
+    }
+
+    /// Takes note of what is said; whether it was something else before.
+    fn is_new(&self, uid: String, problem: &str) -> bool {
+        let mut told = self.told();
+        if told.len() >= MAX_TOLD {
+            told.clear();
+        }
+        told.insert(uid, problem.to_owned()).as_deref() != Some(problem)
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

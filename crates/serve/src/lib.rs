@@ -1,6 +1,7 @@
 //! How an HTTP application is offered: in memory to `kube::Client`, over TLS and plainly to others.
 //!
 //! - [`memory`]: a `kube::Client` that calls an axum `Router` in the same process, upgrades included.
+//! - [`patience`]: a `kube::Client` that waits for a server that is busy.
 //! - [`Authority`]: the certificate authority of a data folder and the server certificate that it signs.
 //! - [`ServerCertificate`]: a server certificate that somebody else made, replaced while a listener shows it.
 //! - [`Listener`]: a TCP listener, plain or TLS (HTTP/1.1 and HTTP/2), with a bound on connections.
@@ -16,6 +17,7 @@ mod certificate;
 mod error;
 mod listener;
 pub mod memory;
+pub mod patience;
 mod private;
 mod shutdown;
 

@@ -11,12 +11,12 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, header};
 use hutch_election::{Guard, Term};
+use hutch_serve::patience::Patience;
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Connection;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt};
 use kube::{Client, Config};
 use tokio::sync::Mutex;
@@ -85,7 +85,7 @@ impl Road {
     pub(super) fn client(&self, term: Option<Term>) -> anyhow::Result<Client> {
         let service = ServiceBuilder::new()
             .layer(self.config.base_uri_layer())
-            .layer(RetryLayer::new(RetryPolicy::server_retry()))
+            .layer(RetryLayer::new(Patience::default()))
             .option_layer(self.throttle.clone())
             .option_layer(self.config.auth_layer()?)
             .layer(self.config.extra_headers_layer()?)
@@ -205,6 +205,36 @@ mod tests {
         let picked: Vec<_> = (0..6).map(|_| at(lanes.pick(false))).collect();
         assert_eq!(picked, [0, 1, 2, 0, 1, 2].map(Some));
         assert_eq!(at(lanes.pick(true)), None);
+    }
+
+    /// The clock stands still but for the waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_busy_server_is_asked_again_when_it_said() {
+        use axum::response::IntoResponse;
+        use tokio::time::Instant;
+        let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let seen = asked.clone();
+        let app = axum::Router::new().fallback(move || {
+            let mut asked = seen.lock().unwrap();
+            asked.push(Instant::now());
+            let busy = asked.len() <= 2;
+            async move {
+                let refused = (http::StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "9")]).into_response();
+                if busy { refused } else { r#"{"metadata": {"name": "there"}}"#.into_response() }
+            }
+        });
+        let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = Config::new(format!("http://{}", socket.local_addr().unwrap()).parse().unwrap());
+        tokio::spawn(async move { axum::serve(socket, app).await });
+        let Ok(super::super::flags::Asked::Run(flags, _)) = super::super::flags::parse(&[]) else { panic!() };
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let road = Road::new(config, &flags, &prometheus::Registry::new()).unwrap();
+        let pods: kube::Api<k8s_openapi::api::core::v1::Pod> =
+            kube::Api::namespaced(road.client(None).unwrap(), "default");
+        assert_eq!(pods.get("there").await.unwrap().metadata.name.as_deref(), Some("there"));
+        let asked = asked.lock().unwrap();
+        let waits: Vec<u64> = asked.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
+        assert_eq!(waits, [9, 9]);
     }
 
     #[test]

@@ -30,6 +30,22 @@ pub(crate) struct Readiness {
     pub(crate) resume: bool,
 }
 
+/// Where in the Sandbox's Pod.
+#[derive(Args)]
+pub(crate) struct Container {
+    /// Container; default the one that the Pod names as its default, else its first.
+    #[arg(long = "container", short = 'c', value_name = "NAME", value_parser = quantity::label)]
+    pub(crate) name: Option<String>,
+}
+
+/// Which Sandbox.
+#[derive(Args)]
+pub(crate) struct Whose {
+    /// Name of a Sandbox, or of a SandboxClaim when there is no such Sandbox; `claim/NAME`, `sandbox/NAME`.
+    #[arg(value_name = "SANDBOX")]
+    pub(crate) named: Named,
+}
+
 /// `hutch exec`.
 #[derive(Args)]
 pub(crate) struct ExecArguments {
@@ -43,12 +59,10 @@ pub(crate) struct ExecArguments {
     /// Give the command a terminal; this one, if there is one, becomes its screen and keyboard.
     #[arg(long, short = 't')]
     pub(crate) tty: bool,
-    /// Container; default the one that the Pod names as its default, else its first.
-    #[arg(long, short, value_name = "NAME", value_parser = quantity::label)]
-    pub(crate) container: Option<String>,
-    /// Name of a Sandbox, or of a SandboxClaim when there is no such Sandbox; `claim/NAME`, `sandbox/NAME`.
-    #[arg(value_name = "SANDBOX")]
-    pub(crate) sandbox: Named,
+    #[command(flatten)]
+    pub(crate) container: Container,
+    #[command(flatten)]
+    pub(crate) sandbox: Whose,
     /// The command and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
@@ -61,12 +75,10 @@ pub(crate) struct ShellArguments {
     pub(crate) place: Place,
     #[command(flatten)]
     pub(crate) readiness: Readiness,
-    /// Container; default the one that the Pod names as its default, else its first.
-    #[arg(long, short, value_name = "NAME", value_parser = quantity::label)]
-    pub(crate) container: Option<String>,
-    /// Name of a Sandbox, or of a SandboxClaim when there is no such Sandbox; `claim/NAME`, `sandbox/NAME`.
-    #[arg(value_name = "SANDBOX")]
-    pub(crate) sandbox: Named,
+    #[command(flatten)]
+    pub(crate) container: Container,
+    #[command(flatten)]
+    pub(crate) sandbox: Whose,
 }
 
 /// `hutch cp`.
@@ -76,9 +88,8 @@ pub(crate) struct CopyArguments {
     pub(crate) place: Place,
     #[command(flatten)]
     pub(crate) readiness: Readiness,
-    /// Container; default the one that the Pod names as its default, else its first.
-    #[arg(long, short, value_name = "NAME", value_parser = quantity::label)]
-    pub(crate) container: Option<String>,
+    #[command(flatten)]
+    pub(crate) container: Container,
     /// A file or folder: `PATH` here, or `SANDBOX:PATH`.
     #[arg(value_name = "SRC")]
     pub(crate) from: Side,
@@ -101,12 +112,10 @@ pub(crate) struct LogsArguments {
     /// Only what is not older than this, such as 5m.
     #[arg(long, value_name = "DURATION", value_parser = quantity::seconds)]
     pub(crate) since: Option<Duration>,
-    /// Container; default the one that the Pod names as its default, else its first.
-    #[arg(long, short, value_name = "NAME", value_parser = quantity::label)]
-    pub(crate) container: Option<String>,
-    /// Name of a Sandbox, or of a SandboxClaim when there is no such Sandbox; `claim/NAME`, `sandbox/NAME`.
-    #[arg(value_name = "SANDBOX")]
-    pub(crate) sandbox: Named,
+    #[command(flatten)]
+    pub(crate) container: Container,
+    #[command(flatten)]
+    pub(crate) sandbox: Whose,
 }
 
 /// `hutch suspend`, `hutch resume`.
@@ -117,7 +126,6 @@ pub(crate) struct ModeArguments {
     /// Wait so long until it is so; 0 only asks for it.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = quantity::patience)]
     pub(crate) wait: Duration,
-    /// Name of a Sandbox, or of a SandboxClaim when there is no such Sandbox; `claim/NAME`, `sandbox/NAME`.
-    #[arg(value_name = "SANDBOX")]
-    pub(crate) sandbox: Named,
+    #[command(flatten)]
+    pub(crate) sandbox: Whose,
 }

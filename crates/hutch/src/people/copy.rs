@@ -124,7 +124,7 @@ struct Inside {
 impl Inside {
     async fn connect(arguments: &CopyArguments, named: &Named) -> anyhow::Result<Inside> {
         let cluster = Cluster::connect(&arguments.place).await?;
-        let target = cluster.target(named, arguments.container.as_deref(), &arguments.readiness).await?;
+        let target = cluster.target(named, arguments.container.name.as_deref(), &arguments.readiness).await?;
         Ok(Inside { cluster, target })
     }
 

@@ -37,8 +37,8 @@ pub(crate) fn shell(arguments: ShellArguments) -> ExitCode {
 
 async fn run(called: &str, arguments: ExecArguments) -> anyhow::Result<u8> {
     let cluster = Cluster::connect(&arguments.place).await?;
-    let container = arguments.container.as_deref();
-    let target = cluster.target(&arguments.sandbox, container, &arguments.readiness).await?;
+    let container = arguments.container.name.as_deref();
+    let target = cluster.target(&arguments.sandbox.named, container, &arguments.readiness).await?;
     let ExecArguments { stdin, tty, command: argv, .. } = arguments;
     let mut ending = Ending::new().context("signals")?;
     let session = tokio::select! {

@@ -25,14 +25,14 @@ pub(crate) fn main(arguments: &LogsArguments) -> ExitCode {
 
 async fn print(arguments: &LogsArguments) -> anyhow::Result<u8> {
     let cluster = Cluster::connect(&arguments.place).await?;
-    let sandbox = cluster.find(&arguments.sandbox, &mut Patience::new(Duration::ZERO)).await?;
+    let sandbox = cluster.find(&arguments.sandbox.named, &mut Patience::new(Duration::ZERO)).await?;
     if mode(&sandbox) == OperatingMode::Suspended {
         let name = sandbox.name_any();
         bail!(
             "sandbox {name} is suspended and its log has gone with its Pod; `hutch resume {name}` starts it again"
         );
     }
-    let target = cluster.container(&sandbox, arguments.container.as_deref()).await?;
+    let target = cluster.container(&sandbox, arguments.container.name.as_deref()).await?;
     let wanted = LogParams {
         container: Some(target.container),
         follow: arguments.follow,

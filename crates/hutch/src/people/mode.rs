@@ -23,7 +23,7 @@ pub(crate) fn resume(arguments: &ModeArguments) -> ExitCode {
 async fn change(arguments: &ModeArguments, wanted: OperatingMode) -> anyhow::Result<u8> {
     let cluster = Cluster::connect(&arguments.place).await?;
     let mut patience = Patience::new(arguments.wait);
-    let sandbox = cluster.find(&arguments.sandbox, &mut patience).await?;
+    let sandbox = cluster.find(&arguments.sandbox.named, &mut patience).await?;
     let name = sandbox.name_any();
     if mode(&sandbox) != wanted {
         cluster.set_mode(&name, wanted).await?;

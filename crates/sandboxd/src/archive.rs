@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
-use tar::{Archive, Builder, EntryType, Header};
+use tar::{Archive, Builder, Entry, EntryType, Header, PaxExtensions};
 
 use crate::files::{FileError, Root, names};
 
@@ -15,6 +15,8 @@ use crate::files::{FileError, Root, names};
 pub const DEPTH_LIMIT: usize = 128;
 
 const COPY_SIZE: usize = 64 << 10;
+/// Longest entry that only tells about the next one, such as its long name, in bytes.
+const NOTE_LIMIT: u64 = 64 << 10;
 
 /// Why a stream was not unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +24,14 @@ pub enum UnpackError {
     /// It is no tar stream, or it broke off.
     #[error("the tar stream cannot be read: {0}")]
     Stream(io::Error),
+    /// The name of an entry, or what else is told before it, is too long to be one.
+    #[error("the tar stream has a name or header of {0} bytes; at most {NOTE_LIMIT} are taken")]
+    LongNote(u64),
+    /// The size of an entry is told where it is not looked for.
+    #[error(
+        "the tar stream tells a size in a pax header, which is not supported: files of less than 8 GiB need none"
+    )]
+    Size,
     /// An entry that is not taken.
     #[error("entry {entry:?} is {what}; files, folders and symbolic links are taken")]
     Kind {
@@ -107,43 +117,115 @@ fn header(stat: &Stat) -> Header {
 /// # Errors
 /// At the first entry that is not taken or cannot be made; those before it stay.
 pub fn unpack(root: &Root, path: &Path, from: impl Read) -> Result<(), UnpackError> {
-    let refused = |entry: &Path, source| UnpackError::Entry { entry: entry.display().to_string(), source };
-    root.make_folder(path, 0o755).map_err(|source| refused(path, source))?;
     let mut archive = Archive::new(from);
-    for entry in archive.entries().map_err(UnpackError::Stream)? {
+    let mut notes = Notes::default();
+    let mut begun = false;
+    // Raw, because the library would keep a note of any length in memory.
+    for entry in archive.entries().map_err(UnpackError::Stream)?.raw(true) {
         let mut entry = entry.map_err(UnpackError::Stream)?;
-        let name = entry.path().map_err(UnpackError::Stream)?.into_owned();
-        let inner = below(&name).ok_or_else(|| refused(&name, FileError::Outside))?;
-        let target = path.join(inner);
-        let mode = entry.header().mode().map_err(UnpackError::Stream)? & 0o777;
-        match entry.header().entry_type() {
-            EntryType::Directory => root.make_folder(&target, mode | 0o700).map_err(|e| refused(&name, e))?,
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-                let mut draft = root.draft(&target, Some(mode)).map_err(|e| refused(&name, e))?;
-                let mut piece = vec![0; COPY_SIZE];
-                let mut left = entry.size();
-                while left > 0 {
-                    let count = entry.read(&mut piece).map_err(UnpackError::Stream)?;
-                    if count == 0 {
-                        return Err(UnpackError::Stream(io::ErrorKind::UnexpectedEof.into()));
-                    }
-                    left = left.saturating_sub(count as u64);
-                    draft.write(&piece[..count]).map_err(|e| refused(&name, e))?;
-                }
-                draft.keep().map_err(|e| refused(&name, e))?;
-            }
-            EntryType::Symlink => {
-                let to = entry.link_name().map_err(UnpackError::Stream)?.unwrap_or_default().into_owned();
-                root.link(&target, to).map_err(|e| refused(&name, e))?;
-            }
-            EntryType::XGlobalHeader => {}
-            other => {
-                let what = if other == EntryType::Link { "a hard link" } else { "a special file" };
-                return Err(UnpackError::Kind { entry: name.display().to_string(), what });
-            }
+        if notes.take(&mut entry)? {
+            continue;
         }
+        if !std::mem::replace(&mut begun, true) {
+            root.make_folder(path, 0o755).map_err(|source| refused(path, source))?;
+        }
+        make(root, path, &mut entry, std::mem::take(&mut notes))?;
+    }
+    if !begun {
+        root.make_folder(path, 0o755).map_err(|source| refused(path, source))?;
     }
     Ok(())
+}
+
+fn refused(entry: &Path, source: FileError) -> UnpackError {
+    UnpackError::Entry { entry: entry.display().to_string(), source }
+}
+
+/// What an entry is called and what a link leads to, as entries before it tell.
+#[derive(Default)]
+struct Notes {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+}
+
+impl Notes {
+    /// Whether the entry only tells about the next one.
+    fn take(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<bool, UnpackError> {
+        match entry.header().entry_type() {
+            EntryType::GNULongName => self.path = Some(text(note(entry)?)),
+            EntryType::GNULongLink => self.link = Some(text(note(entry)?)),
+            EntryType::XHeader => {
+                let note = note(entry)?;
+                for extension in PaxExtensions::new(&note) {
+                    let extension = extension.map_err(UnpackError::Stream)?;
+                    match extension.key_bytes() {
+                        b"path" => self.path = Some(extension.value_bytes().to_vec()),
+                        b"linkpath" => self.link = Some(extension.value_bytes().to_vec()),
+                        b"size" => return Err(UnpackError::Size),
+                        _ => {}
+                    }
+                }
+            }
+            EntryType::XGlobalHeader => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn note(entry: &mut Entry<'_, impl Read>) -> Result<Vec<u8>, UnpackError> {
+    if entry.size() > NOTE_LIMIT {
+        return Err(UnpackError::LongNote(entry.size()));
+    }
+    let mut note = Vec::new();
+    entry.read_to_end(&mut note).map_err(UnpackError::Stream)?;
+    Ok(note)
+}
+
+/// Up to the NUL with which it ends.
+fn text(mut note: Vec<u8>) -> Vec<u8> {
+    let end = note.iter().position(|&byte| byte == 0).unwrap_or(note.len());
+    note.truncate(end);
+    note
+}
+
+/// Makes an entry below the folder of that path.
+fn make(root: &Root, path: &Path, entry: &mut Entry<'_, impl Read>, notes: Notes) -> Result<(), UnpackError> {
+    let name = notes.path.unwrap_or_else(|| entry.path_bytes().into_owned());
+    let name = PathBuf::from(OsStr::from_bytes(&name));
+    let inner = below(&name).ok_or_else(|| refused(&name, FileError::Outside))?;
+    let target = path.join(inner);
+    let mode = entry.header().mode().map_err(UnpackError::Stream)? & 0o777;
+    match entry.header().entry_type() {
+        EntryType::Directory => root.make_folder(&target, mode | 0o700).map_err(|e| refused(&name, e)),
+        EntryType::Regular | EntryType::Continuous => {
+            let mut draft = root.draft(&target, Some(mode)).map_err(|e| refused(&name, e))?;
+            let mut piece = vec![0; COPY_SIZE];
+            let mut left = entry.size();
+            while left > 0 {
+                let count = entry.read(&mut piece).map_err(UnpackError::Stream)?;
+                if count == 0 {
+                    return Err(UnpackError::Stream(io::ErrorKind::UnexpectedEof.into()));
+                }
+                left = left.saturating_sub(count as u64);
+                draft.write(&piece[..count]).map_err(|e| refused(&name, e))?;
+            }
+            draft.keep().map_err(|e| refused(&name, e))
+        }
+        EntryType::Symlink => {
+            let to = notes.link.or_else(|| entry.link_name_bytes().map(|name| name.into_owned()));
+            let to = PathBuf::from(OsStr::from_bytes(&to.unwrap_or_default()));
+            root.link(&target, to).map_err(|e| refused(&name, e))
+        }
+        other => {
+            let what = match other {
+                EntryType::Link => "a hard link",
+                EntryType::GNUSparse => "a sparse file",
+                _ => "a special file",
+            };
+            Err(UnpackError::Kind { entry: name.display().to_string(), what })
+        }
+    }
 }
 
 /// The path of an entry below the folder; nothing when it says `..`.
@@ -200,6 +282,7 @@ mod tests {
             header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
             header.set_entry_type(*kind);
             header.set_mode(0o644);
+            header.as_gnu_mut().unwrap().set_real_size(0);
             if matches!(kind, EntryType::Symlink | EntryType::Link) {
                 header.set_link_name_literal(content).unwrap();
                 header.set_size(0);
@@ -225,9 +308,64 @@ mod tests {
         assert!(outside(&[("abs", EntryType::Symlink, "/"), ("abs/evil", file, "x")]).contains("outside"));
         assert!(outside(&[("h", EntryType::Link, "/etc/passwd")]).contains("a hard link"));
         assert!(outside(&[("dev", EntryType::Block, "")]).contains("a special file"));
+        assert!(outside(&[("holes", EntryType::GNUSparse, "")]).contains("a sparse file"));
         unpack(&root, Path::new("in"), &stream(&[("/absolute", file, "x")])[..]).unwrap();
         assert!(folder.path().join("base/in/absolute").is_file());
         assert!(!folder.path().join("evil").exists());
+    }
+
+    /// An entry of that kind whose content, of that length, is never sent further than the reader asks.
+    fn noted(kind: EntryType, length: u64) -> impl Read {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_size(length);
+        header.set_cksum();
+        io::Cursor::new(header.as_bytes().to_vec()).chain(io::repeat(b'n').take(length))
+    }
+
+    #[test]
+    fn a_name_without_end_is_not_read_and_nothing_is_made() {
+        let (folder, root) = root();
+        for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader] {
+            let mut sent = noted(kind, 10 << 20);
+            let said = unpack(&root, Path::new("in"), &mut sent).unwrap_err().to_string();
+            let wanted = "the tar stream has a name or header of 10485760 bytes; at most 65536 are taken";
+            assert_eq!(said, wanted, "{kind:?}");
+            let unread = io::copy(&mut sent, &mut io::sink()).unwrap();
+            assert!(unread > 9 << 20, "{kind:?}: {unread} bytes are left");
+        }
+        assert_eq!(fs::read_dir(folder.path().join("base")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn names_come_from_notes_of_both_kinds() {
+        let (folder, root) = root();
+        let long = format!("{}/{}", "d".repeat(150), "n".repeat(200));
+        // GNU's way.
+        let mut builder = Builder::new(Vec::new());
+        let mut header = Header::new_gnu();
+        header.set_mode(0o600);
+        header.set_size(1);
+        builder.append_data(&mut header, &long, &b"1"[..]).unwrap();
+        unpack(&root, Path::new("gnu"), &builder.into_inner().unwrap()[..]).unwrap();
+        assert_eq!(fs::read(folder.path().join("base/gnu").join(&long)).unwrap(), b"1");
+        // That of pax.
+        let mut builder = Builder::new(Vec::new());
+        let mut link = Header::new_ustar();
+        link.set_entry_type(EntryType::Symlink);
+        link.set_size(0);
+        link.set_mode(0o777);
+        link.set_path("short").unwrap();
+        link.set_cksum();
+        let long = "l".repeat(200);
+        builder.append_pax_extensions([("path", long.as_bytes()), ("linkpath", &b"to"[..])]).unwrap();
+        builder.append(&link, io::empty()).unwrap();
+        unpack(&root, Path::new("pax"), &builder.into_inner().unwrap()[..]).unwrap();
+        assert_eq!(fs::read_link(folder.path().join("base/pax").join(&long)).unwrap(), Path::new("to"));
+        let mut builder = Builder::new(Vec::new());
+        builder.append_pax_extensions([("size", &b"1"[..])]).unwrap();
+        let said = unpack(&root, Path::new("pax"), &builder.into_inner().unwrap()[..]).unwrap_err();
+        assert!(said.to_string().contains("a size in a pax header"), "{said}");
     }
 
     proptest! {

@@ -297,6 +297,20 @@ fn a_folder_goes_down_and_up_as_tar() {
 }
 
 #[test]
+fn a_tar_stream_with_a_name_of_10_mib_is_refused_and_makes_nothing() {
+    require!(curl);
+    let served = serve();
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::GNULongName);
+    header.set_size(10 << 20);
+    header.set_cksum();
+    let stream = [header.as_bytes(), &vec![b'n'; 10 << 20][..]].concat();
+    let said = "the tar stream has a name or header of 10485760 bytes; at most 65536 are taken";
+    is(&served.put("/v1/archive/named", &stream), 400, "INVALID_ARGUMENT", said);
+    assert!(!served.app().join("named").exists());
+}
+
+#[test]
 fn changes_are_told_line_by_line() {
     use std::io::{BufRead, BufReader};
     require!(curl);

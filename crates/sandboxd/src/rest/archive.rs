@@ -109,7 +109,9 @@ fn refusal(error: UnpackError) -> Refusal {
             source.into()
         }
         UnpackError::Entry { .. } => Refusal::conflict(&text),
-        UnpackError::Stream(_) | UnpackError::Kind { .. } => Refusal::invalid(&text),
+        UnpackError::Stream(_) | UnpackError::LongNote(_) | UnpackError::Size | UnpackError::Kind { .. } => {
+            Refusal::invalid(&text)
+        }
     }
 }
 

@@ -69,8 +69,10 @@ pub(crate) fn json(bytes: &[u8]) -> Result<Decoded, Failure> {
 pub(crate) fn yaml(bytes: &[u8]) -> Result<Decoded, Failure> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Failure::bad_request(format!("couldn't decode the body as YAML: {error}")))?;
-    let value = serde_saphyr::from_str(text)
+    let mut value = serde_saphyr::from_str(text)
         .map_err(|error| Failure::bad_request(format!("couldn't decode the body as YAML: {error}")))?;
+    // On its way through JSON a whole number loses its point.
+    crate::number::shorten(&mut value);
     Ok(Decoded { value, duplicates: Vec::new() })
 }
 
@@ -106,7 +108,8 @@ impl<'de> Visitor<'de> for Noting<'_> {
         Ok(value.into())
     }
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
+        // This is how `-0` is read.
+        Ok(if value == 0.0 && value.is_sign_negative() { 0.into() } else { value.into() })
     }
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
         Ok(value.into())

@@ -274,11 +274,19 @@ impl Cause {
     /// `Invalid value: V: why`. Strings appear quoted.
     pub(crate) fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
         let shown = match value {
-            Value::Object(_) | Value::Array(_) => value.to_string(),
             Value::String(text) => format!("{text:?}"),
+            Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+                Some(float) => crate::number::shown(float),
+                None => number.to_string(),
+            },
             other => other.to_string(),
         };
-        Self::new("FieldValueInvalid", field, format!("Invalid value: {shown}: {detail}"))
+        Self::shown(field, &shown, detail)
+    }
+
+    /// `Invalid value: V: why` of a value in the words of the caller.
+    pub(crate) fn shown(field: impl Into<String>, value: &str, detail: &str) -> Self {
+        Self::new("FieldValueInvalid", field, format!("Invalid value: {value}: {detail}"))
     }
 
     /// `Forbidden: why`.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::body::Decoded;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
-use crate::kinds;
+use crate::{kinds, number};
 
 /// What to do about unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,16 +17,22 @@ enum Validation {
 
 /// Checks the fields of a body against its kind, drops the unknown ones, and gives the object.
 pub(crate) fn settle(call: &Call, body: Decoded) -> Result<Value, Failure> {
-    let validation = validation(call)?;
     let Decoded { mut value, duplicates } = body;
+    if let Some(mistyped) = mistyped(call, &mut value) {
+        return Err(Failure::bad_request(format!("{}: json: {mistyped}", cannot_be_handled(call))));
+    }
+    drop_unknown(call, value, duplicates)
+}
+
+fn drop_unknown(call: &Call, mut value: Value, duplicates: Vec<String>) -> Result<Value, Failure> {
+    for map in ["/metadata/labels", "/metadata/annotations"] {
+        let texts = value.pointer_mut(map).and_then(Value::as_object_mut).into_iter().flatten();
+        // A text that is not there is an empty one.
+        texts.filter(|(_, text)| text.is_null()).for_each(|(_, text)| *text = "".into());
+    }
     let kind = call.kind();
     let shape = kind.shape();
-    if !kind.is_custom() {
-        // A real server decodes these into structs; a wrong type is refused before anything else.
-        if let Some(mistyped) = kinds::check(&value, shape).mistyped.first() {
-            return Err(Failure::bad_request(format!("{}: json: {mistyped}", cannot_be_handled(call))));
-        }
-    }
+    let validation = validation(call)?;
     let unknown = kinds::prune(&mut value, shape);
     if validation == Validation::Ignore || (unknown.is_empty() && duplicates.is_empty()) {
         return Ok(value);
@@ -45,8 +51,27 @@ pub(crate) fn settle(call: &Call, body: Decoded) -> Result<Value, Failure> {
 }
 
 /// The same for the outcome of a patch, in which nothing can appear twice.
-pub(crate) fn settle_patched(call: &Call, value: Value) -> Result<Value, Failure> {
-    settle(call, Decoded { value, duplicates: Vec::new() })
+pub(crate) fn settle_patched(call: &Call, mut value: Value) -> Result<Value, Failure> {
+    if let Some(mistyped) = mistyped(call, &mut value) {
+        let cause = Cause::invalid("patch", &value.to_string().into(), &format!("json: {mistyped}"));
+        return Err(Failure::invalid(call.kind(), &call.name, vec![cause]));
+    }
+    drop_unknown(call, value, Vec::new())
+}
+
+/// The first value of a wrong type. A real server decodes built-in kinds and all metadata into structs, and refuses such a
+/// thing before it looks at anything else.
+fn mistyped(call: &Call, value: &mut Value) -> Option<kinds::Mistyped> {
+    let shape = if call.kind().is_custom() {
+        number::widen(value);
+        if let Some(metadata) = value.get_mut("metadata") {
+            number::shorten(metadata);
+        }
+        kinds::Shape::ENVELOPE
+    } else {
+        call.kind().shape()
+    };
+    kinds::check(value, shape).mistyped.into_iter().next()
 }
 
 fn cannot_be_handled(call: &Call) -> String {

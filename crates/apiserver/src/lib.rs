@@ -35,6 +35,7 @@ mod filter;
 pub mod hostile;
 mod identity;
 mod meta;
+mod number;
 mod object;
 mod ownership;
 mod registry;

@@ -1,9 +1,10 @@
 //! `metadata`: names, identifiers, times.
 
+pub(crate) mod check;
+pub(crate) mod syntax;
+
 use hutch_serve::Ambient;
 use serde_json::{Map, Value};
-
-use crate::failure::Cause;
 
 /// Letters of generated name suffixes: no vowels and nothing that looks like another letter.
 const SUFFIX_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -64,132 +65,6 @@ pub(crate) fn is_terminating(object: &Value) -> bool {
     !text(object, "deletionTimestamp").is_empty()
 }
 
-/// What Kubernetes says of a name that is no DNS subdomain.
-const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-const SERVICE: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
-const PATH: &str = "may not contain '/'";
-const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-const QUALIFIED: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
-
-fn is_label(text: &str) -> bool {
-    let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let bytes = text.as_bytes();
-    edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
-}
-
-fn is_subdomain(text: &str) -> bool {
-    text.split('.').all(is_label)
-}
-
-fn is_name_part(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
-}
-
-/// What is wrong with the name of an object of this kind.
-pub(crate) fn check_name(group: &str, plural: &str, name: &str) -> Vec<Cause> {
-    let value = Value::from(name);
-    let wrong = |detail: &str| Cause::invalid("metadata.name", &value, detail);
-    let too_long = |limit: usize| wrong(&format!("must be no more than {limit} bytes"));
-    let mut causes = Vec::new();
-    match (group, plural) {
-        ("rbac.authorization.k8s.io", _) => {
-            if name.contains('/') || name.contains('%') || name == "." || name == ".." {
-                causes.push(wrong(PATH));
-            }
-        }
-        ("", "namespaces") => {
-            if name.len() > 63 {
-                causes.push(too_long(63));
-            }
-            if !is_label(name) {
-                causes.push(wrong(LABEL));
-            }
-        }
-        ("", "services") => {
-            if name.len() > 63 {
-                causes.push(too_long(63));
-            }
-            if !is_label(name) || name.as_bytes()[0].is_ascii_digit() {
-                causes.push(wrong(SERVICE));
-            }
-        }
-        _ => {
-            if name.len() > 253 {
-                causes.push(too_long(253));
-            }
-            if !is_subdomain(name) {
-                causes.push(wrong(SUBDOMAIN));
-            }
-        }
-    }
-    causes
-}
-
-/// What is wrong with labels, annotations, finalizers and owner references.
-pub(crate) fn check_metadata(object: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let map = |field: &str| {
-        let map = object.get("metadata").and_then(|metadata| metadata.get(field)).and_then(Value::as_object);
-        map.into_iter().flatten()
-    };
-    for (key, value) in map("labels") {
-        check_key("metadata.labels", key, &mut causes);
-        let text = value.as_str().unwrap_or_default();
-        if text.len() > 63 {
-            causes.push(Cause::invalid("metadata.labels", value, "must be no more than 63 bytes"));
-        } else if !text.is_empty() && !is_name_part(text) {
-            causes.push(Cause::invalid("metadata.labels", value, LABEL_VALUE));
-        }
-    }
-    for (key, _) in map("annotations") {
-        check_key("metadata.annotations", &key.to_lowercase(), &mut causes);
-    }
-    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    let mut controllers = 0;
-    for (index, owner) in owners.into_iter().flatten().enumerate() {
-        for field in ["apiVersion", "kind", "name", "uid"] {
-            if owner.get(field).and_then(Value::as_str).unwrap_or_default().is_empty() {
-                let place = format!("metadata.ownerReferences[{index}].{field}");
-                causes.push(Cause::invalid(place, &Value::from(""), "must not be empty"));
-            }
-        }
-        controllers += usize::from(owner.get("controller") == Some(&Value::Bool(true)));
-    }
-    if controllers > 1 {
-        let value = object.pointer("/metadata/ownerReferences").unwrap_or(&Value::Null);
-        causes.push(Cause::invalid(
-            "metadata.ownerReferences",
-            value,
-            "Only one reference can have Controller set to true",
-        ));
-    }
-    causes
-}
-
-fn check_key(field: &str, key: &str, causes: &mut Vec<Cause>) {
-    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let value = Value::from(key);
-    if let Some(prefix) = prefix
-        && (prefix.len() > 253 || !is_subdomain(prefix))
-    {
-        causes.push(Cause::invalid(field, &value, &format!("prefix part {SUBDOMAIN}")));
-    }
-    if name.is_empty() {
-        causes.push(Cause::invalid(field, &value, "name part must be non-empty"));
-    } else if name.len() > 63 {
-        causes.push(Cause::invalid(field, &value, "name part must be no more than 63 bytes"));
-    } else if !is_name_part(name) {
-        causes.push(Cause::invalid(field, &value, QUALIFIED));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,21 +74,6 @@ mod tests {
         let name = generated_name("sandbox-claim-", &Ambient::default());
         assert!(name.starts_with("sandbox-claim-") && name.len() == 19, "{name}");
         assert_eq!(generated_name(&"x".repeat(100), &Ambient::default()).len(), 63);
-        assert!(is_label(&name));
-    }
-
-    #[test]
-    fn names_are_checked_by_kind() {
-        assert!(check_name("", "pods", "a.b-c1").is_empty());
-        assert_eq!(check_name("", "pods", "A_b").len(), 1);
-        assert_eq!(check_name("", "services", "1a").len(), 1);
-        assert_eq!(check_name("", "namespaces", "a.b").len(), 1);
-        assert!(check_name("rbac.authorization.k8s.io", "clusterroles", "system:Node").is_empty());
-    }
-
-    #[test]
-    fn labels_are_checked() {
-        let object = serde_json::json!({"metadata": {"labels": {"a b": "x", "ok": "no/slash", "e/": ""}}});
-        assert_eq!(check_metadata(&object).len(), 3);
+        assert!(check::name("", "namespaces", "metadata.name", &name).is_empty());
     }
 }

@@ -32,9 +32,17 @@ impl Structural {
         defaults::apply(&self.schema, object, true);
     }
 
-    /// What is wrong with an object; with `old` also what may not change.
-    pub(crate) fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<Cause> {
-        let mut causes = validate::object(self, object);
+    /// What is wrong with an object, beside what is known to be; with `old` also what may not change. `replicas` is the
+    /// path of the count that `/scale` sets.
+    pub(crate) fn validate(
+        &self,
+        object: &Value,
+        old: Option<&Value>,
+        replicas: Option<&str>,
+        mut causes: Vec<Cause>,
+    ) -> Vec<Cause> {
+        causes.extend(validate::object(self, object));
+        causes.extend(replicas.and_then(|path| validate::replicas(object, path)));
         // As in Kubernetes, rules are not asked about an object that lacks parts or has parts of a wrong type.
         let blocking =
             ["FieldValueRequired", "FieldValueTypeInvalid", "FieldValueTooLong", "FieldValueTooMany"];

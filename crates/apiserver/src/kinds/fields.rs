@@ -125,18 +125,43 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
 fn mistype(value: &Value, shape: Shape<'_>, path: &str) -> Option<Mistyped> {
     let found = type_name(value);
     let wrong = |wanted: &str| Some(Mistyped { path: path.into(), wanted: wanted.into(), found });
+    let no_integer = |wanted: &str| {
+        let found = if found == "integer" { "a larger one" } else { found };
+        Some(Mistyped { path: path.into(), wanted: wanted.into(), found })
+    };
     if value.is_null() {
         return None;
     }
     if shape.scalar_of_any_type() {
         let scalar = matches!(value, Value::String(_) | Value::Number(_));
-        return if scalar { None } else { wrong("string") };
+        if !scalar {
+            return wrong("string");
+        }
+        let port = shape.format() == Some("int-or-string");
+        return if port && value.is_number() {
+            integer(value, Some("int32")).and_then(no_integer)
+        } else {
+            None
+        };
     }
     match (shape.kind()?, found) {
         ("number", "integer") => None,
-        // A whole number written as 3.0 is an integer to every client.
-        ("integer", "number") if value.as_f64().is_some_and(|f| f.fract() == 0.0) => None,
+        ("integer", "integer" | "number") => integer(value, shape.format()).and_then(no_integer),
+        ("string", "string") if shape.format() == Some("date-time") => {
+            let time = value.as_str().is_some_and(|text| text.parse::<jiff::Timestamp>().is_ok());
+            if time { None } else { wrong("date-time, such as 2006-01-02T15:04:05Z") }
+        }
         (wanted, found) if wanted == found => None,
         (wanted, _) => wrong(wanted),
+    }
+}
+
+/// What a number should have been, if it is none of so many bits.
+fn integer(number: &Value, format: Option<&str>) -> Option<&'static str> {
+    match (number.as_i64(), format) {
+        (Some(whole), Some("int32")) if i32::try_from(whole).is_err() => Some("integer of 32 bits"),
+        (Some(_), _) => None,
+        (None, Some("int32")) => Some("integer of 32 bits"),
+        (None, _) => Some("integer of 64 bits"),
     }
 }

@@ -43,6 +43,9 @@ impl<'a> Shape<'a> {
     /// Of which nothing is known: maps are merged by key, lists are atomic.
     pub const OPEN: Shape<'static> = Shape { place: None, node: None, object: false, builtin: true };
 
+    /// Of a whole object of which only the metadata is looked at.
+    pub const ENVELOPE: Shape<'static> = Shape { place: None, node: None, object: true, builtin: true };
+
     /// The shape of whole objects by the structural schema of a custom kind.
     pub fn custom(schema: &'a Value) -> Self {
         Shape { place: Some(schema), node: Some(schema), object: true, builtin: false }
@@ -84,6 +87,11 @@ impl<'a> Shape<'a> {
     /// The JSON type that the schema names, such as `object`.
     pub fn kind(&self) -> Option<&'a str> {
         self.text("type")
+    }
+
+    /// What the schema says of the type more closely, such as `int32`.
+    pub fn format(&self) -> Option<&'a str> {
+        self.text("format")
     }
 
     /// An integer or a string, as ports are; or a quantity, which may be any scalar.

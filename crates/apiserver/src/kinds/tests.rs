@@ -70,17 +70,21 @@ fn wrong_types_are_named_with_their_path() {
     let pod = json!({"spec": {
         "containers": [{"name": 1, "ports": [{"containerPort": "80"}], "readinessProbe": {"httpGet": {"port": "web"}},
                         "resources": {"limits": {"memory": {}}}, "env": null}],
-        "terminationGracePeriodSeconds": 1.5
-    }});
+        "terminationGracePeriodSeconds": 1.5, "activeDeadlineSeconds": 9_223_372_036_854_775_808_u64,
+        "priority": 3_000_000_000_u64
+    }, "status": {"startTime": "soon"}});
     let found = check(&pod, builtin_kind("v1", "Pod").shape());
     let texts: Vec<_> = found.mistyped.iter().map(ToString::to_string).collect();
     assert_eq!(
         texts,
         [
+            "spec.activeDeadlineSeconds: must be of type integer of 64 bits, got a larger one",
             "spec.containers[0].name: must be of type string, got integer",
             "spec.containers[0].ports[0].containerPort: must be of type integer, got string",
             "spec.containers[0].resources.limits.memory: must be of type string, got object",
-            "spec.terminationGracePeriodSeconds: must be of type integer, got number",
+            "spec.priority: must be of type integer of 32 bits, got a larger one",
+            "spec.terminationGracePeriodSeconds: must be of type integer of 64 bits, got number",
+            "status.startTime: must be of type date-time, such as 2006-01-02T15:04:05Z, got string",
         ]
     );
 }

@@ -7,7 +7,7 @@ fn structural(schema: Value) -> Structural {
 }
 
 fn messages(schema: Value, object: Value) -> Vec<String> {
-    let causes = structural(schema).validate(&object, None);
+    let causes = structural(schema).validate(&object, None, None, Vec::new());
     causes.into_iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect()
 }
 
@@ -83,9 +83,9 @@ fn transition_rules_ask_the_old_object() {
         }],
     }}}));
     let (one, two) = (json!({"spec": {"volumes": ["a"]}}), json!({"spec": {"volumes": ["b"]}}));
-    assert!(structural.validate(&one, None).is_empty());
-    assert!(structural.validate(&one, Some(&one)).is_empty());
-    let causes = structural.validate(&two, Some(&one));
+    assert!(structural.validate(&one, None, None, Vec::new()).is_empty());
+    assert!(structural.validate(&one, Some(&one), None, Vec::new()).is_empty());
+    let causes = structural.validate(&two, Some(&one), None, Vec::new());
     assert_eq!(causes.len(), 1);
     assert_eq!(causes[0].field, "spec");
     assert_eq!(causes[0].message, "Invalid value: \"object\": volumes is immutable");

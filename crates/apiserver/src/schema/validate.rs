@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{Structural, flag};
 use crate::failure::Cause;
+use crate::number;
 
 /// Findings of one object at most: an answer to a person.
 const FINDINGS: usize = 100;
@@ -12,6 +13,30 @@ pub(super) fn object(structural: &Structural, object: &Value) -> Vec<Cause> {
     let mut walk = Walk { structural, causes: Vec::new() };
     walk.value(structural.schema(), object, "", true);
     walk.causes
+}
+
+/// The count that `/scale` sets, which must be a whole number that a count can be.
+pub(super) fn replicas(object: &Value, path: &str) -> Option<Cause> {
+    let steps = path.split('.').filter(|step| !step.is_empty());
+    let value = steps.into_iter().try_fold(object, |value, step| value.get(step))?;
+    let wrong = |detail: &str| Some(Cause::invalid(path, value, detail));
+    let (shown, kind) = match value {
+        Value::Number(number) => match number.as_i64() {
+            Some(count) if count < 0 => return wrong("should be a non-negative integer"),
+            Some(count) if i32::try_from(count).is_err() => {
+                return wrong(&format!("should be less than or equal to {}", i32::MAX));
+            }
+            Some(_) => return None,
+            None => (number.as_f64().map(number::shown).unwrap_or_default(), "float64"),
+        },
+        Value::String(text) => (text.clone(), "string"),
+        Value::Bool(truth) => (truth.to_string(), "bool"),
+        Value::Null => return None,
+        Value::Array(_) => (value.to_string(), "[]interface {}"),
+        Value::Object(_) => (value.to_string(), "map[string]interface {}"),
+    };
+    let said = format!("{path} accessor error: {shown} is of the type {kind}, expected int64");
+    Some(Cause::shown(path, "0", &said))
 }
 
 struct Walk<'a> {
@@ -38,7 +63,12 @@ impl Walk<'_> {
         if value.is_null() && (flag(schema, "nullable") || schema.get("type").is_none()) {
             return;
         }
-        if !self.has_type(schema, value, path) {
+        // A number of the wrong kind is still compared with its bounds.
+        let fits = self.has_type(schema, value, path);
+        if !fits {
+            if value.is_number() {
+                self.number(schema, value, path);
+            }
             return;
         }
         self.enumeration(schema, value, path);
@@ -58,18 +88,51 @@ impl Walk<'_> {
             (matches!(found, "integer" | "string"), "integer,string")
         } else {
             let Some(wanted) = schema.get("type").and_then(Value::as_str) else { return true };
-            let whole = || value.as_f64().is_some_and(|number| number.fract() == 0.0);
-            let fits = wanted == found
-                || (wanted == "number" && found == "integer")
-                || (wanted == "integer" && found == "number" && whole());
-            (fits, wanted)
+            if wanted == "integer" && (found == "number" || found == "integer" || found == "boolean") {
+                return self.integer(schema, value, path);
+            }
+            (wanted == found || (wanted == "number" && found == "integer"), wanted)
         };
+        // As everywhere, a whole number may be written with a point.
+        let fits = fits
+            || (wanted.starts_with("integer")
+                && found == "number"
+                && value.as_f64().is_some_and(number::is_whole));
         if !fits {
             let message =
                 format!("Invalid value: \"{found}\": {path} in body must be of type {wanted}: \"{found}\"");
             self.add(Cause::new("FieldValueTypeInvalid", path, message));
         }
         fits
+    }
+
+    /// A number, or a truth value, where an integer is wanted. The words are those of a real server, odd ones included.
+    fn integer(&mut self, schema: &Value, value: &Value, path: &str) -> bool {
+        let bits =
+            schema.get("format").and_then(Value::as_str).filter(|bits| matches!(*bits, "int32" | "int64"));
+        let whole = value.as_i64().or_else(|| {
+            let float = value.as_f64().filter(|float| number::is_whole(*float))?;
+            Some(float as i64)
+        });
+        let fits_bits = whole.is_some_and(|whole| bits != Some("int32") || i32::try_from(whole).is_ok());
+        if value.is_number() && !fits_bits {
+            let format = bits.map_or("(default format)".to_owned(), |bits| format!("with format {bits}"));
+            let said = format!("Checked value must be of type integer {format} in {path}");
+            self.add(Cause::invalid("<nil>", &"".into(), &said));
+        }
+        if whole.is_some() {
+            return fits_bits;
+        }
+        let (wanted, found) = match (bits, value.is_number()) {
+            (Some(bits), true) => (bits, "float64"),
+            (Some(bits), false) => (bits, ""),
+            (None, true) => ("integer", "number"),
+            (None, false) => ("integer", "boolean"),
+        };
+        let said =
+            format!("Invalid value: \"{found}\": {path} in body must be of type {wanted}: \"{found}\"");
+        self.add(Cause::new("FieldValueTypeInvalid", path, said));
+        false
     }
 
     fn enumeration(&mut self, schema: &Value, value: &Value, path: &str) {
@@ -197,10 +260,6 @@ impl Walk<'_> {
             && (number / step).fract() != 0.0
         {
             self.invalid(path, value, &format!("should be a multiple of {step}"));
-        }
-        let bits = schema.get("format").and_then(Value::as_str);
-        if bits == Some("int32") && value.as_i64().is_some_and(|n| i32::try_from(n).is_err()) {
-            self.invalid(path, value, "must be of type int32: \"int64\"");
         }
     }
 

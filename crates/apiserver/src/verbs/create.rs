@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{admission, body, convert, fields, meta, respond};
+use crate::{admission, body, convert, fields, meta, number, respond};
 
 /// Names that are tried for a `generateName`.
 const NAMES: usize = 8;
@@ -45,7 +45,7 @@ pub(crate) async fn insert(
 ) -> Result<Arc<Entry<Object>>, Failure> {
     let dry_run = call.dry_run()?;
     check_place(call, &mut object)?;
-    let generated = name(call, &mut object)?;
+    let generated = generate_name(call, &mut object);
     let kind = call.kind();
     let metadata = meta::metadata(&mut object);
     for field in SERVERS {
@@ -60,6 +60,9 @@ pub(crate) async fn insert(
         && let Some(object) = object.as_object_mut()
     {
         object.remove("status");
+    }
+    if call.resource.is("", "namespaces") {
+        admission::namespace::label(&mut object);
     }
     check(call, &mut object, None)?;
     ownership::record(call, ownership, "", None, &mut object);
@@ -156,6 +159,10 @@ pub(crate) fn check_type(call: &Call, object: &Value) -> Result<(), Failure> {
             kind.api_version()
         )));
     }
+    if text("kind") != kind.kind && kind.is_custom() {
+        let cause = Cause::invalid("kind", &text("kind").into(), &format!("must be {}", kind.kind));
+        return Err(Failure::invalid(kind, meta::text(object, "name"), vec![cause]));
+    }
     if text("kind") != kind.kind {
         return Err(Failure::bad_request(format!(
             "the kind in the data ({}) does not match the expected kind ({})",
@@ -180,31 +187,24 @@ pub(crate) fn check_place(call: &Call, object: &mut Value) -> Result<(), Failure
             Ok(())
         }
         Some(own) if *own == namespace => Ok(()),
-        None if namespace.is_empty() => Ok(()),
-        _ => Err(Failure::bad_request(
+        Some(_) => Err(Failure::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         )),
+        None => {
+            meta::metadata(object).remove("namespace");
+            Ok(())
+        }
     }
 }
 
-/// Settles the name. Gives the base if it was generated.
-fn name(call: &Call, object: &mut Value) -> Result<Option<String>, Failure> {
-    let kind = call.kind();
+/// Makes a name where one is to be generated, and gives what it starts with.
+fn generate_name(call: &Call, object: &mut Value) -> Option<String> {
     let base = meta::text(object, "generateName").to_owned();
-    let given = meta::text(object, "name").to_owned();
-    let generated = given.is_empty() && !base.is_empty();
-    if generated {
-        meta::metadata(object).insert("name".into(), meta::generated_name(&base, &call.core.ambient).into());
-    } else if given.is_empty() {
-        let cause = Cause::required("metadata.name", "name or generateName is required");
-        return Err(Failure::invalid(kind, "", vec![cause]));
+    if base.is_empty() || !meta::text(object, "name").is_empty() {
+        return None;
     }
-    let name = meta::text(object, "name");
-    let causes = meta::check_name(&kind.group, &kind.plural, name);
-    if !causes.is_empty() {
-        return Err(Failure::invalid(kind, name, causes));
-    }
-    Ok(generated.then_some(base))
+    meta::metadata(object).insert("name".into(), meta::generated_name(&base, &call.core.ambient).into());
+    Some(base)
 }
 
 /// Kinds with a spec that someone reconciles count its generations.
@@ -216,10 +216,16 @@ fn first_generation(call: &Call) -> Option<u64> {
 
 /// Fills in defaults and checks an object in the version of the request.
 pub(crate) fn check(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Failure> {
-    let mut causes = meta::check_metadata(object);
+    let kind = call.kind();
+    let mut causes = match old {
+        Some(_) => meta::check::object_of(kind, object),
+        None => meta::check::new_object(kind, object),
+    };
     if let Some(structural) = call.resource.structural() {
         structural.default(object);
-        causes.extend(structural.validate(object, old));
+        let replicas = kind.scale.as_ref().map(|scale| scale.spec_replicas.as_str());
+        causes = structural.validate(object, old, replicas, causes);
+        number::shorten(object);
     }
     if causes.is_empty() {
         return Ok(());

@@ -41,11 +41,12 @@ pub(crate) async fn patch(
             _ => patch::strategic(current, &patch, call.kind().shape()),
         };
         let mut patched = patched.map_err(|error| refused(call, error))?;
-        check_identity(call, current, &patched)?;
         if !names_revision {
             meta::metadata(&mut patched).remove("resourceVersion");
         }
-        fields::settle_patched(call, patched)
+        let patched = fields::settle_patched(call, patched)?;
+        check_identity(call, current, &patched)?;
+        Ok(patched)
     })
     .await?;
     respond::entry(call, StatusCode::OK, &entry)

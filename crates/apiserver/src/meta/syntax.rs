@@ -1,0 +1,120 @@
+//! Names and keys, and what Kubernetes says of those that are none.
+
+/// Of a name that is no DNS subdomain.
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+/// Of a name that is no DNS label.
+const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+/// Of a label's value.
+const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+/// Of what stands behind the slash of a key.
+const NAME_PART: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+/// Bytes of a subdomain at most.
+const SUBDOMAIN_BYTES: usize = 253;
+/// Bytes of a label, a label's value and the name part of a key at most.
+const LABEL_BYTES: usize = 63;
+
+fn is_label(text: &str) -> bool {
+    let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let bytes = text.as_bytes();
+    edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+}
+
+fn is_subdomain(text: &str) -> bool {
+    text.split('.').all(is_label)
+}
+
+fn is_name_part(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
+}
+
+/// What is wrong with the name of most kinds.
+pub(crate) fn subdomain(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > SUBDOMAIN_BYTES {
+        wrong.push(format!("must be no more than {SUBDOMAIN_BYTES} characters"));
+    }
+    if !is_subdomain(text) {
+        wrong.push(SUBDOMAIN.into());
+    }
+    wrong
+}
+
+/// What is wrong with a name that is also a DNS label.
+pub(crate) fn label(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > LABEL_BYTES {
+        wrong.push(format!("must be no more than {LABEL_BYTES} characters"));
+    }
+    if !is_label(text) {
+        let dots_alone = is_subdomain(text);
+        wrong.push(if dots_alone { "must not contain dots".into() } else { LABEL.into() });
+    }
+    wrong
+}
+
+/// What is wrong with a name that need only be a segment of a path, or with the start of one.
+pub(crate) fn segment(text: &str, whole: bool) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if whole && matches!(text, "." | "..") {
+        wrong.push(format!("may not be '{text}'"));
+    }
+    for sign in ['/', '%'] {
+        if text.contains(sign) {
+            wrong.push(format!("may not contain '{sign}'"));
+        }
+    }
+    wrong
+}
+
+/// What is wrong with the key of a label, an annotation or a finalizer.
+pub(crate) fn key(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let name = match text.split('/').collect::<Vec<_>>()[..] {
+        [name] => name,
+        [prefix, name] => {
+            if prefix.is_empty() {
+                wrong.push("prefix part must be non-empty".into());
+            } else {
+                if prefix.len() > SUBDOMAIN_BYTES {
+                    wrong.push(format!("prefix part must be no more than {SUBDOMAIN_BYTES} bytes"));
+                }
+                if !is_subdomain(prefix) {
+                    wrong.push(format!("prefix part {SUBDOMAIN}"));
+                }
+            }
+            name
+        }
+        _ => {
+            let sign = "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
+            wrong.push(format!("a valid label key {NAME_PART} {sign}"));
+            return wrong;
+        }
+    };
+    if name.is_empty() {
+        wrong.push("name part must be non-empty".into());
+    } else if name.len() > LABEL_BYTES {
+        wrong.push(format!("name part must be no more than {LABEL_BYTES} bytes"));
+    }
+    if !is_name_part(name) {
+        wrong.push(format!("name part {NAME_PART}"));
+    }
+    wrong
+}
+
+/// What is wrong with the value of a label.
+pub(crate) fn label_value(text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if text.len() > LABEL_BYTES {
+        wrong.push(format!("must be no more than {LABEL_BYTES} bytes"));
+    }
+    if !text.is_empty() && !is_name_part(text) {
+        wrong.push(LABEL_VALUE.into());
+    }
+    wrong
+}

@@ -1,0 +1,88 @@
+//! Who may ask, and what is said of the caller and of the server.
+
+use super::*;
+
+#[tokio::test]
+async fn nobody_passes_without_a_credential() {
+    let server = server().await;
+    server.accept_token("a-good-token", Identity::admin()).unwrap();
+    let app = server.authenticated();
+    let with = |header: Option<&str>, path: &str| {
+        let mut request = Request::get(path);
+        if let Some(header) = header {
+            request = request.header("authorization", header);
+        }
+        request.body(Body::empty()).unwrap()
+    };
+    for path in ["/api", "/version", "/readyz", "/openapi/v3", PODS, "/nonsense"] {
+        for header in [None, Some("Bearer wrong"), Some("Bearer "), Some("Basic YWRtaW46YWRtaW4=")] {
+            let (code, body) = text(send(&app, with(header, path)).await).await;
+            let status: Value = serde_json::from_str(&body).unwrap();
+            assert_eq!(
+                (code.as_u16(), &status["reason"]),
+                (401, &json!("Unauthorized")),
+                "{path} {header:?}"
+            );
+        }
+    }
+    let (code, _) = text(send(&app, with(Some("Bearer a-good-token"), PODS)).await).await;
+    assert_eq!(code, 200);
+    let certificate = hutch_serve::PeerCertificate(vec![1, 2, 3].into());
+    let mut request = with(None, PODS);
+    request.extensions_mut().insert(certificate.clone());
+    assert_eq!(send(&app, request).await.status(), 401);
+    server.accept_certificate(&certificate.0, Identity::admin()).unwrap();
+    let mut request = with(None, PODS);
+    request.extensions_mut().insert(certificate);
+    assert_eq!(send(&app, request).await.status(), 200);
+}
+
+#[tokio::test]
+async fn credentials_survive_a_restart_and_are_not_kept_in_clear() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config { data: Some(folder.path().into()), ..Config::default() };
+    let server = ApiServer::open(config.clone()).await.unwrap();
+    server.accept_token("a-good-token", Identity::admin()).unwrap();
+    server.close().await;
+    drop(server);
+    let file = std::fs::read_to_string(folder.path().join("ca/credentials.json")).unwrap();
+    assert!(!file.contains("a-good-token"), "{file}");
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    let server = ApiServer::open(config).await.unwrap();
+    assert_eq!(server.identify_token("a-good-token"), Some(Identity::admin()));
+    assert_eq!(server.identify_token("a-good-toke"), None);
+}
+
+#[tokio::test]
+async fn reviews_tokens_and_the_server_itself() {
+    let server = server().await;
+    let app = server.router_as(Identity::admin());
+    let token =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}).to_string();
+    let (code, made) =
+        call(&app, "POST", "/api/v1/namespaces/default/serviceaccounts/default/token", &token).await;
+    assert_eq!(code, 201, "{made}");
+    let token = made["status"]["token"].as_str().unwrap();
+    let review = |token: &str| {
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}})
+            .to_string()
+    };
+    let path = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let (_, good) = call(&app, "POST", path, &review(token)).await;
+    assert_eq!(good["status"]["user"]["username"], "system:serviceaccount:default:default");
+    let (_, bad) = call(&app, "POST", path, &review("guess")).await;
+    assert_eq!(bad["status"]["authenticated"], false);
+    assert!(!bad.to_string().contains("guess"));
+    assert_eq!(
+        call(&app, "GET", "/version", "").await.1["gitVersion"].as_str().map(|v| v.starts_with("v1.")),
+        Some(true)
+    );
+    for path in ["/readyz", "/livez", "/healthz"] {
+        assert_eq!(call(&app, "GET", path, "").await, (StatusCode::OK, json!("ok")));
+    }
+    let (_, apis) =
+        get_as(&app, "/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList").await;
+    assert_eq!(apis["kind"], "APIGroupDiscoveryList");
+    assert_eq!(call(&app, "GET", "/openapi/v3/apis/agents.x-k8s.io/v1beta1", "").await.0, 200);
+    assert_eq!(call(&app, "GET", &format!("{PODS}/p/log"), "").await.0, 404);
+}

@@ -107,22 +107,26 @@ async fn annotations_of_a_megabyte_and_labels_that_are_none() {
     let cluster = Cluster::start().await;
     cluster.template("t", json!({})).await;
     cluster.pool("p", "t", 1).await;
-    let huge = json!({"spec": {"additionalPodMetadata": {"annotations": {"note": "x".repeat(1 << 20)}}}});
-    cluster.claim("huge", "p", huge).await;
+    let note = |bytes| json!({"spec": {"additionalPodMetadata": {"annotations": {"note": "x".repeat(bytes)}}}});
+    cluster.claim("huge", "p", note(1 << 20)).await;
+    cluster.claim("large", "p", note(200 << 10)).await;
     cluster.claim("small", "p", json!({})).await;
     let label =
         json!({"spec": {"additionalPodMetadata": {"labels": {"sandbox.users.io/a": "x".repeat(64)}}}});
     cluster.claim("label", "p", label).await;
-    for claim in ["small", "huge"] {
+    for claim in ["small", "large"] {
         ready(&cluster, claim, |status, _| status == "True").await;
     }
-    let claim: SandboxClaim = cluster.get("huge").await.unwrap();
+    let claim: SandboxClaim = cluster.get("large").await.unwrap();
     let sandbox = claim.status.unwrap().sandbox.unwrap().name.unwrap();
     eventually("the Pod has it", || async {
         let pod: Pod = cluster.get(&sandbox).await?;
-        (pod.annotations().get("note")?.len() == 1 << 20).then_some(())
+        (pod.annotations().get("note")?.len() == 200 << 10).then_some(())
     })
     .await;
+    // No Pod may have so much.
+    let message = ready(&cluster, "huge", |_, reason| reason == "ReconcilerError").await;
+    assert!(message.contains("metadata.annotations: Too long: may not be more than 262144 bytes"), "{message}");
     let message = ready(&cluster, "label", |_, reason| reason == "InvalidMetadata").await;
     assert!(message.contains("sandbox.users.io/a"), "{message}");
     cluster.delete::<SandboxClaim>("huge").await;

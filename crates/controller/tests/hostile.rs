@@ -107,7 +107,8 @@ async fn annotations_of_a_megabyte_and_labels_that_are_none() {
     let cluster = Cluster::start().await;
     cluster.template("t", json!({})).await;
     cluster.pool("p", "t", 1).await;
-    let note = |bytes| json!({"spec": {"additionalPodMetadata": {"annotations": {"note": "x".repeat(bytes)}}}});
+    let note =
+        |bytes| json!({"spec": {"additionalPodMetadata": {"annotations": {"note": "x".repeat(bytes)}}}});
     cluster.claim("huge", "p", note(1 << 20)).await;
     cluster.claim("large", "p", note(200 << 10)).await;
     cluster.claim("small", "p", json!({})).await;
@@ -126,7 +127,10 @@ async fn annotations_of_a_megabyte_and_labels_that_are_none() {
     .await;
     // No Pod may have so much.
     let message = ready(&cluster, "huge", |_, reason| reason == "ReconcilerError").await;
-    assert!(message.contains("metadata.annotations: Too long: may not be more than 262144 bytes"), "{message}");
+    assert!(
+        message.contains("metadata.annotations: Too long: may not be more than 262144 bytes"),
+        "{message}"
+    );
     let message = ready(&cluster, "label", |_, reason| reason == "InvalidMetadata").await;
     assert!(message.contains("sandbox.users.io/a"), "{message}");
     cluster.delete::<SandboxClaim>("huge").await;

@@ -219,7 +219,8 @@ mod tests {
             asked.push(Instant::now());
             let busy = asked.len() <= 2;
             async move {
-                let refused = (http::StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "9")]).into_response();
+                let refused =
+                    (http::StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "9")]).into_response();
                 if busy { refused } else { r#"{"metadata": {"name": "there"}}"#.into_response() }
             }
         });

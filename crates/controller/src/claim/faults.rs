@@ -166,13 +166,13 @@ async fn annotations_wait_while_other_claims_have_no_sandbox_and_tell_the_time_a
     let cluster = Cluster::new().await;
     let pool = cluster.known(&cluster.world.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
-    let other = cluster.world.rush.meet();
+    let others = [cluster.world.rush.meet(), cluster.world.rush.meet()];
     cluster.look().await;
     assert_eq!(cluster.has().await, only("a"), "the status does not wait");
     let annotations =
         || async { cluster.api::<SandboxClaim>().get("c").await.unwrap().annotations().clone() };
     assert_eq!(annotations().await.len(), 0);
-    drop(other);
+    drop(others);
     cluster.look().await;
     let written = annotations().await;
     assert_eq!(written["agents.x-k8s.io/sandbox-name"], "a");

@@ -90,6 +90,10 @@ impl Door for Legacy {
             }
         }
     }
+
+    fn is_use(&self, request: &Request<Content>) -> bool {
+        request.uri().path() != "/" && self.token.admits(request.headers())
+    }
 }
 
 fn message(status: StatusCode, message: &str) -> Response<Body> {

@@ -10,10 +10,12 @@
 //! process was detached, to outlive the interest in a command: when the client goes away, the command's process group is
 //! killed. When it was given a [`token`], it demands it; otherwise who may reach the ports is decided outside the sandbox.
 
+pub mod activity;
 pub mod answer;
 pub mod archive;
 pub mod content;
 pub mod files;
+pub mod first;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 pub mod legacy;
@@ -56,4 +58,12 @@ pub enum Error {
     /// The handlers of SIGTERM, SIGINT or SIGCHLD cannot be set.
     #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),
+    /// The command that was to be started with it cannot be.
+    #[error("{text}")]
+    First {
+        /// Exit status that says why.
+        status: u8,
+        /// What is wrong.
+        text: String,
+    },
 }

@@ -1,7 +1,7 @@
 //! Buries the processes that others have left behind: this program adopts the orphans of what it started, whether or
 //! not it is the first process of its pid namespace.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -11,6 +11,18 @@ use tokio::signal::unix::{SignalKind, signal};
 thread_local! {
     // The program has one thread; what it started itself is waited for where it was started.
     static STARTED: RefCell<HashSet<i32>> = RefCell::new(HashSet::new());
+    // Waited for and ended elsewhere; 0 where there is none.
+    static APART: Cell<i32> = const { Cell::new(0) };
+}
+
+/// That one child is waited for and ended by somebody else.
+pub(crate) fn leave_alone(pid: Option<Pid>) {
+    APART.set(pid.map_or(0, |pid| pid.as_raw_nonzero().get()));
+}
+
+/// That child, while it has not been waited for.
+pub(crate) fn left_alone() -> Option<Pid> {
+    Pid::from_raw(APART.get())
 }
 
 /// The dead are looked for at most this often: each look reads one small file per child.
@@ -79,7 +91,8 @@ pub async fn orphans() -> Result<(), crate::Error> {
 /// Buries every dead child that nobody here waits for.
 fn bury() {
     for pid in dead_children() {
-        if !STARTED.with_borrow(|started| started.contains(&pid.as_raw_nonzero().get())) {
+        let number = pid.as_raw_nonzero().get();
+        if number != APART.get() && !STARTED.with_borrow(|started| started.contains(&number)) {
             // It may have been buried by the runtime in between.
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }

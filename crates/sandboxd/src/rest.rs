@@ -21,6 +21,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use crate::activity::Activity;
 use crate::answer::{Body, answer};
 use crate::content::Content;
 use crate::files::Root;
@@ -39,6 +40,7 @@ pub struct Rest {
     metadata: Arc<BTreeMap<String, String>>,
     begun: Instant,
     token: Token,
+    activity: Activity,
     own_ports: Arc<[u16]>,
     archives: archive::Archives,
     watches: watch::Watches,
@@ -74,12 +76,13 @@ pub fn metadata(
 }
 
 impl Rest {
-    /// Serves files below `root`, shows `metadata`, leaves out `own_ports` where it lists ports. From `stop` on it says
-    /// that it is shutting down, and ends what would go on for ever.
+    /// Serves files below `root`, shows `metadata` and `activity`, leaves out `own_ports` where it lists ports. From
+    /// `stop` on it says that it is shutting down, and ends what would go on for ever.
     pub fn new(
         root: Arc<Root>,
         metadata: BTreeMap<String, String>,
         token: Token,
+        activity: Activity,
         own_ports: Vec<u16>,
         stop: CancellationToken,
     ) -> Rest {
@@ -88,6 +91,7 @@ impl Rest {
             metadata: Arc::new(metadata),
             begun: Instant::now(),
             token,
+            activity,
             own_ports: own_ports.into(),
             archives: archive::Archives::default(),
             watches: watch::Watches::default(),
@@ -127,6 +131,7 @@ impl Rest {
         }
         match path {
             "/v1/metadata" if reads => Ok(json(StatusCode::OK, &Metadata { env: &self.metadata })),
+            "/v1/activity" if reads => Ok(json(StatusCode::OK, &self.activity.told())),
             "/v1/ports" if reads => {
                 let own = self.own_ports.clone();
                 let listed = tokio::task::spawn_blocking(move || ports::listening(&own)).await;
@@ -136,7 +141,7 @@ impl Rest {
                     &Ports { ports: ports.map_err(|e| Refusal::internal(&e.to_string()))? },
                 ))
             }
-            "/v1/metadata" | "/v1/ports" => Ok(not_allowed("GET, HEAD")),
+            "/v1/metadata" | "/v1/ports" | "/v1/activity" => Ok(not_allowed("GET, HEAD")),
             _ if target::route(&format!("{path}/")).is_some() => {
                 Ok(redirect(&uri, &method, &format!("{path}/")))
             }
@@ -165,6 +170,11 @@ impl Door for Rest {
         };
         answered.headers_mut().entry("x-content-type-options").or_insert(HeaderValue::from_static("nosniff"));
         answered
+    }
+
+    fn is_use(&self, request: &Request<Content>) -> bool {
+        let asked = ["/v1/health", "/v1/activity"].contains(&request.uri().path());
+        !asked && self.token.admits(request.headers())
     }
 }
 

@@ -90,6 +90,10 @@ impl Door for Rpc {
             Err(status) => reply::failure(protocol, &status),
         }
     }
+
+    fn is_use(&self, request: &Request<Content>) -> bool {
+        self.token.admits(request.headers())
+    }
 }
 
 const ALLOW_POST: HeaderValue = HeaderValue::from_static("POST");

@@ -40,6 +40,9 @@ const PING_LIMIT: Duration = Duration::from_secs(20);
 pub trait Door: Clone + Send + Sync + 'static {
     /// Answers a request. When the future is dropped, the client has gone.
     fn answer(&self, request: Request<Content>) -> impl Future<Output = Response<Body>> + Send;
+
+    /// Whether somebody uses the sandbox by it, rather than looks whether the program lives.
+    fn is_use(&self, request: &Request<Content>) -> bool;
 }
 
 /// Listens on one address or, when none is given, on all: IPv6 and IPv4, or IPv4 alone where there is no IPv6.

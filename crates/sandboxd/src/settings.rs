@@ -60,8 +60,9 @@ pub enum Usage {
 /// What `--help` prints.
 pub const HELP: &str = "hutch-sandboxd: runs commands and keeps files inside a sandbox
 
-Usage: hutch-sandboxd [FLAG VALUE]... | --clock
+Usage: hutch-sandboxd [FLAG VALUE]... [-- COMMAND [ARGUMENT]...] | --clock
 
+  -- COMMAND [ARGUMENT]...   start this too, as what the container is there for: it gets the signals, and its end ends all
   --clock                    print CLOCK_MONOTONIC in nanoseconds and end
   --root-dir DIR             files and commands live here (SANDBOX_BASE_DIR; default /workspace); also --base-dir
   --listen-host ADDRESS      listen on this address only (default: all)

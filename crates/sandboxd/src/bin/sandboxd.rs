@@ -1,15 +1,19 @@
 //! Reads the settings, listens, serves until SIGTERM.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use hutch_sandboxd::activity::{Activity, Counted};
 use hutch_sandboxd::files::Root;
+use hutch_sandboxd::first::{self, First};
 use hutch_sandboxd::legacy::Legacy;
 use hutch_sandboxd::process::{Processes, Runner, terminal};
 use hutch_sandboxd::rest::{Rest, metadata};
 use hutch_sandboxd::rpc::Rpc;
 use hutch_sandboxd::{Error, Port, Settings, Usage, reap, server, work};
+use rustix::process::Signal;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -29,8 +33,14 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    let settings = match Settings::read(arguments, |name| std::env::var(name).ok()) {
+    let mut words = std::env::args_os().skip(1);
+    let flags: Vec<String> = words
+        .by_ref()
+        .take_while(|word| word != "--")
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let command: Vec<OsString> = words.collect();
+    let settings = match Settings::read(flags, |name| std::env::var(name).ok()) {
         Ok(settings) => settings,
         Err(usage) => return tell(&usage),
     };
@@ -39,7 +49,7 @@ fn main() -> ExitCode {
     builder.thread_keep_alive(THREAD_IDLE).thread_stack_size(THREAD_STACK);
     let result = match builder.build() {
         Ok(runtime) => {
-            let result = runtime.block_on(run(settings));
+            let result = runtime.block_on(run(settings, &command));
             // A thread that hangs in a file does not hold up the end.
             runtime.shutdown_background();
             result
@@ -47,10 +57,13 @@ fn main() -> ExitCode {
         Err(error) => Err(Error::Signals(error)),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => ExitCode::from(status),
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "hutch-sandboxd: {error}");
-            ExitCode::FAILURE
+            match error {
+                Error::First { status, .. } => ExitCode::from(status),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -69,8 +82,10 @@ fn pause() -> ! {
     }
 }
 
-async fn run(settings: Settings) -> Result<(), Error> {
+/// The exit status.
+async fn run(settings: Settings, command: &[OsString]) -> Result<u8, Error> {
     let root = Arc::new(Root::open(&settings.root)?);
+    let before = std::env::current_dir().ok();
     // Commands start here, and need no change of folder then.
     let _ = std::env::set_current_dir(root.path());
     if settings.token.is_set() {
@@ -82,6 +97,12 @@ async fn run(settings: Settings) -> Result<(), Error> {
     let ports = doors.each_ref().map(|door| Some(door.as_ref()?.local_addr().ok()?.port()));
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
+    let told = async {
+        tokio::select! {
+            _ = terminate.recv() => Signal::TERM,
+            _ = interrupt.recv() => Signal::INT,
+        }
+    };
     // The one thread that is always there; see THREAD_IDLE.
     let _ = tokio::task::spawn_blocking(|| ()).await;
 
@@ -94,38 +115,49 @@ async fn run(settings: Settings) -> Result<(), Error> {
     let shown = metadata(&settings.metadata_prefix, shown);
     let own_ports = ports.into_iter().flatten().collect();
     let legacy = Legacy::new(root.clone(), runner.clone(), settings.time_limit, token.clone());
-    let rest = Rest::new(root.clone(), shown, token.clone(), own_ports, health.clone());
+    let activity = Activity::default();
+    let rest = Rest::new(root.clone(), shown, token.clone(), activity.clone(), own_ports, health.clone());
     let rpc = Rpc::new(root.clone(), processes, runner, token);
 
     let [http_door, rest_door, rpc_door] = doors;
     let idle = settings.idle_limit;
     let serving = async {
         tokio::join!(
-            serve(http_door, legacy, idle, &requests),
-            serve(rest_door, rest, idle, &requests),
-            serve(rpc_door, rpc, idle, &requests),
+            serve(http_door, Counted::new(legacy, activity.clone()), idle, &requests),
+            serve(rest_door, Counted::new(rest, activity.clone()), idle, &requests),
+            serve(rpc_door, Counted::new(rpc, activity.clone()), idle, &requests),
         );
     };
     say(&root, ports);
-    let stopped = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        // First every process ends, so that those who wait for one hear of it; then nothing new is taken.
-        health.cancel();
-        let ending = async {
-            reap::end_all().await;
-            requests.cancel();
-            std::future::pending::<()>().await;
-        };
-        let _ = tokio::time::timeout(settings.shutdown_limit, ending).await;
-    };
+    let mut first = First::start(command, before.as_deref())?;
     tokio::select! {
-        () = serving => Ok(()),
-        result = reap::orphans() => result,
-        () = stopped => Ok(()),
+        () = serving => {}
+        result = reap::orphans() => result?,
+        result = first::pass_on() => result?,
+        () = end(&mut first, told, [&health, &requests], settings.shutdown_limit) => {}
     }
+    Ok(first.status())
+}
+
+/// Waits until it is told to end, or the command has ended; then ends what runs, and requests after it.
+async fn end(
+    first: &mut First,
+    told: impl Future<Output = Signal>,
+    [health, requests]: [&CancellationToken; 2],
+    limit: std::time::Duration,
+) {
+    let signal = tokio::select! {
+        signal = told => signal,
+        _ = first.ended() => Signal::TERM,
+    };
+    // First every process ends, so that those who wait for one hear of it; then nothing new is taken.
+    health.cancel();
+    let ending = async {
+        tokio::join!(reap::end_all(), first.end(signal));
+        requests.cancel();
+        std::future::pending::<()>().await;
+    };
+    let _ = tokio::time::timeout(limit, ending).await;
 }
 
 async fn serve(

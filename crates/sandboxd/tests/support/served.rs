@@ -49,16 +49,21 @@ pub(crate) fn serve() -> Served {
     serve_with(&[])
 }
 
+/// With a command that it starts too, in front of which it is put.
+pub(crate) fn serve_for(words: &[&str], environment: &[(&str, &str)]) -> Served {
+    started(&[], environment, &[&["--"], words].concat())
+}
+
 pub(crate) fn serve_with(environment: &[(&str, &str)]) -> Served {
-    started(&[], environment)
+    started(&[], environment, &[])
 }
 
 /// Started by another program, which is given it as a command.
 pub(crate) fn serve_under(wrapper: &[&str]) -> Served {
-    started(wrapper, &[])
+    started(wrapper, &[], &[])
 }
 
-fn started(wrapper: &[&str], environment: &[(&str, &str)]) -> Served {
+fn started(wrapper: &[&str], environment: &[(&str, &str)], more: &[&str]) -> Served {
     let folder = tempfile::tempdir().unwrap();
     if !wrapper.is_empty() {
         // It may be another user in there.
@@ -70,7 +75,9 @@ fn started(wrapper: &[&str], environment: &[(&str, &str)]) -> Served {
     command
         .args(&words[1..])
         .args(["--port=0", "--rest-port=0", "--grpc-port=0", "--base-dir"])
-        .arg(folder.path().join("app"));
+        .arg(folder.path().join("app"))
+        .args(more)
+        .current_dir(folder.path());
     command.envs(environment.iter().copied()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
@@ -131,6 +138,16 @@ impl Served {
             "multipart/form-data; boundary=b",
             &[head.as_bytes(), content, b"\r\n--b--\r\n"].concat(),
         )
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn ended(&mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     pub(crate) fn stop(&mut self) -> std::process::ExitStatus {

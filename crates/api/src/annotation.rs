@@ -33,6 +33,8 @@ pub const ASLEEP_GENERATION: &str = "hutch.dev/asleep-generation";
 pub const IDLE_AFTER: &str = "hutch.dev/idle-after";
 /// On a Sandbox or its Pod template: suspended when idle for so long (Go's notation: `1h`).
 pub const SUSPEND_AFTER: &str = "hutch.dev/suspend-after";
+/// On a Sandbox or its Pod template: the port at which the sandboxd inside says when it was last used.
+pub const ACTIVITY_PORT: &str = "hutch.dev/activity-port";
 /// On a Sandbox that sleeps on disk or will: when to wake it (RFC 3339). Removed when that was done.
 pub const WAKE_AT: &str = "hutch.dev/wake-at";
 /// On a Sandbox that may be suspended for being idle: when it was last used, as reported now and then (RFC 3339).

@@ -20,8 +20,9 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
+use crate::asking::Asking;
 use crate::touched::Touched;
-use crate::{Backend, Dial, DialError};
+use crate::{Backend, Dial, DialError, PodKey, Resolve};
 
 /// Sandboxes that are followed at once. Uses of further ones are reported at each request.
 const FOLLOWED: usize = 65_536;
@@ -41,15 +42,21 @@ pub struct Sleeps {
     pub after: Duration,
     /// When it was last used, as somebody has reported.
     pub reported: Option<Timestamp>,
+    /// Where its sandboxd can be asked when it was last used.
+    pub activity_port: Option<u16>,
+    /// The version of the Sandbox of which all this is.
+    pub version: Option<String>,
 }
 
 /// Connects as another [`Dial`] does, and reports what is in use.
 pub struct Reporting<D> {
-    dial: D,
+    dial: Arc<D>,
     activity: Arc<Activity>,
+    shutdown: Shutdown,
 }
 
-struct Activity {
+/// What is in use, and who tells the API.
+pub(crate) struct Activity {
     client: Client,
     followed: Mutex<HashMap<String, Arc<Followed>>>,
     writers: Semaphore,
@@ -118,16 +125,25 @@ impl<D: Dial> Reporting<D> {
     pub fn start(dial: D, client: Client, shutdown: Shutdown) -> Reporting<D> {
         let (followed, writers) = (Mutex::default(), Semaphore::new(WRITERS));
         let activity = Arc::new(Activity { client, followed, writers, warned: AtomicBool::new(false) });
-        let looking = activity.clone();
+        let (looking, end) = (activity.clone(), shutdown.clone());
         tokio::spawn(async move {
             loop {
                 tokio::select! {
-                    () = shutdown.wait() => return,
+                    () = end.wait() => return,
                     () = tokio::time::sleep(LOOK) => looking.look(),
                 }
             }
         });
-        Reporting { dial, activity }
+        Reporting { dial: Arc::new(dial), activity, shutdown }
+    }
+
+    /// From now on, asks what is inside a Sandbox that is about to fall asleep when it was last used, with the token that
+    /// `key` makes for its Pod.
+    ///
+    /// Must be called inside a tokio runtime.
+    pub fn ask_inside(&self, resolver: Arc<dyn Resolve>, key: Option<Arc<PodKey>>) {
+        let asking = Asking::new(self.dial.clone(), resolver, key, self.activity.clone());
+        tokio::spawn(asking.run(self.shutdown.clone()));
     }
 }
 
@@ -208,14 +224,9 @@ impl Activity {
             if asked - followed.reported.load(Ordering::Relaxed) < millis(report_every(followed.after)) {
                 return Ok(false);
             }
-            let _writer = self.writers.acquire().await;
-            let at = now();
-            let shown = Timestamp::from_millisecond(at).unwrap_or_default();
-            // The uid makes the write fail for a namesake.
-            let patch = json!({"metadata": {"uid": followed.uid,
-                "annotations": {annotation::LAST_ACTIVITY: format!("{shown:.3}")}}});
-            let api = Api::<Sandbox>::namespaced(self.client.clone(), &followed.namespace);
-            let sandbox = api.patch(&followed.name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+            let at = Timestamp::now();
+            let sandbox = self.write(&followed.namespace, &followed.name, &followed.uid, at, None).await?;
+            let at = at.as_millisecond();
             followed.reported.fetch_max(at, Ordering::Relaxed);
             Ok(sandbox.spec.operating_mode == Some(OperatingMode::Suspended))
         };
@@ -225,14 +236,38 @@ impl Activity {
             Ok(Ok(false)) => {}
             // The suspend came first: nothing is to be sent to the Pod any more, and the Sandbox can be woken.
             Ok(Ok(true)) => return Err(DialError::Gone("the Sandbox was just suspended".into())),
-            Ok(Err(error)) if self.warned.swap(true, Ordering::Relaxed) => {
-                tracing::debug!(sandbox, namespace, %error, "activity is not reported");
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(sandbox, namespace, %error, "activity is not reported; Sandboxes may be suspended in use");
-            }
+            Ok(Err(error)) => self.complain(namespace, sandbox, &error),
             Err(_) => tracing::warn!(sandbox, namespace, "activity is not reported in time"),
         }
         Ok(())
+    }
+
+    /// Writes when a Sandbox was last used, if it is of this version still; the Sandbox after that.
+    pub(crate) async fn write(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        at: Timestamp,
+        version: Option<&str>,
+    ) -> Result<Sandbox, kube::Error> {
+        let _writer = self.writers.acquire().await;
+        // The uid makes the write fail for a namesake.
+        let annotations = json!({annotation::LAST_ACTIVITY: format!("{at:.3}")});
+        let mut patch = json!({"metadata": {"uid": uid, "annotations": annotations}});
+        if let Some(version) = version {
+            patch["metadata"]["resourceVersion"] = version.into();
+        }
+        let api = Api::<Sandbox>::namespaced(self.client.clone(), namespace);
+        api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await
+    }
+
+    /// Says that a report was not written; loudly once.
+    pub(crate) fn complain(&self, namespace: &str, sandbox: &str, error: &kube::Error) {
+        if self.warned.swap(true, Ordering::Relaxed) {
+            tracing::debug!(sandbox, namespace, %error, "activity is not reported");
+        } else {
+            tracing::warn!(sandbox, namespace, %error, "activity is not reported; Sandboxes may be suspended in use");
+        }
     }
 }

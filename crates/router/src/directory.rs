@@ -242,6 +242,15 @@ impl Resolve for Directory {
         self.shared.take_away(Some(&target.namespace), Some(&target.id));
     }
 
+    fn asked_before_sleep(&self) -> Vec<Arc<Backend>> {
+        let known = self.sandboxes.state().into_iter().filter_map(|sandbox| {
+            let (namespace, id) = (sandbox.namespace()?, sandbox.name_any());
+            let target = Target { namespace, id, port: 1, pod_ip: None, uid: None, timeout: None };
+            self.known(&target).ok()
+        });
+        known.filter(|backend| backend.sleeps.as_ref().is_some_and(|s| s.activity_port.is_some())).collect()
+    }
+
     fn ready(&self) -> bool {
         self.shared.synced.load(Ordering::Acquire)
     }
@@ -338,6 +347,8 @@ fn sleeps(sandbox: &Named, pod: &Pod) -> Option<Sleeps> {
         name: sandbox.name_any(),
         after: patience.suspend_after?,
         reported: reported.and_then(|said| said.parse().ok()),
+        activity_port: patience.activity_port,
+        version: sandbox.metadata.resource_version.clone(),
     })
 }
 

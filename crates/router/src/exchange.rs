@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use http::header::{CONNECTION, CONTENT_LENGTH, UPGRADE};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use hutch_remote::Hold;
@@ -208,6 +208,11 @@ impl Router {
         let unreachable = || Refusal::Unreachable(target.id.clone());
         let endless = bound_informational(&mut request, way.h2);
         for last in [false, true] {
+            // Of the Pod that it goes to, which need not be the one of before.
+            let shown = self.0.config.pod_key.as_ref();
+            if let Some(shown) = shown.and_then(|key| key.authorization(&connected.backend.pod.uid)) {
+                request.headers_mut().insert(AUTHORIZATION, shown);
+            }
             let sent = tokio::select! {
                 sent = connected.sender.send(request) => sent,
                 () = progress.stalled(way.limit) => {

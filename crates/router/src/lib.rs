@@ -10,6 +10,7 @@
 
 mod access;
 mod activity;
+mod asking;
 mod dial;
 mod directory;
 mod exchange;
@@ -21,6 +22,7 @@ mod joined;
 mod journal;
 mod metrics;
 mod pace;
+mod pod_key;
 mod pool;
 mod probes;
 mod proxy;
@@ -47,6 +49,7 @@ pub use directory::{Directory, Scope};
 pub use journal::{AccessLog, LogSink};
 pub use metrics::Metrics;
 pub use pace::Limits;
+pub use pod_key::PodKey;
 pub use probes::{health, metrics_page};
 pub use proxy::{Config, Router};
 pub use resolve::{Backend, Past, Resolve, Unresolved};
@@ -63,7 +66,7 @@ pub enum Error {
     #[error("the router's token must have at least {} printable characters and no spaces", Token::SHORTEST)]
     WeakToken,
     /// A key that somebody could guess.
-    #[error("the key of scoped tokens must have at least {} bytes", TokenKey::SHORTEST)]
+    #[error("the key must have at least {} bytes", TokenKey::SHORTEST)]
     WeakKey,
     /// A claim that no router would accept.
     #[error("no token can be made: {0}")]

@@ -20,7 +20,7 @@ use crate::refusal::{Refusal, json, wants_page};
 use crate::threads::Threads;
 use crate::trace::Span;
 use crate::wake::Sleepers;
-use crate::{Access, Dial, Resolve, Target, Wake, target};
+use crate::{Access, Dial, PodKey, Resolve, Target, Wake, target};
 
 /// The router's times and bounds.
 #[derive(Clone)]
@@ -46,6 +46,8 @@ pub struct Config {
     pub threads: Option<Threads>,
     /// Makes a span of each request, if there is one.
     pub tracer: Option<Arc<BoxedTracer>>,
+    /// Makes the token that is shown to the sandboxd of each Pod, if they demand one.
+    pub pod_key: Option<Arc<PodKey>>,
     /// Where a line for each request goes.
     pub access_log: AccessLog,
 }
@@ -63,6 +65,7 @@ impl Default for Config {
             limits: Limits::default(),
             threads: None,
             tracer: None,
+            pod_key: None,
             access_log: AccessLog::Tracing,
         }
     }

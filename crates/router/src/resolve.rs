@@ -57,6 +57,11 @@ pub trait Resolve: Send + Sync + 'static {
     fn past(&self, sandbox: &str, address: IpAddr) -> Past;
     /// The Pod that was found for it does not exist any more: do not find it again without looking.
     fn forget(&self, target: &Target);
+    /// The Pods that can be reached of Sandboxes that are suspended when nobody uses them and have somebody inside who can be
+    /// asked, as far as they are known without asking the API.
+    fn asked_before_sleep(&self) -> Vec<Arc<Backend>> {
+        Vec::new()
+    }
     /// Whether it knows the state of the cluster.
     fn ready(&self) -> bool;
 }

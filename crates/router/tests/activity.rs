@@ -59,7 +59,13 @@ fn backend(after: Option<Duration>) -> Backend {
         sandbox: "u".into(),
         pod: PodId { namespace: "n".into(), name: "a".into(), uid: "p".into() },
         ips: vec!["127.0.0.1".parse().unwrap()],
-        sleeps: after.map(|after| Sleeps { name: "a".into(), after, reported: None }),
+        sleeps: after.map(|after| Sleeps {
+            name: "a".into(),
+            after,
+            reported: None,
+            activity_port: None,
+            version: None,
+        }),
     }
 }
 

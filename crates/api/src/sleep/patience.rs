@@ -17,14 +17,23 @@ pub struct Patience {
     pub freeze_after: Option<Duration>,
     /// Before it is suspended.
     pub suspend_after: Option<Duration>,
+    /// Where its sandboxd can be asked when it was last used.
+    pub activity_port: Option<u16>,
 }
+
+/// What durations look like.
+const DURATION: &str = "a duration of at least 1s, such as 90s, 10m or 1h30m";
+/// What ports look like.
+const PORT: &str = "a port, 1 to 65535";
 
 /// An annotation that cannot be followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("annotation {key}: {value:?} is not a duration of at least {LEAST:?}, such as 90s, 10m or 1h30m")]
+#[error("annotation {key}: {value:?} is not {wanted}")]
 pub struct BadPatience {
     /// Which one.
     pub key: &'static str,
+    /// What would be right.
+    pub wanted: &'static str,
     /// What it says, cut at 64 characters.
     pub value: String,
 }
@@ -33,23 +42,36 @@ impl Patience {
     /// Reads annotations. The Sandbox's own come first; for what they do not say, those of its Pod template count.
     ///
     /// # Errors
-    /// The first annotation that is no duration, or too short a one.
+    /// The first annotation that is no duration, too short a one, or no port.
     pub fn read<'a>(
         sets: impl IntoIterator<Item = &'a BTreeMap<String, String>> + Clone,
     ) -> Result<Patience, BadPatience> {
-        let one = |key: &'static str| {
-            let said = sets.clone().into_iter().find_map(|set| set.get(key)).filter(|said| !said.is_empty());
-            let Some(said) = said else { return Ok(None) };
-            match go_duration(said).filter(|time| *time >= LEAST) {
-                Some(time) => Ok(Some(time)),
-                None => Err(BadPatience { key, value: said.chars().take(64).collect() }),
-            }
-        };
+        let said =
+            |key: &str| sets.clone().into_iter().find_map(|set| set.get(key)).filter(|said| !said.is_empty());
+        let time =
+            |key| read(key, said(key), DURATION, |said| go_duration(said).filter(|time| *time >= LEAST));
         Ok(Patience {
-            freeze_after: one(annotation::IDLE_AFTER)?,
-            suspend_after: one(annotation::SUSPEND_AFTER)?,
+            freeze_after: time(annotation::IDLE_AFTER)?,
+            suspend_after: time(annotation::SUSPEND_AFTER)?,
+            activity_port: read(annotation::ACTIVITY_PORT, said(annotation::ACTIVITY_PORT), PORT, port)?,
         })
     }
+}
+
+fn read<T>(
+    key: &'static str,
+    said: Option<&String>,
+    wanted: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, BadPatience> {
+    let Some(said) = said else { return Ok(None) };
+    let wrong = || BadPatience { key, wanted, value: said.chars().take(64).collect() };
+    parse(said).map(Some).ok_or_else(wrong)
+}
+
+fn port(said: &str) -> Option<u16> {
+    let plain = said.starts_with(|first: char| first.is_ascii_digit() && first != '0');
+    said.parse().ok().filter(|_| plain)
 }
 
 /// How often activity is reported at the most, on a Sandbox that is suspended after so long: often enough that the
@@ -84,6 +106,17 @@ mod tests {
             let error = Patience::read([&set(&[(annotation::SUSPEND_AFTER, bad)])]).unwrap_err();
             assert!(error.to_string().contains(annotation::SUSPEND_AFTER), "{error}");
             assert!(error.to_string().contains(bad), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_a_port() {
+        let said = |text| Patience::read([&set(&[(annotation::ACTIVITY_PORT, text)])]);
+        assert_eq!(said("8080").unwrap().activity_port, Some(8080));
+        assert_eq!(said("").unwrap().activity_port, None);
+        for bad in ["0", "08080", "+8080", "65536", "http"] {
+            let error = said(bad).unwrap_err().to_string();
+            assert!(error.contains(annotation::ACTIVITY_PORT) && error.contains("1 to 65535"), "{error}");
         }
     }
 

@@ -1,0 +1,187 @@
+//! Asks what is inside a Sandbox that is about to fall asleep when it was last used: whoever reached it past the router is
+//! seen there alone.
+//!
+//! Beside it runs code that nobody has read, so the answer is a claim. It is bounded in size and time, and good for one
+//! thing: that this one Sandbox stays awake. No answer is no use.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use http::header::{AUTHORIZATION, HOST};
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hutch_serve::Shutdown;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+
+use crate::activity::Activity;
+use crate::{Backend, Dial, PodKey, Resolve, Sleeps};
+
+/// Pause between looks who is to be asked, and the shortest between two questions to the same one.
+const LOOK: Duration = Duration::from_secs(1);
+/// Questions at once.
+const QUESTIONS: usize = 32;
+/// How long one may take, connecting included.
+const QUESTION_LIMIT: Duration = Duration::from_secs(2);
+/// Bytes of the head of an answer, and of its body.
+const HEAD_LIMIT: usize = 8 << 10;
+const BODY_LIMIT: usize = 1 << 10;
+/// What is not worth a report: answers count whole seconds.
+const SAME: SignedDuration = SignedDuration::from_secs(1);
+
+/// The part of the answer that is read.
+#[derive(Deserialize)]
+struct Answer {
+    idle_seconds: u64,
+}
+
+/// Who asks.
+pub(crate) struct Asking<D> {
+    dial: Arc<D>,
+    resolver: Arc<dyn Resolve>,
+    key: Option<Arc<PodKey>>,
+    activity: Arc<Activity>,
+    questions: Arc<Semaphore>,
+    /// When each Sandbox is asked again, by UID.
+    again: Mutex<HashMap<String, Timestamp>>,
+}
+
+impl<D: Dial> Asking<D> {
+    pub(crate) fn new(
+        dial: Arc<D>,
+        resolver: Arc<dyn Resolve>,
+        key: Option<Arc<PodKey>>,
+        activity: Arc<Activity>,
+    ) -> Arc<Asking<D>> {
+        let questions = Arc::new(Semaphore::new(QUESTIONS));
+        Arc::new(Asking { dial, resolver, key, activity, questions, again: Mutex::default() })
+    }
+
+    pub(crate) async fn run(self: Arc<Asking<D>>, shutdown: Shutdown) {
+        loop {
+            tokio::select! {
+                () = shutdown.wait() => return,
+                () = tokio::time::sleep(LOOK) => self.look(Timestamp::now()),
+            }
+        }
+    }
+
+    /// Begins the questions that are due. One that finds no place is due at the next look.
+    fn look(self: &Arc<Asking<D>>, now: Timestamp) {
+        let known = self.resolver.asked_before_sleep();
+        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left: HashMap<String, Timestamp> = HashMap::new();
+        for backend in known {
+            let Some(sleeps) = &backend.sleeps else { continue };
+            let due = again.remove(&backend.sandbox).filter(|at| *at > now);
+            let pause = pause(sleeps, now);
+            let at = match (due, pause) {
+                // Used lately, as somebody has reported.
+                (_, None) => continue,
+                (Some(at), Some(_)) => at,
+                (None, Some(pause)) => {
+                    let Ok(place) = self.questions.clone().try_acquire_owned() else { continue };
+                    let (asking, asked) = (self.clone(), backend.clone());
+                    tokio::spawn(async move {
+                        asking.ask(&asked).await;
+                        drop(place);
+                    });
+                    now.checked_add(pause).unwrap_or(Timestamp::MAX)
+                }
+            };
+            left.insert(backend.sandbox.clone(), at);
+        }
+        *again = left;
+    }
+
+    async fn ask(&self, backend: &Backend) {
+        let Some(sleeps) = &backend.sleeps else { return };
+        let (namespace, sandbox) = (&backend.pod.namespace, &sleeps.name);
+        let answered = tokio::time::timeout(QUESTION_LIMIT, self.question(backend, sleeps)).await;
+        let idle = match answered.unwrap_or_else(|_| Err("no answer in time".into())) {
+            Ok(idle) => idle,
+            Err(error) => {
+                return tracing::debug!(namespace, sandbox, error, "nobody inside says when it was used");
+            }
+        };
+        let idle = SignedDuration::try_from(idle).unwrap_or(SignedDuration::MAX);
+        let at = Timestamp::now().checked_sub(idle).unwrap_or(Timestamp::UNIX_EPOCH);
+        if sleeps.reported.is_some_and(|told| at.duration_since(told) <= SAME) {
+            return;
+        }
+        // With the version that was looked at: a later report of somebody else is not taken back.
+        let written =
+            self.activity.write(namespace, sandbox, &backend.sandbox, at, sleeps.version.as_deref());
+        match written.await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => self.activity.complain(namespace, sandbox, &error),
+        }
+    }
+
+    async fn question(&self, backend: &Backend, sleeps: &Sleeps) -> Result<Duration, String> {
+        let port = sleeps.activity_port.ok_or("it has no port for it")?;
+        let stream = self.dial.dial(backend, port).await.map_err(|error| error.to_string())?;
+        let mut builder = http1::Builder::new();
+        let opened = builder.max_buf_size(HEAD_LIMIT).handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = opened.map_err(|error| error.to_string())?;
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = http::Uri::from_static("/v1/activity");
+        request.headers_mut().insert(HOST, HeaderValue::from_static("sandbox"));
+        let authorization = self.key.as_ref().and_then(|key| key.authorization(&backend.pod.uid));
+        if let Some(authorization) = authorization {
+            request.headers_mut().insert(AUTHORIZATION, authorization);
+        }
+        // Ends with the question, whatever becomes of it.
+        let _driven = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(connection));
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        if response.status() != StatusCode::OK {
+            return Err(format!("status {}", response.status()));
+        }
+        let body = Limited::new(response.into_body(), BODY_LIMIT).collect().await;
+        let body = body.map_err(|error| error.to_string())?.to_bytes();
+        let answer: Answer = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        Ok(Duration::from_secs(answer.idle_seconds))
+    }
+}
+
+/// How long to wait after a question that is asked now: half of what is left before it falls asleep, so that questions are
+/// few and the last one comes shortly before. Nothing: less than half of its time has passed since the last report.
+fn pause(sleeps: &Sleeps, now: Timestamp) -> Option<Duration> {
+    let passed = sleeps.reported.map_or(sleeps.after, |told| {
+        // A clock that is ahead has told of the future.
+        Duration::try_from(now.duration_since(told)).unwrap_or_default()
+    });
+    let left = sleeps.after.saturating_sub(passed);
+    (left <= sleeps.after / 2)
+        .then(|| if sleeps.reported.is_none() { sleeps.after / 2 } else { left / 2 })
+        .map(|pause| pause.max(LOOK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_come_closer_as_the_end_does() {
+        let asked = |seconds: Option<i64>| {
+            let now = Timestamp::from_second(1_800_000_000).unwrap();
+            let reported = seconds.map(|seconds| now - SignedDuration::from_secs(seconds));
+            let after = Duration::from_secs(3600);
+            pause(&Sleeps { name: "s".into(), after, reported, activity_port: Some(1), version: None }, now)
+        };
+        assert_eq!(asked(Some(0)), None, "used just now");
+        assert_eq!(asked(Some(-10)), None, "a clock that is ahead");
+        assert_eq!(asked(Some(1799)), None);
+        assert_eq!(asked(Some(1800)), Some(Duration::from_secs(900)));
+        assert_eq!(asked(Some(3540)), Some(Duration::from_secs(30)));
+        assert_eq!(asked(Some(3599)), Some(LOOK));
+        assert_eq!(asked(Some(9999)), Some(LOOK));
+        assert_eq!(asked(None), Some(Duration::from_secs(1800)), "nobody has ever reported");
+    }
+}

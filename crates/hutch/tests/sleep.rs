@@ -41,13 +41,18 @@ fn router(up: &Up) -> SocketAddr {
 
 /// Makes a Sandbox and waits until it is Ready.
 fn sandbox(up: &Up, name: &str, own: Value, of_template: Value) {
+    sandbox_of(up, name, SERVER, own, of_template);
+}
+
+/// The same with this script of Python.
+fn sandbox_of(up: &Up, name: &str, script: &str, own: Value, of_template: Value) {
     let object = json!({
         "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
         "metadata": {"name": name, "annotations": own},
         "spec": {"podTemplate": {
             "metadata": {"annotations": of_template},
             "spec": {"terminationGracePeriodSeconds": 1, "containers": [{
-                "name": "main", "image": "hutch/host", "command": ["python3", "-u", "-c", SERVER],
+                "name": "main", "image": "hutch/host", "command": ["python3", "-u", "-c", script],
                 "readinessProbe": {"tcpSocket": {"port": 8888}, "periodSeconds": 1, "failureThreshold": 1},
             }]},
         }},
@@ -232,4 +237,33 @@ fn a_sandbox_sleeps_on_disk_and_a_connection_or_the_clock_wakes_it() {
 
     up.ok("annotate sandbox s hutch.dev/suspend-after=soon");
     until(&up, "s", "told that this is no duration", |sandbox| says(sandbox, "SleepInvalid") == "True");
+}
+
+#[test]
+fn one_that_works_is_not_put_to_sleep_on_disk() {
+    hutch_testkit::require!(root, kubectl, python);
+    let (up, _) = start();
+    let work = "import threading\ndef work():\n  while True: pass\nthreading.Thread(target=work).start()\n";
+    sandbox_of(&up, "s", &format!("{work}{SERVER}"), json!({"hutch.dev/suspend-after": "3s"}), json!({}));
+    // A machine that stands still may let it sleep.
+    let stays_awake = || {
+        up.ok_args(&[
+            "patch",
+            "sandbox",
+            "s",
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"operatingMode":"Running"}}"#,
+        ]);
+        up.ok("wait --for=condition=Ready sandbox/s --timeout=60s");
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(9) {
+            if get(&up, "s")["spec"]["operatingMode"] != "Running" {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        true
+    };
+    assert!((0..3).any(|_| stays_awake()), "it falls asleep at work");
 }

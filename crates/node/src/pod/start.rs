@@ -195,7 +195,10 @@ impl Worker {
             addresses: vec![IpAddr::V4(self.address)],
             network,
             log: logs.join(format!("{life}.log")),
-            freezable: self.pod.annotations().contains_key(annotation::IDLE_AFTER),
+            // Also what is suspended when idle: its CPU time is counted in the same group.
+            freezable: [annotation::IDLE_AFTER, annotation::SUSPEND_AFTER]
+                .iter()
+                .any(|key| self.pod.annotations().contains_key(*key)),
             gvisor,
             blueprint,
         })

@@ -7,6 +7,7 @@ use futures::future::join_all;
 use hutch_remote::{Exit, Kubelet, LogRequest};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -177,6 +178,27 @@ async fn what_works_or_is_watched_is_not_idle() {
     run(&machine, "typo", "exec sleep 1000", "ten minutes", json!({})).await;
     let event = machine.event("typo", "InvalidSleep").await;
     assert!(event.contains("hutch.dev/idle-after") && event.contains("ten minutes"), "{event}");
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_ran_before_it_was_asked_for_says_so_and_sleeps_from_its_next_start() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    // Ends when it is told to.
+    let script = "while ! [ -e /tmp/end ]; do sleep 0.2; done; rm /tmp/end";
+    let _: Pod = machine.create(pod("p", script, json!({}))).await;
+    let pod = machine.ready("p").await;
+    let asked = json!({"metadata": {"annotations": {"hutch.dev/idle-after": "1s"}}});
+    machine.pods().patch("p", &PatchParams::default(), &Patch::Merge(asked)).await.unwrap();
+    let event = machine.event("p", "CannotFreeze").await;
+    assert!(event.contains("runs since before"), "{event}");
+    assert!(!is_frozen(&machine.pods().get("p").await.unwrap()));
+    let (exit, _) = machine.exec(&pod, &["touch", "/tmp/end"]).await;
+    assert_eq!(exit, Exit::Code(0));
+    let pod = frozen(&machine, "p").await;
+    assert_eq!(pod.status.unwrap().container_statuses.unwrap()[0].restart_count, 1);
     machine.stop().await;
 }
 

@@ -105,6 +105,20 @@ class Place:
         await self.until("it is suspended", lambda: self.condition("Sandbox", sandbox.sandbox_id, "Suspended") == "True")
         await self.until("its Pod is gone", lambda: self.pod(sandbox.sandbox_id) is None)
 
+    def annotate(self, sandbox, **annotations):
+        """Annotations of Hutch, by their name with `_` for `-`; None takes one away."""
+        named = {f"hutch.dev/{name.replace('_', '-')}": said for name, said in annotations.items()}
+        self.custom.patch_namespaced_custom_object(
+            CORE, VERSION, self.namespace, "sandboxes", sandbox.sandbox_id, {"metadata": {"annotations": named}})
+
+    async def falls_asleep(self, sandbox, **more):
+        """By itself, as nobody uses it; it has no wish to do so again."""
+        self.annotate(sandbox, suspend_after="2s", activity_port="8080", **more)
+        await self.until("it is asleep", lambda: self.condition("Sandbox", sandbox.sandbox_id, "Suspended") == "True")
+        check(self.get("Sandbox", sandbox.sandbox_id)["metadata"]["annotations"]["hutch.dev/asleep-generation"])
+        await self.until("its Pod is gone", lambda: self.pod(sandbox.sandbox_id) is None)
+        self.annotate(sandbox, suspend_after=None)
+
     async def resume(self, sandbox):
         self.mode(sandbox, "Running")
         await now(sandbox.k8s_helper.wait_for_sandbox_ready(sandbox.sandbox_id, self.namespace, PATIENCE_SECONDS))

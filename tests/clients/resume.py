@@ -67,6 +67,28 @@ async def refused_meanwhile(place):
     await now(sandbox.terminate())
 
 
+@row("asleep by itself: set to Running as the package's own resume does, the handle goes on")
+async def resumed_from_sleep(place):
+    sandbox = await place.sandbox()
+    await works(place, sandbox)
+    await place.falls_asleep(sandbox)
+    await place.resume(sandbox)
+    equal((await now(sandbox.commands.run("echo on"))).stdout, "on\n")
+    await works(place, sandbox)
+    await now(sandbox.terminate())
+
+
+@row("asleep by itself: the next command wakes it", HTTP)
+async def woken_by_command(place):
+    sandbox = await place.sandbox()
+    equal((await now(sandbox.commands.run("echo before"))).stdout, "before\n")
+    await place.falls_asleep(sandbox, wake_on_connect="true")
+    equal((await now(sandbox.commands.run("echo after"))).stdout, "after\n")
+    equal(place.get("Sandbox", sandbox.sandbox_id)["spec"]["operatingMode"], "Running")
+    await works(place, sandbox)
+    await now(sandbox.terminate())
+
+
 @row("broken tunnel: kubectl killed between two calls", TUNNELS)
 async def killed(place):
     sandbox = await place.sandbox()
@@ -86,5 +108,6 @@ for name, columns in [("resume: a command with the address of before", SANDBOXD)
                       ("resume: a file with the address of before", SANDBOXD),
                       ("resume: a command by the tunnel or channel of before", HTTP),
                       ("resume: a file by the tunnel or channel of before", HTTP),
+                      ("asleep by itself: the next command wakes it", SANDBOXD),
                       ("broken tunnel: kubectl killed between two calls", [c for c in EVERY if c not in TUNNELS])]:
     absent(name, columns, "-")

@@ -84,7 +84,7 @@ fn start_controller(cluster: &mut Cluster) {
 /// A router on free ports of loopback.
 fn start_router(cluster: &mut Cluster, name: &str, flags: &[String]) {
     let mut command = Command::new(HUTCH);
-    command.args(["router", "--http-bind-address=127.0.0.1:0"]).args(flags);
+    command.args(["router", "--http-bind-address=127.0.0.1:0", "--wake-on-connect"]).args(flags);
     command.args(["--metrics-bind-address=0", "--health-probe-bind-address=0"]);
     command.arg("--kubeconfig").arg(cluster.kubeconfig());
     cluster.spawn(name, command).expect("the router starts");

@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Router(RouterArguments),
     /// Make tokens for the router.
     Token(TokenArguments),
+    /// Put sandboxd where a container can start it.
+    Sandboxd(SandboxdArguments),
     /// Run a command in a Sandbox.
     Exec(ExecArguments),
     /// Open a shell in a Sandbox.
@@ -179,6 +181,35 @@ pub(crate) struct RouterArguments {
 pub(crate) struct TokenArguments {
     #[command(subcommand)]
     pub(crate) command: TokenCommand,
+}
+
+/// `hutch sandboxd`.
+#[derive(Args)]
+pub(crate) struct SandboxdArguments {
+    #[command(subcommand)]
+    pub(crate) command: SandboxdCommand,
+}
+
+/// What is to be done with sandboxd.
+#[derive(Subcommand)]
+pub(crate) enum SandboxdCommand {
+    /// Write DIR/hutch-sandboxd, and with a key DIR/token, which it demands: what an init container does for the container
+    /// that shares the folder.
+    Install(InstallArguments),
+}
+
+/// `hutch sandboxd install`.
+#[derive(Args)]
+pub(crate) struct InstallArguments {
+    /// Folder; made when missing.
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+    /// File with the key that the router has too (--sandboxd-key-file): a token for the Pod is written.
+    #[arg(long, value_name = "FILE", requires = "pod_uid")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// UID of the Pod that the token is for.
+    #[arg(long, value_name = "UID", requires = "key_file", value_parser = quantity::uid)]
+    pub(crate) pod_uid: Option<String>,
 }
 
 /// What is to be done with tokens.

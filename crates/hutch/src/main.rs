@@ -20,6 +20,7 @@ mod programs;
 mod quantity;
 mod router;
 mod run;
+mod sandboxd;
 mod services;
 mod signals;
 mod telemetry;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
         Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),
+        Ok(cli::Command::Sandboxd(arguments)) => sandboxd::main(&arguments),
         Ok(cli::Command::Exec(arguments)) => people::exec(arguments),
         Ok(cli::Command::Shell(arguments)) => people::shell(arguments),
         Ok(cli::Command::Cp(arguments)) => people::copy(&arguments),

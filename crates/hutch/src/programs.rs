@@ -23,6 +23,12 @@ pub(crate) fn install(folder: &Path) -> anyhow::Result<Programs> {
     Ok(Programs { warden: write(folder, "warden", WARDEN)?, sandboxd: write(folder, "sandboxd", SANDBOXD)? })
 }
 
+/// Writes sandboxd alone, as `hutch-sandboxd`; the file.
+pub(crate) fn install_sandboxd(folder: &Path) -> anyhow::Result<PathBuf> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    write(folder, "hutch-sandboxd", SANDBOXD)
+}
+
 /// A new file under the final name each time: the old one may still be running, and a running program cannot be
 /// written to.
 fn write(folder: &Path, name: &str, packed: &[u8]) -> anyhow::Result<PathBuf> {

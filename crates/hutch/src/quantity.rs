@@ -67,6 +67,15 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     if time < Duration::from_secs(1) { Err(format!("`{text}` is less than 1s")) } else { Ok(time) }
 }
 
+/// The UID of a Pod: 1 to 64 letters, digits and `-`.
+pub(crate) fn uid(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    match (1..=64).contains(&text.len()) && text.chars().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("`{text}` is not the UID of a Pod: letters, digits and -, 64 at most")),
+    }
+}
+
 /// A DNS-1123 label, as names of namespaces and of routable Sandboxes are.
 pub(crate) fn label(text: &str) -> Result<String, String> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

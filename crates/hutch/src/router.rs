@@ -11,7 +11,7 @@ use std::time::Duration;
 use hutch_router::LogSink;
 
 use options::{Encoder, Options, Wanted};
-pub(crate) use serve::key;
+pub(crate) use serve::{key, pod_key};
 
 /// How long the last lines of the access log may take to be written.
 const LOG_LIMIT: Duration = Duration::from_secs(2);

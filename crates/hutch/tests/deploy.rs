@@ -6,6 +6,8 @@ mod confined;
 mod manifests;
 #[path = "deploy/rules.rs"]
 mod rules;
+#[path = "deploy/templates.rs"]
+mod templates;
 #[path = "deploy/work.rs"]
 mod work;
 
@@ -16,18 +18,29 @@ use hutch_controller::Config;
 use hutch_serve::Shutdown;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use manifests::{folder, objects, of_kind, text};
+use manifests::{folder, objects, of_kind, read, text};
 use rules::{granted, short};
 use serde_json::{Value, json};
 
 const CONTROLLER: &str = "agent-sandbox-controller";
 const EXTENSIONS: &str = "agent-sandbox-controller-extensions";
+const ROUTER: &str = "sandbox-router";
+/// What is applied by who wants it.
+const OPTIONAL: [&str; 3] =
+    ["sandbox-sleep.yaml", "sandboxd/template.yaml", "sandboxd/template-with-token.yaml"];
+
+/// Everything that can be applied.
+fn with_optional() -> Vec<Value> {
+    let mut objects = objects();
+    objects.extend(OPTIONAL.iter().flat_map(|file| read(&folder().join(file))));
+    objects
+}
 
 #[tokio::test]
 async fn the_api_server_takes_every_object_and_a_second_time_changes_nothing() {
     let cluster = Cluster::start().await;
-    let objects = objects();
-    assert!(objects.len() > 15, "{}", objects.len());
+    let objects = with_optional();
+    assert!(objects.len() > 20, "{}", objects.len());
     let mut revisions = Vec::new();
     for round in 0..2 {
         for object in &objects {
@@ -40,6 +53,9 @@ async fn the_api_server_takes_every_object_and_a_second_time_changes_nothing() {
             );
             let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
                 Some(namespace) => Api::namespaced_with(cluster.admin.client.clone(), namespace, &resource),
+                None if ["SandboxTemplate", "SandboxWarmPool"].contains(&kind) => {
+                    Api::default_namespaced_with(cluster.admin.client.clone(), &resource)
+                }
                 None => Api::all_with(cluster.admin.client.clone(), &resource),
             };
             let params = PatchParams::apply("deploy-test").force();
@@ -87,7 +103,7 @@ fn told() -> BTreeMap<String, BTreeSet<String>> {
 
 #[test]
 fn the_roles_are_the_table_of_the_readme() {
-    let objects = objects();
+    let objects = with_optional();
     let mut roles = BTreeMap::new();
     for account in of_kind(&objects, "ServiceAccount") {
         let name = text(account, "/metadata/name");
@@ -109,6 +125,20 @@ fn the_roles_are_the_table_of_the_readme() {
         roles.insert(name.to_owned(), rows.collect::<BTreeSet<_>>());
     }
     assert_eq!(told(), roles);
+}
+
+#[test]
+fn the_router_may_write_only_where_somebody_asked_for_it() {
+    let writes = |objects: &[Value]| -> BTreeSet<String> {
+        let grants = short(&granted(objects, ROUTER, &[]));
+        grants
+            .into_iter()
+            .filter(|grant| !["get", "list", "watch"].iter().any(|verb| grant.ends_with(verb)))
+            .collect()
+    };
+    let asks = "authentication.k8s.io/tokenreviews create".to_owned();
+    assert_eq!(writes(&objects()), BTreeSet::from([asks.clone()]));
+    assert_eq!(writes(&with_optional()), BTreeSet::from([asks, "agents.x-k8s.io/sandboxes patch".into()]));
 }
 
 /// Why something is granted that [`work`] does not use.

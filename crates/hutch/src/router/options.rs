@@ -11,7 +11,7 @@ use crate::address::BindAddress;
 
 use Kind::{Switch, Value};
 
-const FLAGS: [Flag; 39] = [
+const FLAGS: [Flag; 40] = [
     ("http-bind-address", Value("ADDRESS"), ":8080", "where plain HTTP is served; empty: nowhere"),
     ("https-bind-address", Value("ADDRESS"), "", "where HTTPS is served; empty: nowhere"),
     ("metrics-bind-address", Value("ADDRESS"), ":9090", "where /metrics is served; empty or 0: nowhere"),
@@ -62,6 +62,12 @@ const FLAGS: [Flag; 39] = [
         "audiences of which a token must have one, with commas",
     ),
     ("authz-scoped-token-secret-file", Value("FILE"), "", "the key of scoped tokens, 32 bytes at least"),
+    (
+        "sandboxd-key-file",
+        Value("FILE"),
+        "",
+        "the key of which `hutch sandboxd install` made what each Pod's sandboxd demands, 32 bytes at least",
+    ),
     ("cache-enabled", Switch, "true", "watch Sandboxes and Pods; false: ask the API at every request"),
     ("cache-namespace", Value("NAME"), "", "watch this namespace alone"),
     ("wake-on-connect", Switch, "false", "a request wakes a Sandbox that sleeps and is annotated for it"),
@@ -121,6 +127,7 @@ pub(crate) struct Options {
     pub(crate) allow_loopback: bool,
     pub(crate) retry_delays: Vec<Duration>,
     pub(crate) mode: Mode,
+    pub(crate) sandboxd_key: Option<PathBuf>,
     pub(crate) cache: bool,
     pub(crate) cache_namespace: Option<String>,
     pub(crate) wake_on_connect: bool,
@@ -228,6 +235,7 @@ fn build(given: &Given) -> Result<Options, String> {
         allow_loopback: switch("allow-loopback-pod-ip", false)?,
         retry_delays: retries(given)?,
         mode: mode(given)?,
+        sandboxd_key: text(given, "sandboxd-key-file").map(PathBuf::from),
         cache: switch("cache-enabled", true)?,
         cache_namespace: text(given, "cache-namespace"),
         wake_on_connect: switch("wake-on-connect", false)?,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hutch_router::{
-    Access, AccessLog, ApiWake, Config, Direct, Directory, LogSink, Reporting, ReviewConfig, Reviewer,
-    Router, Scope, Threads, Tls, TlsFiles, TokenKey, Wake,
+    Access, AccessLog, ApiWake, Config, Direct, Directory, LogSink, PodKey, Reporting, ReviewConfig,
+    Reviewer, Router, Scope, Threads, Tls, TlsFiles, TokenKey, Wake,
 };
 use hutch_serve::{Listener, Shutdown};
 use kube::Client;
@@ -31,7 +31,7 @@ pub(super) async fn serve(options: Options, log: Arc<LogSink>) -> anyhow::Result
     raise_descriptors();
     let (shutdown, drain) = (Shutdown::new(), Shutdown::new());
     let exporter = options.tracing.then(|| Exporter::start(SERVICE)).transpose()?;
-    let mut config = config(&options, log);
+    let mut config = config(&options, log)?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = Threads::start(processors).context("cannot start threads")?;
     config.threads = Some(threads.clone());
@@ -95,6 +95,7 @@ async fn start(
     let wake = options.wake_on_connect.then(|| Arc::new(ApiWake::new(client.clone())) as Arc<dyn Wake>);
     let direct = Direct { allow_loopback: options.allow_loopback };
     let dial = Arc::new(Reporting::start(direct, client, shutdown.clone()));
+    dial.ask_inside(directory.clone(), config.pod_key.clone());
     let router = Router::waking(config, directory, dial, wake, shutdown.clone());
     for (flag, address, app) in [
         ("--health-probe-bind-address", &options.health, hutch_router::health(&router)),
@@ -121,9 +122,11 @@ async fn start(
     Ok((router, listeners))
 }
 
-fn config(options: &Options, log: Arc<LogSink>) -> Config {
+fn config(options: &Options, log: Arc<LogSink>) -> anyhow::Result<Config> {
     let default = Config::default();
-    Config {
+    let pod_key =
+        options.sandboxd_key.as_deref().map(|file| pod_key(file, "--sandboxd-key-file")).transpose()?;
+    Ok(Config {
         retry_delays: options.retry_delays.clone(),
         header_timeout: options.response_header_timeout.unwrap_or(default.header_timeout),
         header_timeout_limit: options.response_header_timeout.unwrap_or(default.header_timeout_limit),
@@ -131,8 +134,9 @@ fn config(options: &Options, log: Arc<LogSink>) -> Config {
         body_limit: options.body_limit,
         allow_loopback: options.allow_loopback,
         access_log: if options.access_log { AccessLog::Lines(log) } else { AccessLog::Off },
+        pod_key: pod_key.map(Arc::new),
         ..default
-    }
+    })
 }
 
 async fn client(options: &Options) -> anyhow::Result<Client> {
@@ -155,8 +159,16 @@ fn access(options: &Options, client: &Client) -> anyhow::Result<Access> {
 
 /// Reads the key of scoped tokens from its file; `flag` named it.
 pub(crate) fn key(file: &std::path::Path, flag: &str) -> anyhow::Result<TokenKey> {
-    let secret = std::fs::read(file).with_context(|| format!("{flag}: cannot read {}", file.display()))?;
-    TokenKey::new(&secret).with_context(|| format!("{flag}: {}", file.display()))
+    TokenKey::new(&secret(file, flag)?).with_context(|| format!("{flag}: {}", file.display()))
+}
+
+/// Reads the key of what Pods' sandboxd demand from its file; `flag` named it.
+pub(crate) fn pod_key(file: &std::path::Path, flag: &str) -> anyhow::Result<PodKey> {
+    PodKey::new(&secret(file, flag)?).with_context(|| format!("{flag}: {}", file.display()))
+}
+
+fn secret(file: &std::path::Path, flag: &str) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("{flag}: cannot read {}", file.display()))
 }
 
 async fn bind(flag: &str, address: &BindAddress) -> anyhow::Result<TcpListener> {

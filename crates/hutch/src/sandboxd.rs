@@ -1,0 +1,48 @@
+//! `hutch sandboxd install`: what an init container does for the container that shares its folder.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::cli::{InstallArguments, SandboxdArguments, SandboxdCommand};
+use crate::programs;
+
+/// Name of the file that holds what sandboxd is to demand (`SANDBOXD_TOKEN_FILE`).
+const TOKEN: &str = "token";
+
+/// Prints the path of the program.
+pub(crate) fn main(arguments: &SandboxdArguments) -> ExitCode {
+    let SandboxdCommand::Install(install) = &arguments.command;
+    match put(install) {
+        Ok(program) => {
+            println!("{}", program.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("hutch sandboxd install: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn put(arguments: &InstallArguments) -> anyhow::Result<std::path::PathBuf> {
+    let key =
+        arguments.key_file.as_deref().map(|file| crate::router::pod_key(file, "--key-file")).transpose()?;
+    let program = programs::install_sandboxd(&arguments.folder)?;
+    if let (Some(key), Some(uid)) = (key, &arguments.pod_uid) {
+        let file = arguments.folder.join(TOKEN);
+        write(&file, &key.token(uid)).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(program)
+}
+
+/// For everybody in the container: whoever runs there may use its sandboxd, and the token opens nothing else.
+/// Always a new file, since the one of an earlier run cannot be written to.
+fn write(file: &Path, token: &str) -> std::io::Result<()> {
+    let fresh = file.with_extension("new");
+    std::fs::write(&fresh, token)?;
+    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o444))?;
+    std::fs::rename(&fresh, file)
+}

@@ -261,14 +261,13 @@ async fn requests_keep_it_awake(running: &Running) {
 async fn so_does_what_is_seen_inside_alone(running: &Running) {
     let name = "inside";
     running.sandbox(name, json!({"hutch.dev/suspend-after": "4s", "hutch.dev/activity-port": "8080"})).await;
-    let mut awake = false;
     for _ in 0..5 {
         let address = running.get(name).await["status"]["podIPs"][0].as_str().expect("an address").to_owned();
         let mut client = TcpStream::connect((address.as_str(), 8080)).await.expect("connected");
         client.write_all(b"GET /v1/watch/ HTTP/1.1\r\nhost: s\r\n\r\n").await.expect("sent");
         client.read_u8().await.expect("it has begun");
         let begun = Instant::now();
-        awake = true;
+        let mut awake = true;
         while awake && begun.elapsed() < AFTER * 3 {
             awake = running.get(name).await["spec"]["operatingMode"] == "Running";
             tokio::time::sleep(Duration::from_millis(100)).await;

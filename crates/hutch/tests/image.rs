@@ -117,12 +117,13 @@ fn in_a_layer_sandboxd_is_in_front_of_what_the_container_runs() {
     hutch_testkit::require!(root, user_namespaces, buildah);
     let images = Images::new();
     images.layered();
-    let entry =
-        ["inspect", "--type", "image", "--format", "{{json .OCIv1.Config.Entrypoint}}", "localhost/layered"];
-    let entry: Vec<String> = serde_json::from_str(&images.buildah(&entry)).expect("JSON");
+    let show =
+        ["inspect", "--type", "image", "--format", "{{.OCIv1.Config.Entrypoint}}", "localhost/layered"];
+    let shown = images.buildah(&show);
+    let entry = shown.trim_matches(['[', ']']).split(' ');
     let root = images.mounted("localhost/layered");
     let mut hutch = Command::new(HUTCH);
-    hutch.args(["run", "--rootfs", &root, "--env", "SANDBOX_BASE_DIR=/tmp/base", "--"]).args(&entry);
+    hutch.args(["run", "--rootfs", &root, "--env", "SANDBOX_BASE_DIR=/tmp/base", "--"]).args(entry);
     let output = succeeded(hutch.args(["/hutch", "--version"]));
     assert_eq!(String::from_utf8_lossy(&output.stdout), concat!("hutch ", env!("CARGO_PKG_VERSION"), "\n"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -189,7 +190,8 @@ fn an_init_container_or_a_layer_brings_sandboxd_into_a_sandbox_of_this_machine()
 
     let sandbox = claimed(&up, "template.yaml", &hutch);
     let run = |command: &str| ask(&up, &sandbox, "POST /execute", &json!({ "command": command }).to_string());
-    assert_eq!(run("echo hello"), (200, r#"{"stdout":"hello\n","stderr":"","exit_code":0}"#.into()));
+    let (status, said) = run("echo hello");
+    assert!(status == 200 && said.contains(r#""stdout":"hello\n""#), "{status} {said}");
     let pod = pod_of(&up, &sandbox);
     let running = up.ok_args(&[
         "exec",

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube_core::Resource;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
@@ -21,7 +21,7 @@ pub enum Read<K> {
 /// What is known of an object that cannot be read.
 #[derive(Debug, Clone)]
 pub struct Unreadable {
-    /// Its name, namespace, uid and resource version; labels and owners where they can be read.
+    /// Its name, namespace, uid, resource version; labels, owners and when it was deleted, where they can be read.
     pub metadata: ObjectMeta,
     /// Which field is wrong, and how.
     pub problem: String,
@@ -36,15 +36,16 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Read<K> {
             Err(error) => error,
         };
         let Shell { metadata } = serde_json::from_str(text).map_err(D::Error::custom)?;
-        let Identity { name, namespace, uid, resource_version, labels, owner_references } = metadata;
-        let (labels, owner_references) = (readable(labels), readable(owner_references));
+        let Identity { name, namespace, uid, resource_version, labels, owner_references, deletion_timestamp } =
+            metadata;
         let metadata = ObjectMeta {
             name,
             namespace,
             uid,
             resource_version,
-            labels,
-            owner_references,
+            labels: readable(labels),
+            owner_references: readable(owner_references),
+            deletion_timestamp: readable(deletion_timestamp),
             ..ObjectMeta::default()
         };
         Ok(Read::Unreadable(Box::new(Unreadable { metadata, problem: problem(text, &error) })))
@@ -65,6 +66,7 @@ struct Identity {
     resource_version: Option<String>,
     labels: Option<Box<RawValue>>,
     owner_references: Option<Box<RawValue>>,
+    deletion_timestamp: Option<Box<RawValue>>,
 }
 
 fn readable<T: DeserializeOwned>(text: Option<Box<RawValue>>) -> Option<T> {
@@ -243,6 +245,25 @@ mod tests {
         let unknown = metadata(json!(["a"]), json!("o"));
         assert_eq!((unknown.labels, unknown.owner_references), (None, None));
         assert_eq!(unknown.name.as_deref(), Some("p"));
+    }
+
+    #[test]
+    fn owners_and_end_are_told_where_they_can_be_read() {
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "7", "controller": true});
+        let meta = |owners: Value, end: Value| {
+            let object = json!({"metadata": {"name": "p", "ownerReferences": owners, "deletionTimestamp": end}, "spec": 1});
+            let Read::Unreadable(unreadable) = read::<SandboxWarmPool>(&object) else { panic!("{object}") };
+            let owners = unreadable.metadata.owner_references.unwrap_or_default();
+            (
+                owners.into_iter().map(|owner| owner.uid).collect(),
+                unreadable.metadata.deletion_timestamp.is_some(),
+            )
+        };
+        let end = json!("2026-01-01T00:00:00Z");
+        assert_eq!(meta(json!([owner]), end.clone()), (vec!["7".to_owned()], true));
+        assert_eq!(meta(json!([owner]), json!(7)), (vec!["7".to_owned()], false));
+        assert_eq!(meta(json!({}), end), (vec![], true));
+        assert_eq!(meta(json!(null), json!(null)), (vec![], false));
     }
 
     #[test]

@@ -1,16 +1,15 @@
 //! One kind of object as the controllers use it: read from the [`Cache`], written through the client, each write's answer
 //! taken into the cache before anything else happens.
 
-use std::collections::HashMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
-use hutch_api::Read;
+use hutch_api::{Read, Unreadable};
 use hutch_serve::Ambient;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::{NamespaceResourceScope, Request};
+use kube::core::{NamespaceResourceScope, PartialObjectMeta, PartialObjectMetaExt, Request};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
@@ -24,6 +23,7 @@ use crate::cache::{Cache, Change, Terms};
 use crate::error::Error;
 use crate::key::Key;
 use crate::record::{Note, Recorder};
+use crate::unread::Unread;
 
 /// Name under which creates appear in an object's managed fields.
 const FIELD_MANAGER: &str = "sandbox-controller";
@@ -62,8 +62,7 @@ pub(crate) struct Collection<K> {
     cache: Cache<K>,
     trim: Box<dyn Fn(&mut K) + Send + Sync>,
     selector: Option<&'static str>,
-    /// Objects that could not be read, and why: said once for each reason.
-    unreadable: Mutex<HashMap<Key, String>>,
+    unread: Unread<K>,
 }
 
 impl<K: Object> Collection<K> {
@@ -73,8 +72,8 @@ impl<K: Object> Collection<K> {
         terms: Terms<K>,
         trim: impl Fn(&mut K) + Send + Sync + 'static,
     ) -> Self {
-        let unreadable = Mutex::default();
-        Collection { client, cache: Cache::new(terms), trim: Box::new(trim), selector: None, unreadable }
+        let unread = Unread::default();
+        Collection { client, cache: Cache::new(terms), trim: Box::new(trim), selector: None, unread }
     }
 
     /// Watches only what has that label.
@@ -85,6 +84,21 @@ impl<K: Object> Collection<K> {
     /// Who is told of changes; set once, before [`Collection::feed`].
     pub(crate) fn listen(&self, listener: impl Fn(&Change<K>) + Send + Sync + 'static) {
         self.cache.listen(listener);
+    }
+
+    /// Who is told of objects that cannot be read, and of their end; set once, before [`Collection::feed`].
+    pub(crate) fn listen_to_unread(&self, listener: impl Fn(&PartialObjectMeta<K>) + Send + Sync + 'static) {
+        self.unread.listen(listener);
+    }
+
+    /// Objects that the owner controls and of which nothing else is known, since they cannot be read.
+    pub(crate) fn unread_of(&self, owner: &impl Resource) -> Vec<PartialObjectMeta<K>> {
+        let mut unread = self.unread.controlled_by(owner);
+        // One that could be read before is still known as it was.
+        unread.retain(|object| {
+            self.cache.get(&Key::of(object)).is_none_or(|known| known.uid() != object.uid())
+        });
+        unread
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
@@ -239,6 +253,7 @@ impl<K: Object> Collection<K> {
                     Err(known) => unread.push(known),
                 },
                 Ok(Event::InitDone) => {
+                    self.unread.retain(&unread);
                     self.take_list(std::mem::take(&mut listed), &unread).await;
                     if std::mem::take(&mut first) {
                         synced.send_modify(|count| *count += 1);
@@ -253,8 +268,8 @@ impl<K: Object> Collection<K> {
                     }
                 },
                 Ok(Event::Delete(gone)) => {
-                    self.unreadable().remove(&Key::of(&gone));
                     self.tell(self.cache.forget(&gone));
+                    self.unread.remove(&Key::of(&gone));
                 }
                 Err(error) => {
                     tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, will be resumed")
@@ -271,26 +286,24 @@ impl<K: Object> Collection<K> {
         ambient: &Ambient,
     ) -> Result<K, (Key, Option<String>)> {
         let key = Key::of(&found);
-        let problem = match found {
+        let unreadable = match found {
             Read::Object(mut object) => {
-                self.unreadable().remove(&key);
+                self.unread.remove(&key);
                 (self.trim)(&mut object);
                 return Ok(object);
             }
-            Read::Unreadable(ref unreadable) => unreadable.problem.clone(),
+            Read::Unreadable(unreadable) => unreadable,
         };
-        let before = self.unreadable().insert(key.clone(), problem.clone());
-        if before.as_ref() != Some(&problem) {
+        let Unreadable { metadata, problem } = *unreadable;
+        let object: PartialObjectMeta<K> = metadata.into_response_partial();
+        let uid = object.uid();
+        if self.unread.put(object.clone(), &problem) {
             tracing::warn!(kind = %K::kind(&()), object = %key, problem, "an object cannot be read");
             let text = format!("Cannot be read and is left as it is: {problem}");
             let note = Note { warning: true, reason: "Unreadable", action: "Reconciling", text };
-            recorder.record(&found, note, ambient.now(), ambient.number());
+            recorder.record(&object, note, ambient.now(), ambient.number());
         }
-        Err((key, found.uid()))
-    }
-
-    fn unreadable(&self) -> MutexGuard<'_, HashMap<Key, String>> {
-        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner)
+        Err((key, uid))
     }
 
     async fn take_list(&self, objects: Vec<K>, unread: &[(Key, Option<String>)]) {

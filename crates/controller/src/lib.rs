@@ -30,6 +30,7 @@ mod rush;
 mod sandbox;
 mod span;
 mod template;
+mod unread;
 mod view;
 mod wiring;
 mod world;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use hutch_api::{Sandbox, SandboxTemplate, SandboxWarmPool, name_hash};
 use jiff::SignedDuration;
 use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
 use tokio::time::Instant;
 
 use crate::condition;
@@ -30,6 +31,8 @@ struct Seen {
     template: Option<Arc<SandboxTemplate>>,
     /// Sandboxes of the namespace with the label of the pool's name, whoever owns them.
     labelled: Vec<Arc<Sandbox>>,
+    /// Sandboxes of the pool that cannot be read.
+    unread: Vec<PartialObjectMeta<Sandbox>>,
     /// Pods of those that are not Ready, by the Sandbox's name.
     pods: HashMap<String, Arc<PodView>>,
     /// How long ago this process made those that it made and that are not Ready, by name.
@@ -53,7 +56,8 @@ impl Seen {
         let pods = waiting.iter().copied().filter_map(pod_of).collect();
         let names = waiting.iter().map(|sandbox| sandbox.name_any()).collect();
         let ages = world.with_memory(&key, |memory| memory.ages(&names, Instant::now()));
-        Seen { pool, template, labelled, pods, ages }
+        let unread = world.sandboxes.unread_of(pool.as_ref());
+        Seen { pool, template, labelled, unread, pods, ages }
     }
 }
 

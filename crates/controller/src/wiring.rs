@@ -73,6 +73,12 @@ pub(crate) fn connect(world: &World, queues: &Queues) {
 }
 
 fn listen_to_sandboxes(world: &World, queues: &Queues) {
+    let pools = queues.pools.clone();
+    world.sandboxes.listen_to_unread(move |sandbox| {
+        if let Some(pool) = owner::extension_controller(sandbox, "SandboxWarmPool") {
+            pools.add(Key::of(sandbox).beside(&pool.name));
+        }
+    });
     let claims_by_pool = world.claims.clone();
     let (sandboxes, claims, pools) = (queues.sandboxes.clone(), queues.claims.clone(), queues.pools.clone());
     let spans = world.spans.clone();

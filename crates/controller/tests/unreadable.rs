@@ -3,9 +3,10 @@
 mod cluster;
 
 use cluster::{Cluster, eventually};
-use hutch_api::{Sandbox, SandboxClaim};
+use hutch_api::{Sandbox, SandboxClaim, SandboxWarmPool};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
+use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
@@ -57,6 +58,51 @@ async fn a_sandbox_that_cannot_be_read_is_told_of_and_all_others_go_on() {
         cluster.get::<Pod>("odd").await.is_none().then_some(())
     })
     .await;
+    cluster.stop().await;
+}
+
+async fn members(cluster: &Cluster) -> Vec<String> {
+    let list = cluster.api::<PartialObjectMeta<Sandbox>>().list_metadata(&Default::default()).await;
+    list.expect("a list").items.iter().map(ResourceExt::name_any).collect()
+}
+
+async fn pool_has(cluster: &Cluster, replicas: i32, ready: i32) {
+    eventually(&format!("{replicas} members, {ready} of them Ready"), || async {
+        let status = cluster.get::<SandboxWarmPool>("p").await?.status?;
+        let counts = (status.replicas.unwrap_or(0), status.ready_replicas.unwrap_or(0));
+        (counts == (replicas, ready)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_counts_a_member_that_cannot_be_read_also_after_a_restart() {
+    let cluster = Cluster::start().await;
+    cluster.template("t", json!({})).await;
+    cluster.pool("p", "t", 2).await;
+    pool_has(&cluster, 2, 2).await;
+    let before = members(&cluster).await;
+    set_probe(&cluster, &before[0], json!({"httpGet": {"port": 3_000_000_000_u64}}), "Running").await;
+
+    let cluster = cluster.stop_controllers().await.start_controllers();
+    pool_has(&cluster, 2, 1).await;
+    assert_eq!(members(&cluster).await, before);
+    cluster.patch::<SandboxWarmPool>("p", json!({"spec": {"replicas": 3}})).await;
+    pool_has(&cluster, 3, 2).await;
+    assert_eq!(members(&cluster).await.len(), 3);
+
+    // It can be read again.
+    set_probe(&cluster, &before[0], Value::Null, "Running").await;
+    pool_has(&cluster, 3, 3).await;
+    // It cannot, and goes: another takes its place.
+    set_probe(&cluster, &before[0], json!({"httpGet": {"port": 3_000_000_000_u64}}), "Running").await;
+    let cluster = cluster.stop_controllers().await.start_controllers();
+    pool_has(&cluster, 3, 2).await;
+    let api = cluster.api::<PartialObjectMeta<Sandbox>>();
+    // The answer may hold the object, which cannot be read.
+    let _ = api.delete(&before[0], &Default::default()).await;
+    pool_has(&cluster, 3, 3).await;
+    assert!(!members(&cluster).await.contains(&before[0]));
     cluster.stop().await;
 }
 

@@ -46,7 +46,10 @@ struct Active<'a> {
 pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let hashes = seen.template.as_ref().map(|template| Hashes::of(template));
-    let mut terminating = 0;
+    // What cannot be read is left as it is: it counts, and is not Ready.
+    let (leaving, unread): (Vec<_>, Vec<_>) =
+        seen.unread.iter().partition(|member| member.metadata.deletion_timestamp.is_some());
+    let mut terminating = leaving.len();
     let mut active = Vec::new();
     for sandbox in &seen.labelled {
         match classify(seen, hashes.as_ref(), sandbox) {
@@ -69,8 +72,8 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
     if plan.unschedulable > 0 {
         sooner(&mut plan.again, config.unschedulable_recheck);
     }
-    plan.members = active.len();
-    scale(&mut plan, seen, config, hashes, active, terminating);
+    plan.members = active.len() + unread.len();
+    scale(&mut plan, seen, config, hashes, active, Others { terminating, unread: unread.len() });
     plan
 }
 
@@ -143,6 +146,12 @@ fn look_after(
     Some(false)
 }
 
+/// Members about which nothing is decided here.
+struct Others {
+    terminating: usize,
+    unread: usize,
+}
+
 /// Creation counts those on their way out too, so that a rolling replacement never has more than asked for.
 fn scale(
     plan: &mut Plan,
@@ -150,15 +159,16 @@ fn scale(
     config: &Config,
     hashes: Option<Hashes>,
     mut active: Vec<Active<'_>>,
-    terminating: usize,
+    others: Others,
 ) {
     let wanted = usize::try_from(seen.pool.spec.replicas.unwrap_or(1)).unwrap_or(0);
-    let total = active.len() + terminating;
+    let members = active.len() + others.unread;
+    let total = members + others.terminating;
     if let (true, Some(template), Some(hashes)) = (total < wanted, &seen.template, hashes) {
         plan.create = (wanted - total).min(config.pool_batch);
         plan.new = Some(Box::new(desired(&seen.pool, template, &hashes)));
-    } else if active.len() > wanted {
-        let excess = (active.len() - wanted).min(config.pool_batch);
+    } else if members > wanted {
+        let excess = (members - wanted).min(active.len()).min(config.pool_batch);
         let age =
             |member: &Active<'_>| member.sandbox.metadata.creation_timestamp.as_ref().map(|time| time.0);
         active.sort_by(|a, b| a.ready.cmp(&b.ready).then_with(|| age(b).cmp(&age(a))));
@@ -166,7 +176,7 @@ fn scale(
     }
     let ready = active.iter().filter(|member| member.ready).count();
     plan.status = SandboxWarmPoolStatus {
-        replicas: count(active.len()),
+        replicas: count(active.len() + others.unread),
         ready_replicas: count(ready),
         selector: Some(format!("{}={}", label::WARM_POOL_SANDBOX, name_hash(&seen.pool.name_any()))),
         observed_generation: seen.pool.metadata.generation,

@@ -1,10 +1,10 @@
 //! Conversion between the two served versions, on JSON.
 //!
 //! `v1beta1` is the hub. What it cannot express rides in an annotation that holds the whole `v1alpha1` object, so that
-//! a client of the older version reads back what it wrote. The other way, fields of `spec` that the older version has
-//! not ride in annotations of their own, so that an old client that reads and writes does not lose them. Two fields of
-//! `status` do not ride along, `nodeName` and `observedGeneration`: who may write annotations must not write status, and
-//! the controller observes them again.
+//! a client of the older version reads back what it wrote; one that cannot be read counts as none. The other way, fields
+//! of `spec` that the older version has not ride in annotations of their own, so that an old client that reads and writes
+//! does not lose them. Two fields of `status` do not ride along, `nodeName` and `observedGeneration`: who may write
+//! annotations must not write status, and the controller observes them again.
 
 mod carried;
 mod claim;
@@ -84,7 +84,7 @@ pub fn convert(object: Value, to_api_version: &str) -> Result<Value, Error> {
         up(&mut object, None)?;
         set_annotation(&mut object, key, state)?;
     } else if from == new && to_api_version == old {
-        let state = take_annotation(&mut object, key).map(|text| Saved::parse(key, &text)).transpose()?;
+        let state = take_annotation(&mut object, key).and_then(|text| Saved::parse(&text));
         down(&mut object, state.as_ref())?;
     } else {
         return Err(unsupported());

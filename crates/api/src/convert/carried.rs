@@ -1,5 +1,6 @@
 //! What rides in annotations because the other version has no field for it.
 
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Error, object_entry};
@@ -10,43 +11,55 @@ const ANNOTATIONS_BYTES: usize = 256 << 10;
 const OLD_FIELDS: [(&str, &str); 4] =
     [("spec", "replicas"), ("spec", "sandboxTemplateRef"), ("spec", "warmpool"), ("status", "replicas")];
 
-/// The older object that was saved with a newer one.
+/// What counts of the older object that was saved with a newer one.
+#[derive(Debug, Default, Deserialize)]
 pub(super) struct Saved {
-    key: &'static str,
-    object: Value,
+    #[serde(default)]
+    spec: Option<SavedSpec>,
+    #[serde(default)]
+    status: Option<SavedStatus>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SavedSpec {
+    replicas: Option<i32>,
+    sandbox_template_ref: Option<SavedReference>,
+    warmpool: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct SavedStatus {
+    replicas: Option<i32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct SavedReference {
+    name: Option<String>,
 }
 
 impl Saved {
-    pub(super) fn parse(key: &'static str, text: &str) -> Result<Saved, Error> {
-        let object: Value = decode(key, text)?;
-        if !object.is_object() {
-            return Err(Error::State { key, reason: "it holds no JSON object".into() });
-        }
-        Ok(Saved { key, object })
+    /// Nothing where it cannot be read: whoever may write annotations could otherwise keep the API server from reading all
+    /// objects of the kind.
+    pub(super) fn parse(text: &str) -> Option<Saved> {
+        let whole: Value = serde_json::from_str(text).ok().filter(Value::is_object)?;
+        serde_json::from_value(whole).ok()
     }
 
-    /// A field that is a 32-bit integer; none when it is not there or null.
-    pub(super) fn integer(&self, path: &str) -> Result<Option<i32>, Error> {
-        match self.object.pointer(path) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => {
-                let number = value.as_i64().and_then(|number| i32::try_from(number).ok());
-                number.map(Some).ok_or_else(|| self.wrong(path, "a 32-bit integer"))
-            }
-        }
+    pub(super) fn replicas(&self) -> Option<i32> {
+        self.spec.as_ref()?.replicas
     }
 
-    /// A field that is a string; none when it is not there or null.
-    pub(super) fn text(&self, path: &str) -> Result<Option<&str>, Error> {
-        match self.object.pointer(path) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => value.as_str().map(Some).ok_or_else(|| self.wrong(path, "a string")),
-        }
+    pub(super) fn observed_replicas(&self) -> Option<i32> {
+        self.status.as_ref()?.replicas
     }
 
-    fn wrong(&self, path: &str, wanted: &str) -> Error {
-        let field = path.trim_start_matches('/').replace('/', ".");
-        Error::State { key: self.key, reason: format!("{field} is not {wanted}") }
+    pub(super) fn template(&self) -> Option<&str> {
+        self.spec.as_ref()?.sandbox_template_ref.as_ref()?.name.as_deref()
+    }
+
+    pub(super) fn warmpool(&self) -> Option<&str> {
+        self.spec.as_ref()?.warmpool.as_deref()
     }
 }
 

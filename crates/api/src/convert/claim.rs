@@ -85,7 +85,7 @@ pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Saved>) -> Re
     spec.remove("warmPoolRef");
     let volumes = spec.remove("volumeClaimTemplates");
     let (template, warmpool) = match saved {
-        Some(saved) => as_written(saved, &pool, &bound)?,
+        Some(saved) => as_written(saved, &pool, &bound),
         None => match pool.strip_prefix(SHADOW_POOL_PREFIX) {
             Some(template) => (template.to_owned(), Some("default".to_owned())),
             None => (pool.clone(), Some(pool.clone())),
@@ -108,15 +108,14 @@ pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Saved>) -> Re
 }
 
 /// Template and `warmpool` as they were written in the older version, or the pool that was chosen since.
-fn as_written(saved: &Saved, pool: &str, bound: &str) -> Result<(String, Option<String>), Error> {
-    let template = saved.text("/spec/sandboxTemplateRef/name")?.unwrap_or_default();
-    let warmpool = saved.text("/spec/warmpool")?;
+fn as_written(saved: &Saved, pool: &str, bound: &str) -> (String, Option<String>) {
+    let (template, warmpool) = (saved.template().unwrap_or_default(), saved.warmpool());
     let expected = specific_pool(warmpool.unwrap_or_default()).unwrap_or(template);
     let from_sandbox = !bound.is_empty() && (pool == bound || pool == without_suffix(bound));
     let unchanged =
         pool == expected || pool.strip_prefix(SHADOW_POOL_PREFIX) == Some(expected) || from_sandbox;
     let warmpool = if unchanged { warmpool.map(str::to_owned) } else { Some(pool.to_owned()) };
-    Ok((template.to_owned(), warmpool))
+    (template.to_owned(), warmpool)
 }
 
 /// The value of `warmpool` when it names one pool and is no general word.

@@ -21,15 +21,16 @@ pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Saved>) -> Re
     spec.remove("operatingMode");
     // The client's own value comes back, "not set" included, unless it meant suspended.
     let replicas = match saved.filter(|_| mode == "Running") {
-        Some(saved) => saved.integer("/spec/replicas")?.map(|n| if n == 0 { 1 } else { n }),
+        Some(saved) => saved.replicas().map(|n| if n == 0 { 1 } else { n }),
         None => Some(plain),
     };
     if let Some(replicas) = replicas {
         spec.insert("replicas".into(), json!(replicas));
     }
     let observed = match saved {
-        Some(saved) => saved.integer("/status/replicas")?,
-        None => Some(plain),
+        Some(saved) => saved.observed_replicas(),
+        // None is left out, as Go's types do.
+        None => (plain > 0).then_some(plain),
     };
     let has_status = object.get("status").is_some_and(Value::is_object);
     if has_status || observed.is_some() {

@@ -32,7 +32,7 @@ enum Task {
     RecordLives {
         /// The Go controller; without it `upstream-controller` in the folder that HUTCH_PEERS names.
         controller: Option<PathBuf>,
-        /// Only lives whose name holds this text.
+        /// Only lives whose name holds this text, or that are in a file of that name; several with commas between.
         #[arg(long)]
         only: Option<String>,
     },

@@ -3,8 +3,9 @@
 //!
 //! `cargo xtask record-lives` records anew, given the Go controller. A difference that is meant is named in the script, or
 //! for all of them in `lives/differences.yaml`, with the row of docs/differences.md that gives the reason.
-//! `HUTCH_LIVES=TEXT` runs only those whose name holds the text, and `HUTCH_LIVES_CONTROLLER=PROGRAM` another controller, which
-//! takes the Go controller's flags; with the Go controller itself it shows what is recorded and yet not always so.
+//! `HUTCH_LIVES=TEXT,TEXT` runs only those whose name holds one of the texts or whose file is called so, and `HUTCH_LIVES_CONTROLLER=PROGRAM` another controller, which
+//! takes the Go controller's flags; with the Go controller itself it shows what is recorded and yet not always so. Lives of
+//! objects in two versions need the conversion webhook, so they are run under a program alone.
 
 #[path = "lives/mod.rs"]
 mod lives;
@@ -24,5 +25,5 @@ async fn record() {
     require!(kubernetes);
     let controller =
         std::env::var_os("HUTCH_GO_CONTROLLER").expect("HUTCH_GO_CONTROLLER names the Go controller");
-    lives::record(controller.as_ref()).await.expect("the lives could be recorded");
+    lives::record(controller.into()).await.expect("the lives could be recorded");
 }

@@ -202,7 +202,8 @@ fn note_progress(world: &World, key: &Key, seen: &Seen, plan: &Plan) {
             reason: "WarmPoolNotProgressing",
             action: "Reconciling",
             text: format!(
-                "{}/{wanted} sandboxes are unschedulable past the {grace} readiness grace period; holding them until a node has room",
+                "{}/{wanted} sandboxes are unschedulable past the {grace} readiness grace period; \
+                 holding them instead of replacing (replacements would be equally unschedulable)",
                 plan.unschedulable
             ),
         }

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::kind;
+
 /// Metadata of no interest, or of interest elsewhere: the uid says which object it is.
 const METADATA: [&str; 6] =
     ["managedFields", "resourceVersion", "creationTimestamp", "generation", "namespace", "name"];
@@ -10,9 +12,32 @@ const SERVICE: [&str; 6] =
     ["clusterIPs", "internalTrafficPolicy", "ipFamilies", "ipFamilyPolicy", "sessionAffinity", "type"];
 
 pub(crate) fn compact(kind: &str, object: &Value) -> Value {
-    let mut object = object.clone();
     let generation = object["metadata"]["generation"].as_i64();
-    if let Some(metadata) = object["metadata"].as_object_mut() {
+    let mut object = without_defaults(kind::plain(kind), object);
+    for (_, text) in annotations(&mut object).filter(|(key, _)| is_saved_copy(key)) {
+        // Text that is no object stays text.
+        let saved = text.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        if let Some(saved) = saved.filter(Value::is_object) {
+            *text = without_defaults(kind::plain(kind), &saved);
+        }
+    }
+    generations(&mut object, generation);
+    object
+}
+
+fn annotations(object: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
+    let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    annotations.into_iter().flatten()
+}
+
+/// Whether an annotation holds the object of the older version, as JSON.
+fn is_saved_copy(key: &str) -> bool {
+    key.starts_with("api.agents.x-k8s.io/v1alpha1-") && key.ends_with("-state")
+}
+
+fn without_defaults(kind: &str, object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.retain(|key, _| !METADATA.contains(&key.as_str()));
     }
     if let Some(map) = object.as_object_mut() {
@@ -20,7 +45,11 @@ pub(crate) fn compact(kind: &str, object: &Value) -> Value {
         map.remove("kind");
     }
     match kind {
-        "Sandbox" | "SandboxTemplate" => containers(&mut object["spec"]["podTemplate"]["spec"]),
+        "Sandbox" | "SandboxTemplate" => {
+            containers(&mut object["spec"]["podTemplate"]["spec"]);
+            // Go's types always write it.
+            drop_equal(&mut object["spec"]["podTemplate"], &json!({"metadata": {}}));
+        }
         // An empty one and none are the same to every client, and the Go controller writes one back with its annotations.
         "SandboxClaim" => drop_equal(&mut object["spec"], &json!({"additionalPodMetadata": {}})),
         "Pod" => pod(&mut object),
@@ -40,7 +69,6 @@ pub(crate) fn compact(kind: &str, object: &Value) -> Value {
         *time = "$set".into();
     }
     conditions(&mut object);
-    generations(&mut object, generation);
     object
 }
 

@@ -7,6 +7,7 @@ use anyhow::Context;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::kind;
 use super::normal::Look;
 use super::script::Script;
 
@@ -41,8 +42,11 @@ impl std::fmt::Display for Difference {
 }
 
 impl Allowed {
+    /// What holds for a kind holds for both of its versions, unless one is named.
     pub(crate) fn covers(&self, difference: &Difference) -> bool {
-        matches(&self.object, &difference.object)
+        let (kind, name) = difference.object.split_once('/').unwrap_or((&difference.object, ""));
+        let plain = format!("{}/{name}", kind::plain(kind));
+        (matches(&self.object, &difference.object) || matches(&self.object, &plain))
             && (matches(&self.at, &difference.at) || matches(&format!("{}/*", self.at), &difference.at))
     }
 }

@@ -2,6 +2,7 @@
 
 mod answer;
 mod compact;
+mod controller;
 mod difference;
 mod kind;
 mod normal;
@@ -9,18 +10,17 @@ mod observe;
 mod run;
 mod script;
 mod substitute;
+mod webhook;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
 use futures::{StreamExt, stream};
-use hutch_controller::Config;
-use hutch_serve::Shutdown;
-use hutch_testkit::cluster::{Cluster, Options};
 
 use answer::Answer;
+pub(crate) use controller::Controller;
 use difference::Allowed;
 use run::Stage;
 use script::Script;
@@ -34,95 +34,92 @@ fn folder() -> PathBuf {
 }
 
 /// Runs every life under this controller and says how each that went otherwise differs from its recorded answer.
+#[allow(dead_code, reason = "the test of the program brings it along")]
 pub(crate) async fn compare() -> anyhow::Result<Vec<String>> {
-    let (scripts, whole) = wanted()?;
-    let program = std::env::var_os("HUTCH_LIVES_CONTROLLER").map(Command::new);
-    compare_under(program, scripts, whole).await
+    let program = std::env::var_os("HUTCH_LIVES_CONTROLLER");
+    compare_under(match program {
+        Some(program) => Controller::Program(Box::new(move || Command::new(&program))),
+        None => Controller::Here,
+    })
+    .await
 }
 
-/// The same for the lives of these names, under a program that takes the Go controller's flags.
-#[allow(dead_code, reason = "the test of the program runs some, this crate's runs all")]
-pub(crate) async fn compare_some(program: Command, names: &[&str]) -> anyhow::Result<Vec<String>> {
-    let mut scripts = script::read_all(&folder().join("scripts"))?;
-    scripts.retain(|script| names.contains(&script.name.as_str()));
-    if scripts.len() != names.len() {
-        bail!("{} of {} lives are there: {names:?}", scripts.len(), names.len());
-    }
-    compare_under(Some(program), scripts, false).await
-}
-
-async fn compare_under(
-    program: Option<Command>,
-    scripts: Vec<Script>,
-    whole: bool,
-) -> anyhow::Result<Vec<String>> {
+/// The same under that controller.
+pub(crate) async fn compare_under(controller: Controller) -> anyhow::Result<Vec<String>> {
+    let (mut scripts, all) = wanted()?;
     let mut answers = BTreeMap::new();
-    for file in scripts.iter().map(|script| &script.file).collect::<std::collections::BTreeSet<_>>() {
+    for file in scripts.iter().map(|script| &script.file).collect::<BTreeSet<_>>() {
         answers.extend(answer::read(&answers_of(file))?);
     }
     let general = difference::general(&folder())?;
     let mut failures = difference::without_reason(&scripts, &general)?;
+    let wanted = scripts.len();
+    scripts.retain(|script| controller.takes(script));
+    let all = all && scripts.len() == wanted;
 
-    let mut cluster = Cluster::start(Options::default()).await?;
-    let shutdown = Shutdown::new();
-    let controllers = match program {
-        Some(program) => {
-            start(&mut cluster, program)?;
-            None
-        }
-        None => {
-            let client = cluster.client("hutch-controller").await?;
-            Some(tokio::spawn(hutch_controller::run(client, Config::default(), shutdown.clone())))
-        }
-    };
-    let stage = Stage::new(&cluster).await?;
-    let (stage_ref, answers_ref, general_ref) = (&stage, &answers, &general);
-    let outcomes = stream::iter(scripts).map(|script| async move {
+    let (answers_ref, general_ref) = (&answers, &general);
+    let outcomes = each(&controller, scripts, async |stage, script| {
         let name = script.name.clone();
         let Some(recorded) = answers_ref.get(&name) else {
             return (Some(format!("{name}: no recorded answer; run cargo xtask record-lives")), Vec::new());
         };
-        match run::compare(stage_ref, &script, recorded, general_ref).await {
+        match run::compare(stage, &script, recorded, general_ref).await {
             Ok((differences, used)) if differences.is_empty() => (None, used),
             Ok((differences, used)) => (Some(format!("{name}:\n  {}", differences.join("\n  "))), used),
             Err(error) => (Some(format!("{name}: {error:#}")), Vec::new()),
         }
     });
     let mut used: Vec<Allowed> = Vec::new();
-    let outcomes: Vec<_> = outcomes.buffer_unordered(AT_A_TIME).collect().await;
-    for (failure, allowed) in outcomes {
+    for (failure, allowed) in outcomes.await? {
         failures.extend(failure);
         used.extend(allowed);
     }
-    shutdown.trigger();
-    if let Some(controllers) = controllers {
-        controllers.await.context("the controllers")??;
-    }
-    if whole {
+    if all {
         failures.extend(difference::unused(&general, &used));
     }
     failures.sort();
     Ok(failures)
 }
 
+/// Has every life lived, on one control plane. The impatient come first: what they leave behind is then left alone.
+async fn each<T>(
+    controller: &Controller,
+    scripts: Vec<Script>,
+    live: impl AsyncFn(&Stage<'_>, Script) -> T,
+) -> anyhow::Result<Vec<T>> {
+    let mut place = controller.cluster().await?;
+    let (impatient, patient): (Vec<_>, Vec<_>) = scripts.into_iter().partition(|script| script.impatient);
+    let mut outcomes = Vec::new();
+    for (group, impatient) in [(impatient, true), (patient, false)] {
+        if group.is_empty() {
+            continue;
+        }
+        let running = controller.start(&mut place, impatient).await?;
+        let stage = Stage::new(&place.cluster).await?;
+        let (stage_ref, live_ref) = (&stage, &live);
+        let lives = stream::iter(group).map(|script| live_ref(stage_ref, script));
+        outcomes.extend(lives.buffer_unordered(AT_A_TIME).collect::<Vec<_>>().await);
+        drop(stage);
+        running.stop(&mut place).await?;
+    }
+    Ok(outcomes)
+}
+
 /// Runs every life under the Go controller and writes down how it went.
-pub(crate) async fn record(controller: &Path) -> anyhow::Result<()> {
+#[allow(dead_code, reason = "the test of the program brings it along")]
+pub(crate) async fn record(program: PathBuf) -> anyhow::Result<()> {
     let (scripts, _) = wanted()?;
-    let mut cluster = Cluster::start(Options::default()).await?;
-    start(&mut cluster, Command::new(controller))?;
-    let stage = Stage::new(&cluster).await?;
-    let stage_ref = &stage;
-    let recorded: Vec<_> = stream::iter(scripts)
-        .map(|script| async move {
-            let outcome = run::record(stage_ref, &script).await;
-            outcome.map(|answer| (script.file.clone(), script.name.clone(), answer)).context(script.name)
-        })
-        .buffer_unordered(AT_A_TIME)
-        .collect()
-        .await;
+    let controller = Controller::Program(Box::new(move || Command::new(&program)));
+    if let Some(script) = scripts.iter().find(|script| !controller.takes(script)) {
+        bail!("{}: this machine has no address at which the API server would reach a webhook", script.name);
+    }
+    let recorded = each(&controller, scripts, async |stage, script| {
+        let outcome = run::record(stage, &script).await;
+        outcome.map(|answer| (script.file.clone(), script.name.clone(), answer)).context(script.name)
+    });
     let mut files: BTreeMap<String, BTreeMap<String, Answer>> = BTreeMap::new();
     let mut errors = Vec::new();
-    for outcome in recorded {
+    for outcome in recorded.await? {
         match outcome {
             Ok((file, name, answer)) => drop(files.entry(file).or_default().insert(name, answer)),
             Err(error) => errors.push(format!("{error:#}")),
@@ -137,27 +134,17 @@ pub(crate) async fn record(controller: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts a controller that takes the Go controller's flags.
-fn start(cluster: &mut Cluster, mut command: Command) -> anyhow::Result<()> {
-    command.args([
-        "--leader-elect=false",
-        "--extensions",
-        "--enable-webhook=false",
-        "--manage-webhook-certs=false",
-    ]);
-    command.args(["--metrics-bind-address=0", "--health-probe-bind-address=0"]);
-    command.arg(format!("--kubeconfig={}", cluster.kubeconfig().display()));
-    cluster.spawn("controller", command)?;
-    Ok(())
-}
-
 /// The scripts, and whether these are all.
 fn wanted() -> anyhow::Result<(Vec<Script>, bool)> {
     let mut scripts = script::read_all(&folder().join("scripts"))?;
     let Ok(text) = std::env::var("HUTCH_LIVES") else { return Ok((scripts, true)) };
-    scripts.retain(|script| script.name.contains(&text));
+    let is_meant = |script: &Script| {
+        text.split(',')
+            .any(|text| script.name.contains(text) || script.file.trim_end_matches(".yaml") == text)
+    };
+    scripts.retain(is_meant);
     if scripts.is_empty() {
-        bail!("HUTCH_LIVES={text}: no life has that in its name");
+        bail!("HUTCH_LIVES={text}: no life has that in its name, and no file has that name");
     }
     Ok((scripts, false))
 }

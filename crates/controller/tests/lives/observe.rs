@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt};
 use hutch_testkit::cluster::Cluster;
+use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, ResourceExt};
-use serde_json::Value;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::kind;
@@ -53,6 +54,27 @@ impl Observatory {
         let last = seen.changed.map_or(since, |changed| changed.max(since));
         (last.elapsed() >= long).then(|| seen.objects.clone())
     }
+}
+
+/// The four kinds in the older version, as kinds of their own.
+pub(crate) async fn in_older_version(client: &Client, namespace: &str) -> anyhow::Result<Objects> {
+    let mut objects = Objects::new();
+    for kind in kind::OLDER {
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind::resource(kind)?);
+        match api.list(&ListParams::default()).await {
+            Ok(list) => {
+                for object in list {
+                    objects.insert((kind.into(), object.name_any()), serde_json::to_value(&object)?);
+                }
+            }
+            // Objects that cannot be converted cannot be listed.
+            Err(kube::Error::Api(status)) => {
+                objects.insert((kind.into(), "*".into()), json!({"refused": status.code}));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(objects)
 }
 
 async fn watch(

@@ -12,7 +12,7 @@ use super::answer::Answer;
 use super::difference::{self, Allowed, Difference};
 use super::kind;
 use super::normal::{Look, Memory};
-use super::observe::{Objects, Observatory};
+use super::observe::{self, Objects, Observatory};
 use super::script::{Action, Script, Step, Target};
 use super::substitute::Substitute;
 
@@ -42,9 +42,19 @@ impl Stage<'_> {
     }
 
     /// What there is once nothing has changed for so long.
-    async fn settled(&self, namespace: &str, since: Instant, quiet: Duration) -> anyhow::Result<Objects> {
+    async fn settled(
+        &self,
+        script: &Script,
+        namespace: &str,
+        since: Instant,
+        quiet: Duration,
+    ) -> anyhow::Result<Objects> {
         loop {
-            if let Some(objects) = self.observatory.quiet(namespace, since, quiet) {
+            if let Some(mut objects) = self.observatory.quiet(namespace, since, quiet) {
+                if script.both_versions {
+                    let older = observe::in_older_version(&self.client, namespace);
+                    objects.extend(tokio::time::timeout(UNQUIET, older).await.context("no list in time")??);
+                }
                 return Ok(objects);
             }
             if since.elapsed() > UNQUIET {
@@ -71,7 +81,7 @@ pub(crate) async fn record(stage: &Stage<'_>, script: &Script) -> anyhow::Result
     for (number, step) in script.steps.iter().enumerate() {
         let began = Instant::now();
         stage.act(&namespace, step).await.with_context(|| format!("step {number}"))?;
-        last = stage.settled(&namespace, began, QUIET_WHEN_RECORDING.max(step.settle)).await?;
+        last = stage.settled(script, &namespace, began, QUIET_WHEN_RECORDING.max(step.settle)).await?;
         looks.push(memory.look(number, &last));
     }
     Ok(Answer::new(&looks, memory.events(&last)))
@@ -94,8 +104,14 @@ pub(crate) async fn compare(
     }
     let namespace = stage.cluster.namespace(&stage.client, "life").await?;
     let mut memory = Memory::new(&namespace);
-    let mut life =
-        Life { stage, namespace: &namespace, allowed: Vec::new(), used: Vec::new(), wrong: Vec::new() };
+    let mut life = Life {
+        stage,
+        script,
+        namespace: &namespace,
+        allowed: Vec::new(),
+        used: Vec::new(),
+        wrong: Vec::new(),
+    };
     life.allowed = script.differs.iter().chain(general).collect();
     for (number, (step, wanted)) in script.steps.iter().zip(&looks).enumerate() {
         let began = Instant::now();
@@ -113,6 +129,7 @@ pub(crate) async fn compare(
 
 struct Life<'a> {
     stage: &'a Stage<'a>,
+    script: &'a Script,
     namespace: &'a str,
     allowed: Vec<&'a Allowed>,
     used: Vec<&'a Allowed>,
@@ -132,7 +149,7 @@ impl Life<'_> {
         let patience = if self.wrong.is_empty() { PATIENCE } else { PATIENCE_AFTER };
         let mut quiet_first = None;
         loop {
-            let objects = self.stage.settled(self.namespace, began, QUIET).await?;
+            let objects = self.stage.settled(self.script, self.namespace, began, QUIET).await?;
             let quiet_since = *quiet_first.get_or_insert_with(Instant::now);
             let mut now = memory.clone();
             let mut found = difference::between(wanted, &now.look(step, &objects));
@@ -156,8 +173,17 @@ impl Life<'_> {
 
 async fn perform(client: &Client, namespace: &str, action: &Action) -> anyhow::Result<()> {
     let words = Substitute { client, namespace };
-    let (Action::Create(target) | Action::Patch(target) | Action::Status(target) | Action::Delete(target)) =
-        action;
+    let (Action::Create(target)
+    | Action::Patch(target)
+    | Action::Status(target)
+    | Action::Scale(target)
+    | Action::Delete(target)) = action
+    else {
+        if let Action::Wait(time) = action {
+            tokio::time::sleep(*time).await;
+        }
+        return Ok(());
+    };
     let Target { kind, name, rest } = target;
     let (name, rest) = (words.text(name).await?, words.value(rest).await?);
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &kind::resource(kind)?);
@@ -176,6 +202,11 @@ async fn perform(client: &Client, namespace: &str, action: &Action) -> anyhow::R
             let status = serde_json::json!({ "status": rest });
             api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await?;
         }
+        Action::Scale(_) => {
+            let scale = serde_json::json!({ "spec": rest });
+            api.patch_scale(&name, &PatchParams::default(), &Patch::Merge(&scale)).await?;
+        }
+        Action::Wait(_) => {}
         Action::Delete(_) => {
             let params = match rest["propagationPolicy"].as_str() {
                 None => DeleteParams::default(),

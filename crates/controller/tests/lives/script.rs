@@ -18,6 +18,10 @@ pub(crate) struct Script {
     pub(crate) steps: Vec<Step>,
     /// Differences from the recorded answer that are meant.
     pub(crate) differs: Vec<Allowed>,
+    /// Whether pools lose patience with a member after seconds.
+    pub(crate) impatient: bool,
+    /// Whether the four kinds are looked at in the older version too, which takes a conversion webhook.
+    pub(crate) both_versions: bool,
 }
 
 /// Something is done; then everything is left alone until it is quiet, and looked at.
@@ -36,8 +40,12 @@ pub(crate) enum Action {
     Patch(Target),
     /// JSON merge patch of the status.
     Status(Target),
+    /// JSON merge patch of the subresource `scale`.
+    Scale(Target),
     /// DELETE, by option with a `propagationPolicy`.
     Delete(Target),
+    /// Nothing, for so long.
+    Wait(Duration),
 }
 
 /// An object, by kind and name, and the rest of its map. Strings may hold what [`super::substitute`] knows.
@@ -55,6 +63,10 @@ struct Written {
     steps: Vec<Map<String, Value>>,
     #[serde(default)]
     differs: Vec<Allowed>,
+    #[serde(default)]
+    impatient: bool,
+    #[serde(default)]
+    both_versions: bool,
 }
 
 /// All scripts of a folder, by file and in their order.
@@ -74,7 +86,14 @@ pub(crate) fn read_all(folder: &Path) -> anyhow::Result<Vec<Script>> {
             );
             let steps = life.steps.iter().map(step).collect::<Result<_, _>>();
             let steps = steps.with_context(|| format!("{name}: {}", life.life))?;
-            scripts.push(Script { file: name.clone(), name: life.life, steps, differs: life.differs });
+            scripts.push(Script {
+                file: name.clone(),
+                name: life.life,
+                steps,
+                differs: life.differs,
+                impatient: life.impatient,
+                both_versions: life.both_versions,
+            });
         }
     }
     Ok(scripts)
@@ -84,7 +103,8 @@ fn step(written: &Map<String, Value>) -> anyhow::Result<Step> {
     let mut step = Step { actions: Vec::new(), settle: Duration::ZERO };
     for (word, value) in written {
         match word.as_str() {
-            "settle" => step.settle = Duration::from_secs_f64(value.as_f64().context("settle: seconds")?),
+            "settle" => step.settle = seconds(value).context("settle")?,
+            "wait" => step.actions.push(Action::Wait(seconds(value).context("wait")?)),
             "all" => {
                 for inner in value.as_array().context("all: a list of steps")? {
                     step.actions
@@ -97,13 +117,18 @@ fn step(written: &Map<String, Value>) -> anyhow::Result<Step> {
                     "create" => Action::Create(target),
                     "patch" => Action::Patch(target),
                     "status" => Action::Status(target),
+                    "scale" => Action::Scale(target),
                     "delete" => Action::Delete(target),
-                    _ => bail!("{word:?} is none of create, patch, status, delete, all, settle"),
+                    _ => bail!("{word:?} is none of create, patch, status, scale, delete, all, wait, settle"),
                 });
             }
         }
     }
     Ok(step)
+}
+
+fn seconds(value: &Value) -> anyhow::Result<Duration> {
+    Ok(Duration::try_from_secs_f64(value.as_f64().context("a number of seconds")?)?)
 }
 
 /// `{Kind: name, ...rest}`: the one key with a capital letter is the kind.

@@ -132,15 +132,16 @@ mod tests {
     #[test]
     fn one_bad_object_fails_the_review_and_is_named_with_its_annotation() {
         let mut bad = claim("bad");
+        bad["apiVersion"] = "extensions.agents.x-k8s.io/v1alpha1".into();
         bad["metadata"]["annotations"] =
-            json!({"api.agents.x-k8s.io/v1alpha1-sandboxclaim-state": "{secret"});
-        let to = "extensions.agents.x-k8s.io/v1alpha1";
+            json!({"api.agents.x-k8s.io/v1beta1-volume-claim-templates": "{secret"});
+        let to = "extensions.agents.x-k8s.io/v1beta1";
         let answer = ask(&review(VERSIONS[0], to, json!([claim("good"), bad]))).unwrap();
         assert_eq!(answer["response"]["convertedObjects"], json!([]));
         assert_eq!(answer["response"]["result"]["status"], "Failure");
         let message = answer["response"]["result"]["message"].as_str().unwrap();
         assert!(message.contains("SandboxClaim default/bad"), "{message}");
-        assert!(message.contains("api.agents.x-k8s.io/v1alpha1-sandboxclaim-state"), "{message}");
+        assert!(message.contains("api.agents.x-k8s.io/v1beta1-volume-claim-templates"), "{message}");
         assert!(!message.contains("secret"), "what the annotation holds is not repeated: {message}");
     }
 

@@ -101,8 +101,8 @@ fn percent_decode(segment: &str) -> Option<String> {
     let mut rest = segment.bytes();
     while let Some(byte) = rest.next() {
         if byte == b'%' {
-            let hex = [rest.next()?, rest.next()?];
-            bytes.push(u8::from_str_radix(std::str::from_utf8(&hex).ok()?, 16).ok()?);
+            let mut digit = || char::from(rest.next()?).to_digit(16);
+            bytes.push((digit()? << 4 | digit()?) as u8);
         } else {
             bytes.push(byte);
         }

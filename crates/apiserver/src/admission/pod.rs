@@ -1,5 +1,7 @@
 //! Pods: the defaults of their spec, the node, the first status.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{default, items, map};
@@ -83,13 +85,13 @@ fn check(spec: &Value) -> Vec<Cause> {
     if containers.is_empty() {
         causes.push(Cause::required("spec.containers", ""));
     }
-    let mut names = Vec::new();
+    let mut names = HashSet::new();
     for (list, field) in [("containers", "spec.containers"), ("initContainers", "spec.initContainers")] {
         for (index, container) in spec[list].as_array().into_iter().flatten().enumerate() {
             check_container(container, &format!("{field}[{index}]"), &mut names, &mut causes);
         }
     }
-    let volumes: Vec<&str> = spec["volumes"]
+    let volumes: HashSet<&str> = spec["volumes"]
         .as_array()
         .into_iter()
         .flatten()
@@ -98,7 +100,7 @@ fn check(spec: &Value) -> Vec<Cause> {
     for (index, container) in containers.iter().enumerate() {
         for (place, mount) in container["volumeMounts"].as_array().into_iter().flatten().enumerate() {
             let name = mount["name"].as_str().unwrap_or_default();
-            if !volumes.contains(&name) {
+            if !volumes.contains(name) {
                 let field = format!("spec.containers[{index}].volumeMounts[{place}].name");
                 causes.push(Cause::new("FieldValueNotFound", field, format!("Not found: \"{name}\"")));
             }
@@ -115,15 +117,19 @@ fn check(spec: &Value) -> Vec<Cause> {
     causes
 }
 
-fn check_container<'a>(container: &'a Value, field: &str, names: &mut Vec<&'a str>, causes: &mut Vec<Cause>) {
+fn check_container<'a>(
+    container: &'a Value,
+    field: &str,
+    names: &mut HashSet<&'a str>,
+    causes: &mut Vec<Cause>,
+) {
     match container["name"].as_str() {
         None | Some("") => causes.push(Cause::required(format!("{field}.name"), "")),
         Some(name) => {
-            if names.contains(&name) {
+            if !names.insert(name) {
                 let message = format!("Duplicate value: \"{name}\"");
                 causes.push(Cause::new("FieldValueDuplicate", format!("{field}.name"), message));
             }
-            names.push(name);
         }
     }
     if container["image"].as_str().is_none_or(str::is_empty) {

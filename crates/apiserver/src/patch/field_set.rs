@@ -109,24 +109,19 @@ impl FieldSet {
 
     /// Reads the JSON of `fieldsV1`; what is no path is left out.
     pub fn from_fields_v1(fields: &Value) -> FieldSet {
-        let mut set = FieldSet::default();
-        for (step, value) in fields.as_object().into_iter().flatten() {
-            if matches!(step.get(..2), Some("f:" | "k:" | "v:" | "i:")) {
-                set.below.insert(step.clone(), Self::read(value, 0));
-            }
-        }
-        set
+        FieldSet { member: false, below: Self::read_below(fields, 0) }
     }
 
     fn read(fields: &Value, depth: usize) -> FieldSet {
         let empty = fields.as_object().is_none_or(Map::is_empty);
-        let mut set = FieldSet { member: empty || fields.get(".").is_some(), below: BTreeMap::new() };
-        if depth < MAX_DEPTH {
-            for (step, value) in fields.as_object().into_iter().flatten().filter(|(step, _)| *step != ".") {
-                set.below.insert(step.clone(), Self::read(value, depth + 1));
-            }
-        }
-        set
+        FieldSet { member: empty || fields.get(".").is_some(), below: Self::read_below(fields, depth) }
+    }
+
+    fn read_below(fields: &Value, depth: usize) -> BTreeMap<Step, FieldSet> {
+        let steps = fields.as_object().into_iter().flatten().filter(|_| depth < MAX_DEPTH);
+        let steps = steps.filter(|(step, _)| matches!(step.get(..2), Some("f:" | "k:" | "v:" | "i:")));
+        let sets = steps.map(|(step, value)| (step.clone(), Self::read(value, depth + 1)));
+        sets.filter(|(_, set)| !set.is_empty()).collect()
     }
 }
 

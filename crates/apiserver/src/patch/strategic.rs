@@ -1,4 +1,8 @@
 //! Strategic merge patches: merge patches that know which lists are merged by key.
+//!
+//! Lists may be as long as a request: whatever looks for an item does so by its hash.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -43,6 +47,7 @@ fn merge_map(mut object: Object, mut patch: Object, shape: Shape<'_>) -> Result<
     let mut orders = take_prefixed(&mut patch, SET_ORDER)?;
     for (name, removed) in take_prefixed(&mut patch, DELETE_FROM)? {
         if let Some(Value::Array(list)) = object.get_mut(&name) {
+            let removed: HashSet<&Value> = removed.iter().collect();
             list.retain(|item| !removed.contains(item));
         }
     }
@@ -74,7 +79,7 @@ fn merge_map(mut object: Object, mut patch: Object, shape: Shape<'_>) -> Result<
         if let Some(Value::Array(list)) = object.get_mut(&name) {
             let field = shape.child(&name);
             let old = std::mem::take(list);
-            *list = reorder(old.clone(), &old, &order, field.patch_merge_key())?;
+            *list = reorder(old.clone(), &Places::of(&old, field.patch_merge_key()), &order)?;
         }
     }
     Ok(object)
@@ -88,7 +93,8 @@ fn retain_keys(object: &mut Object, patch: &Object, retained: &Value) -> Result<
     let Value::Array(retained) = retained else {
         return malformed("the value of $retainKeys must be a list");
     };
-    let named = |key: &str| retained.iter().any(|name| name.as_str() == Some(key));
+    let retained: HashSet<&str> = retained.iter().filter_map(Value::as_str).collect();
+    let named = |key: &str| retained.contains(key);
     let sent = patch.iter().filter(|(key, value)| !value.is_null() && !key.starts_with('$'));
     if let Some((key, _)) = sent.into_iter().find(|(key, _)| !named(key)) {
         return malformed(format!("$retainKeys does not name the field {key} that the patch sets"));
@@ -98,12 +104,9 @@ fn retain_keys(object: &mut Object, patch: &Object, retained: &Value) -> Result<
 }
 
 /// Takes the entries `PREFIX/name` out of a patch.
-fn take_prefixed(
-    patch: &mut Object,
-    prefix: &str,
-) -> Result<std::collections::BTreeMap<String, Vec<Value>>, PatchError> {
+fn take_prefixed(patch: &mut Object, prefix: &str) -> Result<BTreeMap<String, Vec<Value>>, PatchError> {
     let keys: Vec<String> = patch.keys().filter(|key| key.starts_with(prefix)).cloned().collect();
-    let mut taken = std::collections::BTreeMap::new();
+    let mut taken = BTreeMap::new();
     for key in keys {
         match patch.remove(&key) {
             Some(Value::Array(list)) => taken.insert(key[prefix.len()..].to_string(), list),
@@ -119,14 +122,12 @@ fn merge_list(
     order: Option<Vec<Value>>,
     field: Shape<'_>,
 ) -> Result<Vec<Value>, PatchError> {
+    let places = Places::of(&old, field.patch_merge_key());
     let Some(key) = field.patch_merge_key() else {
-        let mut merged = old.clone();
-        for item in &patch {
-            if !merged.contains(item) {
-                merged.push(item.clone());
-            }
-        }
-        return reorder(merged, &old, order.as_deref().unwrap_or(&patch), None);
+        let mut known: HashSet<&Value> = old.iter().collect();
+        let new: Vec<Value> = patch.iter().filter(|item| known.insert(item)).cloned().collect();
+        let merged = old.into_iter().chain(new).collect();
+        return reorder(merged, &places, order.as_deref().unwrap_or(&patch));
     };
     let directive = |item: &Value| item.get(DIRECTIVE).and_then(Value::as_str).map(ToString::to_string);
     // One item that says `replace` speaks for the whole list.
@@ -134,7 +135,31 @@ fn merge_list(
         let others = patch.into_iter().filter(|item| directive(item).as_deref() != Some("replace"));
         return Ok(others.map(clean).collect());
     }
-    let mut merged = old.clone();
+    let (merged, sent) = merge_items(old, patch, key, field)?;
+    if let Some(order) = &order {
+        let wanted = Places::of(order, Some(key));
+        let place = |item: &Value| wanted.place(item);
+        if !sent.iter().map(place).is_sorted() || sent.iter().any(|item| place(item).is_none()) {
+            return malformed(format!("the order in the patch list does not match its {SET_ORDER} list"));
+        }
+    }
+    reorder(merged, &places, order.as_deref().unwrap_or(&sent))
+}
+
+/// The items of a list after those of a patch, found by their key; and the keys that the patch sets, in its order.
+fn merge_items(
+    old: Vec<Value>,
+    patch: Vec<Value>,
+    key: &str,
+    field: Shape<'_>,
+) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+    let mut merged: Vec<Option<Value>> = old.into_iter().map(Some).collect();
+    let mut places: HashMap<Value, Vec<usize>> = HashMap::new();
+    for (place, item) in merged.iter().enumerate() {
+        if let Some(id) = item.as_ref().and_then(|item| item.get(key)) {
+            places.entry(id.clone()).or_default().push(place);
+        }
+    }
     let mut sent = Vec::new();
     for item in patch {
         let Value::Object(map) = item else {
@@ -147,49 +172,63 @@ fn merge_list(
             let text = Value::Object(map);
             return malformed(format!("map: {text} does not contain declared merge key: {key}"));
         };
-        let place = merged.iter().position(|item| item.get(key) == Some(&id));
-        match (map.get(DIRECTIVE).and_then(Value::as_str), place) {
-            (Some("delete"), _) => merged.retain(|item| item.get(key) != Some(&id)),
-            (_, Some(place)) => {
-                sent.push(Value::Object([(key.to_string(), id)].into_iter().collect()));
-                if let Value::Object(object) = merged[place].take() {
-                    merged[place] = Value::Object(merge_map(object, map, field.items())?);
+        if map.get(DIRECTIVE).and_then(Value::as_str) == Some("delete") {
+            places.remove(&id).into_iter().flatten().for_each(|place| merged[place] = None);
+            continue;
+        }
+        sent.push(Value::Object([(key.to_string(), id.clone())].into_iter().collect()));
+        let same = places.entry(id).or_default();
+        match same.first() {
+            Some(&place) => {
+                if let Some(Value::Object(object)) = merged[place].take() {
+                    merged[place] = Some(Value::Object(merge_map(object, map, field.items())?));
                 }
             }
-            (_, None) => {
-                sent.push(Value::Object([(key.to_string(), id)].into_iter().collect()));
-                merged.push(clean(Value::Object(map)));
+            None => {
+                same.push(merged.len());
+                merged.push(Some(clean(Value::Object(map))));
             }
         }
     }
-    if let Some(order) = &order {
-        let place = |item: &Value| order.iter().position(|other| other.get(key) == item.get(key));
-        if !sent.iter().map(place).is_sorted() || sent.iter().any(|item| place(item).is_none()) {
-            return malformed(format!("the order in the patch list does not match its {SET_ORDER} list"));
+    Ok((merged.into_iter().flatten().collect(), sent))
+}
+
+/// Where the items of a list stand, found by their key or, without one, as a whole.
+struct Places<'a> {
+    key: Option<&'a str>,
+    places: HashMap<Value, usize>,
+}
+
+impl<'a> Places<'a> {
+    /// Of several that are alike the first one counts.
+    fn of(list: &[Value], key: Option<&'a str>) -> Places<'a> {
+        let mut places = Places { key, places: HashMap::with_capacity(list.len()) };
+        for (place, item) in list.iter().enumerate() {
+            if let Some(id) = places.id(item).cloned() {
+                places.places.entry(id).or_insert(place);
+            }
         }
+        places
     }
-    reorder(merged, &old, order.as_deref().unwrap_or(&sent), Some(key))
+
+    fn id<'v>(&self, item: &'v Value) -> Option<&'v Value> {
+        self.key.map_or(Some(item), |key| item.get(key))
+    }
+
+    fn place(&self, item: &Value) -> Option<usize> {
+        self.places.get(self.id(item)?).copied()
+    }
 }
 
 /// Sorts a merged list: items named by `order` as it says, the others where they were in `old`.
-fn reorder(
-    merged: Vec<Value>,
-    old: &[Value],
-    order: &[Value],
-    key: Option<&str>,
-) -> Result<Vec<Value>, PatchError> {
-    let id = |item: &Value| key.map_or_else(|| Some(item.clone()), |key| item.get(key).cloned());
-    let place = |list: &[Value], item: &Value| {
-        let wanted = id(item)?;
-        list.iter().position(|other| id(other).as_ref() == Some(&wanted))
-    };
-    if let (Some(key), Some(bad)) = (key, order.iter().find(|item| id(item).is_none())) {
+fn reorder(merged: Vec<Value>, old: &Places<'_>, order: &[Value]) -> Result<Vec<Value>, PatchError> {
+    if let (Some(key), Some(bad)) = (old.key, order.iter().find(|item| old.id(item).is_none())) {
         return malformed(format!("map: {bad} does not contain declared merge key: {key}"));
     }
-    let (mut sent, kept): (Vec<_>, Vec<_>) =
-        merged.into_iter().partition(|item| place(order, item).is_some());
-    sent.sort_by_key(|item| place(order, item));
-    Ok(interleave(kept, sent, |item| place(old, item)))
+    let order = Places::of(order, old.key);
+    let (mut sent, kept): (Vec<_>, Vec<_>) = merged.into_iter().partition(|item| order.place(item).is_some());
+    sent.sort_by_key(|item| order.place(item));
+    Ok(interleave(kept, sent, |item| old.place(item)))
 }
 
 /// Orders a merged list: items that were sent in their own order, the others as they were, and between the two kinds

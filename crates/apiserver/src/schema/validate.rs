@@ -1,5 +1,7 @@
 //! Validation by a structural schema, in the words of a Kubernetes API server.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Structural, flag};
@@ -201,7 +203,7 @@ impl Walk<'_> {
             }
             _ => return,
         };
-        let mut seen: Vec<Value> = Vec::with_capacity(items.len());
+        let mut seen: HashSet<Value> = HashSet::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             let identity = if keys.is_empty() {
                 item.clone()
@@ -212,7 +214,7 @@ impl Walk<'_> {
                 let message = format!("Duplicate value: {identity}");
                 self.add(Cause::new("FieldValueDuplicate", format!("{path}[{index}]"), message));
             }
-            seen.push(identity);
+            seen.insert(identity);
         }
     }
 

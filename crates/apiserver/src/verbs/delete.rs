@@ -183,7 +183,9 @@ fn mark(call: &Call, current: &Value, options: &Options) -> (Value, bool) {
     let generation = next["metadata"]["generation"].as_i64();
     let metadata = meta::metadata(&mut next);
     if !was_terminating || grace != pending {
-        let due = call.core.ambient.now() + jiff::SignedDuration::from_secs(grace);
+        let due = call.core.ambient.now().checked_add(jiff::SignedDuration::from_secs(grace));
+        // Beyond the end of time is never.
+        let due = due.unwrap_or(jiff::Timestamp::MAX);
         metadata.insert("deletionTimestamp".into(), meta::seconds(due).into());
         metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
     }

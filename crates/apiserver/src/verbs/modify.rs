@@ -1,5 +1,6 @@
 //! What update, patch and apply share: from the current object to the next one, with all that may not change.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use hutch_store::{Entry, Error};
@@ -204,7 +205,7 @@ fn guard_metadata(kind: &Kind, current: &Value, next: &mut Value) -> Result<(), 
     }
     tidy(metadata);
     if meta::is_terminating(current) {
-        let old = meta::finalizers(current);
+        let old: HashSet<&str> = meta::finalizers(current).into_iter().collect();
         let fresh: Vec<&str> =
             meta::finalizers(next).into_iter().filter(|name| !old.contains(name)).collect();
         if !fresh.is_empty() {

@@ -24,7 +24,9 @@ use crate::respond;
 
 /// A watch without a timeout ends after this; clients begin a new one. A bit of chance keeps them from doing so
 /// all at once.
-const LONGEST: Duration = Duration::from_secs(30 * 60);
+const USUAL: Duration = Duration::from_secs(30 * 60);
+/// A watch ends after this whatever timeout was asked for.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Between bookmarks in a quiet watch.
 const BOOKMARK: Duration = Duration::from_secs(60);
 /// Events that go out as one piece at most.
@@ -35,8 +37,8 @@ pub(crate) fn watch(call: Call) -> Result<Response, Failure> {
     let initial = wants_initial_events(&call)?;
     let bookmarks = call.query.flag("allowWatchBookmarks");
     let seconds = call.query.number("timeoutSeconds")?.filter(|seconds| *seconds > 0);
-    let longest = LONGEST.mul_f64(1.0 + rand::random_range(0.0..1.0));
-    let until = Instant::now() + seconds.map_or(longest, Duration::from_secs);
+    let usual = USUAL.mul_f64(1.0 + rand::random_range(0.0..1.0));
+    let until = Instant::now() + seconds.map_or(usual, Duration::from_secs).min(LONGEST);
     let asked = call.query.get("resourceVersion").unwrap_or_default();
     let asked = match asked {
         "" | "0" => None,

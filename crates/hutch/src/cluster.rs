@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 /// As programs of Kubernetes do: the file of `--kubeconfig`, `KUBECONFIG`, the ServiceAccount of this Pod,
 /// `~/.kube/config`.
@@ -12,18 +12,70 @@ pub(crate) async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> 
     let usual = KubeConfigOptions::default();
     let config = if let Some(file) = kubeconfig {
         let named = || format!("--kubeconfig={}", file.display());
-        let kubeconfig = Kubeconfig::read_from(file).with_context(named)?;
-        Config::from_custom_kubeconfig(kubeconfig, &usual).await.with_context(named)?
+        let kubeconfig = Kubeconfig::read_from(file).map_err(without_text).with_context(named)?;
+        Config::from_custom_kubeconfig(kubeconfig, &usual).await.map_err(without_text).with_context(named)?
     } else if std::env::var_os("KUBECONFIG").is_some_and(|files| !files.is_empty()) {
-        Config::from_kubeconfig(&usual).await.context("the kubeconfig in KUBECONFIG")?
+        Config::from_kubeconfig(&usual).await.map_err(without_text).context("the kubeconfig in KUBECONFIG")?
     } else if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
         Config::incluster().context("the ServiceAccount of this Pod")?
     } else {
         let nothing = "no --kubeconfig, no KUBECONFIG, not in a Pod, and no ~/.kube/config to use";
-        Config::from_kubeconfig(&usual).await.context(nothing)?
+        Config::from_kubeconfig(&usual).await.map_err(without_text).context(nothing)?
     };
-    if let Some(proxy) = &config.proxy_url {
-        bail!("proxy-url {proxy} of the kubeconfig: a proxy is not supported; remove it");
+    if config.proxy_url.is_some() {
+        // The URL may hold a password.
+        bail!("proxy-url of the kubeconfig: a proxy is not supported; remove it");
     }
     Ok(config)
+}
+
+/// The error, of malformed YAML with its place alone: the lines around it, which the library shows, may hold a credential.
+fn without_text(error: KubeconfigError) -> anyhow::Error {
+    let KubeconfigError::Parse(error) = error else { return error.into() };
+    match error.location() {
+        Some(place) => {
+            anyhow!("line {}, column {}: this is not YAML of a kubeconfig", place.line(), place.column())
+        }
+        None => anyhow!("this is not YAML of a kubeconfig"),
+    }
+}
+
+/// A kubeconfig of any bytes: it is read, or refused without a word of it.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn any_kubeconfig(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Err(error) = Kubeconfig::from_yaml(text).map_err(without_text) {
+        let said = error.to_string();
+        let plain =
+            said.trim_start_matches(|c: char| "line, colum:".contains(c) || c == ' ' || c.is_ascii_digit());
+        assert!(plain.ends_with("this is not YAML of a kubeconfig") && said.len() < 100, "{said}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_are_taken() {
+        hutch_testkit::hostile::feed("hutch_kubeconfig", any_kubeconfig);
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_a_kubeconfig_is_said_without_its_secrets() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let file = folder.path().join("kubeconfig");
+        for (text, place) in [
+            (
+                "users:\n- name: a\n  user:\n    token: SECRET\n   client-key-data: SECRET\n",
+                "line 5, column 4",
+            ),
+            ("users:\n- name: a\n  user: SECRET\n", "line 3, column 9"),
+            ("SECRET", "line 1, column 1"),
+        ] {
+            std::fs::write(&file, text).expect("written");
+            let error = format!("{:#}", config(Some(&file)).await.expect_err(text));
+            assert!(error.contains(place) && !error.contains("SECRET"), "{error}");
+        }
+    }
 }

@@ -16,7 +16,8 @@ async def resumed_command(place):
     before = await now(sandbox.get_pod_ip())
     await place.suspend(sandbox)
     await place.resume(sandbox)
-    check(place.where == "up" or await now(sandbox.get_pod_ip()) != before, "a new address")
+    # On one machine a Sandbox keeps its address.
+    equal(await now(sandbox.get_pod_ip()) == before, place.where == "up")
     equal((await now(sandbox.commands.run("echo after"))).stdout, "after\n")
     await works(place, sandbox)
     await now(sandbox.terminate())

@@ -1,14 +1,16 @@
 //! Addresses of Pods, and the range of ids that goes with each.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::Ipv4Addr;
 
 use crate::Error;
 
 /// Ids of one Pod.
 const IDS_PER_POD: u32 = 65536;
+/// Owners whose last address is known at most: those of Pods that come and go. The oldest are forgotten.
+const OWNERS: usize = 16 << 10;
 
-/// Hands out addresses of one range. One that was given back is not given again before the others were.
+/// Hands out addresses of one range. One that was given back is not given to somebody else before the others were.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     first: u32,
@@ -16,6 +18,9 @@ pub(crate) struct Addresses {
     next: u32,
     held: HashMap<String, u32>,
     taken: BTreeSet<u32>,
+    /// What the last Pod of each owner had, and the owners in the order in which they came.
+    last: HashMap<String, u32>,
+    owners: VecDeque<String>,
 }
 
 /// What a Pod gets: an address, and the first of its 65536 ids outside.
@@ -54,7 +59,30 @@ impl Addresses {
             next: start % count,
             held: HashMap::new(),
             taken: BTreeSet::new(),
+            last: HashMap::new(),
+            owners: VecDeque::new(),
         })
+    }
+
+    /// As [`Addresses::lease`], for a Pod of an owner (its uid) that has one Pod at a time: it wants what the last one had.
+    pub(crate) fn lease_of(
+        &mut self,
+        uid: &str,
+        wanted: Option<Ipv4Addr>,
+        owner: Option<&str>,
+    ) -> Option<Lease> {
+        let last = owner.and_then(|owner| self.last.get(owner)).map(|index| self.at(*index).address);
+        let lease = self.lease(uid, wanted.or(last))?;
+        if let Some(owner) = owner {
+            let index = u32::from(lease.address) - self.first;
+            if self.last.insert(owner.to_owned(), index).is_none() {
+                self.owners.push_back(owner.to_owned());
+            }
+            while self.owners.len() > OWNERS {
+                self.owners.pop_front().and_then(|oldest| self.last.remove(&oldest));
+            }
+        }
+        Some(lease)
     }
 
     /// An address for the Pod with this uid: the one it holds, the `wanted` one when that is free and of the range, or
@@ -112,6 +140,26 @@ mod tests {
             range.lease(&format!("x{n}"), None).unwrap();
         }
         assert_eq!(range.lease("one too many", None), None);
+    }
+
+    #[test]
+    fn the_next_pod_of_an_owner_has_the_address_of_the_last_one() {
+        let mut range = Addresses::new("10.89.0.0/28", 0).unwrap();
+        let first = range.lease_of("a1", None, Some("a")).unwrap();
+        range.release("a1");
+        let other = range.lease_of("b1", None, Some("b")).unwrap();
+        assert_ne!(other, first);
+        assert_eq!(range.lease_of("a2", None, Some("a")), Some(first));
+        let second = range.lease_of("a3", None, Some("a")).unwrap();
+        assert_ne!(second, first, "while the last one is there");
+        range.release("a3");
+        assert_eq!(range.lease_of("a4", None, Some("a")), Some(second));
+        assert_eq!(range.lease_of("b2", Some(first.address), None).map(|lease| lease == first), Some(false));
+        for n in 0..=OWNERS {
+            range.release("x");
+            range.lease_of("x", None, Some(&format!("owner-{n}"))).unwrap();
+        }
+        assert!(range.last.len() == OWNERS && range.owners.len() == OWNERS, "as many as are known at most");
     }
 
     #[test]

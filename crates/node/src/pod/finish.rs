@@ -17,6 +17,8 @@ use crate::node::Shared;
 
 /// Grace of a Pod that names none.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+/// Longest grace: a user may ask for more than a clock can count.
+const LONGEST_GRACE: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Grace when the node itself stops.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 /// How long a killed container may take to be reaped.
@@ -32,7 +34,8 @@ impl Worker {
         let grace = match outcome {
             Outcome::Deleted => {
                 let named = self.live.pod().metadata.deletion_grace_period_seconds;
-                named.and_then(|s| u64::try_from(s).ok()).map_or(DEFAULT_GRACE, Duration::from_secs)
+                let named = named.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
+                named.unwrap_or(DEFAULT_GRACE).min(LONGEST_GRACE)
             }
             Outcome::Stopping => STOP_GRACE,
             Outcome::Gone => Duration::ZERO,

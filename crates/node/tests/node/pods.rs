@@ -308,3 +308,15 @@ async fn a_new_life_of_the_node_goes_on_with_its_pods() {
     }
     machine.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grace_that_no_clock_can_count_is_a_grace() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    machine.run("patient", script, json!({"terminationGracePeriodSeconds": i64::MAX})).await;
+    machine.ready("patient").await;
+    machine.delete("patient").await;
+    machine.stop().await;
+}

@@ -201,6 +201,30 @@ async fn client_certificates_are_asked_for_as_configured() {
 }
 
 #[tokio::test]
+async fn the_authority_of_clients_is_read_anew_when_its_file_changes() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    authority.write(folder.path(), "localhost");
+    let tls = Tls::open(files(folder.path(), ClientCertificates::Required)).unwrap();
+    let routed = with(quick(), Access::Anyone, Some(tls.clone()), None).await;
+    let following = Shutdown::new();
+    tokio::spawn(tls.follow(routed.router.metrics().clone(), following.clone()));
+    let greets = async |client: &Authority| {
+        greet(routed.address, client_config(&authority, Some(client))).await.is_ok()
+    };
+    assert_eq!((greets(&authority).await, greets(&other).await), (true, false));
+    other.write_itself(folder.path());
+    within(async {
+        while !greets(&other).await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert!(!greets(&authority).await, "the earlier authority opens nothing any more");
+    following.trigger();
+}
+
+#[tokio::test]
 async fn requests_in_progress_end_well_when_it_drains() {
     let mut routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {

@@ -37,6 +37,11 @@ impl Authority {
             std::fs::write(folder.join(file), text).unwrap();
         }
     }
+
+    /// `ca.crt` alone.
+    pub(crate) fn write_itself(&self, folder: &Path) {
+        std::fs::write(folder.join("ca.crt"), &self.pem).unwrap();
+    }
 }
 
 /// A client that trusts one authority and shows a certificate of another, or none.

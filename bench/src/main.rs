@@ -8,6 +8,7 @@ mod idle;
 mod machine;
 mod rate;
 mod router;
+mod sandboxd;
 mod sdk;
 mod server;
 mod starts;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 11] = [
+const BENCHMARKS: [Benchmark; 12] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -31,6 +32,7 @@ const BENCHMARKS: [Benchmark; 11] = [
     ("stress", stress::run),
     ("router", router::run),
     ("sockets", router::sockets),
+    ("sandboxd", sandboxd::run),
     ("sdk", sdk::run),
     ("wake", wake::run),
 ];

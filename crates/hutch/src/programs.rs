@@ -45,3 +45,40 @@ fn write(folder: &Path, name: &str, packed: &[u8]) -> anyhow::Result<PathBuf> {
     put().with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpStream;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// What sandboxd may be at most: its file, and what it holds when nothing happens.
+    const SANDBOXD_BYTES: u64 = 8_000_000;
+    const SANDBOXD_IDLE_KIB: u64 = 4_000_000 / 1024;
+
+    #[test]
+    fn sandboxd_is_small() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let program = install(folder.path()).expect("installed").sandboxd;
+        let size = std::fs::metadata(&program).expect("it is there").len();
+        assert!(size <= SANDBOXD_BYTES, "{size} bytes");
+        let mut command = Command::new(&program);
+        command.args(["--port=0", "--rest-port=0", "--grpc-port=0", "--base-dir"]).arg(folder.path());
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut line = String::new();
+        BufReader::new(child.stderr.take().expect("a pipe")).read_line(&mut line).expect("it says a line");
+        let port = line.split_whitespace().find_map(|word| word.strip_prefix("rest=")?.parse::<u16>().ok());
+        let mut stream = TcpStream::connect(("127.0.0.1", port.expect("a port"))).expect("it listens");
+        write!(stream, "GET /v1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("it runs");
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+        let resident = resident.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
+        assert!(resident.expect("a number") <= SANDBOXD_IDLE_KIB, "{resident:?} KiB");
+    }
+}

@@ -356,6 +356,25 @@ def endurance():
         raise AssertionError("zombies")
     many = [STUB.Start(config=dict(command=["echo", str(each)])) for each in range(60)]
     assert [events(each)[1] for each in many] == [f"{each}\n".encode() for each in range(60)]
+    flood()
+
+
+def flood():
+    """10 GB that nobody reads: all of it is taken and counted, others are served meanwhile, and no memory is."""
+    size = 10_000_000_000
+    stream = STUB.Start(config=dict(command=["head", "-c", str(size), "/dev/zero"]), detach=True)
+    number = next(stream).init.process_id
+    stream.cancel()
+    while True:
+        mine = next(each for each in STUB.List().processes if each.process_id == number)
+        if mine.HasField("exit"):
+            break
+        assert STUB.Execute(config=sh("echo on")).stdout == b"on\n"
+    assert (mine.output_end, mine.exit.exit_code) == (size, 0), mine
+    _, out, _, dropped, _ = events(STUB.Connect(process_id=number))
+    assert dropped + len(out) == size and not any(out), (dropped, len(out))
+    resident = next(line for line in open(f"/proc/{os.environ['PID']}/status") if line.startswith("VmHWM"))
+    assert int(resident.split()[1]) < 96 << 10, resident
 
 
 def main():

@@ -2,6 +2,8 @@
 
 import io
 import os
+import socket
+import ssl
 import subprocess
 import sys
 import uuid
@@ -311,6 +313,27 @@ async def scoped_token(place):
 absent(SCOPED, [c for c in EVERY if c not in DIRECT or c not in CLUSTER], "-")
 
 
+def chain(error):
+    """The error, and what it came of."""
+    found = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def demanded(secure):
+    """What the TLS listener says to one who shows no certificate, and only listens."""
+    host, port = secure["router"].removeprefix("https://").rsplit(":", 1)
+    context = ssl.create_default_context(cafile=secure["certificate"])
+    with socket.create_connection((host, int(port)), timeout=30) as plain:
+        with context.wrap_socket(plain, server_hostname=host) as stream:
+            try:
+                return f"no alert: {stream.recv(1)!r}"
+            except ssl.SSLError as error:
+                return error.reason
+
+
 @row("DirectConnectionConfig(ca_cert, client_cert)", [c for c in DIRECT if c in CLUSTER])
 async def tls(place):
     """The router's TLS listener, which verifies the certificate that the client shows."""
@@ -323,7 +346,13 @@ async def tls(place):
     await now(handle.close_connection())
     anonymous = await now(place.client(place.config(**config)).get_sandbox(sandbox.claim_name, place.namespace))
     # Of a stream, because the client tries that once only.
-    await raises(SandboxRequestError, lambda: anonymous.files.write("works.txt", io.BytesIO(b"")))
+    refused = await raises(SandboxRequestError, lambda: anonymous.files.write("works.txt", io.BytesIO(b"")))
+    causes = chain(refused)
+    # The alert, or what is left of it when the client was still writing as it came.
+    alert = any("certificate required" in str(cause).lower() for cause in causes)
+    broken = any(isinstance(cause, OSError) and not isinstance(cause, TimeoutError) for cause in causes)
+    check(refused.status_code is None and (alert or broken), f"not refused by TLS: {causes}")
+    equal(demanded(secure), "TLSV13_ALERT_CERTIFICATE_REQUIRED")
 
 
 absent("DirectConnectionConfig(ca_cert, client_cert)",

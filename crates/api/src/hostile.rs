@@ -1,8 +1,13 @@
-//! Conversion between versions, as one function of any bytes: it neither panics nor runs without end.
+//! Conversion between versions, and what users write into fields and annotations, each as one function of any bytes: it
+//! neither panics nor runs without end.
 
-use serde_json::Value;
+use std::time::Duration;
 
-use crate::{DEPRECATED_VERSION, EXTENSIONS_GROUP, GROUP, STORED_VERSION, convert};
+use serde_json::{Value, json};
+
+use crate::{
+    ClaimLifecycle, DEPRECATED_VERSION, EXTENSIONS_GROUP, GROUP, STORED_VERSION, convert, go_duration,
+};
 
 /// An object as JSON, converted to each version.
 pub fn conversion(bytes: &[u8]) {
@@ -14,10 +19,32 @@ pub fn conversion(bytes: &[u8]) {
     }
 }
 
+/// A span of time and a date. A span that was read is read again from whole units of it, a date from what is written of it.
+pub fn times(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Some(time) = go_duration(text) {
+        assert!(time.as_nanos() <= i64::MAX as u128, "{text:?}");
+        let (seconds, nanos) = (time.as_secs(), time.subsec_nanos());
+        let shown = format!("{}h{}m{}s{nanos}ns", seconds / 3600, seconds / 60 % 60, seconds % 60);
+        let again = go_duration(&shown).unwrap_or_else(|| panic!("{text:?}: {shown}"));
+        assert_eq!(again, Duration::new(seconds, nanos), "{text:?}: {shown}");
+    }
+    let read = |value: Value| serde_json::from_value::<ClaimLifecycle>(json!({ "shutdownTime": value })).ok();
+    let written =
+        |lifecycle| serde_json::to_value(lifecycle).expect("a date is written")["shutdownTime"].take();
+    if let Some(whole) = read(text.into()).map(written) {
+        // Whole seconds are written.
+        assert_eq!(read(whole.clone()).map(written), Some(whole), "{text:?}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use hutch_testkit::hostile::feed;
+
     #[test]
     fn any_bytes_are_taken() {
-        hutch_testkit::hostile::feed("api_conversion", super::conversion);
+        feed("api_conversion", super::conversion);
+        feed("api_times", super::times);
     }
 }

@@ -1,23 +1,36 @@
 //! Whatever reads bytes of a client, each as one function of any bytes: it neither panics nor runs without end.
 
+mod owned;
+
 use std::sync::LazyLock;
 
+use http::Uri;
 use serde_json::Value;
 
+use crate::call::{Query, Target};
 use crate::kinds::{Kind, builtin};
+use crate::registry::Registry;
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::table::JsonPath;
+use crate::verbs::list::Start;
 use crate::{body, patch, protobuf};
+
+pub use owned::{applied, owners};
 
 static POD: LazyLock<Kind> =
     LazyLock::new(|| builtin().into_iter().find(|kind| kind.kind == "Pod").expect("Pods are built in"));
+static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::new);
 
-/// Selectors and JSON paths.
+/// Selectors and JSON paths. A label selector that was read is read the same from what it is shown as.
 pub fn selectors(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let pod = serde_json::json!({"metadata": {"name": "a", "labels": {"k": "v"}}, "spec": {"nodeName": "n"}});
     if let Ok(selector) = LabelSelector::parse(text) {
-        selector.matches(&pod);
+        let shown = selector.to_string();
+        let again =
+            LabelSelector::parse(&shown).unwrap_or_else(|error| panic!("{text:?}: {shown:?}: {error}"));
+        assert_eq!(again.to_string(), shown, "{text:?}");
+        assert_eq!(again.matches(&pod), selector.matches(&pod), "{text:?}: {shown:?}");
     }
     if let Ok(selector) = FieldSelector::parse(text, &POD) {
         selector.matches(&pod);
@@ -27,14 +40,42 @@ pub fn selectors(bytes: &[u8]) {
     }
 }
 
-/// Patches of every kind: a document and a patch, as JSON with a NUL between.
+/// The path and the parameters of a request: what it names, its numbers (resource versions, limits, times), and the
+/// continue token, which is read as it was written.
+pub fn queries(bytes: &[u8]) {
+    let Ok(uri) = Uri::try_from([b"/".as_slice(), bytes].concat()) else { return };
+    if let Some(target) = Target::of(uri.path().trim_start_matches('/'), &REGISTRY.served()) {
+        assert!(target.namespace.is_none() || target.resource.kind.namespaced, "{uri}");
+    }
+    let Ok(query) = Query::of(&uri) else { return };
+    for name in ["resourceVersion", "limit", "timeoutSeconds", "gracePeriodSeconds"] {
+        if let Ok(Some(number)) = query.number(name) {
+            assert_eq!(query.get(name).and_then(|text| text.parse().ok()), Some(number), "{uri}");
+        }
+    }
+    let _ = (query.flag("watch"), query.all("dryRun").count());
+    if let Some(Ok(start)) = query.get("continue").map(Start::decode) {
+        assert_eq!(Start::decode(&start.encode()).ok(), Some(start), "{uri}");
+    }
+}
+
+/// A document and a patch, as JSON with a NUL between.
+fn pair(bytes: &[u8]) -> Option<(Value, Value)> {
+    let nul = bytes.iter().position(|&byte| byte == 0)?;
+    let read = |bytes| serde_json::from_slice(bytes).ok();
+    Some((read(&bytes[..nul])?, read(&bytes[nul + 1..])?))
+}
+
+/// Patches of every kind. One that says nothing changes nothing.
 pub fn patches(bytes: &[u8]) {
-    let Some(nul) = bytes.iter().position(|&byte| byte == 0) else { return };
-    let read = |bytes| serde_json::from_slice::<Value>(bytes).ok();
-    let (Some(document), Some(wanted)) = (read(&bytes[..nul]), read(&bytes[nul + 1..])) else { return };
+    let Some((document, wanted)) = pair(bytes) else { return };
     let _ = patch::json(&document, &wanted);
     let _ = patch::merge(&document, &wanted);
     let _ = patch::strategic(&document, &wanted, POD.shape());
+    if document.is_object() {
+        let nothing = Value::Object(serde_json::Map::new());
+        assert_eq!(patch::strategic(&document, &nothing, POD.shape()).as_ref(), Ok(&document));
+    }
 }
 
 /// Bodies in every form.
@@ -51,7 +92,10 @@ mod tests {
     #[test]
     fn any_bytes_are_taken() {
         feed("apiserver_selectors", super::selectors);
+        feed("apiserver_queries", super::queries);
         feed("apiserver_patches", super::patches);
+        feed("apiserver_applied", super::applied);
+        feed("apiserver_owners", super::owners);
         feed("apiserver_bodies", super::bodies);
     }
 }

@@ -12,6 +12,8 @@ mod demo;
 mod doctor;
 mod folder;
 mod go;
+#[cfg(any(test, feature = "fuzzing"))]
+mod hostile;
 mod kubeconfig;
 mod lean;
 mod migrate;

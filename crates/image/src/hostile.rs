@@ -1,9 +1,13 @@
-//! Names of images and the documents of an OCI layout, each as one function of any bytes: it neither panics nor runs
-//! without end.
+//! Names of images, the documents and layers of an OCI layout, and an image's accounts, each as one function of any bytes:
+//! it neither panics nor runs without end.
 
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
 
 use crate::reference::Reference;
+use crate::unpack::{Packing, hex, unpack};
 
 /// A name.
 pub fn references(bytes: &[u8]) {
@@ -12,20 +16,114 @@ pub fn references(bytes: &[u8]) {
     }
 }
 
+/// A folder for one call, removed with what is in it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(what: &str) -> Scratch {
+        let folder = std::env::temp_dir().join(format!("hutch-hostile-{what}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Scratch(folder)
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) {
+        let file = self.0.join(name);
+        std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+        std::fs::write(file, bytes).expect("written");
+    }
+
+    /// Writes a blob under the name that is its due. Gives its digest.
+    fn blob(&self, bytes: &[u8]) -> String {
+        let digest = hex(&Sha256::digest(bytes));
+        self.put(&format!("blobs/sha256/{digest}"), bytes);
+        digest
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nobody can be told, and the folder is a temporary one.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
+
 /// The index of a layout, in a folder that is made for it.
 ///
 /// # Panics
 /// When no folder can be had.
 pub fn indexes(bytes: &[u8]) {
-    let folder = std::env::temp_dir().join(format!("hutch-hostile-layout-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let put = |name: &Path, bytes: &[u8]| std::fs::write(folder.join(name), bytes).expect("written");
-    put(Path::new("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#);
-    put(Path::new("index.json"), bytes);
+    let folder = Scratch::new("layout");
+    folder.put("oci-layout", LAYOUT);
+    folder.put("index.json", bytes);
     for tag in [None, Some("latest")] {
-        let _ = crate::layout::read(&folder, tag);
+        let _ = crate::layout::read(&folder.0, tag);
     }
-    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// A manifest, a NUL, and a configuration; `CONFIG` in the manifest stands for the digest of the latter. Every path that
+/// comes of them is one of the layout's own blobs.
+///
+/// # Panics
+/// When no folder can be had, or a path leads out of it.
+pub fn manifests(bytes: &[u8]) {
+    let Some(nul) = bytes.iter().position(|&byte| byte == 0) else { return };
+    let folder = Scratch::new("manifest");
+    let config = folder.blob(&bytes[nul + 1..]);
+    let manifest = String::from_utf8_lossy(&bytes[..nul]).replace("CONFIG", &config);
+    let digest = folder.blob(manifest.as_bytes());
+    folder.put("oci-layout", LAYOUT);
+    let index = format!(
+        r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:{digest}","size":{}}}]}}"#,
+        manifest.len()
+    );
+    folder.put("index.json", index.as_bytes());
+    let Ok(image) = crate::layout::read(&folder.0, None) else { return };
+    assert_eq!(image.digest, format!("sha256:{digest}"));
+    for layer in &image.layers {
+        assert_eq!(layer.blob, folder.0.join("blobs/sha256").join(&layer.blob_digest));
+        assert!([&layer.blob_digest, &layer.diff_id].iter().all(|hex| hex.len() == 64), "{layer:?}");
+    }
+    assert!(image.config.working_dir.is_none_or(|folder| folder.is_absolute()));
+}
+
+/// A layer in each packing, unpacked into a folder that is made for it; nothing beside that folder changes.
+///
+/// # Panics
+/// When something was made elsewhere, or no folder can be had.
+pub fn layers(bytes: &[u8]) {
+    let folder = Scratch::new("layer");
+    folder.put("blob", bytes);
+    for packing in [Packing::Plain, Packing::Gzip, Packing::Zstd] {
+        let target = folder.0.join("layer");
+        std::fs::create_dir_all(&target).expect("a folder");
+        let blob = File::open(folder.0.join("blob")).expect("the blob");
+        let _ = unpack(blob, packing, &target);
+        let names = std::fs::read_dir(&folder.0).expect("a folder").flatten().map(|entry| entry.file_name());
+        assert!(names.into_iter().all(|name| name == "blob" || name == "layer"), "{packing:?}");
+        // Folders of the layer may have lost what is needed to remove what is in them.
+        let _ = std::fs::remove_dir_all(&target);
+    }
+}
+
+/// The first line names an account, the rest is `passwd` and `group` of the image. Whoever is named by no number, no
+/// well-formed line and not as root is not root.
+///
+/// # Panics
+/// When no folder can be had, or somebody became root.
+pub fn accounts(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let (spec, files) = text.split_once('\n').unwrap_or((text, ""));
+    let folder = Scratch::new("accounts");
+    folder.put("etc/passwd", files.as_bytes());
+    folder.put("etc/group", files.as_bytes());
+    let Ok(account) = crate::names::look_up(std::slice::from_ref(&folder.0), spec) else { return };
+    let user = spec.split(':').next().unwrap_or_default();
+    let zero = |text: &str| text.parse() == Ok(0_u32);
+    let said = files.lines().any(|line| line.split(':').nth(2).is_some_and(zero));
+    assert!(account.uid != 0 || user.is_empty() || zero(user) || said, "{text:?}");
+    assert!(account.home.is_none_or(|home| Path::new(&home).is_absolute()), "{text:?}");
 }
 
 #[cfg(test)]
@@ -36,5 +134,8 @@ mod tests {
     fn any_bytes_are_taken() {
         feed("image_references", super::references);
         feed("image_indexes", super::indexes);
+        feed("image_manifests", super::manifests);
+        feed("image_layers", super::layers);
+        feed("image_accounts", super::accounts);
     }
 }

@@ -40,6 +40,12 @@ impl Received {
         serde_json::from_slice(&self.bytes).map_err(|e| Error::Message(e.to_string()))
     }
 
+    /// A message of these bytes, without descriptors.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn of(bytes: &[u8]) -> Received {
+        Received { bytes: bytes.to_owned(), descriptors: Vec::new() }
+    }
+
     /// Whether the message has no content beside descriptors.
     pub(crate) fn is_bare(&self) -> bool {
         self.bytes == BARE

@@ -15,6 +15,8 @@ pub mod warden;
 
 mod channel;
 mod dev;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 mod ids;
 mod init;
 mod launch;

@@ -25,6 +25,22 @@ use crate::{streams, sys, terminal};
 
 pub use program::main;
 
+/// Orders and answers, from any bytes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn any_message(message: &crate::channel::Received) {
+    use crate::hostile::same;
+    if let Some(Order::Launch(spec)) = same(message)
+        && spec.check().is_ok()
+    {
+        let plain = |mount: &crate::spec::Mount| {
+            mount.target.is_absolute()
+                && mount.target.components().all(|part| part != std::path::Component::ParentDir)
+        };
+        assert!(spec.mounts.iter().all(plain), "{spec:?}");
+    }
+    same::<Answer>(message);
+}
+
 /// How long the warden may take to start; most of it would be waiting for an earlier one to end.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a request waits for a jail that is busy.

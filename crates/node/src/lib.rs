@@ -15,6 +15,8 @@ mod embedded;
 mod environment;
 mod error;
 mod events;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 mod inventory;
 mod kubelet;
 mod limits;

@@ -111,8 +111,9 @@ impl Query {
 
 /// A port number in decimal, 1 to 65535.
 pub(crate) fn port(text: &str) -> Result<u16, Refusal> {
-    let number: u16 =
-        text.parse().map_err(|_| Refusal::Malformed(format!("unable to parse {text:?} as a port")))?;
+    // No sign: a port has none.
+    let number = text.parse::<u16>().ok().filter(|_| !text.starts_with('+'));
+    let number = number.ok_or_else(|| Refusal::Malformed(format!("unable to parse {text:?} as a port")))?;
     if number == 0 {
         return Err(Refusal::Malformed(format!("port {text:?} must be > 0")));
     }
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!(none, "you must specify at least 1 of stdin, stdout, stderr");
         assert!(query("stdout=1").exec().is_err());
         assert!(query("stdout=1").attach().is_ok());
-        for bad in ["", "ports=", "ports=0", "ports=65536", "ports=80,x"] {
+        for bad in ["", "ports=", "ports=0", "ports=65536", "ports=80,x", "ports=%2B80"] {
             assert!(query(bad).ports().is_err(), "{bad}");
         }
         assert_eq!(query("ports=80&ports=81,82").ports().unwrap(), [80, 81, 82]);

@@ -1,12 +1,17 @@
-//! What reads the head of a request, as one function of any bytes: it neither panics nor runs without end.
+//! What reads the head of a request, each as one function of any bytes: it neither panics nor runs without end.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use std::net::SocketAddr;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::header::{AUTHORIZATION, CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, Version};
 
 use crate::access::credential;
+use crate::forward::{self, Origin};
 use crate::{Target, TokenKey};
 
-/// Routing headers and credentials, from lines of `name: value`. Whoever did not sign a token has none that opens.
-pub fn heads(bytes: &[u8]) {
+fn headers(bytes: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in bytes.split(|&byte| byte == b'\n') {
         let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
@@ -16,6 +21,12 @@ pub fn heads(bytes: &[u8]) {
             headers.append(name, value);
         }
     }
+    headers
+}
+
+/// Routing headers and credentials, from lines of `name: value`. Whoever did not sign a token has none that opens.
+pub fn heads(bytes: &[u8]) {
+    let headers = headers(bytes);
     for loopback in [false, true] {
         if let Ok(target) = Target::read(&headers, loopback) {
             assert!(target.port > 0 && !target.id.contains(['/', '.', ':']), "{target:?}");
@@ -28,10 +39,53 @@ pub fn heads(bytes: &[u8]) {
     }
 }
 
+/// A target and lines of headers, as the sandbox is sent them: the path and the query byte for byte, the address of the
+/// Pod and no other, no credential, and nothing that means the client's connection.
+pub fn requests(bytes: &[u8]) {
+    let end = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());
+    let Ok(target) = Uri::try_from(&bytes[..end]) else { return };
+    let asked = headers(&bytes[end..]);
+    let pod = SocketAddr::from(([10, 89, 0, 7], 8888));
+    for (version, h2) in [(Version::HTTP_11, false), (Version::HTTP_11, true), (Version::HTTP_2, false)] {
+        let (mut head, ()) = Request::new(()).into_parts();
+        (head.uri, head.version, head.headers) = (target.clone(), version, asked.clone());
+        forward::request(&mut head, Origin { peer: None, secure: false }, pod, h2);
+        let text = |uri: &Uri| uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        assert_eq!(text(&head.uri), text(&target));
+        assert_eq!(head.uri.authority().is_some(), h2, "{target}");
+        let host = head.headers.get(HOST).map(HeaderValue::as_bytes);
+        assert_eq!(host, (!h2).then_some(&b"10.89.0.7:8888"[..]), "{target}");
+        let ours = [&AUTHORIZATION, &TRANSFER_ENCODING, &HeaderName::from_static("keep-alive")];
+        assert!(ours.iter().all(|name| !head.headers.contains_key(*name)), "{:?}", head.headers);
+        let switched = head.headers.contains_key(UPGRADE);
+        assert!(!switched || !h2 && version == Version::HTTP_11, "{:?}", head.headers);
+        assert_eq!(switched, head.headers.contains_key(CONNECTION), "{:?}", head.headers);
+        assert!(head.headers.get(TE).is_none_or(|value| value == "trailers"), "{:?}", head.headers);
+    }
+}
+
+/// A payload that was signed: it is a claim with a name and an end, or void; and what is minted from the claim is read the
+/// same. The same payload under another key opens nothing.
+pub fn tokens(bytes: &[u8]) {
+    let key = TokenKey::new(b"whoever sends these bytes has it").expect("a key");
+    let other = TokenKey::new(b"nobody who sends these bytes has").expect("a key");
+    let token = key.signed(&URL_SAFE_NO_PAD.encode(bytes));
+    assert_eq!(other.verify(&token, 0), None);
+    let Some(claims) = key.verify(&token, 0) else { return };
+    assert_eq!(key.verify(&token, claims.exp), None, "{claims:?}");
+    if let Ok(minted) = key.mint(&claims) {
+        assert!(minted.len() > 4096 || key.verify(&minted, 0) == Some(claims));
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use hutch_testkit::hostile::feed;
+
     #[test]
     fn any_bytes_are_taken() {
-        hutch_testkit::hostile::feed("router_heads", super::heads);
+        feed("router_heads", super::heads);
+        feed("router_requests", super::requests);
+        feed("router_tokens", super::tokens);
     }
 }

@@ -80,18 +80,19 @@ fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>)
 }
 
 /// Where a page begins: a continue token.
-struct Start {
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Start {
     revision: u64,
     after: String,
 }
 
 impl Start {
-    fn encode(&self) -> String {
+    pub(crate) fn encode(&self) -> String {
         let token = json!({ "v": "hutch/v1", "rv": self.revision, "start": self.after });
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
-    fn decode(token: &str) -> Result<Start, Failure> {
+    pub(crate) fn decode(token: &str) -> Result<Start, Failure> {
         let bytes = URL_SAFE_NO_PAD.decode(token).ok();
         let value: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let read = |value: Value| {

@@ -1,5 +1,6 @@
 //! `hutch cp`: files and folders as a tar stream of the `tar` inside. What comes out of a sandbox is hostile.
 
+mod left_out;
 mod pack;
 mod pipe;
 mod unpack;
@@ -23,6 +24,7 @@ use super::sandbox::{Cluster, Named, Target};
 use super::stdio::Piece;
 use super::{finish, plain};
 use crate::cli::CopyArguments;
+use left_out::LeftOut;
 use pack::pack;
 use pipe::{Incoming, Outgoing};
 use unpack::{Destination, unpack};
@@ -35,8 +37,6 @@ const SAID_MAX: usize = 4096;
 const PADDING_MAX: u64 = 1 << 20;
 /// How often the progress is shown.
 const TICK: Duration = Duration::from_millis(500);
-/// What was left out is named so often, then counted.
-const NAMED_MAX: usize = 20;
 
 /// One side of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -257,19 +257,6 @@ fn tell(named: &[String], count: usize) -> u8 {
         eprintln!("hutch cp: left out: {} more", count - named.len());
     }
     u8::from(count > 0)
-}
-
-/// What was left out: the first of them by name, and how many.
-#[derive(Debug, Default)]
-struct LeftOut(Vec<String>, usize);
-
-impl LeftOut {
-    fn add(&mut self, text: String) {
-        self.1 += 1;
-        if self.0.len() < NAMED_MAX {
-            self.0.push(text);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,11 +3,13 @@
 use bytes::Bytes;
 
 use super::frame::{Control, HEAD, Head};
-use super::headers::Decoder;
+use super::headers::{Decoder, Encoder};
 
-/// Reads frames until one is wrong or the bytes end. Header blocks belong to one stream of compressed bytes.
+/// Reads frames until one is wrong or the bytes end. Header blocks belong to one stream of compressed bytes; what was read
+/// of one is read again from what our side writes of it.
 pub(crate) fn frames(mut bytes: &[u8]) {
     let mut decoder = Decoder::new();
+    let (mut encoder, mut again) = (Encoder::new(), Decoder::new());
     while let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() {
         let Ok(head) = Head::parse(*head) else { return };
         let (Head::Data { length, .. } | Head::Control { length, .. }) = head;
@@ -15,10 +17,11 @@ pub(crate) fn frames(mut bytes: &[u8]) {
         bytes = rest;
         let Head::Control { kind, flags, .. } = head else { continue };
         let Ok(control) = Control::parse(kind, flags, &Bytes::copy_from_slice(payload)) else { return };
-        if let Control::SynStream { block, .. } | Control::MoreHeaders { block, .. } = control
-            && decoder.decode(&block).is_err()
-        {
-            return;
-        }
+        let (Control::SynStream { block, .. } | Control::MoreHeaders { block, .. }) = control else {
+            continue;
+        };
+        let Ok(fields) = decoder.decode(&block) else { return };
+        let pairs: Vec<_> = fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(again.decode(&encoder.encode(&pairs)).ok(), Some(fields));
     }
 }

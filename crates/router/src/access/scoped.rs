@@ -67,9 +67,13 @@ impl TokenKey {
             return Err(Error::Claim("the UID of a Sandbox is not empty"));
         }
         let payload = serde_json::to_vec(claims).map_err(|_| Error::Claim("it cannot be written as JSON"))?;
-        let payload = URL_SAFE_NO_PAD.encode(payload);
-        let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&self.0, &signed(&payload)));
-        Ok(format!("{VERSION}.{payload}.{signature}"))
+        Ok(self.signed(&URL_SAFE_NO_PAD.encode(payload)))
+    }
+
+    /// A token of this payload, whatever it says.
+    pub(crate) fn signed(&self, payload: &str) -> String {
+        let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&self.0, &signed(payload)));
+        format!("{VERSION}.{payload}.{signature}")
     }
 
     /// The claim of a token that was signed with this key and is not void yet. `now` is in seconds since 1970.

@@ -277,5 +277,7 @@ fn fresh_name() -> PathBuf {
     PathBuf::from(format!(".hutch-cp-{:016x}", rand::random::<u64>()))
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,9 @@ mod served;
 
 use std::io::{BufRead, BufReader, Write};
 
+use hutch_testkit::wait::until;
 use serde_json::Value;
-use served::{Served, connect, eventually, read_answer, serve, serve_with};
+use served::{Served, connect, read_answer, serve, serve_with};
 
 fn told(served: &Served) -> Value {
     let mut stream = connect(served.rest);
@@ -24,7 +25,7 @@ fn idle(served: &Served) -> u64 {
 fn a_request_that_is_open_is_use_and_after_it_time_runs() {
     let served = serve();
     assert_eq!(told(&served)["requests"], 0);
-    eventually("time runs from the start", || idle(&served) >= 1);
+    until("time runs from the start", || idle(&served) >= 1);
     let mut watch = connect(served.rest);
     watch.write_all(b"GET /v1/watch/ HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let mut watch = BufReader::new(watch);
@@ -34,8 +35,8 @@ fn a_request_that_is_open_is_use_and_after_it_time_runs() {
     std::thread::sleep(std::time::Duration::from_millis(1200));
     assert_eq!(told(&served), serde_json::json!({"idle_seconds": 0, "requests": 1}), "its answer goes on");
     drop(watch);
-    eventually("the client has gone", || told(&served)["requests"] == 0);
-    eventually("time runs again", || idle(&served) >= 1);
+    until("the client has gone", || told(&served)["requests"] == 0);
+    until("time runs again", || idle(&served) >= 1);
     served.execute("true");
     assert_eq!(idle(&served), 0);
 }
@@ -52,7 +53,7 @@ fn questions_and_strangers_are_no_use() {
     let bearer = format!("authorization: Bearer {token}\r\n");
     assert_eq!(ask(served.rest, "/v1/activity", "").status, 401, "and this is nobody's business");
     let idle = || ask(served.rest, "/v1/activity", &bearer).json()["idle_seconds"].as_u64().unwrap();
-    eventually("none of these is use", || {
+    until("none of these is use", || {
         assert_eq!(ask(served.port, "/", "").status, 200);
         assert_eq!(ask(served.port, "/list/", "").status, 401);
         assert_eq!(ask(served.rest, "/v1/health", "").status, 200);

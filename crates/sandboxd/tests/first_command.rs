@@ -5,8 +5,9 @@ mod served;
 
 use std::process::Command;
 
+use hutch_testkit::wait::until;
 use rustix::process::Signal;
-use served::{alive, eventually, serve_for};
+use served::{alive, serve_for};
 
 const TOKEN: &str = "0123456789abcdef-command";
 
@@ -14,7 +15,7 @@ const TOKEN: &str = "0123456789abcdef-command";
 fn the_command_starts_where_and_with_what_the_container_has_but_for_the_token() {
     let script = "pwd -P > said; env >> said; exec sleep 31.4159";
     let served = serve_for(&["sh", "-c", script], &[("SANDBOXD_TOKEN", TOKEN), ("GREETING", "hello")]);
-    eventually("it runs beside the doors", || alive("sleep 31.4159"));
+    until("it runs beside the doors", || alive("sleep 31.4159"));
     let said = std::fs::read_to_string(served.folder.path().join("said")).unwrap();
     let folder = served.folder.path().canonicalize().unwrap();
     assert_eq!(said.lines().next(), folder.to_str(), "where the container starts, not where files live");
@@ -40,9 +41,9 @@ fn it_gets_the_signals_and_has_time_to_follow_them() {
     let script = "trap 'sleep 2.5; exit 9' TERM; trap 'echo hup > hup' HUP; echo > there; while :; do sleep 0.05; done";
     let mut served = serve_for(&["sh", "-c", script], &[]);
     let there = |name: &str| served.folder.path().join(name).exists();
-    eventually("it runs", || there("there"));
+    until("it runs", || there("there"));
     served.signal(Signal::HUP);
-    eventually("it is told", || there("hup"));
+    until("it is told", || there("hup"));
     assert_eq!(served.get("/").status, 200, "and nothing has ended");
     assert_eq!(served.stop().code(), Some(9));
 }
@@ -61,7 +62,7 @@ fn one_that_does_not_end_is_killed_in_time() {
     ]);
     let script = "trap '' TERM; echo > there; while :; do sleep 0.05; done";
     let mut child = command.args(["sh", "-c", script]).current_dir(folder.path()).spawn().unwrap();
-    eventually("it runs", || folder.path().join("there").exists());
+    until("it runs", || folder.path().join("there").exists());
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(137));
 }

@@ -1,5 +1,5 @@
-//! Whether several claims are being met at the moment. What nobody waits for is then put off a little: the refill of pools, events, and
-//! what is noted on claims and Pods that are bound already.
+//! Whether several claims are being met at the moment. What nobody waits for is then put off a little: the refill of pools,
+//! events, and what is noted on claims and Pods that are bound already.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -350,7 +350,8 @@ async def tls(place):
     causes = chain(refused)
     # The alert, or what is left of it when the client was still writing as it came.
     alert = any("certificate required" in str(cause).lower() for cause in causes)
-    broken = any(isinstance(cause, OSError) and not isinstance(cause, TimeoutError) for cause in causes)
+    broken = any(isinstance(cause, OSError) and not isinstance(cause, TimeoutError)
+                 or type(cause).__name__ in ("ReadError", "WriteError") for cause in causes)
     check(refused.status_code is None and (alert or broken), f"not refused by TLS: {causes}")
     equal(demanded(secure), "TLSV13_ALERT_CERTIFICATE_REQUIRED")
 

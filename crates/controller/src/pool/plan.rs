@@ -17,6 +17,9 @@ use crate::owner;
 /// Added to the time that a starting member has left, so that the next look finds it over.
 const AFTER_GRACE: SignedDuration = SignedDuration::from_secs(2);
 
+/// Pause after the deletion of one that nobody owns: its end wakes no pool.
+const AFTER_ORPHAN: Duration = Duration::from_millis(100);
+
 /// What to do; deletes and patches first, then creates.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Plan {
@@ -74,6 +77,10 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
     }
     plan.members = active.len() + unread.len();
     scale(&mut plan, seen, config, hashes, active, Others { terminating, unread: unread.len() });
+    let orphans = seen.labelled.iter().filter(|sandbox| owner::controller(sandbox.as_ref()).is_none());
+    if orphans.into_iter().any(|orphan| plan.delete.contains(&orphan.name_any())) {
+        sooner(&mut plan.again, AFTER_ORPHAN);
+    }
     plan
 }
 

@@ -224,7 +224,9 @@ fn orphans_are_taken_in_and_other_owners_left_alone() {
 
     let mut stale = orphan;
     stale["spec"] = json!({"podTemplate": {"spec": {"containers": [{"name": "c", "image": "older"}]}}});
-    assert_eq!(planned(json!(0), "OnReplenish", vec![member("a", stale)]).delete, ["a"]);
+    let plan = planned(json!(1), "OnReplenish", vec![member("a", stale)]);
+    assert_eq!((plan.delete, plan.create), (vec!["a".to_owned()], 0));
+    assert!(plan.again.is_some(), "its end wakes no pool: without another look it is never replaced");
 
     let claimed = json!({"metadata": {"ownerReferences": owned_by(EXTENSIONS, "SandboxClaim", "c")}});
     let plan = planned(json!(1), "OnReplenish", vec![member("a", claimed)]);

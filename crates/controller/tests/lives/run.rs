@@ -172,6 +172,24 @@ impl Life<'_> {
 }
 
 async fn perform(client: &Client, namespace: &str, action: &Action) -> anyhow::Result<()> {
+    let began = Instant::now();
+    loop {
+        match attempt(client, namespace, action).await {
+            // On a slow machine the member, or its Pod, may not be there yet.
+            Err(_) if is_about_a_member(action) && began.elapsed() < PATIENCE => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn is_about_a_member(action: &Action) -> bool {
+    let (Action::Patch(target) | Action::Status(target)) = action else { return false };
+    target.name.starts_with("${member")
+}
+
+async fn attempt(client: &Client, namespace: &str, action: &Action) -> anyhow::Result<()> {
     let words = Substitute { client, namespace };
     let (Action::Create(target)
     | Action::Patch(target)

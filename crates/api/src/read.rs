@@ -27,6 +27,13 @@ pub struct Unreadable {
     pub problem: String,
 }
 
+impl Unreadable {
+    /// What an Event says of an object with this `problem`.
+    pub fn note(problem: &str) -> String {
+        format!("Cannot be read and is left as it is: {problem}")
+    }
+}
+
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Read<K> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(from)?;

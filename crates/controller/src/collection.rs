@@ -299,7 +299,7 @@ impl<K: Object> Collection<K> {
         let uid = object.uid();
         if self.unread.put(object.clone(), &problem) {
             tracing::warn!(kind = %K::kind(&()), object = %key, problem, "an object cannot be read");
-            let text = format!("Cannot be read and is left as it is: {problem}");
+            let text = hutch_api::Unreadable::note(&problem);
             let note = Note { warning: true, reason: "Unreadable", action: "Reconciling", text };
             recorder.record(&object, note, ambient.now(), ambient.number());
         }

@@ -108,7 +108,7 @@ impl Reader {
         }
         let kind = K::kind(&());
         tracing::warn!(%kind, namespace = metadata.namespace, name = metadata.name, problem, "an object cannot be read");
-        let mut note = format!("Cannot be read and is left as it is: {problem}");
+        let mut note = Unreadable::note(&problem);
         note.truncate(note.floor_char_boundary(NOTE_BYTES));
         let event = Event {
             type_: EventType::Warning,

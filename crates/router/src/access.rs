@@ -2,7 +2,7 @@
 
 pub(crate) mod credential;
 mod review;
-mod scoped;
+pub(crate) mod scoped;
 mod shared;
 
 use std::sync::Arc;

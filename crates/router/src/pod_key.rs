@@ -9,7 +9,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderValue;
 
-use crate::{Error, TokenKey};
+use crate::Error;
+use crate::access::scoped::hmac_key;
 
 const DOMAIN: &[u8] = b"hutch/sandboxd-token/v1.";
 
@@ -23,16 +24,12 @@ impl std::fmt::Debug for PodKey {
 }
 
 impl PodKey {
-    /// Takes the key, without the white space around it; at least [`TokenKey::SHORTEST`] bytes.
+    /// Takes the key, without the white space around it; at least [`crate::TokenKey::SHORTEST`] bytes.
     ///
     /// # Errors
     /// [`Error::WeakKey`].
     pub fn new(secret: &[u8]) -> Result<PodKey, Error> {
-        let secret = secret.trim_ascii();
-        if secret.len() < TokenKey::SHORTEST {
-            return Err(Error::WeakKey);
-        }
-        Ok(PodKey(hmac::Key::new(hmac::HMAC_SHA256, secret)))
+        hmac_key(secret).map(PodKey)
     }
 
     /// What the sandboxd of the Pod with this UID demands: 43 visible characters.

@@ -39,6 +39,15 @@ impl std::fmt::Debug for TokenKey {
     }
 }
 
+/// A key from what a file says, without the white space around it.
+pub(crate) fn hmac_key(secret: &[u8]) -> Result<hmac::Key, Error> {
+    let secret = secret.trim_ascii();
+    if secret.len() < TokenKey::SHORTEST {
+        return Err(Error::WeakKey);
+    }
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, secret))
+}
+
 impl TokenKey {
     /// Bytes that a key must have at least.
     pub const SHORTEST: usize = 32;
@@ -48,11 +57,7 @@ impl TokenKey {
     /// # Errors
     /// [`Error::WeakKey`].
     pub fn new(secret: &[u8]) -> Result<TokenKey, Error> {
-        let secret = secret.trim_ascii();
-        if secret.len() < TokenKey::SHORTEST {
-            return Err(Error::WeakKey);
-        }
-        Ok(TokenKey(hmac::Key::new(hmac::HMAC_SHA256, secret)))
+        hmac_key(secret).map(TokenKey)
     }
 
     /// Signs a claim.

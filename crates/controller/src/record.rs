@@ -62,22 +62,18 @@ impl Writer {
     pub(crate) async fn run(mut self, rush: Rush, over: Shutdown) {
         let mut over = std::pin::pin!(over.wait());
         loop {
-            let quiet = async {
+            let next = async {
                 if self.waiting.len() < WAITING_EVENTS / 2 {
                     rush.over().await;
                 }
+                self.waiting.recv().await
             };
-            tokio::select! {
-                () = quiet => {}
+            let event = tokio::select! {
+                event = next => event,
                 () = &mut over => break,
-            }
-            tokio::select! {
-                event = self.waiting.recv() => match event {
-                    Some(event) => self.write(&event).await,
-                    None => return,
-                },
-                () = &mut over => break,
-            }
+            };
+            let Some(event) = event else { return };
+            self.write(&event).await;
         }
         self.waiting.close();
         while let Some(event) = self.waiting.recv().await {

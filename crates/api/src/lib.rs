@@ -25,7 +25,9 @@ pub mod condition;
 pub mod label;
 pub mod late_env;
 pub mod metadata;
+pub mod owner;
 pub mod sleep;
+pub mod syntax;
 
 pub use blueprint::{Blueprint, PodMetadata, PodTemplate, VolumeClaimTemplate, VolumeClaimTemplateMetadata};
 pub use claim::{

@@ -1,7 +1,6 @@
 //! `metadata`: names, identifiers, times.
 
 pub(crate) mod check;
-pub(crate) mod syntax;
 
 use hutch_serve::Ambient;
 use serde_json::{Map, Value};

@@ -20,7 +20,6 @@ mod metadata;
 mod refusal;
 mod retire;
 mod status;
-mod syntax;
 mod trace;
 mod unanswered;
 mod volumes;

@@ -65,7 +65,7 @@ pub(crate) fn connect(world: &World, queues: &Queues) {
     let queue = queues.templates.clone();
     world.policies.listen(move |change| {
         for policy in [&change.old, &change.new].into_iter().flatten() {
-            if let Some(template) = owner::extension_controller(policy.as_ref(), "SandboxTemplate") {
+            if let Some(template) = owner::extension(policy.as_ref(), "SandboxTemplate") {
                 queue.add(Key::of(policy.as_ref()).beside(&template.name));
             }
         }
@@ -75,7 +75,7 @@ pub(crate) fn connect(world: &World, queues: &Queues) {
 fn listen_to_sandboxes(world: &World, queues: &Queues) {
     let pools = queues.pools.clone();
     world.sandboxes.listen_to_unread(move |sandbox| {
-        if let Some(pool) = owner::extension_controller(sandbox, "SandboxWarmPool") {
+        if let Some(pool) = owner::extension(sandbox, "SandboxWarmPool") {
             pools.add(Key::of(sandbox).beside(&pool.name));
         }
     });
@@ -87,10 +87,10 @@ fn listen_to_sandboxes(world: &World, queues: &Queues) {
         let key = Key::of(change.latest().as_ref());
         sandboxes.add(key.clone());
         for sandbox in [&change.old, &change.new].into_iter().flatten() {
-            if let Some(pool) = owner::extension_controller(sandbox.as_ref(), "SandboxWarmPool") {
+            if let Some(pool) = owner::extension(sandbox.as_ref(), "SandboxWarmPool") {
                 pools.add(key.beside(&pool.name));
             }
-            if let Some(claim) = owner::extension_controller(sandbox.as_ref(), "SandboxClaim")
+            if let Some(claim) = owner::extension(sandbox.as_ref(), "SandboxClaim")
                 && matters_to_claim(change)
             {
                 claims.add(key.beside(&claim.name));
@@ -125,7 +125,7 @@ fn offered_by(change: &Change<Sandbox>) -> Option<String> {
         u8::from(addresses) + u8::from(ready)
     };
     let new = change.new.as_ref().filter(|new| new.labels().contains_key(label::WARM_POOL_SANDBOX))?;
-    let pool = owner::extension_controller(new.as_ref(), "SandboxWarmPool")?;
+    let pool = owner::extension(new.as_ref(), "SandboxWarmPool")?;
     let before = change.old.as_ref().map_or(0, |old| value(old));
     (value(new) > before).then(|| pool.name.clone())
 }
@@ -182,7 +182,7 @@ fn wake_claim(queue: &Arc<Queue>, sandboxes: &Collection<Sandbox>, change: &Chan
     let key = Key::of(pod.as_ref());
     let sandbox = owner::controller(pod.as_ref()).and_then(|owner| sandboxes.get(&key.beside(&owner.name)));
     let Some(sandbox) = sandbox else { return };
-    if let Some(claim) = owner::extension_controller(sandbox.as_ref(), "SandboxClaim") {
+    if let Some(claim) = owner::extension(sandbox.as_ref(), "SandboxClaim") {
         queue.add(key.beside(&claim.name));
     }
 }

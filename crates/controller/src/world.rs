@@ -44,7 +44,7 @@ pub(crate) struct World {
     /// What is remembered of each pool from one look to the next.
     pools_memory: Mutex<HashMap<Key, Memory>>,
     /// When each claim was first seen, and when it became Ready.
-    claim_times: Mutex<HashMap<Key, Times>>,
+    claim_times: Mutex<HashMap<Key, (String, Times)>>,
     /// Requests for the Sandboxes of claims that must be asked again.
     pub(crate) unanswered: Unanswered,
     /// Statuses of Sandboxes that wait for the next step.
@@ -55,11 +55,13 @@ pub(crate) struct World {
     pub(crate) late_annotations: Deferrals,
 }
 
-/// What is remembered of a claim, of one uid.
-struct Times {
-    uid: String,
-    seen: Timestamp,
-    ready: Option<Timestamp>,
+/// What is remembered of a claim.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    /// When this process saw it first.
+    pub(crate) seen: Timestamp,
+    /// When this process made it Ready.
+    pub(crate) ready: Option<Timestamp>,
 }
 
 impl World {
@@ -128,9 +130,9 @@ impl World {
         self.pools_memory.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
     }
 
-    /// When this process first saw the claim: now, unless it has been here before.
-    pub(crate) fn first_seen(&self, claim: &SandboxClaim, now: Timestamp) -> Timestamp {
-        self.with_times(claim, now, |times| times.seen)
+    /// What is remembered of the claim. One that was not here before is seen now.
+    pub(crate) fn times(&self, claim: &SandboxClaim, now: Timestamp) -> Times {
+        self.with_times(claim, now, |times| *times)
     }
 
     /// This process has made the claim Ready.
@@ -138,18 +140,13 @@ impl World {
         self.with_times(claim, now, |times| times.ready = Some(now));
     }
 
-    /// When this process made the claim Ready.
-    pub(crate) fn ready_since(&self, claim: &SandboxClaim, now: Timestamp) -> Option<Timestamp> {
-        self.with_times(claim, now, |times| times.ready)
-    }
-
     fn with_times<T>(&self, claim: &SandboxClaim, now: Timestamp, look: impl FnOnce(&mut Times) -> T) -> T {
         let uid = claim.uid().unwrap_or_default();
         let mut known = self.claim_times.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = |uid| Times { uid, seen: now, ready: None };
-        let times = known.entry(Key::of(claim)).or_insert_with(|| fresh(uid.clone()));
-        if times.uid != uid {
-            *times = fresh(uid);
+        let fresh = Times { seen: now, ready: None };
+        let (of, times) = known.entry(Key::of(claim)).or_insert_with(|| (uid.clone(), fresh));
+        if *of != uid {
+            (*of, *times) = (uid, fresh);
         }
         look(times)
     }
@@ -257,7 +254,7 @@ fn trim_volume(claim: &mut PersistentVolumeClaim) {
 
 fn trim_policy(policy: &mut NetworkPolicy) {
     drop_noise(policy);
-    if !owner::controller(policy).is_some_and(owner::is_extension) {
+    if !owner::controller(policy).is_some_and(owner::is_of_extensions) {
         policy.spec = None;
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use hutch_api::sleep::Patience;
-use hutch_api::{Read, Sandbox, annotation, label};
+use hutch_api::{Read, Sandbox, annotation, label, owner};
 use hutch_remote::PodId;
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
@@ -168,8 +168,8 @@ impl Directory {
         let note = move |event: watcher::Event<Pod>| match event {
             watcher::Event::Apply(pod) | watcher::Event::Delete(pod) => {
                 shared.remember(&pod);
-                let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
-                shared.take_away(pod.metadata.namespace.as_deref(), owner.map(|owner| owner.name.as_str()));
+                let owner = owner::controller(&pod).map(|owner| owner.name.as_str());
+                shared.take_away(pod.metadata.namespace.as_deref(), owner);
             }
             watcher::Event::InitApply(pod) => shared.remember(&pod),
             watcher::Event::InitDone => shared.take_all_away(),
@@ -288,8 +288,7 @@ impl Shared {
     }
 
     fn remember(&self, pod: &Pod) {
-        let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
-        if let Some(owner) = owner.filter(|owner| owner.kind == "Sandbox") {
+        if let Some(owner) = owner::sandbox(pod) {
             self.history.note(&owner.uid, &addresses(pod));
         }
     }
@@ -325,15 +324,11 @@ fn backend(target: &Target, sandbox: &Named, pod: Option<&Pod>) -> Result<Backen
     if target.uid.as_deref().is_some_and(|wanted| wanted != uid) {
         return Err(Unresolved::Unknown);
     }
-    let owner = sandbox.owner_references().iter().find(|owner| owner.controller == Some(true));
-    if owner.is_some_and(|owner| {
-        owner.kind == "SandboxWarmPool" && group(&owner.api_version) == hutch_api::EXTENSIONS_GROUP
-    }) {
+    if owner::extension(sandbox, "SandboxWarmPool").is_some() {
         return Err(Unresolved::Pooled);
     }
     let pod = pod.ok_or(Unresolved::NotReady)?;
-    let owned = pod.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid);
-    if !owned {
+    if owner::controller(pod).is_none_or(|owner| owner.uid != uid) {
         return Err(Unresolved::NotReady);
     }
     Ok(Backend { sleeps: sleeps(sandbox, pod), ..reachable(target, uid, pod)? })
@@ -355,10 +350,7 @@ fn sleeps(sandbox: &Named, pod: &Pod) -> Option<Sleeps> {
 /// What can be reached, from the Pod that has the Sandbox's name.
 fn alone(target: &Target, pod: Option<&Pod>) -> Result<Backend, Unresolved> {
     let pod = pod.ok_or(Unresolved::Unknown)?;
-    let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
-    let owner = owner.filter(|owner| {
-        owner.kind == "Sandbox" && group(&owner.api_version) == hutch_api::GROUP && owner.name == target.id
-    });
+    let owner = owner::sandbox(pod).filter(|owner| owner.name == target.id);
     let uid = &owner.ok_or(Unresolved::Unknown)?.uid;
     if target.uid.as_ref().is_some_and(|wanted| wanted != uid) {
         return Err(Unresolved::Unknown);
@@ -388,10 +380,6 @@ fn addresses(pod: &Pod) -> Vec<IpAddr> {
     let listed: Vec<&str> = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).collect();
     let listed = if listed.is_empty() { status.pod_ip.as_deref().into_iter().collect() } else { listed };
     listed.into_iter().filter_map(|ip| ip.parse().ok()).collect()
-}
-
-fn group(api_version: &str) -> &str {
-    api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! What is wrong with the metadata of an object, in the words of a Kubernetes API server.
 
+use hutch_api::syntax;
 use serde_json::{Map, Value};
 
-use super::{finalizers, syntax, text};
+use super::{finalizers, text};
 use crate::failure::Cause;
 use crate::kinds::Kind;
 

@@ -16,7 +16,7 @@ use crate::patch::{Strings, put, put_difference};
 
 /// Whether the claim may take the Sandbox: it is a member of the claim's pool and on its way nowhere else.
 pub(super) fn is_candidate(sandbox: &Sandbox, claim: &SandboxClaim) -> bool {
-    let pool = owner::extension_controller(sandbox, "SandboxWarmPool");
+    let pool = owner::extension(sandbox, "SandboxWarmPool");
     sandbox.metadata.deletion_timestamp.is_none()
         && sandbox.labels().contains_key(label::WARM_POOL_SANDBOX)
         && sandbox.labels().contains_key(label::TEMPLATE_REF_HASH)

@@ -2,20 +2,14 @@
 //! once the claim is Ready, or when it has to wait.
 
 use hutch_api::{Sandbox, SandboxClaim, annotation, label};
-use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use crate::condition;
+use crate::world::Times;
 
 /// Value where a claim was Ready before anybody watched.
 const UNKNOWN_TIME: &str = "unknown";
-
-/// When this process saw the claim first, and when it made it Ready.
-pub(super) struct Times {
-    pub(super) seen: Timestamp,
-    pub(super) ready: Option<Timestamp>,
-}
 
 /// One look at a claim.
 pub(super) struct Look<'a> {

@@ -77,7 +77,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
         return Outcome::Settled;
     }
     let began = world.now();
-    world.first_seen(&claim, began);
+    world.times(&claim, began);
     let span = world.spans.start("ReconcileSandboxClaim", claim.as_ref());
     let seen = Seen::observe(world, span.stamp(claim));
     if expiry::is_over(&seen.claim, began) {
@@ -120,7 +120,7 @@ fn forget(world: &World, key: &Key) {
 async fn drop_old_policy(world: &World, key: &Key, claim: &SandboxClaim) {
     let policy = key.beside(&format!("{}-network-policy", key.name));
     let owned = world.policies.get(&policy).is_some_and(|known| {
-        owner::extension_controller(known.as_ref(), "SandboxClaim").is_some()
+        owner::extension(known.as_ref(), "SandboxClaim").is_some()
             && owner::is_controlled_by(known.as_ref(), claim)
             && known.metadata.deletion_timestamp.is_none()
     });
@@ -331,7 +331,7 @@ async fn settle(world: &World, key: &Key, seen: &Seen, mut bound: Bound) -> Outc
             return Outcome::Failed;
         }
     };
-    let first = world.first_seen(&after, world.now());
+    let first = world.times(&after, world.now()).seen;
     measure::ready(world, &seen.claim, &after, &bound.sandbox, first);
     if measure::is_ready(&after) && !measure::is_ready(&seen.claim) {
         world.became_ready(&after, world.now());
@@ -369,11 +369,7 @@ fn tell(world: &World, seen: &Seen, bound: &Bound) {
 
 /// Writes the annotations that are due. Says whether that went well.
 async fn annotate(world: &World, key: &Key, look: Look<'_>) -> bool {
-    let now = world.now();
-    let times = world.config.claim_times.then(|| annotate::Times {
-        seen: world.first_seen(look.after, now),
-        ready: world.ready_since(look.after, now),
-    });
+    let times = world.config.claim_times.then(|| world.times(look.after, world.now()));
     let mut due = annotate::patch(&look, times);
     if world.config.claim_times
         && let Some(stored) = world.claims.get(key)

@@ -2,10 +2,9 @@
 
 use hutch_api::condition::reason;
 use hutch_api::metadata::is_reserved_label;
-use hutch_api::{PodMetadata, SandboxClaim, SandboxTemplate, annotation};
+use hutch_api::{PodMetadata, SandboxClaim, SandboxTemplate, annotation, syntax};
 
 use super::refusal::Refusal;
-use super::syntax::{check_key, check_value};
 use crate::patch::Strings;
 
 /// Domains of which no claim may set annotations.
@@ -29,8 +28,13 @@ pub(super) fn validate(claim: &SandboxClaim, label_domains: &[String]) -> Result
     Ok(())
 }
 
+/// No problems, or all of them in one line.
+fn none(problems: Vec<String>) -> Result<(), String> {
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}
+
 fn check_label(key: &str, value: &str, domains: &[String]) -> Result<(), String> {
-    check_key(key).map_err(|problem| format!("invalid label key: {key:?}: {problem}"))?;
+    none(syntax::key(key)).map_err(|problem| format!("invalid label key: {key:?}: {problem}"))?;
     let (app, router) = ROUTER_LABEL;
     if key.eq_ignore_ascii_case(app) && value.eq_ignore_ascii_case(router) {
         return Err(format!(
@@ -46,13 +50,13 @@ fn check_label(key: &str, value: &str, domains: &[String]) -> Result<(), String>
     if !domains.iter().any(|allowed| is_within(&domain, &allowed.to_lowercase())) {
         return Err(format!("label domain {domain:?} is not in the allowlist"));
     }
-    check_value(value).map_err(|problem| {
+    none(syntax::label_value(value)).map_err(|problem| {
         format!("invalid label value: {value:?} does not match allowed pattern: {problem}")
     })
 }
 
 fn check_annotation(key: &str) -> Result<(), String> {
-    check_key(key).map_err(|problem| format!("invalid annotation key: {key:?}: {problem}"))?;
+    none(syntax::key(key)).map_err(|problem| format!("invalid annotation key: {key:?}: {problem}"))?;
     let domain = key.split_once('/').map(|(domain, _)| domain.to_lowercase());
     let restricted =
         domain.is_some_and(|domain| SYSTEM_DOMAINS.iter().any(|system| is_within(&domain, system)));

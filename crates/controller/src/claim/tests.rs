@@ -8,6 +8,7 @@ use super::refusal::{Refusal, Retry};
 use super::status::{Outcome, status};
 use super::*;
 use crate::fixture::{object, owned_by, patched};
+use crate::world::Times;
 
 const CORE: &str = "agents.x-k8s.io/v1beta1";
 const EXTENSIONS: &str = "extensions.agents.x-k8s.io/v1beta1";
@@ -334,7 +335,7 @@ fn what_a_claim_is_annotated_with() {
         let look = Look { before: &before, after: &after, sandbox: sandbox.map(Arc::as_ref) };
         let expected = (!expected.is_null()).then(|| json!({ "metadata": expected }));
         let ready = (!measure::is_ready(&before) && measure::is_ready(&after)).then_some(then);
-        let times = times.then(|| annotate::Times { seen: first.parse().unwrap(), ready });
+        let times = times.then(|| Times { seen: first.parse().unwrap(), ready });
         assert_eq!(patch(&look, times), expected, "{name}");
     }
 }

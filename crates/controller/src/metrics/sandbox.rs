@@ -49,7 +49,7 @@ fn labels(sandbox: &Sandbox) -> [String; 7] {
     let ready = conditions.and_then(|list| condition::find(list, READY));
     let owned_by = ["SandboxClaim", "SandboxWarmPool"]
         .into_iter()
-        .find(|kind| owner::extension_controller(sandbox, kind).is_some());
+        .find(|kind| owner::extension(sandbox, kind).is_some());
     // One that nobody launched by a claim or pool was made as it is, which is cold.
     let launch = match sandbox.labels().get(label::LAUNCH_TYPE).map(String::as_str) {
         Some(label::LAUNCH_WARM) => label::LAUNCH_WARM,

@@ -101,7 +101,7 @@ fn labels(sandbox: &Sandbox) -> (Strings, String) {
         template.filter(|(key, _)| !is_reserved_label(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
     let user = joined(labels.keys());
     labels.insert(label::SANDBOX_NAME_HASH.into(), name_hash(&sandbox.name_any()));
-    let owner = owner::controller(sandbox).filter(|owner| owner::is_extension(owner));
+    let owner = owner::controller(sandbox).filter(|owner| owner::is_of_extensions(owner));
     for key in FROM_SANDBOX {
         let wanted = match key {
             label::WARM_POOL_SANDBOX => owner.is_some_and(|owner| owner.kind == "SandboxWarmPool"),
@@ -128,7 +128,7 @@ fn annotations(sandbox: &Sandbox, pool_eviction: bool) -> (Strings, String) {
         annotations.extend(sandbox.annotations().get(key).map(|said| (key.to_owned(), said.clone())));
     }
     // Nobody misses a Pod that waits in a pool; one that is taken loses the mark with its owner.
-    if pool_eviction && owner::extension_controller(sandbox, "SandboxWarmPool").is_some() {
+    if pool_eviction && owner::extension(sandbox, "SandboxWarmPool").is_some() {
         annotations.entry(annotation::SAFE_TO_EVICT.into()).or_insert_with(|| "true".into());
     }
     let user = joined(annotations.keys());

@@ -83,7 +83,7 @@ pub(super) fn remaining(seen: &Seen, now: Timestamp) -> Option<Duration> {
 
 fn next(seen: &Seen) -> Next {
     let sandbox = seen.sandbox.as_ref();
-    let pooled = owner::extension_controller(sandbox, "SandboxWarmPool").is_some();
+    let pooled = owner::extension(sandbox, "SandboxWarmPool").is_some();
     if pooled || invalid(sandbox).is_some() {
         return Next::Never;
     }

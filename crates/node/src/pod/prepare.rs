@@ -53,13 +53,6 @@ pub(super) async fn prepare(
     }
 }
 
-/// Uid of the Sandbox that the Pod belongs to: its next Pod, after a suspend, has the same address.
-fn sandbox_of(pod: &Pod) -> Option<&str> {
-    let mut owners = pod.metadata.owner_references.iter().flatten();
-    let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == "Sandbox")?;
-    Some(&owner.uid)
-}
-
 async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result<Worker, Refusal> {
     let no_sandbox = |message: String| Refusal {
         reason: "FailedCreatePodSandBox",
@@ -74,7 +67,9 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         admission::check(&spec)?;
     }
     let before = pod.status.as_ref().and_then(|s| s.pod_ip.as_deref()).and_then(|ip| ip.parse().ok());
-    let lease = node.addresses().lease_of(&live.id.uid, before, sandbox_of(pod));
+    // A Sandbox's next Pod, after a suspend, has the same address.
+    let sandbox = hutch_api::owner::sandbox(pod.as_ref()).map(|owner| owner.uid.as_str());
+    let lease = node.addresses().lease_of(&live.id.uid, before, sandbox);
     let lease = lease.ok_or_else(|| no_sandbox("no free Pod address is left on this node".into()))?;
     live.set_address(lease.address);
     let mut volumes = BTreeMap::new();

@@ -31,10 +31,7 @@ pub(super) struct Report {
 impl Report {
     /// Nothing: the Pod belongs to no Sandbox, or the API does not answer now.
     pub(super) async fn of(client: &Client, pod: &Pod) -> Option<Report> {
-        let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
-        if owner.kind != "Sandbox" {
-            return None;
-        }
+        let owner = hutch_api::owner::sandbox(pod)?;
         let namespace = pod.namespace().unwrap_or_default();
         let api = Api::<PartialObjectMeta<Sandbox>>::namespaced(client.clone(), &namespace);
         let sandbox = api.get_opt(&owner.name).await.ok()??;

@@ -22,9 +22,8 @@ pub(crate) fn controlled_by<K: Resource<DynamicType = ()>>(owner: &K) -> Result<
 
 /// Whether `owner` controls the object.
 pub(crate) fn is_controlled_by(object: &impl ResourceExt, owner: &impl ResourceExt) -> bool {
-    let references = object.owner_references().iter();
-    let mut controllers = references.filter(|reference| reference.controller == Some(true));
-    controllers.any(|reference| Some(&reference.uid) == owner.uid().as_ref())
+    hutch_api::owner::controller(object)
+        .is_some_and(|reference| Some(&reference.uid) == owner.meta().uid.as_ref())
 }
 
 /// The label selector of a workload, which must not select everything.

@@ -1,4 +1,4 @@
-//! Names and keys, and what Kubernetes says of those that are none.
+//! Names and keys, and what Kubernetes says of those that are none, in words that clients may compare. Nothing said: it is one.
 
 /// Of a name that is no DNS subdomain.
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
@@ -34,7 +34,7 @@ fn is_name_part(text: &str) -> bool {
 }
 
 /// What is wrong with the name of most kinds.
-pub(crate) fn subdomain(text: &str) -> Vec<String> {
+pub fn subdomain(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > SUBDOMAIN_BYTES {
         wrong.push(format!("must be no more than {SUBDOMAIN_BYTES} characters"));
@@ -46,7 +46,7 @@ pub(crate) fn subdomain(text: &str) -> Vec<String> {
 }
 
 /// What is wrong with a name that is also a DNS label.
-pub(crate) fn label(text: &str) -> Vec<String> {
+pub fn label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_BYTES {
         wrong.push(format!("must be no more than {LABEL_BYTES} characters"));
@@ -59,7 +59,7 @@ pub(crate) fn label(text: &str) -> Vec<String> {
 }
 
 /// What is wrong with a name that need only be a segment of a path, or with the start of one.
-pub(crate) fn segment(text: &str, whole: bool) -> Vec<String> {
+pub fn segment(text: &str, whole: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     if whole && matches!(text, "." | "..") {
         wrong.push(format!("may not be '{text}'"));
@@ -73,7 +73,7 @@ pub(crate) fn segment(text: &str, whole: bool) -> Vec<String> {
 }
 
 /// What is wrong with the key of a label, an annotation or a finalizer.
-pub(crate) fn key(text: &str) -> Vec<String> {
+pub fn key(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let name = match text.split('/').collect::<Vec<_>>()[..] {
         [name] => name,
@@ -108,7 +108,7 @@ pub(crate) fn key(text: &str) -> Vec<String> {
 }
 
 /// What is wrong with the value of a label.
-pub(crate) fn label_value(text: &str) -> Vec<String> {
+pub fn label_value(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_BYTES {
         wrong.push(format!("must be no more than {LABEL_BYTES} bytes"));
@@ -117,4 +117,31 @@ pub(crate) fn label_value(text: &str) -> Vec<String> {
         wrong.push(LABEL_VALUE.into());
     }
     wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_values() {
+        let long = "a".repeat(64);
+        for (key, problems) in [
+            ("a", vec![]),
+            ("example.com/My_name.1", vec![]),
+            ("", vec!["name part must be non-empty", "name part must consist of "]),
+            ("/a", vec!["prefix part must be non-empty"]),
+            ("Example/a", vec!["prefix part a lowercase RFC 1123 subdomain must consist of "]),
+            ("a/b/c", vec!["a valid label key must consist of "]),
+            ("a./b c", vec!["prefix part a lowercase", "name part must consist of "]),
+            (&long, vec!["name part must be no more than 63 bytes"]),
+        ] {
+            let found = super::key(key);
+            assert_eq!(found.len(), problems.len(), "{key:?}: {found:?}");
+            assert!(found.iter().zip(&problems).all(|(found, start)| found.starts_with(start)), "{found:?}");
+        }
+        assert!(label_value("").is_empty() && label_value("a.b-c_d").is_empty());
+        assert_eq!(label_value(&long), ["must be no more than 63 bytes"]);
+        assert!(label_value("a b")[0].starts_with("a valid label must be an empty string or "));
+    }
 }

@@ -53,6 +53,10 @@ pub enum Past {
 pub trait Resolve: Send + Sync + 'static {
     /// The Pod of the Sandbox that `target` names, as it is now.
     fn resolve<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Arc<Backend>, Unresolved>>;
+    /// Ends when a watch has told that it can be reached. Never, where nothing is watched.
+    fn reachable<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
     /// What is known of an address that is not this Sandbox's now.
     fn past(&self, sandbox: &str, address: IpAddr) -> Past;
     /// The Pod that was found for it does not exist any more: do not find it again without looking.

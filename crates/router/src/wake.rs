@@ -15,7 +15,7 @@ use crate::{Resolve, Target};
 const HELD: usize = 4096;
 /// How long a request is held: longer than a cold start.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between looks whether the Pod is there.
+/// Pause between questions whether the Pod is there, unless a watch tells it.
 const LOOK: Duration = Duration::from_millis(20);
 /// What a client that is sent away is told to wait, in seconds.
 const COME_AGAIN: u32 = 2;
@@ -54,7 +54,8 @@ impl Sleepers {
             // The first that came may know another address or uid than those that wait.
             let any = Target { pod_ip: None, uid: None, ..target.clone() };
             while resolver.resolve(&any).await.is_err() {
-                tokio::time::sleep(LOOK).await;
+                // No matter which: the next look tells.
+                let _ = tokio::time::timeout(LOOK, resolver.reachable(&any)).await;
             }
             Ok::<(), String>(())
         });

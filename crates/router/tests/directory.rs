@@ -132,6 +132,18 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
         (known && api.questions.load(Ordering::SeqCst) == before).then_some(())
     })
     .await;
+    // Who waits for a Pod hears of it by the watch alone.
+    api.put(pod("a", "False"), true);
+    eventually("it is not ready", async || directory.resolve(&target("a")).await.is_err().then_some(()))
+        .await;
+    let asked = api.questions.load(Ordering::SeqCst);
+    let a = target("a");
+    let reachable = directory.reachable(&a);
+    futures::pin_mut!(reachable);
+    assert!(futures::poll!(reachable.as_mut()).is_pending());
+    api.put(pod("a", "True"), true);
+    reachable.await;
+    assert_eq!(api.questions.load(Ordering::SeqCst), asked);
     // The Pod gets another address: the earlier one is remembered, and whose it was.
     let mut moved = pod("a", "True");
     moved["status"]["podIP"] = json!("10.89.0.8");

@@ -1,4 +1,4 @@
-//! The router beside the Go router: the same load, the same sandbox, one after the other in one run.
+//! The router beside the Go router: the same load, the same sandbox, in turns.
 
 mod api;
 mod load;
@@ -15,12 +15,15 @@ use crate::stats::millis;
 use load::{Outcome, Shape};
 use program::Routed;
 
-/// How long each measurement takes. `HUTCH_BENCH_SECONDS` sets another.
-const SECONDS: u64 = 5;
-/// Before it, so that connections exist and memory has grown.
-const WARM_UP: Duration = Duration::from_millis(500);
+/// How long each router is driven with each load. `HUTCH_BENCH_SECONDS` sets another.
+const SECONDS: u64 = 10;
+/// In so many turns, so that a minute in which the machine is slow is one for all.
+const TURNS: u32 = 5;
+/// Before each turn, so that connections exist and memory has grown.
+const WARM_UP: Duration = Duration::from_millis(300);
 const CONNECTIONS: [usize; 3] = [1, 10, 50];
 const BODY: usize = 1 << 20;
+const GO: &str = "Go router";
 
 /// Prints the tables.
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -31,7 +34,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     runtime.block_on(async {
         let sandbox = sandbox::start().await.context("the sandbox")?;
         let api = api::start().await.context("the API")?;
-        println!("\n### Router: {} s each, load, router and sandbox on the same CPUs\n", time.as_secs());
+        println!("\n### Router: {} s each in turns, load, router and sandbox on the same CPUs\n", time.as_secs());
         let peer = program::peer();
         if peer.is_none() {
             println!("HUTCH_PEERS names no folder with `upstream-router`: measured alone.\n");
@@ -43,20 +46,23 @@ pub(crate) fn run() -> anyhow::Result<()> {
             Shape::WebSocket { connections: 10 },
         ]);
         for shape in shapes {
-            let mut baseline = None;
+            let mut routers = Vec::new();
             if let Some(peer) = &peer {
-                let routed = Routed::peer(peer, sandbox)?;
-                let outcome = measure(&routed, &shape, time).await?;
-                print(&shape, "Go router", &outcome, None);
-                baseline = Some(outcome);
+                routers.push((GO, Routed::peer(peer, sandbox)?));
             }
-            let routed = Routed::hutch(&api, sandbox, false)?;
-            let outcome = measure(&routed, &shape, time).await?;
-            print(&shape, "hutch", &outcome, baseline.as_ref());
+            routers.push(("hutch", Routed::hutch(&api, sandbox, false)?));
             if matches!(shape, Shape::Small { .. }) {
-                let routed = Routed::hutch(&api, sandbox, true)?;
-                let outcome = measure(&routed, &shape, time).await?;
-                print(&shape, "hutch, scoped tokens", &outcome, baseline.as_ref());
+                routers.push(("hutch, scoped tokens", Routed::hutch(&api, sandbox, true)?));
+            }
+            let mut outcomes: Vec<Outcome> = routers.iter().map(|_| Outcome::default()).collect();
+            for _ in 0..TURNS {
+                for ((_, routed), outcome) in routers.iter().zip(&mut outcomes) {
+                    measure(routed, &shape, time / TURNS, outcome).await?;
+                }
+            }
+            let baseline = peer.is_some().then(|| &outcomes[0]);
+            for ((name, _), outcome) in routers.iter().zip(&outcomes) {
+                print(&shape, name, outcome, baseline.filter(|_| *name != GO));
             }
         }
         Ok(())
@@ -73,7 +79,7 @@ pub(crate) fn sockets() -> anyhow::Result<()> {
         println!("\n### {} idle WebSockets through the router: resident MiB\n", sockets::SOCKETS);
         println!("| | before | open | after an echo on each | KiB each |\n|---|---|---|---|---|");
         if let Some(peer) = program::peer() {
-            sockets::measure("Go router", &Routed::peer(&peer, sandbox)?).await?;
+            sockets::measure(GO, &Routed::peer(&peer, sandbox)?).await?;
         }
         sockets::measure("hutch", &Routed::hutch(&api, sandbox, false)?).await
     })
@@ -93,12 +99,20 @@ async fn direct(sandbox: u16, time: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn measure(routed: &Routed, shape: &Shape, time: Duration) -> anyhow::Result<Outcome> {
+/// One turn.
+async fn measure(
+    routed: &Routed,
+    shape: &Shape,
+    time: Duration,
+    outcome: &mut Outcome,
+) -> anyhow::Result<()> {
     load::drive(routed.port, &routed.headers, shape, WARM_UP).await?;
     let before = routed.cpu()?;
-    let times = load::drive(routed.port, &routed.headers, shape, time).await?;
-    let cpu = routed.cpu()?.saturating_sub(before);
-    Ok(Outcome { times, time, cpu, resident_kib: routed.resident_kib() })
+    outcome.times.extend(load::drive(routed.port, &routed.headers, shape, time).await?);
+    outcome.cpu += routed.cpu()?.saturating_sub(before);
+    outcome.time += time;
+    outcome.resident_kib = outcome.resident_kib.max(routed.resident_kib());
+    Ok(())
 }
 
 fn print(shape: &Shape, program: &str, outcome: &Outcome, baseline: Option<&Outcome>) {

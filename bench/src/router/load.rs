@@ -37,12 +37,14 @@ impl fmt::Display for Shape {
     }
 }
 
-/// What was measured.
+/// What was measured of one router, in all turns.
+#[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) times: Samples,
     pub(crate) time: Duration,
     /// CPU time of the router meanwhile.
     pub(crate) cpu: Duration,
+    /// The most after a turn.
     pub(crate) resident_kib: u64,
 }
 

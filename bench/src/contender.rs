@@ -5,6 +5,7 @@ use std::process::Command;
 
 use hutch_testkit::cluster::{Cluster, Options};
 
+use crate::least;
 use crate::machine::binary;
 
 /// The name under which the controller's process is known to its cluster.
@@ -13,7 +14,7 @@ pub(crate) const CONTROLLER: &str = "controller";
 /// The name of the Go controller here.
 pub(crate) const GO: &str = "Go controller";
 
-/// Both take these.
+/// Those that are compared take these.
 const FLAGS: [&str; 6] = [
     "--leader-elect=false",
     "--extensions",
@@ -44,6 +45,12 @@ pub(crate) fn all() -> anyhow::Result<Vec<Contender>> {
 pub(crate) fn peer(name: &str) -> Option<PathBuf> {
     let folder = PathBuf::from(std::env::var_os("HUTCH_PEERS")?);
     Some(folder.join(name)).filter(|file| file.is_file())
+}
+
+/// What no controller can be quicker than: see [`least`].
+pub(crate) fn bound() -> anyhow::Result<Contender> {
+    let program = std::env::current_exe()?;
+    Ok(Contender { name: "the least controller", program, subcommand: Some(least::ARGUMENT) })
 }
 
 impl Contender {

@@ -5,6 +5,7 @@
 mod claims;
 mod contender;
 mod idle;
+mod least;
 mod machine;
 mod rate;
 mod router;
@@ -39,6 +40,9 @@ const BENCHMARKS: [Benchmark; 12] = [
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted.first().is_some_and(|first| first == least::ARGUMENT) {
+        return ended(least::ARGUMENT, least::run(&wanted));
+    }
     let known = || BENCHMARKS.map(|(name, _)| name).join(", ");
     if let Some(unknown) = wanted.iter().find(|w| !BENCHMARKS.iter().any(|(name, _)| name == w)) {
         eprintln!("no benchmark `{unknown}`; there are {}", known());
@@ -49,10 +53,19 @@ fn main() -> ExitCode {
         if !wanted.is_empty() && !wanted.iter().any(|w| w == name) {
             continue;
         }
-        if let Err(error) = benchmark() {
-            eprintln!("{name}: {error:#}");
+        if ended(name, benchmark()) == ExitCode::FAILURE {
             return ExitCode::FAILURE;
         }
     }
     ExitCode::SUCCESS
+}
+
+fn ended(name: &str, outcome: anyhow::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The load tool of the Go project, unchanged, drives each stack in turn and says what it measured; beside it, what every
-//! process used, the tool too. First each controller on a fresh control plane with kwok, where no Pod has a process; then
-//! `hutch up`, where each has its jail. Needs the tool, and so the folder that HUTCH_PEERS names.
+//! process used, the tool too. First each controller on a fresh control plane with kwok, where no Pod has a process, and one
+//! that does the least that any controller can; then `hutch up`, where each has its jail. Needs the tool, and so the folder that HUTCH_PEERS names.
 
 use std::path::Path;
 use std::process::Command;
@@ -57,49 +57,81 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let only = std::env::var("HUTCH_STRESS_ONLY").unwrap_or_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let mut bursts = Vec::new();
+        let phases = std::env::var("HUTCH_STRESS_PHASES").unwrap_or_else(|_| PHASES.into());
+        let mut stacks = Vec::new();
         for contender in contender::all()?.iter().filter(|contender| contender.name.contains(&only)) {
-            bursts.push((contender.name, drive(contender).await.context(contender.name)?));
+            stacks.push((contender.name, drive(contender, &phases).await.context(contender.name)?));
+        }
+        let bound = contender::bound()?;
+        let churn: Vec<&str> = phases.split(',').filter(|phase| phase.starts_with(CHURN)).collect();
+        if !churn.is_empty() && bound.name.contains(&only) {
+            stacks.push((bound.name, drive(&bound, &churn.join(",")).await.context(bound.name)?));
         }
         if UP.contains(&only) {
-            bursts.push((UP, drive_up().await.context(UP)?));
+            stacks.push((UP, drive_up(&phases).await.context(UP)?));
         }
-        compare(&bursts);
+        compare(&stacks);
         Ok(())
     })
 }
 
-/// Prints how long each stack took for the claims that came at once, beside the Go controller.
-fn compare(bursts: &[(&str, Option<f64>)]) {
-    let of = |name: &str| bursts.iter().find(|(stack, _)| *stack == name).and_then(|(_, seconds)| *seconds);
-    let Some(go) = of(contender::GO) else { return };
-    println!("\n| all claims that came at once Ready | s | of the Go controller's |\n|---|---|---|");
-    for (name, seconds) in bursts {
-        let Some(seconds) = seconds else { continue };
-        println!("| {name} | {seconds:.2} | {:.2} |", seconds / go);
+/// What the tool found of a stack, in the phases that were.
+struct Found {
+    /// Seconds until all claims that came at once were Ready.
+    burst: Option<f64>,
+    /// Sandboxes that became Ready each second of the churn.
+    churn: Option<f64>,
+}
+
+impl Found {
+    fn read(said: &str) -> Found {
+        let burst = said.lines().find_map(|line| line.trim().strip_prefix("time until ALL claims Ready:"));
+        let churn = said.lines().find_map(|line| line.trim().strip_prefix("ready throughput:"));
+        let churn = churn.and_then(|rest| rest.trim().strip_prefix("overall=")?.split_once('/'));
+        Found {
+            burst: burst.and_then(|time| time.trim().strip_suffix('s')?.parse().ok()),
+            churn: churn.and_then(|(rate, _)| rate.parse().ok()),
+        }
+    }
+}
+
+/// Prints what each stack reached beside the Go controller.
+fn compare(stacks: &[(&str, Found)]) {
+    for (title, of) in [
+        ("all claims that came at once Ready | s", (|found| found.burst) as fn(&Found) -> Option<f64>),
+        ("Sandboxes made, Ready and deleted | each s", |found| found.churn),
+    ] {
+        let go = stacks.iter().find(|(name, _)| *name == contender::GO).and_then(|(_, found)| of(found));
+        let Some(go) = go else { continue };
+        println!("\n| {title} | of the Go controller's |\n|---|---|---|");
+        for (name, found) in stacks.iter().filter_map(|(name, found)| Some((name, of(found)?))) {
+            println!("| {name} | {found:.2} | {:.2} |", found / go);
+        }
     }
 }
 
 const UP: &str = "hutch up";
+/// How the names of phases begin in which Sandboxes are made and deleted as fast as it goes.
+const CHURN: &str = "throughput";
 
-async fn drive(contender: &Contender) -> anyhow::Result<Option<f64>> {
+async fn drive(contender: &Contender, phases: &str) -> anyhow::Result<Found> {
     let cluster = contender.start(&ROOM).await?;
     let usage = || {
         let each = PROGRAMS.iter().map(|name| cluster.program(name).map(|it| it.usage()).unwrap_or_default());
         each.collect::<Vec<Usage>>()
     };
     let before = usage();
-    let burst = tool(contender.name, cluster.kubeconfig(), cluster.folder(), None).await?;
+    let found = tool(contender.name, phases, cluster.kubeconfig(), cluster.folder(), None).await?;
     for ((name, before), after) in PROGRAMS.iter().zip(before).zip(usage()) {
         row(name, before, after);
     }
-    Ok(burst)
+    Ok(found)
 }
 
-async fn drive_up() -> anyhow::Result<Option<f64>> {
+async fn drive_up(phases: &str) -> anyhow::Result<Found> {
     let server = Server::start()?;
     let (clean, before) = (server.leftovers(), server.usage());
-    let burst = tool(UP, &server.kubeconfig(), server.folder(), Some(IMAGE)).await?;
+    let found = tool(UP, phases, &server.kubeconfig(), server.folder(), Some(IMAGE)).await?;
     row(UP, before, server.usage());
     let started = Instant::now();
     while server.leftovers() != clean && started.elapsed() < GONE_WITHIN {
@@ -110,20 +142,20 @@ async fn drive_up() -> anyhow::Result<Option<f64>> {
         bail!("left on the machine: {left:?}, and {clean:?} before");
     }
     println!("\nOn the machine no process and no folder more than before.");
-    Ok(burst)
+    Ok(found)
 }
 
-/// Runs the tool, prints what it says and what it used, and begins a table for what the others used. Gives the seconds until
-/// all claims that came at once were Ready, when it made such.
+/// Runs the tool, prints what it says and what it used, and begins a table for what the others used.
 async fn tool(
     name: &str,
+    phases: &str,
     kubeconfig: &Path,
     folder: &Path,
     image: Option<&str>,
-) -> anyhow::Result<Option<f64>> {
+) -> anyhow::Result<Found> {
     let mut tool = Command::new(contender::peer("upstream-stress").context("just looked for")?);
     tool.env("KUBECONFIG", kubeconfig).arg("--output-dir").arg(folder.join("stress"));
-    tool.arg("--phases").arg(std::env::var("HUTCH_STRESS_PHASES").unwrap_or_else(|_| PHASES.into()));
+    tool.arg("--phases").arg(phases);
     tool.args(MANNER).args(SIZE).args(image);
     tool.args(std::env::var("HUTCH_STRESS_FLAGS").unwrap_or_default().split_whitespace());
     let own = || Usage::of(std::process::id());
@@ -143,11 +175,25 @@ async fn tool(
     );
     let cpu = after.children_cpu.saturating_sub(before.children_cpu).as_secs_f64();
     println!("| the tool itself | {cpu:.1} | | |");
-    let burst = said.lines().find_map(|line| line.trim().strip_prefix("time until ALL claims Ready:"));
-    Ok(burst.and_then(|time| time.trim().strip_suffix('s')?.parse().ok()))
+    Ok(Found::read(&said))
 }
 
 fn row(name: &str, before: Usage, after: Usage) {
     let cpu = after.cpu.saturating_sub(before.cpu).as_secs_f64();
     println!("| {name} | {cpu:.1} | {} | {} |", after.resident_kib / 1024, after.peak_kib / 1024);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_tool_says_is_read() {
+        let found = Found::read(
+            "  ready throughput:                overall=27.88/s steady=26.71/s (n=575)\n  time until ALL claims Ready:     3.47s\n",
+        );
+        assert_eq!((found.churn, found.burst), (Some(27.88), Some(3.47)));
+        let found = Found::read("nothing");
+        assert_eq!((found.churn, found.burst), (None, None));
+    }
 }

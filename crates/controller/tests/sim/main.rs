@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use run::{run, run_with_death_at};
 use trace::Outcome;
 
-/// Seeds of the ordinary test: half a minute on two processors.
+/// Seeds of the ordinary test, unless the environment wants others: half a minute on two processors.
 const SEEDS: u64 = 32;
 /// Lines of the trace that a failure prints.
 const SHOWN: usize = 80;
@@ -75,9 +75,15 @@ fn run_all(first: u64, count: u64, time: Duration, shown: usize) -> (u64, Vec<u6
     (next.into_inner(), failed)
 }
 
+/// What the environment says.
+fn asked(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 #[test]
 fn a_bounded_number_of_seeds() {
-    let (_, failed) = run_all(1, SEEDS, Duration::MAX, SHOWN);
+    let time = asked("HUTCH_SIM_SECONDS").map_or(Duration::MAX, Duration::from_secs);
+    let (_, failed) = run_all(1, asked("HUTCH_SIM_SEEDS").unwrap_or(SEEDS), time, SHOWN);
     assert!(failed.is_empty(), "seeds that failed: {failed:?}");
 }
 
@@ -134,10 +140,9 @@ fn a_controller_that_dies_at_the_sixth_write_of_an_adoption() {
 #[test]
 #[ignore = "cargo xtask sim runs it"]
 fn the_seeds_asked_for() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let first = number("HUTCH_SIM_SEED").unwrap_or(1);
-    let count = number("HUTCH_SIM_SEEDS").unwrap_or(u64::MAX);
-    let time = Duration::from_secs(number("HUTCH_SIM_SECONDS").unwrap_or(u64::MAX));
+    let first = asked("HUTCH_SIM_SEED").unwrap_or(1);
+    let count = asked("HUTCH_SIM_SEEDS").unwrap_or(u64::MAX);
+    let time = Duration::from_secs(asked("HUTCH_SIM_SECONDS").unwrap_or(u64::MAX));
     let shown = if count == 1 { usize::MAX } else { SHOWN };
     let (done, failed) = run_all(first, count, time, shown);
     println!("{done} seeds from {first}: {} failed {failed:?}", failed.len());

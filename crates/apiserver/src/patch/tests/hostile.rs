@@ -1,0 +1,38 @@
+//! What only an enemy sends.
+
+use super::*;
+
+#[test]
+fn steps_that_are_none_are_left_out_at_every_depth() {
+    let set = FieldSet::from_fields_v1(&json!({
+        "€": {}, "f:a": {"€": {}, "aä": {}, ".": {}}, "f:b": {"x": {"f:c": {}}}, "f:d": {"f:e": {"€": {}}, "f:g": {}},
+    }));
+    assert_eq!(set.paths(), [".a", ".d.g"]);
+    assert_eq!(set.to_fields_v1(), json!({"f:a": {}, "f:d": {"f:g": {}}}));
+}
+
+/// Looking for each item among all others would take minutes.
+#[test]
+fn lists_as_long_as_a_request_are_merged() {
+    const MANY: usize = 60_000;
+    let shape = kind("v1", "Pod");
+    let numbers = |from: usize| (from..from + MANY).map(|n| Value::from(n.to_string())).collect::<Vec<_>>();
+    let (first, second) = (numbers(0), numbers(MANY / 2));
+    let object = json!({"metadata": {"finalizers": first}});
+    let patch = json!({"metadata": {"finalizers": second}});
+    let merged = strategic(&object, &patch, shape.shape()).expect("merged");
+    let list = merged["metadata"]["finalizers"].as_array().expect("a list");
+    assert_eq!((list.len(), &list[list.len() - 1]), (MANY + MANY / 2, &second[MANY - 1]));
+    let remove = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": second}});
+    let left = strategic(&merged, &remove, shape.shape()).expect("merged");
+    assert_eq!(left["metadata"]["finalizers"].as_array().map(Vec::len), Some(MANY / 2));
+    let volumes =
+        |from: usize| numbers(from).into_iter().map(|name| json!({"name": name})).collect::<Vec<_>>();
+    let (old, new) = (volumes(0), volumes(MANY / 2));
+    let merged = strategic(&pod(json!({"volumes": old})), &pod(json!({"volumes": new})), shape.shape());
+    let merged = merged.expect("merged");
+    assert_eq!(merged["spec"]["volumes"].as_array().map(Vec::len), Some(MANY + MANY / 2));
+    let gone: Vec<_> = new.iter().map(|volume| json!({"name": volume["name"], "$patch": "delete"})).collect();
+    let left = strategic(&merged, &pod(json!({"volumes": gone})), shape.shape()).expect("merged");
+    assert_eq!(left["spec"]["volumes"].as_array().map(Vec::len), Some(MANY / 2));
+}

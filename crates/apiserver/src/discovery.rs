@@ -6,7 +6,7 @@ use crate::kinds::{Kind, Subresource, api_version, version_rank};
 
 /// The form in which a client wants `/api` and `/apis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     /// `APIVersions` and `APIGroupList`.
     Plain,
     /// `APIGroupDiscoveryList` of this version of `apidiscovery.k8s.io`: `v2` or `v2beta1`.
@@ -15,7 +15,7 @@ pub enum Form {
 
 impl Form {
     /// The first form of an `Accept` header that is known here. Plain if there is none.
-    pub fn from_accept(accept: &str) -> Form {
+    pub(crate) fn from_accept(accept: &str) -> Form {
         for range in accept.split(',') {
             let parameter = |name: &str| {
                 range
@@ -39,7 +39,7 @@ impl Form {
     }
 
     /// The `Content-Type` of an answer in this form.
-    pub fn content_type(self) -> String {
+    pub(crate) fn content_type(self) -> String {
         match self {
             Form::Plain => "application/json".into(),
             Form::Aggregated(version) => {
@@ -50,7 +50,7 @@ impl Form {
 }
 
 /// The answer to `/api`. `address` is host and port under which the client reaches the server.
-pub fn api<'a>(kinds: impl IntoIterator<Item = &'a Kind>, form: Form, address: &str) -> Value {
+pub(crate) fn api<'a>(kinds: impl IntoIterator<Item = &'a Kind>, form: Form, address: &str) -> Value {
     match form {
         Form::Plain => json!({
             "kind": "APIVersions",
@@ -62,7 +62,7 @@ pub fn api<'a>(kinds: impl IntoIterator<Item = &'a Kind>, form: Form, address: &
 }
 
 /// The answer to `/apis`.
-pub fn apis<'a>(kinds: impl IntoIterator<Item = &'a Kind>, form: Form) -> Value {
+pub(crate) fn apis<'a>(kinds: impl IntoIterator<Item = &'a Kind>, form: Form) -> Value {
     let kinds = select(kinds, |k| !k.group.is_empty());
     match form {
         Form::Plain => {
@@ -74,7 +74,7 @@ pub fn apis<'a>(kinds: impl IntoIterator<Item = &'a Kind>, form: Form) -> Value 
 }
 
 /// The answer to `/apis/GROUP`; `None` if nothing is served in that group.
-pub fn group<'a>(kinds: impl IntoIterator<Item = &'a Kind>, group: &str) -> Option<Value> {
+pub(crate) fn group<'a>(kinds: impl IntoIterator<Item = &'a Kind>, group: &str) -> Option<Value> {
     let kinds = select(kinds, |k| k.group == group && !group.is_empty());
     if kinds.is_empty() {
         return None;
@@ -86,7 +86,11 @@ pub fn group<'a>(kinds: impl IntoIterator<Item = &'a Kind>, group: &str) -> Opti
 }
 
 /// The answer to `/api/v1` (group is empty) and `/apis/GROUP/VERSION`; `None` if nothing is served there.
-pub fn resources<'a>(kinds: impl IntoIterator<Item = &'a Kind>, group: &str, version: &str) -> Option<Value> {
+pub(crate) fn resources<'a>(
+    kinds: impl IntoIterator<Item = &'a Kind>,
+    group: &str,
+    version: &str,
+) -> Option<Value> {
     let mut kinds = select(kinds, |k| k.group == group && k.version == version);
     if kinds.is_empty() {
         return None;

@@ -14,17 +14,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use crd::CrdProblem;
+pub(crate) use crd::CrdProblem;
+pub(crate) use definitions::definition;
 pub(crate) use definitions::{OBJECT_META, REFERENCE};
-pub use definitions::{definition, resolve};
-pub use event::{core_to_events, events_to_core};
+pub(crate) use event::{core_to_events, events_to_core};
 pub(crate) use fields::type_name;
-pub use fields::{Findings, MAX_FINDINGS, Mistyped, check, prune};
-pub use shape::{Field, ListType, Shape};
+pub(crate) use fields::{Mistyped, check, prune};
+pub(crate) use shape::{Field, ListType, Shape};
 
 /// One kind in one version, as the API server serves it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// API group; empty for the core group.
     pub group: String,
     /// The version of this entry, such as `v1beta1`.
@@ -72,7 +72,7 @@ pub struct Kind {
 
 /// Something below an object's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subresource {
+pub(crate) struct Subresource {
     /// Its last path segment.
     pub name: String,
     /// Group, version and kind of its body.
@@ -83,7 +83,7 @@ pub struct Subresource {
 
 /// One printer column of a custom kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Column {
+pub(crate) struct Column {
     /// The heading, before kubectl makes it upper case.
     pub name: String,
     /// `string`, `integer`, `number`, `boolean` or `date`.
@@ -100,7 +100,7 @@ pub struct Column {
 
 /// Where `/scale` finds its numbers: paths such as `.spec.replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scale {
+pub(crate) struct Scale {
     /// Wanted replicas.
     pub spec_replicas: String,
     /// Observed replicas.
@@ -110,40 +110,40 @@ pub struct Scale {
 }
 
 /// Verbs of a stored kind.
-pub const STORED_VERBS: &[&str] =
+pub(crate) const STORED_VERBS: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 /// Verbs of a kind that only answers a question.
-pub const REVIEW_VERBS: &[&str] = &["create"];
+pub(crate) const REVIEW_VERBS: &[&str] = &["create"];
 
 impl Kind {
     /// `v1` or `apps/v1`.
-    pub fn api_version(&self) -> String {
+    pub(crate) fn api_version(&self) -> String {
         api_version(&self.group, &self.version)
     }
 
     /// `pods` or `deployments.apps`: the name in messages and of CustomResourceDefinitions.
-    pub fn group_resource(&self) -> String {
+    pub(crate) fn group_resource(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 
     /// Whether the kind comes from a CustomResourceDefinition.
-    pub fn is_custom(&self) -> bool {
+    pub(crate) fn is_custom(&self) -> bool {
         self.definition.is_none()
     }
 
     /// Whether objects of it are never stored (reviews).
-    pub fn is_review(&self) -> bool {
+    pub(crate) fn is_review(&self) -> bool {
         self.verbs == REVIEW_VERBS
     }
 
     /// The subresource of that name.
-    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+    pub(crate) fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
     }
 
     /// The shape that merges and field checks follow: of a custom kind its own schema, of a built-in kind the published
     /// OpenAPI definition (with merge keys and list types). Open for a custom kind without a schema.
-    pub fn shape(&self) -> Shape<'_> {
+    pub(crate) fn shape(&self) -> Shape<'_> {
         match (&self.definition, &self.schema) {
             (Some(name), _) => Shape::builtin(name),
             (None, Some(schema)) => Shape::custom(schema),
@@ -152,28 +152,28 @@ impl Kind {
     }
 
     /// One entry for each served version of a CustomResourceDefinition, best version first.
-    pub fn from_crd(crd: &Value) -> Result<Vec<Kind>, CrdProblem> {
+    pub(crate) fn from_crd(crd: &Value) -> Result<Vec<Kind>, CrdProblem> {
         crd::kinds(crd)
     }
 }
 
 /// The kinds that are always there.
-pub fn builtin() -> Vec<Kind> {
+pub(crate) fn builtin() -> Vec<Kind> {
     builtin::kinds()
 }
 
 /// `version` for the core group, else `group/version`.
-pub fn api_version(group: &str, version: &str) -> String {
+pub(crate) fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_string() } else { format!("{group}/{version}") }
 }
 
 /// Splits an `apiVersion` into group (empty for core) and version.
-pub fn split_api_version(api_version: &str) -> (&str, &str) {
+pub(crate) fn split_api_version(api_version: &str) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }
 
 /// Sorts versions as Kubernetes does, best first: `v2` before `v1` before `v1beta2` before `v1alpha1`, then others by name.
-pub fn version_rank(version: &str) -> impl Ord + use<> {
+pub(crate) fn version_rank(version: &str) -> impl Ord + use<> {
     let parsed = parse_version(version);
     let rank = parsed.map_or((1u8, 0i64, 0i64, 0i64), |(major, level, minor)| (0, -level, -major, -minor));
     (rank, version.to_string())

@@ -1,24 +1,16 @@
 //! The Kubernetes API of one machine: the resources that Agent Sandbox and its clients use, with the answers that a
 //! Kubernetes API server gives.
 //!
-//! Kinds are data ([`kinds`]): the built-in ones are a table, those of CustomResourceDefinitions are read from
+//! Kinds are data (`kinds`): the built-in ones are a table, those of CustomResourceDefinitions are read from
 //! their objects. One handler serves them all; what is special about a kind is in `admission` (defaults that a real
 //! server fills in) and `subresource`.
 //!
 //! [`ApiServer`] is offered twice: [`ApiServer::router_as`] answers callers of this process under an identity they are
 //! given, [`ApiServer::authenticated`] asks everybody else for a credential. Every identity that authenticates may
-//! do everything for now: there is one user, the owner of the machine. RBAC objects are stored and not consulted.
+//! do everything: there is one user, the owner of the machine. RBAC objects are stored and not consulted.
 //!
 //! It refuses to reconcile: it collects no garbage, empties no namespace and runs no Pod. It keeps the finalizers,
 //! timestamps and preconditions by which others can.
-
-pub mod discovery;
-pub mod kinds;
-pub mod openapi;
-pub mod patch;
-pub mod protobuf;
-pub mod selector;
-pub mod table;
 
 mod accept;
 mod admission;
@@ -26,6 +18,7 @@ mod body;
 mod bootstrap;
 mod call;
 mod convert;
+mod discovery;
 mod dispatch;
 mod error;
 mod failure;
@@ -34,16 +27,22 @@ mod filter;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod identity;
+mod kinds;
 mod meta;
 mod number;
 mod object;
+mod openapi;
 mod ownership;
+mod patch;
+mod protobuf;
 mod registry;
 mod respond;
 mod review;
 mod schema;
+mod selector;
 mod server;
 mod subresource;
+mod table;
 mod verbs;
 
 pub use error::Error;

@@ -17,7 +17,7 @@ const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 
 /// The answer to `/openapi/v3`: where each document is, with a hash that changes when the document does.
-pub fn index<'a>(kinds: impl IntoIterator<Item = &'a Kind>) -> Value {
+pub(crate) fn index<'a>(kinds: impl IntoIterator<Item = &'a Kind>) -> Value {
     let mut hashes: BTreeMap<String, Fingerprint> = BTreeMap::new();
     for kind in kinds {
         let path = document_path(&kind.group, &kind.version);
@@ -32,7 +32,7 @@ pub fn index<'a>(kinds: impl IntoIterator<Item = &'a Kind>) -> Value {
 
 /// The answer to `/openapi/v3/PATH`, where the path is `api/v1` or `apis/GROUP/VERSION`. `None` if nothing is served
 /// there. `server_version` is what `/version` says, such as `v1.36.0`.
-pub fn document<'a>(
+pub(crate) fn document<'a>(
     kinds: impl IntoIterator<Item = &'a Kind>,
     path: &str,
     server_version: &str,

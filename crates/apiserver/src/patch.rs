@@ -13,20 +13,20 @@ mod strategic;
 use json_patch::PatchOperation;
 use serde_json::Value;
 
-pub use apply::{Applier, Conflict, apply};
-pub use field_set::FieldSet;
-pub use managers::{MAX_UPDATERS, Operation};
-pub use ownership::{Updater, differs, track_update};
-pub use strategic::strategic;
+pub(crate) use apply::{Applier, Conflict, apply};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use field_set::FieldSet;
+pub(crate) use ownership::{Updater, track_update};
+pub(crate) use strategic::strategic;
 
 /// The most operations of one JSON patch, as on a real API server.
-pub const MAX_OPERATIONS: usize = 10_000;
+pub(crate) const MAX_OPERATIONS: usize = 10_000;
 /// The most that the copies of one JSON patch add up to, in bytes of JSON, as on a real API server.
-pub const COPIED_BYTES: usize = 3 << 20;
+pub(crate) const COPIED_BYTES: usize = 3 << 20;
 
 /// Why a patch was not applied.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum PatchError {
+pub(crate) enum PatchError {
     /// It is no patch of its type: answer with 400.
     #[error("{0}")]
     Malformed(String),
@@ -45,7 +45,7 @@ pub enum PatchError {
 }
 
 /// Applies a JSON patch (RFC 6902), all of it or nothing.
-pub fn json(current: &Value, patch: &Value) -> Result<Value, PatchError> {
+pub(crate) fn json(current: &Value, patch: &Value) -> Result<Value, PatchError> {
     let operations = patch.as_array().map_or(0, Vec::len);
     if operations > MAX_OPERATIONS {
         return Err(PatchError::TooLarge(operations));
@@ -71,7 +71,7 @@ pub fn json(current: &Value, patch: &Value) -> Result<Value, PatchError> {
 }
 
 /// Applies a JSON merge patch (RFC 7396).
-pub fn merge(current: &Value, patch: &Value) -> Result<Value, PatchError> {
+pub(crate) fn merge(current: &Value, patch: &Value) -> Result<Value, PatchError> {
     if !patch.is_object() {
         return Err(PatchError::Malformed("error decoding patch: a merge patch must be an object".into()));
     }

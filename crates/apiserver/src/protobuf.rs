@@ -15,7 +15,7 @@ use messages::{Field, Message, Type};
 use wire::{Fields, Wire};
 
 /// The media type of the envelope.
-pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// The first bytes of every envelope.
 const MAGIC: &[u8] = b"k8s\0";
 /// Deepest nesting of messages: schemas of CustomResourceDefinitions are the deepest, at about twenty.
@@ -23,7 +23,7 @@ const MAX_DEPTH: usize = 100;
 
 /// Why a body could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
+pub(crate) enum DecodeError {
     /// It does not begin with the four bytes of the envelope.
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     Envelope,
@@ -50,13 +50,8 @@ pub enum DecodeError {
     },
 }
 
-/// Whether the kind can be read from Protobuf.
-pub fn knows(api_version: &str, kind: &str) -> bool {
-    messages::root(api_version, kind).is_some()
-}
-
 /// Reads an envelope: the object with its `apiVersion` and `kind`.
-pub fn decode(body: &[u8]) -> Result<Value, DecodeError> {
+pub(crate) fn decode(body: &[u8]) -> Result<Value, DecodeError> {
     let body = body.strip_prefix(MAGIC).ok_or(DecodeError::Envelope)?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for field in Fields(body) {

@@ -1,6 +1,6 @@
 //! Kinds that only answer a question: who is this, may it do that.
 //!
-//! Everyone who authenticates may do everything for now, so the answer about permissions is always yes.
+//! Everyone who authenticates may do everything, so the answer about permissions is always yes.
 
 use axum::response::Response;
 use bytes::Bytes;

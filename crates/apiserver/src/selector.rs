@@ -3,15 +3,15 @@
 mod fields;
 mod labels;
 
-pub use fields::FieldSelector;
-pub use labels::{LabelSelector, Operator, Requirement};
+pub(crate) use fields::FieldSelector;
+pub(crate) use labels::LabelSelector;
 
 /// Longest selector that is read, in bytes.
-pub const MAX_LENGTH: usize = 64 * 1024;
+pub(crate) const MAX_LENGTH: usize = 64 * 1024;
 
 /// Why a selector cannot be used: the text of a 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SelectorError {
+pub(crate) enum SelectorError {
     /// The text is no selector.
     #[error("unable to parse requirement: {0}")]
     Labels(String),

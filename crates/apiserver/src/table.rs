@@ -17,12 +17,11 @@ use serde_json::{Value, json};
 
 use crate::kinds::Kind;
 
-pub use age::{age, human_duration};
-pub use json_path::JsonPath;
+pub(crate) use json_path::JsonPath;
 
 /// What each row carries of its object: the `includeObject` parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Include {
+pub(crate) enum Include {
     /// Nothing.
     None,
     /// `PartialObjectMetadata`, the default.
@@ -46,7 +45,7 @@ impl FromStr for Include {
 
 /// A table of these objects (`meta.k8s.io/v1`), without metadata of its own: the caller knows whether it stands for a
 /// list, an object or an event of a watch.
-pub fn render<'a>(
+pub(crate) fn render<'a>(
     kind: &Kind,
     objects: impl IntoIterator<Item = &'a Value>,
     include: Include,

@@ -5,7 +5,7 @@
 //!
 //! - on version 2, fork with `CLONE_INTO_CGROUP` and [`Group::unified`];
 //! - on version 1, let the new process itself call [`Entry::enter`] before it makes its cgroup namespace. A thread
-//!   that moves itself takes no lock that others hold; moving another process ([`Group::add`]) waits for all forks
+//!   that moves itself takes no lock that others hold; moving another process waits for all forks
 //!   and exits of the machine, which after a pause costs some 8 ms.
 
 mod end;
@@ -23,20 +23,20 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::{Errno, Error, Limits, Usage};
 
-pub use end::{sweep, sweep_empty};
+pub(crate) use end::{sweep, sweep_empty};
 pub use freezer::Freezer;
-pub use layout::{Controller, Layout};
+pub(crate) use layout::{Controller, Layout};
 
 /// The folder, in each hierarchy, that holds the groups of all jails.
-pub const FOLDER: &str = "hutch";
+pub(crate) const FOLDER: &str = "hutch";
 /// The least memory limit, in bytes: below it not even the init of a jail starts.
-pub const LEAST_MEMORY: u64 = 1024 * 1024;
+pub(crate) const LEAST_MEMORY: u64 = 1024 * 1024;
 /// The least CPU limit, in thousandths of a CPU: the kernel's own (1 ms in a period of 100 ms).
-pub const LEAST_CPU: u64 = 10;
+pub(crate) const LEAST_CPU: u64 = 10;
 /// The most CPU limit, in thousandths of a CPU.
-pub const MOST_CPU: u64 = 10_000_000;
+pub(crate) const MOST_CPU: u64 = 10_000_000;
 /// The least limit of processes: init and one more.
-pub const LEAST_PIDS: u64 = 2;
+pub(crate) const LEAST_PIDS: u64 = 2;
 /// Length of the period in which CPU time is shared out, in microseconds.
 const CPU_PERIOD: u64 = 100_000;
 /// Times that a group is made anew because another program removed the folder around it, being empty.
@@ -46,7 +46,7 @@ const MOST_RACES: usize = 8;
 ///
 /// # Errors
 /// [`Error::LimitRefused`], naming the limit.
-pub fn check(limits: &Limits) -> Result<(), Error> {
+pub(crate) fn check(limits: &Limits) -> Result<(), Error> {
     if let Some(bytes) = limits.memory_bytes.filter(|bytes| *bytes < LEAST_MEMORY) {
         return refuse(
             "memory",
@@ -73,7 +73,7 @@ fn refuse(limit: &'static str, reason: String) -> Result<(), Error> {
 ///
 /// Dropping it leaves them; see [`Group::kill_and_remove`].
 #[derive(Debug)]
-pub struct Group {
+pub(crate) struct Group {
     /// The group of version 2.
     unified: Option<PathBuf>,
     /// The groups of version 1.
@@ -87,12 +87,12 @@ impl Group {
     /// # Errors
     /// [`Error::LimitRefused`] when a limit makes no sense or cannot be enforced here; [`Error::Cgroup`] when the
     /// kernel refuses otherwise.
-    pub fn create(id: &str, limits: &Limits) -> Result<Group, Error> {
+    pub(crate) fn create(id: &str, limits: &Limits) -> Result<Group, Error> {
         Self::create_in(&Layout::of_this_machine()?, id, limits)
     }
 
     /// As [`Group::create`], for a layout that was read before.
-    pub fn create_in(layout: &Layout, id: &str, limits: &Limits) -> Result<Group, Error> {
+    pub(crate) fn create_in(layout: &Layout, id: &str, limits: &Limits) -> Result<Group, Error> {
         check(limits)?;
         let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
         if id.is_empty() || id.len() > 63 || !id.bytes().all(plain) {
@@ -134,7 +134,7 @@ impl Group {
     ///
     /// # Errors
     /// As [`Group::create`]; what there was stays.
-    pub fn make_freezable(&mut self, layout: &Layout, id: &str) -> Result<Freezer, Error> {
+    pub(crate) fn make_freezable(&mut self, layout: &Layout, id: &str) -> Result<Freezer, Error> {
         if self.unified.is_none() && layout.unified.is_some() {
             self.unified = Some(v2::create(layout, &[], id)?);
         }
@@ -157,20 +157,12 @@ impl Group {
     }
 
     /// Whether there is no group, since no limit was asked for.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.unified.is_none() && self.legacy.is_empty()
     }
 
-    /// Moves a process, with all its threads, into the groups; see the module about its price.
-    pub fn add(&self, pid: u32) -> Result<(), Error> {
-        for folder in self.folders() {
-            write(&folder.join("cgroup.procs"), &pid.to_string())?;
-        }
-        Ok(())
-    }
-
     /// The folder of version 2, for `CLONE_INTO_CGROUP`; nothing where the limits are version 1's.
-    pub fn unified(&self) -> Result<Option<OwnedFd>, Error> {
+    pub(crate) fn unified(&self) -> Result<Option<OwnedFd>, Error> {
         let Some(path) = &self.unified else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
@@ -180,7 +172,7 @@ impl Group {
     }
 
     /// What a new, single-threaded process needs to move itself into the groups of version 1.
-    pub fn entry(&self) -> Result<Entry, Error> {
+    pub(crate) fn entry(&self) -> Result<Entry, Error> {
         let open = |(_, group): &(Controller, PathBuf)| {
             let path = group.join("tasks");
             File::options().write(true).open(&path).map_err(|error| failed(&path, "open", error))
@@ -189,7 +181,7 @@ impl Group {
     }
 
     /// What has been used so far. A number that no hierarchy of this group counts is 0.
-    pub fn usage(&self) -> Result<Usage, Error> {
+    pub(crate) fn usage(&self) -> Result<Usage, Error> {
         if self.is_empty() {
             return Err(Error::NoGroup);
         }
@@ -207,7 +199,7 @@ impl Group {
     ///
     /// # Errors
     /// [`Error::Cgroup`] when a group is still in use; a later [`sweep`] can try again.
-    pub fn kill_and_remove(&self) -> Result<(), Error> {
+    pub(crate) fn kill_and_remove(&self) -> Result<(), Error> {
         let mut outcome = Ok(());
         // A process that version 1 has frozen does not take the signal.
         self.release();
@@ -230,13 +222,13 @@ impl Group {
 
 /// Open files by which a process moves itself.
 #[derive(Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     tasks: Vec<File>,
 }
 
 impl Entry {
     /// Moves the calling thread. It makes system calls only, so it may be called between fork and exec.
-    pub fn enter(&self) -> Result<(), Errno> {
+    pub(crate) fn enter(&self) -> Result<(), Errno> {
         for mut tasks in &self.tasks {
             tasks.write_all(b"0").map_err(Errno::from)?;
         }

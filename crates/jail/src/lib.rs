@@ -3,14 +3,14 @@
 //! It takes a [`Spec`] and gives a [`Jail`]. It refuses to weaken: what cannot be had is an error that says so.
 //! Everything that forks is single-threaded: `hutch run` before its first thread, or the warden program.
 
-pub mod cgroup;
-pub mod error;
+mod cgroup;
+mod error;
 pub mod facts;
 pub mod landlock;
 pub mod net;
 pub mod run;
-pub mod seccomp;
-pub mod spec;
+mod seccomp;
+mod spec;
 pub mod warden;
 
 mod channel;

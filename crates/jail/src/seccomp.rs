@@ -29,7 +29,7 @@ static WITHOUT_SET_ID: Program = Program::assemble(&table::answers(true));
 ///
 /// # Errors
 /// [`Error::Seccomp`] when the kernel has no seccomp filters or refuses this one.
-pub fn install(deny_set_id_bits: bool) -> Result<(), Error> {
+pub(crate) fn install(deny_set_id_bits: bool) -> Result<(), Error> {
     let program = if deny_set_id_bits { &WITHOUT_SET_ID } else { &PLAIN };
     program.install().map_err(|error| Error::Seccomp { errno: error.into() })
 }

@@ -9,7 +9,7 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 
 /// The body of an answer.
-pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 pub(crate) fn full(content: impl Into<Bytes>) -> Body {
     Full::new(content.into()).map_err(|never| match never {}).boxed_unsync()

@@ -12,7 +12,7 @@ use tar::{Archive, Builder, Entry, EntryType, Header, PaxExtensions};
 use crate::files::{FileError, Root, names};
 
 /// Folders within each other that are packed. Each is held open while what is in it is packed.
-pub const DEPTH_LIMIT: usize = 128;
+pub(crate) const DEPTH_LIMIT: usize = 128;
 
 const COPY_SIZE: usize = 64 << 10;
 /// Longest entry that only tells about the next one, such as its long name, in bytes.
@@ -20,7 +20,7 @@ const NOTE_LIMIT: u64 = 64 << 10;
 
 /// Why a stream was not unpacked.
 #[derive(Debug, thiserror::Error)]
-pub enum UnpackError {
+pub(crate) enum UnpackError {
     /// It is no tar stream, or it broke off.
     #[error("the tar stream cannot be read: {0}")]
     Stream(io::Error),
@@ -54,7 +54,7 @@ pub enum UnpackError {
 ///
 /// # Errors
 /// When something cannot be read, or the stream is not taken; what was written by then is not a whole stream.
-pub fn pack(root: &Root, path: &Path, to: impl Write) -> io::Result<()> {
+pub(crate) fn pack(root: &Root, path: &Path, to: impl Write) -> io::Result<()> {
     let top = root.folder(path).map_err(io::Error::other)?;
     let mut builder = Builder::new(to);
     let mut open = vec![(names(&top)?, top, PathBuf::new())];
@@ -116,7 +116,7 @@ fn header(stat: &Stat) -> Header {
 ///
 /// # Errors
 /// At the first entry that is not taken or cannot be made; those before it stay.
-pub fn unpack(root: &Root, path: &Path, from: impl Read) -> Result<(), UnpackError> {
+pub(crate) fn unpack(root: &Root, path: &Path, from: impl Read) -> Result<(), UnpackError> {
     let mut archive = Archive::new(from);
     let mut notes = Notes::default();
     let mut begun = false;

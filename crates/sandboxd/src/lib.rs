@@ -11,15 +11,15 @@
 //! killed. When it was given a [`token`], it demands it; otherwise who may reach the ports is decided outside the sandbox.
 
 pub mod activity;
-pub mod answer;
-pub mod archive;
-pub mod content;
+mod answer;
+mod archive;
+mod content;
 pub mod files;
 pub mod first;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 pub mod legacy;
-pub mod ports;
+mod ports;
 pub mod process;
 mod python;
 mod readiness;
@@ -29,9 +29,9 @@ pub mod rpc;
 pub mod server;
 mod settings;
 pub mod shlex;
-pub mod token;
+mod token;
 mod walk;
-pub mod watch;
+mod watch;
 pub mod work;
 
 pub use settings::{HELP, Port, Settings, Usage};

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// A TCP port that somebody listens on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Listening {
+pub(crate) struct Listening {
     /// Its number.
     pub port: u16,
     /// The address that is listened on: all of them, the loopback, or one.
@@ -14,13 +14,13 @@ pub struct Listening {
 }
 
 /// Ports that are listed at most.
-pub const PORT_LIMIT: usize = 4096;
+pub(crate) const PORT_LIMIT: usize = 4096;
 
 /// Every TCP port that is listened on in this network namespace, by number, but for `own`.
 ///
 /// # Errors
 /// When the kernel's table cannot be read.
-pub fn listening(own: &[u16]) -> std::io::Result<Vec<Listening>> {
+pub(crate) fn listening(own: &[u16]) -> std::io::Result<Vec<Listening>> {
     let mut all = Vec::new();
     for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
         match std::fs::read_to_string(table) {

@@ -7,16 +7,16 @@ use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 
 /// Variable that holds the token.
-pub const VARIABLE: &str = "SANDBOXD_TOKEN";
+pub(crate) const VARIABLE: &str = "SANDBOXD_TOKEN";
 /// Variable that names a file that holds it.
-pub const FILE_VARIABLE: &str = "SANDBOXD_TOKEN_FILE";
+pub(crate) const FILE_VARIABLE: &str = "SANDBOXD_TOKEN_FILE";
 /// Variables that no process started here inherits.
-pub const VARIABLES: [&str; 2] = [VARIABLE, FILE_VARIABLE];
+pub(crate) const VARIABLES: [&str; 2] = [VARIABLE, FILE_VARIABLE];
 
 /// Bytes that a token must have, so that it cannot be guessed.
-pub const SHORTEST: usize = 16;
+pub(crate) const SHORTEST: usize = 16;
 /// Bytes that it may have.
-pub const LONGEST: usize = 4096;
+pub(crate) const LONGEST: usize = 4096;
 
 /// A token to ask for, or none.
 #[derive(Clone, Default)]

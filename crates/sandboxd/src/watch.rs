@@ -19,7 +19,7 @@ use crate::readiness::register;
 use crate::work;
 
 /// Folders that one watch follows.
-pub const FOLDER_LIMIT: usize = 4096;
+pub(crate) const FOLDER_LIMIT: usize = 4096;
 /// Changes that wait to be told. The kernel keeps more; when that is too much it drops them and says so.
 const WAITING_LIMIT: usize = 1024;
 const READ_SIZE: usize = 16 << 10;
@@ -27,7 +27,7 @@ const READ_SIZE: usize = 16 << 10;
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub(crate) enum What {
     /// It is there now.
     Create,
     /// Its content changed.
@@ -46,7 +46,7 @@ pub enum What {
 
 /// A change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub(crate) struct Change {
     /// What happened.
     pub r#type: What,
     /// To what, from the base folder on; what is not UTF-8 is replaced.
@@ -65,7 +65,7 @@ impl Change {
 
 /// A folder that is watched, with all below it when that was asked for. Links are not followed.
 #[derive(Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     notify: Arc<AsyncFd<OwnedFd>>,
     tree: Option<Tree>,
     waiting: VecDeque<Change>,
@@ -86,7 +86,7 @@ impl Watch {
     ///
     /// # Errors
     /// When it is no folder, or has more than [`FOLDER_LIMIT`] below it.
-    pub async fn new(root: Arc<Root>, path: PathBuf, recursive: bool) -> Result<Watch, FileError> {
+    pub(crate) async fn new(root: Arc<Root>, path: PathBuf, recursive: bool) -> Result<Watch, FileError> {
         let refused = |source: std::io::Error| FileError::System { path: path.clone(), source };
         let descriptor = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC);
         let notify = register(descriptor.map_err(|errno| refused(errno.into()))?, Interest::READABLE)
@@ -104,7 +104,7 @@ impl Watch {
     ///
     /// # Errors
     /// When the kernel tells no more.
-    pub async fn next(&mut self) -> Result<Change, FileError> {
+    pub(crate) async fn next(&mut self) -> Result<Change, FileError> {
         loop {
             if let Some(change) = self.waiting.pop_front() {
                 return Ok(change);

@@ -9,7 +9,7 @@ use super::{Column, Kind, STORED_VERBS, Scale, Subresource, version_rank};
 /// Why an object cannot serve as a CustomResourceDefinition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
-pub struct CrdProblem {
+pub(crate) struct CrdProblem {
     /// Path of the field at fault, such as `spec.names.plural`.
     pub path: String,
     /// What is wrong with it, in the API server's words.

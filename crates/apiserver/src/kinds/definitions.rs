@@ -24,14 +24,14 @@ static INDEX: LazyLock<BTreeMap<&'static str, Entry>> = LazyLock::new(|| {
 });
 
 /// The OpenAPI definition of that name, such as `io.k8s.api.core.v1.Pod`.
-pub fn definition(name: &str) -> Option<&'static Value> {
+pub(crate) fn definition(name: &str) -> Option<&'static Value> {
     let entry = INDEX.get(name)?;
     // The text is a constant of the program and a test parses every line of it.
     Some(entry.parsed.get_or_init(|| serde_json::from_str(entry.text).unwrap_or_default()))
 }
 
 /// The schema that a `$ref` (or an `allOf` of one `$ref`) stands for; any other schema itself.
-pub fn resolve(schema: &Value) -> &Value {
+pub(crate) fn resolve(schema: &Value) -> &Value {
     let reference = schema.get("$ref").or_else(|| schema.get("allOf")?.get(0)?.get("$ref"));
     let name = reference.and_then(Value::as_str).and_then(|r| r.strip_prefix(REFERENCE));
     name.and_then(definition).unwrap_or(schema)

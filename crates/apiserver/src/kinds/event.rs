@@ -14,12 +14,12 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 /// A stored (core) Event as `events.k8s.io/v1` shows it.
-pub fn core_to_events(event: Value) -> Value {
+pub(crate) fn core_to_events(event: Value) -> Value {
     rename(event, "events.k8s.io/v1", |name| NAMES.iter().find(|n| n.0 == name).map(|n| n.1))
 }
 
 /// An Event of `events.k8s.io/v1` as it is stored.
-pub fn events_to_core(event: Value) -> Value {
+pub(crate) fn events_to_core(event: Value) -> Value {
     rename(event, "v1", |name| NAMES.iter().find(|n| n.1 == name).map(|n| n.0))
 }
 

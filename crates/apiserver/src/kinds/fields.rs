@@ -5,11 +5,11 @@ use serde_json::Value;
 use super::shape::{Field, Shape};
 
 /// At most this many findings are reported: an answer to a person, not a listing.
-pub const MAX_FINDINGS: usize = 100;
+pub(crate) const MAX_FINDINGS: usize = 100;
 
 /// What a check against a schema found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
+pub(crate) struct Findings {
     /// Paths such as `spec.template.spec.containers[0].imagee`.
     pub unknown: Vec<String>,
     /// Values of the wrong JSON type.
@@ -19,7 +19,7 @@ pub struct Findings {
 /// A value of another JSON type than the schema says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: must be of type {wanted}, got {found}")]
-pub struct Mistyped {
+pub(crate) struct Mistyped {
     /// Path such as `spec.replicas`.
     pub path: String,
     /// JSON type that the schema names.
@@ -28,27 +28,15 @@ pub struct Mistyped {
     pub found: &'static str,
 }
 
-impl Findings {
-    /// The text of a `fieldValidation=Strict` refusal, without the leading object name:
-    /// `strict decoding error: unknown field "spec.x", unknown field "y"`.
-    pub fn strict_error(&self) -> Option<String> {
-        if self.unknown.is_empty() {
-            return None;
-        }
-        let fields: Vec<_> = self.unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
-        Some(format!("strict decoding error: {}", fields.join(", ")))
-    }
-}
-
 /// Checks an object against the shape of its kind. Nulls fit everywhere, as in Kubernetes.
-pub fn check(object: &Value, shape: Shape<'_>) -> Findings {
+pub(crate) fn check(object: &Value, shape: Shape<'_>) -> Findings {
     let mut findings = Findings::default();
     walk(object, shape, "", &mut findings);
     findings
 }
 
 /// Removes the fields that the shape does not know; returns their paths.
-pub fn prune(object: &mut Value, shape: Shape<'_>) -> Vec<String> {
+pub(crate) fn prune(object: &mut Value, shape: Shape<'_>) -> Vec<String> {
     let mut removed = Vec::new();
     prune_at(object, shape, "", &mut removed);
     removed

@@ -6,7 +6,7 @@ use super::definitions::{OBJECT_META, definition, resolve};
 
 /// What is known of a value by the schema at its place.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape<'a> {
+pub(crate) struct Shape<'a> {
     /// The schema as written at this place: list types and patch strategies stand here.
     place: Option<&'a Value>,
     /// The same, references followed: properties stand here.
@@ -19,7 +19,7 @@ pub struct Shape<'a> {
 
 /// What a schema says of one field of an object.
 #[derive(Clone, Copy, Debug)]
-pub enum Field<'a> {
+pub(crate) enum Field<'a> {
     /// The field is described.
     Known(Shape<'a>),
     /// Any field is allowed here, and nothing is known of it.
@@ -30,7 +30,7 @@ pub enum Field<'a> {
 
 /// How a list is merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListType {
+pub(crate) enum ListType {
     /// As one value.
     Atomic,
     /// Of scalars, each at most once.
@@ -41,18 +41,19 @@ pub enum ListType {
 
 impl<'a> Shape<'a> {
     /// Of which nothing is known: maps are merged by key, lists are atomic.
-    pub const OPEN: Shape<'static> = Shape { place: None, node: None, object: false, builtin: true };
+    pub(crate) const OPEN: Shape<'static> = Shape { place: None, node: None, object: false, builtin: true };
 
     /// Of a whole object of which only the metadata is looked at.
-    pub const ENVELOPE: Shape<'static> = Shape { place: None, node: None, object: true, builtin: true };
+    pub(crate) const ENVELOPE: Shape<'static> =
+        Shape { place: None, node: None, object: true, builtin: true };
 
     /// The shape of whole objects by the structural schema of a custom kind.
-    pub fn custom(schema: &'a Value) -> Self {
+    pub(crate) fn custom(schema: &'a Value) -> Self {
         Shape { place: Some(schema), node: Some(schema), object: true, builtin: false }
     }
 
     /// The shape of a built-in definition; open if there is none of that name.
-    pub fn builtin(name: &str) -> Shape<'static> {
+    pub(crate) fn builtin(name: &str) -> Shape<'static> {
         let node = definition(name);
         Shape { place: node, node, object: false, builtin: true }
     }
@@ -79,28 +80,23 @@ impl<'a> Shape<'a> {
         self.get(key) == Some(&Value::Bool(true))
     }
 
-    /// The schema itself, references followed.
-    pub fn schema(&self) -> Option<&'a Value> {
-        self.node
-    }
-
     /// The JSON type that the schema names, such as `object`.
-    pub fn kind(&self) -> Option<&'a str> {
+    pub(crate) fn kind(&self) -> Option<&'a str> {
         self.text("type")
     }
 
     /// What the schema says of the type more closely, such as `int32`.
-    pub fn format(&self) -> Option<&'a str> {
+    pub(crate) fn format(&self) -> Option<&'a str> {
         self.text("format")
     }
 
     /// An integer or a string, as ports are; or a quantity, which may be any scalar.
-    pub fn scalar_of_any_type(&self) -> bool {
+    pub(crate) fn scalar_of_any_type(&self) -> bool {
         self.flag("x-kubernetes-int-or-string") || self.get("oneOf").is_some() && self.kind().is_none()
     }
 
     /// What the schema says of a field.
-    pub fn field(&self, name: &str) -> Field<'a> {
+    pub(crate) fn field(&self, name: &str) -> Field<'a> {
         if self.object {
             match name {
                 "metadata" => return Field::Known(Shape::builtin(OBJECT_META)),
@@ -125,13 +121,13 @@ impl<'a> Shape<'a> {
     }
 
     /// Whether the schema names the field, so that it is part of a struct rather than a key of a map.
-    pub fn is_struct_field(&self, name: &str) -> bool {
+    pub(crate) fn is_struct_field(&self, name: &str) -> bool {
         let named = |node: &Value| node.get("properties").is_some_and(|p| p.get(name).is_some());
         self.node.is_some_and(named) || (self.object && matches!(name, "apiVersion" | "kind" | "metadata"))
     }
 
     /// The shape of a field; open if nothing is known of it.
-    pub fn child(&self, name: &str) -> Shape<'a> {
+    pub(crate) fn child(&self, name: &str) -> Shape<'a> {
         match self.field(name) {
             Field::Known(shape) => shape,
             Field::Open | Field::Unknown => Shape::OPEN,
@@ -139,7 +135,7 @@ impl<'a> Shape<'a> {
     }
 
     /// The shape of a list's items; open if nothing is known of them.
-    pub fn items(&self) -> Shape<'a> {
+    pub(crate) fn items(&self) -> Shape<'a> {
         match self.node.and_then(|n| n.get("items")) {
             Some(items) => self.at(items),
             None => Shape::OPEN,
@@ -147,7 +143,7 @@ impl<'a> Shape<'a> {
     }
 
     /// How a list at this place is merged by apply; atomic unless the schema says otherwise.
-    pub fn list_type(&self) -> ListType {
+    pub(crate) fn list_type(&self) -> ListType {
         match self.text("x-kubernetes-list-type") {
             Some("set") => ListType::Set,
             Some("map") => {
@@ -161,22 +157,22 @@ impl<'a> Shape<'a> {
     }
 
     /// Whether an object at this place is merged as one value.
-    pub fn is_atomic_map(&self) -> bool {
+    pub(crate) fn is_atomic_map(&self) -> bool {
         self.text("x-kubernetes-map-type") == Some("atomic")
     }
 
     /// The default value of the schema, if any.
-    pub fn default_value(&self) -> Option<&'a Value> {
+    pub(crate) fn default_value(&self) -> Option<&'a Value> {
         self.place.and_then(|p| p.get("default"))
     }
 
     /// Strategies of a strategic merge patch at this place: `merge`, `retainKeys`, `replace`.
-    pub fn patch_strategies(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+    pub(crate) fn patch_strategies(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.text("x-kubernetes-patch-strategy").unwrap_or_default().split(',').filter(|s| !s.is_empty())
     }
 
     /// The field by which a strategic merge patch finds the item of a list.
-    pub fn patch_merge_key(&self) -> Option<&'a str> {
+    pub(crate) fn patch_merge_key(&self) -> Option<&'a str> {
         self.text("x-kubernetes-patch-merge-key")
     }
 }

@@ -13,7 +13,7 @@ use crate::kinds::{Kind, ListType, Shape};
 
 /// Who applies, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Applier<'a> {
+pub(crate) struct Applier<'a> {
     /// The field manager, a parameter that every apply must have.
     pub manager: &'a str,
     /// Take fields that others own rather than fail.
@@ -26,7 +26,7 @@ pub struct Applier<'a> {
 
 /// A field that another manager owns and that the applied object would change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub(crate) struct Conflict {
     /// The manager, in the words of messages: `"kubectl" using apps/v1 at 2026-01-01T00:00:00Z`.
     pub manager: String,
     /// The field, such as `.spec.replicas`.
@@ -35,10 +35,10 @@ pub struct Conflict {
 
 impl Conflict {
     /// The type of the cause that stands for it in a `Status`.
-    pub const CAUSE: &'static str = "FieldManagerConflict";
+    pub(crate) const CAUSE: &'static str = "FieldManagerConflict";
 
     /// The message of that cause.
-    pub fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         format!("conflict with {}", self.manager)
     }
 }
@@ -64,7 +64,7 @@ pub(super) fn conflict_message(conflicts: &[Conflict]) -> String {
 /// caller compares it with the old one to see whether anything changed.
 ///
 /// The applied object must not have `managedFields`. Its `status` is left out where `/status` is for that.
-pub fn apply(
+pub(crate) fn apply(
     current: Option<&Value>,
     applied: &Value,
     applier: Applier<'_>,

@@ -10,7 +10,7 @@ const MAX_DEPTH: usize = 200;
 /// A set of field paths. Steps are kept as they are written: `f:NAME` a field, `k:{...}` an item found by its keys,
 /// `v:VALUE` an item that is a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldSet {
+pub(crate) struct FieldSet {
     /// Whether the path that ends here is in the set.
     member: bool,
     below: BTreeMap<String, FieldSet>,
@@ -21,7 +21,7 @@ pub(super) type Step = String;
 
 impl FieldSet {
     /// Whether nothing is in it.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         !self.member && self.below.is_empty()
     }
 
@@ -80,7 +80,7 @@ impl FieldSet {
 
     /// Every path, as messages write it: `.spec.ports[port=80,protocol="TCP"].name`. At each level those that end there
     /// come first, which is the order of a real API server.
-    pub fn paths(&self) -> Vec<String> {
+    pub(crate) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         if self.member {
             paths.push(String::new());
@@ -96,7 +96,7 @@ impl FieldSet {
     }
 
     /// The JSON of `fieldsV1`.
-    pub fn to_fields_v1(&self) -> Value {
+    pub(crate) fn to_fields_v1(&self) -> Value {
         let mut map = Map::new();
         if self.member && !self.below.is_empty() {
             map.insert(".".into(), Value::Object(Map::new()));
@@ -108,7 +108,7 @@ impl FieldSet {
     }
 
     /// Reads the JSON of `fieldsV1`; what is no path is left out.
-    pub fn from_fields_v1(fields: &Value) -> FieldSet {
+    pub(crate) fn from_fields_v1(fields: &Value) -> FieldSet {
         FieldSet { member: false, below: Self::read_below(fields, 0) }
     }
 

@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 use super::field_set::FieldSet;
 
 /// The most managers with operation `Update`; the oldest beyond it become one.
-pub const MAX_UPDATERS: usize = 10;
+pub(crate) const MAX_UPDATERS: usize = 10;
 /// The name of that one.
 const ANCIENT: &str = "ancient-changes";
 
 /// How a manager came to own its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Operation {
+pub(crate) enum Operation {
     /// By server-side apply.
     Apply,
     /// By any other write.

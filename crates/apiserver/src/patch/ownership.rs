@@ -10,7 +10,7 @@ use crate::kinds::Shape;
 
 /// Who writes, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Updater<'a> {
+pub(crate) struct Updater<'a> {
     /// The field manager: the `fieldManager` parameter, or the first part of the user agent.
     pub manager: &'a str,
     /// `apiVersion` of the request.
@@ -26,7 +26,12 @@ pub struct Updater<'a> {
 /// The manager gets what it changed, all others lose that. A write that changes nothing changes no entry. Entries that
 /// the writer sends along are taken in place of the stored ones: so kubectl hands the fields of client-side apply over
 /// to server-side apply. An empty list forgets all owners.
-pub fn track_update(before: Option<&Value>, after: &mut Value, updater: Updater<'_>, shape: Shape<'_>) {
+pub(crate) fn track_update(
+    before: Option<&Value>,
+    after: &mut Value,
+    updater: Updater<'_>,
+    shape: Shape<'_>,
+) {
     if managers::is_reset(after) {
         managers::write(after, Vec::new());
         return;
@@ -61,23 +66,4 @@ pub fn track_update(before: Option<&Value>, after: &mut Value, updater: Updater<
         all.push(own);
     }
     managers::write(after, all);
-}
-
-/// Whether a write changes anything: that a manager wrote the same again at another time does not count.
-pub fn differs(before: &Value, after: &Value) -> bool {
-    let managers = |object: &Value| {
-        let mut managers = managers::read(object);
-        managers.iter_mut().for_each(|manager| manager.time = None);
-        managers
-    };
-    fn rest(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
-        object.as_object().into_iter().flatten().filter(|(name, _)| *name != "metadata")
-    }
-    fn metadata(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
-        let metadata = object.get("metadata").and_then(Value::as_object);
-        metadata.into_iter().flatten().filter(|(name, _)| *name != "managedFields")
-    }
-    !rest(before).eq(rest(after))
-        || !metadata(before).eq(metadata(after))
-        || managers(before) != managers(after)
 }

@@ -15,7 +15,7 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const SET_ORDER: &str = "$setElementOrder/";
 
 /// Applies a strategic merge patch to an object of the given shape.
-pub fn strategic(current: &Value, patch: &Value, shape: Shape<'_>) -> Result<Value, PatchError> {
+pub(crate) fn strategic(current: &Value, patch: &Value, shape: Shape<'_>) -> Result<Value, PatchError> {
     match (current, patch) {
         (Value::Object(current), Value::Object(patch)) => {
             Ok(Value::Object(merge_map(current.clone(), patch.clone(), shape)?))

@@ -7,7 +7,7 @@ use crate::kinds::Kind;
 
 /// All terms must hold; none at all matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldSelector(Vec<Term>);
+pub(crate) struct FieldSelector(Vec<Term>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Term {
@@ -67,7 +67,7 @@ fn fields_of(kind: &Kind) -> &'static [&'static str] {
 
 impl FieldSelector {
     /// Reads the text of a `fieldSelector` parameter for a kind.
-    pub fn parse(text: &str, kind: &Kind) -> Result<Self, SelectorError> {
+    pub(crate) fn parse(text: &str, kind: &Kind) -> Result<Self, SelectorError> {
         if text.len() > MAX_LENGTH {
             return Err(SelectorError::Fields(format!("it is longer than {MAX_LENGTH} bytes")));
         }
@@ -87,17 +87,17 @@ impl FieldSelector {
     }
 
     /// Whether it matches everything.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// The one name that it allows, if it asks for one: a list can then be a get.
-    pub fn name(&self) -> Option<&str> {
+    pub(crate) fn name(&self) -> Option<&str> {
         self.0.iter().find(|t| t.equal && t.field == "metadata.name").map(|t| t.value.as_str())
     }
 
     /// Whether an object, in the version in which it was asked for, fits.
-    pub fn matches(&self, object: &Value) -> bool {
+    pub(crate) fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|term| {
             let same = match term.field.as_str() {
                 // A Pod has several addresses; any of them is meant.

@@ -2,17 +2,18 @@
 
 use std::fmt;
 
-use serde_json::{Map, Value};
+use hutch_api::syntax::is_label_value;
+use serde_json::Value;
 
 use super::{MAX_LENGTH, SelectorError};
 
 /// All requirements must hold; none at all matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LabelSelector(Vec<Requirement>);
+pub(crate) struct LabelSelector(Vec<Requirement>);
 
 /// What one label must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Requirement {
+pub(crate) struct Requirement {
     /// The label.
     pub key: String,
     /// How it is compared.
@@ -23,7 +24,7 @@ pub struct Requirement {
 
 /// How a label is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operator {
+pub(crate) enum Operator {
     /// The value, and there.
     Equals,
     /// Not the value, or not there.
@@ -44,7 +45,7 @@ pub enum Operator {
 
 impl LabelSelector {
     /// Reads the text of a `labelSelector` parameter.
-    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, SelectorError> {
         if text.len() > MAX_LENGTH {
             return Err(SelectorError::Labels(format!("the selector is longer than {MAX_LENGTH} bytes")));
         }
@@ -65,7 +66,7 @@ impl LabelSelector {
     }
 
     /// Reads a selector of an object's spec. An empty object matches everything.
-    pub fn from_object(selector: &Value) -> Result<Self, SelectorError> {
+    pub(crate) fn from_object(selector: &Value) -> Result<Self, SelectorError> {
         let mut requirements = Vec::new();
         for (key, value) in selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten() {
             let value = value.as_str().unwrap_or_default().to_string();
@@ -95,28 +96,13 @@ impl LabelSelector {
         Ok(LabelSelector(requirements))
     }
 
-    /// A selector of equalities, as a Service has.
-    pub fn from_map(map: &Map<String, Value>) -> Self {
-        let requirement = |(key, value): (&String, &Value)| Requirement {
-            key: key.clone(),
-            operator: Operator::Equals,
-            values: vec![value.as_str().unwrap_or_default().to_string()],
-        };
-        LabelSelector(map.iter().map(requirement).collect())
-    }
-
     /// Whether it matches everything.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Its requirements.
-    pub fn requirements(&self) -> &[Requirement] {
-        &self.0
-    }
-
     /// Whether an object's labels fit.
-    pub fn matches(&self, object: &Value) -> bool {
+    pub(crate) fn matches(&self, object: &Value) -> bool {
         let labels = object.pointer("/metadata/labels");
         self.0.iter().all(|requirement| {
             let value = labels.and_then(|l| l.get(&requirement.key)).and_then(Value::as_str);
@@ -149,7 +135,7 @@ impl Requirement {
     fn checked(self) -> Result<Self, SelectorError> {
         let error = |what: String| Err(SelectorError::Labels(what));
         let name = self.key.rsplit('/').next().unwrap_or_default();
-        if !is_label_text(name) || name.is_empty() {
+        if name.is_empty() || !is_label_value(name) {
             return error(format!(
                 "key: Invalid value: {:?}: name part must consist of alphanumeric characters, '-', '_' or '.', and must \
                  start and end with an alphanumeric character",
@@ -168,7 +154,7 @@ impl Requirement {
             {
                 error("values: Invalid value: for 'Gt', 'Lt' operators, the value must be an integer".into())
             }
-            _ => match self.values.iter().find(|v| !is_label_text(v)) {
+            _ => match self.values.iter().find(|v| !is_label_value(v)) {
                 Some(value) => error(format!(
                     "values: Invalid value: {value:?}: a valid label must be an empty string or consist of alphanumeric \
                      characters, '-', '_' or '.', and must start and end with an alphanumeric character"
@@ -177,15 +163,6 @@ impl Requirement {
             },
         }
     }
-}
-
-/// Whether a text may be a label's value.
-fn is_label_text(text: &str) -> bool {
-    let ends = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
-    text.len() <= 63
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-        && ends(text.chars().next())
-        && ends(text.chars().last())
 }
 
 /// Splits at the commas that are not within parentheses.

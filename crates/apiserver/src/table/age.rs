@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 /// A duration in seconds as kubectl writes it: `5s`, `3m20s`, `2d4h`, `3y`.
-pub fn human_duration(seconds: i64) -> String {
+pub(crate) fn human_duration(seconds: i64) -> String {
     let two = |large: i64, unit: char, small: i64, lesser: char| {
         if small == 0 { format!("{large}{unit}") } else { format!("{large}{unit}{small}{lesser}") }
     };
@@ -27,7 +27,7 @@ pub fn human_duration(seconds: i64) -> String {
 }
 
 /// How long ago a time of an object was: `<unknown>` if there is none, `<invalid>` if it is no time.
-pub fn age(time: Option<&Value>, now: Timestamp) -> String {
+pub(crate) fn age(time: Option<&Value>, now: Timestamp) -> String {
     match time {
         None | Some(Value::Null) => "<unknown>".into(),
         Some(time) => match time.as_str().and_then(|t| t.parse::<Timestamp>().ok()) {

@@ -9,7 +9,7 @@ const MAX_STEPS: usize = 64;
 
 /// A parsed expression such as `.status.conditions[?(@.type=='Ready')].status`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct JsonPath(Vec<Step>);
+pub(crate) struct JsonPath(Vec<Step>);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
@@ -33,7 +33,7 @@ enum Operator {
 
 impl JsonPath {
     /// Reads an expression, with or without braces and a leading `$`.
-    pub fn parse(text: &str) -> Result<JsonPath, String> {
+    pub(crate) fn parse(text: &str) -> Result<JsonPath, String> {
         if text.len() > MAX_LENGTH {
             return Err(format!("is longer than {MAX_LENGTH} bytes"));
         }
@@ -44,7 +44,7 @@ impl JsonPath {
     }
 
     /// Every value that the expression finds, in document order.
-    pub fn find<'a>(&self, root: &'a Value) -> Vec<&'a Value> {
+    pub(crate) fn find<'a>(&self, root: &'a Value) -> Vec<&'a Value> {
         let mut found = vec![root];
         for step in &self.0 {
             let mut next = Vec::new();

@@ -115,7 +115,7 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// The first failure, after all were tried.
-pub fn sweep(prefix: &str) -> Result<usize, Error> {
+pub(crate) fn sweep(prefix: &str) -> Result<usize, Error> {
     let layout = Layout::of_this_machine()?;
     let mut removed = 0;
     let mut outcome = Ok(());
@@ -133,7 +133,7 @@ pub fn sweep(prefix: &str) -> Result<usize, Error> {
 
 /// Removes the groups of jails whose id begins with `prefix`, which have no process and are older than `age`: for
 /// callers that share a prefix, of which others may be at work. Gives the number of groups removed.
-pub fn sweep_empty(prefix: &str, age: Duration) -> Result<usize, Error> {
+pub(crate) fn sweep_empty(prefix: &str, age: Duration) -> Result<usize, Error> {
     let layout = Layout::of_this_machine()?;
     let now = SystemTime::now();
     let old = |group: &PathBuf| {

@@ -6,7 +6,7 @@ use crate::{Error, Limits};
 
 /// What can be limited or counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Controller {
+pub(crate) enum Controller {
     /// CPU time per second.
     Cpu,
     /// CPU time used (version 1 only; on version 2 every group counts it).
@@ -21,7 +21,7 @@ pub enum Controller {
 
 impl Controller {
     /// Its name in the kernel.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Controller::Cpu => "cpu",
             Controller::CpuAccount => "cpuacct",
@@ -54,7 +54,7 @@ pub(super) struct Hierarchy {
 
 /// The hierarchies that are mounted.
 #[derive(Debug, Clone, Default)]
-pub struct Layout {
+pub(crate) struct Layout {
     pub(super) unified: Option<Hierarchy>,
     pub(super) legacy: Vec<Hierarchy>,
 }
@@ -64,7 +64,7 @@ impl Layout {
     ///
     /// # Errors
     /// [`Error::Cgroup`] when `/proc` cannot be read.
-    pub fn of_this_machine() -> Result<Layout, Error> {
+    pub(crate) fn of_this_machine() -> Result<Layout, Error> {
         let read = |path: &str| {
             std::fs::read_to_string(path).map_err(|error| super::failed(Path::new(path), "read", error))
         };
@@ -72,7 +72,7 @@ impl Layout {
     }
 
     /// Reads the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`.
-    pub fn read(mountinfo: &str, membership: &str) -> Layout {
+    pub(crate) fn read(mountinfo: &str, membership: &str) -> Layout {
         let mut layout = Layout::default();
         for line in mountinfo.lines() {
             let Some((mount, kind)) = line.split_once(" - ") else { continue };
@@ -96,14 +96,14 @@ impl Layout {
     }
 
     /// Whether version 2 has a controller, for some group at least.
-    pub fn unified_has(&self, controller: Controller) -> bool {
+    pub(crate) fn unified_has(&self, controller: Controller) -> bool {
         self.unified
             .as_ref()
             .is_some_and(|hierarchy| has_word(&hierarchy.mount.join("cgroup.controllers"), controller))
     }
 
     /// Whether version 1 has a controller.
-    pub fn legacy_has(&self, controller: Controller) -> bool {
+    pub(crate) fn legacy_has(&self, controller: Controller) -> bool {
         self.legacy_of(controller).is_some()
     }
 
@@ -114,7 +114,7 @@ impl Layout {
     }
 
     /// `v1`, `v2`, `hybrid` (version 2 is mounted beside version 1) or `none`.
-    pub fn version(&self) -> &'static str {
+    pub(crate) fn version(&self) -> &'static str {
         match (&self.unified, self.legacy.is_empty()) {
             (None, true) => "none",
             (None, false) => "v1",
@@ -127,7 +127,7 @@ impl Layout {
     ///
     /// # Errors
     /// The reason, in words.
-    pub fn usable(&self, controller: Controller) -> Result<(), String> {
+    pub(crate) fn usable(&self, controller: Controller) -> Result<(), String> {
         match &self.unified {
             Some(hierarchy) if self.unified_has(controller) => super::v2::usable(hierarchy, controller),
             _ => super::v1::usable(self, controller),

@@ -1,7 +1,8 @@
+use hutch_serve::said;
+
 /// What can go wrong between the controllers and the API server. Nothing of it ends [`crate::run`]: each is tried again.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
+pub(crate) enum Error {
     /// An object could not be created.
     #[error("creating {kind} {name:?}: {}", said(source))]
     Create {
@@ -37,14 +38,6 @@ pub enum Error {
     Several(Vec<Error>),
 }
 
-/// The server's own words, where it has answered.
-fn said(source: &kube::Error) -> String {
-    match source {
-        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-        other => other.to_string(),
-    }
-}
-
 impl Error {
     /// For a condition's message: what the server said and nothing else, or the whole where it said nothing.
     pub(crate) fn for_condition(&self) -> String {
@@ -70,17 +63,17 @@ impl Error {
     }
 
     /// Whether the object was not there.
-    pub fn is_not_found(&self) -> bool {
+    pub(crate) fn is_not_found(&self) -> bool {
         self.status().is_some_and(|status| status.is_not_found())
     }
 
     /// Whether somebody else changed the object meanwhile.
-    pub fn is_conflict(&self) -> bool {
+    pub(crate) fn is_conflict(&self) -> bool {
         self.status().is_some_and(|status| status.is_conflict())
     }
 
     /// Whether an object of that name is there already.
-    pub fn is_already_exists(&self) -> bool {
+    pub(crate) fn is_already_exists(&self) -> bool {
         self.status().is_some_and(|status| status.is_already_exists())
     }
 

@@ -46,7 +46,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use config::Config;
-pub use error::Error;
 pub use metrics::Metrics;
 
 use crate::key::Key;
@@ -60,10 +59,7 @@ const EVENTS_LIMIT: Duration = Duration::from_secs(2);
 /// Runs the controllers until the shutdown is triggered; then lets what is under way finish.
 ///
 /// Starts when the first list of every kind is complete. Failures of the API server are waited out, however long.
-///
-/// # Errors
-/// None at present; kept for what may fail before the first watch.
-pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) -> Result<(), Error> {
+pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
     let (recorder, writer) = record::recorder(client.clone());
     let queues = Arc::new(Queues::new(&config));
     let world = Arc::new(World::new(&client, config, recorder));
@@ -78,7 +74,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) -> Re
     tokio::select! {
         biased;
         _ = ready.wait_for(|count| *count >= kinds) => {}
-        () = shutdown.wait() => return Ok(()),
+        () = shutdown.wait() => return,
     }
     start(&world, &queues.sandboxes, |world, key| async move { sandbox::reconcile(&world, &key).await });
     if world.config.extensions {
@@ -101,7 +97,6 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) -> Re
     if tokio::time::timeout(EVENTS_LIMIT, events.join_next()).await.is_err() {
         tracing::debug!("not all events were written");
     }
-    Ok(())
 }
 
 /// Counts what is there whenever somebody reads the metrics.

@@ -137,7 +137,7 @@ async fn work(client: kube::Client, config: Config, stop: &Shutdown) -> anyhow::
         tokio::time::sleep(GRACE).await;
     };
     tokio::select! {
-        ended = hutch_controller::run(client, config, stop.clone()) => ended.context("the controllers"),
+        () = hutch_controller::run(client, config, stop.clone()) => Ok(()),
         () = late => bail!("not all that was begun ended within {GRACE:?}"),
     }
 }

@@ -261,9 +261,9 @@ fn controllers(
             give_way: Duration::ZERO,
             ..hutch_controller::Config::default()
         };
-        let outcome = hutch_controller::run(client, config, stop).await;
+        hutch_controller::run(client, config, stop).await;
         service.set_ready(false);
-        outcome.context("the controller")
+        Ok(())
     });
     let (client, stop) = (ahead("upkeep"), shutdown.wait());
     let settings =

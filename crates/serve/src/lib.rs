@@ -6,6 +6,7 @@
 //! - [`ServerCertificate`]: a server certificate that somebody else made, replaced while a listener shows it.
 //! - [`Listener`]: a TCP listener, plain or TLS (HTTP/1.1 and HTTP/2), with a bound on connections.
 //! - [`Shutdown`]: the one way in which services are told to stop.
+//! - [`said`]: what an API server said, for people.
 //! - [`Ambient`]: the time of day and chance, as services take them.
 //!
 //! It refuses to know what it serves: no Kubernetes semantics, no authentication. A client certificate that the
@@ -19,6 +20,7 @@ mod listener;
 pub mod memory;
 pub mod patience;
 mod private;
+mod said;
 mod shutdown;
 
 pub use ambient::Ambient;
@@ -27,4 +29,5 @@ pub use certificate::ServerCertificate;
 pub use error::Error;
 pub use listener::{Listener, PeerAddress, PeerCertificate, accept};
 pub use private::write_private;
+pub use said::said;
 pub use shutdown::Shutdown;

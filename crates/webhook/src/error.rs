@@ -1,3 +1,5 @@
+use hutch_serve::said;
+
 /// Problems that an error names; of more only the number is told.
 const PROBLEMS_SHOWN: usize = 50;
 
@@ -72,14 +74,6 @@ fn listed(problems: &[String]) -> String {
         text.push_str(&format!("\n  and {} more", problems.len() - PROBLEMS_SHOWN));
     }
     text
-}
-
-/// What an API server said, without what was meant for programs.
-fn said(source: &kube::Error) -> String {
-    match source {
-        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-        other => other.to_string(),
-    }
 }
 
 fn hint(source: &kube::Error) -> &'static str {

@@ -129,7 +129,7 @@ impl Cluster {
             (counted(client, self.written.clone(), self.losing.clone()), Shutdown::new());
         let trigger = shutdown.clone();
         let task = tokio::spawn(async move {
-            hutch_controller::run(client, config, shutdown).await.expect("controllers end well");
+            hutch_controller::run(client, config, shutdown).await;
         });
         self.controllers = Some((trigger, task));
         self

@@ -30,7 +30,7 @@ pub(crate) enum Controller {
 
 /// One that runs, until it is told to stop.
 pub(crate) enum Running {
-    Here(Shutdown, JoinHandle<Result<(), hutch_controller::Error>>),
+    Here(Shutdown, JoinHandle<()>),
     Program,
 }
 
@@ -111,7 +111,7 @@ impl Running {
         match self {
             Running::Here(shutdown, task) => {
                 shutdown.trigger();
-                Ok(task.await.context("the controllers")??)
+                Ok(task.await.context("the controllers")?)
             }
             Running::Program => {
                 if let Some(ended) = place.cluster.program(NAME).filter(|program| !program.is_running()) {

@@ -53,7 +53,7 @@ impl Fleet {
         let (shutdown, client) = (Shutdown::new(), wire.client());
         let stop = shutdown.clone();
         let task = tokio::spawn(async move {
-            hutch_controller::run(client, config, stop).await.expect("a controller ends well");
+            hutch_controller::run(client, config, stop).await;
         });
         self.stage.note(&format!("{name} starts"));
         self.running.push(Running { wire, shutdown, task, skew });

@@ -29,13 +29,6 @@ pub(crate) fn binary() -> anyhow::Result<PathBuf> {
     Ok(installed)
 }
 
-/// The first program of that name on `PATH`.
-pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?)
-        .map(|folder| folder.join(name))
-        .find(|file| file.is_file())
-}
-
 /// One line about the machine.
 pub(crate) fn describe() -> String {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();

@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use hutch_testkit::on_path;
 
-use crate::machine::{binary, on_path};
+use crate::machine::binary;
 use crate::stats::{Samples, millis};
 
 const ROUNDS: usize = 300;

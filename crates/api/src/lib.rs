@@ -43,7 +43,7 @@ pub use pool::{
     UpdateStrategyType,
 };
 pub use read::{Read, Unreadable};
-pub use sandbox::{OperatingMode, Sandbox, SandboxSpec, SandboxStatus, ShutdownPolicy};
+pub use sandbox::{OperatingMode, Sandbox, SandboxSpec, SandboxStatus, ShutdownPolicy, pod_name};
 pub use template::{
     EnvVarsInjectionPolicy, NetworkPolicyManagement, SandboxTemplate, SandboxTemplateSpec,
     TemplateNetworkPolicy, VolumeClaimTemplatesPolicy,

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 
-use crate::{Blueprint, PodTemplate, VolumeClaimTemplate};
+use crate::{Blueprint, PodTemplate, VolumeClaimTemplate, annotation};
 
 /// Whether a Sandbox has a Pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +59,14 @@ pub struct SandboxSpec {
     /// `Running` when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operating_mode: Option<OperatingMode>,
+}
+
+/// Name of a Sandbox's Pod: what it is annotated with, else its own.
+pub fn pod_name(sandbox: &impl kube_core::Resource) -> &str {
+    let metadata = sandbox.meta();
+    let noted = metadata.annotations.as_ref().and_then(|noted| noted.get(annotation::POD_NAME));
+    let noted = noted.map(String::as_str).filter(|name| !name.is_empty());
+    noted.or(metadata.name.as_deref()).unwrap_or_default()
 }
 
 impl SandboxSpec {

@@ -13,7 +13,7 @@ const SUBDOMAIN_BYTES: usize = 253;
 /// Bytes of a label, a label's value and the name part of a key at most.
 const LABEL_BYTES: usize = 63;
 
-fn is_label(text: &str) -> bool {
+fn has_form_of_label(text: &str) -> bool {
     let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let bytes = text.as_bytes();
     edge(bytes.first())
@@ -21,8 +21,8 @@ fn is_label(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
 }
 
-fn is_subdomain(text: &str) -> bool {
-    text.split('.').all(is_label)
+fn has_form_of_subdomain(text: &str) -> bool {
+    text.split('.').all(has_form_of_label)
 }
 
 fn is_name_part(text: &str) -> bool {
@@ -33,13 +33,23 @@ fn is_name_part(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
 }
 
+/// Whether a text is a DNS label, as names of namespaces and of Sandboxes that can be routed to are.
+pub fn is_label(text: &str) -> bool {
+    text.len() <= LABEL_BYTES && has_form_of_label(text)
+}
+
+/// Whether a text is a DNS subdomain, as names of most kinds are.
+pub fn is_subdomain(text: &str) -> bool {
+    text.len() <= SUBDOMAIN_BYTES && has_form_of_subdomain(text)
+}
+
 /// What is wrong with the name of most kinds.
 pub fn subdomain(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > SUBDOMAIN_BYTES {
         wrong.push(format!("must be no more than {SUBDOMAIN_BYTES} characters"));
     }
-    if !is_subdomain(text) {
+    if !has_form_of_subdomain(text) {
         wrong.push(SUBDOMAIN.into());
     }
     wrong
@@ -51,8 +61,8 @@ pub fn label(text: &str) -> Vec<String> {
     if text.len() > LABEL_BYTES {
         wrong.push(format!("must be no more than {LABEL_BYTES} characters"));
     }
-    if !is_label(text) {
-        let dots_alone = is_subdomain(text);
+    if !has_form_of_label(text) {
+        let dots_alone = has_form_of_subdomain(text);
         wrong.push(if dots_alone { "must not contain dots".into() } else { LABEL.into() });
     }
     wrong
@@ -84,7 +94,7 @@ pub fn key(text: &str) -> Vec<String> {
                 if prefix.len() > SUBDOMAIN_BYTES {
                     wrong.push(format!("prefix part must be no more than {SUBDOMAIN_BYTES} bytes"));
                 }
-                if !is_subdomain(prefix) {
+                if !has_form_of_subdomain(prefix) {
                     wrong.push(format!("prefix part {SUBDOMAIN}"));
                 }
             }
@@ -105,6 +115,11 @@ pub fn key(text: &str) -> Vec<String> {
         wrong.push(format!("name part {NAME_PART}"));
     }
     wrong
+}
+
+/// Whether a text may be the value of a label.
+pub fn is_label_value(text: &str) -> bool {
+    text.len() <= LABEL_BYTES && (text.is_empty() || is_name_part(text))
 }
 
 /// What is wrong with the value of a label.

@@ -9,7 +9,7 @@ mod plan;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use hutch_api::{Sandbox, SandboxTemplate, SandboxWarmPool, name_hash};
+use hutch_api::{Sandbox, SandboxTemplate, SandboxWarmPool, name_hash, pod_name};
 use jiff::SignedDuration;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
@@ -17,7 +17,6 @@ use tokio::time::Instant;
 
 use crate::condition;
 use crate::key::Key;
-use crate::sandbox::pod_name;
 use crate::view::PodView;
 use crate::world::{World, pool_hash_term};
 
@@ -49,7 +48,7 @@ impl Seen {
             !condition::is_ready(conditions)
         };
         let pod_of = |sandbox: &Arc<Sandbox>| {
-            let pod = world.pods.get(&key.beside(pod_name(sandbox)))?;
+            let pod = world.pods.get(&key.beside(pod_name(sandbox.as_ref())))?;
             Some((sandbox.name_any(), pod))
         };
         let waiting: Vec<_> = labelled.iter().filter(waits).collect();

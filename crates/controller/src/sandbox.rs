@@ -11,7 +11,7 @@ mod volume;
 
 use std::sync::Arc;
 
-use hutch_api::{OperatingMode, Sandbox, annotation, name_hash};
+use hutch_api::{OperatingMode, Sandbox, name_hash, pod_name};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use kube::ResourceExt;
 
@@ -54,7 +54,7 @@ impl Seen {
     pub(super) fn observe(world: &World, sandbox: Arc<Sandbox>) -> Self {
         let key = Key::of(sandbox.as_ref());
         let labelled = world.pods.find(&crate::world::name_hash_term(&key.namespace, &name_hash(&key.name)));
-        let tracked = world.pods.get(&key.beside(pod_name(&sandbox)));
+        let tracked = world.pods.get(&key.beside(pod_name(sandbox.as_ref())));
         let service = world.services.get(&key);
         let volumes = sandbox.spec.volumes().iter();
         let volumes =
@@ -94,12 +94,6 @@ impl Seen {
     fn is_suspended(&self) -> bool {
         self.sandbox.spec.operating_mode == Some(OperatingMode::Suspended)
     }
-}
-
-/// Name of the Pod to look for.
-pub(crate) fn pod_name(sandbox: &Sandbox) -> &str {
-    let noted = sandbox.annotations().get(annotation::POD_NAME).map(String::as_str);
-    noted.filter(|name| !name.is_empty()).or(sandbox.metadata.name.as_deref()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use hutch_api::sleep::Patience;
-use hutch_api::{Read, Sandbox, annotation, label, owner};
+use hutch_api::{Read, Sandbox, annotation, label, owner, pod_name};
 use hutch_remote::PodId;
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
@@ -198,7 +198,7 @@ impl Directory {
         } else {
             let reference = ObjectRef::<Named>::new(&target.id).within(&target.namespace);
             let sandbox = self.sandboxes.get(&reference).ok_or(Unresolved::Unknown)?;
-            backend(target, &sandbox, pod(pod_name(&sandbox)).as_deref())?
+            backend(target, &sandbox, pod(pod_name(&*sandbox)).as_deref())?
         };
         let backend = Arc::new(backend);
         self.shared.prepare(target, &backend, changes);
@@ -328,11 +328,6 @@ async fn drive<T>(
             }
         }
     }
-}
-
-fn pod_name(sandbox: &Named) -> &str {
-    let annotated = sandbox.annotations().get(annotation::POD_NAME).map(String::as_str);
-    annotated.filter(|name| !name.is_empty()).or(sandbox.metadata.name.as_deref()).unwrap_or_default()
 }
 
 /// What can be reached, from a Sandbox and the Pod that has its Pod's name.

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
+use hutch_api::syntax::is_label;
 
 use crate::refusal::Refusal;
 
@@ -18,8 +19,6 @@ const TIMEOUT: HeaderName = HeaderName::from_static("x-sandbox-timeout");
 const DEFAULT_NAMESPACE: &str = "default";
 /// The port of a request that names none: the runtime's.
 const DEFAULT_PORT: u16 = 8888;
-/// Characters of a DNS-1123 label.
-const LABEL_LIMIT: usize = 63;
 
 /// A port of a Sandbox, and what the client knows of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,14 +75,6 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>,
         }
         (Some(_), Some(_)) => Err(()),
     }
-}
-
-fn is_label(text: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=LABEL_LIMIT).contains(&text.len())
-        && text.bytes().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
 }
 
 /// Digits only: no sign, no leading zero.

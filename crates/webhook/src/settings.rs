@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use hutch_api::syntax::is_label;
+
 use crate::Error;
 
 /// File names that hold when certificates are managed, and by default when they are not.
@@ -94,15 +96,6 @@ impl Settings {
         }
         names
     }
-}
-
-fn is_label(name: &str) -> bool {
-    let bytes = name.as_bytes();
-    let word = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    (1..=63).contains(&bytes.len())
-        && bytes.iter().all(|byte| word(byte) || *byte == b'-')
-        && bytes.first().is_some_and(word)
-        && bytes.last().is_some_and(word)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! annotation that the Pod gets too. Its node gives them to whatever starts in the Pod from then on and says so in a
 //! condition; before that the claim is not Ready.
 
-use hutch_api::{ClaimEnvVar, Sandbox, annotation, late_env};
+use hutch_api::{ClaimEnvVar, Sandbox, annotation, late_env, pod_name};
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
@@ -14,7 +14,6 @@ use super::{Seen, create, env, variables};
 use crate::condition;
 use crate::key::Key;
 use crate::patch::put;
-use crate::sandbox::pod_name;
 use crate::view::PodView;
 use crate::world::World;
 

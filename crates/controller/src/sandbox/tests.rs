@@ -54,7 +54,7 @@ fn running() -> Value {
 }
 
 fn seen(sandbox: Arc<Sandbox>, pods: &[Arc<PodView>], service: Option<Arc<Service>>) -> Seen {
-    let tracked = pods.iter().find(|pod| pod.name_any() == pod_name(&sandbox)).cloned();
+    let tracked = pods.iter().find(|pod| pod.name_any() == pod_name(sandbox.as_ref())).cloned();
     let hash = Some(name_hash("s"));
     let labelled =
         pods.iter().filter(|p| p.labels().get("agents.x-k8s.io/sandbox-name-hash") == hash.as_ref());

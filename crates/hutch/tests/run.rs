@@ -164,6 +164,13 @@ fn a_timeout_is_124_and_ends_what_ignores_sigterm() {
 }
 
 #[test]
+fn a_timeout_beyond_the_end_of_the_clock_is_none() {
+    hutch_testkit::require!(user_namespaces);
+    let output = run(&["--timeout", "5000000000000000h"], &["true"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
 fn memory_kill_says_so() {
     hutch_testkit::require!(root, python);
     let output = run(&["--memory", "48Mi"], &["python3", "-c", "x = bytearray(300 << 20); print(len(x))"]);

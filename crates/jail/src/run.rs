@@ -188,7 +188,8 @@ fn launch_and_follow(
     let mut follow = Follow {
         launched: &launched,
         signals: &signals,
-        deadline: options.timeout.map(|timeout| began + timeout),
+        // A time beyond the end of the clock is no deadline.
+        deadline: options.timeout.and_then(|timeout| began.checked_add(timeout)),
         grace: options.grace,
         timed_out: false,
     };

@@ -145,8 +145,8 @@ pub struct Limits {
     pub pids: Option<u64>,
 }
 
-/// A process inside a jail.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// A process inside a jail. `Debug` shows neither arguments nor values of variables: they may hold secrets.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Process {
     /// Program (looked up on `PATH` of `env` when it has no slash) and arguments.
     pub argv: Vec<String>,
@@ -158,6 +158,16 @@ pub struct Process {
     pub terminal: bool,
     /// Who it runs as, in ids inside.
     pub user: User,
+}
+
+impl std::fmt::Debug for Process {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = formatter.debug_struct("Process");
+        shown.field("program", &self.argv.first());
+        shown.field("variables", &self.env.iter().map(|(name, _)| name).collect::<Vec<_>>());
+        shown.field("cwd", &self.cwd).field("terminal", &self.terminal).field("user", &self.user);
+        shown.finish()
+    }
 }
 
 /// Who a process runs as, in ids inside.
@@ -172,10 +182,10 @@ pub struct User {
 }
 
 /// Most layers and mounts from the host in one jail: as many descriptors as one message may carry, less some room.
-pub const MAX_SOURCES: usize = 240;
+pub(crate) const MAX_SOURCES: usize = 240;
 
 /// How many ids [`Ids::Range`] maps.
-pub const RANGE: u32 = 65536;
+pub(crate) const RANGE: u32 = 65536;
 
 impl Spec {
     /// Whether the description makes sense and keeps to the bounds.

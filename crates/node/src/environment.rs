@@ -11,7 +11,7 @@ use crate::limits;
 const MAX_ENVIRONMENT_BYTES: usize = 1 << 20;
 
 /// What a container's environment refers to, fetched beforehand. A missing object is absent.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct References {
     pub(crate) config_maps: BTreeMap<String, ConfigMap>,
     pub(crate) secrets: BTreeMap<String, Secret>,

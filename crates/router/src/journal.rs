@@ -21,6 +21,7 @@ pub use sink::LogSink;
 
 use crate::metrics::{self, Metrics, UNTOLD};
 use crate::pace::Current;
+use crate::proxy::Inner;
 use crate::trace::Span;
 
 /// Bytes of a text of the client's that are shown.
@@ -105,11 +106,11 @@ impl Line {
         request: &Request<B>,
         id: HeaderValue,
         client: Option<HeaderValue>,
-        log: &AccessLog,
-        metrics: &Metrics,
+        router: &Inner,
         current: Current,
         span: Option<Span>,
     ) -> Line {
+        let (log, metrics) = (&router.config.access_log, &router.metrics);
         metrics.0.inflight.inc();
         Line {
             method: request.method().clone(),

@@ -153,19 +153,11 @@ impl Router {
         if path == "/readyz" && !request.headers().contains_key(target::ID) {
             return self.readiness();
         }
-        let (config, metrics) = (&self.0.config, &self.0.metrics);
+        let config = &self.0.config;
         let until = config.exchange_timeout.map(|limit| Instant::now() + limit);
         let id = request_id(&request);
         let span = config.tracer.as_ref().map(|tracer| Span::begin(tracer.as_ref(), &mut request));
-        let line = Line::begin(
-            &request,
-            id.clone(),
-            origin.peer.clone(),
-            &config.access_log,
-            metrics,
-            current,
-            span,
-        );
+        let line = Line::begin(&request, id.clone(), origin.peer.clone(), &self.0, current, span);
         let page_wanted = wants_page(request.headers());
         request.headers_mut().insert(REQUEST_ID, id);
         self.route(request, access, origin, line, until)

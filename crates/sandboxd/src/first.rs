@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::future::pending;
 use std::path::Path;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::process::pid;
 use crate::{Error, reap, token};
 
 /// Exit statuses as a shell gives them.
@@ -48,7 +49,7 @@ impl First {
             status: if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE },
             text: format!("cannot start {}: {error}", program.display()),
         })?;
-        reap::leave_alone(number(&child));
+        reap::leave_alone(pid(&child));
         Ok(First { child: Some(child), status: None })
     }
 
@@ -104,11 +105,6 @@ fn send(signal: Signal) {
         // It may have ended just now.
         let _ = kill_process(pid, signal);
     }
-}
-
-/// Nothing once it was waited for.
-fn number(child: &Child) -> Option<Pid> {
-    child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
 fn status_of(status: std::process::ExitStatus) -> u8 {

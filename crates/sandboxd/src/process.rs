@@ -19,6 +19,7 @@ pub use input::InputError;
 pub use registry::{DETACHED_LIMIT, ENDED_LIMIT, Listed, ProcessError, Processes, RUNNING_LIMIT, Started};
 pub use ring::RING_LIMIT;
 pub use run::{Finished, Job, Runner, TURNS};
+pub(crate) use start::pid;
 pub use start::{Program, StartError};
 pub use terminal::Size;
 

@@ -112,9 +112,7 @@ impl GvisorContainer {
         &self,
         cell: &Arc<Cell>,
         blueprint: &Blueprint,
-        env: &[(String, String)],
-        argv: Vec<String>,
-        terminal: bool,
+        further: &Process,
         stdio: Stdio,
     ) -> Result<Extra, String> {
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
@@ -124,13 +122,14 @@ impl GvisorContainer {
             pid_file: folder.join(format!("{number}.pid")),
         };
         // By a file, because arguments show in the machine's process list and the environment may hold secrets.
-        let description =
-            Bundle { argv: &argv, env, terminal, ..bundle(blueprint, Path::new(""), true, "") }.process();
+        let Process { argv, env, terminal, .. } = further;
+        let usual = bundle(blueprint, Path::new(""), true, "");
+        let description = Bundle { argv, env, terminal: *terminal, ..usual }.process();
         write_private(&inside.process_file, &description)
             .map_err(|e| format!("cannot start in runsc: {e}"))?;
         let (file, pid) = (inside.process_file.display().to_string(), inside.pid_file.display().to_string());
         let command = self.argv(&["exec", "--process", &file, "--internal-pid-file", &pid, &self.id]);
-        let spawned = cell.spawn(&process(command, terminal), stdio).map_err(|e| e.to_string())?;
+        let spawned = cell.spawn(&process(command, *terminal), stdio).map_err(|e| e.to_string())?;
         Ok(Extra { spawned, inside: Some(inside) })
     }
 

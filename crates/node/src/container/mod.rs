@@ -91,19 +91,15 @@ impl Running {
         terminal: bool,
         stdio: hutch_jail::Stdio,
     ) -> Result<Extra, String> {
+        let Blueprint { cwd, user, .. } = &self.blueprint;
+        let (cwd, user) = (cwd.clone(), user.clone());
+        let process = hutch_jail::Process { argv, env: self.env(), cwd, terminal, user };
         match &self.gvisor {
             None => {
-                let process = hutch_jail::Process {
-                    argv,
-                    env: self.env(),
-                    cwd: self.blueprint.cwd.clone(),
-                    terminal,
-                    user: self.blueprint.user.clone(),
-                };
                 let spawned = self.cell.spawn(&process, stdio).map_err(|e| e.to_string())?;
                 Ok(Extra { spawned, inside: None })
             }
-            Some(gvisor) => gvisor.spawn(&self.cell, &self.blueprint, &self.env(), argv, terminal, stdio),
+            Some(gvisor) => gvisor.spawn(&self.cell, &self.blueprint, &process, stdio),
         }
     }
 

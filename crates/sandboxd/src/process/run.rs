@@ -17,7 +17,6 @@ use crate::reap::Ours;
 pub const TURNS: usize = 256;
 
 /// A command to run.
-#[derive(Debug)]
 pub struct Job {
     /// What to start.
     pub program: Program,

@@ -11,8 +11,8 @@ use tokio::process::{Child, Command};
 use super::late_env;
 use crate::token;
 
-/// A program to start.
-#[derive(Debug, Default)]
+/// A program to start. Not `Debug`: its environment may hold secrets.
+#[derive(Default)]
 pub struct Program {
     /// The program (looked up in `PATH` unless it has a slash) and its arguments.
     pub argv: Vec<String>,
@@ -128,7 +128,7 @@ impl Program {
 }
 
 /// The number of a process that was started and not waited for.
-pub(super) fn pid(child: &Child) -> Option<Pid> {
+pub(crate) fn pid(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 

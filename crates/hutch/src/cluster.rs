@@ -31,7 +31,8 @@ pub(crate) async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> 
 
 /// The error, of malformed YAML with its place alone: the lines around it, which the library shows, may hold a credential.
 fn without_text(error: KubeconfigError) -> anyhow::Error {
-    let KubeconfigError::Parse(error) = error else { return error.into() };
+    // Its text holds its cause.
+    let KubeconfigError::Parse(error) = error else { return anyhow!("{error}") };
     match error.location() {
         Some(place) => {
             anyhow!("line {}, column {}: this is not YAML of a kubeconfig", place.line(), place.column())

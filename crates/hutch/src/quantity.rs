@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hutch_api::syntax;
+
 /// Bytes: a number with `k`, `M`, `G`, `T` (powers of 1000) or `Ki`, `Mi`, `Gi`, `Ti` (powers of 1024) behind it, an
 /// optional `B` after that, or none.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
@@ -78,12 +80,12 @@ pub(crate) fn uid(text: &str) -> Result<String, String> {
 
 /// A DNS-1123 label, as names of namespaces and of routable Sandboxes are.
 pub(crate) fn label(text: &str) -> Result<String, String> {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let ends = !text.starts_with('-') && !text.ends_with('-');
-    if (1..=63).contains(&text.len()) && text.bytes().all(inner) && ends {
-        return Ok(text.to_owned());
+    match syntax::is_label(text) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err(format!("`{text}` is not a name of at most 63 lower-case letters, digits and inner hyphens"))
+        }
     }
-    Err(format!("`{text}` is not a name of at most 63 lower-case letters, digits and inner hyphens"))
 }
 
 /// CPUs, as thousandths of one.
@@ -104,16 +106,17 @@ pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.is_empty() && !text.contains('\0') => {
             Ok((name.to_owned(), value.to_owned()))
         }
-        _ => Err(format!("`{text}` has no `=`; write it like NAME=VALUE")),
+        _ => Err(format!("`{text}` has no name before a `=`; write it like NAME=VALUE")),
     }
 }
 
-/// An IPv4 range outside loopback, of at least 16 addresses.
+/// An IPv4 range outside loopback, of 16 to 65536 addresses.
 pub(crate) fn cidr(text: &str) -> Result<String, String> {
-    let wrong = || format!("`{text}` is not an IPv4 range for Pods; write it like 10.89.0.0/16");
+    let wrong =
+        || format!("`{text}` is not an IPv4 range of /16 to /28 for Pods; write it like 10.89.0.0/16");
     let (address, length) = text.split_once('/').ok_or_else(wrong)?;
     let address: std::net::Ipv4Addr = address.parse().map_err(|_| wrong())?;
-    let length: u32 = length.parse().ok().filter(|l| (8..=28).contains(l)).ok_or_else(wrong)?;
+    let length: u32 = length.parse().ok().filter(|l| (16..=28).contains(l)).ok_or_else(wrong)?;
     let forbidden = address.is_loopback() || address.is_link_local() || address.is_multicast();
     let host_bits = u32::from(address) & (u32::MAX >> length);
     if forbidden || address.octets()[0] == 0 || host_bits != 0 {
@@ -153,9 +156,15 @@ mod tests {
     #[test]
     fn pod_ranges() {
         assert!(cidr("10.89.0.0/16").is_ok());
-        for wrong in
-            ["127.0.0.0/8", "10.89.0.1/16", "10.89.0.0", "169.254.0.0/16", "224.0.0.0/8", "10.0.0.0/30"]
-        {
+        for wrong in [
+            "127.0.0.0/16",
+            "10.0.0.0/8",
+            "10.89.0.1/16",
+            "10.89.0.0",
+            "169.254.0.0/16",
+            "224.0.0.0/8",
+            "10.0.0.0/30",
+        ] {
             assert!(cidr(wrong).is_err(), "{wrong}");
         }
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum Error {
     /// The name is of an image that would have to be pulled.
     #[error(
-        "image {0:?} is not built in and cannot be pulled yet: use hutch/host, hutch/python-runtime, hutch/pause, or oci:/path of an OCI layout folder"
+        "image {0:?} is not built in, and none is pulled: use hutch/host, hutch/python-runtime, hutch/pause, or oci:/path of an OCI layout folder"
     )]
     NotPullable(String),
     /// The text is no image name at all.

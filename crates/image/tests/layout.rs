@@ -258,7 +258,7 @@ fn what_is_no_layout_is_said_so() {
     let text = store.resolve(&format!("oci:{}", empty.path().display())).unwrap_err().to_string();
     assert!(text.contains("oci-layout"), "{text}");
     let text = store.resolve("python:3.12").unwrap_err().to_string();
-    assert!(text.contains("cannot be pulled yet"), "{text}");
+    assert!(text.contains("none is pulled"), "{text}");
 }
 
 #[test]

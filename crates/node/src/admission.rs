@@ -143,11 +143,11 @@ fn check_container(container: &Container) -> Result<(), Refusal> {
 
 fn check_probe(probe: &Probe) -> Result<(), &'static str> {
     if probe.grpc.is_some() {
-        return Err("grpc probes are not supported yet: use httpGet, tcpSocket or exec");
+        return Err("grpc probes are not supported: use httpGet, tcpSocket or exec");
     }
     let https = |get: &k8s_openapi::api::core::v1::HTTPGetAction| get.scheme.as_deref() == Some("HTTPS");
     if probe.http_get.as_ref().is_some_and(https) {
-        return Err("httpGet probes with scheme HTTPS are not supported yet");
+        return Err("httpGet probes with scheme HTTPS are not supported: use HTTP, tcpSocket or exec");
     }
     let kinds = [probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.exec.is_some()];
     match kinds.iter().filter(|set| **set).count() {

@@ -206,7 +206,7 @@ async fn what_cannot_be_given_is_said() {
     machine.run("nomap", "", json!({"main": {"envFrom": [{"configMapRef": {"name": "later"}}]}})).await;
     machine.run("tiny", "", json!({"main": {"resources": {"limits": {"memory": "1"}}}})).await;
     for (name, part) in [
-        ("image", "cannot be pulled yet"),
+        ("image", "none is pulled"),
         ("host", "hostPath is not supported"),
         ("mighty", "privileged is not supported"),
         ("noclaim", "persistentvolumeclaim \"x\" not found"),

@@ -22,6 +22,8 @@ pub const CLAIM_FIRST_READY_AT: &str = "agents.x-k8s.io/claim-first-ready-at";
 pub const TRACE_CONTEXT: &str = "opentelemetry.io/trace-context";
 /// On the Pod of a pooled Sandbox: `"true"`.
 pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+/// On a Pod, or its template: the container that is meant when none is named.
+pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// On a claimed Sandbox that came from a pool, and on its Pod: the claim's `env`, as JSON, for containers that run already.
 pub const LATE_ENV: &str = "hutch.dev/env";
 /// On a Sandbox: `"true"` lets a connection through the router wake it when it sleeps.
@@ -62,3 +64,19 @@ pub const VOLUME_CLAIM_TEMPLATES_POLICY: &str = "api.agents.x-k8s.io/v1beta1-vol
 pub const VOLUME_CLAIM_TEMPLATES: &str = "api.agents.x-k8s.io/v1beta1-volume-claim-templates";
 /// On a `v1alpha1` SandboxClaim: the pool, where the older version's fields alone would come back as another one.
 pub const WARM_POOL_REF: &str = "api.agents.x-k8s.io/v1beta1-warm-pool-ref";
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_key_is_told_in_the_documents() {
+        let told = include_str!("../../../docs/annotations.md");
+        let sources = [include_str!("annotation.rs"), include_str!("label.rs")];
+        let constants =
+            sources.iter().flat_map(|source| source.lines()).filter(|line| line.starts_with("pub const "));
+        let keys: Vec<&str> =
+            constants.filter_map(|line| line.split('"').nth(1)).filter(|text| text.contains('/')).collect();
+        assert!(keys.len() > 30, "the constants are not read as they are written: {keys:?}");
+        let missing: Vec<_> = keys.iter().filter(|key| !told.contains(&format!("`{key}`"))).collect();
+        assert!(missing.is_empty(), "docs/annotations.md does not tell of {missing:?}");
+    }
+}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hutch_api::annotation;
 use hutch_remote::{ByteReader, Duplex, ExecRequest, Hold, Kubelet, LogRequest, PodId, Session, StreamError};
 use jiff::Timestamp;
 
@@ -13,9 +14,6 @@ use crate::live::{Live, Update};
 use crate::node::Node;
 use crate::session;
 use crate::sleep::{Busy, Counted};
-
-/// The annotation that names the container meant when none is named.
-const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 impl Node {
     fn live(&self, pod: &PodId) -> Result<Arc<Live>, StreamError> {
@@ -27,7 +25,8 @@ impl Node {
     fn container(live: &Live, named: Option<&str>) -> Result<(String, Option<Arc<Running>>), StreamError> {
         let pod = live.pod();
         let spec = pod.spec.as_ref();
-        let annotated = pod.metadata.annotations.as_ref().and_then(|a| a.get(DEFAULT_CONTAINER)).cloned();
+        let annotations = pod.metadata.annotations.as_ref();
+        let annotated = annotations.and_then(|noted| noted.get(annotation::DEFAULT_CONTAINER)).cloned();
         let first = || spec.and_then(|s| s.containers.first()).map(|c| c.name.clone());
         let name = named.map(str::to_owned).or(annotated).or_else(first).unwrap_or_default();
         let init = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten();

@@ -1,10 +1,9 @@
 //! Finds the Sandbox that a person names, and its Pod and container.
 
-use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
-use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition};
+use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name, syntax};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams};
@@ -14,9 +13,6 @@ use serde_json::json;
 use super::api_error;
 use super::wait::{Patience, Step};
 use crate::cli::{Place, Readiness};
-
-/// The annotation of a Pod that names the container meant when none is named.
-const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// How a person names a Sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +30,7 @@ impl FromStr for Named {
 
     fn from_str(text: &str) -> Result<Named, String> {
         let (kind, name) = text.split_once('/').unwrap_or(("", text));
-        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-        let ends = |part: &str| !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
-        let is_name = name.len() <= 253 && name.bytes().all(inner) && name.split('.').all(ends);
+        let is_name = syntax::is_subdomain(name);
         match kind {
             "" if is_name && !text.contains('/') => Ok(Named::Either(name.to_owned())),
             "claim" | "sandboxclaim" if is_name => Ok(Named::Claim(name.to_owned())),
@@ -141,9 +135,7 @@ impl Cluster {
     /// The container of that name, or the one that is meant without a name.
     pub(super) async fn container(&self, sandbox: &Sandbox, named: Option<&str>) -> anyhow::Result<Target> {
         let name = sandbox.name_any();
-        let annotated =
-            |of: &BTreeMap<String, String>, key: &str| of.get(key).filter(|v| !v.is_empty()).cloned();
-        let pod = annotated(sandbox.annotations(), annotation::POD_NAME).unwrap_or_else(|| name.clone());
+        let pod = pod_name(sandbox).to_owned();
         let Some(object) = self.pods.get_opt(&pod).await.map_err(api_error)? else {
             bail!(
                 "sandbox {name} has no Pod {pod}: `kubectl describe sandbox {name} -n {}` tells why",
@@ -153,7 +145,7 @@ impl Cluster {
         let spec = object.spec.clone().unwrap_or_default();
         let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
         let containers: Vec<&str> = containers.map(|container| container.name.as_str()).collect();
-        let default = annotated(object.annotations(), DEFAULT_CONTAINER);
+        let default = object.annotations().get(annotation::DEFAULT_CONTAINER).cloned();
         let default = default.filter(|name| containers.contains(&name.as_str()));
         let first = || containers.first().map(|&first| first.to_owned());
         let container = named.map(str::to_owned).or(default).or_else(first).unwrap_or_default();
@@ -208,6 +200,14 @@ pub(super) fn ready(sandbox: &Sandbox) -> Step<Sandbox> {
     }
 }
 
+/// Reasons for which a claim gets no Sandbox until somebody changes something.
+const FINAL: [&str; 4] = [
+    condition::reason::CLAIM_EXPIRED,
+    condition::reason::INVALID_METADATA,
+    condition::reason::ENV_VARS_INJECTION_REJECTED,
+    condition::reason::VOLUME_CLAIM_TEMPLATES_ERROR,
+];
+
 fn bound(claim: &SandboxClaim) -> Step<String> {
     let status = claim.status.as_ref();
     let name = status.and_then(|status| status.sandbox.as_ref()?.name.clone());
@@ -216,7 +216,7 @@ fn bound(claim: &SandboxClaim) -> Step<String> {
     }
     let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|c| c.type_ == condition::READY) {
-        Some(ready) if ready.reason == "ClaimExpired" => Step::Never(ready.message.clone()),
+        Some(ready) if FINAL.contains(&ready.reason.as_str()) => Step::Never(ready.message.clone()),
         Some(ready) => Step::Wait(ready.message.clone()),
         None => Step::Wait("the controller has not looked at it yet".to_owned()),
     }
@@ -261,5 +261,29 @@ mod tests {
         assert!(told(&sandbox("Running", 2, ("False", "PodFailed", 1))).starts_with("wait"));
         assert!(told(&sandbox("Running", 2, ("False", "PodFailed", 2))).starts_with("never: m; "));
         assert!(told(&sandbox("Suspended", 2, ("True", "DependenciesReady", 2))).contains("--resume"));
+    }
+
+    #[test]
+    fn a_claim_that_is_refused_is_not_waited_for() {
+        let told = |reason: &str| {
+            let claim: SandboxClaim = serde_json::from_value(json!({
+                "apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxClaim", "metadata": {"name": "c"},
+                "spec": {"warmPoolRef": {"name": "p"}},
+                "status": {"conditions": [{"type": "Ready", "status": "False", "reason": reason, "message": "m",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+            }))
+            .unwrap();
+            match bound(&claim) {
+                Step::Done(name) => name,
+                Step::Wait(text) => format!("wait: {text}"),
+                Step::Never(text) => format!("never: {text}"),
+            }
+        };
+        for reason in FINAL {
+            assert_eq!(told(reason), "never: m", "{reason}");
+        }
+        for reason in ["WarmPoolNotFound", "AdoptionConflict", "ReconcilerError", "SandboxNotReady"] {
+            assert_eq!(told(reason), "wait: m", "{reason}");
+        }
     }
 }

@@ -146,7 +146,7 @@ pub(crate) struct UpArguments {
     /// Addresses of Pods: synthetic, seen only inside sandboxes.
     #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/16", value_parser = quantity::cidr)]
     pub(crate) pod_cidr: String,
-    /// Pull the published runtime images by name instead of answering them with built-in ones.
+    /// Do not answer the published images with built-in ones; nothing is pulled, so Pods with these names do not start.
     #[arg(long)]
     pub(crate) no_builtin_runtime_images: bool,
 }
@@ -372,6 +372,24 @@ mod tests {
             let line = refusal(words);
             assert!(line.contains(named) && !line.contains('\n'), "{words:?}: {line}");
         }
+    }
+
+    #[test]
+    fn every_flag_is_told_in_the_documents() {
+        use clap::CommandFactory;
+        let told = include_str!("../../../docs/cli.md");
+        let mut cli = Cli::command();
+        cli.build();
+        let (mut waiting, mut count) = (vec![&cli], 0);
+        while let Some(command) = waiting.pop() {
+            waiting.extend(command.get_subcommands());
+            for flag in command.get_arguments().filter_map(clap::Arg::get_long) {
+                count += 1;
+                let known = ["help", "version"].contains(&flag) || told.contains(&format!("--{flag}"));
+                assert!(known, "docs/cli.md does not tell of --{flag} of {}", command.get_name());
+            }
+        }
+        assert!(count > 40, "{count} flags");
     }
 
     #[test]

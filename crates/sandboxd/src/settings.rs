@@ -259,6 +259,17 @@ mod tests {
     }
 
     #[test]
+    fn every_flag_is_told_in_the_help_and_in_the_documents() {
+        let told = include_str!("../../../docs/sandboxd.md");
+        for name in FLAGS.into_iter().chain(["clock", "help", "version"]) {
+            assert!(told.contains(&format!("`--{name}`")), "docs/sandboxd.md does not tell of --{name}");
+        }
+        for name in FLAGS {
+            assert!(HELP.contains(&format!("--{name}")), "--help does not tell of --{name}");
+        }
+    }
+
+    #[test]
     fn flags_win_over_environment_and_environment_over_defaults() {
         let plain = read(&[], &[]).unwrap();
         assert_eq!((plain.root, plain.time_limit), (PathBuf::from("/workspace"), Duration::from_secs(300)));

@@ -21,6 +21,14 @@ fn options(words: &[&str], environment: &[(&str, &str)], file: Option<&str>) -> 
 }
 
 #[test]
+fn every_flag_is_told_in_the_documents() {
+    let told = include_str!("../../../../../docs/router.md");
+    for (name, ..) in FLAGS.iter().filter(|(name, ..)| *name != "h") {
+        assert!(told.contains(&format!("`{name}`")), "docs/router.md does not tell of --{name}");
+    }
+}
+
+#[test]
 fn the_defaults() {
     let options = options(&[], &[], None);
     assert_eq!(options.http.map(|address| address.to_string()).as_deref(), Some(":8080"));

@@ -327,4 +327,17 @@ mod tests {
             assert!(bad.check().is_err(), "{bad:?}");
         }
     }
+
+    #[test]
+    fn debug_shows_no_argument_and_no_value() {
+        let process = Process {
+            argv: vec!["tool".into(), "--password=SECRET".into()],
+            env: vec![("KEY".into(), "SECRET".into())],
+            cwd: "/".into(),
+            terminal: false,
+            user: User::default(),
+        };
+        let shown = format!("{process:?}");
+        assert!(shown.contains("tool") && shown.contains("KEY") && !shown.contains("SECRET"), "{shown}");
+    }
 }

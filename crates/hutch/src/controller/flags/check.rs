@@ -97,7 +97,7 @@ pub(crate) fn warnings(flags: &Flags) -> Vec<String> {
     let mut lines = Vec::new();
     if !flags.ignored.is_empty() {
         let names: Vec<String> = flags.ignored.iter().map(|name| format!("--{name}")).collect();
-        lines.push(format!("without effect, since for a Go program only: {}", names.join(", ")));
+        lines.push(format!("{}: for a Go program only, without effect here", names.join(", ")));
     }
     let workers = flags.sandbox_workers + flags.claim_workers + flags.pool_workers + flags.template_workers;
     if workers > MANY_WORKERS {

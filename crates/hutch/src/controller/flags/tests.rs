@@ -119,7 +119,7 @@ fn what_is_taken_with_a_warning() {
     let lines = warned(&["--enable-pprof", "--zap-log-level=debug", "--pprof-block-profile-rate", "1"]);
     assert_eq!(lines.len(), 1);
     assert!(
-        lines[0].starts_with("--enable-pprof, --zap-log-level, --pprof-block-profile-rate mean"),
+        lines[0].starts_with("--enable-pprof, --zap-log-level, --pprof-block-profile-rate: "),
         "{lines:?}"
     );
     assert!(warned(&["--sandbox-concurrent-workers=1000"])[0].starts_with("1052 workers"));

@@ -76,7 +76,9 @@ impl Wake for ApiWake {
 fn may_be_woken(sandbox: &Sandbox, now: Duration) -> bool {
     let metadata = &sandbox.metadata;
     let says = |key: &str| sandbox.annotations().get(key).map(String::as_str);
-    let wants = says(annotation::WAKE_ON_CONNECT) == Some("true");
+    let of_template = sandbox.spec.pod_template.metadata.annotations.as_ref();
+    let of_template = of_template.and_then(|all| all.get(annotation::WAKE_ON_CONNECT)).map(String::as_str);
+    let wants = says(annotation::WAKE_ON_CONNECT).or(of_template) == Some("true");
     let generation = metadata.generation.map(|generation| generation.to_string());
     let since_idle = generation.is_some() && says(annotation::ASLEEP_GENERATION) == generation.as_deref();
     let suspended = sandbox.spec.operating_mode == Some(OperatingMode::Suspended);
@@ -110,6 +112,12 @@ mod tests {
         let now = Duration::from_secs(1_800_000_000);
         assert!(may_be_woken(&sandbox(&[]), now));
         assert!(may_be_woken(&sandbox(&[("/spec.shutdownTime", json!("2027-02-01T00:00:00Z"))]), now));
+        let of_template = ("/spec/podTemplate.metadata", json!({"annotations": {annotation::WAKE_ON_CONNECT: "true"}}));
+        let own = |own: Value| ("/metadata.annotations", own);
+        let slept = own(json!({annotation::ASLEEP_GENERATION: "7"}));
+        assert!(may_be_woken(&sandbox(&[slept, of_template.clone()]), now));
+        let refuses = own(json!({annotation::ASLEEP_GENERATION: "7", annotation::WAKE_ON_CONNECT: ""}));
+        assert!(!may_be_woken(&sandbox(&[refuses, of_template]), now), "its own come first");
         for (what, change) in [
             ("not wanted", ("/metadata.annotations", json!({annotation::ASLEEP_GENERATION: "7"}))),
             ("suspended by a user", ("/metadata.annotations", json!({annotation::WAKE_ON_CONNECT: "true"}))),

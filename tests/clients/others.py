@@ -9,7 +9,7 @@ from k8s_agent_sandbox.commands._process_stubs import process_pb2, process_pb2_g
 from k8s_agent_sandbox.models import SandboxDirectConnectionConfig
 from table import HTTP, OTHER_COLUMNS, SANDBOXD, absent, check, equal, now, row
 
-UP, BOTH = ("up",), tuple(OTHER_COLUMNS)
+BOTH = tuple(OTHER_COLUMNS)
 SERVICE = "/process.v1.ProcessService"
 # Far more than the windows and pipes on the way hold.
 PIECES = [bytes([65 + n % 26]) * 100_000 for n in range(40)]
@@ -17,12 +17,6 @@ PIECES = [bytes([65 + n % 26]) * 100_000 for n in range(40)]
 
 def shell(text):
     return process_pb2.ProcessConfig(command=["/bin/sh", "-c", text])
-
-
-def only_up(name):
-    """The test plays the cluster's kubelet, and that has no streams."""
-    absent(name, ("cluster",), "-")
-    return row(name, UP)
 
 
 async def pod(place):
@@ -49,7 +43,7 @@ def to_the_end(session):
     return out + session.read_all(), err
 
 
-@only_up("kubernetes: exec, its streams and exit code")
+@row("kubernetes: exec, its streams and exit code", BOTH)
 async def exec_streams(place):
     name = await pod(place)
     equal(execute(place, name, ["sh", "-c", "echo out"]), "out\n")
@@ -58,7 +52,7 @@ async def exec_streams(place):
     equal((session.read_stdout(), session.read_stderr(), session.returncode), ("out\n", "err\n", 7))
 
 
-@only_up("kubernetes: exec with input")
+@row("kubernetes: exec with input", BOTH)
 async def exec_input(place):
     session = execute(place, await pod(place), ["sh", "-c", "read line; echo got $line"], stdin=True, _preload_content=False)
     session.write_stdin("word\n")
@@ -66,7 +60,7 @@ async def exec_input(place):
     equal((session.read_stdout(), session.returncode), ("got word\n", 0))
 
 
-@only_up("kubernetes: exec on a terminal")
+@row("kubernetes: exec on a terminal", BOTH)
 async def exec_terminal(place):
     session = execute(place, await pod(place), ["sh", "-c", "test -t 0 && tty; read line; stty size"],
                       stdin=True, stderr=False, tty=True, _preload_content=False)
@@ -77,18 +71,18 @@ async def exec_terminal(place):
     check("/dev/" in out and "30 90" in out, out)
 
 
-@only_up("kubernetes: exec of much output")
+@row("kubernetes: exec of much output", BOTH)
 async def exec_much(place):
     equal(len(execute(place, await pod(place), ["sh", "-c", "yes 0123456 | head -c 8000000"])), 8000000)
 
 
-@only_up("kubernetes: logs")
+@row("kubernetes: logs", BOTH)
 async def logs(place):
     text = place.core.read_namespaced_pod_log(await pod(place), place.namespace, container="runtime")
     check("serving" in text, text)
 
 
-@only_up("kubernetes: portforward")
+@row("kubernetes: portforward", BOTH)
 async def forward(place):
     carried = portforward(place.core.connect_get_namespaced_pod_portforward, await pod(place), place.namespace, ports="8888")
     socket = carried.socket(8888)

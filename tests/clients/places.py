@@ -13,7 +13,7 @@ from k8s_agent_sandbox.models import (
     SandboxDirectConnectionConfig,
     SandboxLocalTunnelConnectionConfig,
 )
-from table import COLUMNS, OTHER_COLUMNS, check, now
+from table import COLUMNS, OTHER_COLUMNS, POD_TUNNELS, ROUTER_TUNNELS, check, now
 
 CORE, EXTENSIONS, VERSION = "agents.x-k8s.io", "extensions.agents.x-k8s.io", "v1beta1"
 PLURALS = {"Sandbox": (CORE, "sandboxes"), "SandboxClaim": (EXTENSIONS, "sandboxclaims"),
@@ -41,9 +41,9 @@ class Place:
         if "direct" in self.column:
             return SandboxDirectConnectionConfig(
                 **{"api_url": self.settings["router"], "extra_headers": self.headers} | more)
-        if self.column == "up tunnel":
+        if self.column in ROUTER_TUNNELS:
             return SandboxLocalTunnelConnectionConfig(**more)
-        if self.where == "up":
+        if self.column in POD_TUNNELS:
             return SandboxdPodTunnelConnectionConfig(**more)
         return SandboxdInClusterConnectionConfig(mode="in-cluster-pod-ip", **more)
 

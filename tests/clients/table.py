@@ -10,10 +10,13 @@ COLUMNS = {
     "up direct async": ("up", True, "http"),
     "up pod": ("up", False, "sandboxd"),
     "up pod async": ("up", True, "sandboxd"),
+    "cluster tunnel": ("cluster", False, "http"),
     "cluster direct": ("cluster", False, "http"),
     "cluster direct async": ("cluster", True, "http"),
     "cluster pod": ("cluster", False, "sandboxd"),
     "cluster pod async": ("cluster", True, "sandboxd"),
+    "cluster pod tunnel": ("cluster", False, "sandboxd"),
+    "cluster pod tunnel async": ("cluster", True, "sandboxd"),
 }
 # Columns of the second table, whose clients know nothing of sandboxes.
 OTHER_COLUMNS = {"up": ("up", False, ""), "cluster": ("cluster", False, "")}
@@ -24,7 +27,10 @@ ASYNC = tuple(name for name, (_, asynchronous, _) in COLUMNS.items() if asynchro
 HTTP = tuple(name for name, (_, _, speaks) in COLUMNS.items() if speaks == "http")
 SANDBOXD = tuple(name for name, (_, _, speaks) in COLUMNS.items() if speaks == "sandboxd")
 DIRECT = tuple(name for name in COLUMNS if "direct" in name)
-TUNNELS = ("up tunnel", "up pod", "up pod async")
+# By kubectl: to the router, to a Pod.
+ROUTER_TUNNELS = ("up tunnel", "cluster tunnel")
+POD_TUNNELS = ("up pod", "up pod async", "cluster pod tunnel", "cluster pod tunnel async")
+TUNNELS = ROUTER_TUNNELS + POD_TUNNELS
 CLUSTER = tuple(name for name, (where, _, _) in COLUMNS.items() if where == "cluster")
 
 # (row, column) -> (function, the word that the table shows), in the order of the table.

@@ -5,7 +5,7 @@ import io
 
 from k8s_agent_sandbox.exceptions import SandboxPortForwardError
 from lifecycle import works
-from table import EVERY, HTTP, SANDBOXD, absent, check, equal, now, raises, row
+from table import EVERY, HTTP, ROUTER_TUNNELS, SANDBOXD, absent, check, equal, now, raises, row
 from work import Sink
 
 PORT = "DirectConnectionConfig, LocalTunnelConnectionConfig(server_port)"
@@ -33,7 +33,7 @@ async def sandboxd_ports(place):
     await now(handle.close_connection())
 
 
-@row(ROUTER, ["up tunnel"])
+@row(ROUTER, ROUTER_TUNNELS)
 async def router_namespace(place):
     first = await place.shared()
     client = place.client(place.config(router_namespace="agent-sandbox-system"))
@@ -71,5 +71,5 @@ async def large(place):
     check(bytes(sink.content) == LARGE)
 
 
-for name, columns in [(PORT, HTTP), (PORTS, SANDBOXD), (ROUTER, ["up tunnel"])]:
+for name, columns in [(PORT, HTTP), (PORTS, SANDBOXD), (ROUTER, ROUTER_TUNNELS)]:
     absent(name, [column for column in EVERY if column not in columns], "-")

@@ -8,7 +8,7 @@ from k8s_agent_sandbox import get_metrics, print_metrics
 from k8s_agent_sandbox.exceptions import SandboxRequestError
 from k8s_agent_sandbox.extensions import ComputerUseSandboxClient
 from lifecycle import works
-from table import ASYNC, HTTP, SANDBOXD, SYNC, absent, check, equal, now, raises, row
+from table import ASYNC, HTTP, SANDBOXD, SYNC, TUNNELS, absent, check, equal, now, raises, row
 
 MEGABYTE = bytes(range(256)) * 4096
 
@@ -278,8 +278,8 @@ absent(INJECT, SYNC, "-")
 async def metrics(place):
     await works(place, await place.shared())
     check("sandbox_client_discovery_latency_ms" in get_metrics())
-    if place.column in ("up tunnel", "up pod"):
-        mode = "port_forward" if place.column == "up tunnel" else "sandboxd_pod_tunnel"
+    if place.column in TUNNELS and not place.asynchronous:
+        mode = "port_forward" if place.speaks == "http" else "sandboxd_pod_tunnel"
         check(f'sandbox_client_discovery_latency_ms_count{{mode="{mode}",status="success"}}' in get_metrics())
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

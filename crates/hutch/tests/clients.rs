@@ -3,9 +3,8 @@
 
 #[path = "clients/cluster.rs"]
 mod cluster;
+mod control_plane;
 mod harness;
-#[path = "clients/kubelet.rs"]
-mod kubelet;
 #[path = "clients/script.rs"]
 mod script;
 
@@ -60,14 +59,14 @@ fn on_one_machine(columns: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cells_on_a_cluster() {
-    hutch_testkit::require!(root, kubernetes, sandbox_client);
-    on_a_cluster(&["cluster direct", "cluster pod", "cluster"]).await;
+    hutch_testkit::require!(root, kubernetes, kubectl, sandbox_client);
+    on_a_cluster(&["cluster tunnel", "cluster direct", "cluster pod", "cluster pod tunnel", "cluster"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn asynchronous_cells_on_a_cluster() {
-    hutch_testkit::require!(root, kubernetes, async_sandbox_client);
-    on_a_cluster(&["cluster direct async", "cluster pod async"]).await;
+    hutch_testkit::require!(root, kubernetes, kubectl, async_sandbox_client);
+    on_a_cluster(&["cluster direct async", "cluster pod async", "cluster pod tunnel async"]).await;
 }
 
 async fn on_a_cluster(columns: &'static [&'static str]) {

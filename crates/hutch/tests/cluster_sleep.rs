@@ -1,8 +1,6 @@
 //! Sleep on a cluster: a real API server, `hutch controller`, `hutch router` with the rights that `deploy/` gives it and no
-//! others, and a kubelet that is played, whose Pods are real sandboxd processes.
+//! others, and a Node whose Pods are real sandboxd processes.
 
-#[path = "clients/kubelet.rs"]
-mod kubelet;
 #[path = "deploy/manifests.rs"]
 mod manifests;
 
@@ -11,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hutch_api::Sandbox;
-use hutch_testkit::cluster::{Cluster, Options};
+use hutch_testkit::cluster::{Cluster, Options, Worker};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use manifests::{folder, objects, read, text};
@@ -26,16 +24,11 @@ const ROUTER: &str = "system:serviceaccount:agent-sandbox-system:sandbox-router"
 const AFTER: Duration = Duration::from_secs(4);
 
 struct Running {
+    // Ends before its cluster.
+    _worker: Worker,
     cluster: Cluster,
     client: Client,
-    kubelet: tokio::task::JoinHandle<()>,
     token: String,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.kubelet.abort();
-    }
 }
 
 impl Running {
@@ -47,7 +40,7 @@ impl Running {
             Command::new(HUTCH).args(["sandboxd", "install"]).arg(cluster.folder()).output().expect("hutch");
         assert!(installed.status.success(), "{installed:?}");
         let sandboxd = PathBuf::from(String::from_utf8(installed.stdout).expect("a path").trim());
-        let kubelet = tokio::spawn(kubelet::run(client.clone(), sandboxd));
+        let worker = Worker::start(&cluster, &sandboxd).await.expect("a Node");
         // What needs no program to run is there; the rest would be taken too.
         for object in objects().iter().filter(|object| object["kind"] != "CustomResourceDefinition") {
             let here = ["Namespace", "ServiceAccount"].contains(&text(object, "/kind"))
@@ -79,7 +72,7 @@ impl Running {
         let users =
             std::fs::read_to_string(cluster.folder().join("tokens.csv")).expect("the administrator's token");
         let token = users.split(',').next().expect("a token").to_owned();
-        let running = Running { cluster, client, kubelet, token };
+        let running = Running { _worker: worker, cluster, client, token };
         running.until("the router listens", async || running.router_log().contains("ready")).await;
         running
     }

@@ -1,5 +1,6 @@
 //! A real Kubernetes control plane for one test or one test program: etcd, kube-apiserver, and by option
-//! kube-controller-manager, kube-scheduler and kwok, which plays the kubelet of one Node.
+//! kube-controller-manager, kube-scheduler and kwok, which plays the kubelet of one Node. With the feature `worker` a Node
+//! whose Pods are processes: [`Worker`].
 //!
 //! Everything lives in a temporary folder, listens on loopback, and ends with the [`Cluster`], also when the test
 //! program is killed. A start takes a few seconds and half a GiB, so the tests of one program do well to share one
@@ -14,6 +15,8 @@ mod kubelet;
 mod ports;
 mod program;
 mod start;
+#[cfg(feature = "worker")]
+mod worker;
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -27,6 +30,8 @@ pub use audit::{Audit, Write};
 pub use crds::Conversion;
 pub use kubelet::kubelet;
 pub use program::{Program, Usage};
+#[cfg(feature = "worker")]
+pub use worker::Worker;
 
 use guardian::Guardian;
 

@@ -6,14 +6,16 @@ use anyhow::Context;
 
 /// Ends the programs and removes the folder when its input closes: the end of this process closes it, however it ends.
 const SCRIPT: &str = r#"
-pids=
-while read -r word pid; do
+pids= addresses=
+while read -r word it; do
     case $word in
-        watch) pids="$pids $pid" ;;
-        forget) kept=; for p in $pids; do [ "$p" = "$pid" ] || kept="$kept $p"; done; pids=$kept ;;
+        watch) pids="$pids $it" ;;
+        forget) kept=; for p in $pids; do [ "$p" = "$it" ] || kept="$kept $p"; done; pids=$kept ;;
+        address) addresses="$addresses $it" ;;
     esac
 done
-kill -KILL $pids 2>/dev/null
+kill -s KILL -- $pids 2>/dev/null
+for address in $addresses; do ip address del "$address/32" dev lo 2>/dev/null; done
 rm -rf "$1"
 "#;
 
@@ -48,6 +50,23 @@ impl Guardian {
     /// The process is about to end by itself, after which its number may be somebody else's.
     pub(super) fn forget(&mut self, pid: u32) -> anyhow::Result<()> {
         self.order(&format!("forget {pid}\n"))
+    }
+
+    /// The same of every process of a group.
+    #[cfg(feature = "worker")]
+    pub(super) fn watch_group(&mut self, group: i32) -> anyhow::Result<()> {
+        self.order(&format!("watch -{group}\n"))
+    }
+
+    #[cfg(feature = "worker")]
+    pub(super) fn forget_group(&mut self, group: i32) -> anyhow::Result<()> {
+        self.order(&format!("forget -{group}\n"))
+    }
+
+    /// The address goes with this process, if it is still there.
+    #[cfg(feature = "worker")]
+    pub(super) fn watch_address(&mut self, address: std::net::Ipv4Addr) -> anyhow::Result<()> {
+        self.order(&format!("address {address}\n"))
     }
 
     fn order(&mut self, line: &str) -> anyhow::Result<()> {

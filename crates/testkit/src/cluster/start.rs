@@ -53,6 +53,10 @@ impl Cluster {
             ("cert-dir", ""),
             ("tls-cert-file", "server.crt"),
             ("tls-private-key-file", "server.key"),
+            // Kubelets prove themselves with the same certificate, and want to see it.
+            ("kubelet-certificate-authority", "server.crt"),
+            ("kubelet-client-certificate", "server.crt"),
+            ("kubelet-client-key", "server.key"),
             ("token-auth-file", "tokens.csv"),
             ("service-account-key-file", "accounts.pub"),
             ("service-account-signing-key-file", "accounts.key"),

@@ -1,0 +1,48 @@
+//! `hutch cp`.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{refused, shared, text};
+
+fn tree(folder: &Path) {
+    std::fs::create_dir_all(folder.join("deep/empty")).expect("mkdir");
+    let bytes: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
+    std::fs::write(folder.join("deep/bytes"), bytes).expect("written");
+    std::fs::write(folder.join("tool"), "#!/bin/sh\necho works\n").expect("written");
+    std::fs::set_permissions(folder.join("tool"), std::fs::Permissions::from_mode(0o750)).expect("chmod");
+    symlink("../tool", folder.join("deep/link")).expect("symlink");
+}
+
+#[track_caller]
+pub(crate) fn same(a: &Path, b: &Path) {
+    let diff = std::process::Command::new("diff").arg("-r").args([a, b]).output().expect("diff");
+    assert!(diff.status.success(), "{}{}", text(&diff.stdout), text(&diff.stderr));
+}
+
+#[test]
+fn a_folder_goes_into_a_sandbox_of_a_cluster_and_comes_back_the_same() {
+    hutch_testkit::require!(root, kubernetes, kubectl);
+    let shared = shared();
+    shared.sandbox("files", Value::Null);
+    let here = tempfile::tempdir().expect("a folder");
+    let source = here.path().join("tree");
+    tree(&source);
+    let path = |name: &str| here.path().join(name).display().to_string();
+    // Paths there begin at the container's working directory.
+    shared.ok(&["cp", &path("tree"), "files:app"]);
+    shared.ok(&["cp", &path("tree"), "files:app/other"]);
+    assert_eq!(shared.ok(&["exec", "files", "--", "app/tree/deep/link"]), "works\n");
+    shared.ok(&["exec", "files", "--", "diff", "-r", "app/tree", "app/other"]);
+    shared.ok(&["cp", "files:app/tree", &path("back")]);
+    same(&source, &here.path().join("back"));
+    assert_eq!(std::fs::metadata(here.path().join("back/tool")).expect("stat").mode() & 0o777, 0o750);
+    std::fs::write(path("file"), "new").expect("written");
+    shared.ok(&["cp", &path("file"), "sandbox/files:app/tree/tool"]);
+    shared.ok(&["cp", "files:app/tree/tool", &path("again")]);
+    assert_eq!(std::fs::read(path("again")).expect("read"), b"new");
+    refused(&shared.run(&["cp", "files:app/missing", &path("back")]), 1, &["files", "missing"]);
+    refused(&shared.run(&["cp", &path("file"), "files:missing/x"]), 1, &["files", "missing"]);
+}

@@ -181,8 +181,13 @@ async def volumes(place):
 @row("SandboxClient.create_sandbox(pod_labels, pod_annotations)")
 async def metadata(place):
     sandbox = await place.sandbox(pod_labels={"sandbox.users.io/team": "red"}, pod_annotations={"note": "for you"})
-    pod = place.pod(await now(sandbox.get_pod_name()))
-    equal((pod.metadata.labels["sandbox.users.io/team"], pod.metadata.annotations["note"]), ("red", "for you"))
+    name = await now(sandbox.get_pod_name())
+
+    def carries():
+        pod = place.pod(name).metadata
+        return ((pod.labels or {}).get("sandbox.users.io/team"), (pod.annotations or {}).get("note")) == ("red", "for you")
+    # A Pod of the pool gets them a moment after its claim is Ready.
+    await place.until("its Pod carries them", carries)
     await works(place, sandbox)
     await now(sandbox.terminate())
     await raises(SandboxClaimFailedError, lambda: place.sandbox(pod_labels={"team": "red"}), "InvalidMetadata")

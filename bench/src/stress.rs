@@ -1,6 +1,7 @@
 //! The load tool of the Go project, unchanged, drives each stack in turn and says what it measured; beside it, what every
 //! process used, the tool too. First each controller on a fresh control plane with kwok, where no Pod has a process, and one
-//! that does the least that any controller can; then `hutch up`, where each has its jail. Needs the tool, and so the folder that HUTCH_PEERS names.
+//! that does the least that any controller can; then `hutch up`, where each has its jail. Needs the tool, and so the
+//! folder that HUTCH_PEERS names.
 
 use std::path::Path;
 use std::process::Command;

@@ -112,7 +112,8 @@ mod tests {
         let now = Duration::from_secs(1_800_000_000);
         assert!(may_be_woken(&sandbox(&[]), now));
         assert!(may_be_woken(&sandbox(&[("/spec.shutdownTime", json!("2027-02-01T00:00:00Z"))]), now));
-        let of_template = ("/spec/podTemplate.metadata", json!({"annotations": {annotation::WAKE_ON_CONNECT: "true"}}));
+        let of_template =
+            ("/spec/podTemplate.metadata", json!({"annotations": {annotation::WAKE_ON_CONNECT: "true"}}));
         let own = |own: Value| ("/metadata.annotations", own);
         let slept = own(json!({annotation::ASLEEP_GENERATION: "7"}));
         assert!(may_be_woken(&sandbox(&[slept, of_template.clone()]), now));

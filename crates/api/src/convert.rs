@@ -1,10 +1,13 @@
 //! Conversion between the two served versions, on JSON.
 //!
 //! `v1beta1` is the hub. What it cannot express rides in an annotation that holds the whole `v1alpha1` object, so that
-//! a client of the older version reads back what it wrote; one that cannot be read counts as none. The other way, fields
-//! of `spec` that the older version has not ride in annotations of their own, so that an old client that reads and writes
-//! does not lose them. Two fields of `status` do not ride along, `nodeName` and `observedGeneration`: who may write
-//! annotations must not write status, and the controller observes them again.
+//! a client of the older version reads back what it wrote. The other way, fields of `spec` that the older version has not
+//! ride in annotations of their own, so that an old client that reads and writes does not lose them. Two fields of `status`
+//! do not ride along, `nodeName` and `observedGeneration`: who may write annotations must not write status, and the
+//! controller observes them again.
+//!
+//! An annotation that cannot be read counts as none and stays where it is: a conversion review holds all objects of a list,
+//! so whoever may write an annotation could otherwise keep everybody from reading objects of that kind.
 
 mod carried;
 mod claim;
@@ -14,7 +17,7 @@ mod warm_pool;
 
 use serde_json::{Map, Value};
 
-use self::carried::{Saved, saved_copy, set_annotation, take_annotation};
+use self::carried::{Saved, saved_copy, set_annotation, take_annotation, take_readable};
 use crate::{DEPRECATED_VERSION, EXTENSIONS_GROUP, GROUP, STORED_VERSION, annotation};
 
 /// Why an object could not be converted.
@@ -33,22 +36,6 @@ pub enum Error {
         /// The version asked for.
         to: String,
     },
-    /// An annotation that carries what the object's version has not does not hold JSON of the right shape.
-    #[error("annotation {key:?} cannot be decoded: {reason}")]
-    State {
-        /// Key of the annotation.
-        key: &'static str,
-        /// What is wrong, and where. Never the value.
-        reason: String,
-    },
-    /// The annotation that carries a newer field holds no value of that field.
-    #[error("annotation {key:?} holds {value:?}, which is none of Disallowed, Allowed, Overrides")]
-    Policy {
-        /// Key of the annotation.
-        key: &'static str,
-        /// What it holds.
-        value: String,
-    },
 }
 
 impl From<Error> for String {
@@ -60,7 +47,7 @@ impl From<Error> for String {
 /// The object in another version, for example `agents.x-k8s.io/v1alpha1`; unchanged when it has that version already.
 ///
 /// # Errors
-/// When the kind or a version is unknown, the object is malformed, or an annotation that carries state is.
+/// When the kind or a version is unknown, or the object is malformed.
 pub fn convert(object: Value, to_api_version: &str) -> Result<Value, Error> {
     let Value::Object(mut object) = object else { return Err(Error::Shape("the object")) };
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -84,7 +71,7 @@ pub fn convert(object: Value, to_api_version: &str) -> Result<Value, Error> {
         up(&mut object, None)?;
         set_annotation(&mut object, key, state)?;
     } else if from == new && to_api_version == old {
-        let state = take_annotation(&mut object, key).and_then(|text| Saved::parse(&text));
+        let state = take_readable(&mut object, key, Saved::parse);
         down(&mut object, state.as_ref())?;
     } else {
         return Err(unsupported());

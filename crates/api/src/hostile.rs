@@ -6,17 +6,31 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::{
-    ClaimLifecycle, DEPRECATED_VERSION, EXTENSIONS_GROUP, GROUP, STORED_VERSION, convert, go_duration,
+    ClaimLifecycle, DEPRECATED_VERSION, EXTENSIONS_GROUP, Error, GROUP, STORED_VERSION, convert, go_duration,
 };
 
-/// An object as JSON, converted to each version.
+/// An object as JSON, converted to each version. One that an API server can hold is converted whatever its annotations and
+/// fields say, there and back.
 pub fn conversion(bytes: &[u8]) {
     let Ok(object) = serde_json::from_slice::<Value>(bytes) else { return };
+    let can_be_held = object.is_object()
+        && ["metadata", "spec", "status"].into_iter().all(|part| is_map(&object, part))
+        && object.get("metadata").is_none_or(|metadata| is_map(metadata, "annotations"));
     for group in [GROUP, EXTENSIONS_GROUP] {
         for version in [STORED_VERSION, DEPRECATED_VERSION] {
-            let _ = convert(object.clone(), &format!("{group}/{version}"));
+            match convert(object.clone(), &format!("{group}/{version}")) {
+                Ok(there) => {
+                    let back = convert(there, object["apiVersion"].as_str().unwrap_or_default());
+                    assert!(back.is_ok() || !can_be_held, "{back:?}");
+                }
+                Err(error) => assert!(!can_be_held || matches!(error, Error::Unsupported { .. }), "{error}"),
+            }
         }
     }
+}
+
+fn is_map(object: &Value, key: &str) -> bool {
+    object.get(key).is_none_or(Value::is_object)
 }
 
 /// A span of time and a date. A span that was read is read again from whole units of it, a date from what is written of it.

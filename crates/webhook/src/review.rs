@@ -130,19 +130,25 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_object_fails_the_review_and_is_named_with_its_annotation() {
-        let mut bad = claim("bad");
-        bad["apiVersion"] = "extensions.agents.x-k8s.io/v1alpha1".into();
-        bad["metadata"]["annotations"] =
-            json!({"api.agents.x-k8s.io/v1beta1-volume-claim-templates": "{secret"});
-        let to = "extensions.agents.x-k8s.io/v1beta1";
-        let answer = ask(&review(VERSIONS[0], to, json!([claim("good"), bad]))).unwrap();
-        assert_eq!(answer["response"]["convertedObjects"], json!([]));
-        assert_eq!(answer["response"]["result"]["status"], "Failure");
-        let message = answer["response"]["result"]["message"].as_str().unwrap();
-        assert!(message.contains("SandboxClaim default/bad"), "{message}");
-        assert!(message.contains("api.agents.x-k8s.io/v1beta1-volume-claim-templates"), "{message}");
-        assert!(!message.contains("secret"), "what the annotation holds is not repeated: {message}");
+    fn an_object_with_an_unreadable_annotation_does_not_keep_others_from_being_converted() {
+        let hostile = [
+            ("SandboxClaim", "api.agents.x-k8s.io/v1beta1-volume-claim-templates"),
+            ("SandboxClaim", "api.agents.x-k8s.io/v1beta1-warm-pool-ref"),
+            ("SandboxClaim", "api.agents.x-k8s.io/v1alpha1-sandboxclaim-state"),
+            ("SandboxTemplate", "api.agents.x-k8s.io/v1beta1-volume-claim-templates-policy"),
+        ];
+        for (kind, key) in hostile {
+            for (from, to) in [("v1alpha1", "v1beta1"), ("v1beta1", "v1alpha1")] {
+                let [from, to] = [from, to].map(|version| format!("extensions.agents.x-k8s.io/{version}"));
+                let bad = json!({"apiVersion": from, "kind": kind, "spec": {},
+                    "metadata": {"name": "bad", "annotations": {key: "{"}}});
+                let mut good = bad.clone();
+                good["metadata"] = json!({"name": "good"});
+                let answer = ask(&review(VERSIONS[0], &to, json!([good, bad]))).unwrap();
+                assert_eq!(answer["response"]["result"], json!({"status": "Success"}), "{key} {to}");
+                assert_eq!(answer["response"]["convertedObjects"][1]["apiVersion"], to);
+            }
+        }
     }
 
     #[test]

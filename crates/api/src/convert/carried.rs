@@ -39,8 +39,6 @@ struct SavedReference {
 }
 
 impl Saved {
-    /// Nothing where it cannot be read: whoever may write annotations could otherwise keep the API server from reading all
-    /// objects of the kind.
     pub(super) fn parse(text: &str) -> Option<Saved> {
         let whole: Value = serde_json::from_str(text).ok().filter(Value::is_object)?;
         serde_json::from_value(whole).ok()
@@ -61,11 +59,6 @@ impl Saved {
     pub(super) fn warmpool(&self) -> Option<&str> {
         self.spec.as_ref()?.warmpool.as_deref()
     }
-}
-
-/// What an annotation holds, as JSON.
-pub(super) fn decode<T: serde::de::DeserializeOwned>(key: &'static str, text: &str) -> Result<T, Error> {
-    serde_json::from_str(text).map_err(|error| Error::State { key, reason: error.to_string() })
 }
 
 /// The older object as text, without what changes at every write: else an update that changes nothing would
@@ -103,14 +96,23 @@ fn old_fields(object: &Map<String, Value>) -> Value {
     kept
 }
 
-pub(super) fn take_annotation(object: &mut Map<String, Value>, key: &str) -> Option<String> {
-    let metadata = object.get_mut("metadata")?.as_object_mut()?;
-    let annotations = metadata.get_mut("annotations")?.as_object_mut()?;
-    let value = annotations.remove(key)?;
-    if annotations.is_empty() {
+/// Takes what an annotation holds; one that cannot be read is left in its place.
+pub(super) fn take_readable<T>(
+    object: &mut Map<String, Value>,
+    key: &str,
+    read: impl FnOnce(&str) -> Option<T>,
+) -> Option<T> {
+    let value = read(object.get("metadata")?.get("annotations")?.get(key)?.as_str()?)?;
+    take_annotation(object, key);
+    Some(value)
+}
+
+pub(super) fn take_annotation(object: &mut Map<String, Value>, key: &str) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    if annotations.remove(key).is_some() && annotations.is_empty() {
         metadata.remove("annotations");
     }
-    value.as_str().map(str::to_owned)
 }
 
 pub(super) fn set_annotation(object: &mut Map<String, Value>, key: &str, value: String) -> Result<(), Error> {

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::carried::{decode, set_annotation, take_annotation};
+use super::carried::{set_annotation, take_readable};
 use super::{Error, Saved, object_entry, text};
 use crate::SHADOW_POOL_PREFIX;
 use crate::annotation::{VOLUME_CLAIM_TEMPLATES, WARM_POOL_REF};
@@ -19,10 +19,16 @@ struct Shown {
     warmpool: Option<String>,
 }
 
+impl Shown {
+    fn parse(text: &str) -> Option<Shown> {
+        serde_json::from_str(text).ok()
+    }
+}
+
 pub(super) fn up(object: &mut Map<String, Value>, _: Option<&Saved>) -> Result<(), Error> {
-    let shown = take_annotation(object, WARM_POOL_REF);
-    let volumes = take_annotation(object, VOLUME_CLAIM_TEMPLATES);
-    let pool = match shown.map(|text| decode::<Shown>(WARM_POOL_REF, &text)).transpose()? {
+    let shown = take_readable(object, WARM_POOL_REF, Shown::parse);
+    let volumes = take_readable(object, VOLUME_CLAIM_TEMPLATES, volume_claims);
+    let pool = match shown {
         Some(shown) if shown == shows(object, &shown.pool) => shown.pool,
         _ => pool_of(object),
     };
@@ -31,7 +37,7 @@ pub(super) fn up(object: &mut Map<String, Value>, _: Option<&Saved>) -> Result<(
     spec.remove("warmpool");
     spec.insert("warmPoolRef".into(), json!({ "name": pool }));
     if let Some(volumes) = volumes {
-        spec.insert("volumeClaimTemplates".into(), volume_claims(&volumes)?);
+        spec.insert("volumeClaimTemplates".into(), volumes);
     }
     Ok(())
 }
@@ -58,29 +64,22 @@ fn shows(object: &Map<String, Value>, pool: &str) -> Shown {
 }
 
 /// Schemas are not checked after a conversion, so what comes in by this way must at least have their shape.
-fn volume_claims(text: &str) -> Result<Value, Error> {
-    let list: Vec<Map<String, Value>> = decode(VOLUME_CLAIM_TEMPLATES, text)?;
-    let wrong = |reason: String| Error::State { key: VOLUME_CLAIM_TEMPLATES, reason };
-    for (index, item) in list.iter().enumerate() {
-        if !item.get("spec").is_some_and(Value::is_object) {
-            return Err(wrong(format!("[{index}].spec is not an object")));
-        }
-        if item.get("metadata").is_some_and(|metadata| !metadata.is_object()) {
-            return Err(wrong(format!("[{index}].metadata is not an object")));
-        }
-        if let Some(unknown) = item.keys().find(|key| !matches!(key.as_str(), "spec" | "metadata")) {
-            return Err(wrong(format!("[{index}].{unknown} is not a field")));
-        }
-    }
-    Ok(list.into())
+fn volume_claims(text: &str) -> Option<Value> {
+    let list: Vec<Map<String, Value>> = serde_json::from_str(text).ok()?;
+    let fits = |item: &Map<String, Value>| {
+        item.get("spec").is_some_and(Value::is_object)
+            && item.get("metadata").is_none_or(Value::is_object)
+            && item.keys().all(|key| matches!(key.as_str(), "spec" | "metadata"))
+    };
+    list.iter().all(fits).then(|| list.into())
 }
 
 pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Saved>) -> Result<(), Error> {
     let pool = text(object, &["spec", "warmPoolRef", "name"]).to_owned();
     let bound = text(object, &["status", "sandbox", "name"]).to_owned();
     // On a newer object they mean nothing, and must not mean something when it comes back.
-    take_annotation(object, WARM_POOL_REF);
-    take_annotation(object, VOLUME_CLAIM_TEMPLATES);
+    take_readable(object, WARM_POOL_REF, Shown::parse);
+    take_readable(object, VOLUME_CLAIM_TEMPLATES, volume_claims);
     let spec = object_entry(object, "spec")?;
     spec.remove("warmPoolRef");
     let volumes = spec.remove("volumeClaimTemplates");

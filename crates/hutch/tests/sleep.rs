@@ -155,6 +155,22 @@ fn an_idle_sandbox_is_frozen_and_whatever_is_done_in_it_wakes_it() {
     up.eventually("get pods -o name", |names| !names.contains("pod/s"));
 }
 
+#[test]
+fn a_time_that_is_taken_back_while_it_stands_still_wakes_it() {
+    hutch_testkit::require!(root, kubectl, python);
+    let (up, _) = start();
+    sandbox(&up, "s", json!({}), json!({"hutch.dev/idle-after": "1s"}));
+    frozen(&up, "s");
+    until(&up, "s", "annotated", |s| s["metadata"]["annotations"]["hutch.dev/frozen-since"].is_string());
+    up.ok("annotate sandbox s hutch.dev/idle-after=");
+    until(&up, "s", "awake", |sandbox| {
+        says(sandbox, "Frozen") == "absent"
+            && sandbox["metadata"]["annotations"]["hutch.dev/frozen-since"].is_null()
+    });
+    up.ok("annotate sandbox s hutch.dev/idle-after-");
+    frozen(&up, "s");
+}
+
 /// So many requests at once for a frozen sandbox: each is answered, once.
 fn at_once(address: SocketAddr, count: usize) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");

@@ -158,6 +158,11 @@ impl Live {
         Ok(busy)
     }
 
+    /// Thaws the Pod because it is not to be frozen any more. False: it is ending.
+    pub(super) async fn wake(self: &Arc<Live>) -> bool {
+        self.pass().await.is_ok()
+    }
+
     async fn pass(self: &Arc<Live>) -> Result<Busy, StreamError> {
         self.gate.touch();
         match self.gate.step(Input::Enter) {

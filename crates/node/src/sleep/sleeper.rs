@@ -67,19 +67,25 @@ impl Sleeper {
             self.live.gate.needs_no_report();
             return None;
         }
-        let patience = match Patience::read([pod.annotations()]) {
-            Ok(patience) => patience,
-            Err(error) => {
-                self.tell(&pod, "InvalidSleep", format!("It never sleeps: {error}"));
-                return None;
-            }
+        let patience = Patience::read([pod.annotations()]).unwrap_or_else(|error| {
+            self.tell(&pod, "InvalidSleep", format!("It never sleeps: {error}"));
+            Patience::default()
+        });
+        let frozen = *self.live.gate.phases().borrow() == Phase::Frozen;
+        if frozen && !self.may_stay_frozen(&patience) {
+            // Told as a change of phase, so the next look follows at once.
+            return self.live.wake().await.then_some(AGAIN);
+        }
+        let Some(shortest) = [patience.freeze_after, patience.suspend_after].into_iter().flatten().min()
+        else {
+            // What was told while it could sleep is taken back.
+            self.tell_sandbox(&patience, frozen).await;
+            return None;
         };
-        let shortest = [patience.freeze_after, patience.suspend_after].into_iter().flatten().min()?;
         let pause = (shortest / 4).clamp(LEAST / 4, LONGEST_PAUSE);
         if self.report.is_none() {
             self.report = Report::of(&self.node.client, &pod).await;
         }
-        let frozen = *self.live.gate.phases().borrow() == Phase::Frozen;
         let cpu_left = if frozen { Duration::ZERO } else { self.count_cpu().await };
         self.tell_sandbox(&patience, frozen).await;
         if frozen {
@@ -97,6 +103,12 @@ impl Sleeper {
         }
         self.freeze(&pod).await;
         Some(pause)
+    }
+
+    /// Whether the time that is asked for now has passed too: it may have been made longer, or taken back, since.
+    fn may_stay_frozen(&self, patience: &Patience) -> bool {
+        let idle = self.live.gate.idle_for();
+        patience.freeze_after.is_some_and(|after| idle.is_none_or(|idle| idle >= after))
     }
 
     /// Takes note of CPU time as of use; gives the time until it can be told again.

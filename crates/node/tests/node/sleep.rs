@@ -181,6 +181,32 @@ async fn what_works_or_is_watched_is_not_idle() {
     machine.stop().await;
 }
 
+async fn ask(machine: &Machine, name: &str, idle_after: Value) {
+    let asked = json!({"metadata": {"annotations": {"hutch.dev/idle-after": idle_after}}});
+    machine.pods().patch(name, &PatchParams::default(), &Patch::Merge(asked)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_time_holds_at_once_for_one_that_runs_and_for_one_that_stands_still() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    // Never; that there is an annotation is enough to change it later.
+    run(&machine, "p", "exec sleep 1000", "", json!({})).await;
+    // Longer, never, unreadable, not asked for any more: it goes on by itself.
+    for later in [json!("1h"), json!(""), json!("ten minutes"), json!(null)] {
+        ask(&machine, "p", json!("1s")).await;
+        frozen(&machine, "p").await;
+        ask(&machine, "p", later).await;
+        let pod = awake(&machine, "p").await;
+        assert!(is_ready(&pod));
+    }
+    ask(&machine, "p", json!("1s")).await;
+    let pod = frozen(&machine, "p").await;
+    assert_eq!(pod.status.unwrap().container_statuses.unwrap()[0].restart_count, 0);
+    machine.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_ran_before_it_was_asked_for_says_so_and_sleeps_from_its_next_start() {
     hutch_testkit::require!(root);
@@ -190,8 +216,7 @@ async fn one_that_ran_before_it_was_asked_for_says_so_and_sleeps_from_its_next_s
     let script = "while ! [ -e /tmp/end ]; do sleep 0.2; done; rm /tmp/end";
     let _: Pod = machine.create(pod("p", script, json!({}))).await;
     let pod = machine.ready("p").await;
-    let asked = json!({"metadata": {"annotations": {"hutch.dev/idle-after": "1s"}}});
-    machine.pods().patch("p", &PatchParams::default(), &Patch::Merge(asked)).await.unwrap();
+    ask(&machine, "p", json!("1s")).await;
     let event = machine.event("p", "CannotFreeze").await;
     assert!(event.contains("runs since before"), "{event}");
     assert!(!is_frozen(&machine.pods().get("p").await.unwrap()));

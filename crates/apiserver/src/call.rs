@@ -1,5 +1,6 @@
 //! One request, taken apart: whose it is, what it is about, what it asks for.
 
+use std::num::{IntErrorKind, ParseIntError};
 use std::sync::{Arc, Mutex};
 
 use axum::extract::Query as QueryOf;
@@ -210,12 +211,30 @@ impl Query {
         self.get(name).is_some_and(|value| !matches!(value, "false" | "0" | "False" | "FALSE" | "f" | "F"))
     }
 
-    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Failure> {
-        match self.get(name) {
-            None | Some("") => Ok(None),
-            Some(text) => text.parse().map(Some).map_err(|_| {
-                Failure::bad_request(format!("strconv.ParseInt: parsing \"{text}\": invalid syntax"))
-            }),
-        }
+    /// A parameter of 64 bits with a sign, as Go reads it: a plus is taken, and nothing at all is no number.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, Failure> {
+        let read = |text: &str| {
+            text.parse()
+                .map_err(|error| Failure::bad_request(format!("strconv.ParseInt: {}", wrong(text, &error))))
+        };
+        self.get(name).map(read).transpose()
     }
+
+    /// `resourceVersion`, digits only; an empty one says nothing. The error is its text.
+    pub(crate) fn revision(&self) -> Result<Option<u64>, String> {
+        let Some(text) = self.get("resourceVersion").filter(|text| !text.is_empty()) else { return Ok(None) };
+        let unsigned = if text.starts_with('+') { "" } else { text };
+        unsigned.parse().map(Some).map_err(|error| {
+            format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: {}", wrong(text, &error))
+        })
+    }
+}
+
+/// Why a text is no number, in Go's words.
+fn wrong(text: &str, error: &ParseIntError) -> String {
+    let why = match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+        _ => "invalid syntax",
+    };
+    format!("parsing {text:?}: {why}")
 }

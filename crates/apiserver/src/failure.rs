@@ -182,6 +182,11 @@ impl Failure {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
+    /// What a Kubernetes API server takes for a fault of its own, and gives no reason for.
+    pub(crate) fn unexplained(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+    }
+
     pub(crate) fn disk_full() -> Self {
         let message = "no space left on the disk that holds the objects; nothing was changed";
         Self::new(StatusCode::INSUFFICIENT_STORAGE, "InternalError", message)

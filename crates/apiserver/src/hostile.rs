@@ -48,7 +48,12 @@ pub fn queries(bytes: &[u8]) {
         assert!(target.namespace.is_none() || target.resource.kind.namespaced, "{uri}");
     }
     let Ok(query) = Query::of(&uri) else { return };
-    for name in ["resourceVersion", "limit", "timeoutSeconds", "gracePeriodSeconds"] {
+    if let Ok(Some(revision)) = query.revision() {
+        let digits =
+            query.get("resourceVersion").is_some_and(|text| text.bytes().all(|c| c.is_ascii_digit()));
+        assert!(digits, "{uri}: {revision}");
+    }
+    for name in ["limit", "timeoutSeconds", "gracePeriodSeconds"] {
         if let Ok(Some(number)) = query.number(name) {
             assert_eq!(query.get(name).and_then(|text| text.parse().ok()), Some(number), "{uri}");
         }

@@ -12,6 +12,8 @@ mod cases;
 mod metadata;
 #[path = "differential/numbers.rs"]
 mod numbers;
+#[path = "differential/queries.rs"]
+mod queries;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,6 +22,7 @@ use hutch_apiserver::{ApiServer, Config, Identity};
 use hutch_testkit::cluster::{Cluster, Conversion, Options};
 use hutch_testkit::require;
 use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use answer::Answer;
 use cases::Case;
@@ -34,7 +37,7 @@ fn file() -> std::path::PathBuf {
 }
 
 fn all() -> Vec<Case> {
-    let cases = [metadata::cases(), numbers::cases()].concat();
+    let cases = [metadata::cases(), numbers::cases(), queries::cases()].concat();
     let names: std::collections::HashSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len(), "each case has a name of its own");
     cases
@@ -52,7 +55,13 @@ async fn ask(client: &Client) -> Answers {
 
 async fn real() -> Answers {
     let cluster = Cluster::start(SMALL).await.expect("a control plane");
-    ask(&cluster.client("tester").await.expect("a client")).await
+    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).expect("a kubeconfig");
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .expect("a configuration");
+    // That something is busy is an answer too.
+    config.default_retry = false;
+    ask(&Client::try_from(config).expect("a client")).await
 }
 
 fn recorded() -> Answers {

@@ -43,17 +43,10 @@ impl Options {
     pub(crate) fn of(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Options, Failure> {
         let options = if bytes.is_empty() { json!({}) } else { body::decode(bytes, media_type)?.value };
         let text = |pointer: &str| options.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let grace = match call.query.number("gracePeriodSeconds")? {
-            Some(seconds) => i64::try_from(seconds).ok(),
-            None => options["gracePeriodSeconds"].as_i64(),
-        };
-        if let Some(grace) = grace
-            && grace < 0
-        {
-            let cause =
-                Cause::invalid("gracePeriodSeconds", &grace.into(), "must be greater than or equal to 0");
-            return Err(Failure::invalid_options("DeleteOptions", cause));
-        }
+        let grace =
+            call.query.number("gracePeriodSeconds")?.or_else(|| options["gracePeriodSeconds"].as_i64());
+        // As a Kubernetes API server has it.
+        let grace = grace.map(|grace| if grace < 0 { 1 } else { grace });
         let named =
             call.query.get("propagationPolicy").map(str::to_owned).or_else(|| text("/propagationPolicy"));
         let orphan = call.query.get("orphanDependents").map(|text| text == "true");

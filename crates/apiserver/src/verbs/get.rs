@@ -13,7 +13,7 @@ pub(crate) fn get(call: &Call) -> Result<Response, Failure> {
         tell_of_sleep(call);
         Failure::not_found(call.kind(), &call.name)
     })?;
-    if let Some(asked) = call.query.number("resourceVersion")? {
+    if let Some(asked) = call.query.revision().map_err(Failure::unexplained)? {
         super::list::not_of_the_future(call, asked)?;
     }
     respond::entry(call, StatusCode::OK, &entry)

@@ -16,14 +16,16 @@ use crate::respond;
 
 pub(crate) fn list(call: &Call) -> Result<Response, Failure> {
     let filter = Filter::of(call)?;
-    let limit = call.query.number("limit")?.filter(|limit| *limit > 0);
+    let limit =
+        call.query.number("limit")?.and_then(|limit| u64::try_from(limit).ok()).filter(|limit| *limit > 0);
+    call.query.number("timeoutSeconds")?;
     let start = match call.query.get("continue") {
         None | Some("") => None,
         Some(token) => Some(Start::decode(token)?),
     };
-    let asked = call.query.number("resourceVersion")?.unwrap_or(0);
+    let asked = call.query.revision().map_err(Failure::bad_request)?.unwrap_or(0);
     check_match(call, asked, start.is_some())?;
-    not_of_the_future(call, asked)?;
+    not_of_the_future(call, start.as_ref().and_then(|start| start.revision).unwrap_or(asked))?;
 
     let found = find(call, &filter, start.as_ref(), limit);
     let mut metadata = Map::new();
@@ -63,7 +65,7 @@ fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>)
     let list = call.store.list(&call.resource.collection, page);
     // All pages tell the revision of the first one. Later pages show newer objects too, and whoever watches from
     // that revision is told every change since, so nothing is missed.
-    let revision = start.map_or(list.revision, |start| start.revision);
+    let revision = start.and_then(|start| start.revision).unwrap_or(list.revision);
     let (mut entries, mut remaining) = (list.entries, list.remaining);
     if !filter.is_empty() {
         entries.retain(|entry| filter.matches(entry));
@@ -75,30 +77,42 @@ fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>)
         }
     }
     let last = entries.last().filter(|_| remaining > 0);
-    let next = last.map(|last| Start { revision, after: last.name.to_string() });
+    let next = last.map(|last| Start { revision: Some(revision), after: last.name.to_string() });
     Found { entries, revision, next, remaining }
 }
 
 /// Where a page begins: a continue token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Start {
-    revision: u64,
+    /// Of the first page; nothing stands for the present.
+    revision: Option<u64>,
     after: String,
 }
 
+/// What a token says that it is.
+const TOKEN: &str = "hutch/v1";
+
 impl Start {
     pub(crate) fn encode(&self) -> String {
-        let token = json!({ "v": "hutch/v1", "rv": self.revision, "start": self.after });
+        let revision = self.revision.map_or(json!(-1), Value::from);
+        let token = json!({ "v": TOKEN, "rv": revision, "start": self.after });
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
     pub(crate) fn decode(token: &str) -> Result<Start, Failure> {
         let bytes = URL_SAFE_NO_PAD.decode(token).ok();
         let value: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let read = |value: Value| {
-            Some(Start { revision: value["rv"].as_u64()?, after: value["start"].as_str()?.to_owned() })
-        };
-        value.and_then(read).ok_or_else(|| Failure::bad_request("continue key is not valid"))
+        value.and_then(Start::read).ok_or_else(|| Failure::bad_request("continue key is not valid"))
+    }
+
+    fn read(token: Value) -> Option<Start> {
+        let revision = token["rv"].as_i64().filter(|revision| *revision != 0)?;
+        let after = token["start"].as_str()?;
+        // The place is one below the prefix of the list, never beside it.
+        let mut steps = after.strip_prefix('/').unwrap_or(after).split('/');
+        let plain = steps.all(|step| !matches!(step, "" | "." | ".."));
+        (token["v"] == TOKEN && plain)
+            .then(|| Start { revision: u64::try_from(revision).ok(), after: after.to_owned() })
     }
 }
 

@@ -7,16 +7,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, openat, readlinkat, statat};
-use tar::{Archive, Builder, Entry, EntryType, Header, PaxExtensions};
+use tar::{Archive, Builder, Entry, EntryType, Header};
 
 use crate::files::{FileError, Root, names};
+use crate::notes::{NoteError, Notes};
 
 /// Folders within each other that are packed. Each is held open while what is in it is packed.
 pub(crate) const DEPTH_LIMIT: usize = 128;
 
 const COPY_SIZE: usize = 64 << 10;
-/// Longest entry that only tells about the next one, such as its long name, in bytes.
-const NOTE_LIMIT: u64 = 64 << 10;
 
 /// Why a stream was not unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -24,14 +23,9 @@ pub(crate) enum UnpackError {
     /// It is no tar stream, or it broke off.
     #[error("the tar stream cannot be read: {0}")]
     Stream(io::Error),
-    /// The name of an entry, or what else is told before it, is too long to be one.
-    #[error("the tar stream has a name or header of {0} bytes; at most {NOTE_LIMIT} are taken")]
-    LongNote(u64),
-    /// The size of an entry is told where it is not looked for.
-    #[error(
-        "the tar stream tells a size in a pax header, which is not supported: files of less than 8 GiB need none"
-    )]
-    Size,
+    /// What is told before an entry is not taken.
+    #[error(transparent)]
+    Note(#[from] NoteError),
     /// An entry that is not taken.
     #[error("entry {entry:?} is {what}; files, folders and symbolic links are taken")]
     Kind {
@@ -139,54 +133,6 @@ pub(crate) fn unpack(root: &Root, path: &Path, from: impl Read) -> Result<(), Un
 
 fn refused(entry: &Path, source: FileError) -> UnpackError {
     UnpackError::Entry { entry: entry.display().to_string(), source }
-}
-
-/// What an entry is called and what a link leads to, as entries before it tell.
-#[derive(Default)]
-struct Notes {
-    path: Option<Vec<u8>>,
-    link: Option<Vec<u8>>,
-}
-
-impl Notes {
-    /// Whether the entry only tells about the next one.
-    fn take(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<bool, UnpackError> {
-        match entry.header().entry_type() {
-            EntryType::GNULongName => self.path = Some(text(note(entry)?)),
-            EntryType::GNULongLink => self.link = Some(text(note(entry)?)),
-            EntryType::XHeader => {
-                let note = note(entry)?;
-                for extension in PaxExtensions::new(&note) {
-                    let extension = extension.map_err(UnpackError::Stream)?;
-                    match extension.key_bytes() {
-                        b"path" => self.path = Some(extension.value_bytes().to_vec()),
-                        b"linkpath" => self.link = Some(extension.value_bytes().to_vec()),
-                        b"size" => return Err(UnpackError::Size),
-                        _ => {}
-                    }
-                }
-            }
-            EntryType::XGlobalHeader => {}
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-}
-
-fn note(entry: &mut Entry<'_, impl Read>) -> Result<Vec<u8>, UnpackError> {
-    if entry.size() > NOTE_LIMIT {
-        return Err(UnpackError::LongNote(entry.size()));
-    }
-    let mut note = Vec::new();
-    entry.read_to_end(&mut note).map_err(UnpackError::Stream)?;
-    Ok(note)
-}
-
-/// Up to the NUL with which it ends.
-fn text(mut note: Vec<u8>) -> Vec<u8> {
-    let end = note.iter().position(|&byte| byte == 0).unwrap_or(note.len());
-    note.truncate(end);
-    note
 }
 
 /// Makes an entry below the folder of that path.

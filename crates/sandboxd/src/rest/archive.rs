@@ -109,9 +109,7 @@ fn refusal(error: UnpackError) -> Refusal {
             source.into()
         }
         UnpackError::Entry { .. } => Refusal::conflict(&text),
-        UnpackError::Stream(_) | UnpackError::LongNote(_) | UnpackError::Size | UnpackError::Kind { .. } => {
-            Refusal::invalid(&text)
-        }
+        UnpackError::Stream(_) | UnpackError::Note(_) | UnpackError::Kind { .. } => Refusal::invalid(&text),
     }
 }
 

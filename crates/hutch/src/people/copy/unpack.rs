@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
+use hutch_sandboxd::notes::{NoteError, Notes};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
@@ -18,8 +19,6 @@ use super::LeftOut;
 
 /// Longest path or link of an entry, in bytes.
 const PATH_MAX: usize = 4096;
-/// Longest entry that only tells about the next one, in bytes.
-const NOTE_MAX: u64 = 64 << 10;
 const COPY_SIZE: usize = 64 << 10;
 const WITHIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
@@ -51,13 +50,6 @@ impl Destination {
     }
 }
 
-/// What an entry is called, and what a link leads to, from notes before it or its own header.
-#[derive(Default)]
-struct Notes {
-    path: Option<Vec<u8>>,
-    link: Option<Vec<u8>>,
-}
-
 /// Makes what the stream holds of `member` (empty: of everything).
 ///
 /// # Errors
@@ -69,7 +61,7 @@ pub(super) fn unpack(from: impl Read, member: &Path, to: &Destination) -> anyhow
     // Raw, because the library would keep a note of any length in memory.
     for entry in archive.entries().context("the tar stream")?.raw(true) {
         let mut entry = entry.context("the tar stream")?;
-        if notes.take(&mut entry)? {
+        if notes.take(&mut entry).map_err(refused)? {
             continue;
         }
         let Notes { path, link } = std::mem::take(&mut notes);
@@ -86,44 +78,13 @@ pub(super) fn unpack(from: impl Read, member: &Path, to: &Destination) -> anyhow
     Ok(left_out)
 }
 
-impl Notes {
-    /// Whether the entry only tells about the next one.
-    fn take(&mut self, entry: &mut Entry<'_, impl Read>) -> anyhow::Result<bool> {
-        let kind = entry.header().entry_type();
-        match kind {
-            EntryType::GNULongName => self.path = Some(trimmed(read_note(entry)?)),
-            EntryType::GNULongLink => self.link = Some(trimmed(read_note(entry)?)),
-            EntryType::XHeader => {
-                let note = read_note(entry)?;
-                for extension in tar::PaxExtensions::new(&note) {
-                    let extension = extension.context("a pax header")?;
-                    match extension.key_bytes() {
-                        b"path" => self.path = Some(extension.value_bytes().to_vec()),
-                        b"linkpath" => self.link = Some(extension.value_bytes().to_vec()),
-                        b"size" => bail!("a pax header with a size, which is not supported"),
-                        _ => {}
-                    }
-                }
-            }
-            EntryType::XGlobalHeader => {}
-            _ => return Ok(false),
-        }
-        Ok(true)
+fn refused(error: NoteError) -> anyhow::Error {
+    match error {
+        NoteError::Stream(error) => anyhow::Error::new(error).context("the tar stream"),
+        NoteError::Pax(error) => anyhow::Error::new(error).context("a pax header"),
+        NoteError::Long(bytes) => anyhow!("a name of {bytes} bytes"),
+        NoteError::Size => anyhow!("a pax header with a size, which is not supported"),
     }
-}
-
-fn read_note(entry: &mut Entry<'_, impl Read>) -> anyhow::Result<Vec<u8>> {
-    ensure!(entry.size() <= NOTE_MAX, "a name of {} bytes", entry.size());
-    let mut note = Vec::new();
-    entry.read_to_end(&mut note).context("the tar stream")?;
-    Ok(note)
-}
-
-fn trimmed(mut text: Vec<u8>) -> Vec<u8> {
-    if let Some(end) = text.iter().position(|&byte| byte == 0) {
-        text.truncate(end);
-    }
-    text
 }
 
 /// The path below `member`.

@@ -25,8 +25,8 @@ fn main() {
     if env::var("PROFILE").is_ok_and(|profile| profile == "release")
         && target.starts_with("x86_64-unknown-linux")
     {
-        // What `hutch run` calls lies side by side: see scripts/order-start.
-        let order = manifest.join("start.ld");
+        // What a run and the servers call lies side by side: see scripts/order-code.
+        let order = manifest.join("order.ld");
         println!("cargo::rerun-if-changed={}", order.display());
         println!("cargo::rustc-link-arg-bins=-Wl,-T,{}", order.display());
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hutch_api::condition::{FINISHED, READY};
-use hutch_api::{SHADOW_POOL_PREFIX, Sandbox, SandboxClaim, SandboxTemplate, label};
+use hutch_api::{SHADOW_POOL_PREFIX, Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, label};
 use kube::{Resource, ResourceExt};
 
 use crate::cache::Change;
@@ -135,12 +135,18 @@ fn listen_to_pools(world: &World, queues: &Queues) {
     let (pools, claims) = (queues.pools.clone(), queues.claims.clone());
     world.pools.listen(move |change| {
         let key = Key::of(change.latest().as_ref());
-        let generation = |pool: &Option<Arc<_>>| {
-            pool.as_ref().map(|pool: &Arc<hutch_api::SandboxWarmPool>| pool.metadata.generation)
-        };
+        let generation =
+            |pool: &Option<Arc<_>>| pool.as_ref().map(|pool: &Arc<SandboxWarmPool>| pool.metadata.generation);
         if generation(&change.old) != generation(&change.new) {
             wake_all(&claims, &waiting.find(&waiting_term(&key.namespace, &key.name)));
             wake_all(&claims, &waiting.find(&wishing_term(&key.namespace, &key.name)));
+        }
+        // Sandboxes that were claimed follow their pool to another template: at once, not at whatever happens to them next.
+        let template = |pool: &Option<Arc<SandboxWarmPool>>| {
+            pool.as_ref().map(|pool| pool.spec.sandbox_template_ref.name.clone())
+        };
+        if change.new.is_some() && template(&change.old) != template(&change.new) {
+            wake_all(&claims, &claims_of(&waiting, &key.namespace, std::slice::from_ref(&key.name)));
         }
         pools.add(key);
     });
@@ -156,9 +162,8 @@ fn listen_to_templates(world: &World, queues: &Queues) {
         let users = known_pools.find(&template_term(&key.namespace, &key.name));
         if change.old.is_none() {
             let names = users.iter().map(|pool| pool.name_any());
-            for pool in names.chain([format!("{SHADOW_POOL_PREFIX}{}", key.name)]) {
-                wake_all(&claims, &waiting.find(&waiting_term(&key.namespace, &pool)));
-            }
+            let names: Vec<String> = names.chain([format!("{SHADOW_POOL_PREFIX}{}", key.name)]).collect();
+            wake_all(&claims, &claims_of(&waiting, &key.namespace, &names));
         }
         let generation = |it: &Option<Arc<SandboxTemplate>>| it.as_ref().map(|it| it.metadata.generation);
         if generation(&change.old) != generation(&change.new) {
@@ -185,6 +190,16 @@ fn wake_claim(queue: &Arc<Queue>, sandboxes: &Collection<Sandbox>, change: &Chan
     if let Some(claim) = owner::extension(sandbox.as_ref(), "SandboxClaim") {
         queue.add(key.beside(&claim.name));
     }
+}
+
+/// All claims that name one of these pools. Looks at every claim: for what happens rarely.
+fn claims_of(claims: &Collection<SandboxClaim>, namespace: &str, pools: &[String]) -> Vec<Arc<SandboxClaim>> {
+    let mut all = claims.all();
+    all.retain(|claim| {
+        pools.contains(&claim.spec.warm_pool_ref.name)
+            && claim.metadata.namespace.as_deref() == Some(namespace)
+    });
+    all
 }
 
 fn wake_all(queue: &Arc<Queue>, claims: &[Arc<SandboxClaim>]) {

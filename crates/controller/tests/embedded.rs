@@ -353,6 +353,25 @@ async fn pools_and_templates_follow_their_specs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_claimed_sandbox_follows_its_pool_to_another_template_at_once() {
+    let cluster = with_pool(1).await;
+    cluster.template("other", json!({})).await;
+    cluster.claim("c", POOL, json!({})).await;
+    let bound = claim_says(&cluster, "c", "DependenciesReady").await;
+    let name = bound["status"]["sandbox"]["name"].as_str().unwrap();
+    cluster.patch::<SandboxWarmPool>(POOL, json!({"spec": {"sandboxTemplateRef": {"name": "other"}}})).await;
+    let hash = hutch_api::name_hash("other");
+    eventually("the Sandbox and its Pod are under the policy of the other template", || async {
+        let key = "agents.x-k8s.io/sandbox-template-ref-hash";
+        let sandbox: Sandbox = cluster.get(name).await?;
+        let pod: Pod = cluster.get(name).await?;
+        (sandbox.labels().get(key) == Some(&hash) && pod.labels().get(key) == Some(&hash)).then_some(())
+    })
+    .await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_restart_between_the_two_writes_of_a_claim_gives_it_the_same_sandbox() {
     let cluster = with_pool(2).await;
     cluster.claim("c", POOL, json!({})).await;

@@ -114,8 +114,9 @@ fn commands_run(kubectl: &Kubectl<'_>, websockets: bool) {
     let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("kubectl starts");
     child.stdin.take().expect("stdin").write_all(&vec![7; 3 << 20]).expect("written");
     assert_eq!(text(&child.wait_with_output().expect("wait").stdout).trim(), (3 << 20).to_string());
-    let mut child =
-        kubectl.command(&["exec", "-it", "p", "--", "sh", "-c", "tty; stty size; exit 5"], websockets);
+    // The size comes on its own, after the process has begun.
+    let script = "tty; while [ \"$(stty size)\" = \"0 0\" ]; do sleep 0.05; done; stty size; exit 5";
+    let mut child = kubectl.command(&["exec", "-it", "p", "--", "sh", "-c", script], websockets);
     // `script` is the terminal that kubectl wants.
     let words: Vec<String> =
         child.get_args().map(|word| format!("'{}'", text(word.as_encoded_bytes()))).collect();

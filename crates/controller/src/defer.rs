@@ -22,6 +22,11 @@ impl Deferrals {
         longest.checked_sub(now.saturating_duration_since(since)).filter(|left| !left.is_zero())
     }
 
+    /// How many writes are put off.
+    pub(crate) fn count(&self) -> usize {
+        self.known().len()
+    }
+
     /// Nothing waits any more.
     pub(crate) fn forget(&self, key: &Key) {
         self.known().remove(key);
@@ -44,6 +49,7 @@ mod tests {
         assert_eq!(deferrals.left(&key, window, start + step), Some(Duration::from_millis(40)));
         assert_eq!(deferrals.left(&key, window, start + step + step), None);
         assert_eq!(deferrals.left(&key, window, start + step + step), None, "due until it was done");
+        assert_eq!(deferrals.count(), 1);
         deferrals.forget(&key);
         assert_eq!(deferrals.left(&key, window, start + step + step), Some(window));
         assert_eq!(deferrals.left(&Key::new("d", "other"), Duration::ZERO, start), None);

@@ -26,6 +26,11 @@ const NEXT_PASS: Duration = Duration::from_millis(1);
 /// Longest wait of a Pod's labels and annotations, whatever is configured.
 const LONGEST_WRITE_BEHIND: Duration = Duration::from_secs(1);
 
+/// Sandboxes whose status waits for the next step, beyond which many start at once.
+const CROWD: usize = 16;
+/// By which a step waits longer then.
+const CROWD_WAITS: u32 = 4;
+
 /// What came of the actions.
 #[derive(Default)]
 struct Applied {
@@ -205,7 +210,7 @@ async fn write(
         return Ok(None);
     }
     if is_step(&current, wanted)
-        && let Some(left) = world.late_status.left(key, world.config.progress_delay, Instant::now())
+        && let Some(left) = world.late_status.left(key, longest_wait(world), Instant::now())
     {
         return Ok(Some(left));
     }
@@ -214,6 +219,12 @@ async fn write(
         _ => world.late_status.forget(key),
     }
     Ok(None)
+}
+
+/// How long a step may wait for the next one. Where many start at once, each write makes all of them later.
+fn longest_wait(world: &World) -> Duration {
+    let delay = world.config.progress_delay;
+    if world.late_status.count() > CROWD { delay * CROWD_WAITS } else { delay }
 }
 
 /// A node alone is no news: it is written with the next change. Pools that wait for many Pods save a write for each.

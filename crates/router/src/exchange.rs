@@ -214,7 +214,7 @@ impl Router {
                 request.headers_mut().insert(AUTHORIZATION, shown);
             }
             let sent = tokio::select! {
-                sent = connected.sender.send(request) => sent,
+                sent = threads::attend(connected.sender.send(request)) => sent,
                 () = progress.stalled(way.limit) => {
                     self.failed(target, "timeout");
                     return Err(Refusal::Silent(target.id.clone()));

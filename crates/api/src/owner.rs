@@ -11,6 +11,11 @@ pub fn controller(object: &impl Resource) -> Option<&OwnerReference> {
     owners.iter().find(|owner| owner.controller == Some(true))
 }
 
+/// Whether `object` is controlled by exactly that owner, by uid.
+pub fn is_controlled_by(object: &impl Resource, owner: &impl Resource) -> bool {
+    controller(object).is_some_and(|reference| Some(&reference.uid) == owner.meta().uid.as_ref())
+}
+
 /// The controller of `object` when it is a Sandbox, in any version.
 pub fn sandbox(object: &impl Resource) -> Option<&OwnerReference> {
     controller(object).filter(|owner| owner.kind == "Sandbox" && group(owner) == GROUP)

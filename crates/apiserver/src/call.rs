@@ -220,6 +220,12 @@ impl Query {
         self.get(name).map(read).transpose()
     }
 
+    /// The same where only a positive number says something.
+    pub(crate) fn positive(&self, name: &str) -> Result<Option<u64>, Failure> {
+        let positive = |number| u64::try_from(number).ok().filter(|number| *number > 0);
+        Ok(self.number(name)?.and_then(positive))
+    }
+
     /// `resourceVersion`, digits only; an empty one says nothing. The error is its text.
     pub(crate) fn revision(&self) -> Result<Option<u64>, String> {
         let Some(text) = self.get("resourceVersion").filter(|text| !text.is_empty()) else { return Ok(None) };

@@ -1,13 +1,8 @@
 //! Owner references: who controls an object.
 
-pub(crate) use hutch_api::owner::{controller, extension, is_of_extensions};
+pub(crate) use hutch_api::owner::{controller, extension, is_controlled_by, is_of_extensions};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
-
-/// Whether `object` is controlled by exactly that owner, by uid.
-pub(crate) fn is_controlled_by(object: &impl Resource, owner: &impl Resource) -> bool {
-    controller(object).is_some_and(|reference| Some(&reference.uid) == owner.meta().uid.as_ref())
-}
 
 /// A reference by which `owner` controls something, and without which its foreground deletion waits.
 pub(crate) fn reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {

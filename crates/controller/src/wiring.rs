@@ -142,14 +142,15 @@ fn listen_to_pools(world: &World, queues: &Queues) {
             wake_all(&claims, &waiting.find(&wishing_term(&key.namespace, &key.name)));
         }
         // Sandboxes that were claimed follow their pool to another template: at once, not at whatever happens to them next.
-        let template = |pool: &Option<Arc<SandboxWarmPool>>| {
-            pool.as_ref().map(|pool| pool.spec.sandbox_template_ref.name.clone())
-        };
-        if change.new.is_some() && template(&change.old) != template(&change.new) {
+        if change.new.is_some() && template_of(change.old.as_ref()) != template_of(change.new.as_ref()) {
             wake_all(&claims, &claims_of(&waiting, &key.namespace, std::slice::from_ref(&key.name)));
         }
         pools.add(key);
     });
+}
+
+fn template_of(pool: Option<&Arc<SandboxWarmPool>>) -> Option<&str> {
+    pool.map(|pool| pool.spec.sandbox_template_ref.name.as_str())
 }
 
 fn listen_to_templates(world: &World, queues: &Queues) {

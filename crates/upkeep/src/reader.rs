@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
 
+use hutch_api::owner::is_controlled_by;
 use hutch_api::{Read, Unreadable};
 use kube::api::ListParams;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -12,7 +13,6 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use crate::Error;
-use crate::workload::is_controlled_by;
 
 /// Who writes the Events.
 const REPORTER: &str = "hutch-upkeep";

@@ -16,8 +16,7 @@ use crate::respond;
 
 pub(crate) fn list(call: &Call) -> Result<Response, Failure> {
     let filter = Filter::of(call)?;
-    let limit =
-        call.query.number("limit")?.and_then(|limit| u64::try_from(limit).ok()).filter(|limit| *limit > 0);
+    let limit = call.query.positive("limit")?;
     call.query.number("timeoutSeconds")?;
     let start = match call.query.get("continue") {
         None | Some("") => None,

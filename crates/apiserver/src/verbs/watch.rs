@@ -36,8 +36,7 @@ pub(crate) fn watch(call: Call) -> Result<Response, Failure> {
     let filter = Filter::of(&call)?;
     let initial = wants_initial_events(&call)?;
     let bookmarks = call.query.flag("allowWatchBookmarks");
-    let seconds = call.query.number("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok());
-    let seconds = seconds.filter(|seconds| *seconds > 0);
+    let seconds = call.query.positive("timeoutSeconds")?;
     let usual = USUAL.mul_f64(1.0 + rand::random_range(0.0..1.0));
     let until = Instant::now() + seconds.map_or(usual, Duration::from_secs).min(LONGEST);
     let asked = call.query.revision().map_err(Failure::unexplained)?.filter(|asked| *asked > 0);

@@ -19,7 +19,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-pub(crate) use self::ownership::{controlled_by as owned_by, is_controlled_by, namespace};
+pub(crate) use self::ownership::{controlled_by as owned_by, namespace};
 use crate::Error;
 use crate::error::gone_is_fine;
 

@@ -20,12 +20,6 @@ pub(crate) fn controlled_by<K: Resource<DynamicType = ()>>(owner: &K) -> Result<
     Ok(OwnerReference { block_owner_deletion: Some(true), ..reference })
 }
 
-/// Whether `owner` controls the object.
-pub(crate) fn is_controlled_by(object: &impl ResourceExt, owner: &impl ResourceExt) -> bool {
-    hutch_api::owner::controller(object)
-        .is_some_and(|reference| Some(&reference.uid) == owner.meta().uid.as_ref())
-}
-
 /// The label selector of a workload, which must not select everything.
 pub(super) fn selector(selector: Option<LabelSelector>, what: &str) -> Result<Selector, Error> {
     let usable = selector.and_then(|selector| Selector::try_from(selector).ok());

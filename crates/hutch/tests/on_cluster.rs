@@ -1,6 +1,8 @@
 //! On a real control plane, with Pods that are processes: what people do with a Sandbox by `hutch` and by kubectl, and tokens
 //! for one Sandbox at a `hutch router`.
 
+#[path = "people/checks.rs"]
+mod checks;
 #[path = "on_cluster/commands.rs"]
 mod commands;
 mod control_plane;
@@ -16,6 +18,7 @@ mod tokens;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use checks::refused;
 use control_plane::ControlPlane;
 use hutch_api::Sandbox;
 use kube::api::{Api, PostParams};
@@ -110,15 +113,4 @@ fn succeeded(words: &[&str], output: &Output) -> String {
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{words:?}: {}\n{stdout}{stderr}", output.status);
     stdout
-}
-
-/// It must fail with this status and one line on standard error that has these texts.
-#[track_caller]
-fn refused(output: &Output, status: i32, named: &[&str]) {
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{stderr}");
-    for named in named {
-        assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
-    }
-    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
 }

@@ -1,5 +1,7 @@
 //! `hutch exec|shell|cp|logs|suspend|resume` against a `hutch up`, black box.
 
+#[path = "people/checks.rs"]
+mod checks;
 #[path = "people/copy.rs"]
 mod copy;
 #[path = "people/exec.rs"]
@@ -12,6 +14,7 @@ mod terminal;
 
 use std::process::{Command, Output, Stdio};
 
+use checks::refused;
 use harness::{HUTCH, Up, fixture, text};
 
 /// A server with the Sandbox `notes`, which has a volume at `/data` and is ready.
@@ -36,15 +39,4 @@ fn run(up: &Up, words: &[&str]) -> Output {
 #[track_caller]
 fn ok(up: &Up, words: &[&str]) -> String {
     harness::succeeded(&words.join(" "), &run(up, words))
-}
-
-/// It must fail with this status and one line on standard error that has these texts.
-#[track_caller]
-fn refused(output: &Output, status: i32, named: &[&str]) {
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{stderr}");
-    for named in named {
-        assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
-    }
-    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
 }

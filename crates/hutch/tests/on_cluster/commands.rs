@@ -6,6 +6,7 @@ use std::process::Stdio;
 use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
+use super::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_held_back};
 use super::{Shared, refused, shared, text};
 
 #[test]
@@ -20,24 +21,10 @@ fn a_command_runs_in_a_sandbox_of_a_cluster() {
     assert!(text(&output.stderr).ends_with("err\n"), "{}", text(&output.stderr));
     let output = shared.run(&["exec", "commands", "--", "sh", "-c", "kill -9 $$"]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(137), String::new()));
-    bytes_pass_both_ways_at_once(shared);
+    bytes_pass_both_ways_at_once(shared.hutch(&["exec", "-i", "commands", "--", "cat"]));
     what_cannot_be_started_is_told(shared);
     a_shell_reads_a_script(shared);
-    output_is_not_held_back(shared);
-}
-
-fn bytes_pass_both_ways_at_once(shared: &Shared) {
-    // More than all buffers on the way hold: a client that did one thing at a time would stop here.
-    let bytes: Vec<u8> = (0..=255).cycle().take(12 << 20).collect();
-    let mut child = shared.hutch(&["exec", "-i", "commands", "--", "cat"]);
-    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch starts");
-    let (mut stdin, sent) = (child.stdin.take().expect("stdin"), bytes.clone());
-    let writer = std::thread::spawn(move || stdin.write_all(&sent));
-    let mut received = Vec::new();
-    child.stdout.take().expect("stdout").read_to_end(&mut received).expect("read");
-    writer.join().expect("writer").expect("write");
-    assert!(received == bytes, "{} bytes came back of {}", received.len(), bytes.len());
-    assert_eq!(child.wait().expect("wait").code(), Some(0));
+    output_is_not_held_back(shared.hutch(&[&["exec", "-i", "commands", "--"][..], &NOW].concat()));
 }
 
 fn what_cannot_be_started_is_told(shared: &Shared) {
@@ -56,17 +43,6 @@ fn a_shell_reads_a_script(shared: &Shared) {
     child.stdin.take().expect("stdin").write_all(b"echo \"[$WHO]\"\nexit 6\n").expect("written");
     let output = child.wait_with_output().expect("wait");
     assert_eq!((text(&output.stdout).as_str(), output.status.code()), ("[commands]\n", Some(6)));
-}
-
-/// And input that stays open keeps nothing.
-fn output_is_not_held_back(shared: &Shared) {
-    let mut child = shared.hutch(&["exec", "-i", "commands", "--", "sh", "-c", "printf now; read x; exit 4"]);
-    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch starts");
-    let mut first = [0; 3];
-    child.stdout.as_mut().expect("stdout").read_exact(&mut first).expect("while it still runs");
-    assert_eq!(&first, b"now");
-    drop(child.stdin.take());
-    assert_eq!(child.wait().expect("wait").code(), Some(4));
 }
 
 #[test]

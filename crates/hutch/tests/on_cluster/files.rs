@@ -5,22 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{refused, shared, text};
-
-fn tree(folder: &Path) {
-    std::fs::create_dir_all(folder.join("deep/empty")).expect("mkdir");
-    let bytes: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
-    std::fs::write(folder.join("deep/bytes"), bytes).expect("written");
-    std::fs::write(folder.join("tool"), "#!/bin/sh\necho works\n").expect("written");
-    std::fs::set_permissions(folder.join("tool"), std::fs::Permissions::from_mode(0o750)).expect("chmod");
-    symlink("../tool", folder.join("deep/link")).expect("symlink");
-}
-
-#[track_caller]
-pub(crate) fn same(a: &Path, b: &Path) {
-    let diff = std::process::Command::new("diff").arg("-r").args([a, b]).output().expect("diff");
-    assert!(diff.status.success(), "{}{}", text(&diff.stdout), text(&diff.stderr));
-}
+use super::checks::{same, tree};
+use super::{refused, shared};
 
 #[test]
 fn a_folder_goes_into_a_sandbox_of_a_cluster_and_comes_back_the_same() {

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
-use super::files::same;
+use super::checks::same;
 use super::{Shared, shared, text};
 
 #[test]

@@ -3,19 +3,9 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
+use super::checks::{same, tree};
 use super::harness::text;
 use super::{ok, refused, run, started};
-
-fn tree(folder: &Path) {
-    std::fs::create_dir_all(folder.join("deep/empty")).expect("mkdir");
-    let bytes: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
-    std::fs::write(folder.join("deep/bytes"), bytes).expect("written");
-    std::fs::write(folder.join("tool"), "#!/bin/sh\necho works\n").expect("written");
-    std::fs::set_permissions(folder.join("tool"), std::fs::Permissions::from_mode(0o750)).expect("chmod");
-    symlink("../tool", folder.join("deep/link")).expect("symlink");
-    let long = "n".repeat(200);
-    std::fs::write(folder.join(long), "long").expect("written");
-}
 
 #[test]
 fn a_folder_goes_in_and_comes_back_the_same() {
@@ -44,12 +34,6 @@ fn a_folder_goes_in_and_comes_back_the_same() {
     std::fs::write(&file, "new").expect("written");
     ok(&up, &["cp", file.to_str().expect("text"), "notes:/data/tree/tool"]);
     assert_eq!(ok(&up, &["exec", "notes", "--", "cat", "/data/tree/tool"]), "new");
-}
-
-#[track_caller]
-fn same(a: &Path, b: &Path) {
-    let diff = std::process::Command::new("diff").arg("-r").args([a, b]).output().expect("diff");
-    assert!(diff.status.success(), "{}{}", text(&diff.stdout), text(&diff.stderr));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use hutch_testkit::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_held_back};
 use super::harness::{Up, running, text};
 use super::{hutch, ok, refused, run, started};
 
@@ -14,8 +15,8 @@ fn a_command_runs_in_a_sandbox() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
     streams_are_apart_and_the_status_is_the_commands(&up);
-    bytes_pass_both_ways_at_once(&up);
-    output_is_not_held_back(&up);
+    bytes_pass_both_ways_at_once(hutch(&up, &["exec", "-i", "notes", "--", "cat"]));
+    output_is_not_held_back(hutch(&up, &[&["exec", "-i", "notes", "--"][..], &NOW].concat()));
     standard_input_is_left_alone_without_the_flag(&up);
     what_cannot_be_started_is_told(&up);
     what_cannot_be_found_is_told(&up);
@@ -32,30 +33,6 @@ fn streams_are_apart_and_the_status_is_the_commands(up: &Up) {
     assert!(text(&output.stderr).ends_with("err\n"), "{}", text(&output.stderr));
     let output = run(up, &["exec", "notes", "--", "sh", "-c", "kill -9 $$"]);
     assert_eq!((output.status.code(), output.stderr), (Some(137), Vec::new()));
-}
-
-fn bytes_pass_both_ways_at_once(up: &Up) {
-    // More than all buffers on the way hold: a client that did one thing at a time would stop here.
-    let bytes: Vec<u8> = (0..=255).cycle().take(24 << 20).collect();
-    let mut child = hutch(up, &["exec", "-i", "notes", "--", "cat"]);
-    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch starts");
-    let (mut stdin, sent) = (child.stdin.take().expect("stdin"), bytes.clone());
-    let writer = std::thread::spawn(move || stdin.write_all(&sent));
-    let mut received = Vec::new();
-    child.stdout.take().expect("stdout").read_to_end(&mut received).expect("read");
-    writer.join().expect("writer").expect("write");
-    assert!(received == bytes, "{} bytes came back of {}", received.len(), bytes.len());
-    assert_eq!(child.wait().expect("wait").code(), Some(0));
-}
-
-fn output_is_not_held_back(up: &Up) {
-    let mut child = hutch(up, &["exec", "-i", "notes", "--", "sh", "-c", "printf now; read x; exit 4"]);
-    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch starts");
-    let mut first = [0; 3];
-    child.stdout.as_mut().expect("stdout").read_exact(&mut first).expect("while it still runs");
-    assert_eq!(&first, b"now");
-    drop(child.stdin.take());
-    assert_eq!(child.wait().expect("wait").code(), Some(4));
 }
 
 fn standard_input_is_left_alone_without_the_flag(up: &Up) {

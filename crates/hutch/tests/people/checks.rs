@@ -1,0 +1,63 @@
+//! What `hutch` does for people wherever the Sandbox runs: the same questions on one machine and on a cluster.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::text;
+
+/// It must fail with this status and one line on standard error that has these texts.
+#[track_caller]
+pub(crate) fn refused(output: &Output, status: i32, named: &[&str]) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{stderr}");
+    for named in named {
+        assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
+    }
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
+}
+
+/// Of a `hutch exec -i SANDBOX -- cat`.
+pub(crate) fn bytes_pass_both_ways_at_once(mut cat: Command) {
+    // More than all buffers on the way hold: a client that did one thing at a time would stop here.
+    let bytes: Vec<u8> = (0..=255).cycle().take(24 << 20).collect();
+    let mut child = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch starts");
+    let (mut stdin, sent) = (child.stdin.take().expect("stdin"), bytes.clone());
+    let writer = std::thread::spawn(move || stdin.write_all(&sent));
+    let mut received = Vec::new();
+    child.stdout.take().expect("stdout").read_to_end(&mut received).expect("read");
+    writer.join().expect("writer").expect("write");
+    assert!(received == bytes, "{} bytes came back of {}", received.len(), bytes.len());
+    assert_eq!(child.wait().expect("wait").code(), Some(0));
+}
+
+/// A command that says `now`, and ends with 4 at the end of its input.
+pub(crate) const NOW: [&str; 3] = ["sh", "-c", "printf now; read x; exit 4"];
+
+/// Of a `hutch exec -i` of [`NOW`]: input that stays open keeps nothing.
+pub(crate) fn output_is_not_held_back(mut now: Command) {
+    let mut child = now.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch starts");
+    let mut first = [0; 3];
+    child.stdout.as_mut().expect("stdout").read_exact(&mut first).expect("while it still runs");
+    assert_eq!(&first, b"now");
+    drop(child.stdin.take());
+    assert_eq!(child.wait().expect("wait").code(), Some(4));
+}
+
+/// Fills `folder` with what a copy can get wrong: an empty folder, a large file, a mode, a link, a long name.
+pub(crate) fn tree(folder: &Path) {
+    std::fs::create_dir_all(folder.join("deep/empty")).expect("mkdir");
+    let bytes: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
+    std::fs::write(folder.join("deep/bytes"), bytes).expect("written");
+    std::fs::write(folder.join("tool"), "#!/bin/sh\necho works\n").expect("written");
+    std::fs::set_permissions(folder.join("tool"), std::fs::Permissions::from_mode(0o750)).expect("chmod");
+    symlink("../tool", folder.join("deep/link")).expect("symlink");
+    std::fs::write(folder.join("n".repeat(200)), "long").expect("written");
+}
+
+#[track_caller]
+pub(crate) fn same(a: &Path, b: &Path) {
+    let diff = Command::new("diff").arg("-r").args([a, b]).output().expect("diff");
+    assert!(diff.status.success(), "{}{}", text(&diff.stdout), text(&diff.stderr));
+}

@@ -12,7 +12,7 @@ use hutch_jail::Warden;
 use hutch_serve::Shutdown;
 use kube::Client;
 use tokio::io::Interest;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 
 use crate::addresses::Addresses;
@@ -26,6 +26,9 @@ use crate::{Error, claims, inventory, register};
 pub(crate) const HOST_IP: &str = "127.0.0.1";
 /// How long a node that stops waits for its Pods' tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Launches at once: the one that the warden is at, and one that it finds when it is done. With all of them waiting for it as
+/// threads, some would wait three times as long as others.
+const LAUNCHES: usize = 2;
 /// Wait before a warden that died is replaced: one that dies at once must not make the machine busy.
 const WARDEN_PAUSE: Duration = Duration::from_secs(1);
 
@@ -52,6 +55,8 @@ pub(crate) struct Shared {
     /// Woken when a Pod with claims is gone, whose folders may be free now.
     pub(crate) released: Notify,
     warden: Mutex<Arc<Warden>>,
+    /// Turns to launch a jail, given in the order in which they were asked for.
+    pub(crate) launching: Arc<Semaphore>,
     addresses: Mutex<Addresses>,
     live: Mutex<HashMap<String, Arc<Live>>>,
 }
@@ -87,6 +92,7 @@ impl Node {
             config,
             released: Notify::new(),
             warden: Mutex::new(Arc::new(warden)),
+            launching: Arc::new(Semaphore::new(LAUNCHES)),
             addresses: Mutex::new(addresses),
             live: Mutex::default(),
         });

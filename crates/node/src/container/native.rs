@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hutch_jail::{Ids, Network, Process, Profile, Root, Spec, Upper, Warden};
 use hutch_remote::{ByteWriter, Exit};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 
 use super::{
@@ -23,6 +23,8 @@ const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 /// What starting a container needs beside its blueprint.
 pub(crate) struct Launch {
     pub(crate) warden: Arc<Warden>,
+    /// The turn to use it.
+    pub(crate) turn: OwnedSemaphorePermit,
     pub(crate) blueprint: Blueprint,
     /// Name of the jail.
     pub(crate) jail: String,
@@ -58,7 +60,9 @@ pub(crate) async fn start(launch: Launch) -> Result<Arc<Running>, StartError> {
     let spec = spec(&launch);
     let (warden, network) = (launch.warden, launch.network);
     let jail = tokio::task::spawn_blocking(move || warden.launch(&spec, network.as_ref().map(AsFd::as_fd)));
-    let cell = Cell::adopt(jail.await??)?;
+    let jail = jail.await;
+    drop(launch.turn);
+    let cell = Cell::adopt(jail??)?;
     let blueprint = launch.blueprint;
     let (process, gvisor) = match launch.gvisor {
         None => (main_process(&blueprint), None),

@@ -187,7 +187,9 @@ impl Worker {
             Some((network, _)) => Some(network.as_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
             None => None,
         };
+        let turn = self.node.launching.clone().acquire_owned().await.map_err(|e| e.to_string())?;
         Ok(Launch {
+            turn,
             warden: self.node.warden(),
             jail: format!("pod-{}-{index}-{life}", id.uid),
             hostname: environment::hostname(&self.pod),

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{
-    ConfigMap, DownwardAPIVolumeFile, KeyToPath, PersistentVolumeClaim, Secret, Volume,
+    ConfigMap, DownwardAPIVolumeFile, KeyToPath, PersistentVolumeClaim, ProjectedVolumeSource, Secret, Volume,
 };
 use kube::{Api, Client};
 
@@ -15,6 +15,8 @@ use crate::environment::{self, Facts};
 
 /// Mode of files from ConfigMaps, Secrets and the downward API that name none.
 const DEFAULT_MODE: i32 = 0o644;
+/// The ConfigMap that Kubernetes puts beside a token for its API.
+const API_CERTIFICATE: &str = "kube-root-ca.crt";
 /// Most files of one such volume.
 const MAX_FILES: usize = 10_000;
 
@@ -70,82 +72,122 @@ pub(crate) async fn prepare(
         make_folder(&path, 0o777).map_err(fail)?;
         return Ok(Prepared::Folder { path, read_only: source.read_only == Some(true) });
     }
-    let mut items = Vec::new();
+    let sources = Sources { client, namespace, facts };
     let mut parent = &places.disk;
-    if let Some(source) = &volume.config_map {
-        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
-        let optional = source.optional == Some(true);
-        items = config_map(client, namespace, &source.name, source.items.as_deref(), mode, optional).await?;
-    } else if let Some(source) = &volume.secret {
+    let items = if let Some(map) = &volume.config_map {
+        let mode = map.default_mode.unwrap_or(DEFAULT_MODE);
+        sources.config_map(&map.name, map.items.as_deref(), mode, map.optional).await?
+    } else if let Some(secret) = &volume.secret {
         parent = &places.memory;
-        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
-        let secret = source.secret_name.as_deref().unwrap_or("");
-        let optional = source.optional == Some(true);
-        items = secret_items(client, namespace, secret, source.items.as_deref(), mode, optional).await?;
-    } else if let Some(source) = &volume.downward_api {
-        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
-        items = downward(source.items.as_deref().unwrap_or(&[]), mode, facts)?;
+        let mode = secret.default_mode.unwrap_or(DEFAULT_MODE);
+        let name = secret.secret_name.as_deref().unwrap_or("");
+        sources.secret(name, secret.items.as_deref(), mode, secret.optional).await?
+    } else if let Some(downward) = &volume.downward_api {
+        let mode = downward.default_mode.unwrap_or(DEFAULT_MODE);
+        sources.downward(downward.items.as_deref(), mode)?
     } else if let Some(projected) = &volume.projected {
         parent = &places.memory;
-        let mode = projected.default_mode.unwrap_or(DEFAULT_MODE);
-        let sources = projected.sources.as_deref().unwrap_or(&[]);
-        // What Kubernetes adds to every Pod by itself for access to its API: none of it is of use in a sandbox.
-        if sources.iter().any(|source| source.service_account_token.is_some()) {
-            return Ok(Prepared::Nothing);
+        match sources.projected(name, projected).await? {
+            Some(items) => items,
+            None => return Ok(Prepared::Nothing),
         }
-        for source in sources {
-            if let Some(map) = &source.config_map {
-                let optional = map.optional == Some(true);
-                items.extend(
-                    config_map(client, namespace, &map.name, map.items.as_deref(), mode, optional).await?,
-                );
-            } else if let Some(secret) = &source.secret {
-                let optional = secret.optional == Some(true);
-                let list = secret.items.as_deref();
-                items.extend(secret_items(client, namespace, &secret.name, list, mode, optional).await?);
-            } else if let Some(api) = &source.downward_api {
-                items.extend(downward(api.items.as_deref().unwrap_or(&[]), mode, facts)?);
-            } else {
-                return Err(format!("volume {name:?} has a projected source of an unsupported kind"));
-            }
-        }
-    }
+    } else {
+        Vec::new()
+    };
     let path = parent.join(name);
     write(&path, &items).map_err(fail)?;
     Ok(Prepared::Folder { path, read_only: true })
 }
 
-async fn config_map(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-    items: Option<&[KeyToPath]>,
-    mode: i32,
-    optional: bool,
-) -> Result<Vec<Item>, String> {
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-    let Some(map) = maps.get_opt(name).await.map_err(|e| e.to_string())? else {
-        return if optional { Ok(Vec::new()) } else { Err(format!("configmap {name:?} not found")) };
-    };
-    let text = map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes()));
-    let binary = map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0));
-    choose(&text.chain(binary).collect(), items, mode, optional)
+/// Where the files of a volume come from.
+struct Sources<'a> {
+    client: &'a Client,
+    namespace: &'a str,
+    facts: &'a Facts<'a>,
 }
 
-async fn secret_items(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-    items: Option<&[KeyToPath]>,
-    mode: i32,
-    optional: bool,
-) -> Result<Vec<Item>, String> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let Some(secret) = secrets.get_opt(name).await.map_err(|e| e.to_string())? else {
-        return if optional { Ok(Vec::new()) } else { Err(format!("secret {name:?} not found")) };
-    };
-    let data = secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect();
-    choose(&data, items, mode, optional)
+impl Sources<'_> {
+    async fn config_map(
+        &self,
+        name: &str,
+        items: Option<&[KeyToPath]>,
+        mode: i32,
+        optional: Option<bool>,
+    ) -> Result<Vec<Item>, String> {
+        let optional = optional == Some(true);
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), self.namespace);
+        let Some(map) = maps.get_opt(name).await.map_err(|e| e.to_string())? else {
+            return if optional { Ok(Vec::new()) } else { Err(format!("configmap {name:?} not found")) };
+        };
+        let text = map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes()));
+        let binary = map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0));
+        choose(&text.chain(binary).collect(), items, mode, optional)
+    }
+
+    async fn secret(
+        &self,
+        name: &str,
+        items: Option<&[KeyToPath]>,
+        mode: i32,
+        optional: Option<bool>,
+    ) -> Result<Vec<Item>, String> {
+        let optional = optional == Some(true);
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
+        let Some(secret) = secrets.get_opt(name).await.map_err(|e| e.to_string())? else {
+            return if optional { Ok(Vec::new()) } else { Err(format!("secret {name:?} not found")) };
+        };
+        let data = secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect();
+        choose(&data, items, mode, optional)
+    }
+
+    fn downward(&self, items: Option<&[DownwardAPIVolumeFile]>, mode: i32) -> Result<Vec<Item>, String> {
+        let content = |item: &DownwardAPIVolumeFile| match (&item.field_ref, &item.resource_field_ref) {
+            (Some(field), _) => environment::field_value(&field.field_path, self.facts),
+            (None, Some(resource)) => {
+                let spec = self.facts.pod.spec.as_ref().ok_or("the Pod has no spec")?;
+                let named = resource.container_name.as_deref();
+                let container = spec.containers.iter().find(|c| Some(c.name.as_str()) == named);
+                let container = container.ok_or("resourceFieldRef names no container of the Pod")?;
+                environment::resource_value(&resource.resource, container, self.facts)
+            }
+            (None, None) => Err("a downward API file names no source".into()),
+        };
+        let items = items.unwrap_or(&[]).iter().map(|item| {
+            let content = content(item)?.into_bytes();
+            Ok(Item { path: item.path.clone(), content, mode: item.mode.unwrap_or(mode) })
+        });
+        items.collect()
+    }
+
+    /// All but a token for the API server and the certificate by which it is known: a sandbox does not get them. Nothing,
+    /// when nothing else was asked for.
+    async fn projected(
+        &self,
+        volume: &str,
+        projected: &ProjectedVolumeSource,
+    ) -> Result<Option<Vec<Item>>, String> {
+        let mode = projected.default_mode.unwrap_or(DEFAULT_MODE);
+        let sources = projected.sources.as_deref().unwrap_or(&[]);
+        let token = sources.iter().any(|source| source.service_account_token.is_some());
+        let wanted = sources.iter().filter(|source| {
+            let certificate = source.config_map.as_ref().is_some_and(|map| map.name == API_CERTIFICATE);
+            source.service_account_token.is_none() && !(token && certificate)
+        });
+        let (mut items, mut some) = (Vec::new(), !token);
+        for source in wanted {
+            some = true;
+            items.extend(if let Some(map) = &source.config_map {
+                self.config_map(&map.name, map.items.as_deref(), mode, map.optional).await?
+            } else if let Some(secret) = &source.secret {
+                self.secret(&secret.name, secret.items.as_deref(), mode, secret.optional).await?
+            } else if let Some(downward) = &source.downward_api {
+                self.downward(downward.items.as_deref(), mode)?
+            } else {
+                return Err(format!("volume {volume:?} has a projected source of an unsupported kind"));
+            });
+        }
+        Ok(some.then_some(items))
+    }
 }
 
 /// All keys under their own names, or those that are listed under theirs.
@@ -172,27 +214,6 @@ fn choose(
         }
     }
     Ok(chosen)
-}
-
-fn downward(items: &[DownwardAPIVolumeFile], mode: i32, facts: &Facts<'_>) -> Result<Vec<Item>, String> {
-    let content = |item: &DownwardAPIVolumeFile| match (&item.field_ref, &item.resource_field_ref) {
-        (Some(field), _) => environment::field_value(&field.field_path, facts),
-        (None, Some(resource)) => {
-            let spec = facts.pod.spec.as_ref().ok_or("the Pod has no spec")?;
-            let named = resource.container_name.as_deref();
-            let container = spec.containers.iter().find(|c| Some(c.name.as_str()) == named);
-            let container = container.ok_or("resourceFieldRef names no container of the Pod")?;
-            environment::resource_value(&resource.resource, container, facts)
-        }
-        (None, None) => Err("a downward API file names no source".into()),
-    };
-    items
-        .iter()
-        .map(|item| {
-            let content = content(item)?.into_bytes();
-            Ok(Item { path: item.path.clone(), content, mode: item.mode.unwrap_or(mode) })
-        })
-        .collect()
 }
 
 fn make_folder(path: &Path, mode: u32) -> io::Result<()> {

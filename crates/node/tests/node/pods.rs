@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::machine::{Machine, address, id, is_ready, phase_of};
 use hutch_remote::{Exit, Kubelet, LogRequest};
 use kube::ResourceExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,6 +148,44 @@ async fn containers_of_a_pod_share_network_and_volumes() {
     let (exit, _) = machine.exec_in(&pod, Some("web"), &["true"]).await;
     assert_eq!(exit, Exit::Code(0));
     machine.delete("two").await;
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_projected_volume_all_but_the_way_to_the_api_is_mounted() {
+    hutch_testkit::require!(root);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let _: k8s_openapi::api::core::v1::ConfigMap =
+        machine.create(json!({"metadata": {"name": "settings"}, "data": {"color": "blue"}})).await;
+    let token = json!({"serviceAccountToken": {"path": "token"}});
+    let certificate = json!({"configMap": {"name": "kube-root-ca.crt"}});
+    let fact = |field: &str| {
+        let path = field.rsplit('.').next();
+        json!({"downwardAPI": {"items": [{"path": path, "fieldRef": {"fieldPath": field}}]}})
+    };
+    let volume = |name: &str, sources: Value| json!({"name": name, "projected": {"sources": sources}});
+    let mount = |name: &str| json!({"name": name, "mountPath": format!("/{name}")});
+    let script = "for each in own api bare; do test -d /$each && cd /$each && grep . *; done; true";
+    machine
+        .run(
+            "projected",
+            script,
+            json!({
+                "main": {"volumeMounts": [mount("own"), mount("api"), mount("bare")]},
+                "volumes": [
+                    volume("own", json!([token, {"configMap": {"name": "settings"}}, fact("metadata.name")])),
+                    // As Kubernetes adds it to a Pod.
+                    volume("api", json!([token, certificate, fact("metadata.namespace")])),
+                    volume("bare", json!([token, certificate])),
+                ],
+                "restartPolicy": "Never",
+            }),
+        )
+        .await;
+    let pod = machine.phase("projected", "Succeeded").await;
+    let log = machine.log(&pod, LogRequest::default()).await;
+    assert_eq!(log, "color:blue\nname:projected\ndefault\n");
     machine.stop().await;
 }
 

@@ -1,7 +1,7 @@
 //! Threads that serve connections, each connection by one of them from its first byte to its last: client, sandbox and
 //! timers of a request meet on one thread, and no other one has to be woken for it.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,8 +19,8 @@ const AWAKE: Duration = Duration::from_micros(50);
 thread_local! {
     /// Which of them this one is; 0 where it is none of them.
     static NUMBER: Cell<usize> = const { Cell::new(0) };
-    /// How many answers this thread waits for.
-    static AWAITED: Cell<usize> = const { Cell::new(0) };
+    /// How many answers it and the others wait for; nothing where it is none of them.
+    static AWAITED: OnceCell<Arc<AtomicUsize>> = const { OnceCell::new() };
 }
 
 /// The number of the present thread. What is bound to a thread's runtime is kept under it.
@@ -28,10 +28,12 @@ pub(crate) fn number() -> usize {
     NUMBER.get()
 }
 
-/// Waits for an answer; while it is the only one that one of these threads waits for, awake at first.
+/// Waits for an answer; while it is the only one that these threads wait for, awake at first. With others in progress
+/// somebody has work for this processor.
 pub(crate) async fn attend<T>(answer: impl Future<Output = T>) -> T {
+    let Some(awaited) = AWAITED.with(|awaited| awaited.get().cloned()) else { return answer.await };
     let mut answer = pin!(answer);
-    let awaited = Awaited::begin();
+    let awaited = Awaited::begin(awaited);
     let until = Instant::now() + AWAKE;
     while awaited.alone() {
         // What else there is to do is done between.
@@ -47,22 +49,22 @@ pub(crate) async fn attend<T>(answer: impl Future<Output = T>) -> T {
     answer.await
 }
 
-struct Awaited;
+struct Awaited(Arc<AtomicUsize>);
 
 impl Awaited {
-    fn begin() -> Awaited {
-        AWAITED.set(AWAITED.get() + 1);
-        Awaited
+    fn begin(count: Arc<AtomicUsize>) -> Awaited {
+        count.fetch_add(1, Ordering::Relaxed);
+        Awaited(count)
     }
 
     fn alone(&self) -> bool {
-        number() > 0 && AWAITED.get() == 1
+        self.0.load(Ordering::Relaxed) == 1
     }
 }
 
 impl Drop for Awaited {
     fn drop(&mut self) {
-        AWAITED.set(AWAITED.get().saturating_sub(1));
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -95,16 +97,18 @@ impl Threads {
     pub fn start(count: usize) -> io::Result<Threads> {
         let stop = Shutdown::new();
         let (mut threads, mut running) = (Vec::new(), Vec::new());
+        let awaited = Arc::new(AtomicUsize::new(0));
         for number in 1..=count.max(1) {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             threads.push(Arc::new(Thread {
                 runtime: runtime.handle().clone(),
                 connections: AtomicUsize::new(0),
             }));
-            let until = stop.wait();
+            let (until, awaited) = (stop.wait(), awaited.clone());
             let thread = std::thread::Builder::new().name(format!("router-{number}"));
             running.push(thread.spawn(move || {
                 NUMBER.set(number);
+                let _ = AWAITED.with(|own| own.set(awaited));
                 runtime.block_on(until);
                 // Tasks that block, if any, do not keep the thread.
                 runtime.shutdown_background();
@@ -202,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_only_answer_of_a_thread_is_waited_for_awake() {
+    async fn the_only_answer_is_waited_for_awake() {
         let threads = Threads::start(1).unwrap();
         let wait = Duration::from_millis(20);
         let (told, mut counts) = tokio::sync::mpsc::unbounded_channel();
@@ -219,7 +223,7 @@ mod tests {
                 other.abort();
             })
             .await;
-        assert_eq!(counts.recv().await.unwrap(), 2, "the thread has another one to wait for");
+        assert_eq!(counts.recv().await.unwrap(), 2, "there is another one to wait for");
         assert_eq!(looks(wait).await, 2, "it is not one of the threads");
         threads.stop();
     }

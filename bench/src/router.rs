@@ -5,6 +5,7 @@ mod load;
 mod program;
 mod sandbox;
 mod sockets;
+mod tool;
 
 use std::time::Duration;
 
@@ -65,8 +66,41 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 print(&shape, name, outcome, baseline.filter(|_| *name != GO));
             }
         }
-        Ok(())
+        with_their_tool(&api, sandbox, time).await
     })
+}
+
+/// Prints the table of what the load tool of agent-sandbox finds: of each program the middle turn.
+async fn with_their_tool(api: &api::Api, sandbox: u16, time: Duration) -> anyhow::Result<()> {
+    let (Some(peer), Some(tool)) = (program::peer(), tool::find()) else { return Ok(()) };
+    println!(
+        "\nThe same with `upstream-router-load`, which the Go project measures with; the middle of {TURNS} turns:\n"
+    );
+    println!("| | program | requests/s | p50 ms | p99 ms |\n|---|---|---|---|---|");
+    for connections in CONNECTIONS {
+        let routers = [(GO, Routed::peer(&peer, sandbox)?), ("hutch", Routed::hutch(api, sandbox, false)?)];
+        let mut found = routers.each_ref().map(|_| Vec::new());
+        for _ in 0..TURNS {
+            for ((_, routed), found) in routers.iter().zip(&mut found) {
+                found.push(tool::drive(&tool, routed, sandbox, connections, time / TURNS).await?);
+            }
+        }
+        let middle = |of: &[tool::Found], value: fn(&tool::Found) -> f64| {
+            let mut values: Vec<f64> = of.iter().map(value).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        for ((name, _), own) in routers.iter().zip(&found) {
+            let cell = |value: fn(&tool::Found) -> f64, scale: f64| {
+                let (own, go) = (middle(own, value), middle(&found[0], value));
+                format!("{:.2} ({:.2})", own * scale, own / go)
+            };
+            let (p50, p99) = (cell(|it| it.p50.as_secs_f64(), 1e3), cell(|it| it.p99.as_secs_f64(), 1e3));
+            let rate = middle(own, |it| it.rate);
+            println!("| {} | {name} | {rate:.0} | {p50} | {p99} |", Shape::Small { connections });
+        }
+    }
+    Ok(())
 }
 
 /// Prints the table of WebSockets that say nothing.

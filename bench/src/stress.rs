@@ -126,6 +126,12 @@ async fn drive(contender: &Contender, phases: &str) -> anyhow::Result<Found> {
     for ((name, before), after) in PROGRAMS.iter().zip(before).zip(usage()) {
         row(name, before, after);
     }
+    let writes = cluster.audit().writes()?;
+    let count = |verb: &str, resource: &str| {
+        writes.iter().filter(|write| write.verb == verb && write.resource == resource).count()
+    };
+    let each = count("patch", "sandboxes/status") as f64 / count("create", "sandboxes").max(1) as f64;
+    println!("\nThe status of each Sandbox was written {each:.2} times.");
     Ok(found)
 }
 

@@ -1,4 +1,4 @@
-//! As much of a Kubernetes API as a router asks for: one Sandbox and its Pod, at 127.0.0.1.
+//! As much of a Kubernetes API as a router asks for: two Sandboxes and their Pods, at 127.0.0.1.
 
 use std::path::PathBuf;
 
@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 /// Name of the Sandbox.
 pub(crate) const SANDBOX: &str = "bench";
+/// Namespace and name of that Sandbox, and of the one that the load tool of agent-sandbox asks for.
+const SANDBOXES: [(&str, &str); 2] = [("default", SANDBOX), ("loadtest", "loadtest")];
 
 /// Where the API is.
 pub(crate) struct Api {
@@ -44,27 +46,28 @@ async fn answer(uri: Uri, RawQuery(query): RawQuery) -> Response {
         return Body::from_stream(futures::stream::pending::<Result<String, std::io::Error>>())
             .into_response();
     }
-    let item = if uri.path().contains("/sandboxes") { sandbox() } else { pod() };
+    let item = if uri.path().contains("/sandboxes") { sandbox } else { pod };
+    let items = SANDBOXES.map(|(namespace, name)| item(namespace, name));
     Json(json!({
-        "apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": [item],
+        "apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items,
     }))
     .into_response()
 }
 
-fn sandbox() -> Value {
+fn sandbox(namespace: &str, name: &str) -> Value {
     json!({
         "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
-        "metadata": {"name": SANDBOX, "namespace": "default", "uid": "s", "resourceVersion": "1"},
+        "metadata": {"name": name, "namespace": namespace, "uid": format!("s-{name}"), "resourceVersion": "1"},
     })
 }
 
-fn pod() -> Value {
+fn pod(namespace: &str, name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": SANDBOX, "namespace": "default", "uid": "p", "resourceVersion": "1",
+        "metadata": {"name": name, "namespace": namespace, "uid": format!("p-{name}"), "resourceVersion": "1",
             "labels": {"agents.x-k8s.io/sandbox-name-hash": "00000000"},
-            "ownerReferences": [{"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "name": SANDBOX,
-                "uid": "s", "controller": true}]},
+            "ownerReferences": [{"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "name": name,
+                "uid": format!("s-{name}"), "controller": true}]},
         "status": {"podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
     })
 }

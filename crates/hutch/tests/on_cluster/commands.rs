@@ -1,6 +1,6 @@
 //! `hutch exec`, `hutch shell`, `hutch logs`.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use hutch_testkit::wait::until;

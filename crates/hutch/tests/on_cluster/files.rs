@@ -1,7 +1,6 @@
 //! `hutch cp`.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
 
 use serde_json::Value;
 

@@ -1,10 +1,9 @@
 //! Files and folders, in and out.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::checks::{same, tree};
-use super::harness::text;
 use super::{ok, refused, run, started};
 
 #[test]

@@ -15,6 +15,7 @@ mod clock;
 mod collection;
 mod condition;
 mod config;
+mod crowd;
 mod defer;
 mod error;
 #[cfg(test)]

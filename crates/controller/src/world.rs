@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::claim::{Unanswered, is_unbound};
 use crate::collection::Collection;
 use crate::config::Config;
+use crate::crowd::Crowd;
 use crate::defer::Deferrals;
 use crate::key::Key;
 use crate::owner;
@@ -51,6 +52,9 @@ pub(crate) struct World {
     pub(crate) late_status: Deferrals,
     /// Changes of Pods' labels and annotations that wait for others.
     pub(crate) late_metadata: Deferrals,
+    /// Annotations of Sandboxes that repeat their own name and give way to others that start.
+    pub(crate) late_names: Deferrals,
+    pub(crate) crowd: Crowd,
     /// Annotations of claims that have their Sandbox and give way to those that have none yet.
     pub(crate) late_annotations: Deferrals,
 }
@@ -98,6 +102,8 @@ impl World {
             unanswered: Unanswered::default(),
             late_status: Deferrals::default(),
             late_metadata: Deferrals::default(),
+            late_names: Deferrals::default(),
+            crowd: Crowd::default(),
             late_annotations: Deferrals::default(),
         }
     }

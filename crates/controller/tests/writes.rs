@@ -85,6 +85,38 @@ async fn a_sandbox_costs_three_writes_from_its_creation_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn where_many_start_at_once_a_sandbox_that_is_soon_gone_costs_no_write_for_its_own_name() {
+    let cluster = Cluster::start().await.stop_controllers().await;
+    cluster.stop_kubelet();
+    let patient = Config { progress_delay: std::time::Duration::from_secs(3600), ..Config::default() };
+    let cluster = cluster.start_controllers_with(patient);
+    for n in 0..20 {
+        cluster.sandbox(&format!("first-{n}"), json!({})).await;
+    }
+    cluster.quiet(QUIET).await;
+    let before = cluster.written().len();
+    for n in 0..10 {
+        cluster.sandbox(&format!("later-{n}"), json!({})).await;
+    }
+    cluster.quiet(QUIET).await;
+    let written = cluster.written();
+    let paths: Vec<_> = written[before..].iter().map(Written::what).collect();
+    assert_eq!(paths, ["POST pods"; 10], "{written:#?}");
+    // They stay, so they are told in the end.
+    let cluster = cluster.stop_controllers().await;
+    let cluster = cluster.start_controllers();
+    eventually("each names its Pod", || async {
+        let sandboxes: Vec<Sandbox> = cluster.list().await;
+        let noted =
+            |it: &Sandbox| it.annotations().get("agents.x-k8s.io/pod-name") == it.metadata.name.as_ref();
+        (sandboxes.len() == 30 && sandboxes.iter().all(noted)).then_some(())
+    })
+    .await;
+    assert!(refused(&cluster.written()).is_empty(), "{:#?}", refused(&cluster.written()));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pool_member_costs_three_writes_and_its_pool_little_more() {
     let cluster = Cluster::start().await;
     cluster.template("t", json!({})).await;

@@ -26,9 +26,7 @@ const NEXT_PASS: Duration = Duration::from_millis(1);
 /// Longest wait of a Pod's labels and annotations, whatever is configured.
 const LONGEST_WRITE_BEHIND: Duration = Duration::from_secs(1);
 
-/// Sandboxes whose status waits for the next step, beyond which many start at once.
-const CROWD: usize = 16;
-/// By which a step waits longer then.
+/// By which a step waits longer where many start at once.
 const CROWD_WAITS: u32 = 4;
 
 /// What came of the actions.
@@ -44,6 +42,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let Some(sandbox) = sandbox else {
         world.late_status.forget(key);
         world.late_metadata.forget(key);
+        world.late_names.forget(key);
         return Outcome::Settled;
     };
     let span = world.spans.start("ReconcileSandbox", sandbox.as_ref());
@@ -98,29 +97,47 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
 /// Does the actions in order. One that fails ends its own part only.
 async fn apply(world: &World, key: &Key, actions: Vec<Action>, span: &Span) -> Applied {
     let mut applied = Applied::default();
-    let (late, window) = (&world.late_metadata, world.config.write_behind.min(LONGEST_WRITE_BEHIND));
     if !actions.iter().any(|action| matches!(action, Action::SyncPod(..))) {
-        late.forget(key);
+        world.late_metadata.forget(key);
+    }
+    if !actions.contains(&Action::NoteOwnName) {
+        world.late_names.forget(key);
     }
     for action in actions {
         let part = action.part();
         if applied.failures.iter().any(|(failed, _)| *failed == part) {
             continue;
         }
-        let sync = matches!(action, Action::SyncPod(..));
-        let wait = || late.left(key, window, Instant::now()).or_else(|| world.yields(late, key));
-        if sync && let Some(left) = wait() {
-            applied.again = Some(left);
+        if let Some(left) = wait(world, key, &action) {
+            applied.again = applied.again.into_iter().chain([left]).min();
             continue;
         }
         let _step = step(part).map(|name| span.step(name));
+        let late = match &action {
+            Action::SyncPod(..) => Some(&world.late_metadata),
+            Action::NoteOwnName => Some(&world.late_names),
+            _ => None,
+        };
         match act(world, key, action).await {
-            Ok(()) if sync => late.forget(key),
-            Ok(()) => {}
+            Ok(()) => late.into_iter().for_each(|late| late.forget(key)),
             Err(error) => applied.failures.push((part, error)),
         }
     }
     applied
+}
+
+/// For how long the action is put off; nothing when it is due.
+fn wait(world: &World, key: &Key, action: &Action) -> Option<Duration> {
+    match action {
+        Action::SyncPod(..) => {
+            let (late, window) = (&world.late_metadata, world.config.write_behind.min(LONGEST_WRITE_BEHIND));
+            late.left(key, window, Instant::now()).or_else(|| world.yields(late, key))
+        }
+        Action::NoteOwnName if is_crowded(world) => {
+            world.late_names.left(key, longest_wait(world), Instant::now())
+        }
+        _ => None,
+    }
 }
 
 /// Name of the span around an action.
@@ -153,10 +170,8 @@ async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
         Action::CreateService(service) => create(&world.services, service.as_ref()).await,
         Action::PatchService(patch) => patch_service(world, key, patch).await,
         Action::DeleteService => world.services.delete(key, None).await,
-        Action::NotePodName(name) => {
-            let patch = json!({"metadata": {"annotations": {annotation::POD_NAME: name}}});
-            world.sandboxes.patch(key, &patch).await.map(drop)
-        }
+        Action::NotePodName(name) => note_pod_name(world, key, name.as_deref()).await,
+        Action::NoteOwnName => note_pod_name(world, key, Some(&key.name)).await,
         Action::DeleteSandbox => world.sandboxes.delete(key, None).await,
         Action::Sleep(patch) => match world.sandboxes.patch(key, &patch).await {
             // Somebody wrote meanwhile, perhaps that it is in use. What they wrote is looked at next.
@@ -164,6 +179,11 @@ async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
             other => other.map(drop),
         },
     }
+}
+
+async fn note_pod_name(world: &World, key: &Key, name: Option<&str>) -> Result<(), Error> {
+    let patch = json!({"metadata": {"annotations": {annotation::POD_NAME: name}}});
+    world.sandboxes.patch(key, &patch).await.map(drop)
 }
 
 /// A headless Service without a selector is made for both address families, whatever the cluster has. With a selector a
@@ -221,10 +241,16 @@ async fn write(
     Ok(None)
 }
 
-/// How long a step may wait for the next one. Where many start at once, each write makes all of them later.
+/// How long a step may wait for the next one.
 fn longest_wait(world: &World) -> Duration {
     let delay = world.config.progress_delay;
-    if world.late_status.count() > CROWD { delay * CROWD_WAITS } else { delay }
+    if is_crowded(world) { delay * CROWD_WAITS } else { delay }
+}
+
+/// Whether many Sandboxes start at once, or did so a moment ago.
+fn is_crowded(world: &World) -> bool {
+    let lasts = world.config.progress_delay * CROWD_WAITS;
+    world.crowd.is_on(world.late_status.count(), lasts, Instant::now())
 }
 
 /// A node alone is no news: it is written with the next change. Pools that wait for many Pods save a write for each.

@@ -23,6 +23,8 @@ pub(super) enum Action {
     DeleteService,
     /// Sets the annotation that names the Pod, or removes it.
     NotePodName(Option<String>),
+    /// Sets that annotation to the Sandbox's own name, which is what everybody takes where there is none: may wait.
+    NoteOwnName,
     DeleteSandbox,
     /// Puts the Sandbox to sleep, or wakes it.
     Sleep(Value),
@@ -45,7 +47,8 @@ impl Action {
             | Action::PatchPod(..)
             | Action::SyncPod(..)
             | Action::DeletePod(_)
-            | Action::NotePodName(_) => Part::Pod,
+            | Action::NotePodName(_)
+            | Action::NoteOwnName => Part::Pod,
             Action::CreateService(_) | Action::PatchService(_) | Action::DeleteService => Part::Service,
             Action::DeleteSandbox | Action::Sleep(_) => Part::Sandbox,
         }
@@ -93,10 +96,12 @@ fn live(seen: &Seen, plan: &mut Plan) {
         return;
     }
     let noted = if seen.is_suspended() { suspend(seen, plan) } else { pod::plan(seen, plan) };
+    let current = seen.sandbox.annotations().get(annotation::POD_NAME);
     if let Some(noted) = noted
-        && noted.as_ref() != seen.sandbox.annotations().get(annotation::POD_NAME)
+        && noted.as_ref() != current
     {
-        plan.actions.push(Action::NotePodName(noted));
+        let own = current.is_none() && noted == seen.sandbox.metadata.name;
+        plan.actions.push(if own { Action::NoteOwnName } else { Action::NotePodName(noted) });
     }
     service::plan(seen, plan);
 }

@@ -76,6 +76,7 @@ fn steps(seen: &Seen) -> Vec<String> {
         Action::PatchService(_) => "patch service".into(),
         Action::DeleteService => "delete service".into(),
         Action::NotePodName(name) => format!("note {}", name.as_deref().unwrap_or("none")),
+        Action::NoteOwnName => "note own name".into(),
         Action::DeleteSandbox => "delete sandbox".into(),
         Action::Sleep(_) => "sleep or wake".into(),
     });

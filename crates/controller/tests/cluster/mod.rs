@@ -143,9 +143,14 @@ impl Cluster {
         self
     }
 
+    /// From now on no Pod becomes Ready.
+    pub(crate) fn stop_kubelet(&self) {
+        self.kubelet.abort();
+    }
+
     pub(crate) async fn stop(self) {
         let cluster = self.stop_controllers().await;
-        cluster.kubelet.abort();
+        cluster.stop_kubelet();
         cluster.server.close().await;
     }
 

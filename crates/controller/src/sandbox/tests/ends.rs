@@ -42,7 +42,11 @@ fn the_end_of_a_sandbox() {
 
     let mut extended = announced("Retain");
     extended["spec"]["shutdownTime"] = json!("2026-01-01T00:10:01Z");
-    assert_eq!(steps(&seen(sandbox(extended), &[], None)), ["create pod s", "note s"], "it lives again");
+    assert_eq!(
+        steps(&seen(sandbox(extended), &[], None)),
+        ["create pod s", "note own name"],
+        "it lives again"
+    );
 }
 
 #[test]

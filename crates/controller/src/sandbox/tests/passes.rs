@@ -30,7 +30,8 @@ fn simulate(seen: &Seen, actions: Vec<Action>) -> Seen {
                 next.service = next.service.map(|service| patched(service.as_ref(), &patch))
             }
             Action::DeleteService => next.service = None,
-            Action::NotePodName(name) => {
+            Action::NotePodName(_) | Action::NoteOwnName => {
+                let name = if let Action::NotePodName(name) = action { name } else { Some("s".into()) };
                 let patch = json!({"metadata": {"annotations": {"agents.x-k8s.io/pod-name": name}}});
                 next.sandbox = patched(next.sandbox.as_ref(), &patch);
             }

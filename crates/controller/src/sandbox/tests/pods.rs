@@ -13,19 +13,19 @@ fn the_pod_table() {
     let missing_label = "Pod: cannot adopt unowned pod \"s\": missing required pool authorization label (\"agents.x-k8s.io/adoptable\") or sandbox tracking label (\"agents.x-k8s.io/sandbox-name-hash\")";
     let owned_by_other = "Pod: pod \"s\" is owned by ReplicaSet/r (UID: ReplicaSet-r), not by sandbox \"s\"";
     let cases: [(&str, Value, Option<Value>, &[&str]); 13] = [
-        ("running, none", json!({}), None, &["create pod s", "note s"]),
+        ("running, none", json!({}), None, &["create pod s", "note own name"]),
         (
             "running, note stale",
             json!({"metadata": {"annotations": {"agents.x-k8s.io/pod-name": "old"}}}),
             None,
             &["create pod s", "note s"],
         ),
-        ("running, owned", json!({}), Some(json!({})), &["note s"]),
+        ("running, owned", json!({}), Some(json!({})), &["note own name"]),
         ("running, owned and noted", noted(), Some(json!({})), &[]),
         ("running, going", noted(), Some(going.clone()), &[]),
         ("running, finished", noted(), Some(json!({"status": {"phase": "Succeeded"}})), &[]),
-        ("running, unowned, name label", json!({}), Some(unowned.clone()), &["patch pod s", "note s"]),
-        ("running, unowned, offered", json!({}), Some(offered), &["patch pod s", "note s"]),
+        ("running, unowned, name label", json!({}), Some(unowned.clone()), &["patch pod s", "note own name"]),
+        ("running, unowned, offered", json!({}), Some(offered), &["patch pod s", "note own name"]),
         ("running, unowned, no word", json!({}), Some(bare), &[missing_label]),
         ("running, foreign", noted(), Some(foreign.clone()), &["note none", owned_by_other]),
         ("suspended, owned", suspended(), Some(json!({})), &["delete pod s"]),
@@ -200,5 +200,5 @@ fn sandboxes_whose_names_collide_keep_apart() {
         volumes: vec![],
         pool_eviction: true,
     };
-    assert_eq!(steps(&seen), [format!("create pod {other}"), format!("note {other}")]);
+    assert_eq!(steps(&seen), [format!("create pod {other}"), "note own name".into()]);
 }

@@ -1,11 +1,12 @@
-//! The least that any controller does for a Sandbox, and nothing beside it: a Pod when it is there, a status when the Pod is
-//! ready. What the load tool measures with it is what the control plane leaves to controllers to win.
+//! The least that any controller does for a Sandbox, and nothing beside it: a Pod when it is there, the whole status when the
+//! Pod is ready. What the load tool measures with it is what the control plane leaves to controllers to win.
 
 use std::collections::HashSet;
 
 use anyhow::Context;
 use futures::TryStreamExt;
-use hutch_api::{Sandbox, owner};
+use hutch_api::condition::{FALSE, POD_SCHEDULED, READY, SUSPENDED, TRUE, message, reason};
+use hutch_api::{Sandbox, label, name_hash, owner};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -15,8 +16,6 @@ use serde_json::json;
 
 /// The argument that makes this program that controller; after it comes `--kubeconfig=FILE` among others.
 pub(crate) const ARGUMENT: &str = "least-controller";
-/// By which its Pods are watched.
-const LABEL: &str = "hutch-bench/least";
 
 /// Runs until it is killed.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
@@ -43,8 +42,11 @@ async fn pods(client: Client) -> anyhow::Result<()> {
                 return Ok(());
             }
             let pod: Pod = serde_json::from_value(json!({
-                "metadata": {"name": sandbox.name_any(), "labels": {LABEL: ""},
-                    "ownerReferences": [sandbox.controller_owner_ref(&())]},
+                "metadata": {
+                    "name": sandbox.name_any(),
+                    "labels": {label::SANDBOX_NAME_HASH: name_hash(&sandbox.name_any())},
+                    "ownerReferences": [sandbox.controller_owner_ref(&())],
+                },
                 "spec": *sandbox.spec.pod_template.spec,
             }))?;
             let api = Api::namespaced(client, &sandbox.namespace().unwrap_or_default());
@@ -59,7 +61,7 @@ async fn pods(client: Client) -> anyhow::Result<()> {
 /// Writes the statuses.
 async fn statuses(client: Client) -> anyhow::Result<()> {
     let told = &std::sync::Mutex::new(HashSet::new());
-    let labelled = watcher::Config::default().labels(LABEL);
+    let labelled = watcher::Config::default().labels(label::SANDBOX_NAME_HASH);
     let events = watcher(Api::<Pod>::all(client.clone()), labelled).applied_objects();
     let each = events.map_err(anyhow::Error::from).try_for_each_concurrent(None, |pod| {
         let client = client.clone();
@@ -70,9 +72,21 @@ async fn statuses(client: Client) -> anyhow::Result<()> {
             if !told.lock().expect("no panic").insert(pod.uid()) {
                 return Ok(());
             }
-            let condition = json!({"type": "Ready", "status": "True", "reason": "DependenciesReady", "message": "",
-                "lastTransitionTime": Timestamp::now()});
-            let change = json!({"status": {"conditions": [condition]}});
+            let condition = |kind: &str, status: &str, reason: &str, message: &str| {
+                json!({"type": kind, "status": status, "reason": reason, "message": message,
+                    "lastTransitionTime": Timestamp::now(), "observedGeneration": 1})
+            };
+            let conditions = [
+                condition(SUSPENDED, FALSE, reason::NOT_SUSPENDED, message::NOT_SUSPENDED),
+                condition(POD_SCHEDULED, TRUE, reason::POD_SCHEDULED, ""),
+                condition(READY, TRUE, reason::DEPENDENCIES_READY, message::POD_READY),
+            ];
+            let change = json!({"status": {
+                "conditions": conditions,
+                "nodeName": pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()),
+                "podIPs": pod.status.iter().flat_map(|it| it.pod_ips.iter().flatten()).map(|it| &it.ip).collect::<Vec<_>>(),
+                "selector": format!("{}={}", label::SANDBOX_NAME_HASH, name_hash(&pod.name_any())),
+            }});
             let api = Api::<Sandbox>::namespaced(client, &pod.namespace().unwrap_or_default());
             let _ = api.patch_status(&owner.name, &PatchParams::default(), &Patch::Merge(change)).await;
             Ok(())

@@ -1,4 +1,4 @@
-//! The load tool of the Go project, unchanged, drives each stack in turn and says what it measured; beside it, what every
+//! The load tool of the Go project, unchanged, drives the stacks in turns and says what it measured; beside it, what every
 //! process used, the tool too. First each controller on a fresh control plane with kwok, where no Pod has a process, and one
 //! that does the least that any controller can; then `hutch up`, where each has its jail. Needs the tool, and so the
 //! folder that HUTCH_PEERS names.
@@ -59,21 +59,32 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let phases = std::env::var("HUTCH_STRESS_PHASES").unwrap_or_else(|_| PHASES.into());
-        let mut stacks = Vec::new();
-        for contender in contender::all()?.iter().filter(|contender| contender.name.contains(&only)) {
-            stacks.push((contender.name, drive(contender, &phases).await.context(contender.name)?));
-        }
-        let bound = contender::bound()?;
         let churn: Vec<&str> = phases.split(',').filter(|phase| phase.starts_with(CHURN)).collect();
-        if !churn.is_empty() && bound.name.contains(&only) {
-            stacks.push((bound.name, drive(&bound, &churn.join(",")).await.context(bound.name)?));
-        }
-        if UP.contains(&only) {
-            stacks.push((UP, drive_up(&phases).await.context(UP)?));
+        let churn = churn.join(",");
+        let (contenders, bound) = (contender::all()?, contender::bound()?);
+        let mut stacks = Vec::new();
+        for turn in 0..turns()? {
+            let phases = if turn == 0 { &phases } else { &churn };
+            let bound = std::iter::once((&bound, &churn));
+            let each = contenders.iter().map(|contender| (contender, phases)).chain(bound);
+            let wanted = |name: &str, phases: &str| name.contains(&only) && !phases.is_empty();
+            for (contender, phases) in each.filter(|(contender, phases)| wanted(contender.name, phases)) {
+                stacks.push((contender.name, drive(contender, phases).await.context(contender.name)?));
+            }
+            if wanted(UP, phases) {
+                stacks.push((UP, drive_up(phases).await.context(UP)?));
+            }
         }
         compare(&stacks);
         Ok(())
     })
+}
+
+/// How often each stack is driven: what a minute of the machine does to one of them it should not do to it alone. After
+/// the first turn there is the churn only.
+fn turns() -> anyhow::Result<u32> {
+    let said = std::env::var("HUTCH_STRESS_TURNS");
+    said.map_or(Ok(3), |said| said.parse().with_context(|| format!("HUTCH_STRESS_TURNS={said} is no number")))
 }
 
 /// What the tool found of a stack, in the phases that were.
@@ -102,11 +113,26 @@ fn compare(stacks: &[(&str, Found)]) {
         ("all claims that came at once Ready | s", (|found| found.burst) as fn(&Found) -> Option<f64>),
         ("Sandboxes made, Ready and deleted | each s", |found| found.churn),
     ] {
-        let go = stacks.iter().find(|(name, _)| *name == contender::GO).and_then(|(_, found)| of(found));
-        let Some(go) = go else { continue };
-        println!("\n| {title} | of the Go controller's |\n|---|---|---|");
-        for (name, found) in stacks.iter().filter_map(|(name, found)| Some((name, of(found)?))) {
-            println!("| {name} | {found:.2} | {:.2} |", found / go);
+        let reached = |wanted: &str| -> Vec<f64> {
+            stacks.iter().filter(|(name, _)| *name == wanted).filter_map(|(_, found)| of(found)).collect()
+        };
+        let mean = |turns: &[f64]| turns.iter().sum::<f64>() / turns.len() as f64;
+        let go = reached(contender::GO);
+        println!("\n| {title}, mean | in each turn | of the Go controller's |\n|---|---|---|---|");
+        let mut told: Vec<&str> = Vec::new();
+        for (name, _) in stacks {
+            let turns = reached(name);
+            if turns.is_empty() || told.contains(name) {
+                continue;
+            }
+            told.push(name);
+            let each: Vec<_> = turns.iter().map(|turn| format!("{turn:.1}")).collect();
+            println!(
+                "| {name} | {:.2} | {} | {:.2} |",
+                mean(&turns),
+                each.join(", "),
+                mean(&turns) / mean(&go)
+            );
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The volumes of a Pod: folders that are made, filled and taken away with it.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
@@ -8,7 +9,9 @@ use std::path::{Component, Path, PathBuf};
 use k8s_openapi::api::core::v1::{
     ConfigMap, DownwardAPIVolumeFile, KeyToPath, PersistentVolumeClaim, ProjectedVolumeSource, Secret, Volume,
 };
-use kube::{Api, Client};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 
 use crate::claims;
 use crate::environment::{self, Facts};
@@ -64,10 +67,7 @@ pub(crate) async fn prepare(
         return Ok(Prepared::Folder { path, read_only: false });
     }
     if let Some(source) = &volume.persistent_volume_claim {
-        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
-        let claim = claims.get_opt(&source.claim_name).await.map_err(|e| e.to_string())?;
-        let claim =
-            claim.ok_or_else(|| format!("persistentvolumeclaim {:?} not found", source.claim_name))?;
+        let claim: PersistentVolumeClaim = look_up(client, namespace, &source.claim_name, false).await?;
         let path = claims::folder(places.persistent, &claim)?;
         make_folder(&path, 0o777).map_err(fail)?;
         return Ok(Prepared::Folder { path, read_only: source.read_only == Some(true) });
@@ -115,10 +115,7 @@ impl Sources<'_> {
         optional: Option<bool>,
     ) -> Result<Vec<Item>, String> {
         let optional = optional == Some(true);
-        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), self.namespace);
-        let Some(map) = maps.get_opt(name).await.map_err(|e| e.to_string())? else {
-            return if optional { Ok(Vec::new()) } else { Err(format!("configmap {name:?} not found")) };
-        };
+        let map: ConfigMap = look_up(self.client, self.namespace, name, optional).await?;
         let text = map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes()));
         let binary = map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0));
         choose(&text.chain(binary).collect(), items, mode, optional)
@@ -132,10 +129,7 @@ impl Sources<'_> {
         optional: Option<bool>,
     ) -> Result<Vec<Item>, String> {
         let optional = optional == Some(true);
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), self.namespace);
-        let Some(secret) = secrets.get_opt(name).await.map_err(|e| e.to_string())? else {
-            return if optional { Ok(Vec::new()) } else { Err(format!("secret {name:?} not found")) };
-        };
+        let secret: Secret = look_up(self.client, self.namespace, name, optional).await?;
         let data = secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect();
         choose(&data, items, mode, optional)
     }
@@ -173,9 +167,12 @@ impl Sources<'_> {
             let certificate = source.config_map.as_ref().is_some_and(|map| map.name == API_CERTIFICATE);
             source.service_account_token.is_none() && !(token && certificate)
         });
-        let (mut items, mut some) = (Vec::new(), !token);
+        let wanted: Vec<_> = wanted.collect();
+        if token && wanted.is_empty() {
+            return Ok(None);
+        }
+        let mut items = Vec::new();
         for source in wanted {
-            some = true;
             items.extend(if let Some(map) = &source.config_map {
                 self.config_map(&map.name, map.items.as_deref(), mode, map.optional).await?
             } else if let Some(secret) = &source.secret {
@@ -186,7 +183,24 @@ impl Sources<'_> {
                 return Err(format!("volume {volume:?} has a projected source of an unsupported kind"));
             });
         }
-        Ok(some.then_some(items))
+        Ok(Some(items))
+    }
+}
+
+/// The object that a volume names; an empty one where it is missing and may be.
+async fn look_up<K>(client: &Client, namespace: &str, name: &str, optional: bool) -> Result<K, String>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Default
+        + DeserializeOwned,
+{
+    let objects: Api<K> = Api::namespaced(client.clone(), namespace);
+    match objects.get_opt(name).await.map_err(|e| e.to_string())? {
+        Some(found) => Ok(found),
+        None if optional => Ok(K::default()),
+        None => Err(format!("{} {name:?} not found", K::kind(&()).to_lowercase())),
     }
 }
 

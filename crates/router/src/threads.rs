@@ -1,7 +1,7 @@
 //! Threads that serve connections, each connection by one of them from its first byte to its last: client, sandbox and
 //! timers of a request meet on one thread, and no other one has to be woken for it.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,33 +17,31 @@ use tokio::runtime::{Builder, Handle};
 const AWAKE: Duration = Duration::from_micros(50);
 
 thread_local! {
-    /// Which of them this one is; 0 where it is none of them.
-    static NUMBER: Cell<usize> = const { Cell::new(0) };
-    /// How many answers it and the others wait for; nothing where it is none of them.
-    static AWAITED: OnceCell<Arc<AtomicUsize>> = const { OnceCell::new() };
+    /// Which of them this one is, from 1 on, and how many answers it and the others wait for; nothing where it is none.
+    static OWN: OnceCell<(usize, Arc<AtomicUsize>)> = const { OnceCell::new() };
 }
 
-/// The number of the present thread. What is bound to a thread's runtime is kept under it.
+/// The number of the present thread, 0 where it is none of them. What is bound to a thread's runtime is kept under it.
 pub(crate) fn number() -> usize {
-    NUMBER.get()
+    OWN.with(|own| own.get().map_or(0, |(number, _)| *number))
 }
 
 /// Waits for an answer; while it is the only one that these threads wait for, awake at first. With others in progress
 /// somebody has work for this processor.
 pub(crate) async fn attend<T>(answer: impl Future<Output = T>) -> T {
-    let Some(awaited) = AWAITED.with(|awaited| awaited.get().cloned()) else { return answer.await };
+    let awaited = OWN.with(|own| own.get().map(|(_, awaited)| awaited.clone()));
+    let Some(awaited) = awaited else { return answer.await };
     let mut answer = pin!(answer);
     let awaited = Awaited::begin(awaited);
-    let until = Instant::now() + AWAKE;
-    while awaited.alone() {
-        // What else there is to do is done between.
-        tokio::select! {
-            biased;
-            answer = &mut answer => return answer,
-            () = tokio::task::yield_now() => {}
-        }
-        if Instant::now() >= until {
-            break;
+    if awaited.alone() {
+        let began = Instant::now();
+        while awaited.alone() && began.elapsed() < AWAKE {
+            // What else there is to do is done between.
+            tokio::select! {
+                biased;
+                answer = &mut answer => return answer,
+                () = tokio::task::yield_now() => {}
+            }
         }
     }
     answer.await
@@ -107,8 +105,7 @@ impl Threads {
             let (until, awaited) = (stop.wait(), awaited.clone());
             let thread = std::thread::Builder::new().name(format!("router-{number}"));
             running.push(thread.spawn(move || {
-                NUMBER.set(number);
-                let _ = AWAITED.with(|own| own.set(awaited));
+                let _ = OWN.with(|own| own.set((number, awaited)));
                 runtime.block_on(until);
                 // Tasks that block, if any, do not keep the thread.
                 runtime.shutdown_background();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::machine;
-use crate::stats::millis;
+use crate::stats::{Samples, millis};
 use load::{Outcome, Shape};
 use program::Routed;
 
@@ -85,18 +85,16 @@ async fn with_their_tool(api: &api::Api, sandbox: u16, time: Duration) -> anyhow
                 found.push(tool::drive(&tool, routed, sandbox, connections, time / TURNS).await?);
             }
         }
-        let middle = |of: &[tool::Found], value: fn(&tool::Found) -> f64| {
-            let mut values: Vec<f64> = of.iter().map(value).collect();
-            values.sort_by(f64::total_cmp);
-            values[values.len() / 2]
-        };
         for ((name, _), own) in routers.iter().zip(&found) {
-            let cell = |value: fn(&tool::Found) -> f64, scale: f64| {
-                let (own, go) = (middle(own, value), middle(&found[0], value));
-                format!("{:.2} ({:.2})", own * scale, own / go)
+            let cell = |value: fn(&tool::Found) -> Duration| {
+                let middle = |of: &[tool::Found]| of.iter().map(value).collect::<Samples>().p50();
+                let (own, go) = (middle(own), middle(&found[0]));
+                format!("{} ({:.2})", millis(own), own.as_secs_f64() / go.as_secs_f64())
             };
-            let (p50, p99) = (cell(|it| it.p50.as_secs_f64(), 1e3), cell(|it| it.p99.as_secs_f64(), 1e3));
-            let rate = middle(own, |it| it.rate);
+            let (p50, p99) = (cell(|it| it.p50), cell(|it| it.p99));
+            let mut rates: Vec<f64> = own.iter().map(|it| it.rate).collect();
+            rates.sort_by(f64::total_cmp);
+            let rate = rates[rates.len() / 2];
             println!("| {} | {name} | {rate:.0} | {p50} | {p99} |", Shape::Small { connections });
         }
     }

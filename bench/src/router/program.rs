@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::api::{Api, SANDBOX};
+use crate::contender;
 use crate::machine::binary;
 
 /// How long a router may take to listen.
@@ -26,8 +27,7 @@ pub(crate) struct Routed {
 
 /// The Go router, if `HUTCH_PEERS` names the folder that holds it.
 pub(crate) fn peer() -> Option<PathBuf> {
-    let program = PathBuf::from(std::env::var_os("HUTCH_PEERS")?).join("upstream-router");
-    program.is_file().then_some(program)
+    contender::peer("upstream-router")
 }
 
 fn headers(sandbox: u16) -> String {

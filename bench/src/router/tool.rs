@@ -1,6 +1,6 @@
 //! The load tool of agent-sandbox, unchanged, before either router.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) fn find() -> Option<PathBuf> {
 
 /// Drives the router with requests to that port of loopback.
 pub(crate) async fn drive(
-    tool: &PathBuf,
+    tool: &Path,
     routed: &Routed,
     sandbox: u16,
     connections: usize,

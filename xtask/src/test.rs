@@ -4,13 +4,17 @@ use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
 use crate::tally::Tally;
 use crate::{arrows, root, tidy};
+
+/// How long after the end of `cargo test` its output may go on.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Runs everything; an error when anything failed. The last line is the count.
 pub(crate) fn all() -> anyhow::Result<()> {
@@ -95,19 +99,19 @@ fn tests(tally: &mut Tally) -> anyhow::Result<()> {
         .spawn()
         .context("cargo test")?;
     let output = child.stdout.take().context("its output")?;
-    let counted = thread::spawn(move || {
-        let mut tally = Tally::default();
-        let mut reader = BufReader::new(output);
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-            let _ = std::io::stdout().write_all(&line);
-            tally.read(String::from_utf8_lossy(&line).trim_end());
-            line.clear();
+    let (lines, told) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            let _ = std::io::stdout().write_all(&[&line, &b"\n"[..]].concat());
+            let _ = lines.send(line);
         }
-        tally
     });
     let status = child.wait().context("cargo test")?;
-    let counted = counted.join().map_err(|_| anyhow::anyhow!("the counting thread panicked"))?;
+    let mut counted = Tally::default();
+    // A process that a failed test left behind may hold the pipe open.
+    while let Ok(line) = told.recv_timeout(LAST_WORDS) {
+        counted.read(String::from_utf8_lossy(&line).trim_end());
+    }
     tally.passed += counted.passed;
     tally.failed += counted.failed;
     tally.skipped.extend(counted.skipped);

@@ -81,22 +81,30 @@ impl First {
     }
 }
 
-/// Passes on signals to the command for as long as it is polled; without one they are left as they are.
-///
-/// # Errors
-/// When they cannot be handled.
-pub async fn pass_on() -> Result<(), Error> {
-    if reap::left_alone().is_none() {
-        return pending().await;
+/// Signals that are the command's. From the moment this is made they end nothing and none is lost.
+pub struct Signals(Vec<(SignalKind, tokio::signal::unix::Signal)>);
+
+impl Signals {
+    /// To be made before the command starts, which may be sent one at once. Without a command they are left as they are.
+    ///
+    /// # Errors
+    /// When they cannot be handled.
+    pub fn keep(words: &[OsString]) -> Result<Signals, Error> {
+        let kinds = PASSED_ON.into_iter().filter(|_| !words.is_empty());
+        let kept = kinds.map(|kind| Ok((kind, signal(kind).map_err(Error::Signals)?)));
+        kept.collect::<Result<_, _>>().map(Signals)
     }
-    let each = async |kind: SignalKind| {
-        let mut coming = signal(kind).map_err(Error::Signals)?;
-        while coming.recv().await.is_some() {
-            Signal::from_named_raw(kind.as_raw_value()).into_iter().for_each(send);
-        }
-        Ok(())
-    };
-    futures::future::try_join_all(PASSED_ON.map(each)).await.map(drop)
+
+    /// Passes them on to the command for as long as it is polled.
+    pub async fn pass_on(self) {
+        let each = self.0.into_iter().map(async |(kind, mut coming)| {
+            while coming.recv().await.is_some() {
+                Signal::from_named_raw(kind.as_raw_value()).into_iter().for_each(send);
+            }
+        });
+        futures::future::join_all(each).await;
+        pending().await
+    }
 }
 
 /// To the command, if it runs.

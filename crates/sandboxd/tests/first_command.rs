@@ -38,7 +38,7 @@ fn its_end_is_the_end_of_both_and_its_status_is_told() {
 #[test]
 fn it_gets_the_signals_and_has_time_to_follow_them() {
     // Longer than what other processes are given.
-    let script = "trap 'sleep 2.5; exit 9' TERM; trap 'echo hup > hup' HUP; echo > there; while :; do sleep 0.05; done";
+    let script = "trap 'sleep 2.5; exit 9' TERM; trap 'echo hup > hup' HUP; echo > there; for n in $(seq 1200); do sleep 0.05; done";
     let mut served = serve_for(&["sh", "-c", script], &[]);
     let there = |name: &str| served.folder.path().join(name).exists();
     until("it runs", || there("there"));
@@ -46,6 +46,15 @@ fn it_gets_the_signals_and_has_time_to_follow_them() {
     until("it is told", || there("hup"));
     assert_eq!(served.get("/").status, 200, "and nothing has ended");
     assert_eq!(served.stop().code(), Some(9));
+}
+
+/// Before it was listened to, such a signal ended this program and left the command behind.
+#[test]
+fn a_signal_that_comes_as_soon_as_the_command_runs_reaches_it() {
+    for _ in 0..20 {
+        let script = "trap 'exit 5' HUP; kill -HUP $PPID; for n in $(seq 1200); do sleep 0.01; done";
+        assert_eq!(serve_for(&["sh", "-c", script], &[]).ended().code(), Some(5));
+    }
 }
 
 #[test]
@@ -60,7 +69,7 @@ fn one_that_does_not_end_is_killed_in_time() {
         "--root-dir=app",
         "--",
     ]);
-    let script = "trap '' TERM; echo > there; while :; do sleep 0.05; done";
+    let script = "trap '' TERM; echo > there; for n in $(seq 1200); do sleep 0.05; done";
     let mut child = command.args(["sh", "-c", script]).current_dir(folder.path()).spawn().unwrap();
     until("it runs", || folder.path().join("there").exists());
     rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();

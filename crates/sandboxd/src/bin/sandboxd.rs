@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hutch_sandboxd::activity::{Activity, Counted};
 use hutch_sandboxd::files::Root;
-use hutch_sandboxd::first::{self, First};
+use hutch_sandboxd::first::{First, Signals};
 use hutch_sandboxd::legacy::Legacy;
 use hutch_sandboxd::process::{Processes, Runner, terminal};
 use hutch_sandboxd::rest::{Rest, metadata};
@@ -129,11 +129,12 @@ async fn run(settings: Settings, command: &[OsString]) -> Result<u8, Error> {
         );
     };
     say(&root, ports);
+    let signals = Signals::keep(command)?;
     let mut first = First::start(command, before.as_deref())?;
     tokio::select! {
         () = serving => {}
         result = reap::orphans() => result?,
-        result = first::pass_on() => result?,
+        () = signals.pass_on() => {}
         () = end(&mut first, told, [&health, &requests], settings.shutdown_limit) => {}
     }
     Ok(first.status())

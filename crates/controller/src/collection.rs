@@ -5,11 +5,12 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::future::{self, BoxFuture};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use hutch_api::{Read, Unreadable};
 use hutch_serve::Ambient;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::{NamespaceResourceScope, PartialObjectMeta, PartialObjectMetaExt, Request};
+use kube::core::{NamespaceResourceScope, PartialObjectMeta, PartialObjectMetaExt, Request, request};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
@@ -114,25 +115,21 @@ impl<K: Object> Collection<K> {
     }
 
     /// Creates the object, which may say more than is kept of its kind.
-    pub(crate) async fn create<B>(&self, namespace: &str, object: &B) -> Result<Arc<K>, Error>
+    pub(crate) async fn create<B>(&self, namespace: &str, object: Box<B>) -> Result<Arc<K>, Error>
     where
         B: Resource<DynamicType = ()> + Serialize,
     {
         let params = PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() };
-        let failed = |source| Error::Create {
-            kind: K::kind(&()).into_owned(),
-            name: object.meta().name.clone().or(object.meta().generate_name.clone()).unwrap_or_default(),
-            source,
-        };
-        let bytes = serde_json::to_vec(object).map_err(|source| failed(kube::Error::SerdeError(source)))?;
-        let request = Request::new(K::url_path(&(), Some(namespace))).create(&params, bytes);
-        let request = request.map_err(|source| failed(kube::Error::BuildRequest(source)))?;
-        let created = self.client.request(request).await.map_err(failed)?;
-        Ok(self.take_in(created))
+        let name = object.meta().name.clone().or(object.meta().generate_name.clone()).unwrap_or_default();
+        let bytes = serde_json::to_vec(&object).map_err(request::Error::SerializeBody);
+        drop(object);
+        let request = bytes.and_then(|bytes| way::<K>(namespace).create(&params, bytes));
+        let failed = |source| Error::Create { kind: K::kind(&()).into_owned(), name, source };
+        Ok(self.take_in(self.send(request).await.map_err(failed)?))
     }
 
     /// JSON merge patch; with `metadata.resourceVersion` in it, only if nobody was faster.
-    pub(crate) async fn patch(&self, key: &Key, patch: &Value) -> Result<Arc<K>, Error> {
+    pub(crate) async fn patch(&self, key: &Key, patch: Value) -> Result<Arc<K>, Error> {
         let (object, change) = self.patch_quietly(key, patch).await?;
         self.tell(change);
         Ok(object)
@@ -142,23 +139,25 @@ impl<K: Object> Collection<K> {
     pub(crate) async fn patch_quietly(
         &self,
         key: &Key,
-        patch: &Value,
+        patch: Value,
     ) -> Result<(Arc<K>, Option<Change<K>>), Error> {
-        let api = self.api(&key.namespace);
-        let changed = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        Ok(self.keep(changed.map_err(change_error::<K>(key))?))
+        let request =
+            way::<K>(&key.namespace).patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch));
+        drop(patch);
+        Ok(self.keep(self.send(request).await.map_err(change_error::<K>(key))?))
     }
 
     /// JSON merge patch of the status.
-    pub(crate) async fn patch_status(&self, key: &Key, patch: &Value) -> Result<Arc<K>, Error> {
-        let api = self.api(&key.namespace);
-        let changed = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        Ok(self.take_in(changed.map_err(change_error::<K>(key))?))
+    pub(crate) async fn patch_status(&self, key: &Key, patch: Value) -> Result<Arc<K>, Error> {
+        let (params, body) = (PatchParams::default(), Patch::Merge(&patch));
+        let request = way::<K>(&key.namespace).patch_subresource("status", &key.name, &params, &body);
+        drop(patch);
+        Ok(self.take_in(self.send(request).await.map_err(change_error::<K>(key))?))
     }
 
     /// Asks the server for the object's present state, for when a refusal shows that the watch is behind.
     pub(crate) async fn refresh(&self, key: &Key) -> Result<(), Error> {
-        match self.api(&key.namespace).get_opt(&key.name).await {
+        match self.api(&key.namespace).get_opt(&key.name).boxed().await {
             Ok(Some(object)) => {
                 self.take_in(object);
             }
@@ -195,7 +194,8 @@ impl<K: Object> Collection<K> {
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        match self.api(&key.namespace).delete(&key.name, &params).await.map(|answer| answer.left()) {
+        let answer = self.api(&key.namespace).delete(&key.name, &params).boxed().await;
+        match answer.map(|answer| answer.left()) {
             Ok(Some(object)) if object.meta().deletion_timestamp.is_some() => {
                 self.take_in(object);
                 Ok(())
@@ -357,6 +357,16 @@ impl<K: Object> Collection<K> {
     fn api(&self, namespace: &str) -> Api<K> {
         Api::namespaced(self.client.clone(), namespace)
     }
+
+    /// Sends it. What it was made of had better be gone by then: as a tree it takes many times the memory, and an answer can
+    /// be long in coming. This future, as that of any request here, is boxed: inside another one it would take its room also
+    /// while nothing is sent.
+    fn send(&self, request: Built) -> BoxFuture<'_, Result<K, kube::Error>> {
+        match request {
+            Ok(request) => self.client.request(request).boxed(),
+            Err(source) => future::ready(Err(kube::Error::BuildRequest(source))).boxed(),
+        }
+    }
 }
 
 /// Pauses between the tries of a watch that fails: each twice the last, with up to as much again by chance, so that the
@@ -380,6 +390,13 @@ impl Backoff for Pauses {
     fn reset(&mut self) {
         self.last = None;
     }
+}
+
+type Built = Result<http::Request<Vec<u8>>, request::Error>;
+
+/// The way to the objects of a namespace.
+fn way<K: Object>(namespace: &str) -> Request {
+    Request::new(K::url_path(&(), Some(namespace)))
 }
 
 fn change_error<K: Resource<DynamicType = ()>>(key: &Key) -> impl FnOnce(kube::Error) -> Error {

@@ -57,16 +57,16 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
 
 async fn act(world: &World, key: &Key, policy: &Key, action: Action) -> Result<(), Error> {
     match action {
-        Action::PatchTemplate(patch) => world.templates.patch(key, &patch).await.map(drop),
+        Action::PatchTemplate(patch) => world.templates.patch(key, patch).await.map(drop),
         Action::CreatePolicy(object) => {
-            let created = world.policies.create(&key.namespace, object.as_ref()).await.map(drop);
+            let created = world.policies.create(&key.namespace, object).await.map(drop);
             if created.as_ref().is_err_and(Error::is_already_exists) {
                 // The view was behind; the next look is at what is there.
                 world.policies.refresh(policy).await?;
             }
             created
         }
-        Action::PatchPolicy(patch) => world.policies.patch(policy, &patch).await.map(drop),
+        Action::PatchPolicy(patch) => world.policies.patch(policy, patch).await.map(drop),
         Action::DeletePolicy => world.policies.delete(policy, None).await,
     }
 }

@@ -236,6 +236,9 @@ const COPIES: [&str; 5] = [
 fn drop_noise(object: &mut impl Resource) {
     let metadata = object.meta_mut();
     metadata.managed_fields = None;
+    // They were read with room for four.
+    metadata.owner_references.iter_mut().for_each(Vec::shrink_to_fit);
+    metadata.finalizers.iter_mut().for_each(Vec::shrink_to_fit);
     if let Some(annotations) = &mut metadata.annotations {
         annotations.retain(|key, _| !COPIES.contains(&key.as_str()));
     }

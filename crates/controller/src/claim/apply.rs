@@ -194,7 +194,7 @@ async fn align(world: &World, seen: &Seen, sandbox: Arc<Sandbox>) -> Result<Arc<
         None => adopt::alignment_without_template(&sandbox, claim),
     };
     let Some(patch) = patch else { return Ok(sandbox) };
-    match world.sandboxes.patch(&Key::of(sandbox.as_ref()), &patch).await {
+    match world.sandboxes.patch(&Key::of(sandbox.as_ref()), patch).await {
         Err(error) if error.is_not_found() => Ok(sandbox),
         result => Ok(result?),
     }
@@ -272,7 +272,7 @@ async fn take(world: &World, seen: &Seen, sandbox: &Arc<Sandbox>) -> Result<Opti
     if let Some(patch) = patch.as_object_mut() {
         late::put_variables(patch, seen, sandbox)?;
     }
-    let result = world.sandboxes.patch_quietly(&key, &patch).await;
+    let result = world.sandboxes.patch_quietly(&key, patch).await;
     let overtaken = matches!(&result, Err(error) if error.is_conflict() || error.is_not_found());
     if overtaken {
         // Until it is known whose it is, no other is asked for.
@@ -292,8 +292,8 @@ async fn take(world: &World, seen: &Seen, sandbox: &Arc<Sandbox>) -> Result<Opti
 }
 
 async fn make(world: &World, key: &Key, seen: &Seen) -> Result<Bound, Missing> {
-    let sandbox = create::desired(seen)?;
-    let result = world.sandboxes.create(&key.namespace, &sandbox).await;
+    let sandbox = Box::new(create::desired(seen)?);
+    let result = world.sandboxes.create(&key.namespace, sandbox).await;
     let exists = result.as_ref().is_err_and(Error::is_already_exists);
     if exists {
         world.sandboxes.refresh(key).await?;
@@ -377,7 +377,7 @@ async fn annotate(world: &World, key: &Key, look: Look<'_>) -> bool {
         due = trace::added(due, look.before, &stored, measure::is_ready(look.after));
     }
     let Some(patch) = due else { return true };
-    match world.claims.patch(key, &patch).await {
+    match world.claims.patch(key, patch).await {
         Err(error) if !error.is_not_found() => {
             tracing::debug!(claim = %key, %error, "annotations of a claim could not be written");
             false
@@ -431,7 +431,7 @@ pub(super) async fn write(
         "metadata": {"resourceVersion": claim.resource_version()},
         "status": {"conditions": wanted.conditions, "sandbox": sandbox},
     });
-    match world.claims.patch_status(key, &patch).await {
+    match world.claims.patch_status(key, patch).await {
         Ok(claim) => Ok(Some(claim)),
         Err(error) if error.is_conflict() || error.is_not_found() => Ok(None),
         Err(error) => Err(error),

@@ -72,7 +72,7 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
     let mut errors = Vec::new();
     let overtaken = AtomicBool::new(false);
     for (name, patch) in &plan.patch {
-        match world.sandboxes.patch(&key.beside(name), patch).await {
+        match world.sandboxes.patch(&key.beside(name), patch.clone()).await {
             Err(error) if error.is_conflict() => overtaken.store(true, Ordering::Relaxed),
             Err(error) if !error.is_not_found() => errors.push(error),
             _ => {}
@@ -107,7 +107,7 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
 async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(), Error> {
     let member = key.beside(name);
     let again = world.with_memory(key, |memory| memory.ask(name));
-    let error = match world.sandboxes.create(&key.namespace, &named(new, name)).await {
+    let error = match world.sandboxes.create(&key.namespace, Box::new(named(new, name))).await {
         Ok(_) => {
             world.with_memory(key, |memory| {
                 memory.made(name, Instant::now());
@@ -183,7 +183,7 @@ async fn write_status(world: &World, key: &Key, seen: &Seen, done: &Plan) -> Res
         "replicas": wanted.replicas, "readyReplicas": wanted.ready_replicas,
         "selector": wanted.selector, "observedGeneration": wanted.observed_generation,
     }});
-    match world.pools.patch_status(key, &patch).await {
+    match world.pools.patch_status(key, patch).await {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }

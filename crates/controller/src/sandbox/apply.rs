@@ -134,7 +134,7 @@ fn wait(world: &World, key: &Key, action: &Action) -> Option<Duration> {
             late.left(key, window, Instant::now()).or_else(|| world.yields(late, key))
         }
         Action::NoteOwnName if is_crowded(world) => {
-            world.late_names.left(key, longest_wait(world), Instant::now())
+            world.late_names.left(key, crowd_wait(world), Instant::now())
         }
         _ => None,
     }
@@ -160,20 +160,20 @@ fn tell_pod(span: &Span, before: &Seen, after: &Seen) {
 
 async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
     match action {
-        Action::CreateVolume(claim) => create(&world.volumes, claim.as_ref()).await,
-        Action::PatchVolume(name, patch) => world.volumes.patch(&key.beside(&name), &patch).await.map(drop),
-        Action::CreatePod(pod) => create(&world.pods, pod.as_ref()).await,
+        Action::CreateVolume(claim) => create(&world.volumes, claim).await,
+        Action::PatchVolume(name, patch) => world.volumes.patch(&key.beside(&name), patch).await.map(drop),
+        Action::CreatePod(pod) => create(&world.pods, pod).await,
         Action::PatchPod(name, patch) | Action::SyncPod(name, patch) => {
-            world.pods.patch(&key.beside(&name), &patch).await.map(drop)
+            world.pods.patch(&key.beside(&name), patch).await.map(drop)
         }
         Action::DeletePod(name) => world.pods.delete(&key.beside(&name), None).await,
-        Action::CreateService(service) => create(&world.services, service.as_ref()).await,
+        Action::CreateService(service) => create(&world.services, service).await,
         Action::PatchService(patch) => patch_service(world, key, patch).await,
         Action::DeleteService => world.services.delete(key, None).await,
         Action::NotePodName(name) => note_pod_name(world, key, name.as_deref()).await,
         Action::NoteOwnName => note_pod_name(world, key, Some(&key.name)).await,
         Action::DeleteSandbox => world.sandboxes.delete(key, None).await,
-        Action::Sleep(patch) => match world.sandboxes.patch(key, &patch).await {
+        Action::Sleep(patch) => match world.sandboxes.patch(key, patch).await {
             // Somebody wrote meanwhile, perhaps that it is in use. What they wrote is looked at next.
             Err(error) if error.is_conflict() || error.is_not_found() => world.sandboxes.refresh(key).await,
             other => other.map(drop),
@@ -183,13 +183,13 @@ async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
 
 async fn note_pod_name(world: &World, key: &Key, name: Option<&str>) -> Result<(), Error> {
     let patch = json!({"metadata": {"annotations": {annotation::POD_NAME: name}}});
-    world.sandboxes.patch(key, &patch).await.map(drop)
+    world.sandboxes.patch(key, patch).await.map(drop)
 }
 
 /// A headless Service without a selector is made for both address families, whatever the cluster has. With a selector a
 /// cluster that has one family refuses that, and takes the Service for its first family alone.
 async fn patch_service(world: &World, key: &Key, mut patch: Value) -> Result<(), Error> {
-    let refused = match world.services.patch(key, &patch).await {
+    let refused = match world.services.patch(key, patch.clone()).await {
         Err(error) if error.is_invalid() => error,
         result => return result.map(drop),
     };
@@ -200,16 +200,16 @@ async fn patch_service(world: &World, key: &Key, mut patch: Value) -> Result<(),
         return Err(refused);
     }
     patch["spec"]["ipFamilyPolicy"] = "SingleStack".into();
-    world.services.patch(key, &patch).await.map(drop)
+    world.services.patch(key, patch).await.map(drop)
 }
 
 /// Creates the object; when one of that name is there already, takes a look at it.
-async fn create<K, B>(collection: &Collection<K>, object: &B) -> Result<(), Error>
+async fn create<K, B>(collection: &Collection<K>, object: Box<B>) -> Result<(), Error>
 where
     K: Object,
     B: Resource<DynamicType = ()> + Serialize,
 {
-    let key = Key::of(object);
+    let key = Key::of(object.as_ref());
     let result = collection.create(&key.namespace, object).await.map(drop);
     if result.as_ref().is_err_and(Error::is_already_exists) {
         collection.refresh(&key).await?;
@@ -234,7 +234,7 @@ async fn write(
     {
         return Ok(Some(left));
     }
-    match world.sandboxes.patch_status(key, &json!({"status": complete(wanted)})).await {
+    match world.sandboxes.patch_status(key, json!({"status": complete(wanted)})).await {
         Err(error) if !error.is_not_found() => return Err(error),
         _ => world.late_status.forget(key),
     }
@@ -243,14 +243,17 @@ async fn write(
 
 /// How long a step may wait for the next one.
 fn longest_wait(world: &World) -> Duration {
-    let delay = world.config.progress_delay;
-    if is_crowded(world) { delay * CROWD_WAITS } else { delay }
+    if is_crowded(world) { crowd_wait(world) } else { world.config.progress_delay }
+}
+
+/// How long what gives way may wait where many start at once.
+fn crowd_wait(world: &World) -> Duration {
+    world.config.progress_delay * CROWD_WAITS
 }
 
 /// Whether many Sandboxes start at once, or did so a moment ago.
 fn is_crowded(world: &World) -> bool {
-    let lasts = world.config.progress_delay * CROWD_WAITS;
-    world.crowd.is_on(world.late_status.count(), lasts, Instant::now())
+    world.crowd.is_on(world.late_status.count(), crowd_wait(world), Instant::now())
 }
 
 /// A node alone is no news: it is written with the next change. Pools that wait for many Pods save a write for each.

@@ -14,8 +14,8 @@ use hutch_election::{Guard, Term};
 use hutch_serve::patience::Patience;
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client as Connection;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client as Connection, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt};
 use kube::{Client, Config};
@@ -99,22 +99,35 @@ impl Road {
 }
 
 /// A connection to the API server where HTTP/2 is spoken, else as many as there are requests.
-#[derive(Clone)]
 struct Lane {
     connection: Connection<HttpsConnector<HttpConnector>, Body>,
     /// Whether the last request got an answer. Until the first one has, the others wait: what is spoken shows only then, and
     /// each of them would open a connection of its own.
-    open: Arc<Mutex<()>>,
-    opened: Arc<AtomicBool>,
+    open: Mutex<()>,
+    opened: AtomicBool,
 }
 
 impl Lane {
-    async fn send(self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
-        let first = if self.opened.load(Ordering::Acquire) { None } else { Some(self.open.lock().await) };
-        let first = first.filter(|_| !self.opened.load(Ordering::Acquire));
-        let answer = tokio::time::timeout(ANSWER_LIMIT, self.connection.request(request)).await;
-        self.opened.store(matches!(answer, Ok(Ok(_))), Ordering::Release);
+    /// The future is small: many of them wait at once.
+    fn send(self: Arc<Self>, request: Request<Body>) -> Answer {
+        if !self.opened.load(Ordering::Acquire) {
+            return self.open(request).boxed();
+        }
+        let answer = self.connection.request(request);
+        async move { self.take(answer).await }.boxed()
+    }
+
+    async fn open(self: Arc<Self>, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+        let first = self.open.lock().await;
+        let first = Some(first).filter(|_| !self.opened.load(Ordering::Acquire));
+        let answer = self.take(self.connection.request(request)).await;
         drop(first);
+        answer
+    }
+
+    async fn take(&self, answer: ResponseFuture) -> Result<Response<Incoming>, BoxError> {
+        let answer = tokio::time::timeout(ANSWER_LIMIT, answer).await;
+        self.opened.store(matches!(answer, Ok(Ok(_))), Ordering::Release);
         match answer {
             Ok(answer) => answer.map_err(Into::into),
             Err(_) => Err(format!("the API server gave no answer for {ANSWER_LIMIT:?}").into()),
@@ -122,24 +135,26 @@ impl Lane {
     }
 }
 
+type Answer = BoxFuture<'static, Result<Response<Incoming>, BoxError>>;
+
 /// All of them.
 #[derive(Clone)]
 struct Lanes {
     /// Used in turn.
-    all: Arc<[Lane]>,
+    all: Arc<[Arc<Lane>]>,
     next: Arc<AtomicUsize>,
-    watches: Option<Lane>,
+    watches: Option<Arc<Lane>>,
 }
 
 impl Lanes {
     fn new(config: &Config, flags: &Flags) -> anyhow::Result<Self> {
         let count = usize::try_from(flags.api_connections).unwrap_or(1).max(1);
-        let all: anyhow::Result<Arc<[Lane]>> = (0..count).map(|_| lane(config)).collect();
+        let all: anyhow::Result<Arc<[Arc<Lane>]>> = (0..count).map(|_| lane(config)).collect();
         let watches = flags.separate_watch_connection.then(|| lane(config)).transpose()?;
         Ok(Lanes { all: all?, next: Arc::default(), watches })
     }
 
-    fn pick(&self, watch: bool) -> &Lane {
+    fn pick(&self, watch: bool) -> &Arc<Lane> {
         match &self.watches {
             Some(lane) if watch => lane,
             _ => &self.all[self.next.fetch_add(1, Ordering::Relaxed) % self.all.len()],
@@ -147,7 +162,7 @@ impl Lanes {
     }
 }
 
-fn lane(config: &Config) -> anyhow::Result<Lane> {
+fn lane(config: &Config) -> anyhow::Result<Arc<Lane>> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -163,20 +178,20 @@ fn lane(config: &Config) -> anyhow::Result<Lane> {
     builder.timer(TokioTimer::new()).pool_timer(TokioTimer::new());
     builder.http2_keep_alive_interval(PING).http2_keep_alive_timeout(PONG).http2_keep_alive_while_idle(true);
     let connection = builder.build(tls.enable_http1().enable_http2().wrap_connector(tcp));
-    Ok(Lane { connection, open: Arc::default(), opened: Arc::default() })
+    Ok(Arc::new(Lane { connection, open: Mutex::default(), opened: AtomicBool::default() }))
 }
 
 impl Service<Request<Body>> for Lanes {
     type Response = Response<Incoming>;
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<Incoming>, BoxError>>;
+    type Future = Answer;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        self.pick(is_watch(request.uri())).clone().send(request).boxed()
+        self.pick(is_watch(request.uri())).clone().send(request)
     }
 }
 
@@ -201,7 +216,7 @@ mod tests {
     #[test]
     fn connections_take_turns_and_watches_can_have_their_own() {
         let lanes = lanes(&["--api-connections=3", "--separate-watch-connection"]);
-        let at = |lane: &Lane| lanes.all.iter().position(|known| std::ptr::eq(known, lane));
+        let at = |lane: &Arc<Lane>| lanes.all.iter().position(|known| Arc::ptr_eq(known, lane));
         let picked: Vec<_> = (0..6).map(|_| at(lanes.pick(false))).collect();
         assert_eq!(picked, [0, 1, 2, 0, 1, 2].map(Some));
         assert_eq!(at(lanes.pick(true)), None);

@@ -62,20 +62,20 @@ pub(crate) fn run() -> anyhow::Result<()> {
         let churn: Vec<&str> = phases.split(',').filter(|phase| phase.starts_with(CHURN)).collect();
         let churn = churn.join(",");
         let (contenders, bound) = (contender::all()?, contender::bound()?);
-        let mut stacks = Vec::new();
+        let mut stacks = Stacks::default();
         for turn in 0..turns()? {
             let phases = if turn == 0 { &phases } else { &churn };
             let bound = std::iter::once((&bound, &churn));
             let each = contenders.iter().map(|contender| (contender, phases)).chain(bound);
             let wanted = |name: &str, phases: &str| name.contains(&only) && !phases.is_empty();
             for (contender, phases) in each.filter(|(contender, phases)| wanted(contender.name, phases)) {
-                stacks.push((contender.name, drive(contender, phases).await.context(contender.name)?));
+                stacks.add(contender.name, drive(contender, phases).await.context(contender.name)?);
             }
             if wanted(UP, phases) {
-                stacks.push((UP, drive_up(phases).await.context(UP)?));
+                stacks.add(UP, drive_up(phases).await.context(UP)?);
             }
         }
-        compare(&stacks);
+        stacks.compare();
         Ok(())
     })
 }
@@ -107,34 +107,40 @@ impl Found {
     }
 }
 
-/// Prints what each stack reached beside the Go controller.
-fn compare(stacks: &[(&str, Found)]) {
-    for (title, of) in [
-        ("all claims that came at once Ready | s", (|found| found.burst) as fn(&Found) -> Option<f64>),
-        ("Sandboxes made, Ready and deleted | each s", |found| found.churn),
-    ] {
-        let reached = |wanted: &str| -> Vec<f64> {
-            stacks.iter().filter(|(name, _)| *name == wanted).filter_map(|(_, found)| of(found)).collect()
-        };
-        let mean = |turns: &[f64]| turns.iter().sum::<f64>() / turns.len() as f64;
-        let go = reached(contender::GO);
-        println!("\n| {title}, mean | in each turn | of the Go controller's |\n|---|---|---|---|");
-        let mut told: Vec<&str> = Vec::new();
-        for (name, _) in stacks {
-            let turns = reached(name);
-            if turns.is_empty() || told.contains(name) {
-                continue;
-            }
-            told.push(name);
-            let each: Vec<_> = turns.iter().map(|turn| format!("{turn:.1}")).collect();
-            println!(
-                "| {name} | {:.2} | {} | {:.2} |",
-                mean(&turns),
-                each.join(", "),
-                mean(&turns) / mean(&go)
-            );
+/// What was found of each stack in its turns.
+#[derive(Default)]
+struct Stacks(Vec<(&'static str, Vec<Found>)>);
+
+impl Stacks {
+    fn add(&mut self, name: &'static str, found: Found) {
+        match self.0.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, turns)) => turns.push(found),
+            None => self.0.push((name, vec![found])),
         }
     }
+
+    /// Prints what each reached beside the Go controller; nothing without that one.
+    fn compare(&self) {
+        for (title, of) in [
+            ("all claims that came at once Ready | s", (|found| found.burst) as fn(&Found) -> Option<f64>),
+            ("Sandboxes made, Ready and deleted | each s", |found| found.churn),
+        ] {
+            let reached = self.0.iter().map(|(name, turns)| (*name, turns.iter().filter_map(of).collect()));
+            let reached: Vec<(_, Vec<f64>)> = reached.collect();
+            let go = reached.iter().find(|(name, _)| *name == contender::GO).and_then(|(_, go)| mean(go));
+            let Some(go) = go else { continue };
+            println!("\n| {title}, mean | in each turn | of the Go controller's |\n|---|---|---|---|");
+            for (name, turns) in &reached {
+                let Some(mean) = mean(turns) else { continue };
+                let each: Vec<_> = turns.iter().map(|turn| format!("{turn:.1}")).collect();
+                println!("| {name} | {mean:.2} | {} | {:.2} |", each.join(", "), mean / go);
+            }
+        }
+    }
+}
+
+fn mean(turns: &[f64]) -> Option<f64> {
+    (!turns.is_empty()).then(|| turns.iter().sum::<f64>() / turns.len() as f64)
 }
 
 const UP: &str = "hutch up";

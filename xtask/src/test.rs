@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -87,31 +87,12 @@ fn deny(tally: &mut Tally) {
     });
 }
 
-/// Every test of the workspace. The output goes through, and is counted on the way.
+/// Every test of the workspace.
 fn tests(tally: &mut Tally) -> anyhow::Result<()> {
-    let mut child = Command::new("cargo")
-        .args(["test", "--locked", "--workspace", "--no-fail-fast"])
-        .current_dir(root())
-        .env("PATH", path())
-        // The Python client of Kubernetes came along with the newer of the two sandbox clients.
-        .env("PYTHONPATH", root().join(".tools/python/1.0.8"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cargo test")?;
-    let output = child.stdout.take().context("its output")?;
-    let (lines, told) = mpsc::channel();
-    thread::spawn(move || {
-        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-            let _ = std::io::stdout().write_all(&[&line, &b"\n"[..]].concat());
-            let _ = lines.send(line);
-        }
-    });
-    let status = child.wait().context("cargo test")?;
-    let mut counted = Tally::default();
-    // A process that a failed test left behind may hold the pipe open.
-    while let Ok(line) = told.recv_timeout(LAST_WORDS) {
-        counted.read(String::from_utf8_lossy(&line).trim_end());
-    }
+    let mut command = cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
+    // The Python client of Kubernetes came along with the newer of the two sandbox clients.
+    command.env("PYTHONPATH", root().join(".tools/python/1.0.8"));
+    let (status, counted) = counted(&mut command, std::io::stdout())?;
     tally.passed += counted.passed;
     tally.failed += counted.failed;
     tally.skipped.extend(counted.skipped);
@@ -120,6 +101,29 @@ fn tests(tally: &mut Tally) -> anyhow::Result<()> {
         tally.check(false);
     }
     Ok(())
+}
+
+/// Runs it to its end. Its output goes through, and is counted on the way.
+fn counted(
+    command: &mut Command,
+    mut through: impl Write + Send + 'static,
+) -> anyhow::Result<(ExitStatus, Tally)> {
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cargo test")?;
+    let output = child.stdout.take().context("its output")?;
+    let (lines, told) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            let _ = through.write_all(&[&line, &b"\n"[..]].concat());
+            let _ = lines.send(line);
+        }
+    });
+    let status = child.wait().context("cargo test")?;
+    let mut tally = Tally::default();
+    // A process that a failed test left behind may hold the pipe open.
+    while let Ok(line) = told.recv_timeout(LAST_WORDS) {
+        tally.read(String::from_utf8_lossy(&line).trim_end());
+    }
+    Ok((status, tally))
 }
 
 fn run(args: &[&str]) -> anyhow::Result<()> {
@@ -151,4 +155,24 @@ fn path() -> OsString {
     let mut folders = vec![root().join(".tools/bin")];
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
     std::env::join_paths(folders).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_a_test_left_behind_does_not_hold_up_the_count() {
+        let folder = std::env::temp_dir().join(format!("hutch-xtask-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        // It tells when it ends, as long as the folder is there.
+        let script = "(sleep 20; test -d . && echo > ended) 2>&- & echo 'test result: 1 passed;'; exit 3";
+        let mut command = Command::new("sh");
+        let (status, tally) =
+            counted(command.args(["-c", script]).current_dir(&folder), std::io::sink()).unwrap();
+        let ended = folder.join("ended").exists();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!((status.code(), tally.passed), (Some(3), 1));
+        assert!(!ended, "it was waited for");
+    }
 }

@@ -1,0 +1,7 @@
+//! The API server, from outside and beside a real one.
+
+mod crud;
+mod differential;
+mod hostile;
+mod raw;
+mod streams;

@@ -1,0 +1,40 @@
+//! A pool gets exactly the members that it asks for, also when it does not hear of those that were made.
+
+use crate::cluster::{Cluster, eventually};
+use futures::StreamExt;
+use hutch_api::{Sandbox, SandboxWarmPool};
+use kube::Api;
+use kube::runtime::watcher::{self, Event};
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_never_has_a_member_too_many() {
+    let cluster = Cluster::start().await;
+    cluster.template("t", json!({})).await;
+    let made = Arc::new(AtomicUsize::new(0));
+    let (count, api): (_, Api<Sandbox>) = (made.clone(), cluster.api());
+    let watch = tokio::spawn(async move {
+        let mut events = std::pin::pin!(watcher::watcher(api, watcher::Config::default()));
+        let mut names = std::collections::BTreeSet::new();
+        while let Some(Ok(event)) = events.next().await {
+            if let Event::Apply(sandbox) | Event::InitApply(sandbox) = event {
+                names.insert(sandbox.metadata.name);
+                count.store(names.len(), Ordering::SeqCst);
+            }
+        }
+    });
+    cluster.lose_answers(6);
+    cluster.pool("p", "t", 10).await;
+    eventually("the pool is full", || async {
+        let pool: SandboxWarmPool = cluster.get("p").await?;
+        (pool.status?.ready_replicas? == 10).then_some(())
+    })
+    .await;
+    cluster.quiet(std::time::Duration::from_millis(300)).await;
+    assert_eq!(cluster.list::<Sandbox>().await.len(), 10);
+    assert_eq!(made.load(Ordering::SeqCst), 10, "none was made to be deleted again");
+    watch.abort();
+    cluster.stop().await;
+}

@@ -1,0 +1,10 @@
+//! The controllers beside an API server in memory.
+
+mod cluster;
+mod embedded;
+mod hostile;
+mod late_env;
+mod lost_answers;
+mod takeover;
+mod unreadable;
+mod writes;

@@ -1,0 +1,200 @@
+//! A `hutch up` of one test's own, and kubectl pointed at it.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
+/// Long enough for anything that happens at all on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A running `hutch up`.
+pub(crate) struct Up {
+    child: Child,
+    options: Vec<String>,
+    folder: tempfile::TempDir,
+    data: PathBuf,
+    /// What it printed until `ready`.
+    pub(crate) said: Vec<String>,
+}
+
+impl Up {
+    /// Starts one in a folder of its own and waits for `ready`.
+    pub(crate) fn start(options: &[&str]) -> Up {
+        Up::begin(None, options, None)
+    }
+
+    /// Starts one with this data folder.
+    pub(crate) fn start_on(data: &Path, options: &[&str]) -> Up {
+        Up::begin(Some(data), options, None)
+    }
+
+    /// Starts one that sees only this folder as its `PATH`.
+    pub(crate) fn start_with_path(options: &[&str], path: &Path) -> Up {
+        Up::begin(None, options, Some(path))
+    }
+
+    fn begin(data: Option<&Path>, options: &[&str], path: Option<&Path>) -> Up {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let data = data.map_or_else(|| folder.path().join("data"), Path::to_owned);
+        let options: Vec<String> = options.iter().map(|&o| o.to_owned()).collect();
+        let (child, said) = spawn(folder.path(), &data, &options, path);
+        Up { child, options, folder, data, said }
+    }
+
+    /// The folder that holds everything of this one.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.data.clone()
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder().join("kubeconfig")
+    }
+
+    /// kill -9.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("wait");
+    }
+
+    /// SIGTERM; its exit status.
+    pub(crate) fn stop(&mut self) -> Option<i32> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM");
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return status.code();
+            }
+            assert!(started.elapsed() < PATIENCE, "hutch up does not stop");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts again on the same folder.
+    pub(crate) fn restart(&mut self) {
+        (self.child, self.said) = spawn(self.folder.path(), &self.data, &self.options, None);
+    }
+
+    /// kubectl with these words.
+    pub(crate) fn kubectl(&self, words: &str) -> Output {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        self.kubectl_args(&words)
+    }
+
+    pub(crate) fn kubectl_args(&self, args: &[&str]) -> Output {
+        self.kubectl_command(args).output().expect("kubectl")
+    }
+
+    pub(crate) fn kubectl_command(&self, args: &[&str]) -> Command {
+        let mut kubectl = Command::new("kubectl");
+        kubectl
+            .args(args)
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("HOME", self.folder())
+            .stdin(Stdio::null());
+        kubectl
+    }
+
+    /// kubectl, which must succeed; what it printed.
+    #[track_caller]
+    pub(crate) fn ok(&self, words: &str) -> String {
+        let output = self.kubectl(words);
+        succeeded(words, &output)
+    }
+
+    #[track_caller]
+    pub(crate) fn ok_args(&self, args: &[&str]) -> String {
+        let output = self.kubectl_args(args);
+        succeeded(&args.join(" "), &output)
+    }
+
+    /// Waits until kubectl prints something for which `holds`.
+    #[track_caller]
+    pub(crate) fn eventually(&self, words: &str, holds: impl Fn(&str) -> bool) -> String {
+        let started = Instant::now();
+        loop {
+            let output = self.kubectl(words);
+            let printed = text(&output.stdout);
+            if output.status.success() && holds(&printed) {
+                return printed;
+            }
+            assert!(
+                started.elapsed() < PATIENCE,
+                "kubectl {words}: still\n{printed}{}\n{}",
+                text(&output.stderr),
+                text(&self.kubectl("get pods,sandboxes,sandboxclaims,events -A").stdout)
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            self.stop();
+        }
+    }
+}
+
+fn spawn(folder: &Path, data: &Path, options: &[String], path: Option<&Path>) -> (Child, Vec<String>) {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("log");
+    let mut hutch = Command::new(HUTCH);
+    if let Some(path) = path {
+        hutch.env("PATH", path);
+    }
+    let mut child = hutch
+        .arg("up")
+        .arg("--data-dir")
+        .arg(data)
+        .arg("--kubeconfig")
+        .arg(folder.join("kubeconfig"))
+        .args(["--api-listen", "127.0.0.1:0"])
+        .args(options)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .expect("hutch starts");
+    let mut said = Vec::new();
+    for line in BufReader::new(child.stdout.take().expect("stdout")).lines() {
+        said.push(line.expect("a line"));
+        if said.last().is_some_and(|line| line == "ready") {
+            return (child, said);
+        }
+    }
+    let _ = child.wait();
+    let log = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+    panic!("hutch up ended before it was ready: {said:?}\n{log}");
+}
+
+/// Fixture files beside the tests.
+pub(crate) fn fixture(name: &str) -> String {
+    format!("{}/tests/hutch/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+pub(crate) fn succeeded(what: &str, output: &Output) -> String {
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{what}: {}\n{stdout}{stderr}", output.status);
+    stdout
+}
+
+/// Whether any process of the machine has this text in its command line.
+pub(crate) fn running(marker: &str) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+    processes.flatten().any(|entry| {
+        std::fs::read(entry.path().join("cmdline"))
+            .is_ok_and(|line| text(&line).replace('\0', " ").contains(marker))
+    })
+}

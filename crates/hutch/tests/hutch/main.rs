@@ -1,0 +1,26 @@
+//! The program as its users meet it: on one machine, and beside a real Kubernetes.
+
+mod bad_input;
+mod clients;
+mod cluster_sleep;
+mod collector;
+mod control_plane;
+mod controller;
+mod deploy;
+mod harness;
+mod image;
+mod late_env;
+/// What drives the lives and compares them, as in the tests of the controllers.
+#[path = "../../../controller/tests/lives/mod.rs"]
+mod lives;
+mod migrate;
+mod on_cluster;
+mod people;
+mod recorded;
+mod replica;
+mod router;
+mod run;
+mod sleep;
+mod upgrade;
+mod walkthrough;
+mod websocket;

@@ -1,0 +1,94 @@
+//! Sleep, waking, and the log.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use super::{hutch, ok, refused, run, started};
+use crate::harness::{Up, text};
+
+#[test]
+fn a_sandbox_is_suspended_and_resumed() {
+    hutch_testkit::require!(root, kubectl);
+    let up = started();
+    ok(&up, &["exec", "notes", "--", "sh", "-c", "echo kept > /data/file"]);
+    let output = run(&up, &["suspend", "notes"]);
+    assert_eq!(
+        (output.status.code(), text(&output.stdout).as_str()),
+        (Some(0), "sandbox notes is suspended\n")
+    );
+    // No terminal: a line for each thing that was waited for.
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.starts_with("hutch: waiting for sandbox notes to be suspended: ") && !stderr.contains('\r'),
+        "{stderr}"
+    );
+    assert_eq!(up.ok("get pods --no-headers"), "", "its Pod is gone when it is said to be");
+    assert_eq!(ok(&up, &["suspend", "notes"]), "sandbox notes is suspended\n", "again");
+
+    refused(
+        &run(&up, &["exec", "notes", "--", "true"]),
+        125,
+        &["notes", "suspended", "--resume", "hutch resume notes"],
+    );
+    refused(&run(&up, &["exec", "--wait", "0", "notes", "--", "true"]), 125, &["suspended"]);
+    refused(&run(&up, &["logs", "notes"]), 1, &["suspended", "hutch resume notes"]);
+    refused(&run(&up, &["cp", "notes:/data/file", up.folder().to_str().expect("text")]), 1, &["--resume"]);
+
+    assert_eq!(ok(&up, &["resume", "notes"]), "sandbox notes is ready\n");
+    assert_eq!(ok(&up, &["exec", "notes", "--", "cat", "/data/file"]), "kept\n");
+    assert_eq!(ok(&up, &["suspend", "--wait", "0", "notes"]), "sandbox notes is asked to suspend\n");
+    assert_eq!(ok(&up, &["exec", "--resume", "notes", "--", "cat", "/data/file"]), "kept\n");
+}
+
+#[test]
+fn what_never_gets_ready_is_told_with_the_reason() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    apply(&up, "far", "image: 'docker.io/library/redis:7'");
+    let output = run(&up, &["exec", "--wait", "500ms", "far", "--", "true"]);
+    assert_eq!(output.status.code(), Some(125));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("sandbox far is not ready after 500ms: Pod exists with phase: Pending"),
+        "{stderr}"
+    );
+    refused(&run(&up, &["exec", "--wait", "0", "far", "--", "true"]), 125, &["far", "not running"]);
+
+    apply(&up, "brief", "image: hutch/host, command: [sh, -c, 'exit 3']");
+    up.eventually("get pod brief -o jsonpath={.status.phase}", |phase| phase == "Failed");
+    let output = run(&up, &["exec", "brief", "--", "true"]);
+    let stderr = text(&output.stderr);
+    assert!(output.status.code() == Some(125) && stderr.contains("sandbox brief: Pod failed; "), "{stderr}");
+}
+
+fn apply(up: &Up, name: &str, container: &str) {
+    let sandbox = format!(
+        "apiVersion: agents.x-k8s.io/v1beta1\nkind: Sandbox\nmetadata: {{name: {name}}}\nspec:\n  podTemplate:\n    spec:\n      \
+         terminationGracePeriodSeconds: 0\n      restartPolicy: Never\n      containers:\n      - {{name: main, {container}}}\n"
+    );
+    let file = up.folder().join(format!("{name}.yaml"));
+    std::fs::write(&file, sandbox).expect("written");
+    up.ok(&format!("create -f {}", file.display()));
+}
+
+#[test]
+fn the_log_is_what_the_main_process_wrote() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let script = "for i in 1 2 3; do echo line $i; done; while sleep 0.2; do echo later; done";
+    apply(&up, "talker", &format!("image: hutch/host, command: [sh, -c, '{script}']"));
+    ok(&up, &["exec", "talker", "--", "true"]);
+    up.eventually("logs talker", |log| log.contains("later"));
+    assert!(ok(&up, &["logs", "talker"]).starts_with("line 1\nline 2\nline 3\n"));
+    assert_eq!(ok(&up, &["logs", "--tail", "1", "-c", "main", "talker"]), "later\n");
+    assert!(ok(&up, &["logs", "--since", "1h", "talker"]).starts_with("line 1\n"));
+
+    let mut follow = hutch(&up, &["logs", "-f", "--tail", "1", "talker"]);
+    let mut follow = follow.stdout(Stdio::piped()).spawn().expect("hutch starts");
+    let lines = BufReader::new(follow.stdout.take().expect("stdout")).lines();
+    assert_eq!(lines.map_while(Result::ok).filter(|line| line == "later").take(5).count(), 5);
+    // The reader is gone, which ends it at the next line.
+    assert_eq!(follow.wait().expect("wait").code(), Some(141));
+    refused(&run(&up, &["logs", "nobody"]), 1, &["nobody"]);
+    refused(&run(&up, &["logs", "-c", "side", "talker"]), 1, &["--container side", "main"]);
+}

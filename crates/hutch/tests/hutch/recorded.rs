@@ -1,0 +1,23 @@
+//! The differential suite under `hutch controller` as a process of its own on a real API server: the flags, the connections,
+//! the start and the conversion webhook are part of what is compared.
+
+use std::process::Command;
+
+use hutch_testkit::{note_skip, require};
+
+use crate::lives::{self, Controller};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lives_under_the_program_go_as_under_the_go_controller() {
+    require!(kubernetes);
+    let program = Controller::Program(Box::new(|| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_hutch"));
+        program.arg("controller");
+        program
+    }));
+    if !program.converts() {
+        note_skip("lives of objects in two versions", "needs a network address");
+    }
+    let failures = lives::compare_under(program).await.expect("the lives could be run");
+    assert!(failures.is_empty(), "{} lives went otherwise:\n\n{}", failures.len(), failures.join("\n\n"));
+}

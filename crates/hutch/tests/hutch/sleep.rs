@@ -1,0 +1,283 @@
+//! Sandboxes that nobody uses fall asleep, and a request or a command wakes them: `hutch up` as people have it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::harness::{self, PATIENCE, Up};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Answers every request with the number of those before it.
+const SERVER: &str = r#"
+import http.server, itertools
+count = itertools.count()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = str(next(count)).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args): pass
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 1024
+Server(("0.0.0.0", 8888), Handler).serve_forever()
+"#;
+
+fn start() -> (Up, SocketAddr) {
+    let up = Up::start(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"]);
+    let address = router(&up);
+    (up, address)
+}
+
+fn router(up: &Up) -> SocketAddr {
+    let said = up.said.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
+    let address = said.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next());
+    address.and_then(|address| address.parse().ok()).expect("an address")
+}
+
+/// Makes a Sandbox and waits until it is Ready.
+fn sandbox(up: &Up, name: &str, own: Value, of_template: Value) {
+    sandbox_of(up, name, SERVER, own, of_template);
+}
+
+/// The same with this script of Python.
+fn sandbox_of(up: &Up, name: &str, script: &str, own: Value, of_template: Value) {
+    let object = json!({
+        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+        "metadata": {"name": name, "annotations": own},
+        "spec": {"podTemplate": {
+            "metadata": {"annotations": of_template},
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": [{
+                "name": "main", "image": "hutch/host", "command": ["python3", "-u", "-c", script],
+                "readinessProbe": {"tcpSocket": {"port": 8888}, "periodSeconds": 1, "failureThreshold": 1},
+            }]},
+        }},
+    });
+    let file = up.folder().join(format!("{name}.json"));
+    std::fs::write(&file, object.to_string()).expect("written");
+    up.ok(&format!("apply -f {}", file.display()));
+    up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=60s"));
+}
+
+fn request(name: &str) -> String {
+    format!("GET / HTTP/1.1\r\nhost: r\r\nx-sandbox-id: {name}\r\nconnection: close\r\n\r\n")
+}
+
+/// The status and the body of an answer.
+fn ask(address: SocketAddr, name: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("connected");
+    stream.write_all(request(name).as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let status = answer.split(' ').nth(1).unwrap_or_default().to_owned();
+    (status, answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned())
+}
+
+fn get(up: &Up, name: &str) -> Value {
+    serde_json::from_str(&up.ok(&format!("get sandbox {name} -o json"))).expect("JSON")
+}
+
+fn says(sandbox: &Value, kind: &str) -> String {
+    let conditions = sandbox["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.iter().find(|condition| condition["type"] == kind);
+    found.and_then(|condition| condition["status"].as_str()).unwrap_or("absent").to_owned()
+}
+
+#[track_caller]
+fn until(up: &Up, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let started = Instant::now();
+    loop {
+        let sandbox = get(up, name);
+        if holds(&sandbox) {
+            return sandbox;
+        }
+        assert!(started.elapsed() < PATIENCE, "{name} is not {what}: {sandbox:#}");
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+#[track_caller]
+fn frozen(up: &Up, name: &str) -> Value {
+    until(up, name, "frozen", |sandbox| says(sandbox, "Frozen") == "True")
+}
+
+#[test]
+fn an_idle_sandbox_is_frozen_and_whatever_is_done_in_it_wakes_it() {
+    hutch_testkit::require!(root, kubectl, python);
+    let (mut up, mut address) = start();
+    sandbox(&up, "s", json!({}), json!({"hutch.dev/idle-after": "1s"}));
+    assert_eq!(ask(address, "s"), ("200".to_owned(), "0".to_owned()));
+    let asleep = frozen(&up, "s");
+    assert_eq!(says(&asleep, "Ready"), "True");
+    assert_ne!(asleep["spec"]["operatingMode"], "Suspended");
+    until(&up, "s", "annotated", |s| s["metadata"]["annotations"]["hutch.dev/frozen-since"].is_string());
+
+    // The same process answers: its memory was kept.
+    assert_eq!(ask(address, "s"), ("200".to_owned(), "1".to_owned()));
+    let awake = until(&up, "s", "awake", |sandbox| {
+        says(sandbox, "Frozen") == "absent"
+            && sandbox["metadata"]["annotations"]["hutch.dev/frozen-since"].is_null()
+    });
+    assert_eq!(says(&awake, "Ready"), "True");
+
+    frozen(&up, "s");
+    assert_eq!(up.ok("exec s -- echo hello"), "hello\n");
+    frozen(&up, "s");
+    let file = up.folder().join("file");
+    std::fs::write(&file, "text").expect("written");
+    up.ok(&format!("cp {} s:/tmp/file", file.display()));
+    assert_eq!(up.ok("exec s -- cat /tmp/file"), "text");
+
+    frozen(&up, "s");
+    at_once(address, 1000);
+    measure(&up, address);
+
+    // Neither a stop nor a death of the node finds it unable to end.
+    frozen(&up, "s");
+    up.kill();
+    up.restart();
+    address = router(&up);
+    up.ok("wait --for=condition=Ready sandbox/s --timeout=60s");
+    assert_eq!(ask(address, "s").0, "200");
+    until(&up, "s", "told that it is awake", |s| {
+        s["metadata"]["annotations"]["hutch.dev/frozen-since"].is_null() && says(s, "Frozen") == "absent"
+    });
+    frozen(&up, "s");
+    assert_eq!(up.stop(), Some(0));
+    up.restart();
+    up.ok("wait --for=condition=Ready sandbox/s --timeout=60s");
+    frozen(&up, "s");
+    up.ok("delete sandbox s --wait --timeout=60s");
+    up.eventually("get pods -o name", |names| !names.contains("pod/s"));
+}
+
+#[test]
+fn a_time_that_is_taken_back_while_it_stands_still_wakes_it() {
+    hutch_testkit::require!(root, kubectl, python);
+    let (up, _) = start();
+    sandbox(&up, "s", json!({}), json!({"hutch.dev/idle-after": "1s"}));
+    frozen(&up, "s");
+    until(&up, "s", "annotated", |s| s["metadata"]["annotations"]["hutch.dev/frozen-since"].is_string());
+    up.ok("annotate sandbox s hutch.dev/idle-after=");
+    until(&up, "s", "awake", |sandbox| {
+        says(sandbox, "Frozen") == "absent"
+            && sandbox["metadata"]["annotations"]["hutch.dev/frozen-since"].is_null()
+    });
+    up.ok("annotate sandbox s hutch.dev/idle-after-");
+    frozen(&up, "s");
+}
+
+/// So many requests at once for a frozen sandbox: each is answered, once.
+fn at_once(address: SocketAddr, count: usize) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let one = async move || {
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("connected");
+        stream.write_all(request("s").as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        assert_eq!(answer.split(' ').nth(1), Some("200"), "{answer}");
+        answer.rsplit("\r\n\r\n").next().and_then(|body| body.parse::<usize>().ok()).expect("a number")
+    };
+    let mut numbers = runtime.block_on(futures::future::join_all((0..count).map(|_| one())));
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), count, "each was answered by a call of its own");
+    assert_eq!(numbers.last().unwrap() - numbers[0], count - 1, "and none was sent twice");
+}
+
+/// Prints what it costs that a sandbox is frozen.
+fn measure(up: &Up, address: SocketAddr) {
+    let timed = || {
+        let start = Instant::now();
+        assert_eq!(ask(address, "s").0, "200");
+        start.elapsed()
+    };
+    let mut asleep: Vec<_> = (0..10)
+        .map(|_| {
+            frozen(up, "s");
+            timed()
+        })
+        .collect();
+    let mut awake: Vec<_> = (0..50).map(|_| timed()).collect();
+    for times in [&mut asleep, &mut awake] {
+        times.sort();
+    }
+    println!("a request: awake p50 {:?}, frozen p50 {:?}, worst {:?}", awake[25], asleep[5], asleep[9]);
+}
+
+#[test]
+fn a_sandbox_sleeps_on_disk_and_a_connection_or_the_clock_wakes_it() {
+    hutch_testkit::require!(root, kubectl, python);
+    let (up, address) = start();
+    let own = json!({"hutch.dev/suspend-after": "2s", "hutch.dev/wake-on-connect": "true"});
+    sandbox(&up, "s", own, json!({}));
+    let suspended = |sandbox: &Value| says(sandbox, "Suspended") == "True";
+    let asleep = until(&up, "s", "asleep", suspended);
+    assert_eq!(asleep["spec"]["operatingMode"], "Suspended");
+    let generation = asleep["metadata"]["generation"].to_string();
+    assert_eq!(asleep["metadata"]["annotations"]["hutch.dev/asleep-generation"], generation.as_str());
+
+    // The first request wakes it; as long as they come it stays awake. A machine that stands still may let it sleep.
+    let stays_awake = || {
+        let began = Instant::now();
+        let mut awake = true;
+        while began.elapsed() < Duration::from_secs(6) {
+            assert_eq!(ask(address, "s").0, "200");
+            awake &= get(&up, "s")["spec"]["operatingMode"] != "Suspended";
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        awake
+    };
+    assert!((0..5).any(|_| stays_awake()), "it falls asleep in use");
+
+    until(&up, "s", "asleep again", suspended);
+    up.ok("annotate sandbox s hutch.dev/wake-at=2026-01-01T00:00:00Z");
+    until(&up, "s", "woken by the clock", |sandbox| {
+        says(sandbox, "Ready") == "True" && sandbox["metadata"]["annotations"]["hutch.dev/wake-at"].is_null()
+    });
+
+    // What a user has suspended stays so.
+    up.ok("annotate sandbox s hutch.dev/suspend-after-");
+    assert_eq!(ask(address, "s").0, "200");
+    let change = r#"{"spec":{"operatingMode":"Suspended"}}"#;
+    up.ok_args(&["patch", "sandbox", "s", "--type=merge", "-p", change]);
+    until(&up, "s", "suspended", suspended);
+    assert_eq!(ask(address, "s").0, "502");
+    let refused = up.kubectl("exec s -- true");
+    let told = harness::text(&refused.stderr);
+    assert!(told.contains("(NotFound)") && told.contains("Sandbox s is suspended"), "{told}");
+
+    up.ok("annotate sandbox s hutch.dev/suspend-after=soon");
+    until(&up, "s", "told that this is no duration", |sandbox| says(sandbox, "SleepInvalid") == "True");
+}
+
+#[test]
+fn one_that_works_is_not_put_to_sleep_on_disk() {
+    hutch_testkit::require!(root, kubectl, python);
+    let (up, _) = start();
+    let work = "import threading\ndef work():\n  while True: pass\nthreading.Thread(target=work).start()\n";
+    sandbox_of(&up, "s", &format!("{work}{SERVER}"), json!({"hutch.dev/suspend-after": "3s"}), json!({}));
+    // A machine that stands still may let it sleep.
+    let stays_awake = || {
+        up.ok_args(&[
+            "patch",
+            "sandbox",
+            "s",
+            "--type=merge",
+            "-p",
+            r#"{"spec":{"operatingMode":"Running"}}"#,
+        ]);
+        up.ok("wait --for=condition=Ready sandbox/s --timeout=60s");
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(9) {
+            if get(&up, "s")["spec"]["operatingMode"] != "Running" {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        true
+    };
+    assert!((0..3).any(|_| stays_awake()), "it falls asleep at work");
+}

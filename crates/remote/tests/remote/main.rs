@@ -1,0 +1,6 @@
+//! Clients of other makers against the streams alone.
+
+mod kube;
+mod kubectl;
+mod python;
+mod server;

@@ -1,0 +1,125 @@
+//! What is in use is reported seldom, on Sandboxes that are suspended when nobody uses them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::routed::{backend as server, send, within};
+use axum::extract::State;
+use axum::{Json, Router};
+use futures::future::join_all;
+use hutch_remote::PodId;
+use hutch_router::{Backend, Dial, DialError, Direct, Reporting, Sleeps};
+use hutch_serve::Shutdown;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[derive(Default)]
+struct Api {
+    patches: Mutex<Vec<Value>>,
+    suspended: AtomicBool,
+}
+
+impl Api {
+    fn count(&self) -> usize {
+        self.patches.lock().unwrap().len()
+    }
+
+    /// Waits for more reports than there were.
+    async fn more_than(&self, count: usize) {
+        within(async {
+            while self.count() <= count {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+    }
+}
+
+async fn answer(State(api): State<Arc<Api>>, body: axum::body::Bytes) -> Json<Value> {
+    api.patches.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+    let mode = if api.suspended.load(Ordering::SeqCst) { "Suspended" } else { "Running" };
+    Json(json!({
+        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "a", "namespace": "n"},
+        "spec": {"operatingMode": mode, "podTemplate": {"spec": {"containers": []}}},
+    }))
+}
+
+fn reporting() -> (Arc<Api>, Reporting<Direct>) {
+    let api = Arc::new(Api::default());
+    let client = hutch_serve::memory::client(Router::new().fallback(answer).with_state(api.clone()), "n");
+    (api, Reporting::start(Direct { allow_loopback: true }, client, Shutdown::new()))
+}
+
+fn backend(after: Option<Duration>) -> Backend {
+    Backend {
+        sandbox: "u".into(),
+        pod: PodId { namespace: "n".into(), name: "a".into(), uid: "p".into() },
+        ips: vec!["127.0.0.1".parse().unwrap()],
+        sleeps: after.map(|after| Sleeps {
+            name: "a".into(),
+            after,
+            reported: None,
+            activity_port: None,
+            version: None,
+        }),
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_reported_before_it_is_let_in_and_many_share_the_report() {
+    let (api, reporting) = reporting();
+    let asked = backend(Some(Duration::from_secs(3600)));
+    let holds = join_all((0..1000).map(|_| reporting.hold(&asked))).await;
+    assert!(holds.iter().all(Result::is_ok));
+    assert_eq!(api.count(), 1);
+    let report = api.patches.lock().unwrap()[0].clone();
+    assert_eq!(report["metadata"]["uid"], "u");
+    assert!(report["metadata"]["annotations"]["hutch.dev/last-activity"].is_string(), "{report}");
+    assert_eq!(report.as_object().unwrap().len(), 1, "nothing else is written");
+    drop(holds);
+    assert!(reporting.hold(&asked).await.is_ok());
+    assert_eq!(api.count(), 1, "not again for each request");
+    assert!(reporting.hold(&backend(None)).await.is_ok());
+    assert_eq!(api.count(), 1, "not where nobody asked for sleep");
+}
+
+#[tokio::test]
+async fn a_request_that_lasts_and_bytes_that_move_are_use_and_silence_is_not() {
+    let (api, reporting) = reporting();
+    let asked = backend(Some(Duration::from_secs(2)));
+    let hold = reporting.hold(&asked).await.ok().unwrap();
+    api.more_than(2).await;
+    drop(hold);
+
+    let (port, _) = server(|mut stream| async move {
+        let mut byte = [0];
+        while stream.read_exact(&mut byte).await.is_ok() {
+            send(&mut stream, "x").await;
+        }
+    })
+    .await;
+    let mut stream = reporting.dial(&asked, port).await.ok().unwrap();
+    let before = api.count();
+    within(async {
+        while api.count() <= before + 1 {
+            stream.write_all(b"x").await.unwrap();
+            stream.read_exact(&mut [0]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    // One that was due may still be written; from then on the open connection is silent.
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    let silent = api.count();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(api.count(), silent);
+}
+
+#[tokio::test]
+async fn of_a_suspend_and_a_request_at_the_same_moment_the_request_finds_out() {
+    let (api, reporting) = reporting();
+    api.suspended.store(true, Ordering::SeqCst);
+    let refused = reporting.hold(&backend(Some(Duration::from_secs(2)))).await.err();
+    assert!(matches!(refused, Some(DialError::Gone(_))), "{refused:?}");
+}

@@ -1,0 +1,15 @@
+//! The router with real connections: clients, Sandboxes and an API server are ports of this machine.
+
+mod activity;
+mod admitted;
+mod answers;
+mod asking;
+mod certificates;
+mod contract;
+mod directory;
+mod hostile;
+mod routed;
+mod served;
+mod slow;
+mod streams;
+mod waking;

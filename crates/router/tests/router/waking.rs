@@ -1,0 +1,122 @@
+//! A request for a Sandbox that sleeps: held, one waking however many wait, then sent.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::routed::{Cluster, backend, head, quick, send, with, within};
+use axum::extract::State;
+use axum::http::Method;
+use axum::{Json, Router};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_router::{Access, ApiWake, Target, Wake};
+use serde_json::{Value, json};
+
+/// Wakes what it may wake, by adding it to the cluster after a moment.
+#[derive(Default)]
+struct Alarm {
+    cluster: Mutex<Option<Arc<Cluster>>>,
+    rung: AtomicUsize,
+    broken: AtomicBool,
+}
+
+impl Wake for Alarm {
+    fn wake<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<bool, String>> {
+        async move {
+            self.rung.fetch_add(1, Ordering::SeqCst);
+            if self.broken.load(Ordering::SeqCst) {
+                return Err("broken".into());
+            }
+            if target.id != "asleep" {
+                return Ok(target.id == "asleep-for-ever");
+            }
+            let cluster = self.cluster.lock().unwrap().clone().unwrap();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                cluster.add("asleep", &["10.89.0.9"]);
+            });
+            Ok(true)
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn many_requests_wake_it_once_and_all_are_answered() {
+    let alarm = Arc::new(Alarm::default());
+    let routed = with(quick(), Access::Anyone, None, Some(alarm.clone())).await;
+    *alarm.cluster.lock().unwrap() = Some(routed.cluster.clone());
+    let (port, _) = backend(|mut stream| async move {
+        head(&mut stream).await;
+        send(&mut stream, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nawake").await;
+    })
+    .await;
+    let port = port.to_string();
+    let headers = [("x-sandbox-id", "asleep"), ("x-sandbox-port", port.as_str())];
+    let answers = within(futures::future::join_all((0..100).map(|_| routed.get("/", &headers)))).await;
+    assert!(answers.iter().all(|answer| *answer == (200, "awake".into())), "{answers:?}");
+    assert_eq!(alarm.rung.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn what_does_not_wake_in_time_is_to_come_again() {
+    let alarm = Arc::new(Alarm::default());
+    let routed = with(quick(), Access::Anyone, None, Some(alarm.clone())).await;
+    let ask = async |id: &str| {
+        let request = format!(
+            "GET / HTTP/1.1\r\nx-sandbox-id: {id}\r\nx-sandbox-timeout: 0.3\r\nconnection: close\r\n\r\n"
+        );
+        within(routed.exchange(&request)).await
+    };
+    let late = ask("asleep-for-ever").await;
+    assert!(
+        late.starts_with("HTTP/1.1 503 ") && late.to_lowercase().contains("\r\nretry-after: 2\r\n"),
+        "{late}"
+    );
+    assert!(late.ends_with(r#"{"detail":"The backend sandbox is waking up: asleep-for-ever"}"#), "{late}");
+    // One that may not be woken is like any that is not there.
+    assert!(ask("asleep-by-its-user").await.starts_with("HTTP/1.1 502 "));
+    assert!(ask("nobody").await.starts_with("HTTP/1.1 502 "));
+    alarm.broken.store(true, Ordering::SeqCst);
+    assert!(ask("asleep-for-ever").await.starts_with("HTTP/1.1 503 "));
+}
+
+async fn answer(
+    State(patches): State<Arc<Mutex<Vec<Value>>>>,
+    method: Method,
+    body: axum::body::Bytes,
+) -> Json<Value> {
+    if method == Method::PATCH {
+        patches.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+    }
+    Json(json!({
+        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+        "metadata": {"name": "a", "namespace": "n", "uid": "u", "generation": 3, "resourceVersion": "9",
+            "annotations": {"hutch.dev/wake-on-connect": "true", "hutch.dev/asleep-generation": "3"}},
+        "spec": {"operatingMode": "Suspended", "podTemplate": {"spec": {"containers": []}}},
+    }))
+}
+
+#[tokio::test]
+async fn waking_is_one_guarded_write() {
+    let patches = Arc::new(Mutex::new(Vec::new()));
+    let client = hutch_serve::memory::client(Router::new().fallback(answer).with_state(patches.clone()), "n");
+    let wake = ApiWake::new(client);
+    let target = |uid: Option<&str>| Target {
+        namespace: "n".into(),
+        id: "a".into(),
+        port: 1,
+        pod_ip: None,
+        uid: uid.map(str::to_owned),
+        timeout: None,
+    };
+    assert_eq!(wake.wake(&target(Some("another"))).await, Ok(false));
+    assert!(patches.lock().unwrap().is_empty());
+    assert_eq!(wake.wake(&target(None)).await, Ok(true));
+    let expected = json!({
+        "metadata": {"resourceVersion": "9", "annotations": {"hutch.dev/asleep-generation": null}},
+        "spec": {"operatingMode": "Running"},
+    });
+    assert_eq!(*patches.lock().unwrap(), [expected]);
+}

@@ -1,0 +1,62 @@
+//! `GET /v1/activity`: what of its use sandboxd tells.
+
+use std::io::{BufRead, BufReader, Write};
+
+use crate::served::{Served, connect, read_answer, serve, serve_with};
+use hutch_testkit::wait::until;
+use serde_json::Value;
+
+fn told(served: &Served) -> Value {
+    let mut stream = connect(served.rest);
+    stream.write_all(b"GET /v1/activity HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let answer = read_answer(&mut BufReader::new(stream));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+fn idle(served: &Served) -> u64 {
+    told(served)["idle_seconds"].as_u64().unwrap()
+}
+
+#[test]
+fn a_request_that_is_open_is_use_and_after_it_time_runs() {
+    let served = serve();
+    assert_eq!(told(&served)["requests"], 0);
+    until("time runs from the start", || idle(&served) >= 1);
+    let mut watch = connect(served.rest);
+    watch.write_all(b"GET /v1/watch/ HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut watch = BufReader::new(watch);
+    let mut line = String::new();
+    watch.read_line(&mut line).unwrap();
+    assert!(line.contains("200"), "{line}");
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    assert_eq!(told(&served), serde_json::json!({"idle_seconds": 0, "requests": 1}), "its answer goes on");
+    drop(watch);
+    until("the client has gone", || told(&served)["requests"] == 0);
+    until("time runs again", || idle(&served) >= 1);
+    served.execute("true");
+    assert_eq!(idle(&served), 0);
+}
+
+#[test]
+fn questions_and_strangers_are_no_use() {
+    let token = "0123456789abcdef";
+    let served = serve_with(&[("SANDBOXD_TOKEN", token)]);
+    let ask = |port: u16, path: &str, more: &str| {
+        let mut stream = connect(port);
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n{more}\r\n").as_bytes()).unwrap();
+        read_answer(&mut BufReader::new(stream))
+    };
+    let bearer = format!("authorization: Bearer {token}\r\n");
+    assert_eq!(ask(served.rest, "/v1/activity", "").status, 401, "and this is nobody's business");
+    let idle = || ask(served.rest, "/v1/activity", &bearer).json()["idle_seconds"].as_u64().unwrap();
+    until("none of these is use", || {
+        assert_eq!(ask(served.port, "/", "").status, 200);
+        assert_eq!(ask(served.port, "/list/", "").status, 401);
+        assert_eq!(ask(served.rest, "/v1/health", "").status, 200);
+        assert_eq!(ask(served.rest, "/v1/files/", "").status, 401);
+        idle() >= 1
+    });
+    assert_eq!(ask(served.rest, "/v1/files/", &bearer).status, 200);
+    assert_eq!(idle(), 0);
+}

@@ -1,0 +1,4 @@
+//! Upkeep beside an API server in memory.
+
+mod embedded;
+mod unreadable;

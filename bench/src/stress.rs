@@ -75,6 +75,10 @@ pub(crate) fn run() -> anyhow::Result<()> {
                 stacks.add(UP, drive_up(phases).await.context(UP)?);
             }
         }
+        anyhow::ensure!(
+            !stacks.0.is_empty(),
+            "HUTCH_STRESS_ONLY: no stack has {only:?} in its name, as \"hutch\" has"
+        );
         stacks.compare();
         Ok(())
     })

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use crate::cluster::{Cluster, eventually, eventually_or};
 use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, eventually, eventually_or};
 
 const TEMPLATE: &str = "python";
 const POOL: &str = "pool";

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::cluster::{Cluster, eventually, eventually_or};
 use hutch_api::{Sandbox, SandboxClaim, SandboxWarmPool, name_hash};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::PostParams;
 use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, eventually, eventually_or};
 
 /// Two names with one hash.
 fn colliding(prefix: &str) -> [String; 2] {

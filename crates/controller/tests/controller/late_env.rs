@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::cluster::{self, Cluster, eventually};
 use hutch_api::{Sandbox, SandboxClaim, SandboxWarmPool, late_env};
 use hutch_controller::Config;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+
+use crate::cluster::{self, Cluster, eventually};
 
 const ENV: &str = "hutch.dev/env";
 

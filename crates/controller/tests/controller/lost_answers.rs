@@ -1,6 +1,5 @@
 //! A pool gets exactly the members that it asks for, also when it does not hear of those that were made.
 
-use crate::cluster::{Cluster, eventually};
 use futures::StreamExt;
 use hutch_api::{Sandbox, SandboxWarmPool};
 use kube::Api;
@@ -8,6 +7,8 @@ use kube::runtime::watcher::{self, Event};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::cluster::{Cluster, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_never_has_a_member_too_many() {

@@ -1,11 +1,12 @@
 //! What Agent Sandbox's own controller, or an earlier version of it, has left behind is taken on.
 
-use crate::cluster::{self, Cluster, eventually};
 use hutch_api::{Sandbox, SandboxClaim, SandboxWarmPool, name_hash};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use serde_json::{Value, json};
+
+use crate::cluster::{self, Cluster, eventually};
 
 const RECORD: &str = "agents.x-k8s.io/sandbox-name";
 

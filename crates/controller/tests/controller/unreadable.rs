@@ -1,6 +1,5 @@
 //! One object that cannot be read keeps no other from being looked after.
 
-use crate::cluster::{Cluster, eventually};
 use hutch_api::{Sandbox, SandboxClaim, SandboxWarmPool};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
@@ -8,6 +7,8 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, eventually};
 
 /// Changes the spec without reading the rest of the answer.
 async fn set_probe(cluster: &Cluster, name: &str, probe: Value, mode: &str) {

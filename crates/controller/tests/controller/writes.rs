@@ -1,10 +1,11 @@
 //! How many writes the controllers cost the API server. Every one is counted at the client; none may be refused.
 
-use crate::cluster::{Cluster, Written, eventually};
 use hutch_api::{Sandbox, SandboxClaim, SandboxWarmPool};
 use hutch_controller::Config;
 use kube::ResourceExt;
 use serde_json::json;
+
+use crate::cluster::{Cluster, Written, eventually};
 
 /// No longer than this without a write, and nothing more is coming.
 const QUIET: std::time::Duration = std::time::Duration::from_millis(1500);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::harness::{self, HUTCH, Up, text};
+use crate::harness::{self, HUTCH, Up, refused, text};
 
 fn up_with(data: &Path, options: &[&str]) -> Output {
     Command::new(HUTCH)
@@ -14,14 +14,6 @@ fn up_with(data: &Path, options: &[&str]) -> Output {
         .stdin(Stdio::null())
         .output()
         .expect("hutch starts")
-}
-
-#[track_caller]
-fn refused(output: &Output, code: i32, named: &str) {
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{stderr}");
-    assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
-    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
 }
 
 /// kubectl must fail and name this.
@@ -44,16 +36,16 @@ fn manifest(up: &Up, content: &str) -> String {
 #[test]
 fn flags_are_refused_by_name() {
     let folder = tempfile::tempdir().expect("tempdir");
-    refused(&up_with(folder.path(), &["--no-such-flag"]), 2, "--no-such-flag");
-    refused(&up_with(folder.path(), &["--pod-cidr", "127.0.0.0/8"]), 2, "--pod-cidr");
-    refused(&up_with(folder.path(), &["--router-allow-unauthenticated"]), 2, "--router-listen");
+    refused(&up_with(folder.path(), &["--no-such-flag"]), 2, &["--no-such-flag"]);
+    refused(&up_with(folder.path(), &["--pod-cidr", "127.0.0.0/8"]), 2, &["--pod-cidr"]);
+    refused(&up_with(folder.path(), &["--router-allow-unauthenticated"]), 2, &["--router-listen"]);
 }
 
 #[test]
 fn a_runtime_class_needs_a_handler_that_exists() {
     hutch_testkit::require!(root);
     let folder = tempfile::tempdir().expect("tempdir");
-    refused(&up_with(folder.path(), &["--runtime-class", "gvisor=magic"]), 1, "magic");
+    refused(&up_with(folder.path(), &["--runtime-class", "gvisor=magic"]), 1, &["magic"]);
 }
 
 #[test]
@@ -67,14 +59,14 @@ fn a_port_in_use_is_named() {
         .arg(folder.path())
         .output()
         .expect("hutch starts");
-    refused(&output, 1, &address);
+    refused(&output, 1, &[&address]);
 }
 
 #[test]
 fn a_data_folder_has_one_user() {
     hutch_testkit::require!(root);
     let up = Up::start(&[]);
-    refused(&up_with(&up.data(), &[]), 1, &up.data().display().to_string());
+    refused(&up_with(&up.data(), &[]), 1, &[&up.data().display().to_string()]);
 }
 
 #[test]
@@ -84,7 +76,7 @@ fn a_data_folder_of_a_newer_version_is_left_alone() {
     assert_eq!(up.stop(), Some(0));
     let version = up.data().join("version");
     std::fs::write(&version, "999\n").expect("write");
-    refused(&up_with(&up.data(), &[]), 1, "newer");
+    refused(&up_with(&up.data(), &[]), 1, &["newer"]);
     assert_eq!(std::fs::read_to_string(&version).expect("read"), "999\n");
 }
 
@@ -102,7 +94,7 @@ fn an_ordinary_user_is_told_that_root_is_needed() {
         .args(["up", "--data-dir", "/tmp/never"])
         .output()
         .expect("setpriv");
-    refused(&output, 1, "root");
+    refused(&output, 1, &["root"]);
 }
 
 #[test]

@@ -4,9 +4,10 @@
 mod cluster;
 mod script;
 
+use serde_json::Value;
+
 use self::script::{Script, Settings, documented, rendered};
 use crate::harness::Up;
-use serde_json::Value;
 
 #[test]
 fn the_document_shows_the_tables_of_the_script() {

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::deploy::manifests::{folder, objects, read, text};
 use hutch_api::Sandbox;
 use hutch_testkit::cluster::{Cluster, Options, Worker};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
@@ -14,7 +13,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
+use crate::deploy::manifests::{folder, objects, read, text};
+use crate::harness::HUTCH;
+
 const NAMESPACE: &str = "default";
 const ROUTER: &str = "system:serviceaccount:agent-sandbox-system:sandbox-router";
 /// When these Sandboxes fall asleep, and how often use of them is reported at the most: a quarter of it.

@@ -7,7 +7,7 @@ use std::process::Command;
 use hutch_testkit::cluster::{Cluster, Options, Worker};
 use kube::Client;
 
-const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
+use crate::harness::HUTCH;
 
 pub(crate) struct ControlPlane {
     // Ends before its cluster.

@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Output};
 
-use crate::collector::{Collector, hex, texts};
-use crate::replica::{self, Cluster, eventually};
 use http::{Method, Version};
 use hutch_api::Sandbox;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -14,11 +12,15 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use rustix::process::Signal;
 use serde_json::json;
 
+use crate::collector::{Collector, hex, texts};
+use crate::harness::HUTCH;
+use crate::replica::{self, Cluster, eventually};
+
 const LEASE: &str = "a3317529.agent-sandbox.x-k8s.io";
 const LEADS: &str = "this process leads";
 
 fn hutch(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_hutch")).arg("controller").args(words).output().expect("hutch starts")
+    Command::new(HUTCH).arg("controller").args(words).output().expect("hutch starts")
 }
 
 #[test]

@@ -2,20 +2,22 @@
 
 pub(crate) mod confined;
 pub(crate) mod manifests;
-pub(crate) mod rules;
+mod rules;
 mod templates;
 pub(crate) mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use self::confined::{Cluster, beside, until};
-use self::manifests::{folder, objects, of_kind, read, text};
-use self::rules::{granted, short};
 use hutch_controller::Config;
 use hutch_serve::Shutdown;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::{Value, json};
+
+use self::confined::{Cluster, beside, until};
+use self::manifests::{folder, objects, of_kind, read, text};
+use self::rules::{granted, short};
+use crate::harness::HUTCH;
 
 const CONTROLLER: &str = "agent-sandbox-controller";
 const EXTENSIONS: &str = "agent-sandbox-controller-extensions";
@@ -205,7 +207,7 @@ fn the_programs_know_the_flags_of_their_manifests() {
         let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().expect("args");
         let args: Vec<&str> = args.iter().map(|arg| arg.as_str().expect("text")).collect();
         let run = |more: &[&str]| {
-            let mut hutch = std::process::Command::new(env!("CARGO_BIN_EXE_hutch"));
+            let mut hutch = std::process::Command::new(HUTCH);
             hutch.args(&args).args(more).output().expect("hutch").status.success()
         };
         assert!(run(&["--version"]), "{args:?}");

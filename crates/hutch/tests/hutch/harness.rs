@@ -1,10 +1,11 @@
-//! A `hutch up` of one test's own, and kubectl pointed at it.
+//! A `hutch up` of one test's own, kubectl pointed at it, and what any run of the program is asked.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// The program.
 pub(crate) const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
 /// Long enough for anything that happens at all on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
@@ -197,4 +198,15 @@ pub(crate) fn running(marker: &str) -> bool {
         std::fs::read(entry.path().join("cmdline"))
             .is_ok_and(|line| text(&line).replace('\0', " ").contains(marker))
     })
+}
+
+/// It must fail with this status and one line on standard error that has these texts.
+#[track_caller]
+pub(crate) fn refused(output: &Output, status: i32, named: &[&str]) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{stderr}");
+    for named in named {
+        assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
+    }
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
 }

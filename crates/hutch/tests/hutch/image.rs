@@ -6,10 +6,11 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::deploy::manifests::{folder, read};
-use crate::harness::{HUTCH, Up};
 use hutch_router::PodKey;
 use serde_json::{Value, json};
+
+use crate::deploy::manifests::{folder, read};
+use crate::harness::{HUTCH, Up};
 
 /// Where the build script puts sandboxd, below the folder of the target.
 const SANDBOXD: &str = "programs/x86_64-unknown-linux-gnu/program/hutch-sandboxd";

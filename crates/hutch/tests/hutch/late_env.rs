@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::{self, Up, running, succeeded};
 use serde_json::{Value, json};
+
+use crate::harness::{self, Up, running, succeeded};
 
 /// Found in nothing that the machine shows to others.
 const SECRET: &str = "271828.1828=x";

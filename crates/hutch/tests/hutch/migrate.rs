@@ -2,8 +2,9 @@
 
 use std::process::{Command, Output, Stdio};
 
-use crate::harness::{HUTCH, Up, succeeded, text};
 use serde_json::Value;
+
+use crate::harness::{HUTCH, Up, succeeded, text};
 
 fn migrate(up: &Up, words: &[&str]) -> Output {
     let mut command = Command::new(HUTCH);

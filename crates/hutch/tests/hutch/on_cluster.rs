@@ -10,14 +10,14 @@ mod tokens;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use crate::control_plane::ControlPlane;
-use crate::people::checks::refused;
 use hutch_api::Sandbox;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
+use crate::control_plane::ControlPlane;
+use crate::harness::{HUTCH, refused, succeeded, text};
+
 /// File of the key that signs tokens.
 const KEY: &str = "router.key";
 /// A router that lets in who has a token for the Sandbox.
@@ -69,13 +69,13 @@ impl Shared {
     /// `hutch` with these words must succeed; what it printed.
     #[track_caller]
     fn ok(&self, words: &[&str]) -> String {
-        succeeded(words, &self.run(words))
+        succeeded(&words.join(" "), &self.run(words))
     }
 
     /// The same of kubectl.
     #[track_caller]
     fn kubectl(&self, words: &[&str]) -> String {
-        succeeded(words, &self.command("kubectl", words).output().expect("kubectl starts"))
+        succeeded(&words.join(" "), &self.command("kubectl", words).output().expect("kubectl starts"))
     }
 
     /// Makes a Sandbox whose containers are these; without any, one that runs sandboxd. Its `metadata.uid`.
@@ -94,15 +94,4 @@ impl Shared {
     fn ready(&self, name: &str) {
         self.kubectl(&["wait", "sandbox", name, "--for=condition=Ready", "--timeout=90s"]);
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-#[track_caller]
-fn succeeded(words: &[&str], output: &Output) -> String {
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{words:?}: {}\n{stdout}{stderr}", output.status);
-    stdout
 }

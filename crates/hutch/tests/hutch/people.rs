@@ -8,8 +8,7 @@ mod terminal;
 
 use std::process::{Command, Output, Stdio};
 
-use self::checks::refused;
-use crate::harness::{self, HUTCH, Up, fixture, text};
+use crate::harness::{self, HUTCH, Up, fixture, refused, text};
 
 /// A server with the Sandbox `notes`, which has a volume at `/data` and is ready.
 fn started() -> Up {

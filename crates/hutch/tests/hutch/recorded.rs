@@ -5,13 +5,14 @@ use std::process::Command;
 
 use hutch_testkit::{note_skip, require};
 
+use crate::harness::HUTCH;
 use crate::lives::{self, Controller};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lives_under_the_program_go_as_under_the_go_controller() {
     require!(kubernetes);
     let program = Controller::Program(Box::new(|| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_hutch"));
+        let mut program = Command::new(HUTCH);
         program.arg("controller");
         program
     }));

@@ -22,7 +22,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
+use crate::harness::HUTCH;
+
 const TOKEN: &str = "the-one-credential-of-this-test-0123456789";
 /// Long enough for anything that happens at all on a busy machine; longer than a lease.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

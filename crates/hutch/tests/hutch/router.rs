@@ -6,13 +6,14 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::collector::{Collector, hex, texts};
 use hutch_apiserver::{ApiServer, Identity};
 use hutch_serve::{Listener, Shutdown};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
+use crate::collector::{Collector, hex, texts};
+use crate::harness::HUTCH;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 const TOKEN: &str = "a-token-of-the-api-server-of-this-test";
 

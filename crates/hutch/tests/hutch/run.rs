@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use hutch_testkit::wait::until;
 use serde_json::Value;
 
-const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
+use crate::harness::{HUTCH, refused, text};
+
 /// Long enough for anything that happens at all on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -28,21 +29,8 @@ fn shell(options: &[&str], script: &str) -> Output {
     run(options, &["sh", "-c", script])
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
-}
-
-/// One line on stderr that names what is wrong.
-#[track_caller]
-fn refused(output: &Output, code: i32, named: &str) {
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{stderr}");
-    assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
-    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
 }
 
 /// How many processes of the machine have exactly this command line.
@@ -153,14 +141,14 @@ fn exit_statuses() {
 #[test]
 fn a_command_that_is_not_there_is_named() {
     hutch_testkit::require!(user_namespaces);
-    refused(&run(&[], &["no-such-command"]), 127, "no-such-command");
+    refused(&run(&[], &["no-such-command"]), 127, &["no-such-command"]);
 }
 
 #[test]
 fn a_timeout_is_124_and_ends_what_ignores_sigterm() {
     hutch_testkit::require!(user_namespaces);
     let output = shell(&["--timeout", "300ms"], "trap '' TERM; sleep 1000 & wait; sleep 1000");
-    refused(&output, 124, "300ms");
+    refused(&output, 124, &["300ms"]);
 }
 
 #[test]
@@ -174,13 +162,13 @@ fn a_timeout_beyond_the_end_of_the_clock_is_none() {
 fn memory_kill_says_so() {
     hutch_testkit::require!(root, python);
     let output = run(&["--memory", "48Mi"], &["python3", "-c", "x = bytearray(300 << 20); print(len(x))"]);
-    refused(&output, 137, "memory");
+    refused(&output, 137, &["memory"]);
 }
 
 #[test]
 fn memory_of_one_byte_is_refused() {
     hutch_testkit::require!(root);
-    refused(&run(&["--memory", "1"], &["true"]), 125, "memory");
+    refused(&run(&["--memory", "1"], &["true"]), 125, &["memory"]);
 }
 
 #[test]
@@ -345,7 +333,7 @@ fn a_limit_that_cannot_be_enforced_is_refused() {
     let home = tempfile::tempdir().expect("tempdir");
     for limit in [["--memory", "64Mi"], ["--pids", "10"], ["--cpus", "0.5"]] {
         let output = as_ordinary_user(home.path(), &limit, &["echo", "ran"]);
-        refused(&output, 125, limit[0].trim_start_matches("--").trim_end_matches('s'));
+        refused(&output, 125, &[limit[0].trim_start_matches("--").trim_end_matches('s')]);
         assert_eq!(text(&output.stdout), "");
     }
 }
@@ -415,6 +403,6 @@ fn bad_input_is_one_line_and_125() {
         (&["--image", "oci:/no/such/layout"], "/no/such/layout"),
     ];
     for (options, named) in cases {
-        refused(&run(options, &["true"]), 125, named);
+        refused(&run(options, &["true"]), 125, &[named]);
     }
 }

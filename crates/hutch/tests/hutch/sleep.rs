@@ -4,9 +4,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::harness::{self, PATIENCE, Up};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::harness::{self, PATIENCE, Up};
 
 /// Answers every request with the number of those before it.
 const SERVER: &str = r#"

@@ -1,18 +1,19 @@
 //! `deploy/` on a real control plane: applied by kubectl, its ServiceAccount's rights alone, the webhook dialled by the API
 //! server, and a cluster of an older release brought to `v1beta1`.
 
-use crate::deploy::manifests;
-use crate::deploy::work;
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::deploy::confined::{self, Admin};
 use hutch_serve::Shutdown;
 use hutch_testkit::cluster::{Cluster, Options, Write, machine_address};
 use hutch_webhook::{Migration, Settings};
 use kube::Client;
 use serde_json::{Value, json};
+
+use crate::deploy::confined::Admin;
+use crate::deploy::{confined, manifests, work};
+use crate::harness::HUTCH;
 
 /// What the account calls itself, and what follows is a version.
 const AGENT: &str = "hutch-controller";
@@ -61,7 +62,7 @@ async fn start_controller(cluster: &mut Cluster) -> u16 {
     let container = &ours["spec"]["template"]["spec"]["containers"][0];
     let access = cluster.service_account("agent-sandbox-system", ACCOUNT).await.expect("a token");
     let port = free_port();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hutch"));
+    let mut command = Command::new(HUTCH);
     command.args(container["args"].as_array().expect("args").iter().map(|arg| arg.as_str().expect("text")));
     command.arg(format!("--kubeconfig={}", access.kubeconfig().display()));
     command.arg(format!("--webhook-cert-dir={}", cluster.folder().join("certificates").display()));

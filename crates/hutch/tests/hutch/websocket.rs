@@ -1,10 +1,11 @@
 //! A WebSocket from outside through the router to a server inside a jail.
 
-use crate::harness::Up;
 use futures::{SinkExt, StreamExt};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+
+use crate::harness::Up;
 
 /// Takes one connection, switches it, and gives back each short text in capitals.
 const SERVER: &str = r#"

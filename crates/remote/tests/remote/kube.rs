@@ -1,10 +1,11 @@
 //! The client library `kube` against this crate: WebSocket channels of version 4 and 5, and port-forward by channels.
 
-use crate::server;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{AttachParams, AttachedProcess, TerminalSize};
 use kube::{Api, Client, Config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::server;
 
 async fn pods() -> (Api<Pod>, server::Upgrades) {
     let (address, upgrades) = server::start_server().await;

@@ -1,6 +1,5 @@
 //! Unmodified kubectl against this crate, over each of its protocols.
 
-use crate::server;
 use std::net::SocketAddr;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -8,6 +7,8 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
+
+use crate::server;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// More than any buffer or window on the way.

@@ -1,10 +1,11 @@
 //! The Python package `kubernetes` against this crate: WebSocket channels of version 4.
 
-use crate::server;
 use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::Command;
+
+use crate::server;
 
 const SCRIPT: &str = r#"
 import sys

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::routed::{backend as server, send, within};
 use axum::extract::State;
 use axum::{Json, Router};
 use futures::future::join_all;
@@ -13,6 +12,8 @@ use hutch_router::{Backend, Dial, DialError, Direct, Reporting, Sleeps};
 use hutch_serve::Shutdown;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::routed::{backend as server, send, within};
 
 #[derive(Default)]
 struct Api {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::routed::{Routed, backend, head, routed, send};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
@@ -13,6 +12,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hutch_router::{Access, Claims, ReviewConfig, Reviewer, TokenKey};
 use serde_json::{Value, json};
+
+use crate::routed::{Routed, backend, head, routed, send};
 
 async fn answering() -> String {
     let (port, _) = backend(|mut stream| async move {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::routed::{backend, head, quick, routed, send, with, within};
 use axum::body::Body;
 use http::Request;
 use hutch_router::{Access, Config};
@@ -12,6 +11,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+
+use crate::routed::{backend, head, quick, routed, send, with, within};
 
 #[tokio::test]
 async fn a_body_that_could_not_be_dialled_arrives_once_and_whole() {

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::routed::{backend as server, head, quick, send, with, within};
 use axum::extract::State;
 use axum::{Json, Router as App};
 use futures::FutureExt;
@@ -15,6 +14,8 @@ use hutch_router::{Access, Backend, Direct, Past, PodKey, Reporting, Resolve, Sl
 use hutch_serve::Shutdown;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+
+use crate::routed::{backend as server, head, quick, send, with, within};
 
 const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
 

@@ -1,6 +1,5 @@
 //! The contract of the headers, over real connections.
 
-use crate::routed::{self, backend, expect, head, routed, send};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_remote::{ByteReader, Duplex, ExecRequest, Kubelet, LogRequest, PodId, Session, StreamError};
@@ -8,6 +7,8 @@ use hutch_router::{Access, Backend, Dial, DialError, Direct, Inside, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+
+use crate::routed::{self, backend, expect, head, routed, send};
 
 fn detail(text: &str) -> String {
     serde_json::json!({ "detail": text }).to_string()

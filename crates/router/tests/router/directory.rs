@@ -94,6 +94,10 @@ fn pod(name: &str, ready: &str) -> Value {
         "status": {"podIP": "10.89.0.7", "conditions": [{"type": "Ready", "status": ready}]}})
 }
 
+fn target(id: &str) -> Target {
+    Target { namespace: "n".into(), id: id.into(), port: 1, pod_ip: None, uid: None, timeout: None }
+}
+
 #[tokio::test]
 async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
     let api = Arc::new(Api {
@@ -105,14 +109,6 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
     let client = hutch_serve::memory::client(Router::new().fallback(answer).with_state(api.clone()), "n");
     let shutdown = Shutdown::new();
     let directory = Directory::start(client, Scope::default(), &shutdown);
-    let target = |id: &str| Target {
-        namespace: "n".into(),
-        id: id.into(),
-        port: 1,
-        pod_ip: None,
-        uid: None,
-        timeout: None,
-    };
     eventually("it is ready", async || directory.ready().then_some(())).await;
     assert!(matches!(directory.resolve(&target("a")).await, Err(Unresolved::Unknown)));
     // The client is quicker than the watch.
@@ -182,14 +178,6 @@ async fn it_asks_every_time_without_watches_and_reads_pods_alone_where_it_must()
         .route(&format!("{SANDBOXES}/sandboxes"), axum::routing::get(async || StatusCode::FORBIDDEN))
         .fallback(answer)
         .with_state(api.clone());
-    let target = |id: &str| Target {
-        namespace: "n".into(),
-        id: id.into(),
-        port: 1,
-        pod_ip: None,
-        uid: None,
-        timeout: None,
-    };
     let shutdown = Shutdown::new();
     let client = hutch_serve::memory::client(Router::new().fallback(answer).with_state(api.clone()), "n");
     let asking = Scope { without_watches: true, ..Scope::default() }.find_out(&client).await.unwrap();

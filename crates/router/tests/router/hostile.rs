@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::routed::{backend, head, quick, routed, send, with, within};
 use hutch_router::{Access, Backend, Claims, Config, TokenKey};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+
+use crate::routed::{backend, head, quick, routed, send, with, within};
 
 /// A sandbox that tells every head that reaches it, and answers `ok`.
 async fn witness() -> (u16, mpsc::UnboundedReceiver<String>) {

@@ -4,8 +4,6 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::certificates::{Authority, client_config};
-use crate::routed::{backend, expect, head, quick, routed, send, with, within};
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, Version};
@@ -17,6 +15,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+
+use crate::certificates::{Authority, client_config};
+use crate::routed::{backend, expect, head, quick, routed, send, with, within};
 
 async fn h2(stream: TcpStream) -> hyper::client::conn::http2::SendRequest<Body> {
     let (sender, connection) =

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::certificates::Authority;
-use crate::routed::{Routed, backend, expect, head, quick, send, with, within};
 use axum::body::Body;
 use http::Request;
 use hutch_router::{Access, ClientCertificates, Config, Limits, Tls, TlsFiles, Token};
@@ -11,6 +9,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+
+use crate::certificates::Authority;
+use crate::routed::{Routed, backend, expect, head, quick, send, with, within};
 
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(3600);

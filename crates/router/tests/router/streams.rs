@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::routed::{backend, expect, head, routed, send, within};
 use futures::{SinkExt, StreamExt};
 use hutch_router::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc};
 use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest};
+
+use crate::routed::{backend, expect, head, routed, send, within};
 
 fn request(method: &str, port: u16, more: &str) -> String {
     format!("{method} /x HTTP/1.1\r\nhost: r\r\nx-sandbox-id: a\r\nx-sandbox-port: {port}\r\n{more}\r\n")

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::routed::{Cluster, backend, head, quick, send, with, within};
 use axum::extract::State;
 use axum::http::Method;
 use axum::{Json, Router};
@@ -12,6 +11,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_router::{Access, ApiWake, Target, Wake};
 use serde_json::{Value, json};
+
+use crate::routed::{Cluster, backend, head, quick, send, with, within};
 
 /// Wakes what it may wake, by adding it to the cluster after a moment.
 #[derive(Default)]

@@ -2,9 +2,10 @@
 
 use std::io::{BufRead, BufReader, Write};
 
-use crate::served::{Served, connect, read_answer, serve, serve_with};
 use hutch_testkit::wait::until;
 use serde_json::Value;
+
+use crate::served::{Served, connect, read_answer, serve, serve_with};
 
 fn told(served: &Served) -> Value {
     let mut stream = connect(served.rest);

@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
-use crate::served::{Served, serve, serve_with};
 use hutch_testkit::{python_package, require};
+
+use crate::served::{Served, serve, serve_with};
 
 fn python(script: &str, packages: &[&str], words: &[String], environment: &[(&str, &str)]) {
     let paths = std::env::join_paths(packages.iter().map(|name| python_package(name))).unwrap();

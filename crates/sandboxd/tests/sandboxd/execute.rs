@@ -3,9 +3,10 @@
 use std::io::{BufReader, Write};
 use std::time::{Duration, Instant};
 
-use crate::served::{alive, read_answer, serve, serve_with};
 use hutch_testkit::wait::until;
 use serde_json::json;
+
+use crate::served::{alive, read_answer, serve, serve_with};
 
 #[test]
 fn a_command_runs_without_a_shell_in_the_base_folder() {

@@ -2,10 +2,11 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::served::serve;
 use hutch_testkit::wait::until;
 use serde_json::json;
 use std::io::Write;
+
+use crate::served::serve;
 
 #[test]
 fn health_and_routes() {

@@ -2,9 +2,10 @@
 
 use std::process::Command;
 
-use crate::served::{alive, serve_for};
 use hutch_testkit::wait::until;
 use rustix::process::Signal;
+
+use crate::served::{alive, serve_for};
 
 const TOKEN: &str = "0123456789abcdef-command";
 

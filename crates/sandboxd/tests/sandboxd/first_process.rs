@@ -1,7 +1,8 @@
 //! The program as the first process of a pid namespace: it buries what others leave behind.
 
-use crate::served::serve_under;
 use hutch_testkit::wait::until;
+
+use crate::served::serve_under;
 
 #[test]
 fn as_first_process_it_buries_orphans() {

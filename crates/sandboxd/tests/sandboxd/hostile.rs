@@ -2,11 +2,12 @@
 
 use std::io::{Read, Write};
 
-use crate::curl::curl;
-use crate::served::{Answer, Served, alive, connect, serve, serve_under};
 use hutch_testkit::require;
 use hutch_testkit::wait::until;
 use serde_json::json;
+
+use crate::curl::curl;
+use crate::served::{Answer, Served, alive, connect, serve, serve_under};
 
 fn execute(served: &Served, words: &[&str]) -> Answer {
     let body = json!({"config": {"command": words}}).to_string();

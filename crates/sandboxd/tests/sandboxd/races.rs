@@ -5,10 +5,11 @@ use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::curl::curl;
-use crate::served::serve;
 use hutch_testkit::require;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::curl::curl;
+use crate::served::serve;
 
 /// Requests of each kind; the folder changes some thousand times meanwhile.
 const ROUNDS: usize = 60;

@@ -2,10 +2,11 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use crate::curl::curl;
-use crate::served::{Answer, Served, serve, serve_with};
 use hutch_testkit::require;
 use serde_json::json;
+
+use crate::curl::curl;
+use crate::served::{Answer, Served, serve, serve_with};
 
 impl Served {
     fn fetch(&self, target: &str) -> Answer {

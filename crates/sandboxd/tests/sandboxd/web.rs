@@ -1,10 +1,11 @@
 //! The gRPC port for those who have no gRPC: Connect and gRPC-Web, over HTTP/1.1 and HTTP/2, through curl.
 
-use crate::curl::curl;
-use crate::served::{Answer, Served, alive, serve};
 use hutch_testkit::require;
 use hutch_testkit::wait::until;
 use serde_json::{Value, json};
+
+use crate::curl::curl;
+use crate::served::{Answer, Served, alive, serve};
 
 const SERVICE: &str = "/process.v1.ProcessService";
 

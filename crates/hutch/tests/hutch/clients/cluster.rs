@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::script::Settings;
 use crate::control_plane::ControlPlane;
+use crate::harness::HUTCH;
 
-const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
 /// File of the key that signs tokens.
 const KEY: &str = "router.key";
 /// Where the package looks for a router to forward to.

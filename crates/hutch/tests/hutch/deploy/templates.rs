@@ -6,8 +6,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::manifests::{folder, of_kind, read, text};
+use crate::harness::HUTCH;
 
-const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
 const UID: &str = "6a1f-7";
 
 fn strings(value: &Value) -> Vec<&str> {

@@ -3,20 +3,9 @@
 use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use super::text;
-
-/// It must fail with this status and one line on standard error that has these texts.
-#[track_caller]
-pub(crate) fn refused(output: &Output, status: i32, named: &[&str]) {
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{stderr}");
-    for named in named {
-        assert!(stderr.contains(named), "{named:?} is not in {stderr:?}");
-    }
-    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
-}
 
 /// Of a `hutch exec -i SANDBOX -- cat`.
 pub(crate) fn bytes_pass_both_ways_at_once(mut cat: Command) {

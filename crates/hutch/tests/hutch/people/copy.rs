@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::checks::{same, tree};
 use super::{ok, refused, run, started};
+use crate::harness::fixture;
 
 #[test]
 fn a_folder_goes_in_and_comes_back_the_same() {
@@ -44,7 +45,7 @@ fn what_a_hostile_sandbox_sends_stays_in_the_destination() {
     let into = here.join("into");
     let into = into.to_str().expect("text");
     // Its own `tar` is found first, and gives what it likes.
-    let notes = std::fs::read_to_string(crate::harness::fixture("notes.yaml")).expect("read");
+    let notes = std::fs::read_to_string(fixture("notes.yaml")).expect("read");
     assert!(notes.contains("command: [sleep, infinity]"));
     let evil = notes.replace("name: notes", "name: evil").replace(
         "command: [sleep, infinity]",

@@ -11,7 +11,7 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use super::{ok, started};
-use crate::harness::{HUTCH, Up};
+use crate::harness::{HUTCH, Up, running};
 
 /// A terminal with a program at it, and all that has appeared on its screen.
 struct Screen {
@@ -92,9 +92,9 @@ fn a_person_has_a_shell_with_a_terminal() {
     });
     // An interrupt is a key: it ends what runs inside, and not the shell.
     screen.types("sleep 86393\r");
-    until("it sleeps", || crate::harness::running("sleep 86393"));
+    until("it sleeps", || running("sleep 86393"));
     screen.types("\x03");
-    until("it is interrupted", || !crate::harness::running("sleep 86393"));
+    until("it is interrupted", || !running("sleep 86393"));
     screen.types("exit 9\r");
     assert_eq!(screen.child.wait().expect("wait").code(), Some(9));
     let after = tcgetattr(&screen.theirs).expect("termios");
@@ -115,7 +115,7 @@ fn a_terminal_is_restored_when_a_signal_ends_it() {
     kill_process(Pid::from_child(&screen.child), Signal::TERM).expect("SIGTERM");
     assert_eq!(screen.child.wait().expect("wait").code(), Some(143));
     assert!(!screen.is_raw());
-    until("the command has ended", || !crate::harness::running("sleep 86394"));
+    until("the command has ended", || !running("sleep 86394"));
 }
 
 #[test]

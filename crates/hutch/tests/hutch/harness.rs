@@ -3,10 +3,18 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// The program.
 pub(crate) const HUTCH: &str = env!("CARGO_BIN_EXE_hutch");
+
+/// The program under test: `HUTCH_BINARY` from the environment, or the one of this build.
+pub(crate) fn binary() -> &'static str {
+    static BINARY: LazyLock<String> =
+        LazyLock::new(|| std::env::var("HUTCH_BINARY").unwrap_or_else(|_| HUTCH.to_owned()));
+    &BINARY
+}
 /// Long enough for anything that happens at all on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -146,7 +154,7 @@ impl Drop for Up {
 
 fn spawn(folder: &Path, data: &Path, options: &[String], path: Option<&Path>) -> (Child, Vec<String>) {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("log");
-    let mut hutch = Command::new(HUTCH);
+    let mut hutch = Command::new(binary());
     if let Some(path) = path {
         hutch.env("PATH", path);
     }

@@ -1,0 +1,7 @@
+//! Attacks that once worked, one test for each, against the program named by `HUTCH_BINARY` (default: this build's).
+//!
+//! Each file covers one way out: the root file system, names that become paths, removal of folders, and so on.
+
+#[path = "../hutch/harness.rs"]
+#[allow(dead_code, reason = "shared with the other test program, which uses more of it")]
+mod harness;

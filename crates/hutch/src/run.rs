@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use hutch_image::Resolved;
+use hutch_image::{HostMount, Resolved};
 use hutch_jail::run::{Outcome, RunOptions};
 use hutch_jail::{
     Error, Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User,
@@ -153,7 +153,7 @@ fn user(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<User> {
 }
 
 fn spec(arguments: &RunArguments, image: Resolved) -> anyhow::Result<Spec> {
-    let mut mounts: Vec<Mount> = image.mounts.into_iter().map(|m| bind(&m.source, &m.target, true)).collect();
+    let mut mounts: Vec<Mount> = image.mounts.into_iter().map(host).collect();
     mounts.push(tmpfs("/tmp", 0o1777));
     match &arguments.workspace {
         Some(folder) => mounts.push(workspace(folder, arguments.read_only)?),
@@ -184,6 +184,12 @@ fn workspace(folder: &Path, read_only: bool) -> anyhow::Result<Mount> {
     ensure!(folder.is_dir(), "{}: not a folder", named());
     ensure!(folder != Path::new("/"), "{}: the whole machine cannot be a workspace; name a folder", named());
     Ok(bind(&folder, Path::new(WORKSPACE), read_only))
+}
+
+/// A part of this machine that every jail sees.
+fn host(mount: HostMount) -> Mount {
+    let source = MountSource::Host { folder: mount.source, file: None };
+    Mount { source, target: mount.target, read_only: true }
 }
 
 fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {

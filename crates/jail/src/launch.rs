@@ -261,7 +261,7 @@ fn writable(spec: &Spec) -> Vec<&Path> {
         paths.push(Path::new("/"));
     }
     let mounts = spec.mounts.iter().filter(|mount| !mount.read_only);
-    let mounts = mounts.filter(|m| !matches!(m.source, MountSource::Overlay { upper: Upper::ReadOnly, .. }));
+    let mounts = mounts.filter(|m| !matches!(m.source, MountSource::Host { .. }));
     paths.extend(mounts.map(|mount| mount.target.as_path()));
     paths
 }
@@ -304,7 +304,7 @@ fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channe
         let tree = match mount.source {
             MountSource::Bind(_) => sources.next()?,
             MountSource::Tmpfs { bytes, mode } => root::tmpfs(bytes, &format!("{mode:o}")).map_err(at)?,
-            MountSource::Overlay { .. } => return Err(Error::Spec("no overlays around a runtime".into())),
+            MountSource::Host { .. } => return Err(Error::Spec("no overlays around a runtime".into())),
         };
         move_mount(tree.as_fd(), "", CWD, &mount.target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(at)?;

@@ -1,8 +1,8 @@
 //! The root file system of a jail: built on a private tmpfs, entered by `pivot_root`, the old one let go.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -13,11 +13,16 @@ use rustix::mount::{
 
 use crate::error::Error;
 use crate::sources::Sources;
-use crate::spec::{MountSource, Root, Spec, Upper};
+use crate::spec::{Ids, Mount, MountSource, Root, Spec, Upper};
 use crate::{dev, proc, sys};
 
 /// Bound of the tmpfs that carries nothing but mount points.
 const SKELETON_BYTES: u64 = 1 << 20;
+
+/// Folder of the stage that becomes the root.
+const ROOT: &str = "root";
+/// Folder of the stage that stays empty.
+const EMPTY: &str = "empty";
 
 const FOLDER: Mode = Mode::from_raw_mode(0o755);
 
@@ -36,6 +41,9 @@ enum Ready {
 }
 
 /// Builds the root of `spec`, enters it and mounts everything. `proc` and `devices` were taken before.
+///
+/// `/dev` and `/proc` come after the mounts of the Pod, so that no link of an image and no volume leads into them;
+/// only what belongs below `/dev` comes after it.
 pub(crate) fn enter(
     spec: &Spec,
     mut sources: Sources,
@@ -48,46 +56,61 @@ pub(crate) fn enter(
         Upper::Dir(_) => Some(sources.next()?),
         Upper::ReadOnly | Upper::Memory { .. } => None,
     };
-    let bare = match &layers[..] {
-        [layer] => matches!(spec.root.upper, Upper::ReadOnly) && has_all_targets(layer, spec),
-        _ => false,
-    };
-    let overlaid = spec.mounts.iter().any(|m| matches!(m.source, MountSource::Overlay { .. }));
-    let ready;
-    if bare && !overlaid {
-        ready = prepare(spec, &mut sources)?;
-        let [layer] = <[OwnedFd; 1]>::try_from(layers).map_err(|_| Error::Spec("one layer".into()))?;
-        cover_root(&layer)?;
-    } else {
-        let stage = stage(&spec.root)?;
-        ready = prepare(spec, &mut sources)?;
-        if bare {
-            attach_in_stage(&layers[0], "root")?;
-            rustix::process::chdir("root").map_err(failed("enter the layer"))?;
-        } else if !layers.is_empty() {
-            overlay_root(&spec.root, &layers, upper.as_ref())?;
+    stage(&spec.root)?;
+    let ready = prepare(spec, &mut sources)?;
+    let made = match &layers[..] {
+        [] => Made::Fresh,
+        [layer] if matches!(spec.root.upper, Upper::ReadOnly) && has_all_targets(layer, spec) => {
+            Made::Complete
         }
-        drop(stage);
+        _ => Made::Stacked,
+    };
+    match made {
+        Made::Fresh => fresh_root(&spec.root)?,
+        Made::Complete => read_only_root(&layers[0])?,
+        Made::Stacked => overlay_root(&layers, upper.as_ref())?,
     }
     pivot()?;
-    make_target(Path::new("/proc"), true)?;
-    make_target(Path::new("/dev"), true)?;
+    let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(failed("open the root"))?;
+    let ready: Vec<_> = spec.mounts.iter().zip(ready).collect();
+    let (below_dev, others): (Vec<_>, Vec<_>) =
+        ready.into_iter().partition(|(mount, _)| mount.target.starts_with("/dev"));
+    attach(&root, others)?;
+    make_folder(&root, "proc")?;
+    make_folder(&root, "dev")?;
     dev::build(devices, group_of_terminals)?;
     proc::attach(proc)?;
-    attach(spec, ready)?;
-    if matches!(spec.root.upper, Upper::ReadOnly) && !bare {
-        make_root_read_only()?;
+    attach(&root, below_dev)?;
+    if !matches!(made, Made::Complete) && matches!(spec.root.upper, Upper::ReadOnly) {
+        make_root_read_only(&root)?;
     }
     Ok(())
+}
+
+/// How the root is made.
+#[derive(Clone, Copy)]
+enum Made {
+    /// Empty memory: there is no layer.
+    Fresh,
+    /// From one layer that has every mount point: nothing is ever written.
+    Complete,
+    /// From layers under a writable side, which also holds mount points that are missing.
+    Stacked,
 }
 
 /// Whether every mount point is in the layer itself, so that nothing has to be laid over it.
 fn has_all_targets(layer: &OwnedFd, spec: &Spec) -> bool {
     let fixed = [Path::new("/proc"), Path::new("/dev")];
-    fixed.into_iter().chain(spec.mounts.iter().map(|m| m.target.as_path())).all(|target| {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        rustix::fs::openat2(layer, target, flags, Mode::empty(), ResolveFlags::IN_ROOT).is_ok()
-    })
+    let targets = spec.mounts.iter().map(|m| m.target.as_path()).filter(|target| !target.starts_with("/dev"));
+    fixed.into_iter().chain(targets).all(|target| open_inside(layer, target).is_ok())
+}
+
+/// Looks up a path as code inside would, but without magic links.
+fn open_inside(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, path, flags, Mode::empty(), within)
 }
 
 /// A tmpfs that is mounted nowhere yet.
@@ -100,23 +123,28 @@ pub(crate) fn tmpfs(bytes: u64, mode: &str) -> Result<OwnedFd, Errno> {
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Mounts the tmpfs on which the root is put together, and makes it the working directory. It *is* the root when
-/// there are no layers.
-fn stage(root: &Root) -> Result<OwnedFd, Error> {
+/// Mounts the tmpfs on which the root is put together over `/` of this namespace, and makes it the working directory.
+/// Paths from `/` still lead to the old root. Holds the writable side of the root, where that is in memory.
+fn stage(root: &Root) -> Result<(), Error> {
+    let bytes = match root.upper {
+        Upper::Memory { bytes } if !root.layers.is_empty() => bytes,
+        _ => SKELETON_BYTES,
+    };
+    let stage = tmpfs(bytes, "0755").map_err(failed("tmpfs"))?;
+    move_mount(stage.as_fd(), "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(failed("cover the old root"))?;
+    rustix::process::fchdir(&stage).map_err(failed("enter"))
+}
+
+/// Mounts empty memory as the root and goes there.
+fn fresh_root(root: &Root) -> Result<(), Error> {
     let bytes = match root.upper {
         Upper::Memory { bytes } => bytes,
         Upper::ReadOnly | Upper::Dir(_) => SKELETON_BYTES,
     };
-    let stage = tmpfs(bytes, "0755").map_err(failed("tmpfs"))?;
-    cover_root(&stage)?;
-    Ok(stage)
-}
-
-/// Mounts `tree` over `/` of this namespace and goes there. Paths from `/` still lead to the old root.
-fn cover_root(tree: &OwnedFd) -> Result<(), Error> {
-    move_mount(tree.as_fd(), "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(failed("cover the old root"))?;
-    rustix::process::fchdir(tree).map_err(failed("enter"))
+    let tree = tmpfs(bytes, "0755").map_err(failed("tmpfs"))?;
+    attach_in_stage(&tree, ROOT)?;
+    rustix::process::chdir(ROOT).map_err(failed("enter the root"))
 }
 
 fn attach_in_stage(tree: &OwnedFd, name: &str) -> Result<(), Error> {
@@ -154,7 +182,7 @@ fn make_sides(prefix: &str, covered: &OwnedFd) -> Result<(), Error> {
 }
 
 /// Stacks the layers on the stage and goes to the result.
-fn overlay_root(root: &Root, layers: &[OwnedFd], upper: Option<&OwnedFd>) -> Result<(), Error> {
+fn overlay_root(layers: &[OwnedFd], upper: Option<&OwnedFd>) -> Result<(), Error> {
     let mut names = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
         let name = format!("l{number}");
@@ -170,148 +198,158 @@ fn overlay_root(root: &Root, layers: &[OwnedFd], upper: Option<&OwnedFd>) -> Res
     };
     make_sides(prefix, &layers[0])?;
     let data = format!("userxattr,lowerdir={},upperdir={prefix}upper,workdir={prefix}work", names.join(":"));
-    debug_assert!(!matches!(root.upper, Upper::Dir(_)) || upper.is_some());
-    let data = CString::new(data).map_err(|_| failed("overlay")(Errno::INVAL))?;
-    rustix::fs::mkdirat(CWD, "root", FOLDER).map_err(failed("folder for the overlay"))?;
-    let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    sys::mount(c"overlay", c"root", c"overlay", flags, &data).map_err(failed("overlay"))?;
-    rustix::process::chdir("root").map_err(failed("enter the overlay"))
+    overlay(ROOT, &data, 0).map_err(failed("overlay"))?;
+    rustix::process::chdir(ROOT).map_err(failed("enter the overlay"))
 }
 
-/// Everything of `spec.mounts` as detached mounts. Overlays are put together on the stage, which must be the working
-/// directory when there are any.
+/// Lays an overlay that is never written over one layer, and goes there. It keeps locks, watches and sockets inside
+/// from reaching the layer, which other jails use too.
+fn read_only_root(layer: &OwnedFd) -> Result<(), Error> {
+    attach_in_stage(layer, "l0")?;
+    read_only_overlay("l0", ROOT).map_err(failed("overlay"))?;
+    rustix::process::chdir(ROOT).map_err(failed("enter the overlay"))
+}
+
+/// Mounts an overlay at a new folder of the stage.
+fn overlay(name: &str, data: &str, flags: libc::c_ulong) -> Result<(), Errno> {
+    let text = |text: &str| CString::new(text).map_err(|_| Errno::INVAL);
+    rustix::fs::mkdirat(CWD, name, FOLDER)?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | flags;
+    sys::mount(c"overlay", &text(name)?, c"overlay", flags, &text(data)?)
+}
+
+/// An overlay of one layer, which the kernel makes only of two: the other one is empty.
+fn read_only_overlay(lower: &str, name: &str) -> Result<(), Errno> {
+    match rustix::fs::mkdirat(CWD, EMPTY, FOLDER) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    overlay(name, &format!("userxattr,lowerdir={lower}:{EMPTY}"), libc::MS_RDONLY)
+}
+
+/// Everything of `spec.mounts` as detached mounts. The stage must be the working directory.
 fn prepare(spec: &Spec, sources: &mut Sources) -> Result<Vec<Ready>, Error> {
     let mut ready = Vec::with_capacity(spec.mounts.len());
     for (number, mount) in spec.mounts.iter().enumerate() {
         ready.push(match &mount.source {
             MountSource::Bind(_) => Ready::Tree(sources.next()?),
-            &MountSource::Tmpfs { bytes, mode } => Ready::Tmpfs { bytes, mode },
-            MountSource::Overlay { upper, .. } => {
-                let lower = sources.next()?;
-                let writes = match upper {
-                    Upper::Dir(_) => Some(sources.next()?),
-                    Upper::Memory { bytes } => {
-                        Some(tmpfs(*bytes, "0755").map_err(at(&mount.target, "tmpfs"))?)
-                    }
-                    Upper::ReadOnly => None,
-                };
-                match writes {
-                    Some(writes) => {
-                        Ready::Tree(overlay(number, &lower, &writes, mount.read_only, &mount.target)?)
-                    }
-                    None => Ready::Tree(lower),
-                }
+            MountSource::Host { file, .. } => {
+                let folder = sources.next()?;
+                let may_share = matches!(spec.ids, Ids::Caller);
+                let tree = host(number, &folder, file.as_deref(), may_share);
+                Ready::Tree(tree.map_err(at(&mount.target, "overlay"))?)
             }
+            &MountSource::Tmpfs { bytes, mode } => Ready::Tmpfs { bytes, mode },
         });
     }
     Ok(ready)
 }
 
-/// One overlay as a detached mount.
-fn overlay(
-    number: usize,
-    lower: &OwnedFd,
-    writes: &OwnedFd,
-    read_only: bool,
-    target: &Path,
-) -> Result<OwnedFd, Error> {
-    let fail = at(target, "overlay");
-    let (low, up, merged) = (format!("ml{number}"), format!("mu{number}"), format!("m{number}"));
-    attach_in_stage(lower, &low)?;
-    attach_in_stage(writes, &up)?;
-    make_sides(&format!("{up}/"), lower)?;
-    rustix::fs::mkdirat(CWD, &merged, FOLDER).map_err(&fail)?;
-    let text = |text: String| CString::new(text).map_err(|_| fail(Errno::INVAL));
-    let data = text(format!("userxattr,lowerdir={low},upperdir={up}/upper,workdir={up}/work"))?;
-    let mut flags = libc::MS_NOSUID | libc::MS_NODEV;
-    if read_only {
-        flags |= libc::MS_RDONLY;
-    }
-    sys::mount(c"overlay", &text(merged.clone())?, c"overlay", flags, &data).map_err(&fail)?;
+/// A folder of the host, or a file of it, under a read-only overlay. With `may_share` it comes without when the kernel
+/// refuses the overlay because of mounts below the folder: those it lets no ordinary user uncover.
+fn host(number: usize, folder: &OwnedFd, file: Option<&str>, may_share: bool) -> Result<OwnedFd, Errno> {
+    let (lower, merged) = (format!("h{number}"), format!("m{number}"));
+    rustix::fs::mkdirat(CWD, &lower, FOLDER)?;
+    move_mount(folder.as_fd(), "", CWD, &lower, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = open_tree(CWD, &merged, clone).map_err(&fail)?;
-    // Empty it for what is put there next: nothing of the stage may show when the stage itself is the root.
-    for name in [&merged, &up, &low] {
-        unmount(name.as_str(), UnmountFlags::DETACH).map_err(&fail)?;
-        rustix::fs::unlinkat(CWD, name.as_str(), AtFlags::REMOVEDIR).map_err(&fail)?;
+    let below = |folder: &str| file.map_or_else(|| folder.to_owned(), |file| format!("{folder}/{file}"));
+    match read_only_overlay(&lower, &merged) {
+        Ok(()) => open_tree(CWD, below(&merged), clone),
+        Err(Errno::INVAL) if may_share => open_tree(CWD, below(&lower), clone | OpenTreeFlags::AT_RECURSIVE),
+        Err(errno) => Err(errno),
     }
-    Ok(tree)
 }
 
 /// Makes the working directory the root and lets the old one go.
 fn pivot() -> Result<(), Error> {
     rustix::process::pivot_root(".", ".").map_err(failed("pivot_root"))?;
-    // The old root lies on top of the new one now; `.` is the old one.
-    unmount(".", UnmountFlags::DETACH).map_err(failed("let the old root go"))?;
+    // On top of the new root lies the old one now, and on that the stage, which covers it: two mounts, neither of
+    // which goes with the other.
+    for step in ["let the stage go", "let the old root go"] {
+        unmount(".", UnmountFlags::DETACH).map_err(failed(step))?;
+    }
     rustix::process::chdir("/").map_err(failed("enter the new root"))
 }
 
-/// Mounts everything in order, in the new root.
-fn attach(spec: &Spec, ready: Vec<Ready>) -> Result<(), Error> {
-    for (mount, ready) in spec.mounts.iter().zip(ready) {
+/// Mounts in order, in the new root.
+fn attach(root: &OwnedFd, ready: Vec<(&Mount, Ready)>) -> Result<(), Error> {
+    for (mount, ready) in ready {
         let target = mount.target.as_path();
-        match ready {
-            Ready::Tree(tree) => attach_tree(&tree, target)?,
+        let tree = match ready {
+            Ready::Tree(tree) => tree,
             Ready::Tmpfs { bytes, mode } => {
-                make_target(target, true)?;
-                let text = |text: Vec<u8>| CString::new(text).map_err(|_| at(target, "path")(Errno::INVAL));
-                let path = text(target.as_os_str().as_encoded_bytes().to_vec())?;
-                let data = text(format!("size={bytes},mode={mode:o}").into_bytes())?;
-                let mut flags = libc::MS_NOSUID | libc::MS_NODEV;
+                let tree = tmpfs(bytes, &format!("{mode:o}")).map_err(at(target, "tmpfs"))?;
                 if mount.read_only {
-                    flags |= libc::MS_RDONLY;
+                    sys::set_mount_attributes(tree.as_fd(), libc::MOUNT_ATTR_RDONLY, None, false)
+                        .map_err(at(target, "make it read-only"))?;
                 }
-                sys::mount(c"tmpfs", &path, c"tmpfs", flags, &data).map_err(at(target, "tmpfs"))?;
+                tree
             }
-        }
+        };
+        attach_tree(root, &tree, target)?;
     }
     Ok(())
 }
 
-fn attach_tree(tree: &OwnedFd, target: &Path) -> Result<(), Error> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
-    match move_mount(tree.as_fd(), "", CWD, target, flags) {
-        Ok(()) => return Ok(()),
-        Err(Errno::NOENT) => {}
-        Err(errno) => return Err(at(target, "attach")(errno)),
-    }
-    let status = rustix::fs::statat(tree, "", AtFlags::EMPTY_PATH).map_err(at(target, "look at it"))?;
-    make_target(target, FileType::from_raw_mode(status.st_mode) == FileType::Directory)?;
-    move_mount(tree.as_fd(), "", CWD, target, flags).map_err(at(target, "attach"))
-}
-
-/// Makes a mount point and the folders above it, where they are missing.
-fn make_target(target: &Path, folder: bool) -> Result<(), Error> {
-    let make = |path: &Path, folder: bool| {
-        if folder {
-            rustix::fs::mkdirat(CWD, path, FOLDER)
-        } else {
-            rustix::fs::mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(0o644), 0)
+fn attach_tree(root: &OwnedFd, tree: &OwnedFd, target: &Path) -> Result<(), Error> {
+    let place = match open_inside(root, target) {
+        Err(Errno::NOENT) => {
+            let status =
+                rustix::fs::statat(tree, "", AtFlags::EMPTY_PATH).map_err(at(target, "look at it"))?;
+            let folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
+            make_target(root, target, folder).map_err(at(target, "make the mount point"))?
         }
+        other => other.map_err(at(target, "find the mount point"))?,
     };
-    let mut missing: Vec<PathBuf> = vec![target.to_owned()];
-    while let Some(path) = missing.last() {
-        match make(path, folder || missing.len() > 1) {
-            Ok(()) | Err(Errno::EXIST) => {
-                missing.pop();
-            }
-            // Read-only, but there already: what matters is whether something can be mounted on it.
-            Err(Errno::ROFS | Errno::ACCESS | Errno::PERM) if path.exists() => {
-                missing.pop();
-            }
-            Err(Errno::NOENT) if path.parent().is_some_and(|parent| parent != Path::new("/")) => {
-                let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
-                missing.push(parent);
-            }
-            Err(errno) => return Err(at(target, "make the mount point")(errno)),
-        }
-    }
-    Ok(())
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(tree.as_fd(), "", place.as_fd(), "", flags).map_err(at(target, "attach"))
 }
 
-fn make_root_read_only() -> Result<(), Error> {
-    let root = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .map_err(failed("open the root"))?;
+/// Makes a mount point and the folders above it, where they are missing. Each part is looked up once more after it was
+/// made, without following links, so a link that leads nowhere is refused.
+fn make_target(root: &OwnedFd, target: &Path, folder: bool) -> Result<OwnedFd, Errno> {
+    let mut here = PathBuf::from("/");
+    let mut opened = open_inside(root, &here)?;
+    let names: Vec<&OsStr> = target.components().skip(1).map(Component::as_os_str).collect();
+    for (number, name) in names.iter().enumerate() {
+        here.push(name);
+        opened = match open_inside(root, &here) {
+            Err(Errno::NOENT) if folder || number + 1 < names.len() => {
+                rustix::fs::mkdirat(&opened, *name, FOLDER)?;
+                open_beneath(&opened, name)?
+            }
+            Err(Errno::NOENT) => {
+                let mode = Mode::from_raw_mode(0o644);
+                rustix::fs::mknodat(&opened, *name, FileType::RegularFile, mode, 0)?;
+                open_beneath(&opened, name)?
+            }
+            other => other?,
+        };
+    }
+    Ok(opened)
+}
+
+fn open_beneath(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(folder, name, flags, Mode::empty(), within)
+}
+
+/// Makes a folder at the top of the root where it is missing. A link in its place is refused: what is mounted there
+/// would be elsewhere.
+fn make_folder(root: &OwnedFd, name: &str) -> Result<(), Error> {
+    let fail = |errno| at(&Path::new("/").join(name), "a folder is needed there")(errno);
+    match rustix::fs::mkdirat(root, name, FOLDER) {
+        Ok(()) => return Ok(()),
+        Err(Errno::EXIST | Errno::ROFS) => {}
+        Err(errno) => return Err(fail(errno)),
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    rustix::fs::openat2(root, name, flags, Mode::empty(), within).map(drop).map_err(fail)
+}
+
+fn make_root_read_only(root: &OwnedFd) -> Result<(), Error> {
     sys::set_mount_attributes(root.as_fd(), libc::MOUNT_ATTR_RDONLY, None, false)
         .map_err(failed("make the root read-only"))
 }

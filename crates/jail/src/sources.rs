@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
@@ -16,37 +16,31 @@ use crate::sys;
 
 const SET_ID_AND_DEVICES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 
-/// Something of the host that a jail shows.
+/// A file or folder of the host that a jail shows.
 struct Wanted<'a> {
-    path: PathBuf,
+    path: &'a Path,
     read_only: bool,
-    /// Where writes of an overlay go: the folders in it are made when missing.
-    holds_upper: Option<&'a Path>,
+    /// Whether ids are mapped, where they can be.
+    mapped: bool,
+    /// Whether it is the writable side of the root: the folders in it are made when missing.
+    holds_upper: bool,
 }
 
-/// Everything of the host that `spec` names, in the order in which [`Sources::next`] gives it.
+/// Everything of the host that `spec` names, in the order in which [`Sources::next`] returns it.
 fn wanted(spec: &Spec) -> Vec<Wanted<'_>> {
     let mut list = Vec::new();
-    let lower = |path: &Path| Wanted { path: path.to_owned(), read_only: true, holds_upper: None };
-    let upper = |path| Wanted { path: PathBuf::from(path), read_only: false, holds_upper: Some(path) };
+    let layer = |path| Wanted { path, read_only: true, mapped: true, holds_upper: false };
     if spec.profile == Profile::Native {
-        list.extend(spec.root.layers.iter().map(|path| lower(path)));
+        list.extend(spec.root.layers.iter().map(|path| layer(path.as_path())));
         if let Upper::Dir(path) = &spec.root.upper {
-            list.push(upper(path.as_path()));
+            list.push(Wanted { path, read_only: false, mapped: true, holds_upper: true });
         }
     }
     for mount in &spec.mounts {
         match &mount.source {
-            MountSource::Bind(path) => {
-                list.push(Wanted { path: path.clone(), read_only: mount.read_only, holds_upper: None });
-            }
+            MountSource::Bind(path) => list.push(Wanted { read_only: mount.read_only, ..layer(path) }),
+            MountSource::Host { folder, .. } => list.push(Wanted { mapped: false, ..layer(folder) }),
             MountSource::Tmpfs { .. } => {}
-            MountSource::Overlay { lower: path, upper: writes } => {
-                list.push(lower(path));
-                if let Upper::Dir(path) = writes {
-                    list.push(upper(path.as_path()));
-                }
-            }
         }
     }
     list
@@ -84,10 +78,11 @@ impl Sources {
 }
 
 fn take_one(wanted: &Wanted<'_>, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Error> {
-    let path = wanted.path.as_path();
+    let path = wanted.path;
+    let map = map.filter(|_| wanted.mapped);
     let failed = |errno: Errno| Error::Source { path: path.to_owned(), errno: errno.into() };
-    if let Some(folder) = wanted.holds_upper {
-        make_upper(folder)?;
+    if wanted.holds_upper {
+        make_upper(path)?;
     }
     let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mut recursive = false;

@@ -1,5 +1,6 @@
 //! What a jail is made of, as data. The same description serves `hutch run` and the warden.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::{Component, PathBuf};
 
@@ -84,27 +85,30 @@ pub struct Mount {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum MountSource {
-    /// A file or folder of the host, without what is mounted below it (for an ordinary user with it: the kernel lets
-    /// nobody else uncover what lies under a mount). Ids are mapped, so that uid 0 inside is uid 0 on disk, where the
-    /// caller has the right to (root); else they appear as they are. Where the file system cannot map ids, a
-    /// read-only mount shows files as nobody's, and a writable one is refused.
+    /// A file or folder that belongs to the jail or to its user, without what is mounted below it (for an ordinary
+    /// user with it: the kernel lets nobody else uncover what lies under a mount). As root, ids are mapped: uid 0
+    /// inside is uid 0 on disk. For an ordinary user they appear as they are. Where the file system cannot map ids,
+    /// files of a read-only mount belong to nobody, and a writable mount is refused.
     ///
     /// The path is looked up once, with all rights of the caller: it must not lead through a folder that a jail can
     /// write.
     Bind(PathBuf),
+    /// A folder of the host that others use too, such as `/usr`, or one file of it: always read-only, under an
+    /// overlay of its own, ids not mapped. So nothing inside owns a file of the host, and locks, leases, watches and
+    /// sockets do not reach it. For an ordinary user with mounts below the folder, a plain read-only mount: the kernel
+    /// refuses the overlay, and code inside has no more rights to the files than the user.
+    Host {
+        /// The folder.
+        folder: PathBuf,
+        /// Name of the one file in it that is mounted; without it, the folder is.
+        file: Option<String>,
+    },
     /// Empty memory.
     Tmpfs {
         /// Bound in bytes.
         bytes: u64,
         /// Permission bits of its top, such as 0o1777.
         mode: u32,
-    },
-    /// A folder of the host under an overlay of its own.
-    Overlay {
-        /// The folder, never written.
-        lower: PathBuf,
-        /// Where writes go.
-        upper: Upper,
     },
 }
 
@@ -222,7 +226,7 @@ impl Spec {
 
     fn check_mount(&self, mount: &Mount) -> Result<(), Error> {
         let target = mount.target.as_path();
-        let refuse = |why| Err(Error::Spec(format!("mount at {}: {why}", target.display())));
+        let refuse = |why: &str| Err(Error::Spec(format!("mount at {}: {why}", target.display())));
         let plain = |c| matches!(c, Component::RootDir | Component::Normal(_));
         if !target.is_absolute() || !target.components().all(plain) || target.as_os_str().len() > 4000 {
             return refuse("not an absolute path without `..`");
@@ -230,10 +234,22 @@ impl Spec {
         if target.components().count() < 2 || target.as_os_str().as_encoded_bytes().contains(&0) {
             return refuse("not a path below the root");
         }
-        if self.profile == Profile::Runtime && matches!(mount.source, MountSource::Overlay { .. }) {
+        if self.profile == Profile::Runtime && matches!(mount.source, MountSource::Host { .. }) {
             return refuse("the shell around a runtime has no overlays");
         }
-        Ok(())
+        if let MountSource::Host { file: Some(file), .. } = &mount.source
+            && (file.is_empty() || file.starts_with('.') || file.contains(['/', '\0']))
+        {
+            return refuse("its file is not a plain name");
+        }
+        let mut names = target.components().skip(1).map(Component::as_os_str);
+        match names.next().and_then(OsStr::to_str) {
+            Some(top @ ("proc" | "sys")) => refuse(&format!("nothing is mounted at or below /{top}")),
+            Some("dev") if names.next() != Some(OsStr::new("shm")) => {
+                refuse("nothing is mounted at or below /dev, except at or below /dev/shm")
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -281,7 +297,7 @@ mod tests {
     #[test]
     fn what_breaks_a_bound_is_refused_by_name() {
         type Change = fn(&mut Spec);
-        let refused: [(&str, Change); 9] = [
+        let refused: [(&str, Change); 14] = [
             ("id", |s| s.id = "../x".into()),
             ("id", |s| s.id = String::new()),
             ("host name", |s| s.hostname = "x".repeat(65)),
@@ -291,8 +307,15 @@ mod tests {
             ("more than", |s| s.root.layers = vec!["/".into(); MAX_SOURCES + 1]),
             ("`..`", |s| s.mounts.push(tmpfs("/a/../b"))),
             ("below the root", |s| s.mounts.push(tmpfs("/"))),
+            ("below /proc", |s| s.mounts.push(tmpfs("/proc"))),
+            ("below /proc", |s| s.mounts.push(tmpfs("//proc/./foo/bar"))),
+            ("below /sys", |s| s.mounts.push(tmpfs("/sys/fs/cgroup"))),
+            ("below /dev", |s| s.mounts.push(tmpfs("/dev"))),
+            ("below /dev", |s| s.mounts.push(tmpfs("/dev/shm2"))),
         ];
-        assert_eq!(spec().check(), Ok(()));
+        let mut fine = spec();
+        fine.mounts = ["/dev/shm", "/dev/shm/a", "/procedure", "/a/proc"].map(tmpfs).into();
+        assert_eq!(fine.check(), Ok(()));
         for (says, change) in refused {
             let mut changed = spec();
             change(&mut changed);

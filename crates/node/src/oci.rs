@@ -110,8 +110,11 @@ impl Bundle<'_> {
                     "tmpfs".into(),
                     vec![format!("size={bytes}"), format!("mode={mode:o}"), access.into()],
                 ),
-                // Nobody makes such a mount for a container of gVisor's.
-                MountSource::Overlay { .. } => return None,
+                MountSource::Host { folder, file } => (
+                    "bind",
+                    file.as_ref().map_or_else(|| folder.clone(), |file| folder.join(file)),
+                    vec!["bind".to_owned(), "ro".into()],
+                ),
             };
             Some(json!({"destination": mount.target, "type": kind, "source": source, "options": options}))
         }));

@@ -5,3 +5,5 @@
 #[path = "../hutch/harness.rs"]
 #[allow(dead_code, reason = "shared with the other test program, which uses more of it")]
 mod harness;
+mod ordinary;
+mod root;

@@ -37,8 +37,8 @@ const fn errno(number: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | number as u32
 }
 
-/// The offset of the lower half of an argument. All arguments looked at are 32 bits wide to the kernel, which
-/// ignores the upper half, and so must a filter.
+/// The offset of the lower half of an argument; the upper one is 4 bytes on. All arguments looked at but pointers are
+/// 32 bits wide to the kernel, which ignores the upper half, and so must a filter.
 const fn argument(index: u32) -> u32 {
     16 + 8 * index
 }
@@ -178,6 +178,7 @@ impl Program {
             Answer::Unknown => self.push(RETURN, errno(libc::ENOSYS)),
             Answer::NoFamily => self.push(RETURN, errno(libc::EAFNOSUPPORT)),
             Answer::NoProtocol => self.push(RETURN, errno(libc::EPROTONOSUPPORT)),
+            Answer::NoEffect => self.push(RETURN, errno(0)),
             Answer::Kill => self.push(RETURN, libc::SECCOMP_RET_KILL_PROCESS),
             Answer::Clone => self.refuse_bits(0, table::NAMESPACES),
             Answer::Unshare => self.refuse_bits(0, table::NAMESPACES | libc::CLONE_NEWTIME as u32),
@@ -191,6 +192,18 @@ impl Program {
                     To::Answer(Answer::Allow),
                 );
             }
+            Answer::Fcntl => {
+                self.push(LOAD, argument(1));
+                self.branch(IF_EQUAL, libc::F_SETLEASE as u32, To::Answer(Answer::Refuse), To::Next);
+                let notify = libc::F_NOTIFY as u32;
+                self.branch(IF_EQUAL, notify, To::Answer(Answer::Refuse), To::Answer(Answer::Allow));
+            }
+            Answer::SetLimit => {
+                self.push(LOAD, argument(0));
+                let core = libc::RLIMIT_CORE;
+                self.branch(IF_EQUAL, core, To::Answer(Answer::NoEffect), To::Answer(Answer::Allow));
+            }
+            Answer::SetLimitOf => self.set_limit_of(),
             Answer::Prctl => {
                 self.push(LOAD, argument(0));
                 let set_mm = libc::PR_SET_MM as u32;
@@ -213,6 +226,22 @@ impl Program {
     const fn refuse_bits(&mut self, index: u32, bits: u32) {
         self.push(LOAD, argument(index));
         self.branch(IF_ANY_BIT, bits, To::Answer(Answer::Refuse), To::Answer(Answer::Allow));
+    }
+
+    /// A core size of 1 keeps the kernel from starting the host's core handler. A program that sets its own is told
+    /// that it worked; where it asks for the old one in the same call, that it may not. Reading is free.
+    const fn set_limit_of(&mut self) {
+        self.push(LOAD, argument(1));
+        self.branch(IF_EQUAL, libc::RLIMIT_CORE, To::Next, To::Answer(Answer::Allow));
+        // Both halves of the pointers: new limit, then old.
+        self.push(LOAD, argument(2));
+        self.branch(IF_EQUAL, 0, To::Next, To::Skip(2));
+        self.push(LOAD, argument(2) + 4);
+        self.branch(IF_EQUAL, 0, To::Answer(Answer::Allow), To::Next);
+        self.push(LOAD, argument(3));
+        self.branch(IF_EQUAL, 0, To::Next, To::Answer(Answer::Refuse));
+        self.push(LOAD, argument(3) + 4);
+        self.branch(IF_EQUAL, 0, To::Answer(Answer::NoEffect), To::Answer(Answer::Refuse));
     }
 
     /// Linux as it is, without address randomisation (debuggers, some Lisps), or the question.

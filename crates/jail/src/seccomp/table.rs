@@ -32,6 +32,12 @@ pub(super) enum Answer {
     Unshare,
     /// Nothing that types into a terminal.
     Ioctl,
+    /// No leases on files, and no signals for changes of folders.
+    Fcntl,
+    /// Setting the core size has no effect.
+    SetLimit,
+    /// The same, of any process.
+    SetLimitOf,
     /// Not the layout of the address space.
     Prctl,
     /// Only those that weaken nothing.
@@ -52,16 +58,21 @@ pub(super) enum Answer {
     NoFamily,
     /// `EPROTONOSUPPORT`.
     NoProtocol,
+    /// Success, and nothing is done.
+    NoEffect,
     /// The end of the process.
     Kill,
 }
 
 impl Answer {
     /// All of them, those last to which others lead.
-    pub(super) const ALL: [Answer; 17] = [
+    pub(super) const ALL: [Answer; 21] = [
         Answer::Clone,
         Answer::Unshare,
         Answer::Ioctl,
+        Answer::Fcntl,
+        Answer::SetLimit,
+        Answer::SetLimitOf,
         Answer::Prctl,
         Answer::Personality,
         Answer::Socket,
@@ -75,6 +86,7 @@ impl Answer {
         Answer::Unknown,
         Answer::NoFamily,
         Answer::NoProtocol,
+        Answer::NoEffect,
         Answer::Kill,
     ];
 }
@@ -90,6 +102,9 @@ pub(super) const fn answers(deny_set_id_bits: bool) -> [Answer; TABLE] {
     table[libc::SYS_clone as usize] = Answer::Clone;
     table[libc::SYS_unshare as usize] = Answer::Unshare;
     table[libc::SYS_ioctl as usize] = Answer::Ioctl;
+    table[libc::SYS_fcntl as usize] = Answer::Fcntl;
+    table[libc::SYS_setrlimit as usize] = Answer::SetLimit;
+    table[libc::SYS_prlimit64 as usize] = Answer::SetLimitOf;
     table[libc::SYS_prctl as usize] = Answer::Prctl;
     table[libc::SYS_personality as usize] = Answer::Personality;
     table[libc::SYS_socket as usize] = Answer::Socket;
@@ -135,7 +150,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_chdir, libc::SYS_close, libc::SYS_close_range, libc::SYS_copy_file_range, libc::SYS_dup,
     libc::SYS_dup3, libc::SYS_faccessat, libc::SYS_faccessat2, libc::SYS_fadvise64, libc::SYS_fallocate,
     libc::SYS_fchdir, libc::SYS_fchmod, libc::SYS_fchmodat, libc::SYS_fchmodat2, libc::SYS_fchown,
-    libc::SYS_fchownat, libc::SYS_fcntl, libc::SYS_fdatasync, libc::SYS_fgetxattr, libc::SYS_flistxattr,
+    libc::SYS_fchownat, libc::SYS_fdatasync, libc::SYS_fgetxattr, libc::SYS_flistxattr,
     libc::SYS_flock, libc::SYS_fremovexattr, libc::SYS_fsetxattr, libc::SYS_fstat, libc::SYS_fstatfs,
     libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_getcwd, libc::SYS_getdents64, libc::SYS_getxattr,
     libc::SYS_inotify_add_watch, libc::SYS_inotify_init1, libc::SYS_inotify_rm_watch, libc::SYS_lgetxattr,
@@ -148,8 +163,8 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_symlinkat, libc::SYS_sync, libc::SYS_sync_file_range, libc::SYS_syncfs, libc::SYS_tee,
     libc::SYS_truncate, libc::SYS_umask, libc::SYS_unlinkat, libc::SYS_utimensat, libc::SYS_vmsplice,
     libc::SYS_write, libc::SYS_writev,
-    // Memory.
-    libc::SYS_brk, libc::SYS_madvise, libc::SYS_membarrier, libc::SYS_memfd_create, libc::SYS_mincore,
+    // Memory. Without mincore, and below without cachestat: they show which files others use.
+    libc::SYS_brk, libc::SYS_madvise, libc::SYS_membarrier, libc::SYS_memfd_create, 
     libc::SYS_mlock, libc::SYS_mlock2, libc::SYS_mlockall, libc::SYS_mmap, libc::SYS_mprotect,
     libc::SYS_mremap, libc::SYS_mseal, libc::SYS_msync, libc::SYS_munlock, libc::SYS_munlockall,
     libc::SYS_munmap, libc::SYS_pkey_alloc, libc::SYS_pkey_free, libc::SYS_pkey_mprotect,
@@ -159,11 +174,11 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_getgroups, libc::SYS_getpgid, libc::SYS_getpid, libc::SYS_getppid, libc::SYS_getpriority,
     libc::SYS_getresgid, libc::SYS_getresuid, libc::SYS_getrusage, libc::SYS_getsid, libc::SYS_gettid,
     libc::SYS_getuid, libc::SYS_ioprio_get, libc::SYS_ioprio_set, libc::SYS_pidfd_open,
-    libc::SYS_prlimit64, libc::SYS_process_mrelease, libc::SYS_rseq, libc::SYS_set_tid_address,
+    libc::SYS_process_mrelease, libc::SYS_rseq, libc::SYS_set_tid_address,
     libc::SYS_setfsgid, libc::SYS_setfsuid, libc::SYS_setgid, libc::SYS_setgroups, libc::SYS_setpgid,
     libc::SYS_setpriority, libc::SYS_setregid, libc::SYS_setresgid, libc::SYS_setresuid,
     libc::SYS_setreuid, libc::SYS_setsid, libc::SYS_setuid, libc::SYS_sysinfo, libc::SYS_times,
-    libc::SYS_uname, libc::SYS_wait4, libc::SYS_waitid, libc::SYS_getrlimit, libc::SYS_setrlimit,
+    libc::SYS_uname, libc::SYS_wait4, libc::SYS_waitid, libc::SYS_getrlimit,
     // Scheduling.
     libc::SYS_sched_get_priority_max, libc::SYS_sched_get_priority_min, libc::SYS_sched_getaffinity,
     libc::SYS_sched_getattr, libc::SYS_sched_getparam, libc::SYS_sched_getscheduler,
@@ -201,7 +216,6 @@ const ALLOWED: &[libc::c_long] = &[
 
 /// Allowed calls that are newer than the list of the C bindings; their numbers are the same everywhere.
 const ALLOWED_BY_NUMBER: &[libc::c_long] = &[
-    451, // cachestat
     453, // map_shadow_stack
     454, // futex_wake
     455, // futex_wait

@@ -6,6 +6,8 @@ const EPERM: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 const ENOSYS: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 const EAFNOSUPPORT: u32 = libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32;
 const EPROTONOSUPPORT: u32 = libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
+/// Success without doing anything.
+const NO_EFFECT: u32 = libc::SECCOMP_RET_ERRNO;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 
@@ -27,7 +29,7 @@ fn run(program: &Program, architecture: u32, number: u32, arguments: [u64; 6]) -
                 a = match i.k {
                     0 => number,
                     4 => architecture,
-                    k => arguments[(k as usize - 16) / 8] as u32,
+                    k => (arguments[(k as usize - 16) / 8] >> (k * 8 % 64)) as u32,
                 }
             }
             0x54 => a &= i.k,
@@ -145,6 +147,29 @@ fn upper_halves_of_arguments_hide_nothing() {
     assert_eq!(answer(&PLAIN, libc::SYS_clone, &[high | libc::CLONE_NEWUSER as u64]), EPERM);
     assert_eq!(answer(&PLAIN, libc::SYS_prctl, &[high | libc::PR_SET_MM as u64]), EPERM);
     assert_eq!(answer(&WITHOUT_SET_ID, libc::SYS_fchmod, &[3, high | 0o4755]), EPERM);
+}
+
+#[test]
+fn the_core_size_cannot_be_set_and_leases_cannot_be_taken() {
+    const CORE: u64 = libc::RLIMIT_CORE as u64;
+    let (low, high) = (0x1000, 0x1_0000_0000_u64);
+    assert_eq!(answer(&PLAIN, libc::SYS_setrlimit, &[CORE, low]), NO_EFFECT);
+    assert_eq!(answer(&PLAIN, libc::SYS_setrlimit, &[high | CORE, low]), NO_EFFECT);
+    assert_eq!(answer(&PLAIN, libc::SYS_setrlimit, &[libc::RLIMIT_NOFILE as u64, low]), ALLOW);
+    let prlimit = |resource, new, old| answer(&PLAIN, libc::SYS_prlimit64, &[0, resource, new, old]);
+    for pointer in [low, high] {
+        assert_eq!(prlimit(CORE, pointer, 0), NO_EFFECT);
+        assert_eq!(prlimit(CORE, pointer, low), EPERM);
+        assert_eq!(prlimit(CORE, pointer, high), EPERM);
+        assert_eq!(prlimit(CORE, 0, pointer), ALLOW);
+        assert_eq!(prlimit(libc::RLIMIT_NOFILE as u64, pointer, pointer), ALLOW);
+    }
+    for command in [libc::F_SETLEASE, libc::F_NOTIFY] {
+        assert_eq!(answer(&PLAIN, libc::SYS_fcntl, &[3, high | command as u64]), EPERM);
+    }
+    assert_eq!(answer(&PLAIN, libc::SYS_fcntl, &[3, libc::F_SETLK as u64]), ALLOW);
+    assert_eq!(answer(&PLAIN, libc::SYS_mincore, &[]), ENOSYS);
+    assert_eq!(answer(&PLAIN, 451, &[]), ENOSYS, "cachestat");
 }
 
 #[test]

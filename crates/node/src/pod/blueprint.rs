@@ -1,6 +1,7 @@
 //! From a container of a Pod and its image to what a jail needs.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use hutch_image::{Resolved, SANDBOXD_PATH};
@@ -47,9 +48,13 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
         return Err(format!("workingDir {cwd:?} is not an absolute path"));
     }
     let mut mounts: Vec<Mount> =
-        image.mounts.iter().map(|mount| bind(&mount.source, &mount.target, true)).collect();
+        image.mounts.iter().map(|mount| host(&mount.source, None, &mount.target)).collect();
     if image.wants_sandboxd {
-        mounts.push(bind(parts.sandboxd, Path::new(SANDBOXD_PATH), true));
+        let (folder, file) = (parts.sandboxd.parent(), parts.sandboxd.file_name().and_then(OsStr::to_str));
+        let (Some(folder), Some(file)) = (folder, file) else {
+            return Err("the path of the sandbox runtime has no file name".into());
+        };
+        mounts.push(host(folder, Some(file.to_owned()), Path::new(SANDBOXD_PATH)));
     }
     let late_env = (argv == [SANDBOXD_PATH]).then_some(parts.late_env);
     mounts.extend(late_env.iter().map(|folder| bind(folder, Path::new(late_env::FOLDER), true)));
@@ -83,6 +88,15 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
         late_env,
     };
     Ok((blueprint, held))
+}
+
+/// Something that all Pods share.
+fn host(folder: &Path, file: Option<String>, target: &Path) -> Mount {
+    Mount {
+        source: MountSource::Host { folder: folder.into(), file },
+        target: target.into(),
+        read_only: true,
+    }
 }
 
 fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {

@@ -1,0 +1,77 @@
+//! The program run by an ordinary user, and objects given to a server.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::harness::{Up, binary};
+
+/// Uid and gid of an ordinary user.
+pub(crate) const ORDINARY: u32 = 65534;
+
+/// Who runs the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    Root,
+    Ordinary,
+}
+
+/// A folder that everybody may enter, with the program and the home folder of an ordinary user in it.
+pub(crate) struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        let folder = tempfile::tempdir().expect("tempdir");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("mode");
+        // The program may lie where an ordinary user cannot reach it.
+        fs::copy(binary(), folder.path().join("hutch")).expect("copy");
+        let place = Place { folder };
+        place.folder_of(Caller::Ordinary, "home");
+        place
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A new folder that belongs to this caller.
+    pub(crate) fn folder_of(&self, caller: Caller, name: &str) -> PathBuf {
+        let path = self.path().join(name);
+        fs::create_dir(&path).expect("folder");
+        if caller == Caller::Ordinary {
+            std::os::unix::fs::chown(&path, Some(ORDINARY), Some(ORDINARY)).expect("owner");
+        }
+        path
+    }
+
+    /// `hutch run` with these options and this script for `sh`.
+    pub(crate) fn run(&self, caller: Caller, options: &[&str], script: &str) -> Command {
+        let program = self.path().join("hutch");
+        let mut command = match caller {
+            Caller::Root => Command::new(program),
+            Caller::Ordinary => {
+                let mut setpriv = Command::new("setpriv");
+                let id = [format!("--reuid={ORDINARY}"), format!("--regid={ORDINARY}")];
+                setpriv.args(id).arg("--clear-groups").arg(program);
+                setpriv
+            }
+        };
+        command.arg("run").args(options).args(["--", "sh", "-c", script]);
+        command.env("HOME", self.path().join("home")).env_remove("XDG_CACHE_HOME").current_dir("/");
+        command.stdin(Stdio::null());
+        command
+    }
+}
+
+/// `kubectl apply` of an object, which must succeed.
+#[track_caller]
+pub(crate) fn apply(up: &Up, object: &Value) {
+    let file = tempfile::NamedTempFile::new().expect("file");
+    fs::write(file.path(), object.to_string()).expect("write");
+    up.ok_args(&["apply", "-f", &file.path().display().to_string()]);
+}

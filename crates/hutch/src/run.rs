@@ -12,7 +12,8 @@ use anyhow::{Context, ensure};
 use hutch_image::{HostMount, Resolved};
 use hutch_jail::run::{Outcome, RunOptions};
 use hutch_jail::{
-    Error, Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User,
+    Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper,
+    User,
 };
 
 use crate::cli::{Isolation, RunArguments};
@@ -25,10 +26,6 @@ const WORKSPACE: &str = "/workspace";
 const SCRATCH_BYTES: u64 = 1 << 30;
 /// What of each output stream is kept with `--json`, in bytes.
 const CAPTURE_BYTES: usize = 8 << 20;
-/// First id outside of jails made by `hutch run` as root; Pods have ranges below it.
-const FIRST_ID: u32 = 1 << 30;
-/// Ranges of 65536 ids above it. A jail takes the one of its process id, so that two at a time share none.
-const RANGES: u32 = 32_768;
 /// Ids of one jail.
 const IDS_INSIDE: u32 = 65_536;
 
@@ -44,7 +41,12 @@ pub(crate) fn main(arguments: &RunArguments) -> ! {
 fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     let image = image(arguments)?;
     let process = process(arguments, &image)?;
-    let spec = spec(arguments, image)?;
+    // Held until the command has ended: no other jail on the machine gets one of these ids.
+    let ids = match rustix::process::geteuid().is_root() {
+        true => Some(IdRanges::open(std::process::id())?.take()?),
+        false => None,
+    };
+    let spec = spec(arguments, image, ids.as_ref())?;
     let options = RunOptions {
         timeout: arguments.timeout,
         capture: arguments.json.then_some(CAPTURE_BYTES),
@@ -85,6 +87,11 @@ fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
     if let Some(rootfs) = &arguments.rootfs {
         ensure!(rootfs.is_dir(), "--rootfs {}: not a folder", rootfs.display());
         let folder = rootfs.canonicalize().with_context(|| format!("--rootfs {}", rootfs.display()))?;
+        ensure!(
+            !is_root(&folder)?,
+            "--rootfs {}: this machine's own root holds its secrets; --image hutch/host shows its programs without them",
+            rootfs.display()
+        );
         return Ok(Resolved {
             id: String::new(),
             layers: vec![folder],
@@ -96,6 +103,15 @@ fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
     }
     let images = hutch_image::Store::open(&image_folder()?).context("the folder for images")?;
     images.resolve(&arguments.image).with_context(|| format!("--image {}", arguments.image))
+}
+
+/// Whether a folder is the root of this machine, by whatever name.
+fn is_root(folder: &Path) -> anyhow::Result<bool> {
+    let id = |path: &Path| {
+        let found = std::fs::metadata(path).with_context(|| path.display().to_string())?;
+        anyhow::Ok((found.dev(), found.ino()))
+    };
+    Ok(id(folder)? == id(Path::new("/"))?)
 }
 
 /// Where images are unpacked: the machine's for root, the user's own cache else.
@@ -152,25 +168,20 @@ fn user(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<User> {
     Ok(User { uid, gid, groups: Vec::new() })
 }
 
-fn spec(arguments: &RunArguments, image: Resolved) -> anyhow::Result<Spec> {
+fn spec(arguments: &RunArguments, image: Resolved, ids: Option<&IdRange>) -> anyhow::Result<Spec> {
     let mut mounts: Vec<Mount> = image.mounts.into_iter().map(host).collect();
     mounts.push(tmpfs("/tmp", 0o1777));
     match &arguments.workspace {
         Some(folder) => mounts.push(workspace(folder, arguments.read_only)?),
         None => mounts.push(Mount { read_only: arguments.read_only, ..tmpfs(WORKSPACE, 0o777) }),
     }
-    let root = rustix::process::geteuid().is_root();
     Ok(Spec {
         id: format!("run-{}", std::process::id()),
         hostname: "sandbox".to_owned(),
         profile: Profile::Native,
         root: Root { layers: image.layers, upper: Upper::ReadOnly },
         mounts,
-        ids: if root {
-            Ids::Range { base: FIRST_ID + (std::process::id() % RANGES) * IDS_INSIDE }
-        } else {
-            Ids::Caller
-        },
+        ids: ids.map_or(Ids::Caller, |ids| Ids::Range { base: ids.base() }),
         network: Network::New { addresses: Vec::new() },
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },
         deny_set_id_bits: arguments.workspace.is_some() && !arguments.read_only,
@@ -182,7 +193,7 @@ fn workspace(folder: &Path, read_only: bool) -> anyhow::Result<Mount> {
     let named = || format!("--workspace {}", folder.display());
     let folder = folder.canonicalize().with_context(named)?;
     ensure!(folder.is_dir(), "{}: not a folder", named());
-    ensure!(folder != Path::new("/"), "{}: the whole machine cannot be a workspace; name a folder", named());
+    ensure!(!is_root(&folder)?, "{}: the whole machine cannot be a workspace; name a folder", named());
     Ok(bind(&folder, Path::new(WORKSPACE), read_only))
 }
 

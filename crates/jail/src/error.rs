@@ -174,6 +174,31 @@ pub enum Error {
         /// In words.
         reason: String,
     },
+    /// The caller's standard input is a folder, through which the folders above it could be reached.
+    #[error("{name} is a folder: redirect it from a file, a pipe or /dev/null")]
+    StreamIsFolder {
+        /// `standard input`, `standard output` or `standard error`.
+        name: Cow<'static, str>,
+    },
+    /// A standard stream of the caller could not be used.
+    #[error("cannot use {name}: {errno}")]
+    Stream {
+        /// `standard input`, `standard output` or `standard error`.
+        name: Cow<'static, str>,
+        /// Reason given by the kernel.
+        errno: Errno,
+    },
+    /// The jail takes no request at the moment.
+    #[error("the jail takes no request at the moment: too many wait already")]
+    Busy,
+    /// No range of ids is free, or what keeps them apart cannot be used.
+    #[error("cannot give the jail ids of its own ({step}): {reason}")]
+    IdRange {
+        /// File, or what was being done.
+        step: String,
+        /// Reason.
+        reason: String,
+    },
     /// The terminal could not be set up.
     #[error("cannot set up the terminal ({step}): {errno}")]
     Terminal {

@@ -1,13 +1,18 @@
 //! Ids inside and outside.
 
+mod ranges;
+
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
+pub use ranges::{IdRange, IdRanges};
+
 use crate::error::Error;
 use crate::spec::RANGE;
+use crate::sys::Forked;
 
 fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::IdMap { step: step.into(), errno: errno.into() }
@@ -45,4 +50,30 @@ pub(crate) fn become_root_inside() -> Result<(), Error> {
     rustix::thread::set_thread_groups(&[]).map_err(failed("setgroups"))?;
     rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).map_err(failed("setresgid"))?;
     rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).map_err(failed("setresuid"))
+}
+
+/// Runs `fork` with this effective uid, so that the user namespace made by it belongs to that user: the kernel counts
+/// inotify instances, queued signals and the like for the user who made the namespace, and so for each jail apart.
+/// Capabilities stay as they are. The caller is root and has one thread; it is itself again when this returns. In the
+/// new process there is nothing to undo: it has left the ids of the caller behind.
+pub(crate) fn as_owner(
+    owner: u32,
+    fork: impl FnOnce() -> Result<Forked, Errno>,
+) -> Result<Result<Forked, Errno>, Error> {
+    use rustix::thread::CapabilitiesSecureBits as Bits;
+    let bits = rustix::thread::capabilities_secure_bits().map_err(failed("secure bits"))?;
+    rustix::thread::set_capabilities_secure_bits(bits | Bits::NO_SETUID_FIXUP)
+        .map_err(failed("secure bits"))?;
+    let end = rustix::process::parent_process_death_signal().map_err(failed("parent's death signal"))?;
+    let become_user = |effective| rustix::thread::set_thread_res_uid(Uid::ROOT, effective, Uid::ROOT);
+    become_user(Uid::from_raw(owner)).map_err(failed("owner of the namespace"))?;
+    let forked = fork();
+    if let Ok(Forked::Child) = forked {
+        return Ok(forked);
+    }
+    become_user(Uid::ROOT).map_err(failed("return to root"))?;
+    rustix::thread::set_capabilities_secure_bits(bits).map_err(failed("secure bits"))?;
+    // A change of the effective user clears it.
+    rustix::process::set_parent_process_death_signal(end).map_err(failed("parent's death signal"))?;
+    Ok(forked)
 }

@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::channel::{Channel, Received};
 use crate::error::Error;
+use crate::spawn::{self, NotStarted, Starting};
 use crate::spec::Process;
+use crate::sys;
 use crate::warden::{Event, ProcessExit};
-use crate::{spawn, sys};
 
 /// Most processes that init keeps track of at once (their descendants are not counted: cgroups bound those).
 const MAX_PROCESSES: usize = 4096;
@@ -62,12 +63,22 @@ enum Audience {
     Launcher { process: u64, reached: Reached },
 }
 
+/// How far a start has come.
+enum Begun {
+    Runs(u32),
+    Starts(Starting),
+}
+
 /// Process 1.
 pub(crate) struct Init {
     control: Channel,
     audience: Audience,
     signals: OwnedFd,
     processes: Vec<(u64, u32)>,
+    /// Processes that have not executed their programs yet.
+    starting: Vec<(u64, Starting)>,
+    /// Whether nothing has run inside so far.
+    untouched: bool,
     /// Processes that it stands for itself.
     held: Vec<u64>,
     pending: VecDeque<Event>,
@@ -85,9 +96,17 @@ impl Init {
 
     /// An init that serves whoever holds the other end of `control`.
     pub(crate) fn new(control: Channel, signals: OwnedFd, confined: bool) -> Self {
-        let audience = Audience::Caller;
-        let (processes, held, pending) = (Vec::new(), Vec::new(), VecDeque::new());
-        Self { control, audience, signals, processes, held, pending, confined }
+        Self {
+            control,
+            audience: Audience::Caller,
+            signals,
+            processes: Vec::new(),
+            starting: Vec::new(),
+            untouched: true,
+            held: Vec::new(),
+            pending: VecDeque::new(),
+            confined,
+        }
     }
 
     /// Starts the one command of a single-use jail, whose standard streams are descriptors of this process.
@@ -112,13 +131,18 @@ impl Init {
             if !self.pending.is_empty() {
                 interest |= PollFlags::OUT;
             }
-            let mut fds = [PollFd::new(&self.control, interest), PollFd::new(&self.signals, PollFlags::IN)];
+            let mut fds =
+                vec![PollFd::new(&self.control, interest), PollFd::new(&self.signals, PollFlags::IN)];
+            let outcomes = self.starting.iter().map(|(_, starting)| starting.outcome());
+            fds.extend(outcomes.map(|outcome| PollFd::new(outcome, PollFlags::IN)));
             match poll(&mut fds, None) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => exit(),
             }
             let control = fds[0].revents();
             let signalled = !fds[1].revents().is_empty();
+            drop(fds);
+            self.settle(None);
             if signalled {
                 while sys::next_signal(self.signals.as_fd()).is_some() {}
                 self.reap();
@@ -161,17 +185,48 @@ impl Init {
     }
 
     fn spawn(&mut self, process: u64, what: &Process, stdio: [RawFd; 3]) {
-        if self.processes.len() >= MAX_PROCESSES {
+        if self.processes.len() + self.starting.len() >= MAX_PROCESSES {
             let reason = format!("{MAX_PROCESSES} processes run already");
             return self.report(Event::NotStarted { process, errno: libc::EAGAIN, reason });
         }
-        match spawn::start(what, stdio, &sys::signal_set(&[]), self.confined) {
-            Ok(pid) => {
+        let mask = sys::signal_set(&[]);
+        let begun = match std::mem::take(&mut self.untouched) {
+            true => spawn::start(what, stdio, &mask, self.confined).map(Begun::Runs),
+            false => spawn::begin(what, stdio, &mask, self.confined).map(Begun::Starts),
+        };
+        match begun {
+            Ok(Begun::Runs(pid)) => {
                 self.processes.push((process, pid));
                 self.report(Event::Started { process, pid });
             }
-            Err(spawn::NotStarted { errno, reason }) => {
-                self.report(Event::NotStarted { process, errno, reason });
+            Ok(Begun::Starts(starting)) => self.starting.push((process, starting)),
+            Err(NotStarted { errno, reason }) => self.report(Event::NotStarted { process, errno, reason }),
+        }
+    }
+
+    /// Takes note of processes whose start has come to something: of all, or of the one with this pid, which has ended.
+    fn settle(&mut self, ended: Option<u32>) {
+        let mut at = 0;
+        while at < self.starting.len() {
+            let (process, starting) = &self.starting[at];
+            let (process, pid) = (*process, starting.pid);
+            let outcome = match ended {
+                Some(ended) if ended != pid => None,
+                // The kernel has closed the other end of the pipe by now.
+                Some(_) => Some(starting.settled().unwrap_or(Ok(()))),
+                None => starting.settled(),
+            };
+            match outcome {
+                None => at += 1,
+                Some(Ok(())) => {
+                    self.starting.swap_remove(at);
+                    self.processes.push((process, pid));
+                    self.report(Event::Started { process, pid });
+                }
+                Some(Err(NotStarted { errno, reason })) => {
+                    self.starting.swap_remove(at);
+                    self.report(Event::NotStarted { process, errno, reason });
+                }
             }
         }
     }
@@ -187,10 +242,15 @@ impl Init {
             // SAFETY: no memory is involved. The pid is of a child that is not reaped, so it is nobody else's.
             unsafe { libc::kill(-(*pid as i32), signal) };
         }
+        if let Some((_, starting)) = self.starting.iter().find(|(number, _)| *number == process) {
+            // SAFETY: as above. It may not lead a group of its own yet.
+            unsafe { libc::kill(starting.pid as i32, signal) };
+        }
     }
 
     fn reap(&mut self) {
         while let Ok(Some((pid, status, _))) = sys::wait(-1, false) {
+            self.settle(Some(pid as u32));
             let known = self.processes.iter().position(|(_, known)| *known == pid as u32);
             if let Some(index) = known {
                 let (process, _) = self.processes.swap_remove(index);

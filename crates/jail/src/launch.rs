@@ -65,8 +65,14 @@ pub(crate) fn launch(
     let entry = plan.group.map(Group::entry).transpose()?;
     let caller = Caller { uid: rustix::process::geteuid(), gid: rustix::process::getegid() };
     let home = enter_other_network(plan)?;
-    // SAFETY: there is one thread, as was just seen.
-    let forked = unsafe { sys::fork_into(namespaces(plan.spec.profile), unified.as_ref().map(AsFd::as_fd)) };
+    let fork = || {
+        // SAFETY: there is one thread, as was just seen.
+        unsafe { sys::fork_into(namespaces(plan.spec.profile), unified.as_ref().map(AsFd::as_fd)) }
+    };
+    let forked = match (plan.spec.profile, plan.spec.ids) {
+        (Profile::Native, Ids::Range { base }) => ids::as_owner(base, fork),
+        _ => Ok(fork()),
+    }?;
     if let Ok(sys::Forked::Child) = forked {
         drop(channel);
         child(plan, &caller, entry.as_ref(), theirs, inside);
@@ -245,11 +251,7 @@ fn build(
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     privileges::give_up()?;
-    let mut paths = writable(spec);
-    if !ranged {
-        writable_streams().for_each(|path| paths.push(path));
-    }
-    let landlock = landlock::restrict(&paths)?;
+    let landlock = landlock::restrict(&writable(spec))?;
     seccomp::install(spec.deny_set_id_bits)?;
     Ok(Reached { landlock })
 }
@@ -264,15 +266,6 @@ fn writable(spec: &Spec) -> Vec<&Path> {
     let mounts = mounts.filter(|m| !matches!(m.source, MountSource::Host { .. }));
     paths.extend(mounts.map(|mount| mount.target.as_path()));
     paths
-}
-
-/// Standard streams that are files opened for writing: a program may then also open them by `/dev/stdout`. With ids of
-/// a range it could not anyhow, since the files are not its own.
-fn writable_streams() -> impl Iterator<Item = &'static Path> {
-    [(0, "/proc/self/fd/0"), (1, "/proc/self/fd/1"), (2, "/proc/self/fd/2")]
-        .into_iter()
-        .filter(|(fd, _)| sys::is_file_for_writing(*fd))
-        .map(|(_, path)| Path::new(path))
 }
 
 fn close_others(plan: &Plan<'_>, channel: &Channel) -> Result<(), Error> {

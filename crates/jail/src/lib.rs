@@ -23,6 +23,7 @@ mod launch;
 mod netlink;
 mod privileges;
 mod proc;
+mod relay;
 mod root;
 mod sources;
 mod spawn;
@@ -33,6 +34,7 @@ mod watcher;
 
 pub use cgroup::Freezer;
 pub use error::{Errno, Error};
+pub use ids::{IdRange, IdRanges};
 pub use run::{Captured, Ended, Isolation, Outcome, RunOptions, run};
 pub use spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
 pub use sys::forget_program;

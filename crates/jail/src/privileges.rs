@@ -46,13 +46,26 @@ pub(crate) fn set_exactly(kept: CapabilitySet) -> Result<(), Errno> {
     rustix::thread::set_capabilities(None, sets)
 }
 
-/// No core files and no core-dump handlers of the host; no real-time priorities, no raised priority.
+/// Signals that may wait in queues at a time, for each user inside. The default grows with the machine's memory.
+const QUEUED_SIGNALS: u64 = 4096;
+/// Bytes of POSIX message queues, for each user inside: three queues of the default size.
+const MESSAGE_QUEUE_BYTES: u64 = 256 << 10;
+
+/// No core files and no core-dump handlers of the host; no real-time priorities, no raised priority; little memory of
+/// the kernel in queues.
 ///
 /// A core size of exactly 1 is what stops the kernel from starting a handler named in `core_pattern`, which would
-/// run outside with all rights.
+/// run outside with all rights. The system call filter keeps it from being set inside.
 pub(crate) fn limit_resources() -> Result<(), Error> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    for (resource, value) in [(Resource::Core, 1), (Resource::Rtprio, 0), (Resource::Nice, 0)] {
+    let limits = [
+        (Resource::Core, 1),
+        (Resource::Rtprio, 0),
+        (Resource::Nice, 0),
+        (Resource::Sigpending, QUEUED_SIGNALS),
+        (Resource::Msgqueue, MESSAGE_QUEUE_BYTES),
+    ];
+    for (resource, value) in limits {
         // One can only lower what the caller has.
         let value = getrlimit(resource).maximum.map_or(value, |maximum| maximum.min(value));
         let limit = Rlimit { current: Some(value), maximum: Some(value) };

@@ -1,7 +1,7 @@
 //! `hutch run` below its argument parsing: one command in one jail, launched by this program itself.
 
 use std::convert::Infallible;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -174,7 +174,7 @@ fn launch_and_follow(
         .map_err(|e| Error::Channel { step: "signalfd".into(), errno: e.into() })?;
     let mut what = process.clone();
     what.terminal = streams.is_terminal();
-    let keep: Vec<RawFd> = streams.inside().into_iter().filter(|fd| *fd > 2).collect();
+    let keep = streams.handed_over();
     let plan = Plan { spec, join: None, group: limited.group(), keep: &keep };
     let launched = launch(&plan, |channel, reached| match single(&what, streams, channel, reached) {
         Ok(never) => match never {},

@@ -1,13 +1,16 @@
 //! Starting a process inside a jail, from its init.
 //!
-//! The new process shares init's memory until it has executed its program (as `vfork` does): nothing is copied, and
-//! what failed is known at once without a pipe.
+//! The first process shares init's memory until it has executed its program (as `vfork` does): nothing is copied, and
+//! what failed is known at once. Init waits for that, which is safe while nothing else runs inside. Any later process
+//! could be stopped by one that runs already, and init with it; so it gets a copy of the memory, init does not wait, and
+//! a pipe tells what came of it.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
 use rustix::thread::CapabilitySet;
 
@@ -21,8 +24,12 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// Enough for a handful of system calls; it is used before `execve` only.
 const STACK_BYTES: usize = 64 * 1024;
 
+/// The descriptor by which a process that does not share init's memory reports its failure.
+const REPORT: RawFd = 3;
+
 /// Where a start failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 enum Step {
     Streams,
     Terminal,
@@ -31,6 +38,9 @@ enum Step {
     WorkingDirectory,
     Execute,
 }
+
+const STEPS: [Step; 6] =
+    [Step::Streams, Step::Terminal, Step::User, Step::Privileges, Step::WorkingDirectory, Step::Execute];
 
 /// Why a process did not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,19 +58,120 @@ struct Prepared<'a> {
     directory: CString,
     groups: Vec<Gid>,
     stdio: [RawFd; 3],
+    /// Where a failure is reported; closed when the program runs.
+    report: Option<RawFd>,
     mask: &'a libc::sigset_t,
     confined: bool,
     failure: Cell<Option<(Step, Errno)>>,
 }
 
-/// Starts `process` with `stdio` as its descriptors 0 to 2 and `mask` as its blocked signals; gives its pid.
-/// `confined` says that it must lose all capabilities.
+/// A process that has not executed its program yet, or could not.
+#[derive(Debug)]
+pub(crate) struct Starting {
+    pub(crate) pid: u32,
+    process: Process,
+    outcome: OwnedFd,
+}
+
+impl Starting {
+    /// Readable when the outcome is known.
+    pub(crate) fn outcome(&self) -> &OwnedFd {
+        &self.outcome
+    }
+
+    /// Whether the program runs, or why it does not. Nothing when that is not known yet. A process that was killed
+    /// before counts as one that ran.
+    pub(crate) fn settled(&self) -> Option<Result<(), NotStarted>> {
+        let mut failure = [0; 5];
+        match rustix::io::read(&self.outcome, &mut failure) {
+            Ok(5) => {
+                let [step, errno @ ..] = failure;
+                let step = STEPS.get(usize::from(step)).copied().unwrap_or(Step::Execute);
+                let errno = Errno::from_raw_os_error(i32::from_ne_bytes(errno));
+                let reason = describe(&self.process, step, errno);
+                Some(Err(NotStarted { errno: errno.raw_os_error(), reason }))
+            }
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            _ => Some(Ok(())),
+        }
+    }
+}
+
+/// Starts `process` with `stdio` as its descriptors 0 to 2 and `mask` as its blocked signals; gives its pid when it runs.
+/// `confined` says that it must lose all capabilities. Only for the first process of a jail.
 pub(crate) fn start(
     process: &Process,
     stdio: [RawFd; 3],
     mask: &libc::sigset_t,
     confined: bool,
 ) -> Result<u32, NotStarted> {
+    with_prepared(process, stdio, mask, confined, None, |prepared| {
+        // Not zeroed: only the pages that it uses are touched.
+        let mut stack = Vec::<u8>::with_capacity(STACK_BYTES);
+        let top = stack.spare_capacity_mut().as_mut_ptr_range().end.cast::<u8>();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        // SAFETY: the stack is ours and large enough; `prepared` outlives the child's use of it, since CLONE_VFORK
+        // suspends this thread, the only one, until the child has executed its program or ended.
+        let pid = unsafe {
+            let top = top.sub(top as usize % 16);
+            libc::clone(child, top.cast(), flags, std::ptr::from_ref(prepared).cast_mut().cast())
+        };
+        if pid < 0 {
+            return Err(no_process(last_errno()));
+        }
+        match prepared.failure.get() {
+            None => Ok(pid as u32),
+            Some((step, errno)) => {
+                // It has ended; nobody but us may see it.
+                let _ = sys::wait(pid, true);
+                Err(NotStarted { errno: errno.raw_os_error(), reason: describe(process, step, errno) })
+            }
+        }
+    })
+}
+
+/// Begins to start a further process. Never waits for it.
+pub(crate) fn begin(
+    process: &Process,
+    stdio: [RawFd; 3],
+    mask: &libc::sigset_t,
+    confined: bool,
+) -> Result<Starting, NotStarted> {
+    let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+    let (outcome, report) = pipe_with(flags).map_err(no_process)?;
+    with_prepared(process, stdio, mask, confined, Some(report.as_raw_fd()), |prepared| {
+        // SAFETY: init has one thread.
+        match unsafe { sys::fork() }.map_err(no_process)? {
+            0 => {
+                let (step, errno) = prepared.run();
+                let [a, b, c, d] = errno.raw_os_error().to_ne_bytes();
+                // SAFETY: the descriptor of the report is where `streams` put it, or where it was before that failed.
+                // The process ends without running anything of init's.
+                unsafe {
+                    let report = if step == Step::Streams { report.as_raw_fd() } else { REPORT };
+                    libc::write(report, [step as u8, a, b, c, d].as_ptr().cast(), 5);
+                    libc::_exit(127)
+                }
+            }
+            pid => Ok(Starting { pid: pid as u32, process: process.clone(), outcome }),
+        }
+    })
+}
+
+fn no_process(errno: Errno) -> NotStarted {
+    let reason = format!("cannot make a process: {}", std::io::Error::from(errno));
+    NotStarted { errno: errno.raw_os_error(), reason }
+}
+
+/// Makes everything that the child needs, and hands it to `start`.
+fn with_prepared<T>(
+    process: &Process,
+    stdio: [RawFd; 3],
+    mask: &libc::sigset_t,
+    confined: bool,
+    report: Option<RawFd>,
+    start: impl FnOnce(&Prepared<'_>) -> Result<T, NotStarted>,
+) -> Result<T, NotStarted> {
     let invalid = |e: Error| NotStarted { errno: libc::EINVAL, reason: e.to_string() };
     process.check().map_err(invalid)?;
     let text = |bytes: &[u8]| {
@@ -69,7 +180,7 @@ pub(crate) fn start(
     let arguments = process.argv.iter().map(|a| text(a.as_bytes())).collect::<Result<Vec<_>, _>>()?;
     let environment = process.env.iter().map(|(key, value)| text(format!("{key}={value}").as_bytes()));
     let environment = environment.collect::<Result<Vec<_>, _>>()?;
-    let prepared = Prepared {
+    start(&Prepared {
         process,
         programs: candidates(process).iter().map(|p| text(p.as_bytes())).collect::<Result<_, _>>()?,
         arguments: pointers(&arguments),
@@ -77,33 +188,11 @@ pub(crate) fn start(
         directory: text(process.cwd.as_os_str().as_encoded_bytes())?,
         groups: process.user.groups.iter().map(|&g| Gid::from_raw(g)).collect(),
         stdio,
+        report,
         mask,
         confined,
         failure: Cell::new(None),
-    };
-    // Not zeroed: only the pages that it uses are touched.
-    let mut stack = Vec::<u8>::with_capacity(STACK_BYTES);
-    let top = stack.spare_capacity_mut().as_mut_ptr_range().end.cast::<u8>();
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the stack is ours and large enough; `prepared` outlives the child's use of it, since CLONE_VFORK
-    // suspends this thread, the only one, until the child has executed its program or ended.
-    let pid = unsafe {
-        let top = top.sub(top as usize % 16);
-        libc::clone(child, top.cast(), flags, (&raw const prepared).cast_mut().cast())
-    };
-    if pid < 0 {
-        let error = std::io::Error::last_os_error();
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        return Err(NotStarted { errno, reason: format!("cannot make a process: {error}") });
-    }
-    match prepared.failure.get() {
-        None => Ok(pid as u32),
-        Some((step, errno)) => {
-            // It has ended; nobody but us may see it.
-            let _ = sys::wait(pid, true);
-            Err(NotStarted { errno: errno.raw_os_error(), reason: describe(process, step, errno) })
-        }
-    }
+    })
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
@@ -186,7 +275,14 @@ impl Prepared<'_> {
                 return Err(last_errno());
             }
         }
-        sys::close_range(3, libc::c_uint::MAX)
+        let Some(report) = self.report else { return sys::close_range(3, libc::c_uint::MAX) };
+        if report != REPORT {
+            // SAFETY: integers; all sources are in their places by now.
+            if unsafe { libc::dup3(report, REPORT, libc::O_CLOEXEC) } < 0 {
+                return Err(last_errno());
+            }
+        }
+        sys::close_range(REPORT as libc::c_uint + 1, libc::c_uint::MAX)
     }
 
     fn become_user(&self) -> Result<(), Errno> {
@@ -255,6 +351,10 @@ mod tests {
     fn what_failed_is_said_with_its_number() {
         let mask = sys::signal_set(&[]);
         let start = |process: &Process| start(process, [0, 1, 2], &mask, false).unwrap_err();
+        let begun = begin(&process(&["no-such-program"], &[], "/"), [0, 1, 2], &mask, false).unwrap();
+        sys::wait(begun.pid as i32, true).unwrap();
+        let later = begun.settled().unwrap().unwrap_err();
+        assert_eq!((later.errno, later.reason.as_str()), (libc::ENOENT, "command not found"));
         let missing = start(&process(&["no-such-program"], &[], "/"));
         assert_eq!((missing.errno, missing.reason.as_str()), (libc::ENOENT, "command not found"));
         assert_eq!(start(&process(&["/etc/passwd"], &[], "/")).errno, libc::EACCES);

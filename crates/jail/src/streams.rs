@@ -1,83 +1,167 @@
-//! The standard streams of `hutch run`: handed over as they are, kept, or joined to a terminal.
+//! The standard streams of `hutch run`: passed on, relayed, kept, or joined to a terminal.
+//!
+//! Only anonymous pipes are passed on as they are. A file, a named pipe or a socket of the caller is never open inside,
+//! where its mode, times, attributes, length or flags could be changed through the descriptor: its bytes are relayed.
+//! A device becomes the jail's device of the same number. A folder is refused: it leads to the folders above it.
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Gid, Uid};
 
 use crate::channel::Channel;
 use crate::error::Error;
+use crate::relay::{Inlet, Outlet};
 use crate::run::Captured;
 use crate::terminal::{Flow, Terminal};
 
-/// Taken from a pipe at once.
-const PORTION: usize = 64 * 1024;
 /// `f_type` of the file system of anonymous pipes.
 const PIPEFS: i64 = 0x5049_5045;
+
+/// Devices that a jail has, by their minor number; the major one is 1.
+const DEVICES: [(u32, &str); 5] =
+    [(3, "/dev/null"), (5, "/dev/zero"), (7, "/dev/full"), (8, "/dev/random"), (9, "/dev/urandom")];
+
+const NAMES: [&str; 3] = ["standard input", "standard output", "standard error"];
 
 /// The streams of one run.
 pub(crate) struct Streams {
     terminal: Option<Terminal>,
-    null: Option<OwnedFd>,
-    captures: Vec<Capture>,
+    inside: [Inside; 3],
+    inlet: Option<Inlet>,
+    outlets: Vec<Outlet>,
 }
 
-/// An output stream that is kept.
-struct Capture {
-    reader: Option<OwnedFd>,
-    writer: Option<OwnedFd>,
-    bound: usize,
-    kept: Captured,
+/// What a standard stream is inside.
+enum Inside {
+    /// The caller's own descriptor of that number.
+    Caller,
+    /// The jail's device of this name.
+    Device(&'static str),
+    /// An end of a pipe.
+    Pipe(OwnedFd),
+    /// The same as the stream of this number.
+    Same(usize),
+    /// The end of a pipe, which has been handed over.
+    Launched,
 }
 
 /// Something to relay.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Relay {
     Terminal(Flow),
-    Capture(usize),
+    In,
+    Out(usize),
 }
 
-fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
+pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Channel { step: step.into(), errno: errno.into() }
+}
+
+fn host(number: usize) -> BorrowedFd<'static> {
+    match number {
+        0 => rustix::stdio::stdin(),
+        1 => rustix::stdio::stdout(),
+        _ => rustix::stdio::stderr(),
+    }
 }
 
 impl Streams {
     /// Opens what is needed. `owner` is who will run inside, in ids outside, where they are not the caller's.
     pub(crate) fn open(capture: Option<usize>, owner: Option<(u32, u32)>) -> Result<Self, Error> {
+        let mut streams = Self {
+            terminal: None,
+            inside: [Inside::Device("/dev/null"), Inside::Caller, Inside::Caller],
+            inlet: None,
+            outlets: Vec::new(),
+        };
         if let Some(bound) = capture {
-            let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-            let null = Some(null.map_err(failed("open /dev/null"))?);
-            let captures = vec![Capture::open(bound, owner)?, Capture::open(bound, owner)?];
-            return Ok(Self { terminal: None, null, captures });
-        }
-        if let Some(owner) = owner {
-            for fd in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
-                give_pipe(fd, owner);
+            for number in [1, 2] {
+                let (reader, writer) = pipe(owner)?;
+                streams.inside[number] = Inside::Pipe(writer);
+                streams.outlets.push(Outlet::keeping(reader, bound)?);
             }
+            return Ok(streams);
         }
-        Ok(Self { terminal: Terminal::of_caller()?, null: None, captures: Vec::new() })
+        streams.terminal = Terminal::of_caller()?;
+        let tty = streams.terminal.as_ref().map_or([false; 3], Terminal::streams);
+        for number in (0..3).filter(|number| !tty[*number]) {
+            streams.inside[number] = streams.one(number, owner)?;
+        }
+        Ok(streams)
     }
 
-    /// The descriptors of this process for the inside, where there is no terminal. Valid until
-    /// [`Streams::launched`].
-    pub(crate) fn inside(&self) -> [RawFd; 3] {
-        let mut fds = [0, 1, 2];
-        if let Some(null) = &self.null {
-            fds[0] = null.as_raw_fd();
+    /// Decides what a stream that is no terminal becomes.
+    fn one(&mut self, number: usize, owner: Option<(u32, u32)>) -> Result<Inside, Error> {
+        let name = NAMES[number];
+        let status = match rustix::fs::fstat(host(number)) {
+            Ok(status) => status,
+            Err(Errno::BADF) => return Ok(Inside::Device("/dev/null")),
+            Err(errno) => return Err(Error::Stream { name: name.into(), errno: errno.into() }),
+        };
+        let device = (rustix::fs::major(status.st_rdev), rustix::fs::minor(status.st_rdev));
+        match FileType::from_raw_mode(status.st_mode) {
+            FileType::Directory => return Err(Error::StreamIsFolder { name: name.into() }),
+            FileType::Fifo if is_anonymous_pipe(host(number)) => {
+                owner.into_iter().for_each(|owner| give_pipe(host(number), owner));
+                return Ok(Inside::Caller);
+            }
+            FileType::CharacterDevice if device.0 == 1 => {
+                if let Some((_, path)) = DEVICES.iter().find(|(minor, _)| *minor == device.1) {
+                    return Ok(Inside::Device(path));
+                }
+            }
+            _ => {}
         }
-        for (fd, capture) in fds[1..].iter_mut().zip(&self.captures) {
-            *fd = capture.writer.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        if number == 0 {
+            let (reader, writer) = pipe(owner)?;
+            self.inlet = Some(Inlet::new(host(0), writer)?);
+            return Ok(Inside::Pipe(reader));
         }
-        fds
+        // One file for both keeps the order of what is written to them.
+        if number == 2
+            && !self.outlets.is_empty()
+            && rustix::fs::fstat(host(1))
+                .is_ok_and(|one| (one.st_dev, one.st_ino) == (status.st_dev, status.st_ino))
+        {
+            return Ok(Inside::Same(1));
+        }
+        let (reader, writer) = pipe(owner)?;
+        self.outlets.push(Outlet::forwarding(reader, host(number), name)?);
+        Ok(Inside::Pipe(writer))
     }
 
-    /// Called in the jail's init: makes the terminal where one is needed. Gives what [`Streams::inside`] gives, with
-    /// the terminal in its places, and the terminal to keep open.
+    /// The descriptors of this process that the inside needs beside 0 to 2. Valid until [`Streams::launched`].
+    pub(crate) fn handed_over(&self) -> Vec<RawFd> {
+        self.inside
+            .iter()
+            .filter_map(|stream| match stream {
+                Inside::Pipe(fd) => Some(fd.as_raw_fd()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Called in the jail's init: opens the devices, and makes the terminal where one is needed. Returns the three
+    /// descriptors for the command, and the terminal to keep open.
     pub(crate) fn make_inside(&self, caller: &Channel) -> Result<([RawFd; 3], Option<OwnedFd>), Error> {
-        let mut fds = self.inside();
+        let mut fds = [0, 1, 2];
+        for number in 0..3 {
+            fds[number] = match &self.inside[number] {
+                Inside::Caller | Inside::Launched => number as RawFd,
+                Inside::Pipe(fd) => fd.as_raw_fd(),
+                Inside::Same(other) => fds[*other],
+                Inside::Device(path) => {
+                    let access = if number == 0 { OFlags::RDONLY } else { OFlags::WRONLY };
+                    let device = rustix::fs::open(*path, access | OFlags::CLOEXEC, Mode::empty());
+                    // Open to the end of init, as the other streams are.
+                    device.map_err(failed("open a device"))?.into_raw_fd()
+                }
+            };
+        }
         let Some(terminal) = &self.terminal else { return Ok((fds, None)) };
         let slave = terminal.make_inside(caller)?;
         for (fd, tty) in fds.iter_mut().zip(terminal.streams()) {
@@ -95,9 +179,10 @@ impl Streams {
 
     /// The inside has its ends: ours are closed. Its terminal comes from there.
     pub(crate) fn launched(&mut self, inside: &Channel) -> Result<(), Error> {
-        self.null = None;
-        for capture in &mut self.captures {
-            capture.writer = None;
+        for stream in &mut self.inside {
+            if matches!(stream, Inside::Pipe(_)) {
+                *stream = Inside::Launched;
+            }
         }
         self.terminal.as_mut().map_or(Ok(()), |terminal| terminal.join(inside))
     }
@@ -110,10 +195,14 @@ impl Streams {
             terminal.interest(fds, &mut flows);
             relays.extend(flows.into_iter().map(Relay::Terminal));
         }
-        for (index, capture) in self.captures.iter().enumerate() {
-            if let Some(reader) = &capture.reader {
-                fds.push(PollFd::new(reader, PollFlags::IN));
-                relays.push(Relay::Capture(index));
+        if let Some(fd) = self.inlet.as_ref().and_then(Inlet::interest) {
+            fds.push(fd);
+            relays.push(Relay::In);
+        }
+        for (index, outlet) in self.outlets.iter().enumerate() {
+            if let Some(fd) = outlet.interest() {
+                fds.push(fd);
+                relays.push(Relay::Out(index));
             }
         }
         relays
@@ -128,19 +217,23 @@ impl Streams {
                         terminal.relay(flow)?;
                     }
                 }
-                Relay::Capture(index) => {
-                    self.captures[index].take();
+                Relay::In => {
+                    if self.inlet.as_mut().is_some_and(|inlet| !inlet.relay()) {
+                        self.inlet = None;
+                    }
                 }
+                Relay::Out(index) => self.outlets[index].relay(),
             }
         }
         Ok(())
     }
 
-    /// Takes what is left, when all inside has ended.
+    /// Takes what is left, when all inside has ended. Input that nobody read is left to who reads the file next.
     pub(crate) fn drain(&mut self) -> Result<(), Error> {
-        for capture in &mut self.captures {
-            while capture.take() {}
+        if let Some(inlet) = self.inlet.take() {
+            inlet.give_back();
         }
+        self.outlets.iter_mut().try_for_each(Outlet::drain)?;
         self.terminal.as_mut().map_or(Ok(()), Terminal::drain)
     }
 
@@ -160,51 +253,26 @@ impl Streams {
 
     /// What was kept of standard output and standard error.
     pub(crate) fn captured(&mut self) -> (Option<Captured>, Option<Captured>) {
-        let mut kept = self.captures.iter_mut().map(|capture| std::mem::take(&mut capture.kept));
+        let mut kept = self.outlets.iter_mut().filter_map(Outlet::kept);
         (kept.next(), kept.next())
     }
 }
 
-impl Capture {
-    fn open(bound: usize, owner: Option<(u32, u32)>) -> Result<Self, Error> {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("pipe"))?;
-        rustix::io::ioctl_fionbio(&reader, true).map_err(failed("pipe"))?;
-        if let Some(owner) = owner {
-            use std::os::fd::AsFd;
-            give_pipe(writer.as_fd(), owner);
-        }
-        Ok(Self { reader: Some(reader), writer: Some(writer), bound, kept: Captured::default() })
-    }
+/// A pipe whose ends are closed on exec, owned by who runs inside.
+fn pipe(owner: Option<(u32, u32)>) -> Result<(OwnedFd, OwnedFd), Error> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("pipe"))?;
+    owner.into_iter().for_each(|owner| give_pipe(writer.as_fd(), owner));
+    Ok((reader, writer))
+}
 
-    /// Takes a portion. `false` when there is nothing more for now.
-    fn take(&mut self) -> bool {
-        let Some(reader) = &self.reader else { return false };
-        let mut buffer = vec![0_u8; PORTION];
-        match rustix::io::read(reader, &mut buffer) {
-            Ok(0) => {
-                self.reader = None;
-                false
-            }
-            Ok(n) => {
-                let room = self.bound.saturating_sub(self.kept.bytes.len()).min(n);
-                self.kept.bytes.extend_from_slice(&buffer[..room]);
-                self.kept.dropped += (n - room) as u64;
-                true
-            }
-            Err(Errno::INTR) => true,
-            Err(Errno::AGAIN) => false,
-            Err(_) => {
-                self.reader = None;
-                false
-            }
-        }
-    }
+fn is_anonymous_pipe(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|status| status.f_type == PIPEFS)
 }
 
 /// Gives an anonymous pipe to who runs inside, so that it can be opened anew there by `/dev/stdout` and its like.
 /// Nothing else is given away: a file keeps its owner. Failing only means that such an opening fails.
 pub(crate) fn give_pipe(fd: BorrowedFd<'_>, (uid, gid): (u32, u32)) {
-    if rustix::fs::fstatfs(fd).is_ok_and(|status| status.f_type == PIPEFS) {
+    if is_anonymous_pipe(fd) {
         let _ = rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
     }
 }

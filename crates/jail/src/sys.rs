@@ -128,15 +128,26 @@ pub(crate) fn close_range(first: libc::c_uint, last: libc::c_uint) -> Result<(),
     Ok(())
 }
 
-/// Whether a descriptor is a regular file that may be written through it.
-pub(crate) fn is_file_for_writing(fd: RawFd) -> bool {
-    // SAFETY: stat is plain integers, for which zero is valid; the pointer is valid for writing.
-    let (mode, flags) = unsafe {
-        let mut status: libc::stat = std::mem::zeroed();
-        let known = libc::fstat(fd, &raw mut status) == 0;
-        (if known { status.st_mode } else { 0 }, libc::fcntl(fd, libc::F_GETFL))
-    };
-    mode & libc::S_IFMT == libc::S_IFREG && flags >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY
+/// Locks or unlocks one byte of a file for the open file description, without waiting. `EAGAIN` or `EACCES`: another
+/// description has it.
+pub(crate) fn lock_byte(file: BorrowedFd<'_>, offset: i64, lock: bool) -> Result<(), Errno> {
+    // SAFETY: flock is plain integers, for which zero is valid.
+    let mut what: libc::flock = unsafe { std::mem::zeroed() };
+    what.l_type = if lock { libc::F_WRLCK } else { libc::F_UNLCK } as libc::c_short;
+    what.l_whence = libc::SEEK_SET as libc::c_short;
+    (what.l_start, what.l_len) = (offset, 1);
+    // SAFETY: the description of the lock lives until the call returns.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const what) }.into()).map(|_| ())
+}
+
+/// Forks as the oldest call does, which a system call filter of a jail lets pass; gives 0 in the child.
+///
+/// # Safety
+/// As of [`fork_into`].
+pub(crate) unsafe fn fork() -> Result<i32, Errno> {
+    // SAFETY: no stack and no memory are named; the caller promised that there is no other thread.
+    check(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0_usize, 0_usize, 0_usize, 0_usize) })
+        .map(|pid| pid as i32)
 }
 
 /// A set of signals.

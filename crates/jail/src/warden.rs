@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -43,9 +43,6 @@ pub(crate) fn any_message(message: &crate::channel::Received) {
 
 /// How long the warden may take to start; most of it would be waiting for an earlier one to end.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a request waits for a jail that is busy.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
-const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a process of a jail gets as its standard streams.
 #[derive(Debug)]
@@ -283,7 +280,11 @@ impl Jail {
     ///
     /// Pipes and terminals among `stdio` are given to who runs inside, so that programs can open them anew
     /// (`/dev/stdout`).
-    pub fn spawn(&self, process: &Process, stdio: Stdio) -> Result<u64, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Busy`] when the jail takes no request at the moment: nothing was done, and a later call may succeed. It
+    /// never waits.
+    pub fn spawn(&self, process: &Process, stdio: &Stdio) -> Result<u64, Error> {
         process.check()?;
         let descriptors = [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()];
         if let Some(base) = self.owner {
@@ -306,7 +307,7 @@ impl Jail {
     /// it, so it costs nothing.
     ///
     /// # Errors
-    /// When the jail has ended.
+    /// When the jail has ended; [`Error::Busy`] as for [`Jail::spawn`].
     pub fn hold(&self) -> Result<u64, Error> {
         let number = self.last_process.fetch_add(1, Ordering::Relaxed) + 1;
         self.request(&Request::Hold { process: number }, &[])?;
@@ -349,22 +350,17 @@ impl Jail {
     }
 
     /// Sends a signal to the process group of a process. One that has ended already is no error.
+    ///
+    /// # Errors
+    /// When the jail has ended; [`Error::Busy`] as for [`Jail::spawn`].
     pub fn signal(&self, process: u64, signal: i32) -> Result<(), Error> {
         self.request(&Request::Signal { process, signal }, &[])
     }
 
     fn request(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
-        let until = Instant::now() + BUSY_TIMEOUT;
-        loop {
-            if self.control.send(request, descriptors, false)? {
-                return Ok(());
-            }
-            // Init takes no request while too many of its events are unread.
-            if Instant::now() >= until {
-                let errno = rustix::io::Errno::AGAIN.into();
-                return Err(Error::Channel { step: "the jail takes no request".into(), errno });
-            }
-            std::thread::sleep(BUSY_PAUSE);
+        match self.control.send(request, descriptors, false)? {
+            true => Ok(()),
+            false => Err(Error::Busy),
         }
     }
 

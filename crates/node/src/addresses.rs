@@ -1,12 +1,10 @@
-//! Addresses of Pods, and the range of ids that goes with each.
+//! Addresses of Pods.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::Ipv4Addr;
 
 use crate::Error;
 
-/// Ids of one Pod.
-const IDS_PER_POD: u32 = 65536;
 /// Owners whose last address is known at most: those of Pods that come and go. The oldest are forgotten.
 const OWNERS: usize = 16 << 10;
 
@@ -23,13 +21,6 @@ pub(crate) struct Addresses {
     owners: VecDeque<String>,
 }
 
-/// What a Pod gets: an address, and the first of its 65536 ids outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lease {
-    pub(crate) address: Ipv4Addr,
-    pub(crate) id_base: u32,
-}
-
 impl Addresses {
     /// Reads a range such as `10.89.0.0/16`. `start` is where the handing out begins (any number), so that a new life
     /// of the node does not give its first Pods the addresses that the last ones of the old life had.
@@ -39,7 +30,7 @@ impl Addresses {
             range.split_once('/').ok_or_else(|| wrong("it is not of the form 10.89.0.0/16"))?;
         let base: Ipv4Addr = base.parse().map_err(|_| wrong("its address is not an IPv4 address"))?;
         let bits: u32 = bits.parse().map_err(|_| wrong("its length is not a number"))?;
-        // A /16 has as many addresses as there are ranges of 65536 ids, so the one gives the other.
+        // More Pods than a /16 has addresses do not fit on a machine.
         if !(16..=28).contains(&bits) {
             return Err(wrong("its length must be /16 to /28"));
         }
@@ -51,7 +42,7 @@ impl Addresses {
         if base.is_loopback() || base.is_link_local() || base.is_multicast() || base.is_unspecified() {
             return Err(wrong("it must be an ordinary range: not loopback, link-local or multicast"));
         }
-        // The first and last address, and the range of ids that ends with -1, belong to nobody.
+        // The first and last address belong to nobody.
         let count = size - 2;
         Ok(Addresses {
             first: first + 1,
@@ -70,11 +61,11 @@ impl Addresses {
         uid: &str,
         wanted: Option<Ipv4Addr>,
         owner: Option<&str>,
-    ) -> Option<Lease> {
-        let last = owner.and_then(|owner| self.last.get(owner)).map(|index| self.at(*index).address);
+    ) -> Option<Ipv4Addr> {
+        let last = owner.and_then(|owner| self.last.get(owner)).map(|index| self.at(*index));
         let lease = self.lease(uid, wanted.or(last))?;
         if let Some(owner) = owner {
-            let index = u32::from(lease.address) - self.first;
+            let index = u32::from(lease) - self.first;
             if self.last.insert(owner.to_owned(), index).is_none() {
                 self.owners.push_back(owner.to_owned());
             }
@@ -87,7 +78,7 @@ impl Addresses {
 
     /// An address for the Pod with this uid: the one it holds, the `wanted` one when that is free and of the range, or
     /// the next free one. Nothing when all are taken.
-    pub(crate) fn lease(&mut self, uid: &str, wanted: Option<Ipv4Addr>) -> Option<Lease> {
+    pub(crate) fn lease(&mut self, uid: &str, wanted: Option<Ipv4Addr>) -> Option<Ipv4Addr> {
         if let Some(&index) = self.held.get(uid) {
             return Some(self.at(index));
         }
@@ -114,8 +105,8 @@ impl Addresses {
         }
     }
 
-    fn at(&self, index: u32) -> Lease {
-        Lease { address: Ipv4Addr::from(self.first + index), id_base: (index + 1) * IDS_PER_POD }
+    fn at(&self, index: u32) -> Ipv4Addr {
+        Ipv4Addr::from(self.first + index)
     }
 }
 
@@ -129,13 +120,13 @@ mod tests {
     fn a_pod_keeps_its_address_and_others_do_not_get_it_soon() {
         let mut range = Addresses::new("10.89.0.0/28", 0).unwrap();
         let a = range.lease("a", None).unwrap();
-        assert_eq!(a, Lease { address: Ipv4Addr::new(10, 89, 0, 1), id_base: 65536 });
+        assert_eq!(a, Ipv4Addr::new(10, 89, 0, 1));
         assert_eq!(range.lease("a", None), Some(a));
         range.release("a");
-        assert_ne!(range.lease("b", None).unwrap().address, a.address);
-        assert_eq!(range.lease("c", Some(a.address)), Some(a), "a restarted Pod has its old one");
-        assert_ne!(range.lease("d", Some(a.address)).unwrap().address, a.address, "unless it is taken");
-        assert!(range.lease("e", Some(Ipv4Addr::LOCALHOST)).unwrap().address.octets()[0] == 10);
+        assert_ne!(range.lease("b", None).unwrap(), a);
+        assert_eq!(range.lease("c", Some(a)), Some(a), "a restarted Pod has its old one");
+        assert_ne!(range.lease("d", Some(a)).unwrap(), a, "unless it is taken");
+        assert!(range.lease("e", Some(Ipv4Addr::LOCALHOST)).unwrap().octets()[0] == 10);
         for n in 0..10 {
             range.lease(&format!("x{n}"), None).unwrap();
         }
@@ -154,7 +145,7 @@ mod tests {
         assert_ne!(second, first, "while the last one is there");
         range.release("a3");
         assert_eq!(range.lease_of("a4", None, Some("a")), Some(second));
-        assert_eq!(range.lease_of("b2", Some(first.address), None).map(|lease| lease == first), Some(false));
+        assert_eq!(range.lease_of("b2", Some(first), None).map(|lease| lease == first), Some(false));
         for n in 0..=OWNERS {
             range.release("x");
             range.lease_of("x", None, Some(&format!("owner-{n}"))).unwrap();
@@ -182,7 +173,7 @@ mod tests {
         #[test]
         fn leases_never_overlap(steps in proptest::collection::vec((any::<bool>(), 0u8..40), 0..200), start: u32) {
             let mut range = Addresses::new("10.89.0.0/16", start).unwrap();
-            let mut held: HashMap<u8, Lease> = HashMap::new();
+            let mut held: HashMap<u8, Ipv4Addr> = HashMap::new();
             for (take, pod) in steps {
                 if take {
                     held.insert(pod, range.lease(&pod.to_string(), None).unwrap());
@@ -190,11 +181,8 @@ mod tests {
                     range.release(&pod.to_string());
                     held.remove(&pod);
                 }
-                let bases: BTreeSet<u32> = held.values().map(|lease| lease.id_base).collect();
-                prop_assert_eq!(bases.len(), held.len());
-                for lease in held.values() {
-                    prop_assert!(lease.id_base >= 65536 && lease.id_base.checked_add(IDS_PER_POD).is_some());
-                }
+                let addresses: BTreeSet<Ipv4Addr> = held.values().copied().collect();
+                prop_assert_eq!(addresses.len(), held.len());
             }
         }
     }

@@ -120,7 +120,8 @@ impl Kubelet for Node {
             self.running(pod, request.container.as_deref())?;
             let busy = self.live(pod)?.enter().await?;
             // What ran before it was awake may have ended.
-            let session = session::exec(self.running(pod, request.container.as_deref())?, request)?;
+            let running = self.running(pod, request.container.as_deref())?;
+            let session = session::exec(running, request).await?;
             Ok(held(session, busy))
         }
         .boxed()

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hutch_image::Store;
-use hutch_jail::Warden;
+use hutch_jail::{IdRanges, Warden};
 use hutch_serve::Shutdown;
 use kube::Client;
 use tokio::io::Interest;
@@ -58,6 +58,7 @@ pub(crate) struct Shared {
     /// Turns to launch a jail, given in the order in which they were asked for.
     pub(crate) launching: Arc<Semaphore>,
     addresses: Mutex<Addresses>,
+    pub(crate) id_ranges: IdRanges,
     live: Mutex<HashMap<String, Arc<Live>>>,
 }
 
@@ -94,6 +95,7 @@ impl Node {
             warden: Mutex::new(Arc::new(warden)),
             launching: Arc::new(Semaphore::new(LAUNCHES)),
             addresses: Mutex::new(addresses),
+            id_ranges: IdRanges::open(seed)?,
             live: Mutex::default(),
         });
         // The first Pod should not wait for the built-in image to be written; why it cannot be is said when one asks.

@@ -101,7 +101,7 @@ impl Bundle<'_> {
                "options": ["nosuid", "nodev", "mode=1777", "size=64m"]}),
             json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
         ];
-        mounts.extend(self.mounts.iter().filter_map(|mount| {
+        mounts.extend(self.mounts.iter().map(|mount| {
             let access = if mount.read_only { "ro" } else { "rw" };
             let (kind, source, options) = match &mount.source {
                 MountSource::Bind(path) => ("bind", path.clone(), vec!["bind".to_owned(), access.into()]),
@@ -116,7 +116,7 @@ impl Bundle<'_> {
                     vec!["bind".to_owned(), "ro".into()],
                 ),
             };
-            Some(json!({"destination": mount.target, "type": kind, "source": source, "options": options}))
+            json!({"destination": mount.target, "type": kind, "source": source, "options": options})
         }));
         json!({
             "ociVersion": "1.0.2",

@@ -16,7 +16,7 @@ const SIZES: usize = 4;
 const ATTACH_BYTES: usize = 64 << 10;
 
 /// Starts a command in a container.
-pub(crate) fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Session, StreamError> {
+pub(crate) async fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Session, StreamError> {
     if request.command.is_empty() {
         return Err(StreamError::BadRequest(
             "you must specify at least one command for the container".into(),
@@ -29,7 +29,7 @@ pub(crate) fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Sessio
     };
     if request.tty {
         let (terminal, stdio) = running.terminal().map_err(StreamError::Internal)?;
-        let extra = running.spawn(request.command, true, stdio).map_err(StreamError::Internal)?;
+        let extra = running.spawn(request.command, true, stdio).await.map_err(StreamError::Internal)?;
         return Ok(Session {
             stdin: request.stdin.then(|| Box::pin(terminal.clone()) as ByteWriter),
             stdout: Some(Box::pin(terminal.clone())),
@@ -39,7 +39,7 @@ pub(crate) fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Sessio
         });
     }
     let (ends, stdio) = pipes(request.stdin, request.stdout, request.stderr).map_err(internal)?;
-    let extra = running.spawn(request.command, false, stdio).map_err(StreamError::Internal)?;
+    let extra = running.spawn(request.command, false, stdio).await.map_err(StreamError::Internal)?;
     Ok(Session {
         stdin: ends.stdin.map(|pipe| Box::pin(pipe) as ByteWriter),
         stdout: ends.stdout.map(|pipe| Box::pin(pipe) as ByteReader),

@@ -5,5 +5,8 @@
 #[path = "../hutch/harness.rs"]
 #[allow(dead_code, reason = "shared with the other test program, which uses more of it")]
 mod harness;
+mod host_files;
 mod ordinary;
 mod root;
+mod stalls;
+mod streams;

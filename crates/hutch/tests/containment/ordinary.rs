@@ -51,6 +51,13 @@ impl Place {
 
     /// `hutch run` with these options and this script for `sh`.
     pub(crate) fn run(&self, caller: Caller, options: &[&str], script: &str) -> Command {
+        let words: Vec<&str> =
+            ["run"].iter().chain(options).chain(&["--", "sh", "-c", script]).copied().collect();
+        self.program(caller, &words)
+    }
+
+    /// The program with these arguments.
+    pub(crate) fn program(&self, caller: Caller, words: &[&str]) -> Command {
         let program = self.path().join("hutch");
         let mut command = match caller {
             Caller::Root => Command::new(program),
@@ -61,7 +68,7 @@ impl Place {
                 setpriv
             }
         };
-        command.arg("run").args(options).args(["--", "sh", "-c", script]);
+        command.args(words);
         command.env("HOME", self.path().join("home")).env_remove("XDG_CACHE_HOME").current_dir("/");
         command.stdin(Stdio::null());
         command

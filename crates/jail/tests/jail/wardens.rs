@@ -29,7 +29,8 @@ fn found(jail: &Jail, argv: &[String]) -> String {
     let null = || OwnedFd::from(std::fs::File::options().read(true).write(true).open("/dev/null").unwrap());
     let (mut reader, writer) = std::io::pipe().unwrap();
     let stdio = Stdio { stdin: null(), stdout: writer.into(), stderr: null() };
-    let number = jail.spawn(&process(argv), stdio).unwrap();
+    let number = jail.spawn(&process(argv), &stdio).unwrap();
+    drop(stdio);
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
     loop {

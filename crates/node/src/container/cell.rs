@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use hutch_jail::{Event, Jail, Process, ProcessExit, Stdio, Usage};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::register;
 
@@ -44,6 +46,28 @@ pub(crate) struct Spawned {
     exited: oneshot::Receiver<ProcessExit>,
 }
 
+/// How long a request waits for a jail that is busy.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// First wait before a busy jail is asked again; each further one is twice as long.
+const BUSY_PAUSE: Duration = Duration::from_millis(1);
+
+/// Repeats a request while the jail is busy.
+async fn patiently<T>(
+    mut request: impl FnMut() -> Result<T, hutch_jail::Error>,
+) -> Result<T, hutch_jail::Error> {
+    let until = Instant::now() + BUSY_TIMEOUT;
+    let mut pause = BUSY_PAUSE;
+    loop {
+        match request() {
+            Err(hutch_jail::Error::Busy) if Instant::now() < until => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            other => return other,
+        }
+    }
+}
+
 /// How a process ends whose jail is gone.
 const GONE: ProcessExit = ProcessExit::Signal(9);
 
@@ -72,34 +96,42 @@ impl Cell {
         Ok(cell)
     }
 
-    /// Asks for a process.
-    pub(crate) fn spawn(&self, process: &Process, stdio: Stdio) -> Result<Spawned, hutch_jail::Error> {
-        self.ask(|jail| jail.spawn(process, stdio))
+    /// Requests a process. Waits while the jail is busy, without holding up a thread.
+    pub(crate) async fn spawn(&self, process: &Process, stdio: Stdio) -> Result<Spawned, hutch_jail::Error> {
+        self.request(|jail| jail.spawn(process, &stdio)).await
     }
 
-    /// Asks for a process that only waits.
-    pub(crate) fn hold(&self) -> Result<Spawned, hutch_jail::Error> {
-        self.ask(Jail::hold)
+    /// Requests a process that only waits.
+    pub(crate) async fn hold(&self) -> Result<Spawned, hutch_jail::Error> {
+        self.request(Jail::hold).await
     }
 
-    fn ask(
+    async fn request(
         &self,
-        request: impl FnOnce(&Jail) -> Result<u64, hutch_jail::Error>,
+        request: impl Fn(&Jail) -> Result<u64, hutch_jail::Error>,
     ) -> Result<Spawned, hutch_jail::Error> {
-        let (started, started_rx) = oneshot::channel();
-        let (exited, exited_rx) = oneshot::channel();
-        // Held across the request, so that no event can come before its entry is there.
-        let mut waiting = lock(&self.waiting);
-        let number = request(&self.jail)?;
-        if !waiting.over {
-            waiting.processes.insert(number, Pending { started: Some(started), exited });
-        }
-        drop(waiting);
-        Ok(Spawned { number, started: started_rx, exited: exited_rx })
+        patiently(|| {
+            let (started, started_rx) = oneshot::channel();
+            let (exited, exited_rx) = oneshot::channel();
+            // Held across the request, which never waits, so that no event can come before its entry is there.
+            let mut waiting = lock(&self.waiting);
+            let number = request(&self.jail)?;
+            if !waiting.over {
+                waiting.processes.insert(number, Pending { started: Some(started), exited });
+            }
+            drop(waiting);
+            Ok(Spawned { number, started: started_rx, exited: exited_rx })
+        })
+        .await
     }
 
-    pub(crate) fn signal(&self, process: u64, signal: i32) -> Result<(), hutch_jail::Error> {
-        self.jail.signal(process, signal)
+    /// Sends a signal to a process of the jail, now or as soon as the jail takes requests.
+    pub(crate) fn signal(self: &Arc<Self>, process: u64, signal: i32) {
+        if let Err(hutch_jail::Error::Busy) = self.jail.signal(process, signal) {
+            let cell = Arc::clone(self);
+            // One that cannot be sent in time is lost, like one to a process that has ended.
+            tokio::spawn(async move { drop(patiently(|| cell.jail.signal(process, signal)).await) });
+        }
     }
 
     pub(crate) fn network(&self) -> BorrowedFd<'_> {

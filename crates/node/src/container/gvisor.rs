@@ -108,7 +108,7 @@ impl GvisorContainer {
     }
 
     /// Starts a further process inside.
-    pub(crate) fn spawn(
+    pub(crate) async fn spawn(
         &self,
         cell: &Arc<Cell>,
         blueprint: &Blueprint,
@@ -129,7 +129,7 @@ impl GvisorContainer {
             .map_err(|e| format!("cannot start in runsc: {e}"))?;
         let (file, pid) = (inside.process_file.display().to_string(), inside.pid_file.display().to_string());
         let command = self.argv(&["exec", "--process", &file, "--internal-pid-file", &pid, &self.id]);
-        let spawned = cell.spawn(&process(command, *terminal), stdio).map_err(|e| e.to_string())?;
+        let spawned = cell.spawn(&process(command, *terminal), stdio).await.map_err(|e| e.to_string())?;
         Ok(Extra { spawned, inside: Some(inside) })
     }
 
@@ -148,20 +148,25 @@ impl GvisorContainer {
 
     /// Runs a command beside runsc without waiting for it.
     fn fire(&self, cell: &Arc<Cell>, argv: Vec<String>) {
-        let spawned = null()
-            .and_then(|fd| Ok(Stdio { stdin: fd.try_clone()?, stdout: fd.try_clone()?, stderr: fd }))
-            .map_err(|e| e.to_string())
-            .and_then(|stdio| cell.spawn(&process(argv, false), stdio).map_err(|e| e.to_string()));
-        if let Err(error) = spawned {
-            tracing::warn!(container = self.id, error, "runsc could not be asked to signal");
-        }
+        let (cell, id) = (Arc::clone(cell), self.id.clone());
+        tokio::spawn(async move {
+            let stdio = null()
+                .and_then(|fd| Ok(Stdio { stdin: fd.try_clone()?, stdout: fd.try_clone()?, stderr: fd }));
+            let spawned = match stdio {
+                Ok(stdio) => cell.spawn(&process(argv, false), stdio).await.map_err(|e| e.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(error) = spawned {
+                tracing::warn!(container = id, error, "failed to start runsc to send a signal");
+            }
+        });
     }
 
     /// Runs a command in the jail and gives its exit and what it printed as error.
     async fn command(&self, cell: &Arc<Cell>, argv: Vec<String>) -> Result<(ProcessExit, String), String> {
         use tokio::io::AsyncReadExt;
         let (ends, stdio) = super::pipes(false, false, true).map_err(|e| e.to_string())?;
-        let mut spawned = cell.spawn(&process(argv, false), stdio).map_err(|e| e.to_string())?;
+        let mut spawned = cell.spawn(&process(argv, false), stdio).await.map_err(|e| e.to_string())?;
         let work = async {
             spawned.started().await.map_err(|failed| failed.reason)?;
             let mut text = String::new();

@@ -85,7 +85,7 @@ pub(crate) struct Extra {
 
 impl Running {
     /// Starts a further process with the container's environment, folder and user.
-    pub(crate) fn spawn(
+    pub(crate) async fn spawn(
         &self,
         argv: Vec<String>,
         terminal: bool,
@@ -96,10 +96,10 @@ impl Running {
         let process = hutch_jail::Process { argv, env: self.env(), cwd, terminal, user };
         match &self.gvisor {
             None => {
-                let spawned = self.cell.spawn(&process, stdio).map_err(|e| e.to_string())?;
+                let spawned = self.cell.spawn(&process, stdio).await.map_err(|e| e.to_string())?;
                 Ok(Extra { spawned, inside: None })
             }
-            Some(gvisor) => gvisor.spawn(&self.cell, &self.blueprint, &process, stdio),
+            Some(gvisor) => gvisor.spawn(&self.cell, &self.blueprint, &process, stdio).await,
         }
     }
 
@@ -125,7 +125,7 @@ impl Running {
     /// Kills a process that [`Running::spawn`] started, and its group.
     pub(crate) fn kill_extra(&self, number: u64, inside: Option<InsideProcess>) {
         // One that has ended already is what was wanted.
-        let _ = self.cell.signal(number, rustix::process::Signal::KILL.as_raw());
+        self.cell.signal(number, rustix::process::Signal::KILL.as_raw());
         if let (Some(gvisor), Some(inside)) = (&self.gvisor, inside) {
             gvisor.kill_inside(&self.cell, &inside);
         }
@@ -135,7 +135,7 @@ impl Running {
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         match &self.gvisor {
             // A process that has ended already needs no signal.
-            None => drop(self.cell.signal(self.main, signal.as_raw())),
+            None => self.cell.signal(self.main, signal.as_raw()),
             Some(gvisor) => gvisor.signal(&self.cell, signal),
         }
     }

@@ -79,9 +79,9 @@ pub(crate) async fn start(launch: Launch) -> Result<Arc<Running>, StartError> {
         (stdio, ends, None)
     };
     let mut spawned = if process.argv == hutch_image::PAUSE && gvisor.is_none() {
-        cell.hold()?
+        cell.hold().await?
     } else {
-        cell.spawn(&process, stdio)?
+        cell.spawn(&process, stdio).await?
     };
     let program = process.argv.first().cloned().unwrap_or_default();
     let failed =

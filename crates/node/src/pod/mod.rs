@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::sleep::Phase;
+use hutch_jail::IdRange;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 use tokio::sync::{mpsc, watch};
@@ -69,7 +70,8 @@ struct Worker {
     policy: RestartPolicy,
     choice: Choice,
     address: Ipv4Addr,
-    id_base: u32,
+    /// Its ids outside, of which nothing else on the machine has any.
+    ids: IdRange,
     volumes: BTreeMap<String, Prepared>,
     /// Descriptions in the order of `states`: init containers first.
     containers: Vec<Container>,

@@ -71,10 +71,11 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     let sandbox = hutch_api::owner::sandbox(pod.as_ref()).map(|owner| owner.uid.as_str());
     let lease = node.addresses().lease_of(&live.id.uid, before, sandbox);
     let lease = lease.ok_or_else(|| no_sandbox("no free Pod address is left on this node".into()))?;
-    live.set_address(lease.address);
+    live.set_address(lease);
+    let ids = node.id_ranges.take().map_err(|e| no_sandbox(e.to_string()))?;
     let mut volumes = BTreeMap::new();
     if matches!(choice, Choice::Jail(_)) {
-        let facts_ip = lease.address.to_string();
+        let facts_ip = lease.to_string();
         volumes = prepare_volumes(node, live, pod, &spec, &facts_ip).await?;
         let folder = node.pods.join(&live.id.uid);
         write_hosts(&folder, pod, &facts_ip).map_err(|e| no_sandbox(e.to_string()))?;
@@ -93,8 +94,8 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         spec,
         policy,
         choice,
-        address: lease.address,
-        id_base: lease.id_base,
+        address: lease,
+        ids,
         volumes,
         slots: states.iter().map(|_| Slot::default()).collect(),
         containers,

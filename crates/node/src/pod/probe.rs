@@ -212,7 +212,7 @@ pub(crate) async fn http_get(get: &HTTPGetAction, target: &Target) -> Result<(),
 pub(crate) async fn exec(command: Vec<String>, target: &Target) -> Result<(), String> {
     use tokio::io::AsyncReadExt;
     let (ends, stdio) = crate::container::pipes(false, true, false).map_err(|e| e.to_string())?;
-    let extra = target.running.spawn(command, false, stdio)?;
+    let extra = target.running.spawn(command, false, stdio).await?;
     let mut guard = KillOnDrop {
         running: &target.running,
         number: extra.spawned.number,

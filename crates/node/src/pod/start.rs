@@ -193,7 +193,7 @@ impl Worker {
             warden: self.node.warden(),
             jail: format!("pod-{}-{index}-{life}", id.uid),
             hostname: environment::hostname(&self.pod),
-            id_base: self.id_base,
+            id_base: self.ids.base(),
             addresses: vec![IpAddr::V4(self.address)],
             network,
             log: logs.join(format!("{life}.log")),

@@ -82,7 +82,7 @@ fn hold(warden: &str, state: &str) -> ExitCode {
     let held = Warden::start(Path::new(warden), Path::new(state)).and_then(|warden| {
         let jail = warden.launch(&job.spec, None)?;
         if let (Ok(stdin), Ok(stdout), Ok(stderr)) = (null(), null(), null()) {
-            jail.spawn(&job.process, Stdio { stdin, stdout, stderr })?;
+            jail.spawn(&job.process, &Stdio { stdin, stdout, stderr })?;
         }
         Ok((warden, jail))
     });

@@ -1,0 +1,122 @@
+//! Standard streams of the caller: what is not an anonymous pipe is relayed, never handed over.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use crate::harness::{refused, text};
+use crate::ordinary::{Caller, Place};
+
+const CALLERS: [Caller; 2] = [Caller::Root, Caller::Ordinary];
+
+#[test]
+fn file_as_input_keeps_its_mode_times_and_content() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let path = place.folder_of(caller, &format!("{caller:?}-input")).join("input");
+        fs::write(&path, "text\n").expect("write");
+        if caller == Caller::Ordinary {
+            std::os::unix::fs::chown(&path, Some(65534), Some(65534)).expect("owner");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("mode");
+        let before = fs::metadata(&path).expect("stat");
+        let script = "cat; chmod 777 /proc/self/fd/0; touch -h /proc/self/fd/0; touch /dev/stdin; \
+                      (echo changed > /dev/stdin); setfattr -n user.x -v 1 /proc/self/fd/0; true";
+        let mut command = place.run(caller, &[], script);
+        let output = command.stdin(File::open(&path).expect("open")).output().expect("hutch run");
+        assert_eq!(text(&output.stdout), "text\n", "{caller:?}: {output:?}");
+        let after = fs::metadata(&path).expect("stat");
+        let seen = |found: &fs::Metadata| (found.mode(), found.mtime_nsec(), found.ctime_nsec(), found.len());
+        assert_eq!(seen(&before), seen(&after), "{caller:?}");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "text\n", "{caller:?}");
+    }
+}
+
+#[test]
+fn folder_as_input_is_refused() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let folder = File::open(place.path()).expect("open");
+        let script = "ls /proc/self/fd/0/..";
+        let output = place.run(caller, &[], script).stdin(folder).output().expect("hutch run");
+        refused(&output, 125, &["standard input is a folder"]);
+    }
+}
+
+#[test]
+fn log_opened_for_appending_cannot_be_truncated() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let path = place.folder_of(caller, &format!("{caller:?}-log")).join("log");
+        fs::write(&path, "earlier\n").expect("write");
+        let log = || File::options().append(true).open(&path).expect("open");
+        let script = "echo out; echo err >&2; echo more; python3 -c 'import os; os.ftruncate(1, 0)'; \
+                      python3 -c 'import os; os.pwrite(1, b\"x\", 0)'; true";
+        let mut command = place.run(caller, &[], script);
+        command.stdout(log()).stderr(log());
+        assert!(command.status().expect("hutch run").success(), "{caller:?}");
+        let kept = fs::read_to_string(&path).expect("read");
+        assert!(kept.starts_with("earlier\nout\nerr\nmore\n"), "{caller:?}: {kept:?}");
+    }
+}
+
+#[test]
+fn input_that_was_not_read_is_left_in_the_file() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    let path = place.path().join("lines");
+    let text_of_file = "first\n".to_owned() + &"second\n".repeat(40_000);
+    fs::write(&path, &text_of_file).expect("write");
+    let mut file = File::open(&path).expect("open");
+    let mut command = place.run(Caller::Root, &[], "dd bs=6 count=1 2>/dev/null");
+    let output = command.stdin(file.try_clone().expect("clone")).output().expect("hutch run");
+    assert_eq!(text(&output.stdout), "first\n");
+    assert_eq!(file.stream_position().expect("position"), 6);
+    let mut rest = String::new();
+    file.read_to_string(&mut rest).expect("read");
+    assert!(text_of_file.ends_with(&rest) && rest.len() == text_of_file.len() - 6);
+}
+
+#[test]
+fn named_pipes_and_sockets_are_relayed() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().expect("socket pair");
+        let script = "cat; [ -S /proc/self/fd/0 ] && echo LEAKED; [ -S /proc/self/fd/1 ] && echo LEAKED; true";
+        let mut command = place.run(caller, &[], script);
+        command.stdin(theirs.as_fd().try_clone_to_owned().expect("clone"));
+        command.stdout(theirs.as_fd().try_clone_to_owned().expect("clone"));
+        drop(theirs);
+        let mut child = command.spawn().expect("hutch run");
+        drop(command);
+        let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
+        let mut writer = ours.try_clone().expect("clone");
+        let sent = bytes.clone();
+        let sender = std::thread::spawn(move || {
+            writer.write_all(&sent).expect("write");
+            writer.shutdown(std::net::Shutdown::Write).expect("shutdown");
+        });
+        let mut received = Vec::new();
+        ours.read_to_end(&mut received).expect("read");
+        sender.join().expect("sender");
+        assert!(child.wait().expect("wait").success());
+        assert!(received == bytes, "{caller:?}: {} bytes of {}", received.len(), bytes.len());
+    }
+}
+
+#[test]
+fn null_device_inside_is_the_jails_own() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let script = "[ $(stat -Lc %t:%T /proc/self/fd/0) = 1:3 ] && [ $(stat -Lc %i /proc/self/fd/0) = $(stat -c %i /dev/null) ] \
+                      && readlink /proc/self/fd/0; cat; ls /proc/self/fd/0/.. 2>/dev/null; true";
+        let output = place.run(caller, &[], script).output().expect("hutch run");
+        assert_eq!(text(&output.stdout), "/dev/null\n", "{caller:?}: {output:?}");
+    }
+}

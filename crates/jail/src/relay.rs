@@ -1,0 +1,204 @@
+//! Bytes between a stream of the caller and a pipe of a jail.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{FileType, SeekFrom};
+use rustix::io::Errno;
+
+use crate::error::Error;
+use crate::run::Captured;
+use crate::streams::failed;
+
+/// Taken at once.
+const PORTION: usize = 64 * 1024;
+/// Written at once to a pipe or a socket of the caller: what a pipe that is ready takes without blocking.
+const ATOMIC: usize = 4096;
+
+/// From the caller to the inside.
+pub(crate) struct Inlet {
+    from: BorrowedFd<'static>,
+    into: OwnedFd,
+    waiting: Vec<u8>,
+}
+
+impl Inlet {
+    pub(crate) fn new(from: BorrowedFd<'static>, into: OwnedFd) -> Result<Self, Error> {
+        rustix::io::ioctl_fionbio(&into, true).map_err(failed("pipe"))?;
+        Ok(Self { from, into, waiting: Vec::new() })
+    }
+
+    pub(crate) fn interest(&self) -> Option<PollFd<'_>> {
+        Some(match self.waiting.is_empty() {
+            true => PollFd::from_borrowed_fd(self.from, PollFlags::IN),
+            false => PollFd::new(&self.into, PollFlags::OUT),
+        })
+    }
+
+    /// Moves a portion. `false` when there is nothing more to move.
+    pub(crate) fn relay(&mut self) -> bool {
+        if self.waiting.is_empty() {
+            let mut portion = vec![0; PORTION];
+            match rustix::io::read(self.from, &mut portion) {
+                Ok(0) => return false,
+                Ok(count) => {
+                    portion.truncate(count);
+                    self.waiting = portion;
+                }
+                Err(Errno::INTR | Errno::AGAIN) => return true,
+                Err(_) => return false,
+            }
+        }
+        match rustix::io::write(&self.into, &self.waiting) {
+            Ok(count) => drop(self.waiting.drain(..count)),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            // Nobody inside reads any more.
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Puts the offset of a file back to what was read inside, as if the command had read from the file itself.
+    pub(crate) fn give_back(self) {
+        let is_file = rustix::fs::fstat(self.from)
+            .is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::RegularFile);
+        let unread = rustix::io::ioctl_fionread(&self.into).unwrap_or(0) + self.waiting.len() as u64;
+        if is_file && unread > 0 {
+            let back = i64::try_from(unread).unwrap_or(0);
+            // A file that cannot be read anew only means that the next reader misses what this one did not use.
+            let _ = rustix::fs::seek(self.from, SeekFrom::Current(-back));
+        }
+    }
+}
+
+/// From the inside to the caller.
+pub(crate) struct Outlet {
+    from: Option<OwnedFd>,
+    into: Sink,
+}
+
+enum Sink {
+    /// Kept, up to a bound.
+    Kept { bound: usize, kept: Captured },
+    /// Written to a stream of the caller.
+    Caller { to: BorrowedFd<'static>, name: &'static str, waiting: Vec<u8>, failed: Option<Errno> },
+}
+
+impl Outlet {
+    pub(crate) fn keeping(from: OwnedFd, bound: usize) -> Result<Self, Error> {
+        Self::new(from, Sink::Kept { bound, kept: Captured::default() })
+    }
+
+    pub(crate) fn forwarding(
+        from: OwnedFd,
+        to: BorrowedFd<'static>,
+        name: &'static str,
+    ) -> Result<Self, Error> {
+        Self::new(from, Sink::Caller { to, name, waiting: Vec::new(), failed: None })
+    }
+
+    fn new(from: OwnedFd, into: Sink) -> Result<Self, Error> {
+        rustix::io::ioctl_fionbio(&from, true).map_err(failed("pipe"))?;
+        Ok(Self { from: Some(from), into })
+    }
+
+    pub(crate) fn interest(&self) -> Option<PollFd<'_>> {
+        match (&self.into, &self.from) {
+            (Sink::Caller { to, waiting, .. }, _) if !waiting.is_empty() => {
+                Some(PollFd::from_borrowed_fd(*to, PollFlags::OUT))
+            }
+            (_, Some(from)) => Some(PollFd::new(from, PollFlags::IN)),
+            (_, None) => None,
+        }
+    }
+
+    /// Moves a portion.
+    pub(crate) fn relay(&mut self) {
+        match &mut self.into {
+            Sink::Caller { waiting, .. } if !waiting.is_empty() => self.write(ATOMIC),
+            _ => drop(self.take()),
+        }
+    }
+
+    /// Takes a portion from the inside. `false` when there is nothing more for now.
+    fn take(&mut self) -> bool {
+        let Some(from) = &self.from else { return false };
+        let mut portion = vec![0; PORTION];
+        match rustix::io::read(from, &mut portion) {
+            Ok(0) => {
+                self.from = None;
+                false
+            }
+            Ok(count) => {
+                portion.truncate(count);
+                match &mut self.into {
+                    Sink::Kept { bound, kept } => {
+                        let room = bound.saturating_sub(kept.bytes.len()).min(count);
+                        kept.bytes.extend_from_slice(&portion[..room]);
+                        kept.dropped += (count - room) as u64;
+                    }
+                    Sink::Caller { waiting, .. } => waiting.append(&mut portion),
+                }
+                true
+            }
+            Err(Errno::INTR) => true,
+            Err(Errno::AGAIN) => false,
+            Err(_) => {
+                self.from = None;
+                false
+            }
+        }
+    }
+
+    /// Writes at most so many bytes of what waits. When the caller's stream fails, the pipe is closed, so that the
+    /// command learns of it.
+    fn write(&mut self, most: usize) {
+        let Sink::Caller { to, waiting, failed, .. } = &mut self.into else { return };
+        let portion = waiting.len().min(most);
+        match rustix::io::write(*to, &waiting[..portion]) {
+            Ok(count) => drop(waiting.drain(..count)),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => {
+                *failed = Some(errno);
+                waiting.clear();
+                self.from = None;
+            }
+        }
+    }
+
+    /// Takes and writes what is left, when all inside has ended.
+    pub(crate) fn drain(&mut self) -> Result<(), Error> {
+        loop {
+            while matches!(&self.into, Sink::Caller { waiting, .. } if !waiting.is_empty()) {
+                self.wait_for_room();
+                self.write(ATOMIC);
+            }
+            if !self.take() {
+                break;
+            }
+        }
+        match self.into {
+            // The other side of a pipe or a socket that is gone is no failure of the command.
+            Sink::Caller { failed: Some(errno), name, .. } if errno != Errno::PIPE => {
+                Err(Error::Stream { name: name.into(), errno: errno.into() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn wait_for_room(&self) {
+        if let Sink::Caller { to, .. } = &self.into {
+            let mut fds = [PollFd::from_borrowed_fd(*to, PollFlags::OUT)];
+            // One that cannot be waited for is simply written to.
+            let _ = rustix::event::poll(&mut fds, None);
+        }
+    }
+
+    /// What was kept.
+    pub(crate) fn kept(&mut self) -> Option<Captured> {
+        match &mut self.into {
+            Sink::Kept { kept, .. } => Some(std::mem::take(kept)),
+            Sink::Caller { .. } => None,
+        }
+    }
+}

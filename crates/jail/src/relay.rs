@@ -18,51 +18,55 @@ const ATOMIC: usize = 4096;
 /// From the caller to the inside.
 pub(crate) struct Inlet {
     from: BorrowedFd<'static>,
-    into: OwnedFd,
+    /// Closed at the end of the caller's stream, so that the command sees it.
+    into: Option<OwnedFd>,
+    /// The end that the command reads from: tells how much it has left unread.
+    unread: OwnedFd,
     waiting: Vec<u8>,
 }
 
 impl Inlet {
-    pub(crate) fn new(from: BorrowedFd<'static>, into: OwnedFd) -> Result<Self, Error> {
+    /// Between a stream of the caller and both ends of the pipe inside.
+    pub(crate) fn new(from: BorrowedFd<'static>, into: OwnedFd, unread: OwnedFd) -> Result<Self, Error> {
         rustix::io::ioctl_fionbio(&into, true).map_err(failed("pipe"))?;
-        Ok(Self { from, into, waiting: Vec::new() })
+        Ok(Self { from, into: Some(into), unread, waiting: Vec::new() })
     }
 
     pub(crate) fn interest(&self) -> Option<PollFd<'_>> {
+        let into = self.into.as_ref()?;
         Some(match self.waiting.is_empty() {
             true => PollFd::from_borrowed_fd(self.from, PollFlags::IN),
-            false => PollFd::new(&self.into, PollFlags::OUT),
+            false => PollFd::new(into, PollFlags::OUT),
         })
     }
 
-    /// Moves a portion. `false` when there is nothing more to move.
-    pub(crate) fn relay(&mut self) -> bool {
+    /// Moves a portion.
+    pub(crate) fn relay(&mut self) {
+        let Some(into) = &self.into else { return };
         if self.waiting.is_empty() {
             let mut portion = vec![0; PORTION];
             match rustix::io::read(self.from, &mut portion) {
-                Ok(0) => return false,
-                Ok(count) => {
+                Ok(count) if count > 0 => {
                     portion.truncate(count);
                     self.waiting = portion;
                 }
-                Err(Errno::INTR | Errno::AGAIN) => return true,
-                Err(_) => return false,
+                Err(Errno::INTR | Errno::AGAIN) => return,
+                // What cannot be read ends there, as for a command that reads it itself.
+                _ => return self.into = None,
             }
         }
-        match rustix::io::write(&self.into, &self.waiting) {
+        match rustix::io::write(into, &self.waiting) {
             Ok(count) => drop(self.waiting.drain(..count)),
             Err(Errno::INTR | Errno::AGAIN) => {}
-            // Nobody inside reads any more.
-            Err(_) => return false,
+            Err(_) => self.into = None,
         }
-        true
     }
 
     /// Puts the offset of a file back to what was read inside, as if the command had read from the file itself.
     pub(crate) fn give_back(self) {
         let is_file = rustix::fs::fstat(self.from)
             .is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::RegularFile);
-        let unread = rustix::io::ioctl_fionread(&self.into).unwrap_or(0) + self.waiting.len() as u64;
+        let unread = rustix::io::ioctl_fionread(&self.unread).unwrap_or(0) + self.waiting.len() as u64;
         if is_file && unread > 0 {
             let back = i64::try_from(unread).unwrap_or(0);
             // A file that cannot be read anew only means that the next reader misses what this one did not use.

@@ -118,7 +118,8 @@ impl Streams {
         }
         if number == 0 {
             let (reader, writer) = pipe(owner)?;
-            self.inlet = Some(Inlet::new(host(0), writer)?);
+            let unread = reader.try_clone().map_err(|_| failed("pipe")(Errno::MFILE))?;
+            self.inlet = Some(Inlet::new(host(0), writer, unread)?);
             return Ok(Inside::Pipe(reader));
         }
         // One file for both keeps the order of what is written to them.
@@ -218,9 +219,7 @@ impl Streams {
                     }
                 }
                 Relay::In => {
-                    if self.inlet.as_mut().is_some_and(|inlet| !inlet.relay()) {
-                        self.inlet = None;
-                    }
+                    self.inlet.iter_mut().for_each(Inlet::relay);
                 }
                 Relay::Out(index) => self.outlets[index].relay(),
             }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::harness::{Up, succeeded, text};
+use crate::harness::{Up, binary, text};
 use crate::ordinary::{Caller, Place, apply};
 
 /// A folder below `/usr` with files of root, removed at the end.
@@ -81,7 +81,8 @@ fn files_of_the_host_are_not_owned_or_locked_from_inside() {
     let place = Place::new();
     fs::write(place.path().join("script"), SCRIPT).expect("write");
     for caller in [Caller::Root, Caller::Ordinary] {
-        let command = place.program(caller, &["run", "--", "python3", "-c", SCRIPT, &planted.0.display().to_string()]);
+        let command =
+            place.program(caller, &["run", "--", "python3", "-c", SCRIPT, &planted.0.display().to_string()]);
         let said = attack(command, &planted);
         assert!(!said.contains("WORKED") && said.contains("stays inside"), "{caller:?}: {said}");
     }
@@ -92,8 +93,11 @@ fn files_of_the_host_are_not_owned_or_locked_from_a_pod() {
     hutch_testkit::require!(root, kubectl, python);
     let planted = Planted::new("pod");
     let up = Up::start(&[]);
-    apply(&up, &serde_json::json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
-        "containers": [{"name": "c", "image": "hutch/python-runtime"}]}}));
+    apply(
+        &up,
+        &serde_json::json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+        "containers": [{"name": "c", "image": "hutch/python-runtime"}]}}),
+    );
     up.ok("wait --for=condition=Ready pod/p --timeout=60s");
     let folder = planted.0.display().to_string();
     let command = up.kubectl_command(&["exec", "-i", "p", "--", "python3", "-c", SCRIPT, &folder]);
@@ -117,18 +121,16 @@ fn core_size_set_inside_has_no_effect_and_reports_success() {
 #[test]
 fn whole_machine_as_rootfs_or_workspace_is_refused() {
     hutch_testkit::require!(root, user_namespaces);
-    let place = Place::new();
-    let alias = place.path().join("alias");
-    fs::create_dir(&alias).expect("folder");
-    succeeded("mount", &Command::new("mount").args(["--bind", "/"]).arg(&alias).output().expect("mount"));
-    let alias_name = alias.display().to_string();
-    for path in ["/", "/proc/1/root", "/usr/..", &alias_name] {
+    for path in ["/", "/proc/self/root", "/usr/..", "/mnt"] {
         for option in ["--rootfs", "--workspace"] {
-            let output = place.run(Caller::Root, &[option, path], "cat /etc/shadow").output().expect("hutch run");
+            // The other name of the root is there for this one command only.
+            let script = "mount --bind / /mnt && exec \"$0\" run \"$1\" \"$2\" -- cat /etc/shadow";
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", script, binary(), option, path]);
+            let output = command.output().expect("unshare");
             let said = text(&output.stderr);
             assert_eq!(output.status.code(), Some(125), "{option} {path}: {output:?}");
             assert!(option != "--rootfs" || said.contains("--image hutch/host"), "{said}");
         }
     }
-    succeeded("umount", &Command::new("umount").arg(&alias).output().expect("umount"));
 }

@@ -23,8 +23,11 @@ fn stopped_children_of_one_sandbox_do_not_stall_another() {
         for (key, value) in extra.as_object().expect("object") {
             container[key] = value.clone();
         }
-        apply(&up, &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-            "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]}}));
+        apply(
+            &up,
+            &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]}}),
+        );
     };
     // Each probe starts a process that is stopped before or after its program runs.
     let probe = json!({"readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 1,

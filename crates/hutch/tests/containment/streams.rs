@@ -87,7 +87,8 @@ fn named_pipes_and_sockets_are_relayed() {
     let place = Place::new();
     for caller in CALLERS {
         let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().expect("socket pair");
-        let script = "cat; [ -S /proc/self/fd/0 ] && echo LEAKED; [ -S /proc/self/fd/1 ] && echo LEAKED; true";
+        let script =
+            "cat; [ -S /proc/self/fd/0 ] && echo LEAKED; [ -S /proc/self/fd/1 ] && echo LEAKED; true";
         let mut command = place.run(caller, &[], script);
         command.stdin(theirs.as_fd().try_clone_to_owned().expect("clone"));
         command.stdout(theirs.as_fd().try_clone_to_owned().expect("clone"));

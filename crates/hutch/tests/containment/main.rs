@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "shared with the other test program, which uses more of it")]
 mod harness;
 mod host_files;
+mod ids;
 mod ordinary;
 mod root;
 mod stalls;

@@ -19,6 +19,12 @@ const LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "/dev/ptmx"),
 ];
 
+/// Whether [`build`] mounts something at this path.
+pub(crate) fn makes(path: &str) -> bool {
+    let device = |path: &str| path.strip_prefix("/dev/").is_some_and(|name| DEVICES.contains(&name));
+    path == "/dev" || path == "/dev/pts" || device(path)
+}
+
 fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Mount { target: "/dev".into(), step: step.into(), errno: errno.into() }
 }

@@ -96,6 +96,14 @@ pub enum Error {
         /// Reason given by the kernel.
         errno: Errno,
     },
+    /// Something that must hold in every jail does not. The jail was ended before anything ran in it.
+    #[error("the jail was refused, because it is not as it has to be: {what}; found: {found}")]
+    Invariant {
+        /// What must hold.
+        what: Cow<'static, str>,
+        /// What was found.
+        found: String,
+    },
     /// A privilege could not be given up.
     #[error("cannot give up privileges ({step}): {errno}")]
     Privileges {

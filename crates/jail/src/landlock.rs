@@ -61,6 +61,11 @@ pub fn abi() -> Option<u32> {
     u32::try_from(version).ok().filter(|version| *version > 0)
 }
 
+/// Whether [`restrict`] keeps signals and abstract sockets inside.
+pub(crate) fn has_scopes() -> bool {
+    abi().is_some_and(|abi| abi >= SCOPES_ABI)
+}
+
 /// Confines the calling thread and all that it starts: nothing is written, made, removed or renamed except beneath
 /// the paths of `writable` (folders or files, as the caller sees them; `/dev` and `/proc` too must be named where
 /// their files are to be written); no mount is changed; signals and abstract sockets reach only processes confined

@@ -17,10 +17,11 @@ use crate::cgroup::{Entry, Group};
 use crate::channel::Channel;
 use crate::error::Error;
 use crate::init::{Reached, Report};
+use crate::invariants::{Expected, Outside};
 use crate::netlink::Making;
 use crate::sources::Sources;
 use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};
-use crate::{dev, ids, landlock, privileges, proc, root, seccomp, sys};
+use crate::{dev, ids, invariants, landlock, privileges, proc, root, seccomp, sys};
 
 /// What a launch needs beside the description.
 pub(crate) struct Plan<'a> {
@@ -246,13 +247,17 @@ fn build(
         Sources::take(spec, None)?
     };
     tie_to_parent(channel)?;
-    root::enter(spec, sources, proc, devices, ranged)?;
+    let (root, mounts) = root::enter(spec, sources, proc, devices, ranged)?;
     network.map_or(Ok(()), Making::enter)?;
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     privileges::give_up()?;
+    let outside = if landlock::has_scopes() { Some(Outside::new()?) } else { None };
     let landlock = landlock::restrict(&writable(spec))?;
     seccomp::install(spec.deny_set_id_bits)?;
+    let mut descriptors = plan.keep.to_vec();
+    descriptors.push(channel.as_fd().as_raw_fd());
+    invariants::check(Expected { root, mounts, descriptors: &descriptors, outside })?;
     Ok(Reached { landlock })
 }
 

@@ -19,6 +19,7 @@ mod dev;
 pub mod hostile;
 mod ids;
 mod init;
+mod invariants;
 mod launch;
 mod netlink;
 mod privileges;

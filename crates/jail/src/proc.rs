@@ -30,6 +30,12 @@ const MASKED: [&CStr; 11] = [
 /// Never to be written, as OCI runtimes do.
 const READ_ONLY: [&CStr; 5] = [c"/proc/sys", c"/proc/bus", c"/proc/fs", c"/proc/irq", c"/proc/sysrq-trigger"];
 
+/// Whether [`attach`] mounts something at this path.
+pub(crate) fn makes(path: &str) -> bool {
+    let is = |known: &&CStr| known.to_bytes() == path.as_bytes();
+    path == "/proc" || MASKED.iter().any(|known| is(known)) || READ_ONLY.iter().any(|known| is(known))
+}
+
 fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Mount { target: "/proc".into(), step: step.into(), errno: errno.into() }
 }

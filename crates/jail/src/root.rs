@@ -12,6 +12,7 @@ use rustix::mount::{
 };
 
 use crate::error::Error;
+use crate::invariants::{Planned, mount_id};
 use crate::sources::Sources;
 use crate::spec::{Ids, Mount, MountSource, Root, Spec, Upper};
 use crate::{dev, proc, sys};
@@ -34,23 +35,17 @@ fn at(target: &Path, step: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Mount { target: target.to_owned(), step: step.into(), errno: errno.into() }
 }
 
-/// What is mounted inside, once the new root is entered.
-enum Ready {
-    Tree(OwnedFd),
-    Tmpfs { bytes: u64, mode: u32 },
-}
-
 /// Builds the root of `spec`, enters it and mounts everything. `proc` and `devices` were taken before.
 ///
 /// `/dev` and `/proc` come after the mounts of the Pod, so that no link of an image and no volume leads into them;
-/// only what belongs below `/dev` comes after it.
+/// only what belongs below `/dev` comes after it. Returns what the kernel must list as mounted: the root, and the rest.
 pub(crate) fn enter(
     spec: &Spec,
     mut sources: Sources,
     proc: OwnedFd,
     devices: Vec<OwnedFd>,
     group_of_terminals: bool,
-) -> Result<(), Error> {
+) -> Result<(Planned, Vec<Planned>), Error> {
     let layers = (0..spec.root.layers.len()).map(|_| sources.next()).collect::<Result<Vec<_>, _>>()?;
     let upper = match spec.root.upper {
         Upper::Dir(_) => Some(sources.next()?),
@@ -74,6 +69,7 @@ pub(crate) fn enter(
     let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(failed("open the root"))?;
     let ready: Vec<_> = spec.mounts.iter().zip(ready).collect();
+    let planned = ready.iter().map(|(mount, tree)| plan(spec, mount, tree)).collect::<Result<_, _>>()?;
     let (below_dev, others): (Vec<_>, Vec<_>) =
         ready.into_iter().partition(|(mount, _)| mount.target.starts_with("/dev"));
     attach(&root, others)?;
@@ -82,10 +78,23 @@ pub(crate) fn enter(
     dev::build(devices, group_of_terminals)?;
     proc::attach(proc)?;
     attach(&root, below_dev)?;
-    if !matches!(made, Made::Complete) && matches!(spec.root.upper, Upper::ReadOnly) {
+    let read_only = matches!(spec.root.upper, Upper::ReadOnly);
+    if read_only && !matches!(made, Made::Complete) {
         make_root_read_only(&root)?;
     }
-    Ok(())
+    let id = mount_id(&root, "").map_err(failed("look at the root"))?;
+    Ok((Planned { id, read_only, with_submounts: false }, planned))
+}
+
+/// What the kernel must list for a mount.
+fn plan(spec: &Spec, mount: &Mount, tree: &OwnedFd) -> Result<Planned, Error> {
+    let (read_only, may_bring) = match mount.source {
+        MountSource::Host { .. } => (true, true),
+        MountSource::Bind(_) => (mount.read_only, true),
+        MountSource::Tmpfs { .. } => (mount.read_only, false),
+    };
+    let id = mount_id(tree, "").map_err(at(&mount.target, "look at it"))?;
+    Ok(Planned { id, read_only, with_submounts: may_bring && matches!(spec.ids, Ids::Caller) })
 }
 
 /// How the root is made.
@@ -228,18 +237,24 @@ fn read_only_overlay(lower: &str, name: &str) -> Result<(), Errno> {
 }
 
 /// Everything of `spec.mounts` as detached mounts. The stage must be the working directory.
-fn prepare(spec: &Spec, sources: &mut Sources) -> Result<Vec<Ready>, Error> {
+fn prepare(spec: &Spec, sources: &mut Sources) -> Result<Vec<OwnedFd>, Error> {
     let mut ready = Vec::with_capacity(spec.mounts.len());
     for (number, mount) in spec.mounts.iter().enumerate() {
         ready.push(match &mount.source {
-            MountSource::Bind(_) => Ready::Tree(sources.next()?),
+            MountSource::Bind(_) => sources.next()?,
             MountSource::Host { file, .. } => {
                 let folder = sources.next()?;
                 let may_share = matches!(spec.ids, Ids::Caller);
-                let tree = host(number, &folder, file.as_deref(), may_share);
-                Ready::Tree(tree.map_err(at(&mount.target, "overlay"))?)
+                host(number, &folder, file.as_deref(), may_share).map_err(at(&mount.target, "overlay"))?
             }
-            &MountSource::Tmpfs { bytes, mode } => Ready::Tmpfs { bytes, mode },
+            MountSource::Tmpfs { bytes, mode } => {
+                let tree = tmpfs(*bytes, &format!("{mode:o}")).map_err(at(&mount.target, "tmpfs"))?;
+                if mount.read_only {
+                    sys::set_mount_attributes(tree.as_fd(), libc::MOUNT_ATTR_RDONLY, None, false)
+                        .map_err(at(&mount.target, "make it read-only"))?;
+                }
+                tree
+            }
         });
     }
     Ok(ready)
@@ -272,23 +287,8 @@ fn pivot() -> Result<(), Error> {
 }
 
 /// Mounts in order, in the new root.
-fn attach(root: &OwnedFd, ready: Vec<(&Mount, Ready)>) -> Result<(), Error> {
-    for (mount, ready) in ready {
-        let target = mount.target.as_path();
-        let tree = match ready {
-            Ready::Tree(tree) => tree,
-            Ready::Tmpfs { bytes, mode } => {
-                let tree = tmpfs(bytes, &format!("{mode:o}")).map_err(at(target, "tmpfs"))?;
-                if mount.read_only {
-                    sys::set_mount_attributes(tree.as_fd(), libc::MOUNT_ATTR_RDONLY, None, false)
-                        .map_err(at(target, "make it read-only"))?;
-                }
-                tree
-            }
-        };
-        attach_tree(root, &tree, target)?;
-    }
-    Ok(())
+fn attach(root: &OwnedFd, ready: Vec<(&Mount, OwnedFd)>) -> Result<(), Error> {
+    ready.into_iter().try_for_each(|(mount, tree)| attach_tree(root, &tree, &mount.target))
 }
 
 fn attach_tree(root: &OwnedFd, tree: &OwnedFd, target: &Path) -> Result<(), Error> {

@@ -3,7 +3,10 @@
 //! No thread exists when this is called: the jail crate forks this very process.
 
 mod gvisor;
+mod protect;
 mod report;
+
+pub(crate) use protect::allowed;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +19,7 @@ use hutch_jail::{
     User,
 };
 
+use self::protect::{Naming, Protection};
 use crate::cli::{Isolation, RunArguments};
 
 /// Exit status when the command could not be started by our fault or the machine's.
@@ -46,7 +50,8 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
     };
-    let spec = spec(arguments, image, ids.as_ref())?;
+    let mut spec = spec(arguments, image, ids.as_ref())?;
+    let protection = protect(arguments, &mut spec)?;
     let options = RunOptions {
         timeout: arguments.timeout,
         capture: arguments.json.then_some(CAPTURE_BYTES),
@@ -56,10 +61,26 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
         Isolation::Hutch => hutch_jail::run::run(&spec, &process, &options),
         Isolation::Gvisor => gvisor::run(&spec, &process, &options)?,
     };
+    let change = protection.map(Protection::finish).unwrap_or_default();
     match outcome {
-        Ok(outcome) => report::ended(arguments, &outcome),
+        Ok(outcome) => report::ended(arguments, &outcome, &change),
         Err(error) => not_started(arguments, &error),
     }
+}
+
+/// Adds mounts over the files of a writable workspace that programs of this machine run.
+fn protect(arguments: &RunArguments, spec: &mut Spec) -> anyhow::Result<Option<Protection>> {
+    let Some(folder) = arguments.workspace.as_deref().filter(|_| !arguments.read_only) else {
+        return Ok(None);
+    };
+    let naming = match arguments.isolation {
+        Isolation::Hutch => Naming::Descriptor,
+        Isolation::Gvisor => Naming::Path,
+    };
+    let folder = folder.canonicalize().with_context(|| format!("--workspace {}", folder.display()))?;
+    let (mounts, protection) = Protection::prepare(&folder, &arguments.allow_write, naming)?;
+    spec.mounts.extend(mounts);
+    Ok(Some(protection))
 }
 
 /// 126 and 127 as a shell says them; everything else is ours.

@@ -108,10 +108,14 @@ enum Made {
     Stacked,
 }
 
-/// Whether every mount point is in the layer itself, so that nothing has to be laid over it.
+/// Whether every mount point is in the layer itself or in an earlier mount, so that nothing has to be laid over it.
 fn has_all_targets(layer: &OwnedFd, spec: &Spec) -> bool {
     let fixed = [Path::new("/proc"), Path::new("/dev")];
-    let targets = spec.mounts.iter().map(|m| m.target.as_path()).filter(|target| !target.starts_with("/dev"));
+    let all: Vec<&Path> = spec.mounts.iter().map(|mount| mount.target.as_path()).collect();
+    let in_layer = |(number, target): (usize, &Path)| {
+        !target.starts_with("/dev") && !all[..number].iter().any(|earlier| target.starts_with(earlier))
+    };
+    let targets = (0..all.len()).filter(|number| in_layer((*number, all[*number]))).map(|number| all[number]);
     fixed.into_iter().chain(targets).all(|target| open_inside(layer, target).is_ok())
 }
 

@@ -6,14 +6,18 @@ use hutch_jail::Error;
 use hutch_jail::run::{Captured, Ended, Outcome};
 use serde_json::{Value, json};
 
+use super::protect::Change;
 use crate::cli::RunArguments;
 
 /// Says how the command ended; its exit status.
-pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome) -> anyhow::Result<u8> {
+pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome, change: &Change) -> anyhow::Result<u8> {
     let status = u8::try_from(outcome.ended.status()).unwrap_or(u8::MAX);
     if arguments.json {
-        println!("{}", object(arguments, outcome));
+        println!("{}", object(arguments, outcome, change));
         return Ok(status);
+    }
+    if let Some(line) = change.line() {
+        eprintln!("hutch: {line}");
     }
     match outcome.ended {
         Ended::TimedOut => {
@@ -36,7 +40,7 @@ pub(super) fn not_started(error: &Error) {
     println!("{}", json!({"reason": "notStarted", "message": error.to_string()}));
 }
 
-fn object(arguments: &RunArguments, outcome: &Outcome) -> Value {
+fn object(arguments: &RunArguments, outcome: &Outcome, change: &Change) -> Value {
     let (reason, signal) = match outcome.ended {
         Ended::Exited(_) => ("exited", None),
         Ended::Signaled(signal) => ("signaled", Some(signal)),
@@ -55,6 +59,7 @@ fn object(arguments: &RunArguments, outcome: &Outcome) -> Value {
         "wallMillis": outcome.wall.as_secs_f64() * 1000.0,
         "cpuMillis": outcome.cpu.as_secs_f64() * 1000.0,
         "peakMemoryBytes": outcome.memory_peak_bytes,
+        "changedOnHost": {"names": change.names, "more": change.more, "unchecked": change.unchecked},
         "isolation": {
             "handler": handler,
             "idRange": outcome.isolation.id_range,

@@ -11,3 +11,4 @@ mod ordinary;
 mod root;
 mod stalls;
 mod streams;
+mod workspace;

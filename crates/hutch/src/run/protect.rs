@@ -1,0 +1,300 @@
+//! Files of a workspace that programs of this machine run later, such as git hooks: code inside can neither change nor
+//! make them.
+//!
+//! What exists is mounted read-only over itself, and each folder on the way to it is mounted over itself too, so that
+//! it cannot be moved away. What is missing gets a placeholder, which is removed at the end; a marked one that a killed
+//! run left is taken over by the next. There is none for `.git`, so that `git init` works. What cannot be protected
+//! because it was not there, or lies deeper in the workspace, is reported at the end when it is new or changed.
+
+mod changed;
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, bail};
+use hutch_jail::{Mount, MountSource};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::WORKSPACE;
+pub(super) use changed::Change;
+
+/// What a missing entry becomes for the time of the run.
+#[derive(Debug, Clone, Copy)]
+enum Placeholder {
+    Folder,
+    /// A file that its program takes, with this content.
+    File(&'static str),
+}
+
+/// What is protected. Makefiles, `package.json` and the like are not: they are what agents are there to write.
+const PROTECTED: [(&str, Placeholder); 12] = [
+    (".git/hooks", Placeholder::Folder),
+    (".git/config", Placeholder::File("")),
+    (".git/commondir", Placeholder::File(".\n")),
+    (".git/config.worktree", Placeholder::File("")),
+    (".git/modules", Placeholder::Folder),
+    (".git/worktrees", Placeholder::Folder),
+    (".envrc", Placeholder::File("")),
+    (".vscode", Placeholder::Folder),
+    (".idea", Placeholder::Folder),
+    (".mcp.json", Placeholder::File("{\"mcpServers\": {}}\n")),
+    (".claude", Placeholder::Folder),
+    (".cargo/config.toml", Placeholder::File("")),
+];
+
+/// Marks a placeholder, so that the next run knows one that a killed run left.
+const MARK: &str = "user.hutch.placeholder";
+
+const BENEATH: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// The protected entries of a workspace, for the time of a run.
+pub(super) struct Protection {
+    workspace: OwnedFd,
+    /// Kept open so that what was looked up is what is mounted.
+    held: Vec<OwnedFd>,
+    made: Vec<Made>,
+    began: rustix::fs::Timespec,
+}
+
+/// A placeholder of this run, or one that another run left.
+struct Made {
+    path: PathBuf,
+    kind: Placeholder,
+    /// Locked by each run that uses it.
+    entry: OwnedFd,
+}
+
+/// How a mount names what is mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// By the descriptor: nothing can be put in its place.
+    Descriptor,
+    /// By the path, for a runtime that looks it up in another process.
+    Path,
+}
+
+impl Protection {
+    /// Opens or makes the protected entries of `workspace`, but for those at or below a path of `allow`, and returns the
+    /// mounts for them.
+    pub(super) fn prepare(
+        workspace: &Path,
+        allow: &[PathBuf],
+        naming: Naming,
+    ) -> anyhow::Result<(Vec<Mount>, Protection)> {
+        let named = || format!("--workspace {}", workspace.display());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(workspace, flags, Mode::empty()).with_context(named)?;
+        let began = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        let mut all = Protection { workspace: folder, held: Vec::new(), made: Vec::new(), began };
+        let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
+        for (path, kind) in PROTECTED {
+            let path = Path::new(path);
+            if allow.iter().any(|allowed| path.starts_with(allowed)) {
+                continue;
+            }
+            if let Some(entry) = all.protect(path, kind).with_context(named)? {
+                on_the_way
+                    .extend(entry.ancestors().skip(1).filter(|a| *a != Path::new("")).map(Path::to_owned));
+                read_only.insert(entry);
+            }
+        }
+        let outer = on_the_way.into_iter().map(|path| (path, false));
+        let entries: Vec<_> = outer.chain(read_only.into_iter().map(|path| (path, true))).collect();
+        let mut mounts = Vec::with_capacity(entries.len());
+        for (path, read_only) in entries {
+            let source = match naming {
+                Naming::Path => workspace.join(&path),
+                Naming::Descriptor => {
+                    let entry = all.open(&path, OFlags::PATH).with_context(named)?;
+                    let source = format!("/proc/self/fd/{}", entry.as_raw_fd()).into();
+                    all.held.push(entry);
+                    source
+                }
+            };
+            let target = Path::new(WORKSPACE).join(&path);
+            mounts.push(Mount { source: MountSource::Bind(source), target, read_only });
+        }
+        Ok((mounts, all))
+    }
+
+    /// Makes sure that an entry is there. Returns what has to be mounted read-only for it: the entry, a file in the place
+    /// of `.git`, or nothing where there is no `.git`.
+    fn protect(&mut self, path: &Path, kind: Placeholder) -> anyhow::Result<Option<PathBuf>> {
+        let mut here = PathBuf::new();
+        let count = path.components().count();
+        for (number, part) in path.components().enumerate() {
+            here.push(part);
+            let last = number + 1 == count;
+            match self.open(&here, OFlags::PATH) {
+                Ok(entry) => {
+                    let status = rustix::fs::fstat(&entry)?;
+                    let is_folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
+                    if last && self.is_left_over(&here, kind) {
+                        self.adopt(here.clone(), kind)?;
+                    }
+                    if !is_folder && !last {
+                        // A file `.git` names the repository: whoever changes it chooses the hooks.
+                        return Ok(Some(here));
+                    }
+                }
+                Err(Errno::NOENT) if here == Path::new(".git") => return Ok(None),
+                Err(Errno::NOENT) => {
+                    let kind = if last { kind } else { Placeholder::Folder };
+                    self.make(&here, kind)
+                        .with_context(|| format!("a placeholder for {}", here.display()))?;
+                }
+                Err(Errno::LOOP) => bail!(
+                    "{} is a symbolic link, so what it leads to cannot be protected; replace it, or open it to the \
+                     command with --allow-write {}",
+                    here.display(),
+                    here.display()
+                ),
+                Err(errno) => return Err(errno).with_context(|| here.display().to_string()),
+            }
+        }
+        Ok(Some(here))
+    }
+
+    fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let entry = rustix::fs::openat2(&self.workspace, path, flags, Mode::empty(), BENEATH)?;
+        // With both flags the last part may be a link, which is then what is open.
+        match FileType::from_raw_mode(rustix::fs::fstat(&entry)?.st_mode) {
+            FileType::Symlink => Err(Errno::LOOP),
+            _ => Ok(entry),
+        }
+    }
+
+    /// Makes a placeholder that belongs to the owner of the folder it is in.
+    fn make(&mut self, path: &Path, kind: Placeholder) -> anyhow::Result<()> {
+        let parent = match path.parent() {
+            Some(parent) if parent != Path::new("") => {
+                self.open(parent, OFlags::RDONLY | OFlags::DIRECTORY)?
+            }
+            _ => self.workspace.try_clone()?,
+        };
+        let name = path.file_name().unwrap_or(OsStr::new(""));
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let entry = match kind {
+            Placeholder::Folder => {
+                rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
+                rustix::fs::openat2(&parent, name, flags | OFlags::DIRECTORY, Mode::empty(), BENEATH)?
+            }
+            Placeholder::File(content) => {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                let entry = rustix::fs::openat2(&parent, name, flags, Mode::from_raw_mode(0o644), BENEATH)?;
+                rustix::io::write(&entry, content.as_bytes())?;
+                entry
+            }
+        };
+        let owner = rustix::fs::fstat(&parent)?;
+        let (uid, gid) = (rustix::fs::Uid::from_raw(owner.st_uid), rustix::fs::Gid::from_raw(owner.st_gid));
+        // An ordinary user may not give files away, and a file system may not take marks: then a killed run leaves an
+        // empty entry behind.
+        let _ = rustix::fs::fchown(&entry, Some(uid), Some(gid));
+        let _ = rustix::fs::fsetxattr(&entry, MARK, b"1", XattrFlags::empty());
+        let _ = rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared);
+        self.made.push(Made { path: path.to_owned(), kind, entry });
+        Ok(())
+    }
+
+    /// Whether an entry is a placeholder: marked, and as it was made.
+    fn is_left_over(&self, path: &Path, kind: Placeholder) -> bool {
+        let Ok(entry) = self.open(path, OFlags::RDONLY) else { return false };
+        rustix::fs::fgetxattr(&entry, MARK, &mut [0_u8; 8]).is_ok() && is_as_made(&entry, kind)
+    }
+
+    /// Shares a placeholder with the run that made it; the last one removes it.
+    fn adopt(&mut self, path: PathBuf, kind: Placeholder) -> anyhow::Result<()> {
+        let entry = self.open(&path, OFlags::RDONLY)?;
+        let _ = rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared);
+        self.made.push(Made { path, kind, entry });
+        Ok(())
+    }
+
+    /// Removes the placeholders, and returns what is new or changed of what programs of this machine run.
+    pub(super) fn finish(mut self) -> Change {
+        self.held.clear();
+        for made in std::mem::take(&mut self.made).iter().rev() {
+            self.remove(made);
+        }
+        changed::since(&self.workspace, self.began)
+    }
+
+    /// Removes a placeholder, if it is still the one that was made, unless another run uses it.
+    fn remove(&self, made: &Made) {
+        let same = || {
+            let (ours, now) =
+                (rustix::fs::fstat(&made.entry).ok()?, self.open(&made.path, OFlags::PATH).ok()?);
+            let now = rustix::fs::fstat(&now).ok()?;
+            Some((ours.st_dev, ours.st_ino) == (now.st_dev, now.st_ino))
+        };
+        let alone = rustix::fs::flock(&made.entry, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if !alone || same() != Some(true) || !is_as_made(&made.entry, made.kind) {
+            return;
+        }
+        let flags = match made.kind {
+            Placeholder::Folder => AtFlags::REMOVEDIR,
+            Placeholder::File(_) => AtFlags::empty(),
+        };
+        let (Some(parent), Some(name)) = (made.path.parent(), made.path.file_name()) else { return };
+        let parent = match parent == Path::new("") {
+            true => self.workspace.try_clone().ok(),
+            false => self.open(parent, OFlags::PATH).ok(),
+        };
+        // What stays is marked, and taken over by the next run.
+        let _ = parent.map(|parent| rustix::fs::unlinkat(&parent, name, flags));
+    }
+}
+
+impl Drop for Protection {
+    /// Where the command did not start.
+    fn drop(&mut self) {
+        for made in std::mem::take(&mut self.made).iter().rev() {
+            self.remove(made);
+        }
+    }
+}
+
+/// Whether a placeholder has the content with which it was made.
+fn is_as_made(entry: &OwnedFd, kind: Placeholder) -> bool {
+    let Ok(status) = rustix::fs::fstat(entry) else { return false };
+    let is_folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
+    match kind {
+        // Removing a folder that is not empty fails.
+        Placeholder::Folder => is_folder,
+        Placeholder::File(content) => {
+            let mut found = vec![0; content.len() + 1];
+            let count = rustix::io::pread(entry, &mut found, 0).unwrap_or(found.len());
+            !is_folder && found[..count] == *content.as_bytes()
+        }
+    }
+}
+
+/// Reads a path of `--allow-write`: one below the workspace.
+pub(crate) fn allowed(text: &str) -> Result<PathBuf, String> {
+    let path: PathBuf = Path::new(text).components().filter(|part| *part != Component::CurDir).collect();
+    let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    if !plain || path.as_os_str().is_empty() {
+        return Err("must be a path within the workspace, such as .git/config".to_owned());
+    }
+    let known = |(protected, _): &(&str, Placeholder)| Path::new(protected).starts_with(&path);
+    if !PROTECTED.iter().any(known) {
+        let names: Vec<&str> = PROTECTED.iter().map(|(path, _)| *path).collect();
+        return Err(format!("is not protected; protected are {}", names.join(", ")));
+    }
+    Ok(path)
+}
+
+/// Whether a path within a workspace, at any depth, is one that programs of this machine run or read as settings.
+fn is_trusted(path: &Path) -> bool {
+    let names: Vec<&OsStr> = path.components().map(Component::as_os_str).collect();
+    PROTECTED.iter().any(|(protected, _)| {
+        let wanted: Vec<&OsStr> = Path::new(protected).components().map(Component::as_os_str).collect();
+        names.ends_with(&wanted)
+    })
+}

@@ -1,0 +1,182 @@
+//! Files of a workspace that programs of this machine run later.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::harness::{refused, succeeded, text};
+use crate::ordinary::{Caller, ORDINARY, Place};
+
+const CALLERS: [Caller; 2] = [Caller::Root, Caller::Ordinary];
+
+/// A repository with one commit, that belongs to the caller.
+fn repository(place: &Place, caller: Caller, name: &str) -> std::path::PathBuf {
+    let folder = place.folder_of(caller, name);
+    let script = "git init -q . && git config user.email a@b && git config user.name c && echo x > f && git add f && git commit -qm m";
+    let made =
+        Command::new("sh").args(["-c", script]).current_dir(&folder).env("HOME", place.path()).output();
+    succeeded("git", &made.expect("git"));
+    if caller == Caller::Ordinary {
+        let owner = format!("{ORDINARY}:{ORDINARY}");
+        succeeded("chown", &Command::new("chown").args(["-R", &owner]).arg(&folder).output().expect("chown"));
+    }
+    folder
+}
+
+/// Everything in a folder but what a commit makes.
+fn listing(folder: &Path) -> String {
+    let find = Command::new("find")
+        .arg(folder)
+        .args(["-not", "-path", "*/objects/*", "-printf", "%P %i %m %s\n"])
+        .output();
+    let mut lines: Vec<String> = succeeded("find", &find.expect("find")).lines().map(str::to_owned).collect();
+    lines.retain(|line| !line.starts_with(' '));
+    lines.sort();
+    lines.join("\n")
+}
+
+/// Ways around the protection; each prints a line when it works.
+const ATTACKS: &str = r"
+hook() { printf '#!/bin/sh\ntouch %s' $1 > $2 && echo WORKED $2; }
+hook /x .git/hooks/pre-commit
+(mv .git away && echo WORKED mv .git; mkdir -p .git/hooks && hook /x .git/hooks/post-checkout)
+(mv .git/hooks .git/h && echo WORKED mv hooks; rm -rf .git/hooks; rmdir .git/hooks && echo WORKED rmdir)
+(mkdir other && mv -T other .git && echo WORKED replace; ln -sfn /tmp .git/hooks && [ -L .git/hooks ] && echo WORKED link)
+git config core.hooksPath /workspace/evil && echo WORKED config
+git config core.fsmonitor 'touch /x' && echo WORKED config
+echo evil > .git/commondir && echo WORKED commondir
+mkdir -p .git/modules/x && echo WORKED modules
+mkdir -p .git/worktrees/x && echo WORKED worktrees
+echo evil > .git/config.worktree && echo WORKED config.worktree
+for file in .envrc .mcp.json .cargo/config.toml; do
+  (echo evil > $file && echo WORKED $file); (mv $file x && echo WORKED mv $file); (rm -f $file && echo WORKED rm $file)
+done
+(mv .cargo y && echo WORKED mv .cargo)
+for folder in .vscode .idea .claude; do
+  (echo evil > $folder/tasks.json && echo WORKED $folder); (mv $folder x && echo WORKED mv $folder)
+done
+for one in .git/hooks .git/config .envrc .claude; do mount -o remount,rw $one && echo WORKED remount; umount $one && echo WORKED umount; done
+git --git-dir=.git status --porcelain --untracked-files=no >/dev/null || echo git is broken
+echo y > f; git -c user.email=a@b -c user.name=c commit -qam n || echo commit is broken
+echo over
+";
+
+#[test]
+fn files_that_run_on_the_host_are_not_written_from_a_workspace() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let folder = repository(&place, caller, &format!("{caller:?}-repository"));
+        let (hooks, config) =
+            (listing(&folder.join(".git/hooks")), fs::read(folder.join(".git/config")).expect("read"));
+        let output = place
+            .run(caller, &["--workspace", &folder.display().to_string()], ATTACKS)
+            .output()
+            .expect("hutch run");
+        let said = text(&output.stdout);
+        assert!(
+            !said.contains("WORKED") && !said.contains("broken") && said.ends_with("over\n"),
+            "{caller:?}: {output:?}"
+        );
+        assert_eq!(listing(&folder.join(".git/hooks")), hooks, "{caller:?}");
+        assert_eq!(fs::read(folder.join(".git/config")).expect("read"), config);
+        for gone in [
+            ".envrc",
+            ".mcp.json",
+            ".cargo",
+            ".vscode",
+            ".idea",
+            ".claude",
+            ".git/commondir",
+            ".git/worktrees",
+        ] {
+            assert!(!folder.join(gone).exists(), "{caller:?}: the placeholder {gone} stayed");
+        }
+    }
+}
+
+#[test]
+fn protected_file_is_written_when_it_is_allowed() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    let folder = repository(&place, Caller::Root, "repository");
+    let named = folder.display().to_string();
+    let options = ["--workspace", &named, "--allow-write", ".git/config", "--allow-write", ".vscode"];
+    let script = "git remote add origin https://example.com/x && mkdir .vscode && echo written";
+    let output = place.run(Caller::Root, &options, script).output().expect("hutch run");
+    assert_eq!(text(&output.stdout), "written\n", "{output:?}");
+    let said = text(&output.stderr);
+    assert!(said.contains(".git/config") && said.contains(".vscode"), "what changed is reported: {said}");
+    for wrong in ["/etc", "../x", "Makefile", ""] {
+        let output =
+            place.run(Caller::Root, &["--workspace", &named, "--allow-write", wrong], "true").output();
+        assert_eq!(output.expect("hutch run").status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn new_repository_is_made_and_reported() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let folder = place.folder_of(caller, &format!("{caller:?}-new"));
+        let script = "git init -q . && mkdir -p a/b/.vscode && echo {} > a/b/.vscode/tasks.json && \
+                      printf '#!/bin/sh' > .git/hooks/pre-commit";
+        let named = folder.display().to_string();
+        let output = place.run(caller, &["--workspace", &named], script).output().expect("hutch run");
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{caller:?}: {output:?}");
+        for name in [".git/hooks/pre-commit", ".git/config", "a/b/.vscode/tasks.json"] {
+            assert!(said.contains(name), "{caller:?}: {name} is not in {said}");
+        }
+        let output = place.run(caller, &["--workspace", &named, "--json"], "echo x > a/.envrc").output();
+        let object: Value = serde_json::from_slice(&output.expect("hutch run").stdout).expect("JSON");
+        assert_eq!(object["changedOnHost"]["names"], serde_json::json!(["a/.envrc"]), "{object}");
+    }
+}
+
+#[test]
+fn link_on_the_way_to_a_protected_file_is_refused() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for link in [".git", ".envrc", ".vscode", ".cargo"] {
+        let folder = place.folder_of(Caller::Root, &format!("linked{link}"));
+        std::os::unix::fs::symlink("/tmp", folder.join(link)).expect("link");
+        let named = folder.display().to_string();
+        let output = place.run(Caller::Root, &["--workspace", &named], "true").output().expect("hutch run");
+        refused(&output, 125, &[link, "symbolic link"]);
+    }
+    let folder = place.folder_of(Caller::Root, "submodule");
+    fs::write(folder.join(".git"), "gitdir: /elsewhere\n").expect("write");
+    let named = folder.display().to_string();
+    let script = "echo gitdir: /workspace/x > .git; mv .git y; rm -f .git; cat .git";
+    let output = place.run(Caller::Root, &["--workspace", &named], script).output().expect("hutch run");
+    assert_eq!(text(&output.stdout), "gitdir: /elsewhere\n", "{output:?}");
+}
+
+#[test]
+fn placeholders_of_a_killed_run_are_removed_by_the_next() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    let folder = repository(&place, Caller::Ordinary, "repository");
+    let before = listing(&folder);
+    let named = folder.display().to_string();
+    let mut child =
+        place.run(Caller::Ordinary, &["--workspace", &named], "sleep 1000").spawn().expect("hutch run");
+    hutch_testkit::wait::until("placeholders", || folder.join(".claude").exists());
+    assert_eq!(fs::metadata(folder.join(".claude")).expect("stat").uid(), ORDINARY);
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    assert!(folder.join(".claude").exists());
+    let output = place.run(Caller::Ordinary, &["--workspace", &named], "true").output().expect("hutch run");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(listing(&folder), before);
+    // What somebody made themselves is never taken for one, even when it is empty.
+    fs::create_dir(folder.join(".idea")).expect("folder");
+    chown(folder.join(".idea"), Some(ORDINARY), Some(ORDINARY)).expect("owner");
+    let output = place.run(Caller::Ordinary, &["--workspace", &named], "true").output().expect("hutch run");
+    assert!(output.status.success() && folder.join(".idea").exists(), "{output:?}");
+}

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::pod::check::Place;
 use super::{default, items, map};
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
@@ -17,13 +18,19 @@ pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
         }),
         _ => json!({}),
     };
-    let causes = check(kind, object);
+    let mut causes = check(kind, object);
+    causes.extend(check_template(kind, object));
     if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(object, "name"), causes)) }
 }
 
 pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(), Failure> {
     complete(kind, object);
     let mut causes = check(kind, object);
+    // A template that was stored before a rule existed stays until it is changed.
+    let (pointer, _) = template(kind);
+    if old.pointer(pointer) != object.pointer(pointer) {
+        causes.extend(check_template(kind, object));
+    }
     let selector = &object["spec"]["selector"];
     if kind.group == "apps" && kind.plural != "statefulsets" && &old["spec"]["selector"] != selector {
         causes.push(Cause::invalid("spec.selector", selector, "field is immutable"));
@@ -85,9 +92,9 @@ fn complete(kind: &Kind, object: &mut Value) {
     }
     if let Some(template) = spec.get_mut("template").filter(|template| template.is_object()) {
         map(template, "metadata");
-        if template["spec"].is_object() {
-            super::pod::template_defaults(&mut template["spec"]);
-        }
+    }
+    if let Some(spec) = object.pointer_mut(template(kind).0).filter(|spec| spec.is_object()) {
+        super::pod::template_defaults(spec);
     }
 }
 
@@ -122,8 +129,20 @@ fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
             Err(error) => causes.push(Cause::invalid("spec.selector", selector, &error.to_string())),
         }
     }
-    if spec.pointer("/template/spec/containers").and_then(Value::as_array).is_none_or(Vec::is_empty) {
-        causes.push(Cause::required("spec.template.spec.containers", ""));
-    }
     causes
+}
+
+/// Checks the template that Pods are made from.
+fn check_template(kind: &Kind, object: &Value) -> Vec<Cause> {
+    let (pointer, at) = template(kind);
+    let spec = object.pointer(pointer).unwrap_or(&Value::Null);
+    super::pod::check::spec(spec, at, Place::Template)
+}
+
+/// Where the spec of the Pods of a kind stands: a JSON pointer, and the path in messages.
+fn template(kind: &Kind) -> (&'static str, &'static str) {
+    match kind.plural.as_str() {
+        "cronjobs" => ("/spec/jobTemplate/spec/template/spec", "spec.jobTemplate.spec.template.spec"),
+        _ => ("/spec/template/spec", "spec.template.spec"),
+    }
 }

@@ -5,6 +5,8 @@
 #[path = "../hutch/harness.rs"]
 #[allow(dead_code, reason = "shared with the other test program, which uses more of it")]
 mod harness;
+
+mod api_names;
 mod host_files;
 mod ids;
 mod ordinary;

@@ -13,3 +13,4 @@ mod ordinary;
 mod root;
 mod stalls;
 mod streams;
+mod tokens;

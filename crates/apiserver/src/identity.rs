@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, header};
-use hutch_serve::PeerCertificate;
+use hutch_serve::{Connection, PeerCertificate};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -198,6 +198,11 @@ pub(crate) async fn authenticate(
             .and_then(|certificate| core.credentials.identify(&certificate.0)),
     };
     let Some(identity) = identity else { return Failure::unauthorized().into_response() };
+    if is_master(&identity)
+        && let Some(connection) = request.extensions().get::<Connection>()
+    {
+        connection.trust();
+    }
     let identity = match impersonated(identity, request.headers()) {
         Ok(identity) => identity,
         Err(failure) => return failure.into_response(),

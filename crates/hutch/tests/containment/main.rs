@@ -7,6 +7,7 @@
 mod harness;
 
 mod api_names;
+mod connections;
 mod host_files;
 mod ids;
 mod ordinary;

@@ -8,6 +8,7 @@ mod harness;
 
 mod api_names;
 mod connections;
+mod copy;
 mod host_files;
 mod ids;
 mod ordinary;

@@ -10,6 +10,7 @@ use crate::call::{self, Call};
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::service_token::{AUDIENCE, Bound, Claims, Reference};
+use crate::verbs::create::check_place;
 use crate::{Identity, body, meta, respond};
 
 /// Seconds for which a token is good by default.
@@ -42,7 +43,8 @@ pub(crate) fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Res
     let spec: Spec = serde_json::from_value(spec)
         .map_err(|error| Failure::bad_request(format!("TokenRequest in version \"v1\": spec: {error}")))?;
     let namespace = call.namespace.clone().unwrap_or_default();
-    check_place(call, &request, &namespace)?;
+    check_place(call, &mut request)?;
+    check_name(call, &request)?;
     let account = call.core.read(&call.resource.collection, &call.key(&call.name));
     let account = account.ok_or_else(|| Failure::not_found(call.kind(), &call.name))?;
     let uid = meta::text(&account, "uid").to_owned();
@@ -67,7 +69,7 @@ pub(crate) fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Res
         sub: Identity::service_account(&namespace, &call.name).name,
         bound: Bound {
             serviceaccount: Reference { name: call.name.clone(), uid: uid.clone() },
-            namespace: namespace.clone(),
+            namespace,
             pod: None,
             secret: None,
             node: None,
@@ -88,7 +90,6 @@ pub(crate) fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Res
     request["apiVersion"] = "authentication.k8s.io/v1".into();
     let metadata = meta::metadata(&mut request);
     metadata.insert("name".into(), call.name.as_str().into());
-    metadata.insert("namespace".into(), namespace.into());
     metadata.insert("uid".into(), uid.into());
     metadata.insert("creationTimestamp".into(), meta::seconds(now).into());
     request["spec"]["audiences"] = audiences.into();
@@ -104,17 +105,15 @@ fn kind(name: &str) -> Kind {
     Kind { group: group.into(), kind: name.into(), plural: name.into(), ..Kind::default() }
 }
 
-/// Name and namespace in the body are those of the path.
-fn check_place(call: &Call, request: &Value, namespace: &str) -> Result<(), Failure> {
-    for (field, own) in [("name", call.name.as_str()), ("namespace", namespace)] {
-        let given = meta::text(request, field);
-        if !given.is_empty() && given != own {
-            let message = format!("must match the service account {field} if specified");
-            let cause = Cause::invalid(format!("metadata.{field}"), &given.into(), &message);
-            return Err(Failure::invalid(&kind("TokenRequest"), &call.name, vec![cause]));
-        }
+/// The name in the body is that of the path.
+fn check_name(call: &Call, request: &Value) -> Result<(), Failure> {
+    let given = meta::text(request, "name");
+    if given.is_empty() || given == call.name {
+        return Ok(());
     }
-    Ok(())
+    let message = "must match the service account name if specified";
+    let cause = Cause::invalid("metadata.name", &given.into(), message);
+    Err(Failure::invalid(&kind("TokenRequest"), &call.name, vec![cause]))
 }
 
 fn check_seconds(seconds: i64) -> Result<(), Failure> {

@@ -136,7 +136,31 @@ fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
 fn check_template(kind: &Kind, object: &Value) -> Vec<Cause> {
     let (pointer, at) = template(kind);
     let spec = object.pointer(pointer).unwrap_or(&Value::Null);
+    if kind.plural == "statefulsets" {
+        return super::pod::check::spec(&pod_of_set(&object["spec"], spec), at, Place::Template);
+    }
     super::pod::check::spec(spec, at, Place::Template)
+}
+
+/// The spec of a StatefulSet's Pods as far as it is known: claims are volumes and come first, and each Pod has a hostname
+/// of its own.
+fn pod_of_set(set: &Value, template: &Value) -> Value {
+    let claims = set["volumeClaimTemplates"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut names: Vec<&Value> = claims.iter().map(|claim| &claim["metadata"]["name"]).collect();
+    // Kubernetes takes the last one of a name.
+    names.dedup();
+    let claimed =
+        names.iter().map(|name| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } }));
+    let volumes = template["volumes"].as_array().into_iter().flatten();
+    let own = volumes.filter(|volume| !names.contains(&&volume["name"])).cloned();
+    let volumes: Vec<Value> = claimed.chain(own).collect();
+    let mut pod = template.clone();
+    if let Some(pod) = pod.as_object_mut() {
+        pod.insert("volumes".into(), volumes.into());
+        pod.remove("hostname");
+        pod.remove("subdomain");
+    }
+    pod
 }
 
 /// Where the spec of the Pods of a kind stands: a JSON pointer, and the path in messages.

@@ -4,6 +4,7 @@ use super::cases::{CONFIG_MAPS, Case, DEPLOYMENTS, object};
 use serde_json::{Value, json};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
+const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const TOKEN: &str = "/api/v1/namespaces/default/serviceaccounts/default/token";
 const ACCESS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -15,7 +16,7 @@ const PATHS: &[&str] =
     &["a", "a/b", ".a", "a/..b", "..", "../a", "..a", "a/../b", "/a", "/../a", "a\\..", "."];
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases = [keys(), tokens()].concat();
+    let mut cases = [keys(), tokens(), workloads()].concat();
     let specs =
         [names(), volumes(), paths(), containers(), mounts(), variables(), ports(), ids(), whole()].concat();
     for (what, fields) in specs {
@@ -24,8 +25,13 @@ pub(crate) fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("Pod with {what}"), "POST", PODS, pod).showing("/metadata/name"));
         let mut deployment = object(DEPLOYMENTS, &json!({"name": "d"}));
         deployment["spec"]["template"]["spec"] = spec;
+        let mut set = deployment.clone();
         let name = format!("Deployment with {what}");
         cases.push(Case::new(name, "POST", DEPLOYMENTS, deployment).showing("/metadata/name"));
+        set["kind"] = "StatefulSet".into();
+        set["spec"]["serviceName"] = "s".into();
+        let name = format!("StatefulSet with {what}");
+        cases.push(Case::new(name, "POST", SETS, set).showing("/metadata/name"));
     }
     cases
 }
@@ -285,6 +291,77 @@ fn whole() -> Specs {
         json!({"ephemeralContainers": [container(&json!({"name": "e"}))]}),
     ));
     specs
+}
+
+/// Templates of the kinds that make Pods.
+fn workloads() -> Vec<Case> {
+    let mounted = |mount: Value| json!({"containers": [container(&json!({"volumeMounts": [mount]}))]});
+    let claimed = mounted(json!({"name": "data", "mountPath": "/data"}));
+    let mut led_out = mounted(json!({"name": "v", "mountPath": "/v", "subPath": "../x"}));
+    led_out["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    let specs = [
+        ("a good template", json!({})),
+        ("a container that is a path", json!({"containers": [container(&json!({"name": "../x"}))]})),
+        ("a volume that is a path", json!({"volumes": [{"name": "../x", "emptyDir": {}}]})),
+        ("a subPath that leads out", led_out),
+        ("a mount of a claim of its own", claimed),
+        ("no containers", json!({"containers": []})),
+        ("a hostname that is a path", json!({"hostname": "../x"})),
+        (
+            "a volume of the name of a claim",
+            json!({"volumes": [{"name": "data", "emptyDir": {}}, {"name": "B", "emptyDir": {}}]}),
+        ),
+    ];
+    let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    let mut cases = Vec::new();
+    for (what, fields) in specs {
+        let mut spec = spec(&fields);
+        for (version, kind, plural) in [
+            ("apps/v1", "StatefulSet", "statefulsets"),
+            ("apps/v1", "ReplicaSet", "replicasets"),
+            ("apps/v1", "DaemonSet", "daemonsets"),
+            ("batch/v1", "Job", "jobs"),
+            ("batch/v1", "CronJob", "cronjobs"),
+        ] {
+            if version == "batch/v1" {
+                spec["restartPolicy"] = "Never".into();
+            }
+            let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": spec});
+            let selector = json!({"matchLabels": {"a": "b"}});
+            let own = match kind {
+                "StatefulSet" => {
+                    json!({"serviceName": "s", "selector": selector, "template": template, "volumeClaimTemplates": [claim]})
+                }
+                "Job" => json!({"template": template}),
+                "CronJob" => {
+                    json!({"schedule": "* * * * *", "jobTemplate": {"spec": {"template": template}}})
+                }
+                _ => json!({"selector": selector, "template": template}),
+            };
+            let body = json!({"apiVersion": version, "kind": kind, "metadata": {"name": "w"}, "spec": own});
+            let path = format!("/apis/{version}/namespaces/default/{plural}");
+            let name = format!("{kind} whose template has {what}");
+            cases.push(Case::new(name, "POST", &path, body).showing("/metadata/name"));
+        }
+    }
+    for (what, names) in [
+        ("an own claim that is a path", &["../x"][..]),
+        ("two own claims of one name", &["data", "data"]),
+        ("an own claim without a name", &[""]),
+    ] {
+        let mut set = object(DEPLOYMENTS, &json!({"name": "d"}));
+        set["kind"] = "StatefulSet".into();
+        let claims = names.iter().map(|name| {
+            let mut claim = claim.clone();
+            claim["metadata"]["name"] = (*name).into();
+            claim
+        });
+        set["spec"]["volumeClaimTemplates"] = claims.collect();
+        cases
+            .push(Case::new(format!("StatefulSet with {what}"), "POST", SETS, set).showing("/metadata/name"));
+    }
+    cases
 }
 
 fn keys() -> Vec<Case> {

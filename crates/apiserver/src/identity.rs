@@ -20,6 +20,9 @@ use crate::{Error, service_token};
 /// Maximum bytes of a bearer token. A longer one is not looked at.
 pub(crate) const TOKEN_BYTES: usize = 4096;
 
+/// Start of the name of every ServiceAccount's identity.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+
 /// An authenticated caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -48,7 +51,7 @@ impl Identity {
     /// A ServiceAccount.
     pub(crate) fn service_account(namespace: &str, name: &str) -> Identity {
         let all = format!("system:serviceaccounts:{namespace}");
-        Identity::new(format!("system:serviceaccount:{namespace}:{name}"), &["system:serviceaccounts", &all])
+        Identity::new(format!("{SERVICE_ACCOUNT}{namespace}:{name}"), &["system:serviceaccounts", &all])
     }
 }
 
@@ -82,8 +85,8 @@ impl Credentials {
                 serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
             for (hex, grant) in stored {
                 let key = from_hex(&hex).ok_or_else(|| unusable(format!("{hex:?} is no fingerprint")))?;
-                // Earlier versions kept the tokens of ServiceAccounts here.
-                if is_master(&grant.identity) {
+                // Earlier versions kept the tokens of ServiceAccounts here, which nothing would end.
+                if !grant.identity.name.starts_with(SERVICE_ACCOUNT) {
                     grants.insert(key, grant);
                 }
             }
@@ -237,7 +240,7 @@ fn impersonated(identity: Identity, headers: &HeaderMap) -> Result<Identity, Fai
         return Err(Failure::bad_request("groups and UIDs can only be impersonated together with a user"));
     }
     let mut groups = all("impersonate-group");
-    let account = user.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    let account = user.strip_prefix(SERVICE_ACCOUNT).and_then(|rest| rest.split_once(':'));
     if let Some((namespace, name)) = account.filter(|_| groups.is_empty()) {
         return Ok(Identity::service_account(namespace, name));
     }

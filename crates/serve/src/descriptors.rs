@@ -2,16 +2,16 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// One listener's connections take at most this part of all descriptors. A process has at most two listeners that
-/// strangers reach, and the router needs two descriptors for each connection, so that a quarter is left for what the
-/// process does itself: probes, streams of Pods, files.
+/// The connections of one listener take at most one in so many descriptors. `hutch up` has two listeners, and its router
+/// needs two descriptors for each connection, so that a quarter is left for what the process does itself: probes, streams
+/// of Pods, files.
 const PART: u64 = 4;
 /// Fewest connections of a listener, however low the limit is.
 const CONNECTIONS_MIN: usize = 16;
 
 /// Raises the soft limit of descriptors to the hard one. What cannot be raised stays as it is.
 ///
-/// Programs started later inherit the limit. Jails do not: they have limits of their own.
+/// A program that is started later inherits it. The jails of `hutch up` do not: each has limits of its own.
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -33,6 +33,8 @@ const CHANGING: usize = 16;
 const GREETING: Duration = Duration::from_secs(10);
 /// How long a connection is kept without a request in progress, as a kube-apiserver does.
 const IDLE: Duration = Duration::from_secs(90);
+/// Maximum bytes of the head of a request on HTTP/1.1, which a stranger can make the server keep.
+const HEAD_BYTES: usize = 128 << 10;
 /// How often a peer on HTTP/2 is asked whether it is still there, and how long it may take to answer.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(15);
@@ -231,7 +233,7 @@ async fn converse<S>(
         }
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(GREETING);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(GREETING).max_buf_size(HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -146,9 +146,13 @@ fn check_template(kind: &Kind, object: &Value) -> Vec<Cause> {
 /// of its own.
 fn pod_of_set(set: &Value, template: &Value) -> Value {
     let claims = set["volumeClaimTemplates"].as_array().map_or(&[][..], Vec::as_slice);
-    let mut names: Vec<&Value> = claims.iter().map(|claim| &claim["metadata"]["name"]).collect();
-    // Kubernetes takes the last one of a name.
-    names.dedup();
+    let mut names: Vec<&Value> = Vec::new();
+    for claim in claims {
+        let name = &claim["metadata"]["name"];
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
     let claimed =
         names.iter().map(|name| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } }));
     let volumes = template["volumes"].as_array().into_iter().flatten();

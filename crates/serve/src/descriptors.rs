@@ -27,7 +27,7 @@ pub(crate) fn connections(most: usize) -> usize {
 
 fn share(limit: Option<u64>, most: usize) -> usize {
     let Some(limit) = limit else { return most };
-    usize::try_from(limit / PART).unwrap_or(usize::MAX).clamp(CONNECTIONS_MIN, most)
+    usize::try_from(limit / PART).unwrap_or(usize::MAX).max(CONNECTIONS_MIN).min(most)
 }
 
 #[cfg(test)]
@@ -41,6 +41,7 @@ mod tests {
             (Some(1 << 20), 4096, 4096),
             (Some(1 << 20), 32_768, 32_768),
             (Some(10), 4096, CONNECTIONS_MIN),
+            (Some(10), 2, 2),
             (None, 4096, 4096),
         ] {
             assert_eq!(share(limit, most), connections, "{limit:?}");

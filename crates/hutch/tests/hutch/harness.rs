@@ -45,6 +45,7 @@ impl Up {
     }
 
     /// Starts one that may have so many descriptors.
+    #[allow(dead_code, reason = "only one of the two test programs uses it")]
     pub(crate) fn start_limited(descriptors: u32) -> Up {
         let folder = tempfile::tempdir().expect("tempdir");
         let data = folder.path().join("data");

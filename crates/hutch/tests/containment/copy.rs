@@ -132,3 +132,36 @@ fn folders_without_end_are_refused() {
     let named = hostile.copy("add('x/a\\n\\x1b[2Jhutch cp: done', tarfile.FIFOTYPE)", &folder.join("in"));
     refused(&named, 1, &["left out: x/a; [2Jhutch cp: done"]);
 }
+
+#[test]
+fn file_without_end_leaves_room_on_the_disk() {
+    hutch_testkit::require!(root, kubectl, python);
+    let hostile = Hostile::start();
+    let folder = hostile.destination("full");
+    let disk = Disk::mount(folder.join("in"));
+    let endless = "entry = tarfile.TarInfo('x/f'); entry.size = 1 << 40\n\
+                   sys.stdout.buffer.write(entry.tobuf(tarfile.GNU_FORMAT))\n\
+                   while True: sys.stdout.buffer.write(b'0' * (1 << 20))";
+    let output = hostile.copy(endless, &disk.0);
+    refused(&output, 1, &["would stay free"]);
+    let made = below(&disk.0);
+    assert!(made.iter().all(|path| path.is_dir()), "{made:?}");
+}
+
+/// A small disk, until it is dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: PathBuf) -> Disk {
+        let mut mount = Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", "size=280m", "tmpfs"]).arg(&at).output();
+        succeeded("mount", &mounted.expect("mount"));
+        Disk(at)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}

@@ -26,6 +26,10 @@ const DEPTH_MAX: usize = 256;
 /// Maximum entries of a stream. Each takes an inode and some memory, and a sandbox could send empty files without end.
 const ENTRIES_MAX: usize = 1 << 20;
 const COPY_SIZE: usize = 64 << 10;
+/// Bytes that stay free on the disk: a sandbox can send a file without end, and a full disk stops other programs too.
+const SPARE: u64 = 256 << 20;
+/// Bytes between two looks at what is free. A copy that is smaller goes anywhere.
+const LOOK: u64 = 16 << 20;
 const WITHIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
@@ -63,7 +67,7 @@ impl Destination {
 pub(super) fn unpack(from: impl Read, member: &Path, to: &Destination) -> anyhow::Result<LeftOut> {
     let mut left_out = LeftOut::default();
     let mut notes = Notes::default();
-    let mut made_here = HashSet::new();
+    let mut taken = Taken::default();
     let mut entries = 0;
     let mut archive = Archive::new(from);
     // Raw, because the library would keep a note of any length in memory.
@@ -79,7 +83,7 @@ pub(super) fn unpack(from: impl Read, member: &Path, to: &Destination) -> anyhow
         let link = link.or_else(|| entry.link_name_bytes().map(std::borrow::Cow::into_owned));
         let shown = String::from_utf8_lossy(&path).into_owned();
         let inner = beneath(&path, member).with_context(|| format!("entry {shown:?}"))?;
-        let made = make(&mut entry, &inner, link.as_deref(), member, to, &mut made_here);
+        let made = make(&mut entry, &inner, link.as_deref(), member, to, &mut taken);
         match made.with_context(|| format!("entry {shown:?}"))? {
             None => {}
             Some(why) => left_out.add(format!("{shown}: {why}")),
@@ -120,14 +124,37 @@ fn beneath(path: &[u8], member: &Path) -> anyhow::Result<PathBuf> {
 /// Device and inode of a file.
 type FileId = (u64, u64);
 
-/// Makes it; or why it was left out. `made_here` has the files of this stream.
+/// What was made of a stream so far.
+#[derive(Debug, Default)]
+struct Taken {
+    files: HashSet<FileId>,
+    /// Bytes since the last look at what is free.
+    unseen: u64,
+}
+
+impl Taken {
+    /// So many bytes more are in this file.
+    fn add(&mut self, bytes: usize, file: &File) -> anyhow::Result<()> {
+        self.unseen += bytes as u64;
+        if self.unseen < LOOK {
+            return Ok(());
+        }
+        self.unseen = 0;
+        let disk = rustix::fs::fstatvfs(file)?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        ensure!(free >= SPARE, "less than {} MiB would stay free on this disk", SPARE >> 20);
+        Ok(())
+    }
+}
+
+/// Makes it; or why it was left out.
 fn make(
     entry: &mut Entry<'_, impl Read>,
     inner: &Path,
     link: Option<&[u8]>,
     member: &Path,
     to: &Destination,
-    made_here: &mut HashSet<FileId>,
+    taken: &mut Taken,
 ) -> anyhow::Result<Option<&'static str>> {
     let target = to.name.join(inner);
     let kind = entry.header().entry_type();
@@ -142,7 +169,8 @@ fn make(
             folder(&parent()?, &name, mode | 0o700)?;
         }
         EntryType::Regular | EntryType::Continuous => {
-            made_here.insert(file(entry, &parent()?, &name, mode)?);
+            let made = file(entry, &parent()?, &name, mode, taken)?;
+            taken.files.insert(made);
         }
         EntryType::Symlink => {
             let link = link.unwrap_or_default();
@@ -163,7 +191,7 @@ fn make(
             // The new name is looked at, which nothing can exchange. A symbolic link would lead elsewhere from here than
             // from where it was checked, and a file that was here before is nobody's to give another name.
             let linked = id_of(&parent, &fresh);
-            if !linked.as_ref().is_ok_and(|id| id.is_some_and(|id| made_here.contains(&id))) {
+            if !linked.as_ref().is_ok_and(|id| id.is_some_and(|id| taken.files.contains(&id))) {
                 let _ = rustix::fs::unlinkat(&parent, &fresh, AtFlags::empty());
                 linked?;
                 return Ok(Some("a hard link to something else than a file of this copy"));
@@ -235,13 +263,14 @@ fn file(
     parent: &OwnedFd,
     name: &Path,
     mode: u32,
+    taken: &mut Taken,
 ) -> anyhow::Result<FileId> {
     let fresh = fresh_name();
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(mode);
     let written = openat2(parent, &fresh, flags, mode, WITHIN)
         .map_err(anyhow::Error::from)
-        .and_then(|fd| fill(entry, File::from(fd)))
+        .and_then(|fd| fill(entry, File::from(fd), taken))
         .and_then(|id| put(parent, &fresh, name).map(|()| id));
     if written.is_err() {
         // The failure that matters is the first.
@@ -250,7 +279,7 @@ fn file(
     written
 }
 
-fn fill(entry: &mut Entry<'_, impl Read>, mut file: File) -> anyhow::Result<FileId> {
+fn fill(entry: &mut Entry<'_, impl Read>, mut file: File, taken: &mut Taken) -> anyhow::Result<FileId> {
     let mut left = entry.size();
     let mut piece = vec![0; COPY_SIZE];
     while left > 0 {
@@ -258,6 +287,7 @@ fn fill(entry: &mut Entry<'_, impl Read>, mut file: File) -> anyhow::Result<File
         ensure!(count > 0, io::Error::from(io::ErrorKind::UnexpectedEof));
         left = left.saturating_sub(count as u64);
         file.write_all(&piece[..count])?;
+        taken.add(count, &file)?;
     }
     let made = file.metadata()?;
     Ok((made.dev(), made.ino()))

@@ -1,5 +1,5 @@
-//! Who may do what: members of `system:masters` everything, every other caller what Kubernetes lets all of them do,
-//! which is to ask about themselves and about the server.
+//! Authorization. Members of `system:masters` may do everything. Other callers may do what Kubernetes allows every
+//! authenticated user: review themselves and read about the server.
 
 use serde_json::{Value, json};
 
@@ -7,16 +7,16 @@ use crate::Identity;
 use crate::call::Target;
 use crate::failure::Failure;
 
-/// The group of those who may do everything.
+/// Group whose members may do everything.
 pub(crate) const MASTERS: &str = "system:masters";
-/// The group of all who have shown a credential.
+/// Group of all authenticated callers.
 pub(crate) const AUTHENTICATED: &str = "system:authenticated";
-/// Reviews that everyone may create: who am I, what may I do.
+/// Reviews that every authenticated caller may create.
 const OWN_REVIEWS: [(&str, &[&str]); 2] = [
     ("authentication.k8s.io", &["selfsubjectreviews"]),
     ("authorization.k8s.io", &["selfsubjectaccessreviews", "selfsubjectrulesreviews"]),
 ];
-/// Paths about the server itself that everyone may read, as the ClusterRole `system:discovery` has them.
+/// Paths that every authenticated caller may read, as the ClusterRole `system:discovery` has them.
 const DISCOVERY: [&str; 12] = [
     "/api",
     "/api/*",
@@ -32,10 +32,10 @@ const DISCOVERY: [&str; 12] = [
     "/",
 ];
 
-/// What a caller wants to do.
+/// An action that a caller requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action<'a> {
-    /// Something with objects of a kind. Empty fields mean all of them, or none.
+    /// A verb on objects of a kind. An empty field means all of them, or none.
     Resource {
         verb: &'a str,
         group: &'a str,
@@ -44,12 +44,12 @@ pub(crate) enum Action<'a> {
         namespace: &'a str,
         name: &'a str,
     },
-    /// Something with a path that is no object's.
+    /// A verb on a path that is no object's.
     Path { verb: &'a str, path: &'a str },
 }
 
 impl<'a> Action<'a> {
-    /// What a request for an object or a collection does.
+    /// The action of a request for an object or a collection.
     pub(crate) fn of(target: &'a Target, method: &str, watch: bool) -> Action<'a> {
         let one = !target.name.is_empty();
         let verb = match (method, one) {
@@ -78,7 +78,7 @@ impl<'a> Action<'a> {
         }
     }
 
-    /// What a review asks about; `None` when it names neither objects nor a path, or both.
+    /// The action that a review names; `None` when it names neither objects nor a path, or both.
     pub(crate) fn of_review(spec: &'a Value) -> Option<Action<'a>> {
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
         let text = |value: &'a Value, field: &str| value[field].as_str().unwrap_or_default();
@@ -97,12 +97,12 @@ impl<'a> Action<'a> {
     }
 }
 
-/// Whether an identity may do everything.
+/// Returns true if an identity may do everything.
 pub(crate) fn is_master(identity: &Identity) -> bool {
     identity.groups.iter().any(|group| group == MASTERS)
 }
 
-/// Whether an identity may do this.
+/// Returns true if an identity may do this.
 pub(crate) fn allows(identity: &Identity, action: Action<'_>) -> bool {
     if is_master(identity) {
         return true;
@@ -123,12 +123,12 @@ pub(crate) fn allows(identity: &Identity, action: Action<'_>) -> bool {
     }
 }
 
-/// Lets only those pass who may do this.
+/// Refuses an action that the identity may not do.
 pub(crate) fn check(identity: &Identity, action: Action<'_>) -> Result<(), Failure> {
     if allows(identity, action) { Ok(()) } else { Err(denied(identity, action)) }
 }
 
-/// The refusal of a Kubernetes API server.
+/// The refusal, with the message of a Kubernetes API server.
 fn denied(identity: &Identity, action: Action<'_>) -> Failure {
     let user = &identity.name;
     match action {
@@ -149,7 +149,7 @@ fn denied(identity: &Identity, action: Action<'_>) -> Failure {
     }
 }
 
-/// What an identity may do, as a review of its rules lists it.
+/// The rules of an identity, as SelfSubjectRulesReview lists them.
 pub(crate) fn rules(identity: &Identity) -> Value {
     if is_master(identity) {
         return json!({

@@ -35,7 +35,7 @@ async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
     let target = Target::of(&path, &served);
     drop(served);
     let query = Query::of(request.uri());
-    // Before anything is read or told, even that a path is not there.
+    // Before the body is read, and before an answer reveals what exists.
     let verb = request.method().as_str().to_ascii_lowercase();
     let action = match &target {
         Some(target) => {

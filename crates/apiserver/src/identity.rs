@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::server::Core;
 use crate::{Error, service_token};
 
-/// Maximum bytes of a bearer token. A longer one is not looked at.
+/// Maximum bytes of a bearer token. A longer one is refused.
 pub(crate) const TOKEN_BYTES: usize = 4096;
 
 /// Start of the name of every ServiceAccount's identity.
@@ -85,7 +85,7 @@ impl Credentials {
                 serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
             for (hex, grant) in stored {
                 let key = from_hex(&hex).ok_or_else(|| unusable(format!("{hex:?} is no fingerprint")))?;
-                // Earlier versions kept the tokens of ServiceAccounts here, which nothing would end.
+                // Earlier versions kept the tokens of ServiceAccounts here. Deleting the account did not end them.
                 if !grant.identity.name.starts_with(SERVICE_ACCOUNT) {
                     grants.insert(key, grant);
                 }

@@ -1,4 +1,4 @@
-//! Kinds that only answer a question: who is this, may it do that.
+//! Reviews: kinds that are answered and not stored.
 
 use axum::response::Response;
 use bytes::Bytes;
@@ -49,7 +49,7 @@ fn subject(spec: &Value) -> Identity {
     }
 }
 
-/// Whether an identity may do what a review asks about.
+/// The status of a review of access.
 fn allowed(call: &Call, identity: &Identity, spec: &Value) -> Result<Value, Failure> {
     let Some(action) = Action::of_review(spec) else {
         let message = "exactly one of nonResourceAttributes or resourceAttributes must be specified";

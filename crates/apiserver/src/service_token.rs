@@ -17,12 +17,12 @@ use crate::{Error, Identity, call, meta};
 
 /// Audience of tokens for this API server, and their issuer: the default of Kubernetes.
 pub(crate) const AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
-/// The one header of these tokens. A token that names another algorithm is not looked at.
+/// The one header of these tokens. A token with another algorithm is refused.
 const HEADER: &str = r#"{"alg":"HS256","typ":"JWT"}"#;
 /// Bytes of the signing key.
 const KEY_BYTES: usize = 32;
 
-/// What a token says.
+/// Claims of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claims {
     /// Audiences for which it is good.
@@ -82,7 +82,7 @@ impl Signer {
         Signer(hmac::Key::new(hmac::HMAC_SHA256, key))
     }
 
-    /// The token that says this; `None` when it is longer than any that would be accepted.
+    /// Signs a token; `None` when it would be longer than a token may be.
     pub(crate) fn sign(&self, claims: &Claims) -> Option<String> {
         let payload = URL_SAFE_NO_PAD.encode(serde_json::to_vec(claims).ok()?);
         let signed = format!("{}.{payload}", URL_SAFE_NO_PAD.encode(HEADER));
@@ -90,7 +90,7 @@ impl Signer {
         Some(format!("{signed}.{signature}")).filter(|token| token.len() <= TOKEN_BYTES)
     }
 
-    /// What a token says that was signed with this key and is good at this second.
+    /// Returns the claims of a token that this key signed and that is valid at this second.
     fn verify(&self, token: &[u8], now: i64) -> Option<Claims> {
         let token = std::str::from_utf8(token).ok().filter(|token| token.len() <= TOKEN_BYTES)?;
         let (signed, signature) = token.rsplit_once('.')?;
@@ -113,7 +113,7 @@ fn fresh() -> Result<[u8; KEY_BYTES], Error> {
     Ok(key)
 }
 
-/// The account whose token this is, with the audiences of the token, while all that it is bound to is there.
+/// Returns the account of a token and the token's audiences, as long as all objects exist that it is bound to.
 pub(crate) fn identify(core: &Core, token: &[u8]) -> Option<(Identity, Vec<String>)> {
     let now = core.ambient.now();
     let claims = core.signer.verify(token, now.as_second())?;
@@ -140,7 +140,7 @@ pub(crate) fn identify(core: &Core, token: &[u8]) -> Option<(Identity, Vec<Strin
     Some((identity, claims.aud))
 }
 
-/// Whether an object is being deleted, and the time that it was given has passed.
+/// Returns true if an object is being deleted and its grace period has ended.
 fn is_over(object: &Value, now: jiff::Timestamp) -> bool {
     let end = meta::text(object, "deletionTimestamp");
     !end.is_empty() && end.parse::<jiff::Timestamp>().is_ok_and(|end| end <= now)

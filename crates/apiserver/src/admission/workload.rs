@@ -167,7 +167,7 @@ fn pod_of_set(set: &Value, template: &Value) -> Value {
     pod
 }
 
-/// Where the spec of the Pods of a kind stands: a JSON pointer, and the path in messages.
+/// The place of the Pod spec in a kind: a JSON pointer, and the path in messages.
 fn template(kind: &Kind) -> (&'static str, &'static str) {
     match kind.plural.as_str() {
         "cronjobs" => ("/spec/jobTemplate/spec/template/spec", "spec.jobTemplate.spec.template.spec"),

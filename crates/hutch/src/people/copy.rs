@@ -235,7 +235,7 @@ async fn download(inside: &Inside, member: Member, destination: Destination) -> 
     Ok(tell(&left_out.0, left_out.1))
 }
 
-/// Whether a stream ended before it was complete.
+/// Returns true if a stream ended before it was complete.
 fn is_broken_off(error: &anyhow::Error) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     causes.any(|error| error.kind() == io::ErrorKind::UnexpectedEof)

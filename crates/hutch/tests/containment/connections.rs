@@ -86,7 +86,7 @@ fn idle_connections_end_neither_the_api_nor_a_pod() {
         .spawn()
         .expect("kubectl");
     let mut seen = BufReader::new(watch.stdout.take().expect("stdout")).lines();
-    // The watch is there when it tells of something.
+    // The watch has begun when it reports an object.
     let started = Instant::now();
     let mut first = None;
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What `hutch cp` takes from a sandbox whose `tar` sends what an attacker likes.
+//! Copies with `hutch cp` from a sandbox whose `tar` is the attacker's.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

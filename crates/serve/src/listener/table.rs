@@ -1,4 +1,4 @@
-//! The connections of one listener, and which of them has to go when there are too many.
+//! The connections of one listener, and which of them is closed when there are too many.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ struct State {
     evicted: CancellationToken,
 }
 
-/// What a connection is doing.
+/// Requests of a connection and its idle time.
 #[derive(Debug, Clone, Copy)]
 struct Activity {
     /// Requests without a complete answer. An upgraded connection has one until it ends.
@@ -60,8 +60,8 @@ impl Table {
         Arc::new(Table { most, open: Mutex::default(), next: AtomicU64::new(0) })
     }
 
-    /// Gives a new connection its place. When there is none, the connection that can best be missed is closed; `None`
-    /// when all of them have a trusted peer's requests in progress.
+    /// Gives a new connection its place. When there is none, the first connection in the order of [`Connection::rank`] is
+    /// closed; `None` when all of them have a trusted peer's requests in progress.
     pub(super) fn admit(self: &Arc<Table>, peer: SocketAddr) -> Option<Place> {
         let mut open = locked(&self.open);
         if open.len() >= self.most {
@@ -108,8 +108,8 @@ impl Connection {
         self.0.trusted.store(true, Ordering::Relaxed);
     }
 
-    /// What can best be missed ranks lowest: peers without a credential before others, idle connections before those with
-    /// requests, then the one that has been idle for the longest time. `None` must stay.
+    /// The order in which connections are closed for others: peers without a credential before others, idle connections
+    /// before those with requests, then the one that has been idle for the longest time. `None` is never closed.
     fn rank(&self) -> Option<(bool, bool, Instant)> {
         let trusted = self.0.trusted.load(Ordering::Relaxed);
         let Activity { requests, idle_since } = *locked(&self.0.activity);
@@ -117,7 +117,7 @@ impl Connection {
         (!(trusted && busy)).then_some((trusted, busy, idle_since))
     }
 
-    /// Resolves when the connection has to go for another one.
+    /// Resolves when the connection has to be closed for another one.
     pub(super) async fn evicted(&self) {
         self.0.evicted.cancelled().await;
     }

@@ -1,5 +1,5 @@
-//! What a kube-apiserver refuses in the spec of a Pod, with its fields and messages: all that becomes a name, a path or
-//! an id on the node.
+//! Validates the spec of a Pod with the fields and messages of a kube-apiserver: all that becomes a name, a path or an id
+//! on the node.
 
 mod containers;
 mod volumes;
@@ -17,12 +17,12 @@ const ID_MAX: i64 = i32::MAX as i64;
 /// Maximum bytes of `hostnameOverride`, as Linux has it.
 const HOSTNAME_BYTES: usize = 64;
 
-/// Where a spec stands.
+/// The place of a spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// In a Pod.
     Pod,
-    /// In the template of a workload, where Kubernetes lets a little more through.
+    /// In the template of a workload, where Kubernetes allows a little more.
     Template,
 }
 
@@ -87,7 +87,7 @@ fn host_aliases(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// They come later, by a subresource that is not served here.
+/// Refuses ephemeral containers: they are added by a subresource, which is not served here.
 fn ephemeral_containers(spec: &Value, at: &str, place: Place, causes: &mut Vec<Cause>) {
     if spec["ephemeralContainers"].as_array().is_none_or(Vec::is_empty) {
         return;
@@ -128,7 +128,7 @@ fn choice(value: &Value, at: &str, field: &str, valid: &[&str], causes: &mut Vec
     }
 }
 
-/// A cause for a value that stands in a list twice.
+/// A cause for a value that is in a list twice.
 fn duplicate(field: String, value: &str) -> Cause {
     Cause::new("FieldValueDuplicate", field, format!("Duplicate value: {value:?}"))
 }

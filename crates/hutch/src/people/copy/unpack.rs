@@ -28,8 +28,8 @@ const ENTRIES_MAX: usize = 1 << 20;
 const COPY_SIZE: usize = 64 << 10;
 /// Bytes that stay free on the disk: a sandbox can send a file without end, and a full disk stops other programs too.
 const SPARE: u64 = 256 << 20;
-/// Bytes between two looks at what is free. A copy that is smaller goes anywhere.
-const LOOK: u64 = 16 << 20;
+/// Bytes between two checks of the free space. A smaller copy is not checked.
+const CHECK_EVERY: u64 = 16 << 20;
 const WITHIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
@@ -124,22 +124,22 @@ fn beneath(path: &[u8], member: &Path) -> anyhow::Result<PathBuf> {
 /// Device and inode of a file.
 type FileId = (u64, u64);
 
-/// What was made of a stream so far.
+/// Files of a stream so far.
 #[derive(Debug, Default)]
 struct Taken {
     files: HashSet<FileId>,
-    /// Bytes since the last look at what is free.
-    unseen: u64,
+    /// Bytes since the last check of the free space.
+    unchecked: u64,
 }
 
 impl Taken {
-    /// So many bytes more are in this file.
+    /// Counts bytes that were written to this file, and checks the free space from time to time.
     fn add(&mut self, bytes: usize, file: &File) -> anyhow::Result<()> {
-        self.unseen += bytes as u64;
-        if self.unseen < LOOK {
+        self.unchecked += bytes as u64;
+        if self.unchecked < CHECK_EVERY {
             return Ok(());
         }
-        self.unseen = 0;
+        self.unchecked = 0;
         let disk = rustix::fs::fstatvfs(file)?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         ensure!(free >= SPARE, "less than {} MiB would stay free on this disk", SPARE >> 20);
@@ -188,8 +188,8 @@ fn make(
             let from = folders(&to.folder, existing.parent().unwrap_or(Path::new("")))?;
             let (parent, fresh) = (parent()?, fresh_name());
             rustix::fs::linkat(&from, existing_name, &parent, &fresh, AtFlags::empty())?;
-            // The new name is looked at, which nothing can exchange. A symbolic link would lead elsewhere from here than
-            // from where it was checked, and a file that was here before is nobody's to give another name.
+            // Checked under the new name, which is random and cannot be exchanged. A symbolic link would lead elsewhere
+            // from here, and a file that existed before the copy gets no second name.
             let linked = id_of(&parent, &fresh);
             if !linked.as_ref().is_ok_and(|id| id.is_some_and(|id| taken.files.contains(&id))) {
                 let _ = rustix::fs::unlinkat(&parent, &fresh, AtFlags::empty());

@@ -2,7 +2,9 @@
 //!
 //! It works on objects as they are stored. Each kind that needs something has a file of its own.
 
+pub(crate) mod data;
 pub(crate) mod definition;
+pub(crate) mod names;
 pub(crate) mod namespace;
 pub(crate) mod pod;
 pub(crate) mod service;
@@ -26,10 +28,11 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
             Ok(())
         }
         ("", "persistentvolumeclaims") => volume_claim::create(kind, object),
+        ("", "configmaps") => data::check(kind, None, object),
         ("", "secrets") => {
             fold_string_data(object);
             default(object, "type", "Opaque");
-            Ok(())
+            data::check(kind, None, object)
         }
         ("", "persistentvolumes") => {
             object["status"] = json!({ "phase": "Pending" });
@@ -57,9 +60,10 @@ pub(crate) fn update(
             namespace::label(object);
             Ok(())
         }
+        ("", "configmaps") => data::check(kind, Some(old), object),
         ("", "secrets") => {
             fold_string_data(object);
-            Ok(())
+            data::check(kind, Some(old), object)
         }
         ("apps" | "batch", _) => workload::update(kind, old, object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => definition::update(kind, old, object),

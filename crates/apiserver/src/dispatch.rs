@@ -7,13 +7,16 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
+use crate::access::Action;
 use crate::call::{Call, Caller, Query, Target};
 use crate::failure::Failure;
 use crate::identity::{Ahead, External};
 use crate::server::Core;
 use crate::verbs::modify::Part;
 use crate::verbs::{create, delete, delete_collection, get, list, patch, update, watch};
-use crate::{Identity, SERVER_VERSION, accept, body, discovery, openapi, respond, review, subresource};
+use crate::{
+    Identity, SERVER_VERSION, accept, access, body, discovery, openapi, respond, review, subresource,
+};
 
 /// Answers any request.
 pub(crate) async fn handle(core: Arc<Core>, request: Request) -> Response {
@@ -25,15 +28,28 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request) -> Response {
 
 async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
     let path = request.uri().path().trim_matches('/').to_owned();
-    if let Some(answer) = about_the_server(&core, &request, &path)? {
-        return Ok(answer);
-    }
-    let served = core.registry.served();
-    let target = Target::of(&path, &served).ok_or_else(Failure::no_such_path)?;
-    drop(served);
     let Some(identity) = request.extensions().get::<Identity>().cloned() else {
         return Err(Failure::unauthorized());
     };
+    let served = core.registry.served();
+    let target = Target::of(&path, &served);
+    drop(served);
+    let query = Query::of(request.uri());
+    // Before the body is read, and before an answer reveals what exists.
+    let verb = request.method().as_str().to_ascii_lowercase();
+    let action = match &target {
+        Some(target) => {
+            let watch = query.as_ref().is_ok_and(|query| query.flag("watch"));
+            Action::of(target, request.method().as_str(), watch)
+        }
+        None => Action::Path { verb: &verb, path: request.uri().path() },
+    };
+    access::check(&identity, action)?;
+    if let Some(answer) = about_the_server(&core, &request, &path)? {
+        return Ok(answer);
+    }
+    let target = target.ok_or_else(Failure::no_such_path)?;
+    let query = query?;
     let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
     let caller = Caller {
         identity,
@@ -41,7 +57,6 @@ async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
         ahead: request.extensions().get::<Ahead>().is_some(),
         user_agent: agent.unwrap_or_default().to_owned(),
     };
-    let query = Query::of(request.uri())?;
     let form = if target.subresource.is_empty() || request.method() != Method::GET {
         accept::form(request.headers())?
     } else {

@@ -106,6 +106,19 @@ impl Failure {
         failure
     }
 
+    /// The caller may not do this. An empty resource means that the request is for no object.
+    pub(crate) fn denied(group: &str, resource: &str, name: &str, why: &str) -> Self {
+        // As Kubernetes does, so that no browser takes the message for a page.
+        let why = why.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        let kind = Kind { group: group.into(), plural: resource.into(), ..Kind::default() };
+        let message = match (resource, name) {
+            ("", _) => format!("forbidden: {why}"),
+            (_, "") => format!("{} is forbidden: {why}", kind.group_resource()),
+            (_, name) => format!("{} {name:?} is forbidden: {why}", kind.group_resource()),
+        };
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(&kind, name)
+    }
+
     /// The object breaks rules of its kind.
     pub(crate) fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Self {
         let full =

@@ -7,23 +7,30 @@ use std::sync::{Arc, RwLock};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header;
-use hutch_serve::PeerCertificate;
+use http::{HeaderMap, header};
+use hutch_serve::{Connection, PeerCertificate};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::Error;
+use crate::access::{self, AUTHENTICATED, Action, MASTERS, is_master};
 use crate::failure::Failure;
 use crate::server::Core;
+use crate::{Error, service_token};
 
-/// Bytes of a bearer token at most; longer ones are not looked at.
-const TOKEN_BYTES: usize = 4096;
+/// Maximum bytes of a bearer token. A longer one is refused.
+pub(crate) const TOKEN_BYTES: usize = 4096;
+
+/// Start of the name of every ServiceAccount's identity.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// An authenticated caller.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Such as `admin` or `system:serviceaccount:default:builder`.
     pub name: String,
+    /// UID of the ServiceAccount; empty for others.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
     /// Such as `system:masters`.
     pub groups: Vec<String>,
 }
@@ -32,19 +39,19 @@ impl Identity {
     /// An identity with these groups and `system:authenticated`.
     pub fn new(name: impl Into<String>, groups: &[&str]) -> Identity {
         let mut groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
-        groups.push("system:authenticated".into());
-        Identity { name: name.into(), groups }
+        groups.push(AUTHENTICATED.into());
+        Identity { name: name.into(), uid: String::new(), groups }
     }
 
     /// The owner of the machine.
     pub fn admin() -> Identity {
-        Identity::new("admin", &["system:masters"])
+        Identity::new("admin", &[MASTERS])
     }
 
-    /// A service account.
-    pub fn service_account(namespace: &str, name: &str) -> Identity {
+    /// A ServiceAccount.
+    pub(crate) fn service_account(namespace: &str, name: &str) -> Identity {
         let all = format!("system:serviceaccounts:{namespace}");
-        Identity::new(format!("system:serviceaccount:{namespace}:{name}"), &["system:serviceaccounts", &all])
+        Identity::new(format!("{SERVICE_ACCOUNT}{namespace}:{name}"), &["system:serviceaccounts", &all])
     }
 }
 
@@ -54,12 +61,9 @@ type Fingerprint = [u8; 32];
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Grant {
     identity: Identity,
-    /// Unix seconds after which it is void.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    expires: Option<i64>,
 }
 
-/// The credentials that are accepted, hashed, in a file of mode 0600.
+/// The credentials of the machine's owner, hashed, in a file of mode 0600.
 pub(crate) struct Credentials {
     file: Option<PathBuf>,
     grants: RwLock<HashMap<Fingerprint, Grant>>,
@@ -81,25 +85,25 @@ impl Credentials {
                 serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
             for (hex, grant) in stored {
                 let key = from_hex(&hex).ok_or_else(|| unusable(format!("{hex:?} is no fingerprint")))?;
-                grants.insert(key, grant);
+                // Earlier versions kept the tokens of ServiceAccounts here. Deleting the account did not end them.
+                if !grant.identity.name.starts_with(SERVICE_ACCOUNT) {
+                    grants.insert(key, grant);
+                }
             }
         }
         Ok(Credentials { file, grants: RwLock::new(grants) })
     }
 
     /// Accepts a secret (a token, or a certificate's DER) as this identity from now on.
-    pub(crate) fn grant(&self, secret: &[u8], identity: Identity, expires: Option<i64>) -> Result<(), Error> {
+    pub(crate) fn grant(&self, secret: &[u8], identity: Identity) -> Result<(), Error> {
         let mut grants = self.grants.write().expect("a holder of the lock never panics");
-        let now = jiff::Timestamp::now().as_second();
         let mut next = grants.clone();
-        next.retain(|_, grant| grant.expires.is_none_or(|expires| expires > now));
-        next.insert(fingerprint(secret), Grant { identity, expires });
+        next.insert(fingerprint(secret), Grant { identity });
         if let Some(file) = &self.file {
             let stored: HashMap<String, &Grant> =
                 next.iter().map(|(key, grant)| (to_hex(key), grant)).collect();
             let text = serde_json::to_string_pretty(&stored).unwrap_or_default();
-            write_private(file, &text)
-                .map_err(|cause| Error::Credentials { path: file.clone(), cause: cause.to_string() })?;
+            write_private(file, &text)?;
         }
         *grants = next;
         Ok(())
@@ -117,8 +121,7 @@ impl Credentials {
         let grants = self.grants.read().expect("a holder of the lock never panics");
         let (known, grant) = grants.get_key_value(&asked)?;
         aws_lc_rs::constant_time::verify_slices_are_equal(known, &asked).ok()?;
-        let now = jiff::Timestamp::now().as_second();
-        grant.expires.is_none_or(|expires| expires > now).then(|| grant.identity.clone())
+        Some(grant.identity.clone())
     }
 }
 
@@ -137,7 +140,8 @@ fn from_hex(text: &str) -> Option<Fingerprint> {
     Some(bytes)
 }
 
-fn read_if_there(file: &Path) -> Result<Option<String>, Error> {
+/// Reads a file; `None` if it is missing.
+pub(crate) fn read_if_there(file: &Path) -> Result<Option<String>, Error> {
     match std::fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -145,18 +149,15 @@ fn read_if_there(file: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+/// Writes a file that only its owner can read, in a folder that is made if it is missing.
+pub(crate) fn write_private(file: &Path, text: &str) -> Result<(), Error> {
+    use std::os::unix::fs::DirBuilderExt;
+    let failed = |cause: String| Error::Credentials { path: file.into(), cause };
     if let Some(folder) = file.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|cause| failed(cause.to_string()))?;
     }
-    let fresh = file.with_extension("new");
-    let mut options = std::fs::OpenOptions::new();
-    let mut out = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    out.write_all(text.as_bytes())?;
-    out.sync_all()?;
-    std::fs::rename(&fresh, file)
+    hutch_serve::write_private(file, text).map_err(|cause| failed(cause.to_string()))
 }
 
 /// Request extension: the caller showed a credential rather than being part of this process.
@@ -166,6 +167,18 @@ pub(crate) struct External;
 /// Request extension: the caller is a part of this process that may see writes before they are on disk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead;
+
+/// The bearer of a token and the audiences of the token, if this server accepts it for any audience.
+pub(crate) fn bearer(core: &Core, token: &[u8]) -> Option<(Identity, Vec<String>)> {
+    let owner = core.credentials.identify(token).map(|owner| (owner, vec![service_token::AUDIENCE.into()]));
+    owner.or_else(|| service_token::identify(core, token))
+}
+
+/// The caller with this token, which must be one for this server.
+pub(crate) fn caller(core: &Core, token: &[u8]) -> Option<Identity> {
+    let (identity, audiences) = bearer(core, token)?;
+    audiences.iter().any(|audience| audience == service_token::AUDIENCE).then_some(identity)
+}
 
 /// Lets nobody pass without a credential: a bearer token, or a client certificate that was granted.
 pub(crate) async fn authenticate(
@@ -179,7 +192,7 @@ pub(crate) async fn authenticate(
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
     let identity = match (header, token) {
-        (_, Some(token)) => core.credentials.identify(token.as_bytes()),
+        (_, Some(token)) => caller(&core, token.as_bytes()),
         // Another scheme is a credential that was tried and is not known.
         (Some(_), None) => None,
         (None, None) => request
@@ -188,8 +201,51 @@ pub(crate) async fn authenticate(
             .and_then(|certificate| core.credentials.identify(&certificate.0)),
     };
     let Some(identity) = identity else { return Failure::unauthorized().into_response() };
+    if is_master(&identity)
+        && let Some(connection) = request.extensions().get::<Connection>()
+    {
+        connection.trust();
+    }
+    let identity = match impersonated(identity, request.headers()) {
+        Ok(identity) => identity,
+        Err(failure) => return failure.into_response(),
+    };
     request.headers_mut().remove(header::AUTHORIZATION);
     request.extensions_mut().insert(identity);
     request.extensions_mut().insert(External);
     next.run(request).await
+}
+
+/// The identity that a request is to be answered for: the caller's own, or the one that its `Impersonate-*` headers
+/// name, as `kubectl --as` does.
+fn impersonated(identity: Identity, headers: &HeaderMap) -> Result<Identity, Failure> {
+    if !headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+        return Ok(identity);
+    }
+    let all = |name: &str| {
+        let values = headers.get_all(name).iter();
+        values.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let user = all("impersonate-user").into_iter().next().unwrap_or_default();
+    let resource = Action::Resource {
+        verb: "impersonate",
+        group: "",
+        resource: "users",
+        subresource: "",
+        namespace: "",
+        name: &user,
+    };
+    access::check(&identity, resource)?;
+    if user.is_empty() {
+        return Err(Failure::bad_request("groups and UIDs can only be impersonated together with a user"));
+    }
+    let mut groups = all("impersonate-group");
+    let account = user.strip_prefix(SERVICE_ACCOUNT).and_then(|rest| rest.split_once(':'));
+    if let Some((namespace, name)) = account.filter(|_| groups.is_empty()) {
+        return Ok(Identity::service_account(namespace, name));
+    }
+    if !groups.iter().any(|group| group == AUTHENTICATED) {
+        groups.push(AUTHENTICATED.into());
+    }
+    Ok(Identity { name: user, uid: String::new(), groups })
 }

@@ -6,13 +6,14 @@
 //! server fills in) and `subresource`.
 //!
 //! [`ApiServer`] is offered twice: [`ApiServer::router_as`] answers callers of this process under an identity they are
-//! given, [`ApiServer::authenticated`] asks everybody else for a credential. Every identity that authenticates may
-//! do everything: there is one user, the owner of the machine. RBAC objects are stored and not consulted.
+//! given, [`ApiServer::authenticated`] requires a credential. There is one user, the owner of the machine,
+//! who may do everything. A ServiceAccount may only ask about itself. RBAC objects are stored and not consulted.
 //!
 //! It refuses to reconcile: it collects no garbage, empties no namespace and runs no Pod. It keeps the finalizers,
 //! timestamps and preconditions by which others can.
 
 mod accept;
+mod access;
 mod admission;
 mod body;
 mod bootstrap;
@@ -41,6 +42,7 @@ mod review;
 mod schema;
 mod selector;
 mod server;
+mod service_token;
 mod subresource;
 mod table;
 mod verbs;

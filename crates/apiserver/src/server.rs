@@ -8,9 +8,10 @@ use hutch_serve::Ambient;
 use hutch_store::Store;
 use serde_json::Value;
 
-use crate::identity::{Ahead, Credentials, authenticate};
+use crate::identity::{Ahead, Credentials, authenticate, caller};
 use crate::object::Object;
 use crate::registry::Registry;
+use crate::service_token::Signer;
 use crate::{Error, Identity, bootstrap, dispatch};
 
 /// How an API server is opened.
@@ -32,6 +33,7 @@ pub(crate) struct Core {
     pub(crate) store: Store<Object>,
     pub(crate) registry: Registry,
     pub(crate) credentials: Credentials,
+    pub(crate) signer: Signer,
     pub(crate) default_node: Option<String>,
     pub(crate) address: OnceLock<String>,
     pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
@@ -53,11 +55,14 @@ impl ApiServer {
             Some(data) => Store::open(&data.join("store"))?,
             None => Store::volatile()?,
         };
-        let credentials = Credentials::open(config.data.as_ref().map(|data| data.join("ca")).as_deref())?;
+        let private = config.data.as_ref().map(|data| data.join("ca"));
+        let credentials = Credentials::open(private.as_deref())?;
+        let signer = Signer::open(private.as_deref())?;
         let core = Arc::new(Core {
             store,
             registry: Registry::new(),
             credentials,
+            signer,
             default_node: config.default_node,
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
@@ -90,7 +95,7 @@ impl ApiServer {
     /// # Errors
     /// When the file of credentials cannot be written.
     pub fn accept_token(&self, token: &str, identity: Identity) -> Result<(), Error> {
-        self.0.credentials.grant(token.as_bytes(), identity, None)
+        self.0.credentials.grant(token.as_bytes(), identity)
     }
 
     /// Accepts a client certificate (DER) that the listener has verified. Only its hash is kept.
@@ -98,12 +103,12 @@ impl ApiServer {
     /// # Errors
     /// When the file of credentials cannot be written.
     pub fn accept_certificate(&self, der: &[u8], identity: Identity) -> Result<(), Error> {
-        self.0.credentials.grant(der, identity, None)
+        self.0.credentials.grant(der, identity)
     }
 
     /// Whose token this is, if it is accepted.
     pub fn identify_token(&self, token: &str) -> Option<Identity> {
-        self.0.credentials.identify(token.as_bytes())
+        caller(&self.0, token.as_bytes())
     }
 
     /// For callers of this process: every request is this identity's.
@@ -111,7 +116,8 @@ impl ApiServer {
         app().layer(Extension(identity)).with_state(self.0.clone())
     }
 
-    /// For everybody else: a request without a known bearer token or client certificate gets 401.
+    /// For everybody else: a request without a known bearer token or client certificate gets 401. The token of a
+    /// ServiceAccount gets 403 for all that is not about itself or the server.
     pub fn authenticated(&self) -> Router {
         app().layer(middleware::from_fn_with_state(self.0.clone(), authenticate)).with_state(self.0.clone())
     }

@@ -80,8 +80,9 @@ pub(crate) fn check_root(command: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The runtime of all services.
+/// The runtime of all services, which may have as many descriptors as the system allows.
 pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    hutch_serve::raise_descriptor_limit();
     choose_tls();
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")
 }

@@ -4,7 +4,8 @@
 //! - [`patience`]: a `kube::Client` that waits for a server that is busy.
 //! - [`Authority`]: the certificate authority of a data folder and the server certificate that it signs.
 //! - [`ServerCertificate`]: a server certificate that somebody else made, replaced while a listener shows it.
-//! - [`Listener`]: a TCP listener, plain or TLS (HTTP/1.1 and HTTP/2), with a bound on connections.
+//! - [`Listener`]: a TCP listener, plain or TLS (HTTP/1.1 and HTTP/2), with bounds on how many connections there are and for
+//!   how long an idle one is kept.
 //! - [`Shutdown`]: the one way in which services are told to stop.
 //! - [`said`]: what an API server said, for people.
 //! - [`Ambient`]: the time of day and chance, as services take them.
@@ -15,6 +16,7 @@
 mod ambient;
 mod authority;
 mod certificate;
+mod descriptors;
 mod error;
 mod listener;
 pub mod memory;
@@ -26,8 +28,9 @@ mod shutdown;
 pub use ambient::Ambient;
 pub use authority::{Authority, ClientCertificate};
 pub use certificate::ServerCertificate;
+pub use descriptors::raise_descriptor_limit;
 pub use error::Error;
-pub use listener::{Listener, PeerAddress, PeerCertificate, accept};
+pub use listener::{Connection, Listener, PeerAddress, PeerCertificate, accept};
 pub use private::write_private;
 pub use said::said;
 pub use shutdown::Shutdown;

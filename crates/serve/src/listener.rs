@@ -1,3 +1,6 @@
+mod table;
+
+use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -5,7 +8,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use http::Request;
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -17,12 +20,24 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
-use crate::{Error, Shutdown};
+use self::table::{Placed, Table};
+use crate::{Error, Shutdown, descriptors};
 
-/// Connections at a time.
+pub use self::table::Connection;
+
+/// Maximum connections of a listener, for their memory. Where descriptors are scarce there are fewer.
 const CONNECTIONS: usize = 4096;
+/// Connections that may be closing or waiting for a place besides those.
+const CHANGING: usize = 16;
 /// How long a TLS handshake or the head of a request may take.
 const GREETING: Duration = Duration::from_secs(10);
+/// How long a connection is kept without a request in progress, as a kube-apiserver does.
+const IDLE: Duration = Duration::from_secs(90);
+/// Maximum bytes of the head of a request on HTTP/1.1, which a stranger can make the server keep.
+const HEAD_BYTES: usize = 128 << 10;
+/// How often a peer on HTTP/2 is asked whether it is still there, and how long it may take to answer.
+const PING: Duration = Duration::from_secs(30);
+const PONG: Duration = Duration::from_secs(15);
 /// How long connections may go on after the shutdown was triggered.
 const GRACE: Duration = Duration::from_secs(2);
 /// Pause after an accept that failed for want of descriptors or memory.
@@ -81,12 +96,27 @@ impl Listener {
     }
 
     async fn accept(self, app: Router, tls: Option<TlsAcceptor>, shutdown: Shutdown) {
-        let connections = accept(self.socket, CONNECTIONS, &shutdown, |stream, peer| {
+        let most = descriptors::connections(CONNECTIONS);
+        let table = Table::new(most);
+        let connections = within(self.socket, most + CHANGING, &shutdown, |socket, peer| {
             let (app, tls, shutdown) = (app.clone(), tls.clone(), shutdown.clone());
+            let place = table.admit(peer);
             async move {
-                match tls {
-                    None => connection(stream, app, peer, None, shutdown).await,
-                    Some(tls) => greet(stream, tls, app, peer, shutdown).await,
+                let Some(place) = place else {
+                    tracing::debug!(%peer, "a connection was refused: all others have requests in progress");
+                    return;
+                };
+                let connection = place.connection().clone();
+                let stream = Placed::new(socket, place);
+                let served = async {
+                    match tls {
+                        None => converse(stream, app, peer, None, &connection, shutdown).await,
+                        Some(tls) => greet(stream, tls, app, peer, &connection, shutdown).await,
+                    }
+                };
+                tokio::select! {
+                    () = served => {}
+                    () = connection.evicted() => {}
                 }
             }
         });
@@ -95,9 +125,22 @@ impl Listener {
     }
 }
 
-/// Accepts connections, `most` at a time, until `until`; further ones wait in the system's backlog. Each gets a task of its
-/// own that runs what `serve` gives. Gives those that still run; the socket is closed by then.
+/// Accepts connections until `until`, `most` at a time or fewer where descriptors are scarce; further ones wait in the
+/// system's backlog. Each gets a task of its own that runs what `serve` gives. Gives those that still run; the socket is
+/// closed by then.
 pub async fn accept<F>(
+    socket: TcpListener,
+    most: usize,
+    until: &Shutdown,
+    serve: impl Fn(TcpStream, SocketAddr) -> F,
+) -> TaskTracker
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    within(socket, descriptors::connections(most), until, serve).await
+}
+
+async fn within<F>(
     socket: TcpListener,
     most: usize,
     until: &Shutdown,
@@ -137,7 +180,14 @@ where
     tasks
 }
 
-async fn greet(stream: TcpStream, tls: TlsAcceptor, app: Router, peer: SocketAddr, shutdown: Shutdown) {
+async fn greet(
+    stream: Placed<TcpStream>,
+    tls: TlsAcceptor,
+    app: Router,
+    peer: SocketAddr,
+    connection: &Connection,
+    shutdown: Shutdown,
+) {
     let stream = match tokio::time::timeout(GREETING, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -151,37 +201,60 @@ async fn greet(stream: TcpStream, tls: TlsAcceptor, app: Router, peer: SocketAdd
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate = certificate.map(|der| PeerCertificate(der.as_ref().into()));
-    connection(stream, app, peer, certificate, shutdown).await;
+    converse(stream, app, peer, certificate, connection, shutdown).await;
 }
 
-async fn connection<S>(
+async fn converse<S>(
     stream: S,
     app: Router,
     peer: SocketAddr,
     certificate: Option<PeerCertificate>,
+    connection: &Connection,
     shutdown: Shutdown,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let own = connection.clone();
     let service = tower::service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(PeerAddress(peer));
+        request.extensions_mut().insert(own.clone());
         if let Some(certificate) = &certificate {
             request.extensions_mut().insert(certificate.clone());
         }
-        Service::call(&mut app.clone(), request)
+        let current = own.begin();
+        let answer = Service::call(&mut app.clone(), request);
+        async move {
+            let (head, body) = answer.await?.into_parts();
+            if head.status == StatusCode::SWITCHING_PROTOCOLS {
+                current.hold();
+            }
+            Ok::<_, Infallible>(Response::from_parts(head, current.answered(body)))
+        }
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(GREETING);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1024);
-    let connection =
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(GREETING).max_buf_size(HEAD_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(1024)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PONG);
+    let served =
         builder.serve_connection_with_upgrades(TokioIo::new(stream), TowerToHyperService::new(service));
-    let mut connection = std::pin::pin!(connection);
+    let mut served = std::pin::pin!(served);
     let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
+        ended = served.as_mut() => ended,
         () = shutdown.wait() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+        () = connection.idle(IDLE) => {
+            served.as_mut().graceful_shutdown();
+            match tokio::time::timeout(GRACE, served).await {
+                Ok(ended) => ended,
+                Err(_) => return,
+            }
         }
     };
     if let Err(error) = ended {

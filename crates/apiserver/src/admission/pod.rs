@@ -1,9 +1,10 @@
 //! Pods: the defaults of their spec, the node, the first status.
 
-use std::collections::HashSet;
+pub(crate) mod check;
 
 use serde_json::{Value, json};
 
+use self::check::Place;
 use super::{default, items, map};
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
@@ -11,13 +12,12 @@ use crate::meta;
 use crate::server::Core;
 
 pub(crate) fn create(core: &Core, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
-    let name = meta::text(object, "name").to_owned();
-    let causes = check(&object["spec"]);
+    template_defaults(&mut object["spec"]);
+    let causes = check::spec(&object["spec"], "spec", Place::Pod);
     if !causes.is_empty() {
-        return Err(Failure::invalid(kind, &name, causes));
+        return Err(Failure::invalid(kind, meta::text(object, "name"), causes));
     }
     let spec = &mut object["spec"];
-    template_defaults(spec);
     default(spec, "enableServiceLinks", true);
     default(spec, "serviceAccountName", "default");
     let account = spec["serviceAccountName"].clone();
@@ -58,7 +58,13 @@ pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(),
         let detail = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
         return Err(Failure::invalid(kind, meta::text(old, "name"), vec![Cause::forbidden("spec", detail)]));
     }
-    Ok(())
+    // A Pod that was stored before a rule existed can still lose its finalizers.
+    let causes = if old["spec"] == object["spec"] {
+        Vec::new()
+    } else {
+        check::spec(&object["spec"], "spec", Place::Pod)
+    };
+    if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(old, "name"), causes)) }
 }
 
 /// The spec without what may change.
@@ -72,77 +78,11 @@ fn comparable(spec: &Value) -> Value {
         }
     }
     if let Some(spec) = spec.as_object_mut() {
-        for field in ["activeDeadlineSeconds", "tolerations", "schedulingGates", "ephemeralContainers"] {
+        for field in ["activeDeadlineSeconds", "tolerations", "schedulingGates"] {
             spec.remove(field);
         }
     }
     spec
-}
-
-fn check(spec: &Value) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let containers = spec["containers"].as_array().map_or(&[][..], Vec::as_slice);
-    if containers.is_empty() {
-        causes.push(Cause::required("spec.containers", ""));
-    }
-    let mut names = HashSet::new();
-    for (list, field) in [("containers", "spec.containers"), ("initContainers", "spec.initContainers")] {
-        for (index, container) in spec[list].as_array().into_iter().flatten().enumerate() {
-            check_container(container, &format!("{field}[{index}]"), &mut names, &mut causes);
-        }
-    }
-    let volumes: HashSet<&str> = spec["volumes"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|volume| volume["name"].as_str())
-        .collect();
-    for (index, container) in containers.iter().enumerate() {
-        for (place, mount) in container["volumeMounts"].as_array().into_iter().flatten().enumerate() {
-            let name = mount["name"].as_str().unwrap_or_default();
-            if !volumes.contains(name) {
-                let field = format!("spec.containers[{index}].volumeMounts[{place}].name");
-                causes.push(Cause::new("FieldValueNotFound", field, format!("Not found: \"{name}\"")));
-            }
-        }
-    }
-    if let Some(policy) = spec["restartPolicy"].as_str()
-        && !matches!(policy, "Always" | "OnFailure" | "Never")
-    {
-        let message = format!(
-            "Unsupported value: \"{policy}\": supported values: \"Always\", \"Never\", \"OnFailure\""
-        );
-        causes.push(Cause::new("FieldValueNotSupported", "spec.restartPolicy", message));
-    }
-    causes
-}
-
-fn check_container<'a>(
-    container: &'a Value,
-    field: &str,
-    names: &mut HashSet<&'a str>,
-    causes: &mut Vec<Cause>,
-) {
-    match container["name"].as_str() {
-        None | Some("") => causes.push(Cause::required(format!("{field}.name"), "")),
-        Some(name) => {
-            if !names.insert(name) {
-                let message = format!("Duplicate value: \"{name}\"");
-                causes.push(Cause::new("FieldValueDuplicate", format!("{field}.name"), message));
-            }
-        }
-    }
-    if container["image"].as_str().is_none_or(str::is_empty) {
-        causes.push(Cause::required(format!("{field}.image"), ""));
-    }
-    for (index, port) in container["ports"].as_array().into_iter().flatten().enumerate() {
-        let number = port["containerPort"].as_i64().unwrap_or(0);
-        if !(1..=65535).contains(&number) {
-            let place = format!("{field}.ports[{index}].containerPort");
-            let value = Value::from(number);
-            causes.push(Cause::invalid(place, &value, "must be between 1 and 65535, inclusive"));
-        }
-    }
 }
 
 /// Defaults of a Pod's spec, wherever it stands: in a Pod or in the template of a workload.
@@ -206,7 +146,8 @@ fn probe_defaults(probe: &mut Value) {
 
 fn volume_defaults(volume: &mut Value) {
     // A volume that names no source is an empty directory.
-    if volume.as_object().is_some_and(|volume| volume.keys().all(|key| key == "name")) {
+    let is_source = |(key, value): (&String, &Value)| key != "name" && !value.is_null();
+    if volume.as_object().is_some_and(|volume| !volume.iter().any(is_source)) {
         volume["emptyDir"] = json!({});
     }
     for source in ["secret", "configMap", "downwardAPI", "projected"] {

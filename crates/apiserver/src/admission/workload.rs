@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::pod::check::Place;
 use super::{default, items, map};
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
@@ -17,13 +18,19 @@ pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
         }),
         _ => json!({}),
     };
-    let causes = check(kind, object);
+    let mut causes = check(kind, object);
+    causes.extend(check_template(kind, object));
     if causes.is_empty() { Ok(()) } else { Err(Failure::invalid(kind, meta::text(object, "name"), causes)) }
 }
 
 pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(), Failure> {
     complete(kind, object);
     let mut causes = check(kind, object);
+    // A template that was stored before a rule existed stays until it is changed.
+    let (pointer, _) = template(kind);
+    if old.pointer(pointer) != object.pointer(pointer) {
+        causes.extend(check_template(kind, object));
+    }
     let selector = &object["spec"]["selector"];
     if kind.group == "apps" && kind.plural != "statefulsets" && &old["spec"]["selector"] != selector {
         causes.push(Cause::invalid("spec.selector", selector, "field is immutable"));
@@ -85,9 +92,9 @@ fn complete(kind: &Kind, object: &mut Value) {
     }
     if let Some(template) = spec.get_mut("template").filter(|template| template.is_object()) {
         map(template, "metadata");
-        if template["spec"].is_object() {
-            super::pod::template_defaults(&mut template["spec"]);
-        }
+    }
+    if let Some(spec) = object.pointer_mut(template(kind).0).filter(|spec| spec.is_object()) {
+        super::pod::template_defaults(spec);
     }
 }
 
@@ -122,8 +129,48 @@ fn check(kind: &Kind, object: &Value) -> Vec<Cause> {
             Err(error) => causes.push(Cause::invalid("spec.selector", selector, &error.to_string())),
         }
     }
-    if spec.pointer("/template/spec/containers").and_then(Value::as_array).is_none_or(Vec::is_empty) {
-        causes.push(Cause::required("spec.template.spec.containers", ""));
-    }
     causes
+}
+
+/// Checks the template that Pods are made from.
+fn check_template(kind: &Kind, object: &Value) -> Vec<Cause> {
+    let (pointer, at) = template(kind);
+    let spec = object.pointer(pointer).unwrap_or(&Value::Null);
+    if kind.plural == "statefulsets" {
+        return super::pod::check::spec(&pod_of_set(&object["spec"], spec), at, Place::Template);
+    }
+    super::pod::check::spec(spec, at, Place::Template)
+}
+
+/// The spec of a StatefulSet's Pods as far as it is known: claims are volumes and come first, and each Pod has a hostname
+/// of its own.
+fn pod_of_set(set: &Value, template: &Value) -> Value {
+    let claims = set["volumeClaimTemplates"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut names: Vec<&Value> = Vec::new();
+    for claim in claims {
+        let name = &claim["metadata"]["name"];
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let claimed =
+        names.iter().map(|name| json!({ "name": name, "persistentVolumeClaim": { "claimName": name } }));
+    let volumes = template["volumes"].as_array().into_iter().flatten();
+    let own = volumes.filter(|volume| !names.contains(&&volume["name"])).cloned();
+    let volumes: Vec<Value> = claimed.chain(own).collect();
+    let mut pod = template.clone();
+    if let Some(pod) = pod.as_object_mut() {
+        pod.insert("volumes".into(), volumes.into());
+        pod.remove("hostname");
+        pod.remove("subdomain");
+    }
+    pod
+}
+
+/// The place of the Pod spec in a kind: a JSON pointer, and the path in messages.
+fn template(kind: &Kind) -> (&'static str, &'static str) {
+    match kind.plural.as_str() {
+        "cronjobs" => ("/spec/jobTemplate/spec/template/spec", "spec.jobTemplate.spec.template.spec"),
+        _ => ("/spec/template/spec", "spec.template.spec"),
+    }
 }

@@ -8,6 +8,7 @@ mod answer;
 mod cases;
 mod metadata;
 mod numbers;
+mod pods;
 mod queries;
 
 use std::collections::BTreeMap;
@@ -32,7 +33,7 @@ fn file() -> std::path::PathBuf {
 }
 
 fn all() -> Vec<Case> {
-    let cases = [metadata::cases(), numbers::cases(), queries::cases()].concat();
+    let cases = [metadata::cases(), numbers::cases(), pods::cases(), queries::cases()].concat();
     let names: std::collections::HashSet<_> = cases.iter().map(|case| &case.name).collect();
     assert_eq!(names.len(), cases.len(), "each case has a name of its own");
     cases

@@ -225,11 +225,20 @@ async fn download(inside: &Inside, member: Member, destination: Destination) -> 
     let (packed, unpacked) = shown(&inside.target.sandbox, &count, work).await;
     let sandbox = &inside.target.sandbox;
     let unpacked = unpacked.context("unpacking")?;
-    let (status, said) = packed?;
-    // A stream that broke off has its cause at the other end.
-    ensure!(status == 0, "tar in sandbox {sandbox} ended with status {status}: {said}");
+    let broke_off = unpacked.as_ref().is_err_and(is_broken_off);
+    // A stream that was refused here ends the other side too; one that broke off has its cause there.
+    if broke_off || unpacked.is_ok() {
+        let (status, said) = packed?;
+        ensure!(status == 0, "tar in sandbox {sandbox} ended with status {status}: {said}");
+    }
     let left_out = unpacked.with_context(|| format!("what sandbox {sandbox} sent"))?;
     Ok(tell(&left_out.0, left_out.1))
+}
+
+/// Returns true if a stream ended before it was complete.
+fn is_broken_off(error: &anyhow::Error) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|error| error.kind() == io::ErrorKind::UnexpectedEof)
 }
 
 /// Shows on a terminal how much has gone over while it works.

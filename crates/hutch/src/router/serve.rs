@@ -28,7 +28,7 @@ const SYNC_PAUSE: Duration = Duration::from_millis(20);
 /// Serves until SIGTERM or SIGINT, and then until requests in progress have been answered.
 pub(super) async fn serve(options: Options, log: Arc<LogSink>) -> anyhow::Result<()> {
     let told = signals::to_stop()?;
-    raise_descriptors();
+    hutch_serve::raise_descriptor_limit();
     let (shutdown, drain) = (Shutdown::new(), Shutdown::new());
     let exporter = options.tracing.then(|| Exporter::start(SERVICE)).transpose()?;
     let mut config = config(&options, log)?;
@@ -189,14 +189,4 @@ async fn synced(router: &Router) -> anyhow::Result<()> {
     let waited = tokio::time::timeout(SYNC_LIMIT, known).await;
     waited
         .with_context(|| format!("the API did not list Sandboxes and Pods within {} s", SYNC_LIMIT.as_secs()))
-}
-
-/// A request takes two descriptors; what the system allows is taken.
-fn raise_descriptors() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::debug!(%error, "the limit of descriptors stays as it is");
-    }
 }

@@ -5,10 +5,16 @@
 #[path = "../hutch/harness.rs"]
 #[allow(dead_code, reason = "shared with the other test program, which uses more of it")]
 mod harness;
+
+mod api_names;
+mod connections;
+mod copy;
 mod host_files;
 mod ids;
 mod ordinary;
 mod root;
 mod stalls;
 mod streams;
+
+mod tokens;
 mod workspace;

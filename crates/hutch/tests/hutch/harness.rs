@@ -44,11 +44,27 @@ impl Up {
         Up::begin(None, options, Some(path))
     }
 
+    /// Starts one that may have so many descriptors.
+    #[allow(dead_code, reason = "only one of the two test programs uses it")]
+    pub(crate) fn start_limited(descriptors: u32) -> Up {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let data = folder.path().join("data");
+        let limit = format!("--nofile={descriptors}:{descriptors}");
+        let mut limited = Command::new("prlimit");
+        limited.args([&limit, binary()]);
+        let (child, said) = spawn(limited, folder.path(), &data, &[]);
+        Up { child, options: Vec::new(), folder, data, said }
+    }
+
     fn begin(data: Option<&Path>, options: &[&str], path: Option<&Path>) -> Up {
         let folder = tempfile::tempdir().expect("tempdir");
         let data = data.map_or_else(|| folder.path().join("data"), Path::to_owned);
         let options: Vec<String> = options.iter().map(|&o| o.to_owned()).collect();
-        let (child, said) = spawn(folder.path(), &data, &options, path);
+        let mut hutch = Command::new(binary());
+        if let Some(path) = path {
+            hutch.env("PATH", path);
+        }
+        let (child, said) = spawn(hutch, folder.path(), &data, &options);
         Up { child, options, folder, data, said }
     }
 
@@ -92,7 +108,8 @@ impl Up {
 
     /// Starts again on the same folder.
     pub(crate) fn restart(&mut self) {
-        (self.child, self.said) = spawn(self.folder.path(), &self.data, &self.options, None);
+        let hutch = Command::new(binary());
+        (self.child, self.said) = spawn(hutch, self.folder.path(), &self.data, &self.options);
     }
 
     /// kubectl with these words.
@@ -157,12 +174,9 @@ impl Drop for Up {
     }
 }
 
-fn spawn(folder: &Path, data: &Path, options: &[String], path: Option<&Path>) -> (Child, Vec<String>) {
+/// Starts the program with `up` and waits for `ready`.
+fn spawn(mut hutch: Command, folder: &Path, data: &Path, options: &[String]) -> (Child, Vec<String>) {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("log");
-    let mut hutch = Command::new(binary());
-    if let Some(path) = path {
-        hutch.env("PATH", path);
-    }
     let mut child = hutch
         .arg("up")
         .arg("--data-dir")

@@ -100,6 +100,10 @@ pub(crate) async fn prepare(client: &Client) {
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let (code, said) = request(client, "POST", definitions, "application/json", definition.to_string()).await;
     assert_eq!(code, 201, "{}", String::from_utf8_lossy(&said));
+    // A control plane without controllers does not create it; Pods and tokens need it.
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    request(client, "POST", accounts, "application/json", account.to_string()).await;
     for path in [THINGS, CONFIG_MAPS] {
         let there = object(path, &json!({"name": "there"})).to_string();
         // A real server begins to serve a new kind some time after it was told of it.

@@ -86,3 +86,38 @@ async fn reviews_tokens_and_the_server_itself() {
     assert_eq!(call(&app, "GET", "/openapi/v3/apis/agents.x-k8s.io/v1beta1", "").await.0, 200);
     assert_eq!(call(&app, "GET", &format!("{PODS}/p/log"), "").await.0, 404);
 }
+
+#[tokio::test]
+async fn stored_token_of_a_service_account_is_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config { data: Some(folder.path().into()), ..Config::default() };
+    let server = ApiServer::open(config.clone()).await.unwrap();
+    server.accept_token("a-good-token", Identity::admin()).unwrap();
+    let account = Identity::new("system:serviceaccount:default:default", &["system:serviceaccounts"]);
+    server.accept_token("an-earlier-token", account).unwrap();
+    server.close().await;
+    drop(server);
+    let server = ApiServer::open(config).await.unwrap();
+    assert_eq!(server.identify_token("an-earlier-token"), None);
+    assert_eq!(server.identify_token("a-good-token"), Some(Identity::admin()));
+}
+
+#[tokio::test]
+async fn identity_without_system_masters_is_refused_before_anything_is_read() {
+    let server = server().await;
+    let app = server.router_as(Identity::new("x", &[]));
+    for (method, path, code) in [
+        ("GET", PODS, 403),
+        ("GET", "/nonsense", 403),
+        ("POST", PODS, 403),
+        ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", 403),
+        ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", 403),
+        ("GET", "/version", 200),
+        ("GET", "/apis", 200),
+    ] {
+        let (found, body) = call(&app, method, path, "no JSON").await;
+        assert_eq!(found.as_u16(), code, "{method} {path}: {body}");
+    }
+    let (_, status) = call(&app, "GET", PODS, "").await;
+    assert_eq!((&status["reason"], &status["details"]["kind"]), (&json!("Forbidden"), &json!("pods")));
+}

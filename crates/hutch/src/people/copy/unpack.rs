@@ -3,15 +3,17 @@
 //! Every step goes through descriptors and follows no link. Set-id bits, owners, devices, and links that lead out of
 //! what is copied are not taken.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use hutch_sandboxd::notes::{NoteError, Notes};
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use tar::{Archive, Entry, EntryType};
 
@@ -19,7 +21,15 @@ use super::LeftOut;
 
 /// Longest path or link of an entry, in bytes.
 const PATH_MAX: usize = 4096;
+/// Maximum folders within each other, as in the other direction.
+const DEPTH_MAX: usize = 256;
+/// Maximum entries of a stream. Each takes an inode and some memory, and a sandbox could send empty files without end.
+const ENTRIES_MAX: usize = 1 << 20;
 const COPY_SIZE: usize = 64 << 10;
+/// Bytes that stay free on the disk: a sandbox can send a file without end, and a full disk stops other programs too.
+const SPARE: u64 = 256 << 20;
+/// Bytes between two checks of the free space. A smaller copy is not checked.
+const CHECK_EVERY: u64 = 16 << 20;
 const WITHIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
@@ -57,10 +67,14 @@ impl Destination {
 pub(super) fn unpack(from: impl Read, member: &Path, to: &Destination) -> anyhow::Result<LeftOut> {
     let mut left_out = LeftOut::default();
     let mut notes = Notes::default();
+    let mut taken = Taken::default();
+    let mut entries = 0;
     let mut archive = Archive::new(from);
     // Raw, because the library would keep a note of any length in memory.
     for entry in archive.entries().context("the tar stream")?.raw(true) {
         let mut entry = entry.context("the tar stream")?;
+        entries += 1;
+        ensure!(entries <= ENTRIES_MAX, "more than {ENTRIES_MAX} entries; copy a part of it");
         if notes.take(&mut entry).map_err(refused)? {
             continue;
         }
@@ -69,7 +83,7 @@ pub(super) fn unpack(from: impl Read, member: &Path, to: &Destination) -> anyhow
         let link = link.or_else(|| entry.link_name_bytes().map(std::borrow::Cow::into_owned));
         let shown = String::from_utf8_lossy(&path).into_owned();
         let inner = beneath(&path, member).with_context(|| format!("entry {shown:?}"))?;
-        let made = make(&mut entry, &inner, link.as_deref(), member, to);
+        let made = make(&mut entry, &inner, link.as_deref(), member, to, &mut taken);
         match made.with_context(|| format!("entry {shown:?}"))? {
             None => {}
             Some(why) => left_out.add(format!("{shown}: {why}")),
@@ -103,7 +117,34 @@ fn beneath(path: &[u8], member: &Path) -> anyhow::Result<PathBuf> {
         .strip_prefix(member)
         .ok()
         .context("it was not asked for, so nothing more of this stream is taken")?;
+    ensure!(inner.components().count() <= DEPTH_MAX, "it is more than {DEPTH_MAX} folders deep");
     Ok(inner.to_owned())
+}
+
+/// Device and inode of a file.
+type FileId = (u64, u64);
+
+/// Files of a stream so far.
+#[derive(Debug, Default)]
+struct Taken {
+    files: HashSet<FileId>,
+    /// Bytes since the last check of the free space.
+    unchecked: u64,
+}
+
+impl Taken {
+    /// Counts bytes that were written to this file, and checks the free space from time to time.
+    fn add(&mut self, bytes: usize, file: &File) -> anyhow::Result<()> {
+        self.unchecked += bytes as u64;
+        if self.unchecked < CHECK_EVERY {
+            return Ok(());
+        }
+        self.unchecked = 0;
+        let disk = rustix::fs::fstatvfs(file)?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        ensure!(free >= SPARE, "less than {} MiB would stay free on this disk", SPARE >> 20);
+        Ok(())
+    }
 }
 
 /// Makes it; or why it was left out.
@@ -113,6 +154,7 @@ fn make(
     link: Option<&[u8]>,
     member: &Path,
     to: &Destination,
+    taken: &mut Taken,
 ) -> anyhow::Result<Option<&'static str>> {
     let target = to.name.join(inner);
     let kind = entry.header().entry_type();
@@ -126,7 +168,10 @@ fn make(
         EntryType::Directory => {
             folder(&parent()?, &name, mode | 0o700)?;
         }
-        EntryType::Regular | EntryType::Continuous => file(entry, &parent()?, &name, mode)?,
+        EntryType::Regular | EntryType::Continuous => {
+            let made = file(entry, &parent()?, &name, mode, taken)?;
+            taken.files.insert(made);
+        }
         EntryType::Symlink => {
             let link = link.unwrap_or_default();
             if !stays_inside(inner, link) {
@@ -143,6 +188,14 @@ fn make(
             let from = folders(&to.folder, existing.parent().unwrap_or(Path::new("")))?;
             let (parent, fresh) = (parent()?, fresh_name());
             rustix::fs::linkat(&from, existing_name, &parent, &fresh, AtFlags::empty())?;
+            // Checked under the new name, which is random and cannot be exchanged. A symbolic link would lead elsewhere
+            // from here, and a file that existed before the copy gets no second name.
+            let linked = id_of(&parent, &fresh);
+            if !linked.as_ref().is_ok_and(|id| id.is_some_and(|id| taken.files.contains(&id))) {
+                let _ = rustix::fs::unlinkat(&parent, &fresh, AtFlags::empty());
+                linked?;
+                return Ok(Some("a hard link to something else than a file of this copy"));
+            }
             put(&parent, &fresh, &name)?;
             // Two names of one file: the rename above did nothing then.
             let _ = rustix::fs::unlinkat(&parent, &fresh, AtFlags::empty());
@@ -197,15 +250,28 @@ fn folder(at: &OwnedFd, name: &Path, mode: u32) -> anyhow::Result<OwnedFd> {
     open_folder(at, name).context("something else of that name is here; remove it first")
 }
 
+/// The file of that name; `None` when it is something else. A link is not followed.
+fn id_of(at: &OwnedFd, name: &Path) -> Result<Option<FileId>, Errno> {
+    let found = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+    Ok(is_file.then_some((found.st_dev, found.st_ino)))
+}
+
 /// Makes a file, which appears as a whole.
-fn file(entry: &mut Entry<'_, impl Read>, parent: &OwnedFd, name: &Path, mode: u32) -> anyhow::Result<()> {
+fn file(
+    entry: &mut Entry<'_, impl Read>,
+    parent: &OwnedFd,
+    name: &Path,
+    mode: u32,
+    taken: &mut Taken,
+) -> anyhow::Result<FileId> {
     let fresh = fresh_name();
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(mode);
     let written = openat2(parent, &fresh, flags, mode, WITHIN)
         .map_err(anyhow::Error::from)
-        .and_then(|fd| fill(entry, File::from(fd)))
-        .and_then(|()| put(parent, &fresh, name));
+        .and_then(|fd| fill(entry, File::from(fd), taken))
+        .and_then(|id| put(parent, &fresh, name).map(|()| id));
     if written.is_err() {
         // The failure that matters is the first.
         let _ = rustix::fs::unlinkat(parent, &fresh, AtFlags::empty());
@@ -213,7 +279,7 @@ fn file(entry: &mut Entry<'_, impl Read>, parent: &OwnedFd, name: &Path, mode: u
     written
 }
 
-fn fill(entry: &mut Entry<'_, impl Read>, mut file: File) -> anyhow::Result<()> {
+fn fill(entry: &mut Entry<'_, impl Read>, mut file: File, taken: &mut Taken) -> anyhow::Result<FileId> {
     let mut left = entry.size();
     let mut piece = vec![0; COPY_SIZE];
     while left > 0 {
@@ -221,8 +287,10 @@ fn fill(entry: &mut Entry<'_, impl Read>, mut file: File) -> anyhow::Result<()> 
         ensure!(count > 0, io::Error::from(io::ErrorKind::UnexpectedEof));
         left = left.saturating_sub(count as u64);
         file.write_all(&piece[..count])?;
+        taken.add(count, &file)?;
     }
-    Ok(())
+    let made = file.metadata()?;
+    Ok((made.dev(), made.ino()))
 }
 
 /// Gives it its name, in place of a file or link that has it.

@@ -1,4 +1,4 @@
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::symlink;
 
 use tar::{Builder, Header};
 
@@ -124,6 +124,64 @@ fn a_hard_link_reaches_only_what_is_copied() {
         let outcome = unpacked(folder.path(), &[file("got/a", b"a"), link(EntryType::Link, "got/x", to)]);
         assert!(outcome.is_err(), "{to:?}");
         assert!(!folder.path().join("in/got/x").exists(), "{to:?}");
+    }
+}
+
+#[test]
+fn hard_link_to_a_symbolic_link_is_left_out() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let left_out = unpacked(
+        folder.path(),
+        &[
+            // Leads to the top of what is copied from there, and out of it from the place of the hard link.
+            link(EntryType::Symlink, "got/a/b/up", "../../out"),
+            link(EntryType::Link, "got/up", "got/a/b/up"),
+            file("got/after", b"after"),
+        ],
+    )
+    .expect("unpacked");
+    assert_eq!(left_out.1, 1, "{left_out:?}");
+    let got = folder.path().join("in/got");
+    assert!(got.join("up").symlink_metadata().is_err());
+    assert!(got.join("a/b/up").symlink_metadata().is_ok() && got.join("after").exists());
+    let drafts = std::fs::read_dir(&got).expect("a folder").flatten();
+    assert_eq!(drafts.filter(|entry| entry.file_name().as_bytes().starts_with(b".")).count(), 0);
+}
+
+#[test]
+fn hard_link_to_a_file_that_was_here_before_is_left_out() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let got = folder.path().join("in/got");
+    std::fs::create_dir_all(&got).expect("mkdir");
+    std::fs::write(got.join("own"), "own").expect("written");
+    let left_out = unpacked(
+        folder.path(),
+        &[
+            link(EntryType::Link, "got/x", "got/own"),
+            file("got/a", b"a"),
+            link(EntryType::Link, "got/b", "got/a"),
+        ],
+    )
+    .expect("unpacked");
+    assert_eq!(left_out.1, 1, "{left_out:?}");
+    assert_eq!(std::fs::metadata(got.join("own")).expect("own").nlink(), 1);
+    assert_eq!(std::fs::metadata(got.join("b")).expect("b").nlink(), 2);
+}
+
+#[test]
+fn folders_too_deep_end_the_copy() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let to = Destination::open(folder.path(), Path::new("got")).expect("a destination");
+    for (depth, taken) in [(DEPTH_MAX, true), (DEPTH_MAX + 1, false)] {
+        let mut builder = Builder::new(Vec::new());
+        let mut header = Header::new_gnu();
+        header.set_entry_type(EntryType::Directory);
+        header.set_mode(0o755);
+        header.set_size(0);
+        let path = format!("got/{}", "d/".repeat(depth));
+        builder.append_data(&mut header, path, io::empty()).expect("appended");
+        let stream = builder.into_inner().expect("a stream");
+        assert_eq!(unpack(&stream[..], Path::new("got"), &to).is_ok(), taken, "{depth}");
     }
 }
 

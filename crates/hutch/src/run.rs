@@ -19,7 +19,7 @@ use hutch_jail::{
     User,
 };
 
-use self::protect::{Naming, Protection};
+use self::protect::Protection;
 use crate::cli::{Isolation, RunArguments};
 
 /// Exit status when the command could not be started by our fault or the machine's.
@@ -73,12 +73,8 @@ fn protect(arguments: &RunArguments, spec: &mut Spec) -> anyhow::Result<Option<P
     let Some(folder) = arguments.workspace.as_deref().filter(|_| !arguments.read_only) else {
         return Ok(None);
     };
-    let naming = match arguments.isolation {
-        Isolation::Hutch => Naming::Descriptor,
-        Isolation::Gvisor => Naming::Path,
-    };
     let folder = folder.canonicalize().with_context(|| format!("--workspace {}", folder.display()))?;
-    let (mounts, protection) = Protection::prepare(&folder, &arguments.allow_write, naming)?;
+    let (mounts, protection) = Protection::prepare(&folder, &arguments.allow_write)?;
     spec.mounts.extend(mounts);
     Ok(Some(protection))
 }

@@ -300,7 +300,7 @@ fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channe
             errno: errno.into(),
         };
         let tree = match mount.source {
-            MountSource::Bind(_) => sources.next()?,
+            MountSource::Bind(_) | MountSource::Beneath { .. } => sources.next()?,
             MountSource::Tmpfs { bytes, mode } => root::tmpfs(bytes, &format!("{mode:o}")).map_err(at)?,
             MountSource::Host { .. } => return Err(Error::Spec("no overlays around a runtime".into())),
         };

@@ -32,8 +32,7 @@ const READ_ONLY: [&CStr; 5] = [c"/proc/sys", c"/proc/bus", c"/proc/fs", c"/proc/
 
 /// Whether [`attach`] mounts something at this path.
 pub(crate) fn makes(path: &str) -> bool {
-    let is = |known: &&CStr| known.to_bytes() == path.as_bytes();
-    path == "/proc" || MASKED.iter().any(|known| is(known)) || READ_ONLY.iter().any(|known| is(known))
+    path == "/proc" || MASKED.iter().chain(&READ_ONLY).any(|known| known.to_bytes() == path.as_bytes())
 }
 
 fn failed(step: &'static str) -> impl Fn(Errno) -> Error {

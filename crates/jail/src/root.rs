@@ -90,7 +90,7 @@ pub(crate) fn enter(
 fn plan(spec: &Spec, mount: &Mount, tree: &OwnedFd) -> Result<Planned, Error> {
     let (read_only, may_bring) = match mount.source {
         MountSource::Host { .. } => (true, true),
-        MountSource::Bind(_) => (mount.read_only, true),
+        MountSource::Bind(_) | MountSource::Beneath { .. } => (mount.read_only, true),
         MountSource::Tmpfs { .. } => (mount.read_only, false),
     };
     let id = mount_id(tree, "").map_err(at(&mount.target, "look at it"))?;
@@ -245,7 +245,7 @@ fn prepare(spec: &Spec, sources: &mut Sources) -> Result<Vec<OwnedFd>, Error> {
     let mut ready = Vec::with_capacity(spec.mounts.len());
     for (number, mount) in spec.mounts.iter().enumerate() {
         ready.push(match &mount.source {
-            MountSource::Bind(_) => sources.next()?,
+            MountSource::Bind(_) | MountSource::Beneath { .. } => sources.next()?,
             MountSource::Host { file, .. } => {
                 let folder = sources.next()?;
                 let may_share = matches!(spec.ids, Ids::Caller);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
@@ -19,6 +19,8 @@ const SET_ID_AND_DEVICES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV
 /// A file or folder of the host that a jail shows.
 struct Wanted<'a> {
     path: &'a Path,
+    /// Looked up below the path, without following links.
+    beneath: Option<&'a Path>,
     read_only: bool,
     /// Whether ids are mapped, where they can be.
     mapped: bool,
@@ -29,16 +31,19 @@ struct Wanted<'a> {
 /// Everything of the host that `spec` names, in the order in which [`Sources::next`] returns it.
 fn wanted(spec: &Spec) -> Vec<Wanted<'_>> {
     let mut list = Vec::new();
-    let layer = |path| Wanted { path, read_only: true, mapped: true, holds_upper: false };
+    let layer = |path| Wanted { path, beneath: None, read_only: true, mapped: true, holds_upper: false };
     if spec.profile == Profile::Native {
         list.extend(spec.root.layers.iter().map(|path| layer(path.as_path())));
         if let Upper::Dir(path) = &spec.root.upper {
-            list.push(Wanted { path, read_only: false, mapped: true, holds_upper: true });
+            list.push(Wanted { read_only: false, holds_upper: true, ..layer(path) });
         }
     }
     for mount in &spec.mounts {
         match &mount.source {
             MountSource::Bind(path) => list.push(Wanted { read_only: mount.read_only, ..layer(path) }),
+            MountSource::Beneath { folder, path } => {
+                list.push(Wanted { beneath: Some(path), read_only: mount.read_only, ..layer(folder) });
+            }
             MountSource::Host { folder, .. } => list.push(Wanted { mapped: false, ..layer(folder) }),
             MountSource::Tmpfs { .. } => {}
         }
@@ -84,13 +89,15 @@ fn take_one(wanted: &Wanted<'_>, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd,
     if wanted.holds_upper {
         make_upper(path)?;
     }
-    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let found = look_up(wanted).map_err(failed)?;
+    let clone =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let mut recursive = false;
-    let tree = match open_tree(CWD, path, clone) {
+    let tree = match open_tree(&found, "", clone) {
         // An ordinary user may not uncover what is mounted below: there it comes along.
         Err(Errno::INVAL) if map.is_none() => {
             recursive = true;
-            open_tree(CWD, path, clone | OpenTreeFlags::AT_RECURSIVE)
+            open_tree(&found, "", clone | OpenTreeFlags::AT_RECURSIVE)
         }
         other => other,
     };
@@ -108,6 +115,14 @@ fn take_one(wanted: &Wanted<'_>, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd,
         }
     }
     Ok(tree)
+}
+
+fn look_up(wanted: &Wanted<'_>) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let top = rustix::fs::open(wanted.path, flags, Mode::empty())?;
+    let Some(path) = wanted.beneath else { return Ok(top) };
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(&top, path, flags | OFlags::NOFOLLOW, Mode::empty(), within)
 }
 
 /// Makes the folders of an overlay's writable side where they are missing.

@@ -93,6 +93,14 @@ pub enum MountSource {
     /// The path is looked up once, with all rights of the caller: it must not lead through a folder that a jail can
     /// write.
     Bind(PathBuf),
+    /// As [`MountSource::Bind`], for something in a folder that a jail may write: the path below the folder is looked up
+    /// without following links.
+    Beneath {
+        /// The folder.
+        folder: PathBuf,
+        /// What in it, relative.
+        path: PathBuf,
+    },
     /// A folder of the host that others use too, such as `/usr`, or one file of it: always read-only, under an
     /// overlay of its own, ids not mapped. So nothing inside owns a file of the host, and locks, leases, watches and
     /// sockets do not reach it. For an ordinary user with mounts below the folder, a plain read-only mount: the kernel

@@ -105,6 +105,9 @@ impl Bundle<'_> {
             let access = if mount.read_only { "ro" } else { "rw" };
             let (kind, source, options) = match &mount.source {
                 MountSource::Bind(path) => ("bind", path.clone(), vec!["bind".to_owned(), access.into()]),
+                MountSource::Beneath { folder, path } => {
+                    ("bind", folder.join(path), vec!["bind".to_owned(), access.into()])
+                }
                 MountSource::Tmpfs { bytes, mode } => (
                     "tmpfs",
                     "tmpfs".into(),

@@ -10,7 +10,7 @@ mod changed;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -54,8 +54,6 @@ const BENEATH: ResolveFlags =
 /// The protected entries of a workspace, for the time of a run.
 pub(super) struct Protection {
     workspace: OwnedFd,
-    /// Kept open so that what was looked up is what is mounted.
-    held: Vec<OwnedFd>,
     made: Vec<Made>,
     began: rustix::fs::Timespec,
 }
@@ -68,28 +66,15 @@ struct Made {
     entry: OwnedFd,
 }
 
-/// How a mount names what is mounted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Naming {
-    /// By the descriptor: nothing can be put in its place.
-    Descriptor,
-    /// By the path, for a runtime that looks it up in another process.
-    Path,
-}
-
 impl Protection {
     /// Opens or makes the protected entries of `workspace`, but for those at or below a path of `allow`, and returns the
     /// mounts for them.
-    pub(super) fn prepare(
-        workspace: &Path,
-        allow: &[PathBuf],
-        naming: Naming,
-    ) -> anyhow::Result<(Vec<Mount>, Protection)> {
+    pub(super) fn prepare(workspace: &Path, allow: &[PathBuf]) -> anyhow::Result<(Vec<Mount>, Protection)> {
         let named = || format!("--workspace {}", workspace.display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(workspace, flags, Mode::empty()).with_context(named)?;
         let began = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        let mut all = Protection { workspace: folder, held: Vec::new(), made: Vec::new(), began };
+        let mut all = Protection { workspace: folder, made: Vec::new(), began };
         let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
         for (path, kind) in PROTECTED {
             let path = Path::new(path);
@@ -102,22 +87,13 @@ impl Protection {
                 read_only.insert(entry);
             }
         }
-        let outer = on_the_way.into_iter().map(|path| (path, false));
-        let entries: Vec<_> = outer.chain(read_only.into_iter().map(|path| (path, true))).collect();
-        let mut mounts = Vec::with_capacity(entries.len());
-        for (path, read_only) in entries {
-            let source = match naming {
-                Naming::Path => workspace.join(&path),
-                Naming::Descriptor => {
-                    let entry = all.open(&path, OFlags::PATH).with_context(named)?;
-                    let source = format!("/proc/self/fd/{}", entry.as_raw_fd()).into();
-                    all.held.push(entry);
-                    source
-                }
-            };
-            let target = Path::new(WORKSPACE).join(&path);
-            mounts.push(Mount { source: MountSource::Bind(source), target, read_only });
-        }
+        let mount = |path: PathBuf, read_only| Mount {
+            target: Path::new(WORKSPACE).join(&path),
+            source: MountSource::Beneath { folder: workspace.to_owned(), path },
+            read_only,
+        };
+        let outer = on_the_way.into_iter().map(|path| mount(path, false));
+        let mounts = outer.chain(read_only.into_iter().map(|path| mount(path, true))).collect();
         Ok((mounts, all))
     }
 
@@ -133,7 +109,8 @@ impl Protection {
                 Ok(entry) => {
                     let status = rustix::fs::fstat(&entry)?;
                     let is_folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
-                    if last && self.is_left_over(&here, kind) {
+                    let kind = if last { kind } else { Placeholder::Folder };
+                    if self.is_left_over(&here, kind) {
                         self.adopt(here.clone(), kind)?;
                     }
                     if !is_folder && !last {
@@ -160,7 +137,9 @@ impl Protection {
     }
 
     fn open(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        // A FIFO in the place of a file must not hold up the opening. The flag is refused where nothing is opened.
+        let wait = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
+        let flags = flags | wait | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let entry = rustix::fs::openat2(&self.workspace, path, flags, Mode::empty(), BENEATH)?;
         // With both flags the last part may be a link, which is then what is open.
         match FileType::from_raw_mode(rustix::fs::fstat(&entry)?.st_mode) {
@@ -218,7 +197,6 @@ impl Protection {
 
     /// Removes the placeholders, and returns what is new or changed of what programs of this machine run.
     pub(super) fn finish(mut self) -> Change {
-        self.held.clear();
         for made in std::mem::take(&mut self.made).iter().rev() {
             self.remove(made);
         }

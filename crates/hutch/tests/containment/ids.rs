@@ -17,13 +17,14 @@ fn status(pid: &str, field: &str) -> Option<String> {
 }
 
 /// First id outside of each jail of a server, by the pid of its init.
-fn bases(server: u32) -> BTreeMap<String, u64> {
+fn bases(server: &Up) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").expect("processes").flatten() {
         let pid = entry.file_name().to_string_lossy().into_owned();
         let parent = |pid: &str| status(pid, "PPid");
-        let of_server =
-            parent(&pid).and_then(|warden| parent(&warden)).is_some_and(|up| up == server.to_string());
+        let up = parent(&pid).and_then(|warden| parent(&warden)).unwrap_or_default();
+        let words = std::fs::read_to_string(format!("/proc/{up}/cmdline")).unwrap_or_default();
+        let of_server = words.split('\0').any(|word| word == server.data().display().to_string());
         let map = std::fs::read_to_string(entry.path().join("uid_map")).unwrap_or_default();
         let fields: Vec<u64> = map.split_whitespace().filter_map(|field| field.parse().ok()).collect();
         if let (true, [0, base, 65536]) = (of_server, &fields[..]) {
@@ -51,7 +52,7 @@ fn two_servers_never_give_pods_the_same_ids() {
     for up in &servers {
         up.ok("wait --for=condition=Ready pod --all --timeout=60s");
     }
-    let mut all: Vec<u64> = servers.iter().flat_map(|up| bases(up.pid()).into_values()).collect();
+    let mut all: Vec<u64> = servers.iter().flat_map(|up| bases(up).into_values()).collect();
     assert_eq!(all.len(), 16, "{all:?}");
     all.sort_unstable();
     all.dedup();

@@ -81,11 +81,6 @@ impl Up {
         self.folder().join("kubeconfig")
     }
 
-    /// Its process id.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// kill -9.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("kill");

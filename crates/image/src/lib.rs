@@ -15,10 +15,15 @@ pub mod hostile;
 mod layout;
 mod names;
 mod reference;
+mod removal;
+mod segment;
 mod store;
 mod unpack;
 
+pub use beneath::Folder;
 pub use error::Error;
 pub use names::Account;
 pub use reference::{BuiltIn, Reference};
+pub use removal::remove_tree;
+pub use segment::PathSegment;
 pub use store::{HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH, Store};

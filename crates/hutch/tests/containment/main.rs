@@ -7,7 +7,11 @@
 mod harness;
 mod host_files;
 mod ids;
+mod images;
+mod names;
 mod ordinary;
+mod removal;
 mod root;
 mod stalls;
 mod streams;
+mod volumes;

@@ -37,6 +37,10 @@ pub(crate) fn relative(path: &Path) -> Result<PathBuf, &'static str> {
     let mut clean = PathBuf::new();
     for part in path.components() {
         match part {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "one normal component, and the result is only opened beneath"
+            )]
             Component::Normal(name) => clean.push(name),
             Component::CurDir => {}
             Component::ParentDir => return Err("its path leads upwards"),

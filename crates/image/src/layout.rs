@@ -84,6 +84,11 @@ impl Layout {
         format!("{} of OCI layout {}", blob_path(&layer.blob_digest), self.path.display())
     }
 
+    /// The error for a digest that is no file name, which [`Layout::read`] has excluded.
+    pub(crate) fn no_name(&self) -> Error {
+        self.invalid("digest")
+    }
+
     /// The parser's own message may repeat content, so it is left out.
     fn invalid(&self, what: &str) -> Error {
         self.error(&format!("its {what} is not valid"))

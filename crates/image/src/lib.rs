@@ -9,8 +9,13 @@
 
 mod beneath;
 mod error;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "constant names, and names of entries of folders of this machine's administrator"
+)]
 mod host;
 #[cfg(any(test, feature = "fuzzing"))]
+#[expect(clippy::disallowed_methods, reason = "names of this module in a temporary folder")]
 pub mod hostile;
 mod layout;
 mod names;

@@ -202,5 +202,6 @@ fn next(entries: &mut Dir) -> Result<Option<CString>, Errno> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 #[path = "removal/tests.rs"]
 mod tests;

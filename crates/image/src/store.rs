@@ -11,7 +11,7 @@ use crate::layout::{Layer, Layout};
 use crate::names::{self, Account};
 use crate::reference::split_tag;
 use crate::unpack::unpack;
-use crate::{Error, Reference, host, remove_tree};
+use crate::{Error, PathSegment, Reference, host, remove_tree};
 
 /// Where the sandbox runtime is expected inside; who runs an image that wants it puts it there.
 pub const SANDBOXD_PATH: &str = "/.hutch/sandboxd";
@@ -199,7 +199,8 @@ impl Store {
     }
 
     fn layer(&self, layout: &Layout, layer: &Layer) -> Result<PathBuf, Error> {
-        let folder = self.dir.join(format!("layer-sha256-{}", layer.diff_id));
+        let name = PathSegment::new(format!("layer-sha256-{}", layer.diff_id));
+        let folder = name.ok_or_else(|| layout.no_name())?.below(&self.dir);
         if folder.is_dir() {
             return Ok(folder);
         }

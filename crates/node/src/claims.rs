@@ -231,6 +231,7 @@ pub(crate) async fn announce(client: &Client) {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use super::*;
 

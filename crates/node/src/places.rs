@@ -185,7 +185,7 @@ mod tests {
         let pod = PodPlaces { disk: "/pods/u".into(), memory: "/memory/u".into() };
         for name in ["hosts", "logs", "roots", "env", "volumes", "given", "files"] {
             let name = PathSegment::label(name).unwrap();
-            let mut all = vec![
+            let mut all = [
                 pod.logs(&name),
                 pod.root(&name),
                 pod.late_env(&name),

@@ -373,6 +373,7 @@ fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use super::*;
 

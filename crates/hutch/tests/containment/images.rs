@@ -79,10 +79,6 @@ fn pipes_in_image_folders_block_no_thread() {
     fs::remove_file(layout.join("index.json")).expect("remove");
     let made = std::process::Command::new("mkfifo").arg(layout.join("index.json")).status();
     assert!(made.expect("start").success());
-    let up = Up::start(&["--image-dir", images.path().to_str().expect("a path")]);
-    let said = warnings(&up, "piped", &format!("oci:{}", layout.display()));
-    assert!(said.contains("not a regular file"), "{said}");
-    // The program itself reads the folders of its user as carefully.
     let mut run = std::process::Command::new(crate::harness::binary());
     run.args(["run", "--image", &format!("oci:{}", layout.display()), "--", "/bin/app"]);
     let mut child = run.stderr(std::process::Stdio::null()).spawn().expect("start");
@@ -94,4 +90,7 @@ fn pipes_in_image_folders_block_no_thread() {
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
+    let up = Up::start(&["--image-dir", images.path().to_str().expect("a path")]);
+    let said = warnings(&up, "piped", &format!("oci:{}", layout.display()));
+    assert!(said.contains("not a regular file"), "{said}");
 }

@@ -50,15 +50,15 @@ fn mounts_of_volumes_are_gone_after_a_kill_and_a_stop() {
     let data = tempfile::tempdir().expect("tempdir");
     let mut up = Up::start_on(data.path(), &[]);
     up.ok("create secret generic s --from-literal=key=value");
-    let container = json!({"name": "c", "image": "hutch/host", "command": ["sh", "-c", "cat /s/key; sleep 600"],
+    let container = json!({"name": "c", "image": "hutch/host", "command": ["sh", "-c", "cat /s/key; echo; sleep 600"],
         "volumeMounts": [{"name": "m", "mountPath": "/m"}, {"name": "s", "mountPath": "/s"}]});
     let volumes = json!([{"name": "m", "emptyDir": {"medium": "Memory"}}, {"name": "s", "secret": {"secretName": "s"}}]);
     assert!(submitted(&up, &pod("memory", json!({"containers": [container], "volumes": volumes}))));
-    up.eventually("logs memory", |log| log == "value");
+    up.eventually("logs memory", |log| log == "value\n");
     up.kill();
     up.restart();
     status(&up, "memory", |status| status["restartCount"] == 1 && !status["state"]["running"].is_null());
-    up.eventually("logs memory", |log| log == "value");
+    up.eventually("logs memory", |log| log == "value\n");
     up.ok("delete pod memory --grace-period=1 --timeout=60s");
     up.eventually("get namespaces", |_| mounts(data.path()).len() <= 1);
     assert_eq!(up.stop(), Some(0));
@@ -90,6 +90,7 @@ fn data_folder_that_others_can_enter_is_tightened() {
     hutch_testkit::require!(root, kubectl);
     let data = tempfile::tempdir().expect("tempdir");
     let folders = ["", "pods", "volumes", "images", "run", "run/jails"].map(|name| data.path().join(name));
+    drop(Up::start_on(data.path(), &[]));
     for folder in &folders {
         fs::create_dir_all(folder).expect("folder");
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("mode");

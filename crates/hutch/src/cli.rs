@@ -153,6 +153,9 @@ pub(crate) struct UpArguments {
     /// Do not answer the published images with built-in ones; nothing is pulled, so Pods with these names do not start.
     #[arg(long)]
     pub(crate) no_builtin_runtime_images: bool,
+    /// Folder of the OCI layouts that Pods may name as `oci:PATH`; without it they may name none.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) image_dir: Option<PathBuf>,
 }
 
 impl UpArguments {
@@ -167,6 +170,7 @@ impl UpArguments {
             runtime_class: Vec::new(),
             pod_cidr: "10.89.0.0/16".to_owned(),
             no_builtin_runtime_images: false,
+            image_dir: None,
         }
     }
 }

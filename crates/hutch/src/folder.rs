@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -23,6 +23,7 @@ impl DataFolder {
         let named = || format!("--data-dir {}", path.display());
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(named)?;
         let path = path.canonicalize().with_context(named)?;
+        tighten(&path)?;
         let lock = std::fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -45,6 +46,25 @@ impl DataFolder {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Takes the rights of other users: credentials and volumes lie in the folder. A folder that holds anything else than
+/// Hutch's data is refused instead.
+fn tighten(folder: &Path) -> anyhow::Result<()> {
+    let named = || format!("--data-dir {}", folder.display());
+    let mode = folder.metadata().with_context(named)?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let foreign = |name: &std::ffi::OsStr| name != "lost+found";
+    let mut entries = folder.read_dir().with_context(named)?.flatten();
+    if !folder.join("version").is_file() && entries.any(|entry| foreign(&entry.file_name())) {
+        bail!(
+            "{}: other users can enter it, and it holds files that are not Hutch's; name an empty folder",
+            named()
+        );
+    }
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).with_context(named)
 }
 
 fn check_version(folder: &Path) -> anyhow::Result<()> {
@@ -82,6 +102,24 @@ mod tests {
         assert!(DataFolder::open(folder.path()).is_err());
         drop(first);
         assert!(DataFolder::open(folder.path()).is_ok());
+    }
+
+    #[test]
+    fn open_folder_is_tightened_unless_it_holds_other_files() {
+        let mode = |folder: &Path| folder.metadata().expect("folder").permissions().mode() & 0o7777;
+        let open = |folder: &Path, mode| {
+            std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).expect("mode");
+            DataFolder::open(folder)
+        };
+        let folder = tempfile::tempdir().expect("tempdir");
+        drop(open(folder.path(), 0o755).expect("an empty one is taken"));
+        assert_eq!(mode(folder.path()), 0o700);
+        drop(open(folder.path(), 0o755).expect("a data folder is taken"));
+        assert_eq!(mode(folder.path()), 0o700);
+        let other = tempfile::tempdir().expect("tempdir");
+        std::fs::write(other.path().join("file"), "").expect("write");
+        let error = open(other.path(), 0o1777).err().expect("refused").to_string();
+        assert!(error.contains("empty folder") && mode(other.path()) == 0o1777, "{error}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,7 +177,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         (ServiceKind::Router, router_service.clone() as Arc<dyn hutch_node::EmbeddedService>),
         (ServiceKind::Controller, controller_service.clone()),
     ]);
-    let config = node_config(arguments, &folder, programs, runtime_classes, embedded);
+    let config = node_config(arguments, &folder, programs, runtime_classes, embedded)?;
     let node = Node::start(as_system(&format!("node:{NODE}")), config, shutdown.clone())
         .await
         .context("the node")?;
@@ -227,8 +227,9 @@ fn node_config(
     programs: programs::Programs,
     runtime_classes: BTreeMap<String, Handler>,
     services: BTreeMap<ServiceKind, Arc<dyn hutch_node::EmbeddedService>>,
-) -> hutch_node::Config {
-    hutch_node::Config {
+) -> anyhow::Result<hutch_node::Config> {
+    let image_dir = arguments.image_dir.as_deref().map(image_dir).transpose()?;
+    Ok(hutch_node::Config {
         node_name: NODE.to_owned(),
         data_dir: folder.path().to_owned(),
         pod_cidr: arguments.pod_cidr.clone(),
@@ -238,7 +239,17 @@ fn node_config(
         defaults: hutch_node::DefaultLimits::default(),
         services,
         substitute_images: !arguments.no_builtin_runtime_images,
+        image_dir,
+    })
+}
+
+/// The absolute path of `--image-dir`, which must be a folder.
+fn image_dir(given: &Path) -> anyhow::Result<PathBuf> {
+    let named = || format!("--image-dir {}", given.display());
+    if !given.metadata().with_context(named)?.is_dir() {
+        bail!("{}: not a folder; name one that holds folders in the OCI layout", named());
     }
+    std::path::absolute(given).with_context(named)
 }
 
 /// The controllers of the four kinds, and those that Kubernetes itself would bring.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 /// Longest path below the folder, in bytes.
@@ -12,7 +12,7 @@ const MAX_PATH_BYTES: usize = 4000;
 
 /// A folder that nothing done through it leaves: no `..`, no absolute path, no symbolic link on the way.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub struct Folder {
     fd: OwnedFd,
 }
 
@@ -37,6 +37,10 @@ pub(crate) fn relative(path: &Path) -> Result<PathBuf, &'static str> {
     let mut clean = PathBuf::new();
     for part in path.components() {
         match part {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "one normal component, and the result is only opened beneath"
+            )]
             Component::Normal(name) => clean.push(name),
             Component::CurDir => {}
             Component::ParentDir => return Err("its path leads upwards"),
@@ -50,20 +54,39 @@ pub(crate) fn relative(path: &Path) -> Result<PathBuf, &'static str> {
 }
 
 impl Folder {
-    pub(crate) fn open(path: &Path) -> Result<Folder, Errno> {
+    /// Opens the folder itself, whose path is trusted.
+    ///
+    /// # Errors
+    /// When it is not there or no folder.
+    pub fn open(path: &Path) -> Result<Folder, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Folder { fd: rustix::fs::open(path, flags, Mode::empty())? })
     }
 
     /// Opens a sub-folder; the empty path is the folder itself.
-    pub(crate) fn folder(&self, path: &Path) -> Result<Folder, Errno> {
+    ///
+    /// # Errors
+    /// When it is not there, no folder, or a link or a mount is on its path.
+    pub fn folder(&self, path: &Path) -> Result<Folder, Errno> {
+        self.subfolder(path, WITHIN)
+    }
+
+    /// As [`Folder::folder`], where file systems may be mounted below the folder.
+    pub(crate) fn folder_over_mounts(&self, path: &Path) -> Result<Folder, Errno> {
+        self.subfolder(path, WITHIN.difference(ResolveFlags::NO_XDEV))
+    }
+
+    fn subfolder(&self, path: &Path, within: ResolveFlags) -> Result<Folder, Errno> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Folder { fd: rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), WITHIN)? })
+        Ok(Folder { fd: rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), within)? })
     }
 
     /// Opens a sub-folder, making what is missing of it with mode 0755.
-    pub(crate) fn make_folders(&self, path: &Path) -> Result<Folder, Errno> {
+    ///
+    /// # Errors
+    /// As [`Folder::folder`], or when a folder cannot be made.
+    pub fn make_folders(&self, path: &Path) -> Result<Folder, Errno> {
         match self.folder(path) {
             Err(Errno::NOENT) => {}
             other => return other,
@@ -73,8 +96,12 @@ impl Folder {
             let name = Path::new(part.as_os_str());
             here = match here.folder(name) {
                 Err(Errno::NOENT) => {
-                    rustix::fs::mkdirat(&here.fd, name, Mode::from_raw_mode(0o755))?;
-                    here.folder(name)?
+                    let mode = Mode::from_raw_mode(0o755);
+                    rustix::fs::mkdirat(&here.fd, name, mode)?;
+                    let made = here.folder(name)?;
+                    // Separately, because the process's mask takes bits away on creation.
+                    rustix::fs::fchmod(&made.fd, mode)?;
+                    made
                 }
                 other => other?,
             };
@@ -82,13 +109,21 @@ impl Folder {
         Ok(here)
     }
 
+    /// Opens a regular file for reading; anything else is [`Errno::NOTSUP`]. Never blocks, not even on a pipe.
     pub(crate) fn open_file(&self, path: &Path) -> Result<File, Errno> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        Ok(File::from(rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), WITHIN)?))
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), WITHIN)?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+            FileType::RegularFile => Ok(File::from(file)),
+            _ => Err(Errno::NOTSUP),
+        }
     }
 
-    /// Makes a new file `name` in this folder, in place of a file or link of that name.
-    pub(crate) fn create_file(&self, name: &Path) -> Result<File, Errno> {
+    /// Makes a new file `name` with mode 0600 in this folder, in place of a file or link of that name.
+    ///
+    /// # Errors
+    /// When the name is taken by a folder, or the file cannot be made.
+    pub fn create_file(&self, name: &Path) -> Result<File, Errno> {
         self.remove_file(name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
@@ -121,7 +156,7 @@ impl Folder {
     /// An overlay's mark that a lower layer's entry is gone: a character device 0/0, which needs no privilege.
     pub(crate) fn white_out(&self, name: &Path) -> Result<(), Errno> {
         let mode = Mode::from_raw_mode(0o000);
-        rustix::fs::mknodat(&self.fd, name, rustix::fs::FileType::CharacterDevice, mode, 0)
+        rustix::fs::mknodat(&self.fd, name, FileType::CharacterDevice, mode, 0)
     }
 
     /// An overlay's mark that nothing of a lower layer's folder shows, for mounts of root and of user namespaces.

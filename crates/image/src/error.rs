@@ -28,14 +28,25 @@ pub enum Error {
         reason: String,
     },
     /// Content differs from its digest.
-    #[error("{what} has digest {found}, expected {expected}")]
+    ///
+    /// The digest that was found is left out: it would tell the author of the reference about content of others.
+    #[error("{what} does not have the digest by which it is referred to")]
     DigestMismatch {
         /// Which content.
         what: String,
-        /// As named by who refers to it.
-        expected: String,
-        /// As computed.
-        found: String,
+    },
+    /// A Pod names a folder, and no folder is open to Pods.
+    #[error(
+        "image {0:?} is a folder of this machine: Pods may name only folders below --image-dir, and hutch up was started without it"
+    )]
+    NoImageFolder(String),
+    /// A Pod names a folder elsewhere.
+    #[error("image {name:?}: Pods may name only folders below {folder}, the --image-dir of hutch up")]
+    OutsideImageFolder {
+        /// As given.
+        name: String,
+        /// The folder that is open to Pods.
+        folder: PathBuf,
     },
     /// A layer holds something that no honest archive holds.
     #[error("layer entry {entry:?} refused: {reason}")]

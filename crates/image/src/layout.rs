@@ -1,12 +1,17 @@
 //! Reads an OCI layout folder: index, manifest, configuration, layers. Everything is checked against its digest.
+//!
+//! Whoever writes the folder is not trusted: only regular files below it are opened, no link is followed, and no error
+//! repeats content or its digest.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType, Os};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
+use crate::beneath::Folder;
 use crate::unpack::{Packing, hex};
 use crate::{Error, ImageConfig};
 
@@ -36,35 +41,61 @@ pub(crate) struct Layer {
     pub(crate) diff_id: String,
     /// Hexadecimal digest of the blob.
     pub(crate) blob_digest: String,
-    pub(crate) blob: PathBuf,
     pub(crate) packing: Packing,
 }
 
-struct Layout<'a> {
-    path: &'a Path,
+/// An open layout folder.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    folder: Folder,
+    /// Names the folder in errors.
+    path: PathBuf,
 }
 
-/// Reads the image of that tag, or the only one (for this machine) when no tag is named.
-pub(crate) fn read(path: &Path, tag: Option<&str>) -> Result<LayoutImage, Error> {
-    let layout = Layout { path };
-    if !path.join("oci-layout").is_file() {
-        return Err(layout.error("it has no file oci-layout, so it is not an OCI layout folder"));
+impl Layout {
+    /// Takes an open folder; `path` names it in errors.
+    pub(crate) fn new(folder: Folder, path: &Path) -> Layout {
+        Layout { folder, path: path.into() }
     }
-    let index = layout.read_file(&path.join("index.json"))?;
-    let index = ImageIndex::from_reader(&*index).map_err(|e| layout.error(&format!("index.json: {e}")))?;
-    let manifest = layout.choose(&index, tag, 0)?;
-    let text = layout.blob(&manifest)?;
-    let parsed = ImageManifest::from_reader(&*text).map_err(|e| layout.error(&format!("manifest: {e}")))?;
-    let config = layout.blob(parsed.config())?;
-    let config =
-        ImageConfiguration::from_reader(&*config).map_err(|e| layout.error(&format!("config: {e}")))?;
-    let layers = layout.layers(&parsed, &config)?;
-    Ok(LayoutImage { digest: manifest.digest().to_string(), layers, config: settings(&config) })
-}
 
-impl Layout<'_> {
+    /// Reads the image of that tag, or the only one (for this machine) when no tag is named.
+    pub(crate) fn read(&self, tag: Option<&str>) -> Result<LayoutImage, Error> {
+        if self.open("oci-layout").is_err() {
+            return Err(self.error("it has no file oci-layout, so it is not an OCI layout folder"));
+        }
+        let index = self.read_file("index.json")?;
+        let index = ImageIndex::from_reader(&*index).map_err(|_| self.invalid("index.json"))?;
+        let manifest = self.choose(&index, tag, 0)?;
+        let text = self.blob(&manifest)?;
+        let parsed = ImageManifest::from_reader(&*text).map_err(|_| self.invalid("manifest"))?;
+        let config = self.blob(parsed.config())?;
+        let config = ImageConfiguration::from_reader(&*config).map_err(|_| self.invalid("configuration"))?;
+        let layers = self.layers(&parsed, &config)?;
+        Ok(LayoutImage { digest: manifest.digest().to_string(), layers, config: settings(&config) })
+    }
+
+    /// Opens the archive of a layer.
+    pub(crate) fn open_layer(&self, layer: &Layer) -> Result<File, Error> {
+        self.open(&blob_path(&layer.blob_digest))
+    }
+
+    /// Names the archive of a layer in an error.
+    pub(crate) fn name_of(&self, layer: &Layer) -> String {
+        format!("{} of OCI layout {}", blob_path(&layer.blob_digest), self.path.display())
+    }
+
+    /// The error for a digest that is no file name, which [`Layout::read`] has excluded.
+    pub(crate) fn no_name(&self) -> Error {
+        self.invalid("digest")
+    }
+
+    /// The parser's own message may repeat content, so it is left out.
+    fn invalid(&self, what: &str) -> Error {
+        self.error(&format!("its {what} is not valid"))
+    }
+
     fn error(&self, reason: &str) -> Error {
-        Error::Layout { path: self.path.into(), reason: reason.into() }
+        Error::Layout { path: self.path.clone(), reason: reason.into() }
     }
 
     fn choose(&self, index: &ImageIndex, tag: Option<&str>, depth: usize) -> Result<Descriptor, Error> {
@@ -90,8 +121,7 @@ impl Layout<'_> {
         match one.media_type() {
             MediaType::ImageIndex if depth < MAX_INDEX_DEPTH => {
                 let nested = self.blob(one)?;
-                let nested =
-                    ImageIndex::from_reader(&*nested).map_err(|e| self.error(&format!("index: {e}")))?;
+                let nested = ImageIndex::from_reader(&*nested).map_err(|_| self.invalid("nested index"))?;
                 self.choose(&nested, None, depth + 1)
             }
             MediaType::ImageIndex => Err(self.error("its indexes are nested too deep")),
@@ -113,7 +143,6 @@ impl Layout<'_> {
                 Ok(Layer {
                     diff_id: self.sha256(diff_id)?,
                     blob_digest: self.sha256(descriptor.digest().as_ref())?,
-                    blob: self.blob_path(descriptor)?,
                     packing: self.packing(descriptor.media_type())?,
                 })
             })
@@ -139,32 +168,45 @@ impl Layout<'_> {
         hex.map(str::to_owned).ok_or_else(|| self.error(&format!("digest {digest:?} is not a sha256 digest")))
     }
 
-    fn blob_path(&self, descriptor: &Descriptor) -> Result<PathBuf, Error> {
-        Ok(self.path.join("blobs/sha256").join(self.sha256(descriptor.digest().as_ref())?))
-    }
-
     /// Reads a small blob and checks it.
     fn blob(&self, descriptor: &Descriptor) -> Result<Vec<u8>, Error> {
-        let path = self.blob_path(descriptor)?;
+        let expected = self.sha256(descriptor.digest().as_ref())?;
+        let path = blob_path(&expected);
         let bytes = self.read_file(&path)?;
-        let (expected, found) = (self.sha256(descriptor.digest().as_ref())?, hex(&Sha256::digest(&bytes)));
-        if expected != found {
-            let what = path.display().to_string();
-            return Err(Error::DigestMismatch { what, expected, found });
+        if expected != hex(&Sha256::digest(&bytes)) {
+            return Err(Error::DigestMismatch {
+                what: format!("{path} of OCI layout {}", self.path.display()),
+            });
         }
         Ok(bytes)
     }
 
-    fn read_file(&self, path: &Path) -> Result<Vec<u8>, Error> {
+    fn read_file(&self, path: &str) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
-        let file = File::open(path).map_err(Error::file("open", path))?;
-        file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes).map_err(Error::file("read", path))?;
+        let file = self.open(path)?;
+        let read = file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes);
+        read.map_err(|e| self.error(&format!("cannot read {path}: {e}")))?;
         if bytes.len() as u64 > MAX_JSON_BYTES {
-            let what = path.display().to_string();
+            let what = format!("{path} of OCI layout {}", self.path.display());
             return Err(Error::TooLarge { what, limit: format!("{MAX_JSON_BYTES} bytes") });
         }
         Ok(bytes)
     }
+
+    /// Opens a regular file below the folder. A pipe does not block, a link is not followed.
+    fn open(&self, path: &str) -> Result<File, Error> {
+        self.folder.open_file(Path::new(path)).map_err(|errno| match errno {
+            Errno::LOOP | Errno::XDEV => {
+                self.error(&format!("{path} leads over a link, which is not followed"))
+            }
+            Errno::NOTSUP | Errno::NXIO => self.error(&format!("{path} is not a regular file")),
+            errno => self.error(&format!("cannot open {path}: {}", std::io::Error::from(errno))),
+        })
+    }
+}
+
+fn blob_path(digest: &str) -> String {
+    format!("blobs/sha256/{digest}")
 }
 
 fn settings(image: &ImageConfiguration) -> ImageConfig {

@@ -9,16 +9,26 @@
 
 mod beneath;
 mod error;
+#[expect(
+    clippy::disallowed_methods,
+    reason = "constant names, and names of entries of folders of this machine's administrator"
+)]
 mod host;
 #[cfg(any(test, feature = "fuzzing"))]
+#[expect(clippy::disallowed_methods, reason = "names of this module in a temporary folder")]
 pub mod hostile;
 mod layout;
 mod names;
 mod reference;
+mod removal;
+mod segment;
 mod store;
 mod unpack;
 
+pub use beneath::Folder;
 pub use error::Error;
 pub use names::Account;
 pub use reference::{BuiltIn, Reference};
+pub use removal::remove_tree;
+pub use segment::PathSegment;
 pub use store::{HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH, Store};

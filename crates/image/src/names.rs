@@ -69,6 +69,7 @@ fn read_beneath(layer: &Path, file: &str) -> Option<String> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use super::*;
 

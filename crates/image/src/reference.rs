@@ -1,6 +1,6 @@
 //! Which image a name means.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::Error;
 
@@ -36,13 +36,8 @@ pub enum Reference {
     BuiltIn(BuiltIn),
     /// A published image for which one that is made here can stand in.
     Published(BuiltIn),
-    /// An OCI layout folder, and the tag inside it when one was named.
-    Layout {
-        /// The folder that holds `oci-layout`.
-        path: PathBuf,
-        /// Value of `org.opencontainers.image.ref.name`.
-        tag: Option<String>,
-    },
+    /// An OCI layout folder: `PATH`, or `PATH:TAG` where no folder has the whole text as its name.
+    Layout(String),
 }
 
 /// Repositories of published images, and what can stand in for them; any tag counts, a digest does not.
@@ -68,11 +63,13 @@ impl Reference {
             return Err(invalid("it holds a control character"));
         }
         if let Some(rest) = name.strip_prefix("oci:") {
-            return Reference::layout(rest)
-                .ok_or_else(|| invalid("oci: needs a path to an OCI layout folder"));
+            return match rest.is_empty() {
+                true => Err(invalid("oci: needs a path to an OCI layout folder")),
+                false => Ok(Reference::Layout(rest.to_owned())),
+            };
         }
         if name.starts_with('/') || name.starts_with("./") || name.starts_with("../") {
-            return Reference::layout(name).ok_or_else(|| invalid("no such folder"));
+            return Ok(Reference::Layout(name.to_owned()));
         }
         let plain = name.strip_suffix(":latest").unwrap_or(name);
         let built_in = [BuiltIn::Host, BuiltIn::PythonRuntime, BuiltIn::Pause];
@@ -84,22 +81,12 @@ impl Reference {
             None => Err(Error::NotPullable(shorten(name))),
         }
     }
+}
 
-    /// A path, or a path and a tag when the whole text is not itself a folder.
-    fn layout(text: &str) -> Option<Reference> {
-        if text.is_empty() {
-            return None;
-        }
-        let whole = Path::new(text);
-        if !whole.exists()
-            && let Some((path, tag)) = text.rsplit_once(':')
-            && !tag.is_empty()
-            && !tag.contains('/')
-        {
-            return Some(Reference::Layout { path: path.into(), tag: Some(tag.to_owned()) });
-        }
-        Some(Reference::Layout { path: whole.into(), tag: None })
-    }
+/// Splits `PATH:TAG`; `None` when the text names no tag.
+pub(crate) fn split_tag(text: &str) -> Option<(&Path, &str)> {
+    let (path, tag) = text.rsplit_once(':')?;
+    (!path.is_empty() && !tag.is_empty() && !tag.contains('/')).then_some((Path::new(path), tag))
 }
 
 /// Whether `name` is `repository:tag` with a well-formed tag.
@@ -134,11 +121,20 @@ mod tests {
                 "registry.k8s.io/agent-sandbox/python-runtime-sandbox:v0.1.0",
                 Reference::Published(BuiltIn::PythonRuntime),
             ),
-            ("oci:/no/such", Reference::Layout { path: "/no/such".into(), tag: None }),
-            ("oci:/no/such:v1", Reference::Layout { path: "/no/such".into(), tag: Some("v1".into()) }),
-            ("./layout", Reference::Layout { path: "./layout".into(), tag: None }),
+            ("oci:/no/such", Reference::Layout("/no/such".into())),
+            ("oci:/no/such:v1", Reference::Layout("/no/such:v1".into())),
+            ("./layout", Reference::Layout("./layout".into())),
         ] {
             assert_eq!(Reference::parse(name).unwrap(), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn tag_follows_the_last_colon() {
+        assert_eq!(split_tag("/no/such:v1"), Some((Path::new("/no/such"), "v1")));
+        assert_eq!(split_tag("a:b:v1"), Some((Path::new("a:b"), "v1")));
+        for text in ["/no/such", "/no:such/x", "/x:", ":v1"] {
+            assert_eq!(split_tag(text), None, "{text}");
         }
     }
 

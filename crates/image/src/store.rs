@@ -1,15 +1,17 @@
 //! From a name to folders.
 
-use std::fs::File;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::io::Errno;
+
 use crate::beneath::Folder;
-use crate::layout::Layer;
+use crate::layout::{Layer, Layout};
 use crate::names::{self, Account};
+use crate::reference::split_tag;
 use crate::unpack::unpack;
-use crate::{Error, Reference, host, layout};
+use crate::{Error, PathSegment, Reference, host, remove_tree};
 
 /// Where the sandbox runtime is expected inside; who runs an image that wants it puts it there.
 pub const SANDBOXD_PATH: &str = "/.hutch/sandboxd";
@@ -25,6 +27,16 @@ const UNFINISHED_AGE: Duration = Duration::from_secs(6 * 3600);
 pub struct Store {
     dir: PathBuf,
     substitutes: bool,
+    layouts: Layouts,
+}
+
+/// Which layout folders may be named.
+#[derive(Debug, Clone)]
+enum Layouts {
+    /// Any: the caller names folders of its own.
+    Any,
+    /// Those below this folder, or none.
+    Below(Option<PathBuf>),
 }
 
 /// What stands behind an image's name.
@@ -79,16 +91,26 @@ impl Resolved {
 }
 
 impl Store {
-    /// Opens the folder, making it with mode 0700 when missing.
+    /// Opens the folder, making it with mode 0700 when missing and taking other users' rights from an existing one.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn open(dir: &Path) -> Result<Store, Error> {
-        if !dir.is_dir() {
-            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-            made.map_err(Error::file("make", dir))?;
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        made.map_err(Error::file("make", dir))?;
+        let found = std::fs::metadata(dir).map_err(Error::file("open", dir))?;
+        if found.mode() & 0o077 != 0 {
+            let private = std::fs::Permissions::from_mode(0o700);
+            std::fs::set_permissions(dir, private).map_err(Error::file("set the mode of", dir))?;
         }
-        Ok(Store { dir: dir.into(), substitutes: true })
+        Ok(Store { dir: dir.into(), substitutes: true, layouts: Layouts::Any })
+    }
+
+    /// Accepts only layout folders below `folder`, or none: the names come from users who must not read this machine's
+    /// other folders. A relative path in a name is one below `folder`.
+    pub fn with_layouts_below(mut self, folder: Option<PathBuf>) -> Store {
+        self.layouts = Layouts::Below(folder);
+        self
     }
 
     /// Refuses the published runtime images instead of answering them with the built-in one.
@@ -110,15 +132,57 @@ impl Store {
                 Ok(Resolved { substituted: Some(image.name()), ..resolved })
             }
             Reference::Published(_) => Err(Error::NotPullable(name.to_owned())),
-            Reference::Layout { path, tag } => self.layout(&path, tag.as_deref()),
+            Reference::Layout(text) => {
+                let (layout, tag) = self.open_layout(&text)?;
+                self.layout(&layout, tag)
+            }
         }
     }
 
-    fn layout(&self, path: &Path, tag: Option<&str>) -> Result<Resolved, Error> {
-        let image = layout::read(path, tag)?;
+    /// Opens `PATH`, or where there is none, `PATH` of `PATH:TAG`.
+    fn open_layout<'a>(&self, text: &'a str) -> Result<(Layout, Option<&'a str>), Error> {
+        let whole = Path::new(text);
+        let errno = match self.open_folder(whole)? {
+            Ok(folder) => return Ok((Layout::new(folder, whole), None)),
+            Err(errno) => errno,
+        };
+        let (path, errno) = match split_tag(text) {
+            Some((path, tag)) => match self.open_folder(path)? {
+                Ok(folder) => return Ok((Layout::new(folder, path), Some(tag))),
+                Err(errno) => (path, errno),
+            },
+            None => (whole, errno),
+        };
+        let reason = match errno {
+            Errno::LOOP | Errno::XDEV => "a link is on its path, which is not followed".to_owned(),
+            Errno::NOENT | Errno::NOTDIR => "no such folder".to_owned(),
+            errno => std::io::Error::from(errno).to_string(),
+        };
+        Err(Error::Layout { path: path.into(), reason })
+    }
+
+    /// Opens a folder that may be named. The inner error is the kernel's.
+    fn open_folder(&self, path: &Path) -> Result<Result<Folder, Errno>, Error> {
+        let top = match &self.layouts {
+            Layouts::Any => return Ok(Folder::open(path)),
+            Layouts::Below(None) => return Err(Error::NoImageFolder(shown(path))),
+            Layouts::Below(Some(top)) => top,
+        };
+        let plain =
+            |path: &Path| path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
+        let below = if path.is_absolute() { path.strip_prefix(top).ok() } else { Some(path) };
+        let Some(below) = below.filter(|below| plain(below)) else {
+            return Err(Error::OutsideImageFolder { name: shown(path), folder: top.clone() });
+        };
+        let opened = Folder::open(top).map_err(Error::file("open", top))?;
+        Ok(opened.folder_over_mounts(below))
+    }
+
+    fn layout(&self, layout: &Layout, tag: Option<&str>) -> Result<Resolved, Error> {
+        let image = layout.read(tag)?;
         let mut layers = Vec::with_capacity(image.layers.len());
         for layer in &image.layers {
-            let folder = self.layer(layer)?;
+            let folder = self.layer(layout, layer)?;
             // The same layer twice would make the overlay mount fail, and the upper one says it all.
             layers.retain(|other| *other != folder);
             layers.push(folder);
@@ -134,34 +198,58 @@ impl Store {
         })
     }
 
-    fn layer(&self, layer: &Layer) -> Result<PathBuf, Error> {
-        let folder = self.dir.join(format!("layer-sha256-{}", layer.diff_id));
+    fn layer(&self, layout: &Layout, layer: &Layer) -> Result<PathBuf, Error> {
+        let name = PathSegment::new(format!("layer-sha256-{}", layer.diff_id));
+        let folder = name.ok_or_else(|| layout.no_name())?.below(&self.dir);
         if folder.is_dir() {
             return Ok(folder);
         }
         let unfinished = unfinished(&self.dir)?;
-        let blob = File::open(&layer.blob).map_err(Error::file("open", &layer.blob))?;
+        let blob = layout.open_layer(layer)?;
         let digests = unpack(blob, layer.packing, unfinished.path())?;
-        let check = |what: &str, expected: &str, found: String| match expected == found {
+        let check = |what: String, expected: &str, found: &str| match expected == found {
             true => Ok(()),
-            false => Err(Error::DigestMismatch { what: what.into(), expected: expected.into(), found }),
+            false => Err(Error::DigestMismatch { what }),
         };
-        check(&layer.blob.display().to_string(), &layer.blob_digest, digests.blob)?;
-        check("the layer's archive", &layer.diff_id, digests.archive)?;
+        check(layout.name_of(layer), &layer.blob_digest, &digests.blob)?;
+        check("the layer's archive".into(), &layer.diff_id, &digests.archive)?;
         finish(unfinished, &folder)?;
         Ok(folder)
     }
 }
 
-/// A new folder that vanishes unless it is [finished](finish).
-pub(crate) fn unfinished(dir: &Path) -> Result<tempfile::TempDir, Error> {
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().chars().take(200).collect()
+}
+
+/// A new folder, removed on drop unless it is [finished](finish). Its content is an archive's, so it may be nested deep.
+pub(crate) struct Unfinished(Option<tempfile::TempDir>);
+
+impl Unfinished {
+    pub(crate) fn path(&self) -> &Path {
+        self.0.as_ref().map_or(Path::new(""), tempfile::TempDir::path)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(folder) = self.0.take() {
+            // What stays is swept later.
+            let _ = remove_tree(&folder.keep());
+        }
+    }
+}
+
+/// Makes a folder for content that is not complete yet.
+pub(crate) fn unfinished(dir: &Path) -> Result<Unfinished, Error> {
     sweep(dir);
     let mut builder = tempfile::Builder::new();
-    builder.prefix(UNFINISHED).tempdir_in(dir).map_err(Error::file("make a folder in", dir))
+    let made = builder.prefix(UNFINISHED).tempdir_in(dir).map_err(Error::file("make a folder in", dir))?;
+    Ok(Unfinished(Some(made)))
 }
 
 /// Gives a complete folder its name, after its content has reached the disk.
-pub(crate) fn finish(unfinished: tempfile::TempDir, name: &Path) -> Result<(), Error> {
+pub(crate) fn finish(mut unfinished: Unfinished, name: &Path) -> Result<(), Error> {
     let opened = Folder::open(unfinished.path()).map_err(Error::file("open", unfinished.path()))?;
     // mode 0700 of a fresh folder would hide the whole root from the users inside.
     if rustix::fs::stat(unfinished.path()).is_ok_and(|s| s.st_mode & 0o777 == 0o700) {
@@ -172,7 +260,7 @@ pub(crate) fn finish(unfinished: tempfile::TempDir, name: &Path) -> Result<(), E
     match std::fs::rename(unfinished.path(), name) {
         Ok(()) => {
             // It has another name now, so there is nothing left to remove.
-            let _ = unfinished.keep();
+            let _ = unfinished.0.take().map(tempfile::TempDir::keep);
             Ok(())
         }
         // Somebody else was quicker with the same content.
@@ -191,7 +279,7 @@ fn sweep(dir: &Path) {
             .is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > UNFINISHED_AGE));
         if old && entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
             // What cannot be removed now is tried again by the next one.
-            let _ = std::fs::remove_dir_all(entry.path());
+            let _ = remove_tree(&entry.path());
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) fn unpack(blob: File, packing: Packing, target: &Path) -> Result<Dige
     let archive_hash = Rc::new(RefCell::new(Sha256::new()));
     let stored = BufReader::with_capacity(
         BUFFER_BYTES,
-        Hashing { inner: blob, hash: blob_hash.clone(), left: u64::MAX },
+        Hashing { inner: blob, hash: blob_hash.clone(), left: MAX_LAYER_BYTES },
     );
     let plain: Box<dyn Read> = match packing {
         Packing::Plain => Box::new(stored),

@@ -1,5 +1,7 @@
 //! OCI layout folders, honest ones and hostile ones.
 
+#![allow(clippy::disallowed_methods, reason = "constant names in temporary folders")]
+
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -1,7 +1,9 @@
 //! Which Pods the node runs at all, and in what.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
+use hutch_image::PathSegment;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume};
 
 use crate::config::{Handler, ServiceKind};
@@ -77,6 +79,7 @@ pub(crate) fn check(spec: &PodSpec) -> Result<(), Refusal> {
     if spec.ephemeral_containers.as_ref().is_some_and(|list| !list.is_empty()) {
         return refuse("ephemeral containers are not supported".into());
     }
+    check_names(spec)?;
     for volume in spec.volumes.iter().flatten() {
         check_volume(volume)?;
     }
@@ -90,6 +93,43 @@ pub(crate) fn check(spec: &PodSpec) -> Result<(), Refusal> {
                     container.name, mount.name
                 ));
             }
+        }
+    }
+    Ok(())
+}
+
+/// Names become folders. The API server refuses these too, but an older version may have stored the Pod.
+fn check_names(spec: &PodSpec) -> Result<(), Refusal> {
+    let refuse = |message: String| Err(Refusal { reason: "FailedValidation", message });
+    let containers = spec.containers.iter().map(|c| ("spec.containers", &c.name));
+    let init = spec.init_containers.iter().flatten().map(|c| ("spec.initContainers", &c.name));
+    let volumes = spec.volumes.iter().flatten().map(|v| ("spec.volumes", &v.name));
+    let mut seen = BTreeSet::new();
+    for (field, name) in containers.chain(init).chain(volumes) {
+        if PathSegment::label(name).is_none() {
+            return refuse(format!(
+                "{field}.name: {name:?} is invalid: a lowercase RFC 1123 label consists of at most 63 lower case \
+                 alphanumeric characters or '-', and starts and ends with an alphanumeric character"
+            ));
+        }
+        if !seen.insert((field == "spec.volumes", name)) {
+            return refuse(format!("{field}.name: {name:?} is a duplicate: each name may be used once"));
+        }
+    }
+    Ok(())
+}
+
+/// Folders of the kernel, which a volume must not hide: programs inside rely on them.
+fn check_mount_path(path: &str) -> Result<(), String> {
+    let path: PathBuf = Path::new(path).components().collect();
+    if path == Path::new("/") {
+        return Err("a volume cannot be mounted at /: name a folder below it".into());
+    }
+    for kernel in ["/proc", "/sys", "/dev"] {
+        if path.starts_with(kernel) && !path.starts_with("/dev/shm") {
+            return Err(format!(
+                "mountPath {path:?} is at or below {kernel}: of these only /dev/shm can be used"
+            ));
         }
     }
     Ok(())
@@ -121,6 +161,7 @@ fn check_container(container: &Container) -> Result<(), Refusal> {
         if !mount.mount_path.starts_with('/') || mount.mount_path.split('/').any(|part| part == "..") {
             return refuse(format!("mountPath {:?} is not an absolute path without ..", mount.mount_path));
         }
+        check_mount_path(&mount.mount_path).or_else(&refuse)?;
         if mount.mount_propagation.as_deref().is_some_and(|p| p != "None") {
             return refuse(format!("mountPropagation of {:?} is not supported", mount.name));
         }
@@ -205,6 +246,11 @@ mod tests {
             }
             json!({ "containers": [c] })
         };
+        let mounted = |path: &str| {
+            let mut change = container(json!({"volumeMounts": [{"name": "v", "mountPath": path}]}));
+            change["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+            change
+        };
         for (change, word) in [
             (json!({"hostNetwork": true}), "hostNetwork"),
             (json!({"hostPID": true}), "hostPID"),
@@ -216,12 +262,27 @@ mod tests {
             (container(json!({"volumeMounts": [{"name": "v", "mountPath": "/x"}]})), "\"v\""),
             (container(json!({"readinessProbe": {"grpc": {"port": 1}}})), "grpc"),
             (container(json!({"readinessProbe": {}})), "exactly one"),
+            (container(json!({"name": "/etc"})), "RFC 1123"),
+            (container(json!({"name": ".."})), "RFC 1123"),
+            (json!({"volumes": [{"name": "/", "emptyDir": {}}]}), "RFC 1123"),
+            (json!({"initContainers": [{"name": "c"}]}), "duplicate"),
+            (
+                json!({"volumes": [{"name": "v", "emptyDir": {}}, {"name": "v", "configMap": {}}]}),
+                "duplicate",
+            ),
+            (mounted("/"), "cannot be mounted"),
+            (mounted("/proc/sys"), "/proc"),
+            (mounted("/./sys//"), "/sys"),
+            (mounted("/dev"), "/dev/shm"),
         ] {
             let refusal = check(&spec(change.clone())).unwrap_err();
             assert!(refusal.message.contains(word), "{change}: {}", refusal.message);
         }
         let usual = json!({"hostNetwork": false, "volumes": [{"name": "v", "emptyDir": {}}]});
         assert_eq!(check(&spec(usual)), Ok(()));
+        for path in ["/dev/shm", "/dev/shm/x", "/development", "/process", "/srv"] {
+            assert_eq!(check(&spec(mounted(path))), Ok(()), "{path}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use hutch_api::{Read, Unreadable};
+use hutch_image::{PathSegment, remove_tree};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -35,10 +36,10 @@ pub(crate) fn folder(volumes: &Path, claim: &PersistentVolumeClaim) -> Result<Pa
         return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
     }
     check(claim)?;
-    let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    match plain(namespace) && plain(uid) {
-        true => Ok(volumes.join(namespace).join(uid)),
-        false => Err(format!("persistentvolumeclaim {name:?} has an unusable uid")),
+    let plain = uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    match (PathSegment::label(namespace), PathSegment::new(&**uid).filter(|_| plain)) {
+        (Some(namespace), Some(uid)) => Ok(uid.below(&namespace.below(volumes))),
+        _ => Err(format!("persistentvolumeclaim {name:?} has an unusable namespace or uid")),
     }
 }
 
@@ -113,7 +114,7 @@ async fn bind(node: &Shared, claim: &PersistentVolumeClaim) -> Result<(), kube::
     if phase == Some("Bound") || claim.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let Ok(path) = folder(&node.volumes, claim) else {
+    let Ok(path) = folder(&node.places.volumes, claim) else {
         // The Pod that uses it says why in its own events.
         return Ok(());
     };
@@ -165,7 +166,7 @@ fn volume(claim: &PersistentVolumeClaim, path: &Path) -> PersistentVolume {
 async fn reclaim(node: &Shared) {
     // Folders are read before the claims are: a folder is made after its claim, so one that is seen here and has no
     // claim afterwards lost it.
-    let root = node.volumes.clone();
+    let root = node.places.volumes.clone();
     let Ok(folders) = tokio::task::spawn_blocking(move || folders(&root)).await else { return };
     let claims: Api<PersistentVolumeClaim> = Api::all(node.client.clone());
     let listed = claims.list_metadata(&ListParams::default()).await;
@@ -187,10 +188,8 @@ async fn reclaim(node: &Shared) {
             let _ = volumes.delete(name, &DeleteParams::default()).await;
         }
     }
-    let swept = tokio::task::spawn_blocking(move || sweep(&folders, &live)).await;
-    if let Ok(Err(error)) = swept {
-        tracing::warn!(%error, "folders of vanished claims could not be removed");
-    }
+    // Fails only when the runtime is shutting down; the next life sweeps.
+    let _ = tokio::task::spawn_blocking(move || sweep(&folders, &live)).await;
 }
 
 /// The folders of all claims.
@@ -201,17 +200,19 @@ fn folders(root: &Path) -> Vec<PathBuf> {
     inside.map(|folder| folder.path()).collect()
 }
 
-fn sweep(folders: &[PathBuf], live: &HashSet<String>) -> std::io::Result<()> {
+/// Removes the folders of claims that are gone. One that cannot be removed keeps no other.
+fn sweep(folders: &[PathBuf], live: &HashSet<String>) {
     for folder in folders {
         let uid = folder.file_name().map(|name| name.to_string_lossy());
         if uid.is_some_and(|uid| live.contains(&*uid)) {
             continue;
         }
-        std::fs::remove_dir_all(folder)?;
+        if let Err(error) = remove_tree(folder) {
+            tracing::warn!(folder = %folder.display(), %error, "failed to remove the volume of a deleted claim");
+        }
         // Fails when the namespace has other volumes, as it should.
         let _ = folder.parent().map(std::fs::remove_dir);
     }
-    Ok(())
 }
 
 /// The storage class object, so that clients see where their claims go. Best effort: nothing depends on it.
@@ -230,6 +231,7 @@ pub(crate) async fn announce(client: &Client) {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use super::*;
 
@@ -267,7 +269,7 @@ mod tests {
         for folder in ["a/1", "a/2", "b/3"] {
             std::fs::create_dir_all(root.path().join(folder)).unwrap();
         }
-        sweep(&folders(root.path()), &HashSet::from(["1".to_owned()])).unwrap();
+        sweep(&folders(root.path()), &HashSet::from(["1".to_owned()]));
         assert!(root.path().join("a/1").is_dir());
         assert!(!root.path().join("a/2").exists() && !root.path().join("b").exists());
     }

@@ -33,6 +33,8 @@ pub struct Config {
     pub services: BTreeMap<ServiceKind, Arc<dyn EmbeddedService>>,
     /// Whether the published runtime images are answered by the built-in one.
     pub substitute_images: bool,
+    /// Folder of the OCI layouts that Pods may name; without it they may name none.
+    pub image_dir: Option<PathBuf>,
 }
 
 /// What isolates the containers of a Pod.

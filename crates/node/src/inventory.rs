@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use hutch_api::{Read, Unreadable};
+use hutch_image::PathSegment;
 use hutch_remote::PodId;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -71,29 +72,32 @@ fn take(node: &Arc<Shared>, pod: Read<Pod>, tasks: &mut JoinSet<()>) {
         return;
     };
     // The uid names folders; the API server makes it, but nothing is gained by trust.
-    if uid.is_empty() || !uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+    let plain = !uid.is_empty() && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let Some(segment) = PathSegment::new(&*uid).filter(|_| plain) else {
         tracing::warn!(namespace, name, "a Pod with an unusable uid is not run");
         return;
-    }
+    };
     let pod = Arc::new(pod);
     if let Some(live) = node.find(&uid) {
         live.update(Update::Present(pod));
         return;
     }
-    let live = Arc::new(Live::new(PodId { namespace, name, uid }, pod));
+    let live = Arc::new(Live::new(PodId { namespace, name, uid }, segment, pod));
     node.add(live.clone());
     tasks.spawn(pod::run(node.clone(), live));
 }
 
 /// Removes the folders of Pods that vanished while the node was not there.
 async fn sweep(node: &Arc<Shared>, listed: &HashSet<String>) {
-    for root in [&node.pods, &node.memory] {
-        let Ok(entries) = std::fs::read_dir(root) else { continue };
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if !listed.contains(&name) && node.find(&name).is_none() {
-                node.remove_folders(&name).await;
-            }
+    let roots = [node.places.pods.clone(), node.places.memory.clone()];
+    let names = tokio::task::spawn_blocking(move || {
+        let entries = roots.iter().flat_map(|root| std::fs::read_dir(root).into_iter().flatten().flatten());
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(PathSegment::new).collect::<HashSet<_>>()
+    });
+    for name in names.await.unwrap_or_default() {
+        if !listed.contains(name.as_str()) && node.find(name.as_str()).is_none() {
+            node.remove_folders(&name).await;
         }
     }
 }

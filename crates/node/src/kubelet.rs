@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_api::annotation;
+use hutch_image::PathSegment;
 use hutch_remote::{ByteReader, Duplex, ExecRequest, Hold, Kubelet, LogRequest, PodId, Session, StreamError};
 use jiff::Timestamp;
 
@@ -12,6 +13,7 @@ use crate::container::{Running, read_log};
 use crate::dial::dial;
 use crate::live::{Live, Update};
 use crate::node::Node;
+use crate::places::log_file;
 use crate::session;
 use crate::sleep::{Busy, Counted};
 
@@ -88,7 +90,8 @@ impl Node {
                 return Err(StreamError::BadRequest(text));
             }
         };
-        let path = self.shared.pods.join(&live.id.uid).join(&name).join(format!("{life}.log"));
+        let segment = PathSegment::label(&name).ok_or_else(|| missing("a usable name of"))?;
+        let path = log_file(&self.shared.places.pod(&live.uid).logs(&segment), life);
         let output =
             running.filter(|_| request.follow && !request.previous).map(|running| running.output.clone());
         let follow = output.filter(|output| output.path() == path).and_then(|output| output.follow());

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use hutch_image::PathSegment;
 use hutch_remote::PodId;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
@@ -25,6 +26,8 @@ pub(crate) enum Update {
 /// A Pod that runs here, or ran.
 pub(crate) struct Live {
     pub(crate) id: PodId,
+    /// The uid, which names folders.
+    pub(crate) uid: PathSegment,
     pub(crate) updates: watch::Sender<Update>,
     /// Set when a service of this process answers for it.
     pub(crate) service: OnceLock<ServiceKind>,
@@ -46,10 +49,12 @@ struct Inner {
 }
 
 impl Live {
-    pub(crate) fn new(id: PodId, pod: Arc<Pod>) -> Live {
+    /// `uid` is that of `id`.
+    pub(crate) fn new(id: PodId, uid: PathSegment, pod: Arc<Pod>) -> Live {
         let inner = Inner { pod: pod.clone(), ..Inner::default() };
         Live {
             id,
+            uid,
             updates: watch::channel(Update::Present(pod)).0,
             service: OnceLock::new(),
             gate: Gate::default(),

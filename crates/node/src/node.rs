@@ -1,13 +1,11 @@
 //! Starting a node, and what its parts share.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hutch_image::Store;
+use hutch_image::{PathSegment, Store, remove_tree};
 use hutch_jail::{IdRanges, Warden};
 use hutch_serve::Shutdown;
 use kube::Client;
@@ -20,7 +18,8 @@ use crate::config::Config;
 use crate::container::register as watch_descriptor;
 use crate::events::Events;
 use crate::live::Live;
-use crate::{Error, claims, inventory, register};
+use crate::places::{Places, older_memory};
+use crate::{Error, claims, inventory, memory, register};
 
 /// The address that the node gives for itself: all of it is on this machine.
 pub(crate) const HOST_IP: &str = "127.0.0.1";
@@ -46,12 +45,8 @@ pub(crate) struct Shared {
     pub(crate) images: Store,
     pub(crate) events: Events,
     pub(crate) shutdown: Shutdown,
-    /// Folder of all Pods.
-    pub(crate) pods: PathBuf,
-    /// Folder of what Pods keep in memory.
-    pub(crate) memory: PathBuf,
-    /// Folder of all persistent volumes.
-    pub(crate) volumes: PathBuf,
+    /// Folders on this machine.
+    pub(crate) places: Places,
     /// Woken when a Pod with claims is gone, whose folders may be free now.
     pub(crate) released: Notify,
     warden: Mutex<Arc<Warden>>,
@@ -71,25 +66,21 @@ impl Node {
     pub async fn start(client: Client, config: Config, shutdown: Shutdown) -> Result<Node, Error> {
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_nanos());
         let addresses = Addresses::new(&config.pod_cidr, seed)?;
-        let data = config.data_dir.clone();
-        let memory = memory_folder(&data);
-        for folder in [&data, &data.join("pods"), &data.join("volumes"), &data.join("run"), &memory] {
-            make_private(folder)?;
-        }
-        let mut images = Store::open(&data.join("images"))?;
+        let (data, image_dir) = (config.data_dir.clone(), config.image_dir.clone());
+        let opened = tokio::task::spawn_blocking(move || open(&data, image_dir)).await;
+        let (places, mut images) =
+            opened.map_err(|e| Error::folder("open", &*config.data_dir)(std::io::Error::other(e)))??;
         if !config.substitute_images {
             images = images.without_substitutes();
         }
-        let warden = start_warden(&config).await?;
+        let warden = start_warden(&config, &places).await?;
         let events = Events::start(client.clone(), config.node_name.clone());
         let shared = Arc::new(Shared {
             client,
             images,
             events,
             shutdown,
-            pods: data.join("pods"),
-            volumes: data.join("volumes"),
-            memory,
+            places,
             config,
             released: Notify::new(),
             warden: Mutex::new(Arc::new(warden)),
@@ -120,10 +111,10 @@ impl Node {
             live.clear();
         }
         // Nothing uses it any more, and it may hold secrets. The next life writes what its Pods need.
-        let memory = self.shared.memory.clone();
-        let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(memory)).await;
-        if let Ok(Err(error)) = removed {
-            tracing::warn!(%error, "the folder of volumes in memory stays behind");
+        let memory = self.shared.places.memory.clone();
+        let ended = tokio::task::spawn_blocking(move || memory::end(&memory)).await;
+        if let Ok(Err(error)) = ended {
+            tracing::warn!(%error, "failed to unmount the volumes in memory");
         }
     }
 }
@@ -167,17 +158,15 @@ impl Shared {
     }
 
     /// Removes everything that a Pod has on this machine but its persistent volumes.
-    pub(crate) async fn remove_folders(&self, uid: &str) {
-        let folders = [self.pods.join(uid), self.memory.join(uid)];
+    pub(crate) async fn remove_folders(&self, uid: &PathSegment) {
+        let pod = self.places.pod(uid);
         let removed = tokio::task::spawn_blocking(move || {
-            for folder in folders {
-                match std::fs::remove_dir_all(&folder) {
-                    Ok(()) => {}
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                    Err(error) => {
-                        tracing::warn!(folder = %folder.display(), %error, "a Pod's folder stays behind")
-                    }
-                }
+            let mounts = [pod.written_memory(), pod.given_memory()];
+            if let Err(error) = memory::remove(&pod.memory, &[&mounts[0], &mounts[1]]) {
+                tracing::warn!(folder = %pod.memory.display(), %error, "failed to remove volumes in memory");
+            }
+            if let Err(error) = remove_tree(&pod.disk) {
+                tracing::warn!(folder = %pod.disk.display(), %error, "failed to remove the folder of a pod");
             }
         });
         // Fails only when the runtime is shutting down; the next life sweeps.
@@ -190,29 +179,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A folder in memory that belongs to this data folder.
-fn memory_folder(data: &Path) -> PathBuf {
-    let mut hasher = DefaultHasher::new();
-    std::fs::canonicalize(data).unwrap_or_else(|_| data.into()).hash(&mut hasher);
-    Path::new("/dev/shm").join(format!("hutch-{:016x}", hasher.finish()))
-}
-
-/// Makes a folder with mode 0700, or checks that the existing one is a folder of this user: `/dev/shm` is everybody's.
-fn make_private(path: &Path) -> Result<(), Error> {
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(Error::folder("make", path))?;
-    let found = std::fs::symlink_metadata(path).map_err(Error::folder("look at", path))?;
-    let own = rustix::process::geteuid().as_raw();
-    if !found.is_dir() || found.uid() != own {
-        let source = std::io::Error::other("it belongs to somebody else");
-        return Err(Error::Folder { action: "use", path: path.into(), source });
+/// Makes the folders, mounts the file system for volumes in memory, and opens the images. Blocks.
+fn open(data: &Path, image_dir: Option<std::path::PathBuf>) -> Result<(Places, Store), Error> {
+    let places = Places::make(data)?;
+    memory::begin(&places.memory).map_err(Error::folder("mount a tmpfs at", &*places.memory))?;
+    if let Some(older) = older_memory(data)
+        && let Err(error) = remove_tree(&older)
+    {
+        tracing::warn!(folder = %older.display(), %error, "failed to remove volumes of an earlier version");
     }
-    Ok(())
+    let images = Store::open(&places.images)?.with_layouts_below(image_dir);
+    Ok((places, images))
 }
 
-async fn start_warden(config: &Config) -> Result<Warden, Error> {
-    let (program, state) = (config.warden_program.clone(), config.data_dir.join("run/jails"));
-    make_private(&state)?;
+async fn start_warden(config: &Config, places: &Places) -> Result<Warden, Error> {
+    let (program, state) = (config.warden_program.clone(), places.jails.clone());
     let started = tokio::task::spawn_blocking(move || Warden::start(&program, &state)).await;
     match started {
         Ok(result) => Ok(result?),
@@ -239,7 +220,7 @@ async fn mind_warden(node: Arc<Shared>) {
         }
         tracing::error!("the jail warden died; all sandboxes ended with it and are started again");
         tokio::time::sleep(WARDEN_PAUSE).await;
-        match start_warden(&node.config).await {
+        match start_warden(&node.config, &node.places).await {
             Ok(new) => *lock(&node.warden) = Arc::new(new),
             Err(error) => tracing::error!(%error, "the jail warden cannot be started again"),
         }

@@ -18,6 +18,7 @@ impl Runsc {
     /// Finds `runsc` on the search path of this process.
     pub fn find() -> Option<Runsc> {
         let path = std::env::var_os("PATH")?;
+        #[expect(clippy::disallowed_methods, reason = "a constant name in folders that the operator chose")]
         std::env::split_paths(&path).map(|folder| folder.join("runsc")).find(|file| file.is_file()).map(Runsc)
     }
 
@@ -113,6 +114,7 @@ impl Bundle<'_> {
                     "tmpfs".into(),
                     vec![format!("size={bytes}"), format!("mode={mode:o}"), access.into()],
                 ),
+                #[expect(clippy::disallowed_methods, reason = "a file that the image crate lists")]
                 MountSource::Host { folder, file } => (
                     "bind",
                     file.as_ref().map_or_else(|| folder.clone(), |file| folder.join(file)),

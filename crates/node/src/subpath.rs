@@ -57,6 +57,7 @@ pub(crate) fn open(volume: &Path, sub: &str) -> io::Result<Held> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use super::*;
 

@@ -1,27 +1,41 @@
 //! The volumes of a Pod: folders that are made, filled and taken away with it.
+//!
+//! What containers write and what the node writes never share a folder. Files of ConfigMaps, Secrets and the downward
+//! API are written into a fresh folder, and only below open folders, so no link is followed on the way.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::io;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
+use hutch_image::{Folder, PathSegment, remove_tree};
+
 use k8s_openapi::api::core::v1::{
-    ConfigMap, DownwardAPIVolumeFile, KeyToPath, PersistentVolumeClaim, ProjectedVolumeSource, Secret, Volume,
+    ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, PersistentVolumeClaim, PodSpec,
+    ProjectedVolumeSource, Secret, Volume,
 };
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
+use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
 
-use crate::claims;
+use crate::config::{DEFAULT_MEMORY_BYTES, DefaultLimits};
 use crate::environment::{self, Facts};
+use crate::places::{PodPlaces, make_private};
+use crate::{claims, limits, memory, quantity};
 
+/// Least size of a volume in memory, in bytes: one page.
+const PAGE_BYTES: u64 = 4096;
 /// Mode of files from ConfigMaps, Secrets and the downward API that name none.
 const DEFAULT_MODE: i32 = 0o644;
 /// The ConfigMap that Kubernetes puts beside a token for its API.
 const API_CERTIFICATE: &str = "kube-root-ca.crt";
-/// Most files of one such volume.
+/// Maximum files of one such volume.
 const MAX_FILES: usize = 10_000;
+/// Maximum size of the files of one such volume, in bytes: as much as all volumes in memory that the node writes.
+const MAX_VOLUME_BYTES: usize = memory::GIVEN_BYTES as usize;
 
 /// A volume that is ready to be mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,16 +46,6 @@ pub(crate) enum Prepared {
     Nothing,
 }
 
-/// Where volumes are made.
-pub(crate) struct Places<'a> {
-    /// Folder of the Pod's own volumes on disk.
-    pub(crate) disk: PathBuf,
-    /// Folder of the Pod's own volumes in memory: secrets, and `emptyDir` with `medium: Memory`.
-    pub(crate) memory: PathBuf,
-    /// Folder of all persistent volumes.
-    pub(crate) persistent: &'a Path,
-}
-
 /// A file of a volume.
 struct Item {
     path: String,
@@ -49,54 +53,114 @@ struct Item {
     mode: i32,
 }
 
+/// Where volumes are made, and how much memory they may take.
+pub(crate) struct Surroundings<'a> {
+    /// Folders of the Pod.
+    pub(crate) pod: PodPlaces,
+    /// Folder of all persistent volumes.
+    pub(crate) persistent: &'a Path,
+    /// Maximum size of what containers write into volumes in memory, in bytes.
+    pub(crate) memory_bytes: u64,
+    /// The group that volumes are given to.
+    pub(crate) group: Option<u32>,
+}
+
 /// Makes a volume. The error is for the author of the Pod.
 pub(crate) async fn prepare(
     client: &Client,
     namespace: &str,
     volume: &Volume,
-    places: &Places<'_>,
+    surroundings: &Surroundings<'_>,
     facts: &Facts<'_>,
 ) -> Result<Prepared, String> {
     let name = &volume.name;
-    let fail = |e: io::Error| format!("MountVolume.SetUp failed for volume {name:?}: {e}");
-    if let Some(empty) = &volume.empty_dir {
-        let memory = empty.medium.as_deref() == Some("Memory");
-        let parent = if memory { &places.memory } else { &places.disk };
-        let path = parent.join(name);
-        make_folder(&path, 0o777).map_err(fail)?;
-        return Ok(Prepared::Folder { path, read_only: false });
-    }
-    if let Some(source) = &volume.persistent_volume_claim {
-        let claim: PersistentVolumeClaim = look_up(client, namespace, &source.claim_name, false).await?;
-        let path = claims::folder(places.persistent, &claim)?;
-        make_folder(&path, 0o777).map_err(fail)?;
-        return Ok(Prepared::Folder { path, read_only: source.read_only == Some(true) });
-    }
+    let segment = PathSegment::label(name)
+        .ok_or_else(|| format!("volume {name:?}: the name must be a lowercase RFC 1123 label"))?;
+    let pod = surroundings.pod.clone();
     let sources = Sources { client, namespace, facts };
-    let mut parent = &places.disk;
-    let items = if let Some(map) = &volume.config_map {
-        let mode = map.default_mode.unwrap_or(DEFAULT_MODE);
-        sources.config_map(&map.name, map.items.as_deref(), mode, map.optional).await?
-    } else if let Some(secret) = &volume.secret {
-        parent = &places.memory;
-        let mode = secret.default_mode.unwrap_or(DEFAULT_MODE);
-        let name = secret.secret_name.as_deref().unwrap_or("");
-        sources.secret(name, secret.items.as_deref(), mode, secret.optional).await?
-    } else if let Some(downward) = &volume.downward_api {
-        let mode = downward.default_mode.unwrap_or(DEFAULT_MODE);
-        sources.downward(downward.items.as_deref(), mode)?
-    } else if let Some(projected) = &volume.projected {
-        parent = &places.memory;
-        match sources.projected(name, projected).await? {
-            Some(items) => items,
-            None => return Ok(Prepared::Nothing),
-        }
+    let group = surroundings.group;
+    let work: Box<dyn FnOnce() -> io::Result<Prepared> + Send> = if let Some(empty) = &volume.empty_dir {
+        let memory_bytes = (empty.medium.as_deref() == Some("Memory")).then_some(surroundings.memory_bytes);
+        Box::new(move || scratch(&pod, &segment, memory_bytes, group))
+    } else if let Some(source) = &volume.persistent_volume_claim {
+        let claim: PersistentVolumeClaim = look_up(client, namespace, &source.claim_name, false).await?;
+        let path = claims::folder(surroundings.persistent, &claim)?;
+        let read_only = source.read_only == Some(true);
+        Box::new(move || writable(path, read_only, group))
     } else {
-        Vec::new()
+        let Some(given) = sources.given(volume).await? else { return Ok(Prepared::Nothing) };
+        Box::new(move || fill(&pod, &segment, &given))
     };
-    let path = parent.join(name);
-    write(&path, &items).map_err(fail)?;
+    let made = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())?;
+    made.map_err(|e| format!("MountVolume.SetUp failed for volume {name:?}: {e}"))
+}
+
+/// Maximum size of what the containers of a Pod write into its volumes in memory: the memory limits of its containers,
+/// or the sizes of the volumes where each names one and they are less.
+pub(crate) fn memory_bytes(spec: &PodSpec, defaults: &DefaultLimits) -> Result<u64, String> {
+    let sidecar = |c: &&Container| c.restart_policy.as_deref() == Some("Always");
+    let sidecars = spec.init_containers.iter().flatten().filter(sidecar);
+    let mut limit = 0u64;
+    for container in spec.containers.iter().chain(sidecars) {
+        let bytes = limits::of(container, defaults)?.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
+        limit = limit.saturating_add(bytes);
+    }
+    let empty = spec.volumes.iter().flatten().filter_map(|volume| volume.empty_dir.as_ref());
+    let mut sizes = Some(0u64);
+    for empty in empty.filter(|empty| empty.medium.as_deref() == Some("Memory")) {
+        let size = empty.size_limit.as_ref().and_then(quantity::units).filter(|size| *size > 0);
+        sizes = sizes.zip(size).map(|(all, size)| all.saturating_add(size));
+    }
+    // A tmpfs of size 0 has no bound.
+    Ok(sizes.filter(|size| *size > 0).map_or(limit, |size| size.min(limit)).max(PAGE_BYTES))
+}
+
+/// An `emptyDir`: on disk, or of this size in memory.
+fn scratch(
+    pod: &PodPlaces,
+    name: &PathSegment,
+    memory_bytes: Option<u64>,
+    group: Option<u32>,
+) -> io::Result<Prepared> {
+    let path = match memory_bytes {
+        Some(bytes) => {
+            make_private(&pod.memory)?;
+            memory::volume(&pod.written_memory(), bytes)?;
+            name.below(&pod.written_memory())
+        }
+        None => pod.written_volume(name),
+    };
+    writable(path, false, group)
+}
+
+/// A folder that containers write.
+fn writable(path: PathBuf, read_only: bool, group: Option<u32>) -> io::Result<Prepared> {
+    make_folder(&path, 0o777)?;
+    if let Some(group) = group.filter(|_| !read_only) {
+        give_to_group(&path, group)?;
+    }
+    Ok(Prepared::Folder { path, read_only })
+}
+
+/// A folder that only the node writes, made anew.
+fn fill(pod: &PodPlaces, name: &PathSegment, given: &Given) -> io::Result<Prepared> {
+    let path = match given.secret {
+        true => {
+            make_private(&pod.memory)?;
+            memory::volume(&pod.given_memory(), memory::GIVEN_BYTES)?;
+            name.below(&pod.given_memory())
+        }
+        false => pod.given_volume(name),
+    };
+    write(&path, &given.items)?;
     Ok(Prepared::Folder { path, read_only: true })
+}
+
+/// The files of a volume that the node writes.
+struct Given {
+    items: Vec<Item>,
+    /// Whether they may be secret, and are kept in memory.
+    secret: bool,
 }
 
 /// Where the files of a volume come from.
@@ -107,6 +171,29 @@ struct Sources<'a> {
 }
 
 impl Sources<'_> {
+    /// The files of a volume; `None` when a sandbox gets nothing of it.
+    async fn given(&self, volume: &Volume) -> Result<Option<Given>, String> {
+        let disk = |items| Ok(Some(Given { items, secret: false }));
+        let memory = |items| Ok(Some(Given { items, secret: true }));
+        if let Some(map) = &volume.config_map {
+            let mode = map.default_mode.unwrap_or(DEFAULT_MODE);
+            disk(self.config_map(&map.name, map.items.as_deref(), mode, map.optional).await?)
+        } else if let Some(secret) = &volume.secret {
+            let mode = secret.default_mode.unwrap_or(DEFAULT_MODE);
+            let name = secret.secret_name.as_deref().unwrap_or("");
+            memory(self.secret(name, secret.items.as_deref(), mode, secret.optional).await?)
+        } else if let Some(downward) = &volume.downward_api {
+            disk(self.downward(downward.items.as_deref(), downward.default_mode.unwrap_or(DEFAULT_MODE))?)
+        } else if let Some(projected) = &volume.projected {
+            match self.projected(&volume.name, projected).await? {
+                Some(items) => memory(items),
+                None => Ok(None),
+            }
+        } else {
+            disk(Vec::new())
+        }
+    }
+
     async fn config_map(
         &self,
         name: &str,
@@ -230,52 +317,63 @@ fn choose(
     Ok(chosen)
 }
 
+/// Makes a folder with this mode below folders of mode 0700; one that is there already stays as it is.
 fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
-    if !path.is_dir() {
-        if let Some(parent) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-        }
-        std::fs::create_dir(path)?;
+    if let Some(parent) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+    }
+    match std::fs::create_dir(path) {
         // Separately, because the process's mask takes bits away on creation.
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+        Ok(()) => rustix::fs::fchmod(open_folder(path)?, Mode::from_raw_mode(mode))?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => drop(open_folder(path)?),
+        Err(error) => return Err(error),
     }
     Ok(())
 }
 
+/// Opens a folder that is no link.
+fn open_folder(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// Writes the files into a folder that is made anew.
 fn write(folder: &Path, items: &[Item]) -> io::Result<()> {
     if items.len() > MAX_FILES {
         return Err(io::Error::other(format!("more than {MAX_FILES} files")));
     }
+    if items.iter().map(|item| item.content.len()).sum::<usize>() > MAX_VOLUME_BYTES {
+        return Err(io::Error::other(format!("more than {MAX_VOLUME_BYTES} bytes")));
+    }
+    remove_tree(folder)?;
     make_folder(folder, 0o755)?;
+    let opened = Folder::open(folder)?;
     for item in items {
         let path = Path::new(&item.path);
         let plain = |part| matches!(part, Component::Normal(_));
-        if item.path.is_empty() || !path.components().all(plain) {
+        let (true, Some(parent), Some(name)) =
+            (path.components().all(plain), path.parent(), path.file_name())
+        else {
             return Err(io::Error::other(format!("{:?} is not a path within the volume", item.path)));
-        }
-        let file = folder.join(path);
-        let mut parents: Vec<&Path> =
-            path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()).collect();
-        parents.reverse();
-        for parent in parents {
-            make_folder(&folder.join(parent), 0o755)?;
-        }
-        std::fs::write(&file, &item.content)?;
+        };
+        let mut file = opened.make_folders(parent)?.create_file(Path::new(name))?;
+        file.write_all(&item.content)?;
         let mode = u32::try_from(item.mode).unwrap_or(0o644) & 0o777;
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode))?;
+        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
     }
     Ok(())
 }
 
-/// Gives a volume to a group, as `fsGroup` asks.
-pub(crate) fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
-    let gid = rustix::fs::Gid::from_raw(group);
-    rustix::fs::chown(path, None, Some(gid))?;
-    let mode = std::fs::metadata(path)?.permissions().mode() | 0o2070;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+/// Gives a volume to a group, as `fsGroup` demands.
+fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
+    let folder = open_folder(path)?;
+    rustix::fs::fchown(&folder, None, Some(rustix::fs::Gid::from_raw(group)))?;
+    let mode = rustix::fs::fstat(&folder)?.st_mode & 0o7777 | 0o2070;
+    Ok(rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode))?)
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use super::*;
 
@@ -297,5 +395,37 @@ mod tests {
         let escape = choose(&data, Some(&item("b", "../escape")), 0o644, false).unwrap();
         assert!(write(&dir.path().join("z"), &escape).is_err());
         assert!(!dir.path().join("escape").exists());
+    }
+
+    #[test]
+    fn planted_links_are_not_followed() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let volume = dir.path().join("v");
+        std::fs::create_dir(&volume).unwrap();
+        std::os::unix::fs::symlink(outside.path(), volume.join("x")).unwrap();
+        std::os::unix::fs::symlink(outside.path().join("file"), volume.join("a")).unwrap();
+        let item = |path: &str| Item { path: path.into(), content: b"1".to_vec(), mode: 0o644 };
+        write(&volume, &[item("a"), item("x/y")]).unwrap();
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+        assert!(volume.join("x/y").is_file());
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(outside.path(), &link).unwrap();
+        assert!(writable(link, false, Some(7)).is_err());
+        assert_eq!(std::os::unix::fs::MetadataExt::gid(&outside.path().metadata().unwrap()), 0);
+    }
+
+    #[test]
+    fn memory_volumes_are_bounded_by_limits_and_sizes() {
+        let bytes = |volumes: serde_json::Value, limit: &str| {
+            let spec = serde_json::json!({"volumes": volumes, "containers": [
+                {"name": "c", "resources": {"limits": {"memory": limit}}}]});
+            memory_bytes(&serde_json::from_value(spec).unwrap(), &DefaultLimits::default()).unwrap()
+        };
+        let volume = |size: Option<&str>| serde_json::json!({"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": size}});
+        assert_eq!(bytes(serde_json::json!([]), "64Mi"), 64 << 20);
+        assert_eq!(bytes(serde_json::json!([volume(Some("8Mi")), volume(Some("8Mi"))]), "64Mi"), 16 << 20);
+        assert_eq!(bytes(serde_json::json!([volume(Some("8Mi")), volume(None)]), "64Mi"), 64 << 20);
+        assert_eq!(bytes(serde_json::json!([volume(Some("1Gi"))]), "64Mi"), 64 << 20);
+        assert_eq!(bytes(serde_json::json!([volume(Some("0"))]), "64Mi"), 64 << 20);
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use hutch_image::remove_tree;
 use hutch_jail::run::RunOptions;
 use hutch_jail::{Process, Profile, Spec, User};
 use hutch_node::oci::{Bundle, Runsc};
@@ -107,7 +108,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // What stays is swept by the next run.
-        let _ = std::fs::remove_dir_all(&self.path);
+        let _ = remove_tree(&self.path);
     }
 }
 
@@ -118,7 +119,7 @@ fn sweep() {
         let owner =
             name.to_str().and_then(|name| name.strip_prefix(PREFIX)).and_then(|pid| pid.parse::<u32>().ok());
         if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
-            let _ = std::fs::remove_dir_all(entry.path());
+            let _ = remove_tree(&entry.path());
         }
     }
 }

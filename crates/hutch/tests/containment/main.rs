@@ -2,19 +2,21 @@
 //!
 //! Each file covers one way out: the root file system, names that become paths, removal of folders, and so on.
 
-#[path = "../hutch/harness.rs"]
-#[allow(dead_code, reason = "shared with the other test program, which uses more of it")]
-mod harness;
-
 mod api_names;
 mod connections;
 mod copy;
+#[path = "../hutch/harness.rs"]
+#[allow(dead_code, reason = "shared with the other test program, which uses more of it")]
+mod harness;
 mod host_files;
 mod ids;
+mod images;
+mod names;
 mod ordinary;
+mod removal;
 mod root;
 mod stalls;
 mod streams;
-
 mod tokens;
+mod volumes;
 mod workspace;

@@ -183,7 +183,9 @@ fn an_init_container_or_a_layer_brings_sandboxd_into_a_sandbox_of_this_machine()
     let images = Images::new();
     images.layered();
     let (hutch, layered) = (images.reference("hutch"), images.reference("layered"));
-    let up = Up::start(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"]);
+    let folder = images.folder().to_str().expect("a path");
+    let router = ["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"];
+    let up = Up::start(&[&router[..], &["--image-dir", folder]].concat());
 
     let sandbox = claimed(&up, "template.yaml", &hutch);
     let run = |command: &str| ask(&up, &sandbox, "POST /execute", &json!({ "command": command }).to_string());

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hutch_image::PathSegment;
 use hutch_jail::{Process, ProcessExit, Stdio, Upper, User};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -19,6 +20,14 @@ use crate::oci::{Bundle, Runsc};
 
 /// How long mounting and killing by a short command may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+
+const BUNDLE: PathSegment = PathSegment::fixed("bundle");
+const CONFIG: PathSegment = PathSegment::fixed("config.json");
+const ROOTFS: PathSegment = PathSegment::fixed("rootfs");
+const STATE: PathSegment = PathSegment::fixed("state");
+const EXEC: PathSegment = PathSegment::fixed("exec");
+const UPPER: PathSegment = PathSegment::fixed("upper");
+const WORK: PathSegment = PathSegment::fixed("work");
 
 /// One container of gVisor's.
 #[derive(Debug)]
@@ -57,18 +66,12 @@ impl GvisorContainer {
         blueprint: &Blueprint,
         hostname: &str,
     ) -> Result<(), String> {
-        let failed = |e: io::Error| format!("cannot write the bundle for runsc: {e}");
-        for folder in ["bundle", "rootfs", "state", "exec", "upper/upper", "upper/work"] {
-            let path = self.folder.join(folder);
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
-        }
-        // The top of the overlay is the root inside, which every user there has to pass.
-        let top = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-        std::fs::set_permissions(self.folder.join("upper/upper"), top).map_err(failed)?;
-        let rootfs = self.folder.join("rootfs");
         let read_only = matches!(blueprint.root.upper, Upper::ReadOnly);
-        let config = bundle(blueprint, &rootfs, read_only, hostname).config();
-        write_private(&self.folder.join("bundle/config.json"), &config).map_err(failed)?;
+        let config = bundle(blueprint, &ROOTFS.below(&self.folder), read_only, hostname).config();
+        let folder = self.folder.clone();
+        let written = tokio::task::spawn_blocking(move || write_bundle(&folder, &config)).await;
+        let written = written.map_err(|e| e.to_string())?;
+        written.map_err(|e| format!("cannot write the bundle for runsc: {e}"))?;
         let mount = self.overlay(blueprint)?;
         let (exit, text) = self.command(cell, mount).await?;
         match exit {
@@ -87,24 +90,24 @@ impl GvisorContainer {
             options.push_str(if index == 0 { "" } else { ":" });
             options.push_str(text);
         }
-        let upper = self.folder.join("upper");
+        let upper = UPPER.below(&self.folder);
         let upper = upper.to_str().filter(|text| !text.contains([',', ':', '\\']));
         let upper =
             upper.ok_or("the data folder's path has a character that an overlay mount cannot take")?;
         options.push_str(&format!(",upperdir={upper}/upper,workdir={upper}/work"));
-        let rootfs = self.folder.join("rootfs").display().to_string();
+        let rootfs = ROOTFS.below(&self.folder).display().to_string();
         Ok(["mount", "-t", "overlay", "overlay", "-o", &options, &rootfs].map(str::to_owned).into())
     }
 
     /// The process that is the container: it ends when the container does, with its exit code.
     pub(crate) fn run_process(&self, terminal: bool) -> Process {
-        let bundle = self.folder.join("bundle").display().to_string();
+        let bundle = BUNDLE.below(&self.folder).display().to_string();
         let argv = self.argv(&["run", "--bundle", &bundle, &self.id]);
         process(argv, terminal)
     }
 
     fn argv(&self, rest: &[&str]) -> Vec<String> {
-        self.runsc.argv(&self.folder.join("state"), rest)
+        self.runsc.argv(&STATE.below(&self.folder), rest)
     }
 
     /// Starts a further process inside.
@@ -116,10 +119,11 @@ impl GvisorContainer {
         stdio: Stdio,
     ) -> Result<Extra, String> {
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
-        let folder = self.folder.join("exec");
+        let folder = EXEC.below(&self.folder);
+        let file = |name: String| PathSegment::new(name).map(|name| name.below(&folder)).unwrap_or_default();
         let inside = InsideProcess {
-            process_file: folder.join(format!("{number}.json")),
-            pid_file: folder.join(format!("{number}.pid")),
+            process_file: file(format!("{number}.json")),
+            pid_file: file(format!("{number}.pid")),
         };
         // By a file, because arguments show in the machine's process list and the environment may hold secrets.
         let Process { argv, env, terminal, .. } = further;
@@ -184,6 +188,20 @@ fn process(argv: Vec<String>, terminal: bool) -> Process {
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let env = vec![("PATH".to_owned(), path.to_owned()), ("HOME".to_owned(), "/".to_owned())];
     Process { argv, env, cwd: PathBuf::from("/"), terminal, user: User::default() }
+}
+
+/// Makes the folders of a container and writes its bundle. Blocks.
+fn write_bundle(folder: &Path, config: &Value) -> io::Result<()> {
+    let (bundle, upper) = (BUNDLE.below(folder), UPPER.below(folder));
+    let top = UPPER.below(&upper);
+    for folder in
+        [&bundle, &ROOTFS.below(folder), &STATE.below(folder), &EXEC.below(folder), &top, &WORK.below(&upper)]
+    {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    // The top of the overlay is the root inside, which every user there has to pass.
+    std::fs::set_permissions(top, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    write_private(&CONFIG.below(&bundle), config)
 }
 
 /// Writes a file that nobody else may read, in place of an older one.

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use hutch_image::remove_tree;
 use jiff::Timestamp;
 
 use super::output::Stream;
@@ -30,6 +31,21 @@ pub(crate) fn older(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".1");
     PathBuf::from(name)
+}
+
+/// Removes the logs of all lives but the one before `life`, so that a container that restarts for ever has a bound.
+///
+/// A life that begins anew with the node's own keeps its log, which is continued.
+pub(crate) fn keep(logs: &Path, life: u32) -> io::Result<()> {
+    for entry in std::fs::read_dir(logs)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.split('.').next()?.parse::<u32>().ok());
+        if number.is_none_or(|number| number != life && number.checked_add(1) != Some(life)) {
+            remove_tree(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 impl LogFile {

@@ -184,6 +184,7 @@ fn parse_time(text: &[u8]) -> Option<Timestamp> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use tokio::io::AsyncReadExt;
 

@@ -21,6 +21,7 @@ use tokio::sync::{Mutex, watch};
 
 pub(crate) use cell::{Cell, Spawned};
 pub(crate) use gvisor::{GvisorContainer, InsideProcess};
+pub(crate) use log::keep as keep_logs;
 pub(crate) use log_read::read as read_log;
 pub(crate) use native::{Launch, start};
 pub(crate) use output::{Output, Stream};

@@ -56,13 +56,17 @@ impl<E: std::fmt::Display> From<E> for StartError {
 
 /// Starts a container and returns when its main process runs.
 pub(crate) async fn start(launch: Launch) -> Result<Arc<Running>, StartError> {
-    let output = Arc::new(Output::new(&launch.log)?);
     let spec = spec(&launch);
-    let (warden, network) = (launch.warden, launch.network);
-    let jail = tokio::task::spawn_blocking(move || warden.launch(&spec, network.as_ref().map(AsFd::as_fd)));
-    let jail = jail.await;
+    let (warden, network, log) = (launch.warden, launch.network, launch.log);
+    let started = tokio::task::spawn_blocking(move || {
+        let output = Output::new(&log).map_err(StartError::from)?;
+        let jail = warden.launch(&spec, network.as_ref().map(AsFd::as_fd)).map_err(StartError::from)?;
+        Ok::<_, StartError>((Arc::new(output), jail))
+    });
+    let started = started.await;
     drop(launch.turn);
-    let cell = Cell::adopt(jail??)?;
+    let (output, jail) = started.map_err(StartError::from)??;
+    let cell = Cell::adopt(jail)?;
     let blueprint = launch.blueprint;
     let (process, gvisor) = match launch.gvisor {
         None => (main_process(&blueprint), None),
@@ -182,7 +186,8 @@ async fn follow(
             pump.abort();
         }
     }
-    output.finish();
+    // Fails only when the runtime is shutting down.
+    let _ = tokio::task::spawn_blocking(move || output.finish()).await;
     // Nobody is left to tell when the Pod's own task is gone.
     let _ = ended.send(Some(MainExit { exit, out_of_memory }));
 }

@@ -99,25 +99,22 @@ impl Output {
         }
     }
 
-    /// Takes everything from a pipe until it is closed. Holds no buffer while nothing comes.
-    pub(crate) async fn pump(self: Arc<Self>, stream: Stream, pipe: pipe::Receiver) {
-        loop {
-            if pipe.readable().await.is_err() || self.drain(stream, &pipe) {
-                return;
-            }
-        }
+    /// Adds what was printed, on a thread that may block: a container can keep the disk busy.
+    async fn keep(self: &Arc<Self>, stream: Stream, bytes: Vec<u8>) {
+        let output = self.clone();
+        // Fails only when the runtime is shutting down.
+        let _ = tokio::task::spawn_blocking(move || output.add(stream, &bytes)).await;
     }
 
-    /// Takes what is there; true at the end.
-    fn drain(&self, stream: Stream, pipe: &pipe::Receiver) -> bool {
-        let mut buffer = [0; CHUNK_BYTES];
-        match pipe.try_read(&mut buffer) {
-            Ok(0) => true,
-            Ok(count) => {
-                self.add(stream, &buffer[..count]);
-                false
+    /// Takes everything from a pipe until it is closed. Holds no buffer while nothing comes.
+    pub(crate) async fn pump(self: Arc<Self>, stream: Stream, pipe: pipe::Receiver) {
+        while pipe.readable().await.is_ok() {
+            match take(&pipe) {
+                Ok(bytes) if bytes.is_empty() => return,
+                Ok(bytes) => self.keep(stream, bytes).await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
             }
-            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
         }
     }
 
@@ -125,7 +122,13 @@ impl Output {
     pub(crate) async fn pump_terminal(self: Arc<Self>, mut terminal: Terminal) {
         let mut buffer = vec![0; CHUNK_BYTES];
         while let Ok(count @ 1..) = terminal.read(&mut buffer).await {
-            self.add(Stream::Stdout, &buffer[..count]);
+            self.keep(Stream::Stdout, buffer[..count].to_vec()).await;
         }
     }
+}
+
+/// Takes what is there; nothing is the end.
+fn take(pipe: &pipe::Receiver) -> io::Result<Vec<u8>> {
+    let mut buffer = [0; CHUNK_BYTES];
+    pipe.try_read(&mut buffer).map(|count| buffer[..count].to_vec())
 }

@@ -121,11 +121,10 @@ pub(super) async fn leave(node: &Arc<Shared>, live: &Arc<Live>, outcome: Outcome
         live.clear();
         return;
     }
-    let uid = &live.id.uid;
     live.clear();
     live.over();
-    node.remove_folders(uid).await;
-    node.remove(uid);
+    node.remove_folders(&live.uid).await;
+    node.remove(&live.id.uid);
     if matches!(outcome, Outcome::Deleted) {
         delete_object(node, live).await;
     }

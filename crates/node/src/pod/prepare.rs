@@ -17,7 +17,8 @@ use crate::environment::Facts;
 use crate::live::{Live, Update};
 use crate::node::{HOST_IP, Shared};
 use crate::oci::Runsc;
-use crate::volumes::{self, Places, Prepared};
+use crate::places::{PodPlaces, make_private};
+use crate::volumes::{self, Prepared, Surroundings};
 
 /// First wait before what hindered a Pod is tried again.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
@@ -77,8 +78,9 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     if matches!(choice, Choice::Jail(_)) {
         let facts_ip = lease.to_string();
         volumes = prepare_volumes(node, live, pod, &spec, &facts_ip).await?;
-        let folder = node.pods.join(&live.id.uid);
-        write_hosts(&folder, pod, &facts_ip).map_err(|e| no_sandbox(e.to_string()))?;
+        let (place, text) = (node.places.pod(&live.uid), hosts(pod, &facts_ip));
+        let written = tokio::task::spawn_blocking(move || write_hosts(&place, &text)).await;
+        written.map_err(|e| no_sandbox(e.to_string()))?.map_err(|e| no_sandbox(e.to_string()))?;
     }
     let policy = RestartPolicy::parse(spec.restart_policy.as_deref());
     let (containers, mut states) = states(&spec);
@@ -138,11 +140,12 @@ async fn prepare_volumes(
     pod_ip: &str,
 ) -> Result<BTreeMap<String, Prepared>, Refusal> {
     let failed = |message: String| Refusal { reason: "FailedMount", message };
-    let uid = &live.id.uid;
-    let places = Places {
-        disk: node.pods.join(uid).join("volumes"),
-        memory: node.memory.join(uid),
-        persistent: &node.volumes,
+    let group = spec.security_context.as_ref().and_then(|s| s.fs_group).and_then(|id| u32::try_from(id).ok());
+    let surroundings = Surroundings {
+        pod: node.places.pod(&live.uid),
+        persistent: &node.places.volumes,
+        memory_bytes: volumes::memory_bytes(spec, &node.config.defaults).map_err(failed)?,
+        group,
     };
     let facts = Facts {
         pod,
@@ -153,18 +156,14 @@ async fn prepare_volumes(
     };
     let mut prepared = BTreeMap::new();
     let mut claims = Vec::new();
-    let group = spec.security_context.as_ref().and_then(|s| s.fs_group).and_then(|id| u32::try_from(id).ok());
     for volume in spec.volumes.iter().flatten() {
-        let made = volumes::prepare(&node.client, &live.id.namespace, volume, &places, &facts).await;
+        let made = volumes::prepare(&node.client, &live.id.namespace, volume, &surroundings, &facts).await;
         let made = made.map_err(failed)?;
-        if let Prepared::Folder { path, read_only: false } = &made {
-            if volume.persistent_volume_claim.is_some() {
-                claims.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
-                live.set_claims(claims.clone());
-            }
-            if let Some(group) = group {
-                volumes::give_to_group(path, group).map_err(|e| failed(e.to_string()))?;
-            }
+        if let (Prepared::Folder { path, read_only: false }, Some(_)) =
+            (&made, &volume.persistent_volume_claim)
+        {
+            claims.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));
+            live.set_claims(claims.clone());
         }
         prepared.insert(volume.name.clone(), made);
     }
@@ -172,9 +171,7 @@ async fn prepare_volumes(
 }
 
 /// `/etc/hosts` of the Pod, the same for all of its containers.
-fn write_hosts(folder: &std::path::Path, pod: &Pod, pod_ip: &str) -> std::io::Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+fn hosts(pod: &Pod, pod_ip: &str) -> String {
     let host = crate::environment::hostname(pod);
     let mut text =
         format!("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n{pod_ip}\t{host}\n");
@@ -182,7 +179,14 @@ fn write_hosts(folder: &std::path::Path, pod: &Pod, pod_ip: &str) -> std::io::Re
         let names = alias.hostnames.as_deref().unwrap_or(&[]).join("\t");
         text.push_str(&format!("{}\t{names}\n", alias.ip));
     }
-    let path = folder.join("hosts");
+    text
+}
+
+fn write_hosts(place: &PodPlaces, text: &str) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    make_private(&place.disk)?;
+    make_private(&place.files())?;
+    let path = place.hosts();
     std::fs::write(&path, text)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
 }

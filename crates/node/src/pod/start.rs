@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use hutch_api::annotation;
-use hutch_image::Resolved;
+use hutch_image::{PathSegment, Resolved, remove_tree};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, ResourceExt};
@@ -17,10 +17,11 @@ use super::state::{Ended, Life};
 use super::{Happening, What, Worker, late_env};
 use crate::admission::Choice;
 use crate::config::Handler;
-use crate::container::{Blueprint, GvisorContainer, Launch, Running, start};
+use crate::container::{Blueprint, GvisorContainer, Launch, Running, keep_logs, start};
 use crate::environment::{self, References};
 use crate::limits;
 use crate::oci::Runsc;
+use crate::places::log_file;
 use crate::subpath::Held;
 
 /// Wait before a container whose configuration is incomplete is tried again.
@@ -35,6 +36,12 @@ struct Setback {
     reason: &'static str,
     message: String,
     retry: SignedDuration,
+}
+
+/// The name of a container as a part of paths. Admission refuses others, so an error is not expected.
+fn segment(name: &str) -> Result<PathSegment, String> {
+    PathSegment::label(name)
+        .ok_or_else(|| format!("container name {name:?} is not a lowercase RFC 1123 label"))
 }
 
 impl Worker {
@@ -100,23 +107,28 @@ impl Worker {
         let env = self.environment(index, &image.config.env, late.as_deref(), &references).map_err(config)?;
         let container = &self.containers[index];
         let limits = limits::of(container, &self.node.config.defaults).map_err(config)?;
-        let folder = self.node.pods.join(&self.live.id.uid);
-        let upper = folder.join("roots").join(&container.name);
-        let parts = Parts {
-            spec: &self.spec,
-            container,
-            image: &image,
-            env,
-            limits,
-            volumes: &self.volumes,
-            sandboxd: &self.node.config.sandboxd_program,
-            hosts: &folder.join("hosts"),
-            upper,
-            late_env: folder.join("env").join(&container.name),
-        };
-        let made = blueprint(parts).map_err(config)?;
-        self.slots[index].late = late_env::Late::new(container, &made.0, late, image.config.env);
-        self.states[index].image_id = image.id.clone();
+        let name = segment(&container.name).map_err(config)?;
+        let places = self.node.places.pod(&self.live.uid);
+        let (spec, owned, volumes) = (self.spec.clone(), container.clone(), self.volumes.clone());
+        let sandboxd = self.node.config.sandboxd_program.clone();
+        let (image_env, image_id) = (image.config.env.clone(), image.id.clone());
+        let made = tokio::task::spawn_blocking(move || {
+            blueprint(Parts {
+                spec: &spec,
+                container: &owned,
+                image: &image,
+                env,
+                limits,
+                volumes: &volumes,
+                sandboxd: &sandboxd,
+                hosts: &places.hosts(),
+                upper: places.root(&name),
+                late_env: places.late_env(&name),
+            })
+        });
+        let made = made.await.map_err(|e| config(e.to_string()))?.map_err(config)?;
+        self.slots[index].late = late_env::Late::new(container, &made.0, late, image_env);
+        self.states[index].image_id = image_id;
         Ok(made)
     }
 
@@ -159,27 +171,21 @@ impl Worker {
     async fn launch(&self, index: usize, blueprint: Blueprint) -> Result<Launch, String> {
         let id = &self.live.id;
         let life = self.states[index].restarts;
-        let folder = self.node.pods.join(&id.uid);
-        let name = blueprint.name.clone();
-        let (logs, root) = (folder.join(&name), folder.join("roots").join(&name));
-        let (logs_made, late_env) = (logs.clone(), blueprint.late_env.clone());
+        let (places, name) = (self.node.places.pod(&self.live.uid), segment(&blueprint.name)?);
+        let (logs, root) = (places.logs(&name), places.root(&name));
+        let (logs_made, root_made, late_env) = (logs.clone(), root.clone(), blueprint.late_env.clone());
         let made = tokio::task::spawn_blocking(move || {
             std::fs::create_dir_all(&logs_made)?;
+            keep_logs(&logs_made, life)?;
             late_env.as_deref().map_or(Ok(()), crate::container::late_env::prepare)?;
-            match std::fs::remove_dir_all(&root) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-                _ => std::fs::create_dir_all(&root),
-            }
+            remove_tree(&root_made)?;
+            std::fs::create_dir_all(&root_made)
         });
-        made.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+        made.await.map_err(|e| e.to_string())?.map_err(|e: std::io::Error| e.to_string())?;
         let gvisor = match self.choice {
             Choice::Jail(Handler::Gvisor) => {
                 let runsc = Runsc::find().ok_or("runsc is no longer on the PATH")?;
-                Some(GvisorContainer::new(
-                    runsc,
-                    folder.join("roots").join(&name),
-                    format!("{}-{index}-{life}", id.uid),
-                ))
+                Some(GvisorContainer::new(runsc, root, format!("{}-{index}-{life}", id.uid)))
             }
             _ => None,
         };
@@ -196,7 +202,7 @@ impl Worker {
             id_base: self.ids.base(),
             addresses: vec![IpAddr::V4(self.address)],
             network,
-            log: logs.join(format!("{life}.log")),
+            log: log_file(&logs, life),
             // Also what is suspended when idle: its CPU time is counted in the same group.
             freezable: [annotation::IDLE_AFTER, annotation::SUSPEND_AFTER]
                 .iter()

@@ -71,6 +71,7 @@ impl Machine {
             defaults: DefaultLimits::default(),
             services: BTreeMap::new(),
             substitute_images: true,
+            image_dir: None,
         };
         change(&mut config);
         let shutdown = Shutdown::new();

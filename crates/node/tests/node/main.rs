@@ -1,5 +1,7 @@
 //! The node as a whole: Pods through the API, real jails, real runsc where it is installed.
 
+#![allow(clippy::disallowed_methods, reason = "constant names in temporary folders")]
+
 mod gvisor;
 mod machine;
 mod pods;

@@ -1,0 +1,111 @@
+//! File systems in memory for volumes: `emptyDir` with `medium: Memory`, and everything that may hold secrets.
+//!
+//! All of them are mounted below one folder that only root can reach, which is itself a small file system with private
+//! mounts: nothing of them shows elsewhere, and one lazy unmount takes all away, also what a killed process left. Each has
+//! a size: what a container writes stays in memory when the container ends, and is charged to none that follows.
+
+use std::io;
+use std::path::Path;
+
+use hutch_image::remove_tree;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+
+use crate::places::make_private;
+
+/// Maximum size of the files that the node writes into volumes of one Pod, in bytes. A Secret has 1 MiB at most.
+pub(crate) const GIVEN_BYTES: u64 = 32 << 20;
+/// Size of the file system that holds the mount points, in bytes: it has no files.
+const TOP_BYTES: u64 = 1 << 20;
+/// Maximum folders for mount points: three for each of 20,000 Pods.
+const TOP_INODES: u64 = 60_000;
+/// Maximum files of one file system. Each costs the kernel about 1 KiB, which the size does not count.
+const VOLUME_INODES: u64 = 65_536;
+/// Maximum leftovers at one mount point: one for each process that was killed.
+const MAX_LEFTOVERS: usize = 64;
+
+/// Takes away what a killed process left, and mounts the top.
+pub(crate) fn begin(top: &Path) -> io::Result<()> {
+    end(top)?;
+    mount_at(top, TOP_BYTES, TOP_INODES)?;
+    mount_change(top, MountPropagationFlags::PRIVATE)?;
+    Ok(())
+}
+
+/// Unmounts the top with everything below it. What is still in use goes with its last user.
+pub(crate) fn end(top: &Path) -> io::Result<()> {
+    for _ in 0..MAX_LEFTOVERS {
+        match unmount_lazily(top) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Mounts a file system of this size at `folder`, which is made; one that is there already stays.
+pub(crate) fn volume(folder: &Path, bytes: u64) -> io::Result<()> {
+    make_private(folder)?;
+    let parent = folder.parent().ok_or(Errno::INVAL)?;
+    if rustix::fs::stat(folder)?.st_dev != rustix::fs::stat(parent)?.st_dev {
+        return Ok(());
+    }
+    mount_at(folder, bytes, VOLUME_INODES)
+}
+
+/// Unmounts the file systems and removes the folder of a Pod.
+pub(crate) fn remove(folder: &Path, volumes: &[&Path]) -> io::Result<()> {
+    for volume in volumes {
+        unmount_lazily(volume)?;
+    }
+    remove_tree(folder)
+}
+
+fn mount_at(folder: &Path, bytes: u64, inodes: u64) -> io::Result<()> {
+    let options = std::ffi::CString::new(format!("size={bytes},nr_inodes={inodes},mode=0700"))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    Ok(mount("hutch", folder, "tmpfs", flags, &*options)?)
+}
+
+/// False when nothing is mounted there.
+fn unmount_lazily(folder: &Path) -> Result<bool, Errno> {
+    match unmount(folder, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL | Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_beyond_the_size_fail_and_nothing_stays_mounted() {
+        hutch_testkit::require!(root);
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("memory");
+        std::fs::create_dir(&top).unwrap();
+        begin(&top).unwrap();
+        let pod = top.join("uid");
+        let (one, two) = (pod.join("volumes"), pod.join("given"));
+        volume(&one, 1 << 20).unwrap();
+        volume(&one, 1 << 20).expect("a second time changes nothing");
+        volume(&two, 1 << 20).unwrap();
+        std::fs::write(one.join("fits"), vec![1; 512 << 10]).unwrap();
+        assert!(std::fs::write(one.join("large"), vec![1; 1 << 20]).is_err());
+        std::fs::write(two.join("other"), vec![1; 512 << 10]).expect("it has a size of its own");
+        remove(&pod, &[&one, &two]).unwrap();
+        assert!(!pod.exists());
+        volume(&one, 1 << 20).unwrap();
+        std::fs::write(one.join("left"), "left").unwrap();
+        // As after a kill: the next process begins anew.
+        begin(&top).unwrap();
+        assert!(!pod.exists());
+        end(&top).unwrap();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(dir.path().to_str().unwrap()), "{mounts}");
+    }
+}

@@ -1,0 +1,204 @@
+//! Folders of the node on this machine. Names in them are [`PathSegment`]s, so no path leads out of the data folder.
+//!
+//! Below a Pod's folder there is one folder for each class of names, so a name of one class never meets another:
+//! `logs`, `roots` and `env` hold a folder for each container, `volumes` and `given` one for each volume, `files` what
+//! the node itself names. Containers write in `roots` and `volumes`; everything else is written by the node alone.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use hutch_image::PathSegment;
+use rustix::fs::{Mode, OFlags};
+
+use crate::Error;
+
+const PODS: PathSegment = PathSegment::fixed("pods");
+const VOLUMES: PathSegment = PathSegment::fixed("volumes");
+const MEMORY: PathSegment = PathSegment::fixed("memory");
+const IMAGES: PathSegment = PathSegment::fixed("images");
+const RUN: PathSegment = PathSegment::fixed("run");
+const JAILS: PathSegment = PathSegment::fixed("jails");
+const LOGS: PathSegment = PathSegment::fixed("logs");
+const ROOTS: PathSegment = PathSegment::fixed("roots");
+const ENV: PathSegment = PathSegment::fixed("env");
+const GIVEN: PathSegment = PathSegment::fixed("given");
+const FILES: PathSegment = PathSegment::fixed("files");
+const HOSTS: PathSegment = PathSegment::fixed("hosts");
+
+/// Folders of the node.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    /// Folder of all Pods.
+    pub(crate) pods: PathBuf,
+    /// Folder of all persistent volumes.
+    pub(crate) volumes: PathBuf,
+    /// Folder of what Pods keep in memory: a file system of its own while the node runs.
+    pub(crate) memory: PathBuf,
+    /// Folder of images.
+    pub(crate) images: PathBuf,
+    /// Folder of the warden.
+    pub(crate) jails: PathBuf,
+}
+
+impl Places {
+    /// Makes the folders below the data folder, and takes other users' rights from existing ones.
+    pub(crate) fn make(data: &Path) -> Result<Places, Error> {
+        let run = RUN.below(data);
+        let places = Places {
+            pods: PODS.below(data),
+            volumes: VOLUMES.below(data),
+            memory: MEMORY.below(data),
+            images: IMAGES.below(data),
+            jails: JAILS.below(&run),
+        };
+        for folder in
+            [data, &places.pods, &places.volumes, &places.memory, &places.images, &run, &places.jails]
+        {
+            make_private(folder).map_err(Error::folder("make", folder))?;
+        }
+        Ok(places)
+    }
+
+    /// Folders of one Pod.
+    pub(crate) fn pod(&self, uid: &PathSegment) -> PodPlaces {
+        PodPlaces { disk: uid.below(&self.pods), memory: uid.below(&self.memory) }
+    }
+}
+
+/// Folders of one Pod.
+#[derive(Debug, Clone)]
+pub(crate) struct PodPlaces {
+    /// Folder of everything on disk.
+    pub(crate) disk: PathBuf,
+    /// Folder of everything in memory.
+    pub(crate) memory: PathBuf,
+}
+
+impl PodPlaces {
+    /// Logs of all lives of a container. Logs of an earlier version of Hutch lie elsewhere and are not found.
+    pub(crate) fn logs(&self, container: &PathSegment) -> PathBuf {
+        container.below(&LOGS.below(&self.disk))
+    }
+
+    /// What a container writes outside of its volumes.
+    pub(crate) fn root(&self, container: &PathSegment) -> PathBuf {
+        container.below(&ROOTS.below(&self.disk))
+    }
+
+    /// Variables that come while a container runs.
+    pub(crate) fn late_env(&self, container: &PathSegment) -> PathBuf {
+        container.below(&ENV.below(&self.disk))
+    }
+
+    /// `/etc/hosts` of the Pod.
+    pub(crate) fn hosts(&self) -> PathBuf {
+        HOSTS.below(&self.files())
+    }
+
+    /// Files of the node for the whole Pod.
+    pub(crate) fn files(&self) -> PathBuf {
+        FILES.below(&self.disk)
+    }
+
+    /// A volume on disk that containers write.
+    pub(crate) fn written_volume(&self, volume: &PathSegment) -> PathBuf {
+        volume.below(&VOLUMES.below(&self.disk))
+    }
+
+    /// A volume on disk that only the node writes.
+    pub(crate) fn given_volume(&self, volume: &PathSegment) -> PathBuf {
+        volume.below(&GIVEN.below(&self.disk))
+    }
+
+    /// Where the file system of the volumes in memory that containers write is mounted.
+    pub(crate) fn written_memory(&self) -> PathBuf {
+        VOLUMES.below(&self.memory)
+    }
+
+    /// Where the file system of the volumes in memory that only the node writes is mounted.
+    pub(crate) fn given_memory(&self) -> PathBuf {
+        GIVEN.below(&self.memory)
+    }
+}
+
+/// The log of one life of a container.
+pub(crate) fn log_file(logs: &Path, life: u32) -> PathBuf {
+    // A number and an extension are one component.
+    PathSegment::new(format!("{life}.log")).map_or_else(|| logs.to_owned(), |name| name.below(logs))
+}
+
+/// Makes a folder with mode 0700, or takes the rights of others from the existing one, which must belong to this user.
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(path, flags, Mode::empty())?;
+    let found = rustix::fs::fstat(&folder)?;
+    if found.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    if found.st_mode & 0o077 != 0 {
+        rustix::fs::fchmod(&folder, Mode::RWXU)?;
+    }
+    Ok(())
+}
+
+/// Where earlier versions kept what is in memory: below a folder that every user can write. Only a folder of this user
+/// is one of theirs.
+pub(crate) fn older_memory(data: &Path) -> Option<PathBuf> {
+    const SHARED_MEMORY: &str = "/dev/shm";
+    let mut hasher = DefaultHasher::new();
+    std::fs::canonicalize(data).unwrap_or_else(|_| data.into()).hash(&mut hasher);
+    let path = PathSegment::new(format!("hutch-{:016x}", hasher.finish()))?.below(Path::new(SHARED_MEMORY));
+    let found = std::fs::symlink_metadata(&path).ok()?;
+    (found.is_dir() && found.uid() == rustix::process::geteuid().as_raw()).then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn existing_folder_of_mode_0755_is_tightened() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), open).unwrap();
+        let places = Places::make(dir.path()).unwrap();
+        for folder in [dir.path(), &places.pods, &places.memory, &places.images, &places.jails] {
+            assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o777, 0o700, "{folder:?}");
+        }
+    }
+
+    #[test]
+    fn linked_folder_is_refused() {
+        let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::os::unix::fs::symlink(outside.path(), PODS.below(dir.path())).unwrap();
+        assert!(Places::make(dir.path()).is_err());
+    }
+
+    #[test]
+    fn names_of_two_classes_never_meet() {
+        let pod = PodPlaces { disk: "/pods/u".into(), memory: "/memory/u".into() };
+        for name in ["hosts", "logs", "roots", "env", "volumes", "given", "files"] {
+            let name = PathSegment::label(name).unwrap();
+            let mut all = [
+                pod.logs(&name),
+                pod.root(&name),
+                pod.late_env(&name),
+                pod.hosts(),
+                pod.written_volume(&name),
+                pod.given_volume(&name),
+                name.below(&pod.written_memory()),
+                name.below(&pod.given_memory()),
+            ];
+            all.sort();
+            for pair in all.windows(2) {
+                assert!(!pair[1].starts_with(&pair[0]), "{pair:?}");
+            }
+        }
+    }
+}

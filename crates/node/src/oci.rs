@@ -106,7 +106,10 @@ impl Bundle<'_> {
             let access = if mount.read_only { "ro" } else { "rw" };
             let (kind, source, options) = match &mount.source {
                 MountSource::Bind(path) => ("bind", path.clone(), vec!["bind".to_owned(), access.into()]),
-                #[expect(clippy::disallowed_methods, reason = "constant names below the caller's own workspace")]
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "constant names below the caller's own workspace"
+                )]
                 MountSource::Beneath { folder, path } => {
                     ("bind", folder.join(path), vec!["bind".to_owned(), access.into()])
                 }

@@ -359,6 +359,19 @@ mod tests {
     }
 
     #[test]
+    fn every_flag_of_a_server_is_documented() {
+        use clap::CommandFactory;
+        let documented = include_str!("../../../docs/cli.md");
+        let cli = Cli::command();
+        for name in ["run", "up"] {
+            let command = cli.find_subcommand(name).expect("a command");
+            for flag in command.get_arguments().filter_map(clap::Arg::get_long) {
+                assert!(documented.contains(&format!("`--{flag}")), "docs/cli.md lacks --{flag} of {name}");
+            }
+        }
+    }
+
+    #[test]
     fn mistakes_name_the_flag_in_one_line() {
         let cases: [(&[&str], &str); 14] = [
             (&["hutch", "run", "--worspace", "x", "--", "true"], "--worspace"),

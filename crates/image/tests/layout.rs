@@ -289,3 +289,72 @@ fn built_in_images_need_nothing() {
     println!("resolve of hutch/host: {best:?}");
     assert!(best.as_micros() < 500, "{best:?}");
 }
+
+#[test]
+fn linked_or_special_files_of_a_layout_are_refused() {
+    let outside = tempfile::tempdir().unwrap();
+    let digest =
+        |image: &Image| image.layers[0]["digest"].as_str().unwrap().trim_start_matches("sha256:").to_owned();
+    let names = ["oci-layout", "index.json", "blobs", "blobs/sha256", "LAYER"];
+    for (name, special) in names.iter().flat_map(|name| [(name, "link"), (name, "pipe"), (name, "folder")]) {
+        let image = Image::new().layer("", &[Entry::File("a", "x", 0o644)]);
+        image.write();
+        let path = match *name {
+            "LAYER" => image.dir.path().join("blobs/sha256").join(digest(&image)),
+            name => image.dir.path().join(name),
+        };
+        // A link leads to the very content, so that only the link can be what is wrong.
+        let moved = outside.path().join(format!("{}-{special}", name.replace('/', "-")));
+        fs::rename(&path, &moved).unwrap();
+        match special {
+            "link" => std::os::unix::fs::symlink(&moved, &path).unwrap(),
+            "pipe" => {
+                let kind = rustix::fs::FileType::Fifo;
+                rustix::fs::mknodat(rustix::fs::CWD, &path, kind, 0o644.into(), 0).unwrap();
+            }
+            _ => fs::create_dir(&path).unwrap(),
+        }
+        let images = tempfile::tempdir().unwrap();
+        let error = Store::open(images.path()).unwrap().resolve(&image.name()).unwrap_err();
+        assert!(matches!(error, Error::Layout { .. }), "{name} {special}: {error}");
+    }
+}
+
+#[test]
+fn names_from_pods_reach_only_the_image_folder() {
+    let image = Image::new().layer("", &[Entry::File("a", "x", 0o644)]);
+    image.write();
+    let (top, images) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let inner = top.path().join("deep/layout");
+    fs::create_dir(top.path().join("deep")).unwrap();
+    let copied = std::process::Command::new("cp").arg("-r").arg(image.dir.path()).arg(&inner).status();
+    assert!(copied.unwrap().success());
+    std::os::unix::fs::symlink(image.dir.path(), top.path().join("link")).unwrap();
+    let store = Store::open(images.path()).unwrap();
+    let closed = store.clone().with_layouts_below(None);
+    let below = store.with_layouts_below(Some(top.path().into()));
+    for name in [format!("oci:{}", inner.display()), inner.display().to_string(), "oci:deep/layout:v1".into()]
+    {
+        assert!(below.resolve(&name).is_ok(), "{name}");
+    }
+    let elsewhere = image.name();
+    for name in [&elsewhere, &elsewhere.replacen("oci:", "", 1), "oci:deep/../../x", "./../x", "oci:/"] {
+        let error = below.resolve(name).unwrap_err();
+        assert!(matches!(error, Error::OutsideImageFolder { .. }), "{name}: {error}");
+        assert!(matches!(closed.resolve(name).unwrap_err(), Error::NoImageFolder(_)), "{name}");
+    }
+    let error = below.resolve("oci:link").unwrap_err().to_string();
+    assert!(error.contains("not followed"), "{error}");
+}
+
+#[test]
+fn mismatch_names_no_digest_of_the_content() {
+    let image = Image::new().layer("", &[Entry::File("a", "x", 0o644)]);
+    image.write();
+    let layer = image.layers[0]["digest"].as_str().unwrap().trim_start_matches("sha256:").to_owned();
+    let content = b"secret";
+    fs::write(image.dir.path().join("blobs/sha256").join(layer), content).unwrap();
+    let images = tempfile::tempdir().unwrap();
+    let error = Store::open(images.path()).unwrap().resolve(&image.name()).unwrap_err().to_string();
+    assert!(!error.contains(&sha(content)), "{error}");
+}

@@ -59,7 +59,13 @@ pub(crate) async fn read(
                     changed = follow.changed() => changed.is_err(),
                     () = closed(&mut writer) => return Ok(()),
                 };
-                writer.write_all(&view.show(&tailer.more()?)).await?;
+                let read = tokio::task::spawn_blocking(move || {
+                    let more = tailer.more();
+                    (tailer, more)
+                });
+                let more;
+                (tailer, more) = read.await.map_err(io::Error::other)?;
+                writer.write_all(&view.show(&more?)).await?;
                 if over || view.left == 0 {
                     return io::Result::Ok(());
                 }

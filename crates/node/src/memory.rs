@@ -6,6 +6,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use hutch_image::remove_tree;
 use rustix::io::Errno;
@@ -24,15 +25,10 @@ const VOLUME_INODES: u64 = 65_536;
 /// Maximum leftovers at one mount point: one for each process that was killed.
 const MAX_LEFTOVERS: usize = 64;
 
-/// Takes away what a killed process left, and mounts the top.
-pub(crate) fn begin(top: &Path) -> io::Result<()> {
-    end(top)?;
-    mount_at(top, TOP_BYTES, TOP_INODES)?;
-    mount_change(top, MountPropagationFlags::PRIVATE)?;
-    Ok(())
-}
+/// Held while the top is mounted, so that two Pods do not mount it twice.
+static MOUNTING: Mutex<()> = Mutex::new(());
 
-/// Unmounts the top with everything below it. What is still in use goes with its last user.
+/// Unmounts the top with everything below it, also what a killed process left. What is in use goes with its last user.
 pub(crate) fn end(top: &Path) -> io::Result<()> {
     for _ in 0..MAX_LEFTOVERS {
         match unmount_lazily(top) {
@@ -44,14 +40,24 @@ pub(crate) fn end(top: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts a file system of this size at `folder`, which is made; one that is there already stays.
-pub(crate) fn volume(folder: &Path, bytes: u64) -> io::Result<()> {
-    make_private(folder)?;
-    let parent = folder.parent().ok_or(Errno::INVAL)?;
-    if rustix::fs::stat(folder)?.st_dev != rustix::fs::stat(parent)?.st_dev {
-        return Ok(());
+/// Mounts a file system of this size at `folder`, which is made; one that is there already stays. The top is mounted
+/// with the first.
+pub(crate) fn volume(top: &Path, folder: &Path, bytes: u64) -> io::Result<()> {
+    let _one_at_a_time = MOUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if !is_mounted(top)? {
+        mount_at(top, TOP_BYTES, TOP_INODES)?;
+        mount_change(top, MountPropagationFlags::PRIVATE)?;
     }
-    mount_at(folder, bytes, VOLUME_INODES)
+    make_private(folder)?;
+    match is_mounted(folder)? {
+        true => Ok(()),
+        false => mount_at(folder, bytes, VOLUME_INODES),
+    }
+}
+
+fn is_mounted(folder: &Path) -> io::Result<bool> {
+    let parent = folder.parent().ok_or(Errno::INVAL)?;
+    Ok(rustix::fs::stat(folder)?.st_dev != rustix::fs::stat(parent)?.st_dev)
 }
 
 /// Unmounts the file systems and removes the folder of a Pod.
@@ -72,7 +78,8 @@ fn mount_at(folder: &Path, bytes: u64, inodes: u64) -> io::Result<()> {
 fn unmount_lazily(folder: &Path) -> Result<bool, Errno> {
     match unmount(folder, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(true),
-        Err(Errno::INVAL | Errno::NOENT) => Ok(false),
+        // Who may not unmount has mounted nothing.
+        Err(Errno::INVAL | Errno::NOENT | Errno::PERM) => Ok(false),
         Err(errno) => Err(errno),
     }
 }
@@ -88,23 +95,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join("memory");
         std::fs::create_dir(&top).unwrap();
-        begin(&top).unwrap();
         let pod = top.join("uid");
         let (one, two) = (pod.join("volumes"), pod.join("given"));
-        volume(&one, 1 << 20).unwrap();
-        volume(&one, 1 << 20).expect("a second time changes nothing");
-        volume(&two, 1 << 20).unwrap();
+        volume(&top, &one, 1 << 20).unwrap();
+        volume(&top, &one, 1 << 20).expect("a second time changes nothing");
+        volume(&top, &two, 1 << 20).unwrap();
         std::fs::write(one.join("fits"), vec![1; 512 << 10]).unwrap();
         assert!(std::fs::write(one.join("large"), vec![1; 1 << 20]).is_err());
         std::fs::write(two.join("other"), vec![1; 512 << 10]).expect("it has a size of its own");
         remove(&pod, &[&one, &two]).unwrap();
         assert!(!pod.exists());
-        volume(&one, 1 << 20).unwrap();
+        volume(&top, &one, 1 << 20).unwrap();
         std::fs::write(one.join("left"), "left").unwrap();
         // As after a kill: the next process begins anew.
-        begin(&top).unwrap();
-        assert!(!pod.exists());
         end(&top).unwrap();
+        assert!(!pod.exists());
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         assert!(!mounts.contains(dir.path().to_str().unwrap()), "{mounts}");
     }

@@ -179,10 +179,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes the folders, mounts the file system for volumes in memory, and opens the images. Blocks.
+/// Makes the folders, unmounts what a killed process left, and opens the images. Blocks.
 fn open(data: &Path, image_dir: Option<std::path::PathBuf>) -> Result<(Places, Store), Error> {
     let places = Places::make(data)?;
-    memory::begin(&places.memory).map_err(Error::folder("mount a tmpfs at", &*places.memory))?;
+    memory::end(&places.memory).map_err(Error::folder("unmount", &*places.memory))?;
     if let Some(older) = older_memory(data)
         && let Err(error) = remove_tree(&older)
     {

@@ -35,7 +35,7 @@ pub(crate) struct Places {
     pub(crate) pods: PathBuf,
     /// Folder of all persistent volumes.
     pub(crate) volumes: PathBuf,
-    /// Folder of what Pods keep in memory: a file system of its own while the node runs.
+    /// Folder of what Pods keep in memory: a file system of its own from the first volume there on.
     pub(crate) memory: PathBuf,
     /// Folder of images.
     pub(crate) images: PathBuf,
@@ -64,7 +64,8 @@ impl Places {
 
     /// Folders of one Pod.
     pub(crate) fn pod(&self, uid: &PathSegment) -> PodPlaces {
-        PodPlaces { disk: uid.below(&self.pods), memory: uid.below(&self.memory) }
+        let all_memory = self.memory.clone();
+        PodPlaces { disk: uid.below(&self.pods), memory: uid.below(&self.memory), all_memory }
     }
 }
 
@@ -75,6 +76,8 @@ pub(crate) struct PodPlaces {
     pub(crate) disk: PathBuf,
     /// Folder of everything in memory.
     pub(crate) memory: PathBuf,
+    /// The same of all Pods.
+    pub(crate) all_memory: PathBuf,
 }
 
 impl PodPlaces {
@@ -182,7 +185,8 @@ mod tests {
 
     #[test]
     fn names_of_two_classes_never_meet() {
-        let pod = PodPlaces { disk: "/pods/u".into(), memory: "/memory/u".into() };
+        let pod =
+            PodPlaces { disk: "/pods/u".into(), memory: "/memory/u".into(), all_memory: "/memory".into() };
         for name in ["hosts", "logs", "roots", "env", "volumes", "given", "files"] {
             let name = PathSegment::label(name).unwrap();
             let mut all = [

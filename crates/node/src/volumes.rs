@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 
 use crate::config::{DEFAULT_MEMORY_BYTES, DefaultLimits};
 use crate::environment::{self, Facts};
-use crate::places::{PodPlaces, make_private};
+use crate::places::PodPlaces;
 use crate::{claims, limits, memory, quantity};
 
 /// Least size of a volume in memory, in bytes: one page.
@@ -124,8 +124,7 @@ fn scratch(
 ) -> io::Result<Prepared> {
     let path = match memory_bytes {
         Some(bytes) => {
-            make_private(&pod.memory)?;
-            memory::volume(&pod.written_memory(), bytes)?;
+            memory::volume(&pod.all_memory, &pod.written_memory(), bytes)?;
             name.below(&pod.written_memory())
         }
         None => pod.written_volume(name),
@@ -146,8 +145,7 @@ fn writable(path: PathBuf, read_only: bool, group: Option<u32>) -> io::Result<Pr
 fn fill(pod: &PodPlaces, name: &PathSegment, given: &Given) -> io::Result<Prepared> {
     let path = match given.secret {
         true => {
-            make_private(&pod.memory)?;
-            memory::volume(&pod.given_memory(), memory::GIVEN_BYTES)?;
+            memory::volume(&pod.all_memory, &pod.given_memory(), memory::GIVEN_BYTES)?;
             name.below(&pod.given_memory())
         }
         false => pod.given_volume(name),

@@ -43,7 +43,8 @@ async fn gvisor_runs_a_pod_and_leaves_nothing() {
     // The folder for volumes in memory is the node's, as long as that runs.
     let (own, memory) = (dir.path().to_str().unwrap(), dir.path().join("memory"));
     let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-    let left: Vec<&str> = places.filter(|place| place.starts_with(own) && memory.as_path() != Path::new(place)).collect();
+    let left: Vec<&str> =
+        places.filter(|place| place.starts_with(own) && memory.as_path() != Path::new(place)).collect();
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(std::fs::read_dir(dir.path().join("pods")).unwrap().count(), 0);
     machine.stop().await;

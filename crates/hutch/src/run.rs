@@ -70,11 +70,11 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
 
 /// Adds mounts over the files of a writable workspace that programs of this machine run.
 fn protect(arguments: &RunArguments, spec: &mut Spec) -> anyhow::Result<Option<Protection>> {
-    let Some(folder) = arguments.workspace.as_deref().filter(|_| !arguments.read_only) else {
+    let is_workspace = |mount: &&Mount| mount.target == Path::new(WORKSPACE) && !mount.read_only;
+    let Some(MountSource::Bind(folder)) = spec.mounts.iter().find(is_workspace).map(|m| &m.source) else {
         return Ok(None);
     };
-    let folder = folder.canonicalize().with_context(|| format!("--workspace {}", folder.display()))?;
-    let (mounts, protection) = Protection::prepare(&folder, &arguments.allow_write)?;
+    let (mounts, protection) = Protection::prepare(folder, &arguments.allow_write)?;
     spec.mounts.extend(mounts);
     Ok(Some(protection))
 }

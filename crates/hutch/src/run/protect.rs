@@ -197,10 +197,15 @@ impl Protection {
 
     /// Removes the placeholders, and returns what is new or changed of what programs of this machine run.
     pub(super) fn finish(mut self) -> Change {
+        self.remove_placeholders();
+        changed::since(&self.workspace, self.began)
+    }
+
+    /// Removes what is below a folder before the folder.
+    fn remove_placeholders(&mut self) {
         for made in std::mem::take(&mut self.made).iter().rev() {
             self.remove(made);
         }
-        changed::since(&self.workspace, self.began)
     }
 
     /// Removes a placeholder, if it is still the one that was made, unless another run uses it.
@@ -232,9 +237,7 @@ impl Protection {
 impl Drop for Protection {
     /// Where the command did not start.
     fn drop(&mut self) {
-        for made in std::mem::take(&mut self.made).iter().rev() {
-            self.remove(made);
-        }
+        self.remove_placeholders();
     }
 }
 

@@ -3,6 +3,7 @@
 //! It takes a [`Spec`] and gives a [`Jail`]. It refuses to weaken: what cannot be had is an error that says so.
 //! Everything that forks is single-threaded: `hutch run` before its first thread, or the warden program.
 
+pub mod attack;
 mod cgroup;
 mod error;
 pub mod facts;

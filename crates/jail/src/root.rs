@@ -82,6 +82,7 @@ pub(crate) fn enter(
     if read_only && !matches!(made, Made::Complete) {
         make_root_read_only(&root)?;
     }
+    let_old_root_go()?;
     let id = mount_id(&root, "").map_err(failed("look at the root"))?;
     Ok((Planned { id, read_only, with_submounts: false }, planned))
 }
@@ -136,16 +137,17 @@ pub(crate) fn tmpfs(bytes: u64, mode: &str) -> Result<OwnedFd, Errno> {
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// Mounts the tmpfs on which the root is put together over `/` of this namespace, and makes it the working directory.
-/// Paths from `/` still lead to the old root. Holds the writable side of the root, where that is in memory.
+/// Mounts the tmpfs on which the root is put together somewhere in the old root, with which it goes later, and makes it
+/// the working directory. Holds the writable side of the root, where that is in memory.
 fn stage(root: &Root) -> Result<(), Error> {
     let bytes = match root.upper {
         Upper::Memory { bytes } if !root.layers.is_empty() => bytes,
         _ => SKELETON_BYTES,
     };
     let stage = tmpfs(bytes, "0755").map_err(failed("tmpfs"))?;
-    move_mount(stage.as_fd(), "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(failed("cover the old root"))?;
+    // The one folder that is always there; the old one's files are not needed any more.
+    move_mount(stage.as_fd(), "", CWD, "/proc", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(failed("attach the stage"))?;
     rustix::process::fchdir(&stage).map_err(failed("enter"))
 }
 
@@ -279,14 +281,15 @@ fn host(number: usize, folder: &OwnedFd, file: Option<&str>, may_share: bool) ->
     }
 }
 
-/// Makes the working directory the root and lets the old one go.
+/// Makes the working directory the root. The old one lies on top of it and is out of the way of paths from `/`.
 fn pivot() -> Result<(), Error> {
-    rustix::process::pivot_root(".", ".").map_err(failed("pivot_root"))?;
-    // On top of the new root lies the old one now, and on that the stage, which covers it: two mounts, neither of
-    // which goes with the other.
-    for step in ["let the stage go", "let the old root go"] {
-        unmount(".", UnmountFlags::DETACH).map_err(failed(step))?;
-    }
+    rustix::process::pivot_root(".", ".").map_err(failed("pivot_root"))
+}
+
+/// Unmounts the old root, and the stage in it. The kernel waits here until every processor has seen it; the network
+/// namespace, which is made meanwhile and would make that longer, is ready by the end.
+fn let_old_root_go() -> Result<(), Error> {
+    unmount(".", UnmountFlags::DETACH).map_err(failed("let the old root go"))?;
     rustix::process::chdir("/").map_err(failed("enter the new root"))
 }
 

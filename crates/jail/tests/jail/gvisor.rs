@@ -4,11 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use hutch_jail::attack::{Kept, Planted, all};
 use serde_json::json;
 
 use crate::harness::{Bench, Caller, PROBE, words};
-use crate::protections::fits;
-use crate::table::{Kept, protections};
 
 /// Runs an attempt as the only process of a gVisor sandbox, whose files are those of the native benches.
 fn attempt(bench: &Bench, number: usize, words: &[String]) -> String {
@@ -56,10 +55,11 @@ fn gvisor_keeps_what_every_handler_keeps() {
     let bench = Bench::new(Caller::Root);
     fs::set_permissions(bench.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut failures = Vec::new();
-    let rows = protections().into_iter().filter(|protection| protection.kept == Kept::Everywhere);
+    let planted = Planted::new(&bench.planted()).unwrap();
+    let rows = all(&planted).into_iter().filter(|protection| protection.kept == Kept::Everywhere);
     for (number, protection) in rows.enumerate() {
         let found = attempt(&bench, number, &words(&protection.attempt));
-        if !fits(&protection, &found) {
+        if !protection.held(&found) {
             failures.push(format!("{}: {found:?}, not one of {:?}", protection.name, protection.finds));
         }
     }

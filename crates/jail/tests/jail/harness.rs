@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use hutch_jail::attack::Attack;
 use hutch_jail::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
 use serde::Deserialize;
 use serde_json::json;
@@ -92,8 +93,9 @@ impl Bench {
             target: target.into(),
             read_only,
         };
+        let host = MountSource::Host { folder: "/usr".into(), file: None };
         let mut mounts = vec![
-            bind(Path::new("/usr"), "/usr", true),
+            Mount { source: host, target: "/usr".into(), read_only: true },
             bind(Path::new(PROBE), "/probe", true),
             bind(&work, "/work", false),
         ];
@@ -150,6 +152,28 @@ impl Bench {
         self.launch(&argv)
     }
 
+    /// All these attacks in one jail; what each found.
+    pub(crate) fn attempts(&self, attacks: &[Attack]) -> Vec<String> {
+        let mut argv = vec![self.probe(), "attempts".to_owned()];
+        argv.extend(attacks.iter().map(|attack| attack.attempt.clone()));
+        let report = self.launch(&argv);
+        let lines: Vec<&str> = report.stdout.lines().collect();
+        assert_eq!(lines.len(), attacks.len(), "{report:?}");
+        let answer = |(line, attack): (&&str, &Attack)| {
+            let (attempt, found) = line.split_once('\t').unwrap_or_default();
+            assert_eq!(attempt, attack.attempt);
+            found.to_owned()
+        };
+        lines.iter().zip(attacks).map(answer).collect()
+    }
+
+    /// A folder for what is planted on the host.
+    pub(crate) fn planted(&self) -> PathBuf {
+        let folder = self.folder.path().join("planted");
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
     /// Where the probe is, for a process of the jail.
     fn probe(&self) -> String {
         if self.spec.profile == Profile::Native { "/probe".to_owned() } else { PROBE.to_owned() }
@@ -202,9 +226,10 @@ pub(crate) fn process(argv: &[String]) -> Process {
     }
 }
 
-/// The attempt with no jail at all.
+/// The attempt with no jail at all, by a process that holds a folder.
 pub(crate) fn outside(words: &[String]) -> String {
-    let output = Command::new(PROBE).arg("attempt").args(words).output().unwrap();
+    let folder = fs::File::open("/").unwrap();
+    let output = Command::new(PROBE).arg("attempt").args(words).stdin(folder).output().unwrap();
     let line = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if line.is_empty() { format!("{:?}", output.status) } else { line }
 }

@@ -1,33 +1,27 @@
 //! The table, in native jails.
 
-use crate::harness::{Bench, Caller, words};
-use crate::table::{CGROUP_ROOTS, Protection, protections};
+use hutch_jail::attack::{Planted, all};
 
-/// Whether an attempt found what it has to.
-pub(crate) fn fits(protection: &Protection, found: &str) -> bool {
-    if protection.finds == CGROUP_ROOTS {
-        return !found.is_empty() && found.lines().all(|line| line.ends_with(":/"));
-    }
-    protection.finds.contains(&found)
-}
+use crate::harness::{Bench, Caller};
 
-/// Runs the rows that are picked; tells of all that failed, not only of the first.
+/// Runs the attacks that are picked; tells of all that worked, not only of the first.
 fn hold(caller: Caller, pick: impl Fn(&str) -> bool) {
     let bench = Bench::new(caller);
-    let mut failures = Vec::new();
-    let mut tried = 0;
-    for protection in protections().iter().filter(|protection| pick(&protection.attempt)) {
-        let found = bench.attempt(&words(&protection.attempt)).found();
-        tried += 1;
-        if !fits(protection, &found) {
-            failures.push(format!("{}: {:?}, not one of {:?}", protection.name, found, protection.finds));
-        }
-    }
-    assert!(tried > 0, "no row was picked");
+    let planted = Planted::new(&bench.planted()).unwrap();
+    let picked: Vec<_> = all(&planted).into_iter().filter(|attack| pick(&attack.attempt)).collect();
+    assert!(!picked.is_empty(), "no attack was picked");
+    let found = bench.attempts(&picked);
+    let failures: Vec<String> = picked
+        .iter()
+        .zip(found)
+        .filter(|(attack, found)| !attack.held(found))
+        .map(|(attack, found)| format!("{}: {found:?}, not one of {:?}", attack.name, attack.finds))
+        .collect();
     assert!(
         failures.is_empty(),
-        "{} of {tried} protections do not hold:\n{}",
+        "{} of {} protections do not hold:\n{}",
         failures.len(),
+        picked.len(),
         failures.join("\n")
     );
 }
@@ -69,6 +63,8 @@ kinds! {
     set_id_bits_cannot_be_set: "set-id";
     sockets_of_other_families_are_refused: "socket";
     privileges_are_gone: "status" | "mknod";
-    files_of_the_host_are_out_of_reach: "read" | "write" | "list";
-    other_processes_are_out_of_reach: "processes" | "session" | "interfaces";
+    files_of_the_host_are_out_of_reach: "read" | "open-write" | "make" | "list" | "lock";
+    other_processes_are_out_of_reach: "process-named" | "programs-of-others" | "session" | "interfaces";
+    what_is_on_the_host_is_out_of_reach: "unix" | "abstract" | "connect" | "shared-memory" | "semaphores" | "messages" | "named-messages";
+    calls_with_descriptors_reach_nothing: "lease" | "folder-notes" | "core-size" | "held-folders" | "dirty-pipe";
 }

@@ -4,13 +4,12 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use hutch_jail::attack::{Planted, all};
 use hutch_jail::{Event, Jail, Limits, ProcessExit, Stdio, Warden};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::ending::{groups_of, running_in, until, wait_for, words_of_shell};
 use crate::harness::{Bench, Caller, WARDEN, process, words};
-use crate::protections::fits;
-use crate::table::protections;
 
 fn next_event(jail: &Jail) -> Event {
     loop {
@@ -53,12 +52,13 @@ fn a_wardens_jail_keeps_all_protections() {
     let bench = Bench::new(Caller::Root);
     let warden = Warden::start(WARDEN.as_ref(), &bench.folder.path().join("state")).unwrap();
     let jail = warden.launch(&bench.spec, None).unwrap();
+    let planted = Planted::new(&bench.planted()).unwrap();
     let mut failures = Vec::new();
-    for protection in &protections() {
+    for protection in &all(&planted) {
         let mut argv = words("/probe attempt");
         argv.extend(words(&protection.attempt));
         let found = found(&jail, &argv);
-        if !fits(protection, &found) {
+        if !protection.held(&found) {
             failures.push(format!("{}: {found:?}, not one of {:?}", protection.name, protection.finds));
         }
     }

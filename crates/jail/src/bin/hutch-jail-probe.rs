@@ -1,11 +1,9 @@
 //! What the tests of the jail run: `launch` makes a jail as a single-threaded program has to, `hold` makes one through
 //! a warden and waits to be killed, `attempt` is an attack
-//! that is tried inside it and says on one line how it went: `ok`, the name of an error, or what was found.
+//! that is tried inside it and says on one line how it went: `ok`, the name of an error, or what was found. `attempts`
+//! tries many.
 //!
 //! It is for tests alone and no part of what is installed.
-
-mod attempts;
-mod calls;
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -13,6 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use hutch_jail::attack::{attempt, new_session_keyring, open_inheritable, try_all};
 use hutch_jail::{Process, RunOptions, Spec, Stdio, Warden, run};
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +46,14 @@ fn main() -> ExitCode {
     match arguments[..] {
         ["launch"] => launch(),
         ["hold", warden, state] => hold(warden, state),
-        ["attempt", name, ref rest @ ..] => match attempts::attempt(name, rest) {
+        ["attempts", ..] => {
+            let attempts: Vec<String> = arguments[1..].iter().map(|&attempt| attempt.to_owned()).collect();
+            match try_all(&attempts, &mut std::io::stdout()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error.to_string()),
+            }
+        }
+        ["attempt", name, ref rest @ ..] => match attempt(name, rest) {
             Ok(found) => {
                 println!("{found}");
                 ExitCode::SUCCESS
@@ -55,7 +61,9 @@ fn main() -> ExitCode {
             Err(unknown) => fail(&unknown),
         },
         _ => {
-            eprintln!("usage: hutch-jail-probe launch | hold WARDEN STATE | attempt NAME [ARGUMENT]...");
+            eprintln!(
+                "usage: hutch-jail-probe launch | hold WARDEN STATE | attempt NAME [ARGUMENT]... | attempts ATTEMPT..."
+            );
             ExitCode::FAILURE
         }
     }
@@ -102,9 +110,9 @@ fn launch() -> ExitCode {
         Ok(job) => job,
         Err(error) => return fail(&error),
     };
-    let mut report = Report { keyring: calls::new_session_keyring(), ..Report::default() };
+    let mut report = Report { keyring: new_session_keyring(), ..Report::default() };
     if let Some(path) = &job.leak {
-        calls::open_inheritable(path);
+        open_inheritable(path);
     }
     let options = RunOptions {
         timeout: Some(Duration::from_millis(job.timeout_ms)),

@@ -2,19 +2,20 @@
 
 use std::ffi::CString;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// `ok` or the name of the error of a call that gave `result`.
-pub(crate) fn outcome(result: libc::c_long) -> String {
+pub(super) fn outcome(result: libc::c_long) -> String {
     if result >= 0 { "ok".to_owned() } else { error_name(last_errno()) }
 }
 
-pub(crate) fn last_errno() -> i32 {
+pub(super) fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// The name of an error, where it is one that tests look for.
-pub(crate) fn error_name(errno: i32) -> String {
+pub(super) fn error_name(errno: i32) -> String {
     let names = [
         (libc::EPERM, "EPERM"),
         (libc::ENOENT, "ENOENT"),
@@ -28,25 +29,40 @@ pub(crate) fn error_name(errno: i32) -> String {
         (libc::ECONNREFUSED, "ECONNREFUSED"),
         (libc::ENETUNREACH, "ENETUNREACH"),
         (libc::E2BIG, "E2BIG"),
+        (libc::EAGAIN, "EAGAIN"),
+        (libc::EISDIR, "EISDIR"),
+        (libc::ENOTDIR, "ENOTDIR"),
+        (libc::EOPNOTSUPP, "EOPNOTSUPP"),
+        (libc::ETXTBSY, "ETXTBSY"),
+        (libc::EINVAL, "EINVAL"),
+        (libc::EFAULT, "EFAULT"),
+        (libc::EBADF, "EBADF"),
+        (libc::ELOOP, "ELOOP"),
+        (libc::ENOTTY, "ENOTTY"),
     ];
     let name = names.iter().find(|(number, _)| *number == errno);
     name.map_or_else(|| format!("errno {errno}"), |(_, name)| (*name).to_owned())
 }
 
+/// The name of the error of a call of the library.
+pub(super) fn failed(error: &std::io::Error) -> String {
+    error_name(error.raw_os_error().unwrap_or(0))
+}
+
 /// A system call with numbers as arguments. The numbers that tests give make each call fail of itself, were it
 /// allowed: what they look at is with which error.
-pub(crate) fn raw(number: i64, a: [i64; 6]) -> String {
+pub(super) fn raw(number: i64, a: [i64; 6]) -> String {
     // SAFETY: tests only name calls that touch no memory of ours when given these numbers (0, 1 or -1 for pointers).
     outcome(unsafe { libc::syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]) })
 }
 
-pub(crate) fn unshare(flags: i32) -> String {
+pub(super) fn unshare(flags: i32) -> String {
     // SAFETY: changes namespaces of this process, which ends soon.
     outcome(unsafe { libc::unshare(flags) }.into())
 }
 
 /// `clone` as `fork`, with more flags.
-pub(crate) fn clone(flags: i64) -> String {
+pub(super) fn clone(flags: i64) -> String {
     // SAFETY: a fork; the child ends at once.
     let child = unsafe { libc::syscall(libc::SYS_clone, flags | i64::from(libc::SIGCHLD), 0, 0, 0, 0) };
     if child == 0 {
@@ -56,13 +72,13 @@ pub(crate) fn clone(flags: i64) -> String {
     outcome(child)
 }
 
-pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> String {
+pub(super) fn socket(family: i32, kind: i32, protocol: i32) -> String {
     // SAFETY: numbers only.
     outcome(unsafe { libc::socket(family, kind, protocol) }.into())
 }
 
 /// An ioctl on the terminal side of a new pseudo-terminal that is this process's controlling terminal.
-pub(crate) fn ioctl_on_terminal(request: u64) -> String {
+pub(super) fn ioctl_on_terminal(request: u64) -> String {
     // SAFETY: descriptors of our own; the byte that is pointed at lives long enough.
     unsafe {
         // To become the leader of a session one must not lead a group.
@@ -93,7 +109,7 @@ pub(crate) fn ioctl_on_terminal(request: u64) -> String {
 
 /// A call by the 32-bit gate.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn by_the_32_bit_gate() -> String {
+pub(super) fn by_the_32_bit_gate() -> String {
     let mut result: i64 = 20;
     // SAFETY: 20 is getpid there; registers that the gate may change are named.
     unsafe {
@@ -103,24 +119,115 @@ pub(crate) fn by_the_32_bit_gate() -> String {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn by_the_32_bit_gate() -> String {
+pub(super) fn by_the_32_bit_gate() -> String {
     "no such gate".to_owned()
 }
 
 /// Whether a System V shared memory segment is there.
-pub(crate) fn shared_memory(key: i32) -> String {
+pub(super) fn shared_memory(key: i32) -> String {
     // SAFETY: numbers only.
     outcome(unsafe { libc::shmget(key, 0, 0) }.into())
 }
 
-/// Makes a segment that others find, and takes it away again when asked.
-pub(crate) fn kill(pid: i32, signal: i32) -> String {
+/// Whether System V semaphores are there.
+pub(super) fn semaphores(key: i32) -> String {
+    // SAFETY: numbers only.
+    outcome(unsafe { libc::semget(key, 0, 0) }.into())
+}
+
+/// Whether a System V message queue is there.
+pub(super) fn messages(key: i32) -> String {
+    // SAFETY: numbers only.
+    outcome(unsafe { libc::msgget(key, 0) }.into())
+}
+
+/// Whether a POSIX message queue is there.
+pub(super) fn named_messages(name: &str) -> String {
+    let name = CString::new(name).unwrap_or_default();
+    // SAFETY: a C string and numbers; the kernel's names have no slash in front.
+    outcome(unsafe { libc::syscall(libc::SYS_mq_open, name.as_ptr(), libc::O_RDONLY, 0, 0) })
+}
+
+/// Takes a read lease on a file: whoever opens it to write then waits for this process.
+pub(super) fn lease(path: &str) -> String {
+    match std::fs::File::open(path) {
+        // SAFETY: a descriptor of our own, and numbers.
+        Ok(file) => outcome(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) }.into()),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Asks to be signalled when something changes in a folder.
+pub(super) fn folder_notes(path: &str) -> String {
+    /// Of the kernel: tell when something is made there.
+    const DN_CREATE: libc::c_int = 4;
+    match std::fs::File::open(path) {
+        Ok(file) => {
+            // SAFETY: a descriptor of our own, and numbers.
+            outcome(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_NOTIFY, DN_CREATE) }.into())
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// Raises the bound of core files: the kernel starts the handler of the host for any but 0 and 1.
+pub(super) fn core_size() -> String {
+    let limit = || {
+        let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
+        // SAFETY: the kernel fills the structure; zeroes are one too.
+        unsafe {
+            libc::getrlimit(libc::RLIMIT_CORE, limit.as_mut_ptr());
+            limit.assume_init()
+        }
+    };
+    let before = limit();
+    let wanted = libc::rlimit { rlim_cur: 1 << 20, rlim_max: before.rlim_max.max(1 << 20) };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const wanted) };
+    let after = limit();
+    let same = (after.rlim_cur, after.rlim_max) == (before.rlim_cur, before.rlim_max);
+    if same && after.rlim_cur <= 1 { "unchanged".to_owned() } else { format!("{} bytes", after.rlim_cur) }
+}
+
+/// Writes into a page of a read-only file by way of a pipe whose buffers were left marked as its own (CVE-2022-0847).
+/// The file is this process's.
+pub(super) fn dirty_pipe() -> String {
+    // SAFETY: descriptors and buffers of our own, which outlive each call.
+    unsafe {
+        let file = libc::syscall(libc::SYS_memfd_create, c"page".as_ptr(), 0) as i32;
+        let mut ends = [0; 2];
+        if file < 0 || libc::pipe(ends.as_mut_ptr()) != 0 {
+            return error_name(last_errno());
+        }
+        libc::write(file, b"kept".as_ptr().cast(), 4);
+        let page = [0_u8; 4096];
+        let size = libc::fcntl(ends[1], libc::F_GETPIPE_SZ).max(4096);
+        for _ in 0..size / 4096 {
+            libc::write(ends[1], page.as_ptr().cast(), page.len());
+        }
+        for _ in 0..size / 4096 {
+            let mut read = [0_u8; 4096];
+            libc::read(ends[0], read.as_mut_ptr().cast(), read.len());
+        }
+        let mut offset: libc::loff_t = 0;
+        let none = std::ptr::null_mut();
+        if libc::splice(file, &raw mut offset, ends[1], none, 1, 0) < 0 {
+            return format!("splice: {}", error_name(last_errno()));
+        }
+        libc::write(ends[1], b"eft".as_ptr().cast(), 3);
+        let mut now = [0_u8; 4];
+        libc::pread(file, now.as_mut_ptr().cast(), 4, 0);
+        if &now == b"kept" { "unchanged".to_owned() } else { String::from_utf8_lossy(&now).into_owned() }
+    }
+}
+
+pub(super) fn kill(pid: i32, signal: i32) -> String {
     // SAFETY: numbers only.
     outcome(unsafe { libc::kill(pid, signal) }.into())
 }
 
 /// Sends process 1 everything that ends a process.
-pub(crate) fn attack_init() -> String {
+pub(super) fn attack_init() -> String {
     for signal in [libc::SIGKILL, libc::SIGTERM, libc::SIGSEGV, libc::SIGSTOP, libc::SIGINT, libc::SIGHUP] {
         kill(1, signal);
     }
@@ -131,13 +238,13 @@ pub(crate) fn attack_init() -> String {
     if state.starts_with(['S', 'R']) { "alive".to_owned() } else { state }
 }
 
-pub(crate) fn session() -> String {
+pub(super) fn session() -> String {
     // SAFETY: numbers only.
     let session = unsafe { libc::getsid(0) };
     if session > 0 { "own".to_owned() } else { "the caller's".to_owned() }
 }
 
-pub(crate) fn session_keyring() -> String {
+pub(super) fn session_keyring() -> String {
     const GET_KEYRING_ID: i64 = 0;
     const SESSION: i64 = -3;
     // SAFETY: numbers only.
@@ -145,13 +252,15 @@ pub(crate) fn session_keyring() -> String {
     if id > 0 { id.to_string() } else { outcome(id) }
 }
 
-pub(crate) fn new_session_keyring() -> i64 {
+/// A new session keyring for this process; its number, or -1.
+pub fn new_session_keyring() -> i64 {
     const JOIN_SESSION_KEYRING: i64 = 1;
     // SAFETY: a null name asks for an anonymous one.
     unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0_usize) }
 }
 
-pub(crate) fn open_inheritable(path: &str) {
+/// Opens a file as descriptor 77, which programs that are started inherit.
+pub fn open_inheritable(path: &str) {
     let path = CString::new(path).unwrap_or_default();
     // SAFETY: a C string; the descriptor stays open on purpose.
     unsafe {
@@ -160,14 +269,14 @@ pub(crate) fn open_inheritable(path: &str) {
     }
 }
 
-pub(crate) fn mknod(path: &str, mode: u32, major: u32, minor: u32) -> String {
+pub(super) fn mknod(path: &str, mode: u32, major: u32, minor: u32) -> String {
     let path = CString::new(path).unwrap_or_default();
     // SAFETY: a C string and numbers.
     outcome(unsafe { libc::mknod(path.as_ptr(), mode, libc::makedev(major, minor)) }.into())
 }
 
 /// All ways to set a set-user-id or set-group-id bit, in a folder that can be written; what each gave.
-pub(crate) fn set_id_bits(folder: &str) -> String {
+pub(super) fn set_id_bits(folder: &str) -> String {
     let path = |name: &str| CString::new(format!("{folder}/{name}")).unwrap_or_default();
     let plain = path("plain");
     let mut found = Vec::new();
@@ -210,7 +319,7 @@ pub(crate) fn set_id_bits(folder: &str) -> String {
 }
 
 /// Uses the CPU for so long; gives the CPU time it got, in milliseconds.
-pub(crate) fn burn(wall: Duration) -> String {
+pub(super) fn burn(wall: Duration) -> String {
     let start = std::time::Instant::now();
     let mut sum = 0_u64;
     while start.elapsed() < wall {
@@ -229,7 +338,7 @@ pub(crate) fn burn(wall: Duration) -> String {
 }
 
 /// Forks sleeping children until the kernel refuses, at most `most`; gives how many it got.
-pub(crate) fn forks(most: usize) -> String {
+pub(super) fn forks(most: usize) -> String {
     let mut children = Vec::new();
     while children.len() < most {
         // SAFETY: the child only sleeps and ends.
@@ -252,7 +361,7 @@ pub(crate) fn forks(most: usize) -> String {
 }
 
 /// How many layers of Landlock can be laid over this process; the kernel allows 16 in all.
-pub(crate) fn landlock_layers() -> String {
+pub(super) fn landlock_layers() -> String {
     let handled_write: u64 = 1 << 1;
     // SAFETY: the attribute is as long as said; the rest are numbers.
     unsafe {

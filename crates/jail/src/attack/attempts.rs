@@ -1,16 +1,19 @@
 //! The attempts by name.
 
 use std::fs;
-use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as LocalAddr, UnixStream};
 use std::time::Duration;
 
-use crate::calls;
+use super::{calls, files};
 
-/// Tries the attempt `name`.
-pub(crate) fn attempt(name: &str, arguments: &[&str]) -> Result<String, String> {
+/// Tries the attempt `name`: `ok`, the name of an error, or what was found.
+///
+/// # Errors
+///
+/// When there is no such attempt, or an argument of it is missing or no number.
+pub fn attempt(name: &str, arguments: &[&str]) -> Result<String, String> {
     let number = |index: usize| -> Result<i64, String> {
         let text = arguments.get(index).ok_or(format!("{name}: argument {index} is missing"))?;
         text.parse().map_err(|error| format!("{name}: {text}: {error}"))
@@ -41,11 +44,24 @@ pub(crate) fn attempt(name: &str, arguments: &[&str]) -> Result<String, String> 
         "forks" => calls::forks(number(0)? as usize),
         "eat" => eat(number(0)? as usize),
         "landlock-layers" => calls::landlock_layers(),
-        "read" => read(text(0)?),
-        "write" => write(text(0)?),
-        "list" => list(text(0)?),
+        "read" => files::read(text(0)?),
+        "write" => files::write(text(0)?),
+        "open-write" => files::open_to_write(text(0)?),
+        "make" => files::make(text(0)?),
+        "list" => files::list(text(0)?),
+        "lock" => files::lock(text(0)?),
+        "lease" => calls::lease(text(0)?),
+        "folder-notes" => calls::folder_notes(text(0)?),
+        "dirty-pipe" => calls::dirty_pipe(),
+        "held-folders" => files::held_folders(),
+        "programs-of-others" => files::programs_of_others(),
+        "unix" => unix(text(0)?),
+        "semaphores" => calls::semaphores(number(0)? as i32),
+        "messages" => calls::messages(number(0)? as i32),
+        "named-messages" => calls::named_messages(text(0)?),
+        "core-size" => calls::core_size(),
         "status" => status(text(0)?),
-        "processes" => processes(),
+        "process-named" => files::process_named(text(0)?),
         "descriptors" => descriptors(),
         "connect" => connect(text(0)?)?,
         "abstract" => abstract_socket(text(0)?),
@@ -54,53 +70,11 @@ pub(crate) fn attempt(name: &str, arguments: &[&str]) -> Result<String, String> 
     })
 }
 
-fn failed(error: &std::io::Error) -> String {
-    calls::error_name(error.raw_os_error().unwrap_or(0))
-}
-
-/// The beginning of a file.
-fn read(path: &str) -> String {
-    use std::io::Read;
-    let mut bytes = [0; 4096];
-    match fs::File::open(path).and_then(|mut file| file.read(&mut bytes)) {
-        Ok(0) => "empty".to_owned(),
-        Ok(length) => String::from_utf8_lossy(&bytes[..length]).trim().to_owned(),
-        Err(error) => failed(&error),
-    }
-}
-
-/// Opens a file to write to it, or makes it; writes nothing.
-fn write(path: &str) -> String {
-    let file = fs::OpenOptions::new().append(true).create(true).open(path);
-    match file.and_then(|mut file| file.write(b"")) {
-        Ok(_) => "ok".to_owned(),
-        Err(error) => failed(&error),
-    }
-}
-
-/// What is in a folder, sorted.
-fn list(path: &str) -> String {
-    match fs::read_dir(path) {
-        Ok(entries) => {
-            let mut names: Vec<String> =
-                entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-            names.sort();
-            names.join(" ")
-        }
-        Err(error) => failed(&error),
-    }
-}
-
 /// Lines of `/proc/self/status` that begin so, with single spaces.
 fn status(prefix: &str) -> String {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let lines = text.lines().filter(|line| line.starts_with(prefix));
     lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(", ")
-}
-
-fn processes() -> String {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok()).count().to_string()
 }
 
 /// Open descriptors, less the one by which they are listed.
@@ -122,14 +96,18 @@ fn connect(address: &str) -> Result<String, String> {
     Ok(match TcpStream::connect_timeout(&address, Duration::from_secs(2)) {
         Ok(_) => "ok".to_owned(),
         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => "timeout".to_owned(),
-        Err(error) => failed(&error),
+        Err(error) => calls::failed(&error),
     })
+}
+
+fn unix(path: &str) -> String {
+    UnixStream::connect(path).map_or_else(|error| calls::failed(&error), |_| "ok".to_owned())
 }
 
 fn abstract_socket(name: &str) -> String {
     let connected =
         LocalAddr::from_abstract_name(name).and_then(|address| UnixStream::connect_addr(&address));
-    connected.map_or_else(|error| failed(&error), |_| "ok".to_owned())
+    connected.map_or_else(|error| calls::failed(&error), |_| "ok".to_owned())
 }
 
 /// Names of the network interfaces.

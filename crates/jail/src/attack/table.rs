@@ -1,10 +1,15 @@
 //! Every protection that one attempt can show.
 
+use std::path::Path;
+
 use libc::c_long;
+
+use super::known::Known;
+use super::planted::Planted;
 
 /// Where a protection is to be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub enum Kept {
     /// By every handler: what the outcome means does not hang on how the jail is made.
     Everywhere,
     /// By the native jail; another kernel (gVisor's) answers in its own way.
@@ -13,8 +18,8 @@ pub(crate) enum Kept {
 
 /// Where the same attempt must find something else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Control {
-    /// In a jail of `Profile::Runtime`.
+pub enum Control {
+    /// Where nothing is given up: in a jail of `Profile::Runtime`, or, for root, with no jail at all.
     Unprotected,
     /// With no jail at all.
     Outside,
@@ -22,19 +27,49 @@ pub(crate) enum Control {
     OutsideIfThere,
     /// In a process namespace alone.
     ProcessNamespace,
+    /// Nowhere on this kernel, for this reason.
+    NotHere(&'static str),
 }
 
-/// One row.
-pub(crate) struct Protection {
-    /// What is protected.
-    pub(crate) name: &'static str,
-    /// The attempt and its arguments.
-    pub(crate) attempt: String,
+/// One attack.
+#[derive(Debug, Clone)]
+pub struct Attack {
+    /// What it goes after.
+    pub name: &'static str,
+    /// The attempt and its arguments: what [`super::attempt`] takes.
+    pub attempt: String,
     /// What it may find, one of these.
-    pub(crate) finds: &'static [&'static str],
-    pub(crate) kept: Kept,
-    pub(crate) control: Control,
+    pub finds: &'static [&'static str],
+    /// By whom.
+    pub kept: Kept,
+    /// Where it must find something else.
+    pub control: Control,
+    /// Known attacks that it is a part of.
+    pub known: Vec<Known>,
 }
+
+impl Attack {
+    /// Whether this answer shows that the protection holds.
+    pub fn held(&self, found: &str) -> bool {
+        if self.finds == CGROUP_ROOTS {
+            return !found.is_empty() && found.split(['\n', '|']).all(|line| line.trim().ends_with(":/"));
+        }
+        self.finds.contains(&found)
+    }
+
+    /// The words of the attempt where this folder is to be used for `/tmp`, in which some of them make files.
+    pub fn attempt_in(&self, scratch: &Path) -> Vec<String> {
+        let word = |word: &str| match word {
+            "/tmp" => scratch.display().to_string(),
+            SCRATCH_DEVICE => scratch.join("device").display().to_string(),
+            other => other.to_owned(),
+        };
+        self.attempt.split_whitespace().map(word).collect()
+    }
+}
+
+/// A device that is made for a moment.
+const SCRATCH_DEVICE: &str = "/tmp/hutch-attack-device";
 
 fn row(
     name: &'static str,
@@ -42,27 +77,28 @@ fn row(
     finds: &'static [&'static str],
     kept: Kept,
     control: Control,
-) -> Protection {
-    Protection { name, attempt: attempt.into(), finds, kept, control }
+) -> Attack {
+    Attack { name, attempt: attempt.into(), finds, kept, control, known: Known::of(name) }
 }
 
 const PERM: &[&str] = &["EPERM"];
 const NO_FAMILY: &[&str] = &["EAFNOSUPPORT"];
 
-/// All rows.
-pub(crate) fn protections() -> Vec<Protection> {
+/// All attacks; some of them are on what was planted on the host.
+pub fn all(planted: &Planted) -> Vec<Attack> {
     let mut all = system_calls();
     all.extend(arguments_of_calls());
     all.extend(sockets());
     all.extend(privileges());
     all.extend(files());
     all.extend(other_processes());
+    all.extend(planted_on_the_host(planted));
     all
 }
 
 /// Calls that the filter refuses. The arguments make each of them fail in another way, were it not for the filter,
 /// so that nothing happens where there is none.
-fn system_calls() -> Vec<Protection> {
+fn system_calls() -> Vec<Attack> {
     let calls: [(&'static str, c_long, &str); 57] = [
         ("mount", libc::SYS_mount, "1 1 1 0 1"),
         ("umount2", libc::SYS_umount2, "1 -1"),
@@ -122,7 +158,7 @@ fn system_calls() -> Vec<Protection> {
         ("ioperm", libc::SYS_ioperm, "70000 1 1"),
         ("memfd_secret", libc::SYS_memfd_secret, "65534"),
     ];
-    let mut rows: Vec<Protection> = calls
+    let mut rows: Vec<Attack> = calls
         .into_iter()
         .map(|(name, number, arguments)| {
             row(name, format!("syscall {number} {arguments}"), PERM, Kept::Natively, Control::Unprotected)
@@ -136,7 +172,7 @@ fn system_calls() -> Vec<Protection> {
 }
 
 /// Calls that are refused with some arguments only.
-fn arguments_of_calls() -> Vec<Protection> {
+fn arguments_of_calls() -> Vec<Attack> {
     let natively =
         |name, attempt: String, finds| row(name, attempt, finds, Kept::Natively, Control::Unprotected);
     let mut rows = Vec::new();
@@ -166,7 +202,7 @@ fn arguments_of_calls() -> Vec<Protection> {
     rows
 }
 
-fn sockets() -> Vec<Protection> {
+fn sockets() -> Vec<Attack> {
     let row = |name, (family, kind, protocol): (i32, i32, i32), finds| {
         row(name, format!("socket {family} {kind} {protocol}"), finds, Kept::Natively, Control::Unprotected)
     };
@@ -193,7 +229,7 @@ fn sockets() -> Vec<Protection> {
     ]
 }
 
-fn privileges() -> Vec<Protection> {
+fn privileges() -> Vec<Attack> {
     let row = |name, attempt, finds, kept| row(name, attempt, finds, kept, Control::Unprotected);
     const NONE: &[&str] = &[
         "CapInh: 0000000000000000, CapPrm: 0000000000000000, CapEff: 0000000000000000, CapBnd: 0000000000000000, \
@@ -203,11 +239,11 @@ fn privileges() -> Vec<Protection> {
         row("no capabilities", "status Cap", NONE, Kept::Natively),
         row("no new privileges", "status NoNewPrivs", &["NoNewPrivs: 1"], Kept::Natively),
         row("a filter", "status Seccomp:", &["Seccomp: 2"], Kept::Natively),
-        row("block devices cannot be made", "mknod /tmp/loop", PERM, Kept::Everywhere),
+        row("block devices cannot be made", "mknod /tmp/hutch-attack-device", PERM, Kept::Everywhere),
     ]
 }
 
-fn files() -> Vec<Protection> {
+fn files() -> Vec<Attack> {
     let everywhere = |name, attempt, finds| row(name, attempt, finds, Kept::Everywhere, Control::Outside);
     let natively = |name, attempt, finds| row(name, attempt, finds, Kept::Natively, Control::Outside);
     let perhaps = |name, attempt, finds| row(name, attempt, finds, Kept::Natively, Control::OutsideIfThere);
@@ -217,8 +253,8 @@ fn files() -> Vec<Protection> {
         everywhere("passwords of the host", "read /etc/shadow", &["ENOENT"]),
         everywhere("users of the host", "list /root", &["ENOENT"]),
         everywhere("logs of the host", "list /var/log", &["ENOENT"]),
-        everywhere("programs of the host", "write /usr/bin/hutch-test-of-writing", &["EROFS", "EACCES"]),
-        everywhere("the root folder", "write /hutch-test-of-writing", &["EROFS", "EACCES"]),
+        everywhere("programs of the host", "make /usr/bin", &["EROFS", "EACCES", "EPERM"]),
+        everywhere("the root folder", "make /", &["EROFS", "EACCES", "EPERM"]),
         natively(
             "devices",
             "list /dev",
@@ -230,26 +266,74 @@ fn files() -> Vec<Protection> {
         perhaps("timers", "read /proc/timer_list", HIDDEN),
         perhaps("symbols of the kernel", "read /proc/kallsyms", HIDDEN),
         natively("interrupts", "read /proc/interrupts", HIDDEN),
-        natively("the core handler", "write /proc/sys/kernel/core_pattern", SHUT),
-        perhaps("the magic key", "write /proc/sysrq-trigger", SHUT),
-        natively("settings of the kernel", "write /proc/sys/vm/drop_caches", SHUT),
+        natively("the core handler", "open-write /proc/sys/kernel/core_pattern", SHUT),
+        perhaps("the magic key", "open-write /proc/sysrq-trigger", SHUT),
+        natively("settings of the kernel", "open-write /proc/sys/vm/drop_caches", SHUT),
+        perhaps("the uevent helper", "open-write /sys/kernel/uevent_helper", SHUT),
+        perhaps("the release agent of a cgroup", "open-write /sys/fs/cgroup/pids/release_agent", SHUT),
+        perhaps("handlers of binaries", "open-write /proc/sys/fs/binfmt_misc/register", SHUT),
     ]
 }
 
-fn other_processes() -> Vec<Protection> {
+fn other_processes() -> Vec<Attack> {
     let outside = |name, attempt, finds| row(name, attempt, finds, Kept::Natively, Control::Outside);
     let unprotected = |name, attempt, finds| row(name, attempt, finds, Kept::Natively, Control::Unprotected);
     vec![
-        outside("processes of the host", "processes", &["2"]),
         row("a session of its own", "session", &["own"], Kept::Natively, Control::ProcessNamespace),
         outside("interfaces", "interfaces", &["lo"]),
         outside("cgroups of the host", "read /proc/self/cgroup", CGROUP_ROOTS),
-        unprotected("memory of init", "write /proc/1/mem", &["EACCES", "EPERM"]),
+        unprotected("memory of init", "open-write /proc/1/mem", &["EACCES", "EPERM"]),
         unprotected("environment of init", "read /proc/1/environ", &["EACCES", "EPERM"]),
         unprotected("descriptors of init", "list /proc/1/fd", &["EACCES", "EPERM"]),
         unprotected("the root of init", "list /proc/1/root/", &["EACCES", "EPERM"]),
     ]
 }
 
-/// Looked at line by line: see `protections::fits`.
-pub(crate) const CGROUP_ROOTS: &[&str] = &["every path is /"];
+/// Looked at line by line: see [`Attack::held`].
+const CGROUP_ROOTS: &[&str] = &["every path is /"];
+
+/// Attacks on files, sockets, processes and memory that somebody put on the host for them.
+fn planted_on_the_host(planted: &Planted) -> Vec<Attack> {
+    const GONE: &[&str] = &["ENOENT"];
+    let natively = |name, attempt: &str, finds| {
+        row(name, planted.fill(attempt), finds, Kept::Natively, Control::Outside)
+    };
+    let everywhere = |name, attempt: &str, finds| {
+        row(name, planted.fill(attempt), finds, Kept::Everywhere, Control::Outside)
+    };
+    vec![
+        everywhere("a file of the host", "read {file}", GONE),
+        everywhere("a file of the host above the root", "read /..{file}", GONE),
+        everywhere("a file of the host two above the root", "read /../..{file}", GONE),
+        everywhere("a socket of the host", "unix {socket}", GONE),
+        everywhere("an abstract socket of the host", "abstract {abstract}", &["ECONNREFUSED"]),
+        everywhere("a port of the host", "connect 127.0.0.1:{port}", &["ECONNREFUSED"]),
+        everywhere("a process of the host", "process-named {name}", &["none"]),
+        everywhere("shared memory of the host", "shared-memory {key}", GONE),
+        everywhere("semaphores of the host", "semaphores {key}", GONE),
+        natively("messages of the host", "messages {key}", GONE),
+        everywhere("named memory of the host", "read /dev/shm/{name}", GONE),
+        natively("named messages of the host", "named-messages {name}", GONE),
+        natively("locks of the host", "lock {locked}", &["ok", "ENOENT"]),
+        row(
+            "leases",
+            planted.fill("lease {locked}"),
+            &["EPERM", "ENOENT"],
+            Kept::Natively,
+            Control::Unprotected,
+        ),
+        row("watches of folders", "folder-notes /", &["EPERM"], Kept::Natively, Control::Unprotected),
+        row("the size of core files", "core-size", &["unchanged"], Kept::Natively, Control::Unprotected),
+        everywhere("folders held by descriptors", "held-folders", &["none"]),
+        natively("programs of other processes", "programs-of-others", &["none"]),
+        row(
+            "pages of read-only files",
+            "dirty-pipe",
+            &["unchanged"],
+            Kept::Everywhere,
+            Control::NotHere(
+                "this kernel starts each buffer of a pipe clean (5.16.11, 5.15.25, 5.10.102 and later)",
+            ),
+        ),
+    ]
+}

@@ -1,4 +1,4 @@
-//! Builds the two programs that run outside this one, the warden and sandboxd, as small static executables, so that
+//! Builds the programs that run outside this one, the warden, sandboxd and the one that tries attacks, as small static executables, so that
 //! `src/programs.rs` can carry them, compressed, inside the binary and a plain `cargo run` needs no second command.
 //!
 //! Like everything here they are static and not position-independent (`.cargo/config.toml`): each jail runs them, and
@@ -12,7 +12,8 @@ use std::process::Command;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-const PROGRAMS: [(&str, &str); 2] = [("hutch-jail", "hutch-warden"), ("hutch-sandboxd", "hutch-sandboxd")];
+const PROGRAMS: [(&str, &str); 3] =
+    [("hutch-jail", "hutch-warden"), ("hutch-jail", "hutch-attack"), ("hutch-sandboxd", "hutch-sandboxd")];
 
 fn main() {
     let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));

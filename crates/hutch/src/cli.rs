@@ -291,6 +291,9 @@ pub(crate) struct DoctorArguments {
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Try known attacks from inside a sandbox of this machine, native and gVisor, and say what held.
+    #[arg(long)]
+    pub(crate) attack: bool,
 }
 
 /// A command line that cannot be taken.

@@ -1,5 +1,7 @@
 //! `hutch doctor`: what this machine allows, and for what is missing: what it costs and how to get it.
 
+mod attack;
+
 use std::process::ExitCode;
 
 use hutch_jail::facts::Facts;
@@ -7,7 +9,19 @@ use hutch_jail::facts::Facts;
 use crate::cli::DoctorArguments;
 
 /// Prints it. The exit status is 0 when a native jail can be made here, else 1.
+///
+/// With `--attack` it is 0 when no attack worked.
 pub(crate) fn main(arguments: DoctorArguments) -> ExitCode {
+    if arguments.attack {
+        return match attack::main(arguments.json) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("hutch doctor: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let facts = Facts::collect();
     if arguments.json {
         match serde_json::to_string_pretty(&facts) {

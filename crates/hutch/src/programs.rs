@@ -1,4 +1,4 @@
-//! The two static programs that this binary carries compressed, put where they can be executed.
+//! The static programs that this binary carries compressed, put where they can be executed.
 
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use anyhow::Context;
 use flate2::read::GzDecoder;
 
 const WARDEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-warden"));
+const ATTACKS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-attack"));
 const SANDBOXD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-sandboxd"));
 
 /// Where the programs lie.
@@ -17,7 +18,10 @@ pub(crate) struct Programs {
     pub(crate) sandboxd: PathBuf,
 }
 
-/// Writes both programs below `folder`, replacing what an earlier version left there.
+/// File name of the program that tries attacks.
+pub(crate) const ATTACK: &str = "hutch-attack";
+
+/// Writes the warden and sandboxd below `folder`, replacing what an earlier version left there.
 pub(crate) fn install(folder: &Path) -> anyhow::Result<Programs> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(Programs { warden: write(folder, "warden", WARDEN)?, sandboxd: write(folder, "sandboxd", SANDBOXD)? })
@@ -27,6 +31,11 @@ pub(crate) fn install(folder: &Path) -> anyhow::Result<Programs> {
 pub(crate) fn install_sandboxd(folder: &Path) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     write(folder, "hutch-sandboxd", SANDBOXD)
+}
+
+/// Writes the program that tries attacks, as [`ATTACK`].
+pub(crate) fn install_attack(folder: &Path) -> anyhow::Result<PathBuf> {
+    write(folder, ATTACK, ATTACKS)
 }
 
 /// A new file under the final name each time: the old one may still be running, and a running program cannot be

@@ -310,5 +310,8 @@ fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channe
     network.map_or(Ok(()), Making::enter)?;
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
+    if plan.spec.deny_set_id_bits {
+        seccomp::install_around_runtime()?;
+    }
     Ok(Reached { landlock: false })
 }

@@ -21,6 +21,9 @@ static PLAIN: Program = Program::assemble(&table::answers(false));
 /// The list that also keeps set-user-id and set-group-id bits from being set.
 static WITHOUT_SET_ID: Program = Program::assemble(&table::answers(true));
 
+/// Every call, less those that set set-user-id and set-group-id bits.
+static AROUND_RUNTIME: Program = Program::assemble(&table::around_runtime());
+
 /// Confines the calling thread, and all that it starts, to the system calls on the list; sets `no_new_privs`,
 /// which a filter needs.
 ///
@@ -31,7 +34,16 @@ static WITHOUT_SET_ID: Program = Program::assemble(&table::answers(true));
 /// [`Error::Seccomp`] when the kernel has no seccomp filters or refuses this one.
 pub(crate) fn install(deny_set_id_bits: bool) -> Result<(), Error> {
     let program = if deny_set_id_bits { &WITHOUT_SET_ID } else { &PLAIN };
-    program.install().map_err(|error| Error::Seccomp { errno: error.into() })
+    Program::no_new_privileges().and_then(|()| program.install()).map_err(|error| Error::Seccomp { errno: error.into() })
+}
+
+/// Keeps a runtime such as gVisor's, and what it starts, from giving a file a set-user-id or set-group-id bit; all else
+/// is allowed. Only for root: runsc starts helpers that `no_new_privs` would keep from their work.
+///
+/// # Errors
+/// [`Error::Seccomp`], as [`install`].
+pub(crate) fn install_around_runtime() -> Result<(), Error> {
+    AROUND_RUNTIME.install().map_err(|error| Error::Seccomp { errno: error.into() })
 }
 
 #[cfg(test)]

@@ -28,14 +28,14 @@ pub(super) fn write(path: &str) -> String {
     }
 }
 
-/// What is in a folder, sorted.
+/// What is in a folder, sorted, or `empty`.
 pub(super) fn list(path: &str) -> String {
     match fs::read_dir(path) {
         Ok(entries) => {
             let mut names: Vec<String> =
                 entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
             names.sort();
-            names.join(" ")
+            if names.is_empty() { "empty".to_owned() } else { names.join(" ") }
         }
         Err(error) => calls::failed(&error),
     }

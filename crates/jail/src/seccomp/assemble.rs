@@ -286,12 +286,17 @@ impl Program {
         self.refuse_bits(flags + 1, table::SET_ID_BITS);
     }
 
-    /// Installs it for the calling thread, after `no_new_privs`.
-    pub(super) fn install(&self) -> io::Result<()> {
+    /// Sets `no_new_privs` for the calling thread, without which only root may install a program.
+    pub(super) fn no_new_privileges() -> io::Result<()> {
         // SAFETY: plain numbers; the call changes one flag of the thread.
-        if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
-            return Err(io::Error::last_os_error());
+        match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Installs it for the calling thread.
+    pub(super) fn install(&self) -> io::Result<()> {
         let program = libc::sock_fprog {
             len: self.len as u16,
             // The kernel only reads; the type is older than `const`.

@@ -110,16 +110,30 @@ pub(super) const fn answers(deny_set_id_bits: bool) -> [Answer; TABLE] {
     table[libc::SYS_socket as usize] = Answer::Socket;
     table[libc::SYS_socketpair as usize] = Answer::SocketPair;
     if deny_set_id_bits {
-        table[libc::SYS_fchmod as usize] = Answer::ModeSecond;
-        table[libc::SYS_fchmodat as usize] = Answer::ModeThird;
-        table[libc::SYS_fchmodat2 as usize] = Answer::ModeThird;
-        table[libc::SYS_mknodat as usize] = Answer::ModeThird;
-        table[libc::SYS_openat as usize] = Answer::OpenAt;
-        // Its mode lies behind a pointer; C libraries do not use it.
-        table[libc::SYS_openat2 as usize] = Answer::Unknown;
-        deny_older_calls(&mut table);
+        deny_set_id(&mut table);
     }
     table
+}
+
+/// The table around a runtime that confines its processes by itself, but sets the bits that they ask for on files of
+/// the host: every call, less the ways to set one.
+pub(super) const fn around_runtime() -> [Answer; TABLE] {
+    let mut table = [Answer::Allow; TABLE];
+    deny_set_id(&mut table);
+    // A file can be opened by way of it too.
+    table[libc::SYS_io_uring_setup as usize] = Answer::Unknown;
+    table
+}
+
+const fn deny_set_id(table: &mut [Answer; TABLE]) {
+    table[libc::SYS_fchmod as usize] = Answer::ModeSecond;
+    table[libc::SYS_fchmodat as usize] = Answer::ModeThird;
+    table[libc::SYS_fchmodat2 as usize] = Answer::ModeThird;
+    table[libc::SYS_mknodat as usize] = Answer::ModeThird;
+    table[libc::SYS_openat as usize] = Answer::OpenAt;
+    // Its mode lies behind a pointer; C libraries do not use it.
+    table[libc::SYS_openat2 as usize] = Answer::Unknown;
+    deny_older_calls(table);
 }
 
 #[cfg(target_arch = "x86_64")]

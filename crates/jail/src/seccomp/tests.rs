@@ -50,6 +50,21 @@ fn answer(program: &Program, number: libc::c_long, arguments: &[u64]) -> u32 {
 }
 
 #[test]
+fn a_runtime_may_do_all_but_set_set_id_bits() {
+    let program = &AROUND_RUNTIME;
+    assert_eq!(answer(program, libc::SYS_mount, &[]), ALLOW);
+    assert_eq!(answer(program, libc::SYS_fchmodat, &[0, 0, 0o755]), ALLOW);
+    assert_eq!(answer(program, libc::SYS_fchmodat, &[0, 0, 0o4755]), EPERM);
+    assert_eq!(answer(program, libc::SYS_fchmod, &[0, 0o2755]), EPERM);
+    let creating = libc::O_CREAT as u64;
+    assert_eq!(answer(program, libc::SYS_openat, &[0, 0, creating, 0o4755]), EPERM);
+    assert_eq!(answer(program, libc::SYS_openat, &[0, 0, 0, 0o4755]), ALLOW);
+    for other_way in [libc::SYS_openat2, libc::SYS_io_uring_setup] {
+        assert_eq!(answer(program, other_way, &[]), ENOSYS);
+    }
+}
+
+#[test]
 fn every_number_gets_the_answer_of_the_table() {
     for (program, deny) in [(&PLAIN, false), (&WITHOUT_SET_ID, true)] {
         let answers = table::answers(deny);

@@ -138,6 +138,7 @@ impl Bench {
         let mut bench = Bench::new(Caller::Root);
         bench.spec.profile = Profile::Runtime;
         bench.spec.mounts = Vec::new();
+        bench.spec.deny_set_id_bits = false;
         bench
     }
 

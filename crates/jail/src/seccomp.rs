@@ -34,7 +34,9 @@ static AROUND_RUNTIME: Program = Program::assemble(&table::around_runtime());
 /// [`Error::Seccomp`] when the kernel has no seccomp filters or refuses this one.
 pub(crate) fn install(deny_set_id_bits: bool) -> Result<(), Error> {
     let program = if deny_set_id_bits { &WITHOUT_SET_ID } else { &PLAIN };
-    Program::no_new_privileges().and_then(|()| program.install()).map_err(|error| Error::Seccomp { errno: error.into() })
+    Program::no_new_privileges()
+        .and_then(|()| program.install())
+        .map_err(|error| Error::Seccomp { errno: error.into() })
 }
 
 /// Keeps a runtime such as gVisor's, and what it starts, from giving a file a set-user-id or set-group-id bit; all else

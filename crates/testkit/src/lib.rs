@@ -172,11 +172,16 @@ macro_rules! need {
     };
 }
 
+/// Says something of a test that passes too, past the harness, which keeps what is printed to itself.
+pub fn say(text: &str) {
+    // Where it cannot be written there is nobody to tell.
+    let _ = rustix::io::write(rustix::stdio::stdout(), text.as_bytes());
+}
+
 /// Writes the line that is counted: `skipped: <test>: <reason>`.
 pub fn note_skip(test: &str, reason: &str) {
-    let line = format!("\nskipped: {test}: {reason}\n");
-    // A lost line only makes the count of skipped tests too low, and there is nobody to tell.
-    let _ = rustix::io::write(rustix::stdio::stdout(), line.as_bytes());
+    // A lost line only makes the count of skipped tests too low.
+    say(&format!("\nskipped: {test}: {reason}\n"));
 }
 
 #[cfg(test)]

@@ -1,0 +1,394 @@
+//! Every attack, by every way into a sandbox.
+//!
+//! The attacks are those of `hutch_jail::attack`, all of them in each way; what a way has to answer differently stands in
+//! [`cell`] with its reason. The controls are the jail's own: `crates/jail/tests/jail/controls.rs` runs the same list
+//! where nothing protects, and there each attack must find something else.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use hutch_jail::attack::{Attack, Kept, Planted, all};
+use serde_json::{Value, json};
+
+use crate::harness::{HUTCH, Up, succeeded};
+use crate::layouts::{self, Entry};
+use crate::names::pod;
+use crate::ordinary::{Caller, Place};
+
+/// A way into a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Run(Caller, Root, Folder),
+    RunInGvisor(Folder),
+    Pod(In),
+    PodInGvisor(In),
+}
+
+/// What `hutch run` has as its root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Root {
+    Host,
+    Rootfs,
+    Image,
+}
+
+/// Whether `hutch run` has a workspace of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Folder {
+    None,
+    Workspace,
+    ReadOnlyWorkspace,
+}
+
+/// Where in a Pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum In {
+    /// The main process, on a root under an overlay.
+    Overlay,
+    /// The main process, on a root that is read-only.
+    ReadOnlyRoot,
+    /// The main process of an image in the OCI layout.
+    Image,
+    /// The main process, with a volume.
+    Volume(Volume),
+    InitContainer,
+    /// A process that `kubectl exec` starts.
+    Exec,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Volume {
+    EmptyDir,
+    Memory,
+    ConfigMap,
+    Secret,
+    DownwardApi,
+    Projected,
+    Claim,
+}
+
+/// All ways. A variant that is missing in a list here leaves its `match` below incomplete.
+fn ways() -> Vec<Way> {
+    let mut ways = Vec::new();
+    for caller in [Caller::Root, Caller::Ordinary] {
+        for root in [Root::Host, Root::Rootfs, Root::Image] {
+            for folder in [Folder::None, Folder::Workspace, Folder::ReadOnlyWorkspace] {
+                ways.push(Way::Run(caller, root, folder));
+            }
+        }
+    }
+    ways.extend([Folder::None, Folder::Workspace, Folder::ReadOnlyWorkspace].map(Way::RunInGvisor));
+    for place in places() {
+        ways.extend([Way::Pod(place), Way::PodInGvisor(place)]);
+    }
+    ways
+}
+
+fn places() -> Vec<In> {
+    let mut places = vec![In::Overlay, In::ReadOnlyRoot, In::Image, In::InitContainer, In::Exec];
+    let volumes = [
+        Volume::EmptyDir,
+        Volume::Memory,
+        Volume::ConfigMap,
+        Volume::Secret,
+        Volume::DownwardApi,
+        Volume::Projected,
+        Volume::Claim,
+    ];
+    places.extend(volumes.map(In::Volume));
+    places
+}
+
+/// What an attack may find by a way.
+enum Cell {
+    /// One of these, and why it is not what the list says.
+    Other(&'static [&'static str]),
+    /// What the list says.
+    AsListed,
+    /// Not tried, for this reason.
+    Skipped(&'static str),
+}
+
+const OK: &[&str] = &["ok"];
+
+fn cell(way: Way, attack: &Attack) -> Cell {
+    let in_gvisor = matches!(way, Way::RunInGvisor(_) | Way::PodInGvisor(_));
+    match (attack.name, way) {
+        _ if in_gvisor && attack.kept == Kept::Natively => Cell::Skipped("gVisor's own kernel answers"),
+        // Of the sandbox alone: memory, or a folder of the Pod's that goes with it.
+        ("the root folder", Way::Pod(place) | Way::PodInGvisor(place)) if place != In::ReadOnlyRoot => {
+            Cell::Other(OK)
+        }
+        // Without a folder of the host to leave it in, such a file is of no use to anybody: `no_new_privs` is set.
+        (
+            "set-id bits" | "openat2",
+            Way::Pod(_) | Way::Run(_, _, Folder::None | Folder::ReadOnlyWorkspace),
+        ) => Cell::Skipped("no folder of the host can be written"),
+        (
+            "programs of the host",
+            Way::Run(_, Root::Rootfs | Root::Image, _) | Way::Pod(In::Image) | Way::PodInGvisor(In::Image),
+        ) => Cell::Other(&["ENOENT"]),
+        // The main process runs a program of the sandbox's own view.
+        ("programs of other processes", Way::PodInGvisor(In::Exec)) => Cell::Other(&["1: ETXTBSY", "none"]),
+        _ => Cell::AsListed,
+    }
+}
+
+/// What is on the host for all ways.
+struct Bench {
+    place: Place,
+    attacks: Vec<Attack>,
+    _planted: Planted,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let place = Place::new();
+        let folder = place.folder_of(Caller::Root, "planted");
+        let planted = Planted::new(&folder).expect("planted");
+        let bench = Bench { place, attacks: all(&planted), _planted: planted };
+        let bytes = fs::read(program()).expect("the program");
+        let entries = [("hutch-attack", Entry::Program(&bytes)), ("tmp", Entry::Folder)];
+        layouts::image(&bench.path("images").join("attack"), &json!({}), &entries);
+        for caller in [Caller::Root, Caller::Ordinary] {
+            let rootfs = bench.place.folder_of(caller, &format!("rootfs-{caller:?}"));
+            let workspace = bench.place.folder_of(caller, &format!("workspace-{caller:?}"));
+            for folder in [rootfs, workspace] {
+                fs::copy(program(), folder.join("hutch-attack")).expect("copy");
+            }
+        }
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    fn attempts(&self) -> Vec<String> {
+        self.attacks.iter().map(|attack| attack.attempt.clone()).collect()
+    }
+
+    /// What the attacks print by this way.
+    fn run(&self, way: Way, up: Option<&Up>) -> String {
+        match way {
+            Way::Run(caller, root, folder) => self.hutch_run(caller, root, folder, "hutch"),
+            Way::RunInGvisor(folder) => self.hutch_run(Caller::Root, Root::Host, folder, "gvisor"),
+            Way::Pod(place) => self.pod(up.expect("a server"), place, None),
+            Way::PodInGvisor(place) => self.pod(up.expect("a server"), place, Some("gvisor")),
+        }
+    }
+
+    fn hutch_run(&self, caller: Caller, root: Root, folder: Folder, isolation: &str) -> String {
+        let path = |name: &str| self.path(name).display().to_string();
+        let mut words = vec!["run".to_owned(), "--isolation".to_owned(), isolation.to_owned()];
+        match root {
+            Root::Host => {}
+            Root::Rootfs => words.extend(["--rootfs".to_owned(), path(&format!("rootfs-{caller:?}"))]),
+            Root::Image => words.extend(["--image".to_owned(), format!("oci:{}/attack", path("images"))]),
+        }
+        if folder != Folder::None {
+            words.extend(["--workspace".to_owned(), path(&format!("workspace-{caller:?}"))]);
+        }
+        if folder == Folder::ReadOnlyWorkspace {
+            words.push("--read-only".to_owned());
+        }
+        words.push("--".to_owned());
+        match (root, folder) {
+            (Root::Rootfs | Root::Image, _) => words.push("/hutch-attack".to_owned()),
+            (Root::Host, Folder::None) => {
+                let script =
+                    "cat > /tmp/hutch-attack; chmod 755 /tmp/hutch-attack; exec /tmp/hutch-attack \"$@\"";
+                words.extend(["sh", "-c", script, "sh"].map(str::to_owned));
+            }
+            (Root::Host, _) => words.push("/workspace/hutch-attack".to_owned()),
+        }
+        words.extend(self.attempts());
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = self.place.program(caller, &words);
+        command.stdin(fs::File::open(program()).expect("the program"));
+        succeeded("hutch run", &command.output().expect("hutch run"))
+    }
+
+    fn pod(&self, up: &Up, place: In, class: Option<&str>) -> String {
+        let name = format!("{place:?}-{}", class.unwrap_or("native")).to_lowercase().replace(['(', ')'], "-");
+        let mut spec = self.spec(place);
+        if let Some(class) = class {
+            spec["runtimeClassName"] = class.into();
+        }
+        create(up, &pod(&name, spec));
+        if place == In::Exec {
+            up.ok(&format!("wait --for=condition=Ready pod/{name} --timeout=90s"));
+            let mut words = vec!["exec", &name, "--", "/tmp/hutch-attack"];
+            let attempts = self.attempts();
+            words.extend(attempts.iter().map(String::as_str));
+            up.ok_args(&["exec", &name, "--", "sh", "-c", UNPACK]);
+            return up.ok_args(&words);
+        }
+        up.eventually(&format!("get pod {name} -o jsonpath={{.status.phase}}"), |phase| {
+            ["Succeeded", "Failed"].contains(&phase)
+        });
+        let container = if place == In::InitContainer { "init" } else { "c" };
+        up.ok(&format!("logs {name} -c {container}"))
+    }
+
+    /// The program comes in a ConfigMap, compressed, and is unpacked into memory.
+    fn spec(&self, place: In) -> Value {
+        let mut command = vec!["sh".to_owned(), "-c".to_owned()];
+        command.push(format!("{UNPACK} && exec /tmp/hutch-attack \"$@\""));
+        command.push("sh".to_owned());
+        command.extend(self.attempts());
+        let mounts = json!([{"name": "given", "mountPath": "/given"}, {"name": "tmp", "mountPath": "/tmp"}]);
+        let mut container =
+            json!({"name": "c", "image": "hutch/host", "command": command, "volumeMounts": mounts});
+        let mut volumes = vec![
+            json!({"name": "given", "configMap": {"name": "given"}}),
+            json!({"name": "tmp", "emptyDir": {"medium": "Memory"}}),
+        ];
+        let mut init = Vec::new();
+        match place {
+            In::Overlay => {}
+            In::ReadOnlyRoot => container["securityContext"] = json!({"readOnlyRootFilesystem": true}),
+            In::Image => {
+                container["image"] = format!("oci:{}/attack", self.path("images").display()).into();
+                command.splice(..4, ["/hutch-attack".to_owned()]);
+                container["command"] = json!(command);
+            }
+            In::Volume(volume) => {
+                volumes.push(source(volume));
+                let mount = json!({"name": "volume", "mountPath": "/volume"});
+                container["volumeMounts"].as_array_mut().expect("mounts").push(mount);
+            }
+            In::InitContainer => {
+                container["name"] = "init".into();
+                init.push(container);
+                container = json!({"name": "c", "image": "hutch/host", "command": ["true"]});
+            }
+            In::Exec => container["command"] = json!(["sleep", "1000000"]),
+        }
+        json!({"restartPolicy": "Never", "initContainers": init, "containers": [container], "volumes": volumes})
+    }
+}
+
+const UNPACK: &str = "gunzip -c /given/program > /tmp/hutch-attack && chmod 755 /tmp/hutch-attack";
+
+/// The program that tries attacks, of this build.
+pub(crate) fn program() -> PathBuf {
+    let folder = Path::new(HUTCH).ancestors().nth(2).expect("target/TRIPLE/PROFILE/hutch");
+    let triple = folder.file_name().expect("a triple");
+    folder.join("programs").join(triple).join("program/hutch-attack")
+}
+
+fn source(volume: Volume) -> Value {
+    let item = json!([{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]);
+    match volume {
+        Volume::EmptyDir => json!({"name": "volume", "emptyDir": {}}),
+        Volume::Memory => json!({"name": "volume", "emptyDir": {"medium": "Memory"}}),
+        Volume::ConfigMap => json!({"name": "volume", "configMap": {"name": "small"}}),
+        Volume::Secret => json!({"name": "volume", "secret": {"secretName": "small"}}),
+        Volume::DownwardApi => json!({"name": "volume", "downwardAPI": {"items": item}}),
+        Volume::Projected => {
+            json!({"name": "volume", "projected": {"sources": [{"configMap": {"name": "small"}}]}})
+        }
+        Volume::Claim => json!({"name": "volume", "persistentVolumeClaim": {"claimName": "claim"}}),
+    }
+}
+
+#[track_caller]
+pub(crate) fn create(up: &Up, object: &Value) {
+    let file = tempfile::NamedTempFile::new().expect("file");
+    fs::write(file.path(), object.to_string()).expect("write");
+    up.ok_args(&["create", "-f", &file.path().display().to_string()]);
+}
+
+/// The objects that the Pods name.
+fn prepare(up: &Up) {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    packed.write_all(&fs::read(program()).expect("the program")).expect("memory");
+    let packed = base64::engine::general_purpose::STANDARD.encode(packed.finish().expect("memory"));
+    let map = |name: &str, field: &str, data: Value| {
+        let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+        object[field] = data;
+        object
+    };
+    create(up, &map("given", "binaryData", json!({"program": packed})));
+    create(up, &map("small", "data", json!({"key": "value"})));
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "small"}, "stringData": {"key": "value"}});
+    create(up, &secret);
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}});
+    create(up, &claim);
+}
+
+/// Counts of cells.
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    skipped: std::collections::BTreeMap<String, usize>,
+    failures: Vec<String>,
+}
+
+impl Tally {
+    fn skip(&mut self, what: String, cells: usize) {
+        *self.skipped.entry(what).or_default() += cells;
+    }
+
+    fn check(&mut self, way: Way, attacks: &[Attack], said: &str) {
+        let mut lines = said.lines();
+        for attack in attacks {
+            let found = lines.next().and_then(|line| line.split_once('\t'));
+            let Some((_, found)) = found.filter(|(attempt, _)| *attempt == attack.attempt) else {
+                self.failures.push(format!("{way:?}: {}: no answer in {said:?}", attack.name));
+                return;
+            };
+            let held = match cell(way, attack) {
+                Cell::Skipped(reason) => {
+                    self.skip(format!("{}: {reason}", attack.name), 1);
+                    continue;
+                }
+                Cell::Other(finds) => finds.contains(&found),
+                Cell::AsListed => attack.held(found),
+            };
+            if held {
+                self.passed += 1;
+            } else {
+                self.failures.push(format!("{way:?}: {}: {found:?}, not {:?}", attack.name, attack.finds));
+            }
+        }
+    }
+
+    fn finish(&self) {
+        let skipped: usize = self.skipped.values().sum();
+        let mut said = format!("\ncells of attacks and ways: {} passed, {skipped} skipped\n", self.passed);
+        for (what, count) in &self.skipped {
+            said.push_str(&format!("  cells skipped: {count} of {what}\n"));
+        }
+        hutch_testkit::say(&said);
+        assert!(
+            self.failures.is_empty(),
+            "{} cells failed:\n{}",
+            self.failures.len(),
+            self.failures.join("\n")
+        );
+    }
+}
+
+#[test]
+fn no_attack_works_by_any_way() {
+    hutch_testkit::require!(root, user_namespaces, kubectl);
+    let bench = Bench::new();
+    let up = Up::start(&["--image-dir", &bench.path("images").display().to_string()]);
+    prepare(&up);
+    let gvisor = hutch_testkit::Need::Runsc.missing();
+    let mut tally = Tally::default();
+    for way in ways() {
+        let in_gvisor = matches!(way, Way::RunInGvisor(_) | Way::PodInGvisor(_));
+        if let Some(reason) = gvisor.filter(|_| in_gvisor) {
+            tally.skip(format!("{way:?}: {reason}"), bench.attacks.len());
+            continue;
+        }
+        tally.check(way, &bench.attacks, &bench.run(way, Some(&up)));
+    }
+    tally.finish();
+}

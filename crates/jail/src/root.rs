@@ -82,7 +82,6 @@ pub(crate) fn enter(
     if read_only && !matches!(made, Made::Complete) {
         make_root_read_only(&root)?;
     }
-    let_old_root_go()?;
     let id = mount_id(&root, "").map_err(failed("look at the root"))?;
     Ok((Planned { id, read_only, with_submounts: false }, planned))
 }
@@ -281,14 +280,11 @@ fn host(number: usize, folder: &OwnedFd, file: Option<&str>, may_share: bool) ->
     }
 }
 
-/// Makes the working directory the root. The old one lies on top of it and is out of the way of paths from `/`.
+/// Makes the working directory the root and lets the old one go, with the stage in it.
+///
+/// At once: the old root lies on top of the new one, and `..` of a link in a volume would lead into it.
 fn pivot() -> Result<(), Error> {
-    rustix::process::pivot_root(".", ".").map_err(failed("pivot_root"))
-}
-
-/// Unmounts the old root, and the stage in it. The kernel waits here until every processor has seen it; the network
-/// namespace, which is made meanwhile and would make that longer, is ready by the end.
-fn let_old_root_go() -> Result<(), Error> {
+    rustix::process::pivot_root(".", ".").map_err(failed("pivot_root"))?;
     unmount(".", UnmountFlags::DETACH).map_err(failed("let the old root go"))?;
     rustix::process::chdir("/").map_err(failed("enter the new root"))
 }

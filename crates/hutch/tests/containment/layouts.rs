@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 /// What a layer has at a path.
+#[derive(Clone)]
 pub(crate) enum Entry<'a> {
     Folder,
     /// Anybody may execute it.
     Program(&'a [u8]),
-    Text(&'a str),
     Link(&'a str),
 }
 
@@ -40,7 +40,6 @@ fn layer(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
         let (kind, mode, bytes) = match entry {
             Entry::Folder => (tar::EntryType::Directory, 0o755, &b""[..]),
             Entry::Program(bytes) => (tar::EntryType::Regular, 0o755, *bytes),
-            Entry::Text(text) => (tar::EntryType::Regular, 0o644, text.as_bytes()),
             Entry::Link(_) => (tar::EntryType::Symlink, 0o777, &b""[..]),
         };
         header.set_entry_type(kind);

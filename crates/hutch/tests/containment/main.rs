@@ -11,6 +11,7 @@ mod harness;
 mod host_files;
 mod ids;
 mod images;
+mod known;
 mod layouts;
 mod names;
 mod ordinary;

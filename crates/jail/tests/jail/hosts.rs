@@ -228,3 +228,27 @@ fn a_limit_that_cannot_be_had_is_refused_by_name() {
     let error = bench.attempt(&words("session")).error.unwrap();
     assert!(error.contains("memory"), "{error}");
 }
+
+/// A link that leads up and out is looked up in the new root only, also while the jail is being built.
+#[test]
+fn a_mount_point_behind_a_link_that_leads_out_is_made_inside() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in [Caller::Root, Caller::Ordinary] {
+        let mut bench = Bench::new(caller);
+        let target = bench.planted();
+        std::os::unix::fs::chown(&target, Some(ordinary()), None).unwrap();
+        std::fs::set_permissions(&target, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        for (name, link) in
+            [("up", format!("../../../..{}", target.display())), ("down", target.display().to_string())]
+        {
+            std::os::unix::fs::symlink(link, bench.work().join(name)).unwrap();
+            let source = hutch_jail::MountSource::Tmpfs { bytes: 1 << 20, mode: 0o1777 };
+            let target = format!("/work/{name}/made").into();
+            bench.spec.mounts.push(hutch_jail::Mount { source, target, read_only: false });
+        }
+        // Refused or made inside: the root there is read-only, and has no such folder.
+        let found = bench.attempt(&words("session")).found();
+        let made: Vec<_> = std::fs::read_dir(&target).unwrap().flatten().map(|entry| entry.path()).collect();
+        assert!(made.is_empty(), "{caller:?}: {made:?}, {found}");
+    }
+}

@@ -28,6 +28,8 @@ enum Task {
     Arrows,
     /// Only the house rules on files.
     Tidy,
+    /// Known attacks on a sandbox of this machine, and every attack by every way into one; part of `test` too.
+    Escape,
     /// Runs the lives of the differential suite under the Go controller and writes down how they go.
     RecordLives {
         /// The Go controller; without it `upstream-controller` in the folder that HUTCH_PEERS names.
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Task::Test => test::all(),
         Task::Arrows => arrows::check(&root()),
         Task::Tidy => tidy::check(&root()),
+        Task::Escape => test::escape(),
         Task::RecordLives { controller, only } => test::record_lives(controller, only),
         Task::Sim(wanted) => sim::run(&wanted),
         Task::Bench { names } => test::bench(&names),

@@ -40,6 +40,13 @@ pub(crate) fn all() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What `hutch doctor --attack` says, and the tests that try attacks.
+pub(crate) fn escape() -> anyhow::Result<()> {
+    run(&["run", "--quiet", "--locked", "-p", "hutch", "--", "doctor", "--attack"])?;
+    run(&["test", "--locked", "-p", "hutch-jail", "--test", "jail"])?;
+    run(&["test", "--locked", "-p", "hutch", "--test", "containment", "--", "ways::", "known::"])
+}
+
 /// Builds the release binary and runs the benchmarks against it.
 pub(crate) fn bench(names: &[String]) -> anyhow::Result<()> {
     run(&["build", "--release", "--locked", "-p", "hutch", "-p", "hutch-bench"])?;

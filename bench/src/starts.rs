@@ -2,7 +2,7 @@
 //!
 //! Every round starts each once, so that noise of the machine falls on all alike; only ratios mean something.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -16,9 +16,14 @@ const ROUNDS: usize = 300;
 /// runsc and runc are slower by an order of magnitude; their medians settle sooner.
 const SLOW_ROUNDS: usize = 30;
 
+/// Reads a file of the machine as its standard input.
+const FROM_FILE: &str = "hutch run < file";
+
 struct Contender {
     name: &'static str,
     command: Vec<String>,
+    /// Its standard input; `/dev/null` where there is none.
+    input: Option<PathBuf>,
     rounds: usize,
     samples: Samples,
 }
@@ -49,10 +54,14 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
 impl Contender {
     fn once(&mut self) -> anyhow::Result<()> {
+        let input = match &self.input {
+            Some(file) => Stdio::from(std::fs::File::open(file).with_context(|| file.display().to_string())?),
+            None => Stdio::null(),
+        };
         let started = Instant::now();
         let output = Command::new(&self.command[0])
             .args(&self.command[1..])
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(Stdio::null())
             .stderr(Stdio::inherit())
             .status()
@@ -68,9 +77,20 @@ impl Contender {
 fn contenders(scratch: &Path) -> anyhow::Result<Vec<Contender>> {
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let hutch = binary()?.display().to_string();
+    let folder = |name: &str| -> anyhow::Result<String> {
+        let path = scratch.join(name);
+        std::fs::create_dir(&path).with_context(|| path.display().to_string())?;
+        Ok(path.display().to_string())
+    };
+    let (workspace, rootfs) = (folder("workspace")?, folder("rootfs")?);
+    fill_rootfs(Path::new(&rootfs))?;
+    let hutch_run = |options: &str| words(&format!("{hutch} run {options} -- /usr/bin/true"));
     let mut list = vec![
         ("no jail", words("/usr/bin/true"), ROUNDS),
-        ("hutch run", words(&format!("{hutch} run -- /usr/bin/true")), ROUNDS),
+        ("hutch run", hutch_run(""), ROUNDS),
+        ("hutch run --workspace", hutch_run(&format!("--workspace {workspace}")), ROUNDS),
+        ("hutch run --rootfs", hutch_run(&format!("--rootfs {rootfs}")), ROUNDS),
+        (FROM_FILE, hutch_run(""), ROUNDS),
     ];
     if let Some(bwrap) = on_path("bwrap") {
         list.push(("bwrap --unshare-all", words(&bwrap_line(&bwrap.display().to_string())), ROUNDS));
@@ -95,7 +115,10 @@ fn contenders(scratch: &Path) -> anyhow::Result<Vec<Contender>> {
     }
     Ok(list
         .into_iter()
-        .map(|(name, command, rounds)| Contender { name, command, rounds, samples: Samples::default() })
+        .map(|(name, command, rounds)| {
+            let input = (name == FROM_FILE).then(|| "/etc/passwd".into());
+            Contender { name, command, input, rounds, samples: Samples::default() }
+        })
         .collect())
 }
 
@@ -114,6 +137,17 @@ fn bwrap_line(bwrap: &str) -> String {
     );
     line.push_str(" --die-with-parent --new-session --hostname sandbox --unshare-user --chdir /workspace -- /usr/bin/true");
     line
+}
+
+/// A root file system with `true` and what it loads, and the mount points.
+fn fill_rootfs(rootfs: &Path) -> anyhow::Result<()> {
+    let script = "for file in /usr/bin/true $(ldd /usr/bin/true | grep -o '/[^ ]*'); do \
+         mkdir -p \"$0/$(dirname $file)\"; cp -L $file \"$0$file\"; done; cd $0 && mkdir proc dev tmp workspace";
+    let made = Command::new("sh").arg("-c").arg(script).arg(rootfs).status().context("sh")?;
+    if !made.success() {
+        bail!("{script} ended with {made}");
+    }
+    Ok(())
 }
 
 /// An OCI bundle whose root is this machine's `/usr`.

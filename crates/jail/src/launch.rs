@@ -23,6 +23,25 @@ use crate::sources::Sources;
 use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};
 use crate::{dev, ids, invariants, landlock, privileges, proc, root, seccomp, sys};
 
+#[cfg(test)]
+mod wrong;
+
+/// The steps that give up rights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Privileges,
+    Landlock,
+    Seccomp,
+}
+
+/// Whether a test leaves this step out, to see that the jail is refused. Outside of the tests of this crate none is.
+#[cfg(not(test))]
+const fn left_out(_: Step) -> bool {
+    false
+}
+#[cfg(test)]
+use wrong::left_out;
+
 /// What a launch needs beside the description.
 pub(crate) struct Plan<'a> {
     pub(crate) spec: &'a Spec,
@@ -251,10 +270,16 @@ fn build(
     network.map_or(Ok(()), Making::enter)?;
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
-    privileges::give_up()?;
+    #[cfg(test)]
+    wrong::make();
+    if !left_out(Step::Privileges) {
+        privileges::give_up()?;
+    }
     let outside = if landlock::has_scopes() { Some(Outside::new()?) } else { None };
-    let landlock = landlock::restrict(&writable(spec))?;
-    seccomp::install(spec.deny_set_id_bits)?;
+    let landlock = !left_out(Step::Landlock) && landlock::restrict(&writable(spec))?;
+    if !left_out(Step::Seccomp) {
+        seccomp::install(spec.deny_set_id_bits)?;
+    }
     let mut descriptors = plan.keep.to_vec();
     descriptors.push(channel.as_fd().as_raw_fd());
     invariants::check(Expected { root, mounts, descriptors: &descriptors, outside })?;

@@ -1,0 +1,6 @@
+def step():
+    if os.fork() == 0:
+        signal.pause()
+
+
+press(step)

@@ -9,6 +9,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hutch_serve::Shutdown;
 use opentelemetry::global::BoxedTracer;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::forward::Origin;
@@ -17,6 +18,7 @@ use crate::metrics::{Metrics, UNTOLD};
 use crate::pace::{Current, Limits};
 use crate::pool::Pool;
 use crate::refusal::{Refusal, json, wants_page};
+use crate::server::CONNECTIONS;
 use crate::threads::Threads;
 use crate::trace::Span;
 use crate::wake::Sleepers;
@@ -81,6 +83,8 @@ pub(crate) struct Inner {
     pub(crate) resolver: Arc<dyn Resolve>,
     pub(crate) dial: Arc<dyn Dial>,
     pub(crate) pool: Pool,
+    /// Connections to sandboxes that may be opened.
+    pub(crate) upstream: Arc<Semaphore>,
     pub(crate) metrics: Metrics,
     pub(crate) sleepers: Option<Sleepers>,
     pub(crate) shutdown: Shutdown,
@@ -115,6 +119,7 @@ impl Router {
             resolver,
             dial,
             pool: Pool::default(),
+            upstream: Arc::new(Semaphore::new(hutch_serve::connection_limit(CONNECTIONS))),
             metrics: Metrics::default(),
             sleepers: wake.map(Sleepers::new),
             shutdown,

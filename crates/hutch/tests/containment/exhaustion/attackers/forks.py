@@ -1,6 +1,7 @@
 def step():
     if os.fork() == 0:
-        signal.pause()
+        while True:
+            signal.pause()
 
 
 press(step)

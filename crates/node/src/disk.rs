@@ -4,6 +4,7 @@
 //! is evicted. A Pod that uses more than its own limits (`sizeLimit`, `ephemeral-storage`) is evicted at any time.
 
 mod limits;
+mod unlinked;
 mod usage;
 
 use std::path::Path;
@@ -137,9 +138,12 @@ async fn relieve(node: &Arc<Shared>, shortage: Shortage) {
     let pods = pods.into_iter().filter(|live| live.service.get().is_none());
     let pods: Vec<_> = pods.map(|live| (node.places.pod(&live.uid), volumes(node, &live), live)).collect();
     let measured = tokio::task::spawn_blocking(move || {
+        let bases: Vec<u32> = pods.iter().filter_map(|(_, _, live)| live.ids()).collect();
+        let unlinked = unlinked::measure(&bases);
         let measured = pods.into_iter().map(|(places, volumes, live)| {
             let volumes = volumes.iter().map(|volume| measure(volume));
-            let usage = volumes.fold(measure(&places.disk), Usage::and);
+            let open = live.ids().and_then(|base| unlinked.get(&base)).copied().unwrap_or_default();
+            let usage = volumes.fold(measure(&places.disk).and(open), Usage::and);
             (live, usage)
         });
         measured.collect()

@@ -48,6 +48,8 @@ struct Inner {
     lives: BTreeMap<String, u32>,
     /// Uids of the claims that it uses.
     claims: Vec<String>,
+    /// The first of its ids on the machine.
+    ids: Option<u32>,
 }
 
 impl Live {
@@ -118,6 +120,14 @@ impl Live {
     pub(crate) fn network(&self) -> Option<(Arc<OwnedFd>, Ipv4Addr)> {
         let inner = self.inner();
         Some((inner.network.clone()?, inner.address?))
+    }
+
+    pub(crate) fn set_ids(&self, base: u32) {
+        self.inner().ids = Some(base);
+    }
+
+    pub(crate) fn ids(&self) -> Option<u32> {
+        self.inner().ids
     }
 
     pub(crate) fn set_claims(&self, claims: Vec<String>) {

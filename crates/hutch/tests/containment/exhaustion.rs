@@ -16,6 +16,7 @@ enum Resource {
     MemoryVolume,
     SharedMemory,
     DiskBytes,
+    UnlinkedFiles,
     DiskInodes,
     Descriptors,
     InotifyInstances,
@@ -35,12 +36,13 @@ enum Resource {
 }
 
 /// All of them. A resource that is missing here is never constructed, which does not compile without a warning.
-const RESOURCES: [Resource; 21] = [
+const RESOURCES: [Resource; 22] = [
     Resource::Forks,
     Resource::Memory,
     Resource::MemoryVolume,
     Resource::SharedMemory,
     Resource::DiskBytes,
+    Resource::UnlinkedFiles,
     Resource::DiskInodes,
     Resource::Descriptors,
     Resource::InotifyInstances,
@@ -101,6 +103,9 @@ impl Resource {
             Resource::MemoryVolume => folder(&["/memory"]),
             Resource::SharedMemory => folder(&["/dev/shm"]),
             Resource::DiskBytes => Attacker::Disk { script: include_str!("exhaustion/attackers/files.py") },
+            Resource::UnlinkedFiles => {
+                Attacker::Disk { script: include_str!("exhaustion/attackers/unlinked.py") }
+            }
             Resource::DiskInodes => Attacker::Disk { script: include_str!("exhaustion/attackers/inodes.py") },
             Resource::Descriptors => inside(include_str!("exhaustion/attackers/descriptors.py"), "1Gi"),
             Resource::InotifyInstances => {
@@ -136,7 +141,7 @@ impl Resource {
             | Resource::SharedMemory
             | Resource::InotifyWatches
             | Resource::Terminals => Bound::Errno("ENOSPC"),
-            Resource::DiskBytes => Bound::Evicted("ephemeral-storage"),
+            Resource::DiskBytes | Resource::UnlinkedFiles => Bound::Evicted("ephemeral-storage"),
             Resource::DiskInodes => Bound::Evicted("inodes"),
             Resource::Descriptors | Resource::InotifyInstances => Bound::Errno("EMFILE"),
             Resource::PipePages | Resource::Keys => Bound::Errno("EPERM"),

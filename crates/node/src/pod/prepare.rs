@@ -80,6 +80,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     let lease = lease.ok_or_else(|| no_sandbox("no free Pod address is left on this node".into()))?;
     live.set_address(lease);
     let ids = node.id_ranges.take().map_err(|e| no_sandbox(e.to_string()))?;
+    live.set_ids(ids.base());
     let mut volumes = BTreeMap::new();
     if matches!(choice, Choice::Jail(_)) {
         let facts_ip = lease.to_string();

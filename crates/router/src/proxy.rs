@@ -18,7 +18,6 @@ use crate::metrics::{Metrics, UNTOLD};
 use crate::pace::{Current, Limits};
 use crate::pool::Pool;
 use crate::refusal::{Refusal, json, wants_page};
-use crate::server::CONNECTIONS;
 use crate::threads::Threads;
 use crate::trace::Span;
 use crate::wake::Sleepers;
@@ -42,6 +41,9 @@ pub struct Config {
     pub body_limit: Option<u64>,
     /// Whether a Pod may have a loopback address.
     pub allow_loopback: bool,
+    /// Maximum connections of clients, upgraded ones included, and of connections to sandboxes. Where descriptors are scarce
+    /// there are fewer.
+    pub connections: usize,
     /// How slow clients and sandboxes may be.
     pub limits: Limits,
     /// Threads that serve the connections of [`Router::serve`], if it is not to be those of the runtime that it is called in.
@@ -64,6 +66,7 @@ impl Default for Config {
             exchange_timeout: None,
             body_limit: None,
             allow_loopback: false,
+            connections: CONNECTIONS,
             limits: Limits::default(),
             threads: None,
             tracer: None,
@@ -72,6 +75,9 @@ impl Default for Config {
         }
     }
 }
+
+/// Connections that a router may have when nothing else is configured.
+const CONNECTIONS: usize = 32_768;
 
 #[derive(Serialize)]
 struct Status {
@@ -114,12 +120,13 @@ impl Router {
         wake: Option<Arc<dyn Wake>>,
         shutdown: Shutdown,
     ) -> Router {
+        let upstream = Arc::new(Semaphore::new(hutch_serve::connection_limit(config.connections)));
         Router(Arc::new(Inner {
             config,
             resolver,
             dial,
             pool: Pool::default(),
-            upstream: Arc::new(Semaphore::new(hutch_serve::connection_limit(CONNECTIONS))),
+            upstream,
             metrics: Metrics::default(),
             sleepers: wake.map(Sleepers::new),
             shutdown,

@@ -22,8 +22,6 @@ use crate::stall::Stalling;
 use crate::tls::Tls;
 use crate::{Access, Router};
 
-/// Maximum connections of clients, and of connections to sandboxes. Where descriptors are scarce there are fewer.
-pub(crate) const CONNECTIONS: usize = 32_768;
 /// Bytes of the head of a request. As much is read at once of a body.
 const HEAD_LIMIT: usize = 128 << 10;
 /// Requests at once on one HTTP/2 connection.
@@ -46,7 +44,8 @@ impl Router {
         grace: Duration,
     ) {
         let access = Arc::new(access);
-        let connections = hutch_serve::accept(socket, CONNECTIONS, &drain, |stream, peer, permit| {
+        let most = self.0.config.connections;
+        let connections = hutch_serve::accept(socket, most, &drain, |stream, peer, permit| {
             keep_alive(&stream);
             let (router, tls, access, drain) = (self.clone(), tls.clone(), access.clone(), drain.clone());
             async move {

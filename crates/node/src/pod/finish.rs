@@ -50,7 +50,8 @@ impl Worker {
         };
         drop(self);
         let outcome = match evicted {
-            Some(status) => evict::evict(&node, &live, &status).await,
+            // On the heap, because most Pods are never evicted.
+            Some(status) => Box::pin(evict::evict(&node, &live, &status)).await,
             None => outcome,
         };
         leave(&node, &live, outcome).await;

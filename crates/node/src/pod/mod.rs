@@ -130,7 +130,7 @@ pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
                 worker.end(outcome).await;
                 return;
             }
-            Err(Outcome::Evicted(message)) => evict::evict_waiting(&node, &live, message).await,
+            Err(Outcome::Evicted(message)) => Box::pin(evict::evict_waiting(&node, &live, message)).await,
             Err(outcome) => outcome,
         }
     };

@@ -7,6 +7,7 @@ mod contender;
 mod idle;
 mod least;
 mod machine;
+mod noise;
 mod rate;
 mod router;
 mod sandboxd;
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 12] = [
+const BENCHMARKS: [Benchmark; 13] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -36,6 +37,7 @@ const BENCHMARKS: [Benchmark; 12] = [
     ("sandboxd", sandboxd::run),
     ("sdk", sdk::run),
     ("wake", wake::run),
+    ("noise", noise::run),
 ];
 
 fn main() -> ExitCode {

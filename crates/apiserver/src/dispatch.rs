@@ -71,6 +71,8 @@ async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
         let warnings = call.take_warnings();
         return Ok(respond::with_warnings(watch::watch(call)?, warnings));
     }
+    // A request whose body does not come is in progress too.
+    let _place = call.external.then(|| call.core.requests.take(&call.identity)).transpose()?;
     let answer = about_objects(&call, &target, request).await;
     let response = answer.unwrap_or_else(IntoResponse::into_response);
     Ok(respond::with_warnings(response, call.take_warnings()))

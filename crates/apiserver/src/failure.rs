@@ -190,6 +190,13 @@ impl Failure {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
     }
 
+    /// The caller has too many requests in progress.
+    pub(crate) fn too_many_requests(message: impl Into<String>) -> Self {
+        let mut failure = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        failure.details.get_or_insert_default().retry_after_seconds = 1;
+        failure
+    }
+
     pub(crate) fn internal(message: impl std::fmt::Display) -> Self {
         let message = format!("Internal error occurred: {message}");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)

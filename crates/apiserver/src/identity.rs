@@ -97,6 +97,10 @@ impl Credentials {
     /// Accepts a secret (a token, or a certificate's DER) as this identity from now on.
     pub(crate) fn grant(&self, secret: &[u8], identity: Identity) -> Result<(), Error> {
         let mut grants = self.grants.write().expect("a holder of the lock never panics");
+        // What is known is not written again: the disk may be full.
+        if grants.get(&fingerprint(secret)).is_some_and(|known| known.identity == identity) {
+            return Ok(());
+        }
         let mut next = grants.clone();
         next.insert(fingerprint(secret), Grant { identity });
         if let Some(file) = &self.file {

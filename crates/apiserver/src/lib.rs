@@ -17,6 +17,7 @@ mod access;
 mod admission;
 mod body;
 mod bootstrap;
+mod bounds;
 mod call;
 mod convert;
 mod discovery;

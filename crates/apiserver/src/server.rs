@@ -8,6 +8,7 @@ use hutch_serve::Ambient;
 use hutch_store::Store;
 use serde_json::Value;
 
+use crate::bounds::Bound;
 use crate::identity::{Ahead, Credentials, authenticate, caller};
 use crate::object::Object;
 use crate::registry::Registry;
@@ -38,6 +39,9 @@ pub(crate) struct Core {
     pub(crate) address: OnceLock<String>,
     pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
     pub(crate) ambient: Ambient,
+    pub(crate) watches: Arc<Bound>,
+    pub(crate) streams: Arc<Bound>,
+    pub(crate) requests: Arc<Bound>,
 }
 
 /// The API server. Clones share it.
@@ -67,6 +71,9 @@ impl ApiServer {
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
             ambient: config.ambient,
+            watches: Bound::of_watches(),
+            streams: Bound::of_streams(),
+            requests: Bound::of_requests(),
         });
         if !config.address.is_empty() {
             // Set once, here, before anyone else has the core.

@@ -1,5 +1,6 @@
 //! What lies below an object's path.
 
+mod held;
 mod pod;
 mod scale;
 mod token;

@@ -7,5 +7,6 @@ pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod modify;
 pub(crate) mod patch;
+pub(crate) mod retain;
 pub(crate) mod update;
 pub(crate) mod watch;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use anyhow::Context;
@@ -13,9 +13,17 @@ use base64::engine::general_purpose::STANDARD;
 pub(crate) fn write(file: &Path, api: SocketAddr, authority_pem: &str, token: &str) -> anyhow::Result<()> {
     let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let text = text(api, authority_pem, token);
+    // What is the same is not written again: the disk may be full.
+    let same = |found: std::fs::Metadata| found.is_file() && found.mode() & 0o7777 == 0o600;
+    if std::fs::symlink_metadata(file).is_ok_and(same)
+        && std::fs::read(file).is_ok_and(|old| old == text.as_bytes())
+    {
+        return Ok(());
+    }
     let put = || -> std::io::Result<()> {
         let mut fresh = tempfile::Builder::new().prefix(".kubeconfig").tempfile_in(folder)?;
-        fresh.write_all(text(api, authority_pem, token).as_bytes())?;
+        fresh.write_all(text.as_bytes())?;
         fresh.as_file().sync_all()?;
         fresh.persist(file).map_err(|error| error.error)?;
         Ok(())
@@ -56,7 +64,6 @@ pub(crate) fn admin_token(file: &Path) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
 
     use super::*;
 

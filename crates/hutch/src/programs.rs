@@ -1,5 +1,6 @@
 //! The static programs that this binary carries compressed, put where they can be executed.
 
+use std::io::Read;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,9 @@ use flate2::read::GzDecoder;
 const WARDEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-warden"));
 const ATTACKS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-attack"));
 const SANDBOXD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-sandboxd"));
+
+/// Bytes that are compared at a time.
+const PIECE_BYTES: u64 = 64 << 10;
 
 /// Where the programs lie.
 pub(crate) struct Programs {
@@ -38,10 +42,13 @@ pub(crate) fn install_attack(folder: &Path) -> anyhow::Result<PathBuf> {
     write(folder, ATTACK, ATTACKS)
 }
 
-/// A new file under the final name each time: the old one may still be running, and a running program cannot be
-/// written to.
+/// Writes a new file under the final name, because the old one may be running and a running program cannot be written to.
+/// One that is the same stays: the disk may be full.
 fn write(folder: &Path, name: &str, packed: &[u8]) -> anyhow::Result<PathBuf> {
     let file = folder.join(name);
+    if is_same(&file, packed).unwrap_or(false) {
+        return Ok(file);
+    }
     let fresh = folder.join(format!(".{name}.new"));
     let put = || -> std::io::Result<()> {
         let mut out =
@@ -51,13 +58,40 @@ fn write(folder: &Path, name: &str, packed: &[u8]) -> anyhow::Result<PathBuf> {
         drop(out);
         std::fs::rename(&fresh, &file)
     };
-    put().with_context(|| format!("cannot write {}", file.display()))?;
+    let written = put();
+    if written.is_err() {
+        // A part of a program is of no use; the error that counts is the one above.
+        let _ = std::fs::remove_file(&fresh);
+    }
+    written.with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
+}
+
+/// Whether the file is this program.
+fn is_same(file: &Path, packed: &[u8]) -> std::io::Result<bool> {
+    let found = std::fs::symlink_metadata(file)?;
+    if !found.is_file() || found.permissions().mode() & 0o7777 != 0o755 {
+        return Ok(false);
+    }
+    let (mut there, mut wanted) = (std::fs::File::open(file)?, GzDecoder::new(packed));
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    loop {
+        one.clear();
+        other.clear();
+        there.by_ref().take(PIECE_BYTES).read_to_end(&mut one)?;
+        wanted.by_ref().take(PIECE_BYTES).read_to_end(&mut other)?;
+        if one != other {
+            return Ok(false);
+        }
+        if one.is_empty() {
+            return Ok(true);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader, Read, Write};
+    use std::io::{BufRead, BufReader, Write};
     use std::net::TcpStream;
     use std::process::{Command, Stdio};
 
@@ -66,6 +100,29 @@ mod tests {
     /// What sandboxd may be at most: its file, and what it holds when nothing happens.
     const SANDBOXD_BYTES: u64 = 8_000_000;
     const SANDBOXD_IDLE_KIB: u64 = 4_000_000 / 1024;
+
+    #[test]
+    fn program_that_is_the_same_is_not_written_again() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().expect("tempdir");
+        let inode = || {
+            std::fs::metadata(install_sandboxd(folder.path()).expect("installed")).expect("it is there").ino()
+        };
+        let first = inode();
+        assert_eq!(inode(), first);
+        for spoil in [
+            (|file: &Path| std::fs::write(file, "other").expect("written")) as fn(&Path),
+            |file| std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o777)).expect("mode"),
+            |file| {
+                let mut file = std::fs::OpenOptions::new().append(true).open(file).expect("open");
+                file.write_all(b"x").expect("written");
+            },
+        ] {
+            let before = inode();
+            spoil(&folder.path().join("hutch-sandboxd"));
+            assert_ne!(inode(), before);
+        }
+    }
 
     #[test]
     fn sandboxd_is_small() {

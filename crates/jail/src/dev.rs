@@ -52,11 +52,12 @@ pub(crate) fn build(devices: Vec<OwnedFd>, group_of_terminals: bool) -> Result<(
     }
     rustix::fs::mkdirat(CWD, "/dev/shm", Mode::from_raw_mode(0o1777)).map_err(failed("shm"))?;
     rustix::fs::mkdirat(CWD, "/dev/pts", Mode::from_raw_mode(0o755)).map_err(failed("pts"))?;
+    // The kernel counts the terminals of all jails together (3072 by default), so each jail has a bound of its own.
     // Group 5 (tty) cannot be named where only one group is mapped.
     let options = if group_of_terminals {
-        c"newinstance,ptmxmode=0666,mode=0620,gid=5"
+        c"newinstance,max=64,ptmxmode=0666,mode=0620,gid=5"
     } else {
-        c"newinstance,ptmxmode=0666,mode=0620"
+        c"newinstance,max=64,ptmxmode=0666,mode=0620"
     };
     sys::mount(c"devpts", c"/dev/pts", c"devpts", libc::MS_NOSUID | libc::MS_NOEXEC, options)
         .map_err(failed("pts"))

@@ -11,6 +11,7 @@ mod claims;
 mod config;
 mod container;
 mod dial;
+mod disk;
 mod embedded;
 mod environment;
 mod error;

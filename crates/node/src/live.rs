@@ -29,6 +29,8 @@ pub(crate) struct Live {
     /// The uid, which names folders.
     pub(crate) uid: PathSegment,
     pub(crate) updates: watch::Sender<Update>,
+    /// Message of an eviction that is due.
+    eviction: watch::Sender<Option<String>>,
     /// Set when a service of this process answers for it.
     pub(crate) service: OnceLock<ServiceKind>,
     /// Who is in it.
@@ -46,6 +48,8 @@ struct Inner {
     lives: BTreeMap<String, u32>,
     /// Uids of the claims that it uses.
     claims: Vec<String>,
+    /// The first of its ids on the machine.
+    ids: Option<u32>,
 }
 
 impl Live {
@@ -56,6 +60,7 @@ impl Live {
             id,
             uid,
             updates: watch::channel(Update::Present(pod)).0,
+            eviction: watch::channel(None).0,
             service: OnceLock::new(),
             gate: Gate::default(),
             inner: Mutex::new(inner),
@@ -75,6 +80,30 @@ impl Live {
         self.updates.send_replace(update);
     }
 
+    /// Has its task end the containers and remove the folders.
+    pub(crate) fn evict(&self, message: String) {
+        self.eviction.send_replace(Some(message));
+    }
+
+    /// Whether an eviction is due or under way.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.eviction.borrow().is_some()
+    }
+
+    /// Resolves with the message when an eviction is due.
+    pub(crate) async fn eviction(&self) -> String {
+        let mut eviction = self.eviction.subscribe();
+        match eviction.wait_for(Option::is_some).await.map(|message| message.clone()) {
+            Ok(Some(message)) => message,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// The folders are removed.
+    pub(crate) fn eviction_done(&self) {
+        self.eviction.send_replace(None);
+    }
+
     pub(crate) fn pod(&self) -> Arc<Pod> {
         self.inner().pod.clone()
     }
@@ -91,6 +120,14 @@ impl Live {
     pub(crate) fn network(&self) -> Option<(Arc<OwnedFd>, Ipv4Addr)> {
         let inner = self.inner();
         Some((inner.network.clone()?, inner.address?))
+    }
+
+    pub(crate) fn set_ids(&self, base: u32) {
+        self.inner().ids = Some(base);
+    }
+
+    pub(crate) fn ids(&self) -> Option<u32> {
+        self.inner().ids
     }
 
     pub(crate) fn set_claims(&self, claims: Vec<String>) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +20,7 @@ use crate::container::register as watch_descriptor;
 use crate::events::Events;
 use crate::live::Live;
 use crate::places::{Places, older_memory};
-use crate::{Error, claims, inventory, memory, register};
+use crate::{Error, claims, disk, inventory, memory, register};
 
 /// The address that the node gives for itself: all of it is on this machine.
 pub(crate) const HOST_IP: &str = "127.0.0.1";
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     addresses: Mutex<Addresses>,
     pub(crate) id_ranges: IdRanges,
     live: Mutex<HashMap<String, Arc<Live>>>,
+    disk_pressure: AtomicBool,
 }
 
 impl Node {
@@ -88,6 +90,7 @@ impl Node {
             addresses: Mutex::new(addresses),
             id_ranges: IdRanges::open(seed)?,
             live: Mutex::default(),
+            disk_pressure: AtomicBool::new(false),
         });
         // The first Pod should not wait for the built-in image to be written; why it cannot be is said when one asks.
         let images = shared.images.clone();
@@ -95,6 +98,7 @@ impl Node {
         register::node(&shared).await?;
         tokio::spawn(register::keep(shared.clone()));
         tokio::spawn(claims::provision(shared.clone()));
+        tokio::spawn(disk::watch(shared.clone()));
         tokio::spawn(mind_warden(shared.clone()));
         let inventory = tokio::spawn(inventory::run(shared.clone()));
         Ok(Node { shared, inventory: Arc::new(tokio::sync::Mutex::new(Some(inventory))) })
@@ -150,6 +154,16 @@ impl Shared {
             }
         }
         self.addresses().release(uid);
+    }
+
+    /// Whether the disk has too little room for new Pods.
+    pub(crate) fn disk_pressure(&self) -> bool {
+        self.disk_pressure.load(Ordering::Relaxed)
+    }
+
+    /// Sets it, and returns what it was.
+    pub(crate) fn set_disk_pressure(&self, pressure: bool) -> bool {
+        self.disk_pressure.swap(pressure, Ordering::Relaxed)
     }
 
     /// Uids of the claims that Pods here use.

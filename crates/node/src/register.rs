@@ -42,16 +42,33 @@ pub(crate) async fn node(node: &Shared) -> Result<(), Error> {
         Err(kube::Error::Api(status)) if status.code == 409 => {}
         Err(error) => return Err(Error::api("register the node")(error)),
     }
-    let status = json!({ "status": status(name) });
-    let patched = api.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await;
-    patched.map(drop).map_err(Error::api("say that the node is ready"))
+    report(node, &api).await.map_err(Error::api("say that the node is ready"))
 }
 
-fn status(name: &str) -> Value {
+/// Writes the condition `DiskPressure` as it is now. A write that fails is made up for by the next change.
+pub(crate) async fn report_disk_pressure(node: &Shared) {
+    if let Err(error) = report(node, &Api::all(node.client.clone())).await {
+        tracing::warn!(%error, "failed to write the conditions of the node");
+    }
+}
+
+async fn report(node: &Shared, api: &Api<Node>) -> Result<(), kube::Error> {
+    let name = &node.config.node_name;
+    let status = json!({ "status": status(name, node.disk_pressure()) });
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.map(drop)
+}
+
+fn status(name: &str, disk_pressure: bool) -> Value {
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
     let condition = |kind: &str, status: &str, reason: &str, message: &str| {
         json!({"type": kind, "status": status, "reason": reason, "message": message,
                "lastHeartbeatTime": now, "lastTransitionTime": now})
+    };
+    let disk = match disk_pressure {
+        true => condition("DiskPressure", "True", "KubeletHasDiskPressure", "kubelet has disk pressure"),
+        false => {
+            condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+        }
     };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let resources = json!({
@@ -64,7 +81,7 @@ fn status(name: &str) -> Value {
         "addresses": [{"type": "InternalIP", "address": HOST_IP}, {"type": "Hostname", "address": name}],
         "conditions": [
             condition("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-            condition("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            disk,
             condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
             condition("Ready", "True", "KubeletReady", "hutch is running Pods"),
         ],

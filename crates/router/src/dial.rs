@@ -21,6 +21,9 @@ pub enum DialError {
     /// It may work in a moment: nothing listens yet, a packet was lost.
     #[error("{0}")]
     Retry(String),
+    /// All connections to sandboxes are in use.
+    #[error("too many connections to sandboxes are in use")]
+    Busy,
     /// It will not: that Pod has gone.
     #[error("{0}")]
     Gone(String),

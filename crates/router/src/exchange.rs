@@ -10,9 +10,10 @@ use axum::body::Body;
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
-use hutch_remote::Hold;
+use hutch_remote::{Duplex, Hold};
+use hutch_serve::Placed;
 use hyper::upgrade::OnUpgrade;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
 use crate::access::Grant;
@@ -27,6 +28,8 @@ use crate::{Backend, DialError, Past, Target, Unresolved, forward, threads};
 
 /// Heads with a status 1xx before an answer. Servers send one or two.
 const INFORMATIONAL: u32 = 16;
+/// How long a request waits for a connection to be closed when all are in use.
+const UPSTREAM_WAIT: Duration = Duration::from_secs(1);
 
 /// What came back.
 pub(crate) struct Answer {
@@ -137,7 +140,9 @@ impl Router {
                 if let Some(sender) = pool.take(&key).filter(|_| !fresh) {
                     return Ok((hold, Ok(sender)));
                 }
+                let place = self.upstream_place().await.ok_or(DialError::Busy)?;
                 let stream = dial.dial(&key.backend, target.port).await?;
+                let stream: Box<dyn Duplex> = Box::new(Placed::new(stream, place));
                 Ok((hold, pool.open(stream, config.limits.stall, way.h2).await))
             });
             let failure = match dialled.await {
@@ -152,6 +157,10 @@ impl Router {
                     self.0.resolver.forget(target);
                     text
                 }
+                Ok(Err(DialError::Busy)) => {
+                    self.failed(target, "busy");
+                    return Err(Refusal::Busy);
+                }
                 Ok(Err(DialError::Retry(text))) => text,
                 Err(_) => format!("no connection within {:?}", config.connect_timeout),
             };
@@ -165,6 +174,16 @@ impl Router {
             metrics.0.upstream_retries.with_label_values(&[metrics.label(&target.namespace)]).inc();
             tokio::time::sleep(*delay).await;
         }
+    }
+
+    /// The right to one more connection to a sandbox. When there is none, those that wait for a next request make way.
+    async fn upstream_place(&self) -> Option<OwnedSemaphorePermit> {
+        let Inner { upstream, pool, .. } = &*self.0;
+        if let Ok(place) = upstream.clone().try_acquire_owned() {
+            return Some(place);
+        }
+        pool.close_idle();
+        tokio::time::timeout(UPSTREAM_WAIT, upstream.clone().acquire_owned()).await.ok()?.ok()
     }
 
     /// The Pod of the Sandbox, after it was woken if it slept.

@@ -176,6 +176,13 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// Closes the connections that wait for their next request.
+    pub(crate) fn close_idle(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).kept.clear();
+    }
+}
+
 fn ended_early(error: hyper::Error) {
     tracing::debug!(%error, "a connection to a sandbox ended early");
 }

@@ -9,6 +9,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hutch_serve::Shutdown;
 use opentelemetry::global::BoxedTracer;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::forward::Origin;
@@ -40,6 +41,9 @@ pub struct Config {
     pub body_limit: Option<u64>,
     /// Whether a Pod may have a loopback address.
     pub allow_loopback: bool,
+    /// Maximum connections of clients, upgraded ones included, and of connections to sandboxes. Where descriptors are scarce
+    /// there are fewer.
+    pub connections: usize,
     /// How slow clients and sandboxes may be.
     pub limits: Limits,
     /// Threads that serve the connections of [`Router::serve`], if it is not to be those of the runtime that it is called in.
@@ -62,6 +66,7 @@ impl Default for Config {
             exchange_timeout: None,
             body_limit: None,
             allow_loopback: false,
+            connections: CONNECTIONS,
             limits: Limits::default(),
             threads: None,
             tracer: None,
@@ -70,6 +75,9 @@ impl Default for Config {
         }
     }
 }
+
+/// Connections that a router may have when nothing else is configured.
+const CONNECTIONS: usize = 32_768;
 
 #[derive(Serialize)]
 struct Status {
@@ -81,6 +89,8 @@ pub(crate) struct Inner {
     pub(crate) resolver: Arc<dyn Resolve>,
     pub(crate) dial: Arc<dyn Dial>,
     pub(crate) pool: Pool,
+    /// Connections to sandboxes that may be opened.
+    pub(crate) upstream: Arc<Semaphore>,
     pub(crate) metrics: Metrics,
     pub(crate) sleepers: Option<Sleepers>,
     pub(crate) shutdown: Shutdown,
@@ -110,11 +120,13 @@ impl Router {
         wake: Option<Arc<dyn Wake>>,
         shutdown: Shutdown,
     ) -> Router {
+        let upstream = Arc::new(Semaphore::new(hutch_serve::connection_limit(config.connections)));
         Router(Arc::new(Inner {
             config,
             resolver,
             dial,
             pool: Pool::default(),
+            upstream,
             metrics: Metrics::default(),
             sleepers: wake.map(Sleepers::new),
             shutdown,

@@ -5,6 +5,9 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, VARY, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
+/// After how many seconds a client may try again when all connections are in use.
+const BUSY_SECONDS: u32 = 1;
+
 /// Why a request was not passed on, or its answer not passed back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -26,6 +29,8 @@ pub(crate) enum Refusal {
     TooSlow,
     /// The Sandbox is not there, not ready, cannot be connected to, or ended the connection before it answered.
     Unreachable(String),
+    /// All connections to sandboxes are in use.
+    Busy,
     /// No head of an answer in time.
     Silent(String),
     /// It sleeps, and did not wake in time or too many wait for it: come again after so many seconds.
@@ -58,6 +63,9 @@ impl Refusal {
             Refusal::Unreachable(id) => {
                 (StatusCode::BAD_GATEWAY, format!("Could not connect to the backend sandbox: {id}"))
             }
+            Refusal::Busy => {
+                (StatusCode::SERVICE_UNAVAILABLE, "Too many connections to sandboxes are in use.".into())
+            }
             Refusal::Silent(id) => {
                 (StatusCode::GATEWAY_TIMEOUT, format!("Timed out waiting for the backend sandbox: {id}"))
             }
@@ -88,8 +96,10 @@ impl Refusal {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Refusal::Asleep(_, seconds) = self {
-            headers.insert(RETRY_AFTER, HeaderValue::from(*seconds));
+        match self {
+            Refusal::Asleep(_, seconds) => drop(headers.insert(RETRY_AFTER, HeaderValue::from(*seconds))),
+            Refusal::Busy => drop(headers.insert(RETRY_AFTER, HeaderValue::from(BUSY_SECONDS))),
+            _ => {}
         }
         response
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, StatusCode, Version};
-use hutch_serve::Shutdown;
+use hutch_serve::{Permit, Placed, Shutdown};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -22,8 +22,6 @@ use crate::stall::Stalling;
 use crate::tls::Tls;
 use crate::{Access, Router};
 
-/// Connections at a time.
-const CONNECTIONS: usize = 32_768;
 /// Bytes of the head of a request. As much is read at once of a body.
 const HEAD_LIMIT: usize = 128 << 10;
 /// Requests at once on one HTTP/2 connection.
@@ -46,20 +44,22 @@ impl Router {
         grace: Duration,
     ) {
         let access = Arc::new(access);
-        let connections = hutch_serve::accept(socket, CONNECTIONS, &drain, |stream, peer| {
+        let most = self.0.config.connections;
+        let connections = hutch_serve::accept(socket, most, &drain, |stream, peer, permit| {
             keep_alive(&stream);
             let (router, tls, access, drain) = (self.clone(), tls.clone(), access.clone(), drain.clone());
             async move {
                 // Boxed: it is given back when the connection is upgraded, and a task is not as long as something could
                 // still wake it.
                 let Some(threads) = router.0.config.threads.clone() else {
+                    let stream = Placed::new(stream, permit);
                     return Box::pin(router.meet(stream, tls, access, peer, drain)).await;
                 };
                 let Ok(stream) = stream.into_std() else { return };
                 let served = Box::pin(async move {
                     // From now on the events of this connection are those of that thread.
                     let Ok(stream) = TcpStream::from_std(stream) else { return };
-                    router.meet(stream, tls, access, peer, drain).await;
+                    router.meet(Placed::new(stream, permit), tls, access, peer, drain).await;
                 });
                 threads.run(served).await;
             }
@@ -75,7 +75,7 @@ impl Router {
 
     async fn meet(
         self,
-        stream: TcpStream,
+        stream: Placed<TcpStream, Permit>,
         tls: Option<Tls>,
         access: Arc<Access>,
         peer: SocketAddr,
@@ -89,7 +89,7 @@ impl Router {
 
     async fn greet(
         self,
-        stream: TcpStream,
+        stream: Placed<TcpStream, Permit>,
         tls: Tls,
         access: Arc<Access>,
         peer: SocketAddr,

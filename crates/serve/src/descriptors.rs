@@ -21,7 +21,7 @@ pub fn raise_descriptor_limit() {
 }
 
 /// Connections that one listener may have at a time: `most`, or fewer where descriptors are scarce.
-pub(crate) fn connections(most: usize) -> usize {
+pub fn connection_limit(most: usize) -> usize {
     share(getrlimit(Resource::Nofile).current, most)
 }
 

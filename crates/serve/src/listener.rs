@@ -15,18 +15,18 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
-use self::table::{Placed, Table};
-use crate::{Error, Shutdown, descriptors};
+use self::table::{Place, Table};
+use crate::{Error, Placed, Shutdown, connection_limit};
 
 pub use self::table::Connection;
 
-/// Maximum connections of a listener, for their memory. Where descriptors are scarce there are fewer.
-const CONNECTIONS: usize = 4096;
+/// Maximum connections of a [`Listener`], for their memory. Where descriptors are scarce there are fewer.
+pub const CONNECTIONS: usize = 4096;
 /// Connections that may be closing or waiting for a place besides those.
 const CHANGING: usize = 16;
 /// How long a TLS handshake or the head of a request may take.
@@ -96,12 +96,13 @@ impl Listener {
     }
 
     async fn accept(self, app: Router, tls: Option<TlsAcceptor>, shutdown: Shutdown) {
-        let most = descriptors::connections(CONNECTIONS);
+        let most = connection_limit(CONNECTIONS);
         let table = Table::new(most);
-        let connections = within(self.socket, most + CHANGING, &shutdown, |socket, peer| {
+        let connections = within(self.socket, most + CHANGING, &shutdown, |socket, peer, permit| {
             let (app, tls, shutdown) = (app.clone(), tls.clone(), shutdown.clone());
             let place = table.admit(peer);
             async move {
+                let _permit = permit;
                 let Some(place) = place else {
                     tracing::debug!(%peer, "a connection was refused: all others have requests in progress");
                     return;
@@ -125,26 +126,30 @@ impl Listener {
     }
 }
 
+/// The right to one of a bounded number of connections, until it is dropped.
+#[derive(Debug)]
+pub struct Permit(#[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit);
+
 /// Accepts connections until `until`, `most` at a time or fewer where descriptors are scarce; further ones wait in the
-/// system's backlog. Each gets a task of its own that runs what `serve` gives. Gives those that still run; the socket is
-/// closed by then.
+/// system's backlog. Each gets a task of its own that runs what `serve` gives, and counts until its permit is dropped. Gives
+/// those that still run; the socket is closed by then.
 pub async fn accept<F>(
     socket: TcpListener,
     most: usize,
     until: &Shutdown,
-    serve: impl Fn(TcpStream, SocketAddr) -> F,
+    serve: impl Fn(TcpStream, SocketAddr, Permit) -> F,
 ) -> TaskTracker
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    within(socket, descriptors::connections(most), until, serve).await
+    within(socket, connection_limit(most), until, serve).await
 }
 
 async fn within<F>(
     socket: TcpListener,
     most: usize,
     until: &Shutdown,
-    serve: impl Fn(TcpStream, SocketAddr) -> F,
+    serve: impl Fn(TcpStream, SocketAddr, Permit) -> F,
 ) -> TaskTracker
 where
     F: Future<Output = ()> + Send + 'static,
@@ -170,18 +175,14 @@ where
         };
         // Small answers must not wait for the peer's delayed acknowledgement.
         let _ = stream.set_nodelay(true);
-        let served = serve(stream, peer);
-        tasks.spawn(async move {
-            let _place = place;
-            served.await;
-        });
+        tasks.spawn(serve(stream, peer, Permit(place)));
     }
     tasks.close();
     tasks
 }
 
 async fn greet(
-    stream: Placed<TcpStream>,
+    stream: Placed<TcpStream, Place>,
     tls: TlsAcceptor,
     app: Router,
     peer: SocketAddr,

@@ -21,6 +21,7 @@
 
 mod disk;
 mod error;
+mod reserve;
 mod sequence;
 mod state;
 mod store;
@@ -44,5 +45,7 @@ pub const BATCH_WRITES: usize = 256;
 pub const WINDOW_EVENTS: usize = 4096;
 /// Bytes of values that a collection keeps for watches at most, counted once per event.
 pub const WINDOW_BYTES: usize = 16 << 20;
+/// Room on the disk that the file keeps beyond its end, so that commits succeed while others fill the disk.
+pub const RESERVE_BYTES: u64 = 16 << 20;
 /// Version of the file layout that this code reads and writes.
 pub const FORMAT: u64 = 1;

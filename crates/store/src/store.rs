@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
 use crate::disk::{self, Disk, Opener};
+use crate::reserve::Reserved;
 use crate::sequence::{Change, Sequencer};
 use crate::state::State;
 use crate::value::{Entry, Value};
@@ -71,7 +72,7 @@ impl<V: Value> Store<V> {
                 .mode(0o600)
                 .open(&file)
                 .map_err(|error| redb::DatabaseError::Storage(redb::StorageError::Io(error)))?;
-            disk::builder().create_file(file)
+            disk::builder().create_with_backend(Reserved::new(file)?)
         });
         Self::with_opener(&path, opener)
     }

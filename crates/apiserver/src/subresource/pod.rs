@@ -9,6 +9,7 @@ use http::{Method, StatusCode};
 use hutch_remote::{Kubelet, PodId};
 use serde_json::{Value, json};
 
+use super::held::Held;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::ownership::Ownership;
@@ -33,7 +34,7 @@ pub(crate) async fn stream(call: &Call, name: &str, request: Request) -> Result<
     let Some(kubelet) = call.core.kubelet.get() else {
         return Err(Failure::unavailable("no node runs Pods on this server yet"));
     };
-    let kubelet: Arc<dyn Kubelet> = kubelet.clone();
+    let kubelet = bounded(call, kubelet)?;
     let id = PodId {
         namespace: meta::text(&pod, "namespace").to_owned(),
         name: call.name.clone(),
@@ -45,6 +46,15 @@ pub(crate) async fn stream(call: &Call, name: &str, request: Request) -> Result<
         "attach" => hutch_remote::attach(request, kubelet, id).await,
         _ => hutch_remote::port_forward(request, kubelet, id).await,
     })
+}
+
+/// The node, with a place for this stream among those of a caller from outside.
+fn bounded(call: &Call, kubelet: &Arc<dyn Kubelet>) -> Result<Arc<dyn Kubelet>, Failure> {
+    if !call.external {
+        return Ok(kubelet.clone());
+    }
+    let place = Arc::new(call.core.streams.take(&call.identity)?);
+    Ok(Arc::new(Held { kubelet: kubelet.clone(), place }))
 }
 
 fn success(code: StatusCode) -> Response {

@@ -112,6 +112,9 @@ async fn after(call: &Call, name: &str) -> Result<(), Failure> {
     if call.resource.is("", "namespaces") {
         admission::namespace::furnish(&call.core, name).await?;
     }
+    if call.kind().kind == "Event" && !call.kind().is_custom() {
+        super::retain::events(call).await;
+    }
     definitions_changed(call);
     Ok(())
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::accept::Form;
+use crate::bounds::Place;
 use crate::call::Call;
 use crate::convert;
 use crate::failure::{Cause, Failure};
@@ -33,6 +34,7 @@ const BOOKMARK: Duration = Duration::from_secs(60);
 const PIECE: usize = 64;
 
 pub(crate) fn watch(call: Call) -> Result<Response, Failure> {
+    let place = call.external.then(|| call.core.watches.take(&call.identity)).transpose()?;
     let filter = Filter::of(&call)?;
     let initial = wants_initial_events(&call)?;
     let bookmarks = call.query.flag("allowWatchBookmarks");
@@ -69,6 +71,7 @@ pub(crate) fn watch(call: Call) -> Result<Response, Failure> {
         initial: first.into(),
         end_of_initial: (initial == Some(true) && bookmarks).then_some(revision),
         failed: None,
+        _place: place,
         call,
     };
     match events {
@@ -129,6 +132,8 @@ struct Stream {
     /// The revision to tell when the initial objects are through, if the client asked to be told.
     end_of_initial: Option<u64>,
     failed: Option<Failure>,
+    /// Its place among the watches of a caller from outside.
+    _place: Option<Place>,
 }
 
 impl Stream {

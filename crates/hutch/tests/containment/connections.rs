@@ -14,19 +14,19 @@ use serde_json::json;
 use crate::harness::{PATIENCE, Up};
 
 /// Descriptors that the program under test may have.
-const DESCRIPTORS: u32 = 512;
+pub(crate) const DESCRIPTORS: u32 = 512;
 /// Connections that a stranger opens: more than the program has descriptors.
-const CONNECTIONS: usize = 600;
+pub(crate) const CONNECTIONS: usize = 600;
 
 /// A connection with TLS and HTTP/2 on which nothing is ever requested.
-type Idle = StreamOwned<ClientConnection, TcpStream>;
+pub(crate) type Idle = StreamOwned<ClientConnection, TcpStream>;
 
-fn address(up: &Up) -> SocketAddr {
+pub(crate) fn address(up: &Up) -> SocketAddr {
     let line = up.said.iter().find_map(|line| line.strip_prefix("API")).expect("the address");
     line.trim().trim_start_matches("https://").parse().expect("an address")
 }
 
-fn tls(up: &Up) -> Arc<ClientConfig> {
+pub(crate) fn tls(up: &Up) -> Arc<ClientConfig> {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut roots = RootCertStore::empty();
     let authority = up.ok("config view --raw -o jsonpath={.clusters[0].cluster.certificate-authority-data}");
@@ -39,7 +39,7 @@ fn tls(up: &Up) -> Arc<ClientConfig> {
 }
 
 /// Opens one and ends its handshake; `None` when the server closes it before that.
-fn idle_http2(address: SocketAddr, tls: &Arc<ClientConfig>) -> Option<Idle> {
+pub(crate) fn idle_http2(address: SocketAddr, tls: &Arc<ClientConfig>) -> Option<Idle> {
     let name = address.ip().into();
     let client =
         ClientConnection::new(tls.clone(), rustls::pki_types::ServerName::IpAddress(name)).expect("TLS");

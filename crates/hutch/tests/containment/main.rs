@@ -6,6 +6,7 @@ mod api_names;
 mod connections;
 mod copy;
 mod doctor;
+mod exhaustion;
 #[path = "../hutch/harness.rs"]
 #[allow(dead_code, reason = "shared with the other test program, which uses more of it")]
 mod harness;

@@ -6,6 +6,11 @@ use super::layout::Layout;
 use super::{CPU_PERIOD, Controller, number, number_of, write};
 use crate::{Errno, Error, Limits, Usage};
 
+/// Buffers of TCP are counted apart from other memory. They get this part of the memory limit.
+const TCP_PART: u64 = 4;
+/// Maximum buffers of TCP of a group, in bytes: the kernel bounds those of the whole machine together.
+const TCP_BYTES: u64 = 64 << 20;
+
 /// Makes the group below the caller's own, so that limits on the caller hold for what it starts.
 pub(super) fn create(layout: &Layout, controller: Controller, id: &str) -> Result<PathBuf, Error> {
     let Some(hierarchy) = layout.legacy_of(controller) else {
@@ -68,6 +73,12 @@ pub(super) fn limit(controller: Controller, group: &Path, limits: &Limits) -> Re
             write(&group.join("cpu.cfs_quota_us"), &quota.to_string()).map_err(tell)
         }
         Controller::Memory => {
+            let tcp = limits.memory_bytes.map_or(TCP_BYTES, |bytes| (bytes / TCP_PART).min(TCP_BYTES));
+            let tcp_limit = group.join("memory.kmem.tcp.limit_in_bytes");
+            // Kernels to come will not have the file.
+            if tcp_limit.exists() {
+                write(&tcp_limit, &tcp.to_string()).map_err(tell)?;
+            }
             let Some(bytes) = limits.memory_bytes.map(|bytes| bytes.to_string()) else { return Ok(()) };
             write(&group.join("memory.limit_in_bytes"), &bytes).map_err(tell)?;
             let with_swap = group.join("memory.memsw.limit_in_bytes");

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use tokio::time::{Instant, timeout_at};
 
 use super::probe::{self, Target};
-use super::{Outcome, Worker};
+use super::{Outcome, Worker, evict};
 use crate::container::Running;
 use crate::live::Live;
 use crate::node::Shared;
@@ -38,13 +38,22 @@ impl Worker {
                 named.unwrap_or(DEFAULT_GRACE).min(LONGEST_GRACE)
             }
             Outcome::Stopping => STOP_GRACE,
-            Outcome::Gone => Duration::ZERO,
+            Outcome::Gone | Outcome::Evicted(_) => Duration::ZERO,
         };
         self.sleeper.abort_all();
         self.live.prepare_end().await;
         self.stop_all(grace, matches!(outcome, Outcome::Deleted)).await;
         let (node, live) = (self.node.clone(), self.live.clone());
+        let evicted = match &outcome {
+            Outcome::Evicted(message) => Some(self.evicted_status(message)),
+            _ => None,
+        };
         drop(self);
+        let outcome = match evicted {
+            // On the heap, because most Pods are never evicted.
+            Some(status) => Box::pin(evict::evict(&node, &live, &status)).await,
+            None => outcome,
+        };
         leave(&node, &live, outcome).await;
     }
 

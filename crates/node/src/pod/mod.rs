@@ -1,6 +1,7 @@
 //! One Pod: a task that brings it to what its spec says and tells the API server how far it is.
 
 mod blueprint;
+mod evict;
 mod finish;
 mod late_env;
 mod plan;
@@ -104,6 +105,8 @@ enum Outcome {
     Gone,
     /// The node stops.
     Stopping,
+    /// It is to be ended for its use of the disk, with this message.
+    Evicted(String),
 }
 
 /// Works on a Pod until it is gone or the node stops.
@@ -119,7 +122,7 @@ pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
         Outcome::Deleted
     } else if over {
         restore::lives(&live, &pod);
-        wait_for_end(&node, &mut updates).await
+        wait_for_end(&node, &live, &mut updates).await
     } else {
         match prepare::prepare(&node, &live, &mut updates).await {
             Ok(mut worker) => {
@@ -127,14 +130,15 @@ pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
                 worker.end(outcome).await;
                 return;
             }
+            Err(Outcome::Evicted(message)) => Box::pin(evict::evict_waiting(&node, &live, message)).await,
             Err(outcome) => outcome,
         }
     };
     finish::leave(&node, &live, outcome).await;
 }
 
-/// Waits until a Pod with nothing to do is to be ended.
-async fn wait_for_end(node: &Shared, updates: &mut watch::Receiver<Update>) -> Outcome {
+/// Waits until a Pod with nothing to do is to be ended. Its folders go before when the disk is full.
+async fn wait_for_end(node: &Shared, live: &Live, updates: &mut watch::Receiver<Update>) -> Outcome {
     loop {
         if let Some(outcome) = outcome_of(updates) {
             return outcome;
@@ -142,6 +146,10 @@ async fn wait_for_end(node: &Shared, updates: &mut watch::Receiver<Update>) -> O
         tokio::select! {
             () = node.shutdown.wait() => return Outcome::Stopping,
             changed = updates.changed() => if changed.is_err() { return Outcome::Gone },
+            _ = live.eviction() => {
+                node.remove_folders(&live.uid).await;
+                live.eviction_done();
+            }
         }
     }
 }
@@ -181,6 +189,13 @@ impl Worker {
             tokio::select! {
                 () = self.node.shutdown.wait() => return Outcome::Stopping,
                 changed = self.updates.changed() => if changed.is_err() { return Outcome::Gone },
+                message = self.live.eviction() => match plan.phase.is_final() && !self.anything_runs() {
+                    true => {
+                        self.node.remove_folders(&self.live.uid).await;
+                        self.live.eviction_done();
+                    }
+                    false => return Outcome::Evicted(message),
+                },
                 Some(happening) = self.happenings.recv() => self.take(happening),
                 changed = self.phases.changed() => if changed.is_err() { return Outcome::Gone },
                 () = sleep_until(wake) => {}

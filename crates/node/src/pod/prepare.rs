@@ -13,6 +13,7 @@ use super::plan::RestartPolicy;
 use super::state::{Life, Role, State};
 use super::{HAPPENINGS, Outcome, Slot, Worker, outcome_of, restore};
 use crate::admission::{self, Choice, Refusal};
+use crate::disk;
 use crate::environment::Facts;
 use crate::live::{Live, Update};
 use crate::node::{HOST_IP, Shared};
@@ -49,6 +50,7 @@ pub(super) async fn prepare(
         tokio::select! {
             () = node.shutdown.wait() => return Err(Outcome::Stopping),
             changed = updates.changed() => if changed.is_err() { return Err(Outcome::Gone) },
+            message = live.eviction() => return Err(Outcome::Evicted(message)),
             () = tokio::time::sleep(retry) => retry = (retry * 2).min(LAST_RETRY),
         }
     }
@@ -66,6 +68,10 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         let _ = live.service.set(kind);
     } else {
         admission::check(&spec)?;
+        if node.disk_pressure() && !disk::is_known(&node.places.pod(&live.uid)) {
+            let message = "0/1 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }.";
+            return Err(Refusal { reason: "FailedScheduling", message: message.into() });
+        }
     }
     let before = pod.status.as_ref().and_then(|s| s.pod_ip.as_deref()).and_then(|ip| ip.parse().ok());
     // A Sandbox's next Pod, after a suspend, has the same address.
@@ -74,6 +80,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     let lease = lease.ok_or_else(|| no_sandbox("no free Pod address is left on this node".into()))?;
     live.set_address(lease);
     let ids = node.id_ranges.take().map_err(|e| no_sandbox(e.to_string()))?;
+    live.set_ids(ids.base());
     let mut volumes = BTreeMap::new();
     if matches!(choice, Choice::Jail(_)) {
         let facts_ip = lease.to_string();

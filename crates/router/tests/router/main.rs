@@ -4,6 +4,7 @@ mod activity;
 mod admitted;
 mod answers;
 mod asking;
+mod bounds;
 mod certificates;
 mod contract;
 mod directory;

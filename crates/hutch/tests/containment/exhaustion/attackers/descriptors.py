@@ -1,0 +1,1 @@
+press(lambda: os.open("/dev/null", os.O_RDONLY))

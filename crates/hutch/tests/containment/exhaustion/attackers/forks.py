@@ -1,0 +1,7 @@
+def step():
+    if os.fork() == 0:
+        while True:
+            signal.pause()
+
+
+press(step)

@@ -1,0 +1,1 @@
+press(lambda: call(libc.inotify_init1, 0))

@@ -1,0 +1,2 @@
+while True:
+    sys.stdout.write("x" * 1000 + "\n")

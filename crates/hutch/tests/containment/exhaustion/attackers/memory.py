@@ -1,0 +1,3 @@
+held = []
+while True:
+    held.append(b"x" * (1 << 20))

@@ -1,0 +1,124 @@
+//! Limits that a Pod names for what it keeps on disk: `sizeLimit` of volumes, `ephemeral-storage` of containers.
+
+use std::sync::Arc;
+
+use hutch_image::PathSegment;
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::usage::measure;
+use crate::node::Shared;
+use crate::places::PodPlaces;
+use crate::quantity;
+
+const RESOURCE: &str = "ephemeral-storage";
+
+/// Evicts each Pod that uses more than it may.
+pub(super) async fn enforce(node: &Arc<Shared>) {
+    for live in node.all() {
+        let pod = live.pod();
+        let Some(spec) = pod.spec.clone().filter(has_limits) else { continue };
+        let places = node.places.pod(&live.uid);
+        let exceeded = tokio::task::spawn_blocking(move || exceeded(&spec, &places)).await;
+        if let Ok(Some(message)) = exceeded {
+            live.evict(message);
+        }
+    }
+}
+
+fn limit(container: &Container) -> Option<&Quantity> {
+    container.resources.as_ref()?.limits.as_ref()?.get(RESOURCE)
+}
+
+fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    spec.containers.iter().chain(spec.init_containers.iter().flatten())
+}
+
+/// Volumes on disk that have a limit, with the limit.
+fn volumes(spec: &PodSpec) -> impl Iterator<Item = (&str, &Quantity)> {
+    spec.volumes.iter().flatten().filter_map(|volume| {
+        let empty = volume.empty_dir.as_ref().filter(|empty| empty.medium.as_deref() != Some("Memory"))?;
+        Some((&*volume.name, empty.size_limit.as_ref()?))
+    })
+}
+
+fn has_limits(spec: &PodSpec) -> bool {
+    containers(spec).any(|container| limit(container).is_some()) || volumes(spec).next().is_some()
+}
+
+/// The first limit that is exceeded, as a kubelet words it. Blocks.
+fn exceeded(spec: &PodSpec, places: &PodPlaces) -> Option<String> {
+    for (name, size) in volumes(spec) {
+        let bytes = quantity::units(size).filter(|bytes| *bytes > 0);
+        let used = PathSegment::label(name).map(|name| measure(&places.written_volume(&name)).bytes);
+        if used > bytes && bytes.is_some() {
+            return Some(format!("Usage of EmptyDir volume {name:?} exceeds the limit \"{}\".", size.0));
+        }
+    }
+    let (mut used_by_all, mut limit_of_all) = (0u64, None);
+    for container in containers(spec) {
+        let Some(name) = PathSegment::label(&container.name) else { continue };
+        let used = measure(&places.root(&name)).and(measure(&places.logs(&name))).bytes;
+        used_by_all = used_by_all.saturating_add(used);
+        let Some((size, bytes)) = limit(container).and_then(|size| Some((size, quantity::units(size)?)))
+        else {
+            continue;
+        };
+        if used > bytes {
+            let name = &container.name;
+            return Some(format!(
+                "Container {name} exceeded its local ephemeral storage limit \"{}\".",
+                size.0
+            ));
+        }
+        limit_of_all = Some(limit_of_all.unwrap_or(0u64).saturating_add(bytes));
+    }
+    let limit_of_all = limit_of_all?;
+    for volume in spec.volumes.iter().flatten().filter(|volume| volume.empty_dir.is_some()) {
+        let on_disk =
+            PathSegment::label(&volume.name).map(|name| measure(&places.written_volume(&name)).bytes);
+        used_by_all = used_by_all.saturating_add(on_disk.unwrap_or(0));
+    }
+    (used_by_all > limit_of_all).then(|| {
+        format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit_of_all}.")
+    })
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn limits_of_volumes_containers_and_pods_are_found_exceeded() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = PodPlaces {
+            disk: dir.path().to_owned(),
+            memory: dir.path().join("memory"),
+            all_memory: dir.path().join("memory"),
+        };
+        let name = |name: &str| PathSegment::label(name).unwrap();
+        for folder in [places.written_volume(&name("v")), places.root(&name("c")), places.root(&name("d"))] {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("file"), vec![1; 1 << 20]).unwrap();
+        }
+        let exceeded = |volume: Option<&str>, c: Option<&str>, d: Option<&str>| {
+            let container = |name: &str, size: Option<&str>| {
+                let limits = size.map(|size| json!({ RESOURCE: size }));
+                json!({"name": name, "resources": {"limits": limits}})
+            };
+            let spec = json!({"containers": [container("c", c), container("d", d)],
+                "volumes": [{"name": "v", "emptyDir": {"sizeLimit": volume}}]});
+            exceeded(&serde_json::from_value(spec).unwrap(), &places).unwrap_or_default()
+        };
+        assert_eq!(exceeded(Some("2Mi"), Some("2Mi"), Some("2Mi")), "");
+        let volume = exceeded(Some("1M"), None, None);
+        assert_eq!(volume, "Usage of EmptyDir volume \"v\" exceeds the limit \"1M\".");
+        let container = exceeded(None, None, Some("1M"));
+        assert_eq!(container, "Container d exceeded its local ephemeral storage limit \"1M\".");
+        let all = exceeded(None, Some("2Mi"), None);
+        assert_eq!(all, "Pod ephemeral local storage usage exceeds the total limit of containers 2097152.");
+    }
+}

@@ -17,6 +17,7 @@ mod removal;
 mod root;
 mod stalls;
 mod streams;
+mod strings;
 mod tokens;
 mod volumes;
 mod workspace;

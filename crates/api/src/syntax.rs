@@ -43,6 +43,14 @@ pub fn is_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_BYTES && has_form_of_subdomain(text)
 }
 
+/// Whether a text can name an object in the path of a request. Names of some kinds have other characters than a
+/// subdomain, but none has these: clients put a name into the path as it is, and it could become another path.
+pub fn is_path_segment(text: &str) -> bool {
+    !matches!(text, "" | "." | "..")
+        && text.len() <= SUBDOMAIN_BYTES
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"/%?#".contains(&byte))
+}
+
 /// What is wrong with the name of most kinds.
 pub fn subdomain(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -137,6 +145,18 @@ pub fn label_value(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn name_that_would_be_another_path_is_no_segment() {
+        for name in ["a", "kube-root-ca.crt", "system:node"] {
+            assert!(is_path_segment(name), "{name}");
+        }
+        for name in ["", ".", "..", "a/status", "../b", "a?watch=1", "a%2fb", "a#b", "a b", "a\n", "a\0", "ä"]
+        {
+            assert!(!is_path_segment(name), "{name:?}");
+        }
+        assert!(!is_path_segment(&"a".repeat(254)));
+    }
 
     #[test]
     fn keys_and_values() {

@@ -272,6 +272,18 @@ impl Sources<'_> {
     }
 }
 
+/// The object of this name, if it is there. A name that would lead to another path of the API is that of none.
+pub(crate) async fn find<K>(client: &Client, namespace: &str, name: &str) -> Result<Option<K>, String>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    if !hutch_api::syntax::is_path_segment(name) {
+        return Ok(None);
+    }
+    let objects: Api<K> = Api::namespaced(client.clone(), namespace);
+    objects.get_opt(name).await.map_err(|e| e.to_string())
+}
+
 /// The object that a volume names; an empty one where it is missing and may be.
 async fn look_up<K>(client: &Client, namespace: &str, name: &str, optional: bool) -> Result<K, String>
 where
@@ -281,8 +293,7 @@ where
         + Default
         + DeserializeOwned,
 {
-    let objects: Api<K> = Api::namespaced(client.clone(), namespace);
-    match objects.get_opt(name).await.map_err(|e| e.to_string())? {
+    match find(client, namespace, name).await? {
         Some(found) => Ok(found),
         None if optional => Ok(K::default()),
         None => Err(format!("{} {name:?} not found", K::kind(&()).to_lowercase())),
@@ -374,6 +385,34 @@ fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
 #[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
     use super::*;
+
+    /// A server that has an object at every path.
+    fn generous() -> Client {
+        let map = || async {
+            axum::Json(serde_json::json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {}}))
+        };
+        Client::new(axum::Router::new().fallback(map), "default")
+    }
+
+    #[tokio::test]
+    async fn name_that_would_be_another_path_names_no_object() {
+        let client = generous();
+        assert!(find::<ConfigMap>(&client, "default", "map").await.unwrap().is_some());
+        for name in [
+            "",
+            "..",
+            "map/status",
+            "../secrets/s",
+            "../../other/configmaps/map",
+            "map?watch=1",
+            "a\nb",
+            "a\0b",
+        ] {
+            assert!(find::<ConfigMap>(&client, "default", name).await.unwrap().is_none(), "{name:?}");
+        }
+        let missing = look_up::<ConfigMap>(&client, "default", "map/status", false).await.unwrap_err();
+        assert_eq!(missing, "configmap \"map/status\" not found");
+    }
 
     #[test]
     fn keys_become_files_and_never_leave_the_volume() {

@@ -1,5 +1,8 @@
 //! Fields that a schema does not know, and values of another type than it says.
 
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 
 use super::shape::{Field, Shape};
@@ -126,10 +129,10 @@ fn mistype(value: &Value, shape: Shape<'_>, path: &str) -> Option<Mistyped> {
             return wrong("string");
         }
         let port = shape.format() == Some("int-or-string");
-        return if port && value.is_number() {
-            integer(value, Some("int32")).and_then(no_integer)
-        } else {
-            None
+        return match value.as_str() {
+            None if port => integer(value, Some("int32")).and_then(no_integer),
+            Some(text) if shape.is_quantity() && !is_quantity(text) => wrong("quantity, such as 250m or 1Gi"),
+            _ => None,
         };
     }
     match (shape.kind()?, found) {
@@ -139,9 +142,46 @@ fn mistype(value: &Value, shape: Shape<'_>, path: &str) -> Option<Mistyped> {
             let time = value.as_str().is_some_and(|text| text.parse::<jiff::Timestamp>().is_ok());
             if time { None } else { wrong("date-time, such as 2006-01-02T15:04:05Z") }
         }
+        ("string", "string") if shape.format() == Some("byte") => {
+            if value.as_str().is_some_and(is_base64) {
+                None
+            } else {
+                wrong("bytes in base64")
+            }
+        }
         (wanted, found) if wanted == found => None,
         (wanted, _) => wrong(wanted),
     }
+}
+
+/// Base64 as Go reads it: with padding, whatever the last bits are.
+const BASE64: GeneralPurpose =
+    GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
+
+/// Whether a text is base64. Line breaks do not count.
+fn is_base64(text: &str) -> bool {
+    if !text.contains(['\r', '\n']) {
+        return BASE64.decode(text).is_ok();
+    }
+    BASE64.decode(text.replace(['\r', '\n'], "")).is_ok()
+}
+
+/// Whether a text is a quantity: a decimal number and a suffix or an exponent. Clients in Go cannot read a list in which
+/// one is something else.
+fn is_quantity(text: &str) -> bool {
+    let text = text.trim();
+    let number = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
+    let (number, suffix) = number.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return false;
+    }
+    let exponent = suffix.strip_prefix(['e', 'E']).map(|e| e.strip_prefix(['+', '-']).unwrap_or(e));
+    let is_exponent = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    matches!(suffix, "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E")
+        || matches!(suffix, "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei")
+        || exponent.is_some_and(is_exponent)
 }
 
 /// What a number should have been, if it is none of so many bits.

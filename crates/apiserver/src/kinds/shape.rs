@@ -95,6 +95,11 @@ impl<'a> Shape<'a> {
         self.flag("x-kubernetes-int-or-string") || self.get("oneOf").is_some() && self.kind().is_none()
     }
 
+    /// A quantity of a built-in kind. Those of custom kinds have a pattern.
+    pub(crate) fn is_quantity(&self) -> bool {
+        self.builtin && self.format().is_none() && self.get("oneOf").is_some()
+    }
+
     /// What the schema says of a field.
     pub(crate) fn field(&self, name: &str) -> Field<'a> {
         if self.object {

@@ -84,6 +84,43 @@ fn wrong_types_are_named_with_their_path() {
     );
 }
 
+#[test]
+fn quantity_that_is_none_is_named() {
+    let pod = builtin_kind("v1", "Pod");
+    let found = |memory: Value| {
+        let container = json!({"name": "c", "resources": {"limits": {"memory": memory}}});
+        check(&json!({"spec": {"containers": [container]}}), pod.shape()).mistyped
+    };
+    for valid in ["1", "+1.5", "-.5", "5.", "250m", "1Gi", "1e3", "2E-1", " 1k "] {
+        assert_eq!(found(valid.into()), [], "{valid}");
+    }
+    for other in ["", "..", "a", "1.5.5", "1ki", "1e", "1e1.5", "1\0", "1\n2", "/1"] {
+        let found: Vec<_> = found(other.into()).iter().map(ToString::to_string).collect();
+        let wanted = "spec.containers[0].resources.limits.memory: must be of type quantity, such as 250m or 1Gi, got string";
+        assert_eq!(found, [wanted], "{other:?}");
+    }
+    assert_eq!(found(1.into()), []);
+}
+
+#[test]
+fn data_that_is_no_base64_is_named() {
+    for (kind, field) in [("Secret", "data"), ("ConfigMap", "binaryData")] {
+        let kind = builtin_kind("v1", kind);
+        let found = |text: &str| check(&json!({field: {"k": text}}), kind.shape()).mistyped;
+        for valid in ["", "eA==", "eB==", "e\nA=\r\n="] {
+            assert_eq!(found(valid), [], "{valid:?}");
+        }
+        for other in ["..", "eA", "a b=", "\0"] {
+            let found: Vec<_> = found(other).iter().map(ToString::to_string).collect();
+            assert_eq!(
+                found,
+                [format!("{field}.k: must be of type bytes in base64, got string")],
+                "{other:?}"
+            );
+        }
+    }
+}
+
 fn crd() -> Value {
     json!({
         "metadata": {"name": "boxes.example.org"},

@@ -21,6 +21,7 @@ mod removal;
 mod root;
 mod stalls;
 mod streams;
+mod strings;
 mod tokens;
 mod volumes;
 mod ways;

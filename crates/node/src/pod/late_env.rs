@@ -59,6 +59,14 @@ fn add(container: &mut Container, is_first: bool, annotation: &str) -> Result<()
     let wanted: Vec<ClaimEnvVar> = serde_json::from_str(annotation)
         .map_err(|_| format!("annotation {} is not a list of variables", annotation::LATE_ENV))?;
     for ClaimEnvVar { name, value, container_name } in wanted {
+        // The annotation is no part of the spec that the API server checks.
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            return Err(format!(
+                "annotation {}: {name:?} is no environment variable: its name must not be empty and must not contain \
+                 '=', and neither its name nor its value may contain a NUL character",
+                annotation::LATE_ENV
+            ));
+        }
         let target = container_name.as_deref().unwrap_or_default();
         if target != container.name && !(target.is_empty() && is_first) {
             continue;
@@ -180,6 +188,13 @@ mod tests {
         assert_eq!(made("main", true), json!([{"name": "A", "value": "3"}]));
         assert_eq!(made("side", false), json!([{"name": "A", "value": "0"}, {"name": "B", "value": "2"}]));
         assert_eq!(made("other", false), json!([{"name": "A", "value": "0"}]));
+        for (name, value) in [("", "v"), ("A=B", "v"), ("A\0", "v"), ("A", "5417\0")] {
+            let wanted = json!([{"name": name, "value": value}]).to_string();
+            let mut container = Container::default();
+            let refused = add(&mut container, true, &wanted).unwrap_err();
+            assert!(refused.contains(&format!("{name:?}")) && !refused.contains("5417"), "{refused}");
+            assert_eq!(container.env, None);
+        }
         let refused = add(&mut Container::default(), true, r#"[{"name": "A", "value": 5417}]"#).unwrap_err();
         assert!(!refused.contains("5417"), "{refused}");
     }

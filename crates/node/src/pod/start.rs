@@ -9,7 +9,7 @@ use hutch_api::annotation;
 use hutch_image::{PathSegment, Resolved, remove_tree};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 
 use super::blueprint::{Parts, blueprint};
 use super::probe::{self, Kind, Target};
@@ -23,6 +23,7 @@ use crate::limits;
 use crate::oci::Runsc;
 use crate::places::log_file;
 use crate::subpath::Held;
+use crate::volumes;
 
 /// Wait before a container whose configuration is incomplete is tried again.
 const CONFIG_RETRY: SignedDuration = SignedDuration::from_secs(2);
@@ -155,13 +156,11 @@ impl Worker {
         let mut found = References::default();
         let (client, namespace) = (&self.node.client, self.live.id.namespace.as_str());
         for name in BTreeSet::from_iter(maps) {
-            let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-            let map = api.get_opt(name).await.map_err(|e| e.to_string())?;
+            let map: Option<ConfigMap> = volumes::find(client, namespace, name).await?;
             found.config_maps.extend(map.map(|map| (name.to_owned(), map)));
         }
         for name in BTreeSet::from_iter(secrets) {
-            let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-            let secret = api.get_opt(name).await.map_err(|e| e.to_string())?;
+            let secret: Option<Secret> = volumes::find(client, namespace, name).await?;
             found.secrets.extend(secret.map(|secret| (name.to_owned(), secret)));
         }
         Ok(found)

@@ -1,5 +1,6 @@
 //! What a Sandbox is told about its Pod: that it stands still, and when it was last used.
 
+use hutch_api::syntax::is_path_segment;
 use hutch_api::{OperatingMode, Sandbox, annotation};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
@@ -31,7 +32,7 @@ pub(super) struct Report {
 impl Report {
     /// Nothing: the Pod belongs to no Sandbox, or the API does not answer now.
     pub(super) async fn of(client: &Client, pod: &Pod) -> Option<Report> {
-        let owner = hutch_api::owner::sandbox(pod)?;
+        let owner = hutch_api::owner::sandbox(pod).filter(|owner| is_path_segment(&owner.name))?;
         let namespace = pod.namespace().unwrap_or_default();
         let api = Api::<PartialObjectMeta<Sandbox>>::namespaced(client.clone(), &namespace);
         let sandbox = api.get_opt(&owner.name).await.ok()??;
@@ -90,4 +91,28 @@ impl Report {
 
 fn shown(at: Timestamp) -> String {
     format!("{at:.3}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn owner_name_that_would_be_another_path_gets_no_report() {
+        let sandbox = async || {
+            axum::Json(
+                json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "s"}}),
+            )
+        };
+        let client = Client::new(axum::Router::new().fallback(sandbox), "default");
+        let pod = |name: &str| -> Pod {
+            let owner = json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "name": name, "uid": "u",
+                "controller": true});
+            serde_json::from_value(json!({"metadata": {"name": "p", "ownerReferences": [owner]}})).unwrap()
+        };
+        assert!(Report::of(&client, &pod("s")).await.is_some());
+        for name in ["s/status", "../pods/p", "s?fieldManager=x", "a\0b"] {
+            assert!(Report::of(&client, &pod(name)).await.is_none(), "{name:?}");
+        }
+    }
 }

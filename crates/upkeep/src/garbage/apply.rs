@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
+use hutch_api::syntax::is_path_segment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
@@ -109,6 +110,10 @@ async fn find(
     if kind.namespaced && dependent.namespace.is_none() {
         // A cluster-wide object cannot say in which namespace its owner would be.
         return Ok(Owner::Unknown);
+    }
+    if !is_path_segment(&reference.name) {
+        // No object has such a name.
+        return Ok(Owner::Absent);
     }
     let api = kind.api(client, dependent.namespace.as_deref());
     let Some(owner) = api.get_metadata_opt(&reference.name).await? else { return Ok(Owner::Absent) };

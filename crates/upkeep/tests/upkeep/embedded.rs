@@ -103,6 +103,21 @@ async fn a_namesake_of_the_owner_does_not_count_and_a_kind_unknown_holds() {
 }
 
 #[tokio::test]
+async fn owner_name_that_would_be_another_path_names_no_owner() {
+    let client = start().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    let owner = create(&maps, json!({"metadata": {"name": "owner"}})).await;
+    for (number, name) in ["a\0b", "a\nb", "..", "owner?watch=1"].into_iter().enumerate() {
+        let own = format!("dependent-{number}");
+        let mut dependent = owned_by(&own, "ConfigMap", &owner, true);
+        dependent["ownerReferences"][0]["name"] = json!(name);
+        dependent["ownerReferences"][0]["uid"] = json!("no such uid");
+        create(&maps, json!({"metadata": dependent})).await;
+        gone(&maps, &own).await;
+    }
+}
+
+#[tokio::test]
 async fn kinds_that_are_defined_later_own_and_are_owned() {
     let client = start().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());

@@ -1,0 +1,161 @@
+//! One object for each string field and each hostile value.
+
+use std::path::Path;
+
+use hutch_api::annotation;
+use serde_json::{Value, json};
+
+use super::schema::{Place, Schemas, Step};
+use super::skeleton::{self, Kind, SIBLING};
+
+const fn core(name: &'static str, plural: &'static str) -> Kind {
+    Kind { group: "", version: "v1", name, plural }
+}
+
+const fn extension(name: &'static str, plural: &'static str) -> Kind {
+    Kind { group: "extensions.agents.x-k8s.io", version: "v1beta1", name, plural }
+}
+
+pub(super) const POD: Kind = core("Pod", "pods");
+pub(super) const CLAIM: Kind = core("PersistentVolumeClaim", "persistentvolumeclaims");
+pub(super) const CONFIG_MAP: Kind = core("ConfigMap", "configmaps");
+pub(super) const SECRET: Kind = core("Secret", "secrets");
+pub(super) const SANDBOX: Kind =
+    Kind { group: "agents.x-k8s.io", version: "v1beta1", name: "Sandbox", plural: "sandboxes" };
+pub(super) const TEMPLATE: Kind = extension("SandboxTemplate", "sandboxtemplates");
+pub(super) const SANDBOX_CLAIM: Kind = extension("SandboxClaim", "sandboxclaims");
+pub(super) const WARM_POOL: Kind = extension("SandboxWarmPool", "sandboxwarmpools");
+
+/// The kinds that are walked.
+pub(super) const KINDS: &[Kind] = &[POD, CLAIM, CONFIG_MAP, SECRET, SANDBOX, TEMPLATE, SANDBOX_CLAIM];
+
+/// Annotations that the node or a controller reads. The schema knows only that there are annotations.
+const ANNOTATIONS: &[&str] = &[
+    annotation::POD_NAME,
+    annotation::PROPAGATED_LABELS,
+    annotation::PROPAGATED_ANNOTATIONS,
+    annotation::TEMPLATE_REF,
+    annotation::SANDBOX_NAME,
+    annotation::TRACE_CONTEXT,
+    annotation::DEFAULT_CONTAINER,
+    annotation::LATE_ENV,
+    annotation::WAKE_ON_CONNECT,
+    annotation::ASLEEP_GENERATION,
+    annotation::IDLE_AFTER,
+    annotation::SUSPEND_AFTER,
+    annotation::ACTIVITY_PORT,
+    annotation::WAKE_AT,
+    annotation::LAST_ACTIVITY,
+    annotation::FROZEN_SINCE,
+    annotation::SANDBOX_STATE,
+    annotation::CLAIM_STATE,
+    annotation::TEMPLATE_STATE,
+];
+
+/// An object with one hostile string.
+#[derive(Debug, Clone)]
+pub(super) struct Case {
+    pub(super) kind: Kind,
+    pub(super) place: Place,
+    /// Name of the value.
+    pub(super) value: &'static str,
+    /// Number of the field and number of the value.
+    pub(super) number: (usize, usize),
+    pub(super) object: Value,
+    /// The namespace in the path of the request, escaped, if it is another one.
+    pub(super) namespace: Option<String>,
+}
+
+impl Case {
+    /// Whether the object runs if it is accepted. If not, it is only checked and not stored.
+    ///
+    /// A template is checked again when its Pod is made, as any Pod is. So two of eight values run for each field of the
+    /// template in a Sandbox, one for each field of that in a SandboxTemplate, and others for the next field.
+    pub(super) fn is_run(&self) -> bool {
+        let (field, value) = self.number;
+        let embedded = self.place.to_string().starts_with("spec.podTemplate.spec.");
+        match self.kind {
+            SANDBOX if embedded => field % 4 == value % 4,
+            TEMPLATE if embedded => field % 8 == value,
+            _ => true,
+        }
+    }
+}
+
+/// The hostile values by name.
+pub(super) fn values(planted: &Path) -> Vec<(&'static str, String)> {
+    vec![
+        ("absolute path", planted.join("file").display().to_string()),
+        ("parent", "..".into()),
+        ("path over a parent", "a/../../b".into()),
+        ("NUL", "a\0b".into()),
+        ("newline", "a\nb".into()),
+        ("300 characters", "a".repeat(300)),
+        ("sibling", SIBLING.into()),
+        ("symbolic link", LINK.into()),
+    ]
+}
+
+/// Name of a symbolic link in the shared volume.
+pub(super) const LINK: &str = "link";
+
+/// All cases of a kind.
+pub(super) fn of(schemas: &Schemas, kind: &Kind, values: &[(&'static str, String)]) -> Vec<Case> {
+    let root = schemas.kind(kind.group, kind.version, kind.name);
+    let mut places = schemas.strings(root).strings;
+    if places.iter().all(|place| place.to_string() != "metadata.labels{key}") {
+        panic!("{} has no metadata in its schema", kind.name);
+    }
+    let metadata = Place(Vec::new()).field("metadata").field("annotations");
+    let known = ANNOTATIONS.iter().map(|name| Step::Under((*name).to_owned()));
+    places.extend(known.map(|step| Place(metadata.0.iter().cloned().chain([step]).collect())));
+    let mut cases = Vec::new();
+    for (field, place) in places.iter().enumerate() {
+        for (number, (value, text)) in values.iter().enumerate() {
+            let name = format!("s{field}-{number}");
+            let object = skeleton::object(schemas, kind, &name, place, text);
+            let number = (field, number);
+            cases.push(Case { kind: *kind, place: place.clone(), value, number, object, namespace: None });
+        }
+    }
+    cases
+}
+
+/// Variables for Pods that run, which come by an annotation and not by the spec.
+pub(super) fn late(values: &[(&'static str, String)]) -> Vec<Case> {
+    let place = Place(Vec::new()).field("metadata").field("annotations");
+    let place = Place(place.0.into_iter().chain([Step::Under(annotation::LATE_ENV.into())]).collect());
+    let mut cases = Vec::new();
+    for (number, (value, text)) in values.iter().enumerate() {
+        let variables = [
+            json!([{"name": text, "value": "v"}]),
+            json!([{"name": "N", "value": text}]),
+            json!([{"name": "N", "value": "v", "containerName": text}]),
+        ];
+        for (part, variables) in variables.into_iter().enumerate() {
+            let object = json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": format!("late-{part}-{number}"),
+                    "annotations": {annotation::LATE_ENV: variables.to_string()}},
+                "spec": {"containers": [{"name": "c", "image": "hutch/pause"}]},
+            });
+            let number = (part, number);
+            cases.push(Case { kind: POD, place: place.clone(), value, number, object, namespace: None });
+        }
+    }
+    cases
+}
+
+/// Namespaces in the path of the request, as in the object.
+pub(super) fn namespaces(kind: &Kind, values: &[(&'static str, String)]) -> Vec<Case> {
+    let place = Place(Vec::new()).field("metadata").field("namespace");
+    let mut cases = Vec::new();
+    for (number, (value, text)) in values.iter().enumerate() {
+        let escaped: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let mut object = kind.object("elsewhere");
+        object["metadata"]["namespace"] = text.as_str().into();
+        let (place, number) = (place.clone(), (0, number));
+        cases.push(Case { kind: *kind, place, value, number, object, namespace: Some(escaped) });
+    }
+    cases
+}

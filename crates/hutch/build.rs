@@ -1,5 +1,6 @@
-//! Builds the programs that run outside this one, the warden, sandboxd and the one that tries attacks, as small static executables, so that
-//! `src/programs.rs` can carry them, compressed, inside the binary and a plain `cargo run` needs no second command.
+//! Builds the programs that run outside this one (the warden, sandboxd, and the one that tries attacks) as small static
+//! executables, so that `src/programs.rs` can carry them, compressed, inside the binary and a plain `cargo run` needs no
+//! second command.
 //!
 //! Like everything here they are static and not position-independent (`.cargo/config.toml`): each jail runs them, and
 //! every relocation would be private memory per jail.

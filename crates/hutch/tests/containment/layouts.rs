@@ -44,7 +44,9 @@ fn layer(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
         };
         header.set_entry_type(kind);
         header.set_mode(mode);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         header.set_size(bytes.len() as u64);
         if let Entry::Link(target) = entry {
             header.set_link_name(target).expect("a short link");

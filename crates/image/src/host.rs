@@ -13,7 +13,7 @@ use crate::store::{finish, unfinished};
 use crate::{BuiltIn, Error, HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
 
 /// Counted up whenever the skeleton is written differently.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Largest file that is copied, in bytes (`ld.so.cache` and certificate bundles are some 100 kB).
 const MAX_COPY_BYTES: u64 = 4 << 20;
 /// Most entries that are copied of one folder.
@@ -76,7 +76,7 @@ const COPIED_FOLDERS: [&str; 7] = [
 ];
 
 /// Files that are written by us.
-const WRITTEN_FILES: [(&str, &str); 8] = [
+const WRITTEN_FILES: [(&str, &str); 10] = [
     (
         "passwd",
         "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000:sandbox:/workspace:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
@@ -94,6 +94,9 @@ const WRITTEN_FILES: [(&str, &str); 8] = [
     ),
     ("profile", "export PATH=\"${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\"\n"),
     ("shells", "/bin/sh\n/bin/bash\n"),
+    // During a run, placeholders lie in a workspace (`hutch run`); nobody should commit them.
+    ("gitconfig", "[core]\n\texcludesFile = /etc/gitignore\n"),
+    ("gitignore", "/.envrc\n/.vscode/\n/.idea/\n/.mcp.json\n/.claude/\n/.cargo/config.toml\n"),
 ];
 
 /// The search path inside.

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 
 use super::WORKSPACE;
 pub(super) use changed::Change;
+use changed::Snapshot;
 
 /// What a missing entry becomes for the time of the run.
 #[derive(Debug, Clone, Copy)]
@@ -27,10 +28,12 @@ enum Placeholder {
     Folder,
     /// A file that its program takes, with this content.
     File(&'static str),
+    /// Nothing, because the program would take it for the real one.
+    Nothing,
 }
 
 /// What is protected. Makefiles, `package.json` and the like are not: they are what agents are there to write.
-const PROTECTED: [(&str, Placeholder); 12] = [
+const PROTECTED: [(&str, Placeholder); 13] = [
     (".git/hooks", Placeholder::Folder),
     (".git/config", Placeholder::File("")),
     (".git/commondir", Placeholder::File(".\n")),
@@ -43,6 +46,8 @@ const PROTECTED: [(&str, Placeholder); 12] = [
     (".mcp.json", Placeholder::File("{\"mcpServers\": {}}\n")),
     (".claude", Placeholder::Folder),
     (".cargo/config.toml", Placeholder::File("")),
+    // The older name of the same, which cargo prefers.
+    (".cargo/config", Placeholder::Nothing),
 ];
 
 /// Marks a placeholder, so that the next run knows one that a killed run left.
@@ -55,7 +60,7 @@ const BENEATH: ResolveFlags =
 pub(super) struct Protection {
     workspace: OwnedFd,
     made: Vec<Made>,
-    began: rustix::fs::Timespec,
+    before: Snapshot,
 }
 
 /// A placeholder of this run, or one that another run left.
@@ -73,8 +78,8 @@ impl Protection {
         let named = || format!("--workspace {}", workspace.display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(workspace, flags, Mode::empty()).with_context(named)?;
-        let began = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        let mut all = Protection { workspace: folder, made: Vec::new(), began };
+        let before = Snapshot::of(&folder);
+        let mut all = Protection { workspace: folder, made: Vec::new(), before };
         let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
         for (path, kind) in PROTECTED {
             let path = Path::new(path);
@@ -119,6 +124,7 @@ impl Protection {
                     }
                 }
                 Err(Errno::NOENT) if here == Path::new(".git") => return Ok(None),
+                Err(Errno::NOENT) if last && matches!(kind, Placeholder::Nothing) => return Ok(None),
                 Err(Errno::NOENT) => {
                     let kind = if last { kind } else { Placeholder::Folder };
                     self.make(&here, kind)
@@ -163,6 +169,7 @@ impl Protection {
                 rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
                 rustix::fs::openat2(&parent, name, flags | OFlags::DIRECTORY, Mode::empty(), BENEATH)?
             }
+            Placeholder::Nothing => return Ok(()),
             Placeholder::File(content) => {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                 let entry = rustix::fs::openat2(&parent, name, flags, Mode::from_raw_mode(0o644), BENEATH)?;
@@ -198,7 +205,7 @@ impl Protection {
     /// Removes the placeholders, and returns what is new or changed of what programs of this machine run.
     pub(super) fn finish(mut self) -> Change {
         self.remove_placeholders();
-        changed::since(&self.workspace, self.began)
+        self.before.compare(&self.workspace)
     }
 
     /// Removes what is below a folder before the folder.
@@ -223,6 +230,7 @@ impl Protection {
         let flags = match made.kind {
             Placeholder::Folder => AtFlags::REMOVEDIR,
             Placeholder::File(_) => AtFlags::empty(),
+            Placeholder::Nothing => return,
         };
         let (Some(parent), Some(name)) = (made.path.parent(), made.path.file_name()) else { return };
         let parent = match parent == Path::new("") {
@@ -248,6 +256,7 @@ fn is_as_made(entry: &OwnedFd, kind: Placeholder) -> bool {
     match kind {
         // Removing a folder that is not empty fails.
         Placeholder::Folder => is_folder,
+        Placeholder::Nothing => false,
         Placeholder::File(content) => {
             let mut found = vec![0; content.len() + 1];
             let count = rustix::io::pread(entry, &mut found, 0).unwrap_or(found.len());

@@ -1,5 +1,7 @@
 //! How a run went, for a person (one line, when there is something to say) or as one JSON object.
 
+use std::io::Write;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hutch_jail::Error;
@@ -13,7 +15,7 @@ use crate::cli::RunArguments;
 pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome, change: &Change) -> anyhow::Result<u8> {
     let status = u8::try_from(outcome.ended.status()).unwrap_or(u8::MAX);
     if arguments.json {
-        println!("{}", object(arguments, outcome, change));
+        say(&object(arguments, outcome, change));
         return Ok(status);
     }
     if let Some(line) = change.line() {
@@ -37,7 +39,12 @@ pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome, change: &Change
 
 /// The JSON object of a command that could not be executed.
 pub(super) fn not_started(error: &Error) {
-    println!("{}", json!({"reason": "notStarted", "message": error.to_string()}));
+    say(&json!({"reason": "notStarted", "message": error.to_string()}));
+}
+
+/// Prints it on a line. A reader who has left does not change how the command ended.
+fn say(object: &Value) {
+    let _ = writeln!(std::io::stdout(), "{object}");
 }
 
 fn object(arguments: &RunArguments, outcome: &Outcome, change: &Change) -> Value {

@@ -132,8 +132,6 @@ fn new_repository_is_made_and_reported() {
         for name in [".git/hooks/pre-commit", ".git/config", "a/b/.vscode/tasks.json"] {
             assert!(said.contains(name), "{caller:?}: {name} is not in {said}");
         }
-        // What changed in the same tick of the kernel's clock as the run began would be reported too.
-        std::thread::sleep(std::time::Duration::from_millis(50));
         let output = place.run(caller, &["--workspace", &named, "--json"], "echo x > a/.envrc").output();
         let object: Value = serde_json::from_slice(&output.expect("hutch run").stdout).expect("JSON");
         assert_eq!(object["changedOnHost"]["names"], serde_json::json!(["a/.envrc"]), "{object}");
@@ -181,4 +179,87 @@ fn placeholders_of_a_killed_run_are_removed_by_the_next() {
     chown(folder.join(".idea"), Some(ORDINARY), Some(ORDINARY)).expect("owner");
     let output = place.run(Caller::Ordinary, &["--workspace", &named], "true").output().expect("hutch run");
     assert!(output.status.success() && folder.join(".idea").exists(), "{output:?}");
+}
+
+/// What is moved into the place of a trusted file keeps its own time of change.
+#[test]
+fn trusted_file_that_is_moved_into_place_is_reported() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let folder = place.folder_of(caller, &format!("{caller:?}-moved"));
+        let named = folder.display().to_string();
+        let run = |script: &str| {
+            let output =
+                place.run(caller, &["--workspace", &named, "--json"], script).output().expect("hutch run");
+            let object: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            object["changedOnHost"]["names"].clone()
+        };
+        let prepare = "git init -q tmp && mv tmp/.git g && rmdir tmp && echo x > g/hooks/pre-commit && mkdir -p src p/cargo && \
+                       cp -r g src/g && mkdir -p b/v && echo {} > b/v/tasks.json && echo x > p/cargo/config";
+        assert_eq!(run(prepare), serde_json::json!([]), "{caller:?}");
+        let names =
+            run("mv g .git && mv src/g src/.git && mv b/v b/.vscode && mv b d && mv p/cargo p/.cargo");
+        let names: Vec<&str> = names.as_array().expect("names").iter().filter_map(Value::as_str).collect();
+        for name in [
+            ".git/hooks/pre-commit",
+            ".git/config",
+            "src/.git/hooks/pre-commit",
+            "d/.vscode/tasks.json",
+            "p/.cargo/config",
+        ] {
+            assert!(names.contains(&name), "{caller:?}: {name} is not in {names:?}");
+        }
+        assert_eq!(run("true"), serde_json::json!([]), "{caller:?}: nothing changed");
+        // Made just before the run.
+        fs::write(folder.join("src/.envrc"), "x").expect("write");
+        assert_eq!(run("true"), serde_json::json!([]), "{caller:?}: made before");
+    }
+}
+
+#[test]
+fn many_settings_do_not_hide_a_hook() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    let folder = place.folder_of(Caller::Root, "flood");
+    let script = "for i in $(seq 300); do mkdir -p $i/.vscode; done; mkdir -p zz/.git/hooks; echo x > zz/.git/hooks/pre-commit";
+    let output = place.run(Caller::Root, &["--workspace", &folder.display().to_string()], script).output();
+    let said = text(&output.expect("hutch run").stderr);
+    assert!(said.contains("zz/.git/hooks/pre-commit") && said.contains("and 202 more"), "{said}");
+}
+
+#[test]
+fn git_inside_does_not_add_placeholders() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    for caller in CALLERS {
+        let folder = repository(&place, caller, &format!("{caller:?}-added"));
+        let script = "echo x > new; git add -A && git status --porcelain";
+        let output = place.run(caller, &["--workspace", &folder.display().to_string()], script).output();
+        let output = output.expect("hutch run");
+        assert_eq!(text(&output.stdout), "A  new\n", "{caller:?}: {output:?}");
+    }
+}
+
+#[test]
+fn older_name_of_cargos_settings_is_protected_when_it_is_there() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    let folder = place.folder_of(Caller::Root, "cargo");
+    fs::create_dir(folder.join(".cargo")).expect("folder");
+    fs::write(folder.join(".cargo/config"), "kept").expect("write");
+    let script = "echo changed > .cargo/config; rm -f .cargo/config; mv .cargo away";
+    let output = place.run(Caller::Root, &["--workspace", &folder.display().to_string()], script).output();
+    assert_eq!(fs::read_to_string(folder.join(".cargo/config")).expect("read"), "kept", "{output:?}");
+}
+
+#[test]
+fn status_of_the_command_is_kept_when_nobody_reads_the_output() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    let mut command = place.run(Caller::Root, &["--json"], "exit 3");
+    let (reader, writer) = std::io::pipe().expect("pipe");
+    drop(reader);
+    let output = command.stdout(writer).output().expect("hutch run");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(3), String::new()));
 }

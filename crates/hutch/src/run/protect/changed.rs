@@ -1,11 +1,13 @@
 //! Finds what a run made or changed of the files that programs of this machine run.
 
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
 use super::{BENEATH, is_trusted};
 
@@ -17,7 +19,7 @@ const MAX_ENTRIES: usize = 4_000_000;
 /// What is new or changed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(in crate::run) struct Change {
-    /// Paths within the workspace, at most 100, in order.
+    /// Paths within the workspace, at most 100, hooks and settings of git first.
     pub(in crate::run) names: Vec<String>,
     /// How many more there are.
     pub(in crate::run) more: usize,
@@ -46,22 +48,70 @@ impl Change {
     }
 }
 
-/// Looks through the workspace for trusted files whose inode changed since `began`: code inside can set any time but
-/// that one.
-pub(super) fn since(workspace: &OwnedFd, began: Timespec) -> Change {
-    let mut change = Change::default();
+/// The trusted files of a workspace, by path: which inode, and when it last changed. Code inside can set any time but
+/// that one, and a file that is moved has another path. Kept as hashes, whose key nobody knows.
+pub(super) struct Snapshot {
+    key: RandomState,
+    files: HashMap<u64, u64>,
+}
+
+impl Snapshot {
+    /// Looks through the workspace.
+    pub(super) fn of(workspace: &OwnedFd) -> Snapshot {
+        let key = RandomState::new();
+        let mut files = HashMap::new();
+        // What cannot be looked into now is said at the end, when it still cannot be.
+        let _ = walk(workspace, &mut |path, status| {
+            files.insert(key.hash_one(path), version(&key, status));
+        });
+        Snapshot { key, files }
+    }
+
+    /// What is there now and was not, or was something else.
+    pub(super) fn compare(&self, workspace: &OwnedFd) -> Change {
+        let mut found = BTreeSet::new();
+        let mut more = 0;
+        let unchecked = walk(workspace, &mut |path, status| {
+            if self.files.get(&self.key.hash_one(path)) == Some(&version(&self.key, status)) {
+                return;
+            }
+            found.insert((rank(path), shown(path)));
+            if found.len() > MAX_NAMES {
+                found.pop_last();
+                more += 1;
+            }
+        });
+        Change { names: found.into_iter().map(|(_, name)| name).collect(), more, unchecked }
+    }
+}
+
+/// What is run without a question comes first.
+fn rank(path: &Path) -> u8 {
+    let has = |name: &str| path.components().any(|part| part.as_os_str() == name);
+    match (has(".git"), has(".envrc") || has(".cargo")) {
+        (true, _) => 0,
+        (false, true) => 1,
+        (false, false) => 2,
+    }
+}
+
+fn version(key: &RandomState, status: &Stat) -> u64 {
+    key.hash_one((status.st_dev, status.st_ino, status.st_ctime, status.st_ctime_nsec))
+}
+
+/// Tells of each trusted file and folder; the folders, at most 100, that could not be looked into.
+fn walk(workspace: &OwnedFd, tell: &mut dyn FnMut(&Path, &Stat)) -> Vec<String> {
+    let mut unchecked = Vec::new();
     // Folders to look into, and whether all in them is trusted.
     let mut folders = vec![(PathBuf::new(), false)];
     let mut left = MAX_ENTRIES;
     while let Some((path, trusted)) = folders.pop() {
-        if !look_into(workspace, &path, trusted, began, &mut folders, &mut left, &mut change)
-            && change.unchecked.len() < MAX_NAMES
+        if !look_into(workspace, &path, trusted, &mut folders, &mut left, tell) && unchecked.len() < MAX_NAMES
         {
-            change.unchecked.push(shown(&path));
+            unchecked.push(shown(&path));
         }
     }
-    change.names.sort();
-    change
+    unchecked
 }
 
 /// Looks at the entries of one folder; false when that cannot be done.
@@ -69,10 +119,9 @@ fn look_into(
     workspace: &OwnedFd,
     path: &Path,
     trusted: bool,
-    began: Timespec,
     folders: &mut Vec<(PathBuf, bool)>,
     left: &mut usize,
-    change: &mut Change,
+    tell: &mut dyn FnMut(&Path, &Stat),
 ) -> bool {
     let name = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -92,19 +141,18 @@ fn look_into(
         let known = entry.file_type();
         let is_git_file = path.file_name() == Some(OsStr::new(".git")) && known != FileType::Directory;
         let trusted = trusted || is_trusted(&path) || is_git_file;
-        if !trusted && known != FileType::Directory && known != FileType::Unknown {
+        if !trusted && known == FileType::Directory {
+            folders.push((path, false));
+            continue;
+        }
+        if !trusted && known != FileType::Unknown {
             continue;
         }
         let Ok(status) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        let ctime = (status.st_ctime, i64::try_from(status.st_ctime_nsec).unwrap_or(0));
-        let is_folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
-        if trusted && ctime >= (began.tv_sec, began.tv_nsec) {
-            match change.names.len() < MAX_NAMES {
-                true => change.names.push(shown(&path)),
-                false => change.more += 1,
-            }
+        if trusted {
+            tell(&path, &status);
         }
-        if is_folder {
+        if FileType::from_raw_mode(status.st_mode) == FileType::Directory {
             folders.push((path, trusted));
         }
     }

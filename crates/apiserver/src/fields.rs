@@ -18,7 +18,7 @@ enum Validation {
 /// Checks the fields of a body against its kind, drops the unknown ones, and gives the object.
 pub(crate) fn settle(call: &Call, body: Decoded) -> Result<Value, Failure> {
     let Decoded { mut value, duplicates } = body;
-    if let Some(mistyped) = mistyped(call, &mut value) {
+    if let Some(mistyped) = mistyped(call, &mut value).into_iter().next() {
         return Err(Failure::bad_request(format!("{}: json: {mistyped}", cannot_be_handled(call))));
     }
     drop_unknown(call, value, duplicates)
@@ -50,18 +50,21 @@ fn drop_unknown(call: &Call, mut value: Value, duplicates: Vec<String>) -> Resul
     Err(Failure::bad_request(format!("{}: strict decoding error: {text}", cannot_be_handled(call))))
 }
 
-/// The same for the outcome of a patch, in which nothing can appear twice.
-pub(crate) fn settle_patched(call: &Call, mut value: Value) -> Result<Value, Failure> {
-    if let Some(mistyped) = mistyped(call, &mut value) {
+/// The same for the outcome of a patch, in which nothing can appear twice. Values that were stored before a rule existed
+/// stay until they are changed: an object with one can still get a status and lose its finalizers.
+pub(crate) fn settle_patched(call: &Call, current: &Value, mut value: Value) -> Result<Value, Failure> {
+    let wrong = mistyped(call, &mut value);
+    let stored = if wrong.is_empty() { Vec::new() } else { mistyped(call, &mut current.clone()) };
+    if let Some(mistyped) = wrong.into_iter().find(|mistyped| !stored.contains(mistyped)) {
         let cause = Cause::invalid("patch", &value.to_string().into(), &format!("json: {mistyped}"));
         return Err(Failure::invalid(call.kind(), &call.name, vec![cause]));
     }
     drop_unknown(call, value, Vec::new())
 }
 
-/// The first value of a wrong type. A real server decodes built-in kinds and all metadata into structs, and refuses such a
+/// The values of a wrong type. A real server decodes built-in kinds and all metadata into structs, and refuses such a
 /// thing before it looks at anything else.
-fn mistyped(call: &Call, value: &mut Value) -> Option<kinds::Mistyped> {
+fn mistyped(call: &Call, value: &mut Value) -> Vec<kinds::Mistyped> {
     let shape = if call.kind().is_custom() {
         number::widen(value);
         if let Some(metadata) = value.get_mut("metadata") {
@@ -71,7 +74,7 @@ fn mistyped(call: &Call, value: &mut Value) -> Option<kinds::Mistyped> {
     } else {
         call.kind().shape()
     };
-    kinds::check(value, shape).mistyped.into_iter().next()
+    kinds::check(value, shape).mistyped
 }
 
 fn cannot_be_handled(call: &Call) -> String {

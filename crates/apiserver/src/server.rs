@@ -179,3 +179,34 @@ impl Core {
         self.registry.serve(kinds);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::Api;
+    use kube::api::{Patch, PatchParams};
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn value_stored_before_its_rule_stays_until_it_is_changed() {
+        let server = ApiServer::open(Config::default()).await.unwrap();
+        let mut pod = bootstrap::object(&server.0, "v1", "Pod", Some("default"), "old");
+        pod["metadata"]["finalizers"] = json!(["example.com/kept"]);
+        let container =
+            |memory: &str| json!([{"name": "c", "image": "i", "resources": {"limits": {"memory": memory}}}]);
+        pod["spec"] = json!({"containers": container("..")});
+        crate::admission::pod::template_defaults(&mut pod["spec"]);
+        server.0.store.create("pods", "default/old", pod).await.unwrap();
+        let pods: Api<Pod> = Api::default_namespaced(server.client(Identity::admin(), "default"));
+        let patch = async |change: Value| {
+            let patched = pods.patch("old", &PatchParams::default(), &Patch::Merge(change)).await;
+            patched.map_err(|error| error.to_string())
+        };
+        let patched = patch(json!({"metadata": {"finalizers": null}})).await.unwrap();
+        assert_eq!(patched.metadata.finalizers, None);
+        let refused = patch(json!({"spec": {"overhead": {"memory": ".."}}})).await.unwrap_err();
+        assert!(refused.contains("spec.overhead.memory: must be of type quantity"), "{refused}");
+    }
+}

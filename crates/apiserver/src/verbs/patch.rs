@@ -44,7 +44,7 @@ pub(crate) async fn patch(
         if !names_revision {
             meta::metadata(&mut patched).remove("resourceVersion");
         }
-        let patched = fields::settle_patched(call, patched)?;
+        let patched = fields::settle_patched(call, current, patched)?;
         check_identity(call, current, &patched)?;
         Ok(patched)
     })

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend};
@@ -12,6 +14,9 @@ use rustix::io::Errno;
 
 use crate::RESERVE_BYTES;
 
+/// Wait after a failed attempt to fill up the reserve.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// A file whose blocks are allocated ahead of its end. Commits then succeed on a full disk, until the reserve is used up.
 #[derive(Debug)]
 pub(crate) struct Reserved {
@@ -19,12 +24,15 @@ pub(crate) struct Reserved {
     inner: FileBackend,
     /// Where the allocated blocks end.
     allocated: AtomicU64,
+    /// When the next attempt is made after one that failed: on a full disk each costs a commit of its journal.
+    retry_at: Mutex<Instant>,
 }
 
 impl Reserved {
     pub(crate) fn new(file: File) -> Result<Reserved, DatabaseError> {
         let own = file.try_clone().map_err(|error| DatabaseError::Storage(redb::StorageError::Io(error)))?;
-        let reserved = Reserved { file: own, inner: FileBackend::new(file)?, allocated: AtomicU64::new(0) };
+        let (inner, retry_at) = (FileBackend::new(file)?, Mutex::new(Instant::now()));
+        let reserved = Reserved { file: own, inner, allocated: AtomicU64::new(0), retry_at };
         reserved.allocate();
         Ok(reserved)
     }
@@ -37,10 +45,17 @@ impl Reserved {
         if self.allocated.load(Ordering::Relaxed) >= wanted {
             return;
         }
+        let mut retry_at = self.retry_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if Instant::now() < *retry_at {
+            return;
+        }
         match fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, wanted) {
             // A file system that cannot allocate ahead has no reserve.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.allocated.store(wanted, Ordering::Relaxed),
-            Err(error) => tracing::debug!(%error, "the reserve of the store is not complete"),
+            Err(error) => {
+                tracing::debug!(%error, "the reserve of the store is not complete");
+                *retry_at = Instant::now() + RETRY_AFTER;
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Finds the Sandbox that a person names, and its Pod and container.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name, syntax};
@@ -9,10 +10,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::api_error;
 use super::wait::{Patience, Step};
 use crate::cli::{Place, Readiness};
+
+/// How often a Pod that is ending is looked at.
+const ENDING_POLL: Duration = Duration::from_millis(100);
 
 /// How a person names a Sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,8 +133,19 @@ impl Cluster {
             }
         } else {
             sandbox = patience.until(&self.sandboxes, ("sandbox", &name, "ready"), ready).await?;
+            // Resumed while the Pod of before is still ending: what is ready is that one, until the next is.
+            while self.is_ending(&sandbox).await? && Instant::now() < patience.end {
+                tokio::time::sleep(ENDING_POLL).await;
+                sandbox = patience.until(&self.sandboxes, ("sandbox", &name, "ready"), ready).await?;
+            }
         }
         self.container(&sandbox, container).await
+    }
+
+    /// Whether the Pod of a Sandbox is being deleted, or gone.
+    async fn is_ending(&self, sandbox: &Sandbox) -> anyhow::Result<bool> {
+        let pod = self.pods.get_opt(pod_name(sandbox)).await.map_err(api_error)?;
+        Ok(pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()))
     }
 
     /// The container of that name, or the one that is meant without a name.

@@ -11,13 +11,14 @@ pub(crate) use protect::allowed;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use hutch_image::{HostMount, Resolved};
 use hutch_jail::run::{Outcome, RunOptions};
 use hutch_jail::{
-    Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper,
-    User,
+    CheckedFolder, Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network, Process, Profile,
+    Root, Spec, Upper, User,
 };
+use rustix::io::Errno;
 
 use self::protect::Protection;
 use crate::cli::{Isolation, RunArguments};
@@ -44,13 +45,14 @@ pub(crate) fn main(arguments: &RunArguments) -> ! {
 
 fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     let image = image(arguments)?;
-    let process = process(arguments, &image)?;
+    let folder = arguments.workspace.as_deref().map(workspace).transpose()?;
+    let process = process(arguments, &image, folder.as_ref())?;
     // Held until the command has ended: no other jail on the machine gets one of these ids.
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
     };
-    let mut spec = spec(arguments, image, ids.as_ref())?;
+    let mut spec = spec(arguments, image, folder, ids.as_ref())?;
     let protection = protect(arguments, &mut spec)?;
     let options = RunOptions {
         timeout: arguments.timeout,
@@ -71,9 +73,8 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
 /// Adds mounts over the files of a writable workspace that programs of this machine run.
 fn protect(arguments: &RunArguments, spec: &mut Spec) -> anyhow::Result<Option<Protection>> {
     let is_workspace = |mount: &&Mount| mount.target == Path::new(WORKSPACE) && !mount.read_only;
-    let Some(MountSource::Bind(folder)) = spec.mounts.iter().find(is_workspace).map(|m| &m.source) else {
-        return Ok(None);
-    };
+    let workspace = spec.mounts.iter().find(is_workspace).map(|mount| &mount.source);
+    let Some(MountSource::Beneath { folder, .. }) = workspace else { return Ok(None) };
     let (mounts, protection) = Protection::prepare(folder, &arguments.allow_write)?;
     spec.mounts.extend(mounts);
     Ok(Some(protection))
@@ -102,8 +103,7 @@ fn hint(error: &Error) -> anyhow::Error {
 
 fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
     if let Some(rootfs) = &arguments.rootfs {
-        ensure!(rootfs.is_dir(), "--rootfs {}: not a folder", rootfs.display());
-        let folder = rootfs.canonicalize().with_context(|| format!("--rootfs {}", rootfs.display()))?;
+        let folder = named_folder("--rootfs", rootfs)?;
         ensure!(
             !is_root(&folder)?,
             "--rootfs {}: this machine's own root holds its secrets; --image hutch/host shows its programs without them",
@@ -111,7 +111,7 @@ fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
         );
         return Ok(Resolved {
             id: String::new(),
-            layers: vec![folder],
+            layers: vec![folder.path().to_owned()],
             mounts: Vec::new(),
             config: hutch_image::ImageConfig::default(),
             substituted: None,
@@ -122,13 +122,34 @@ fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
     images.resolve(&arguments.image).with_context(|| format!("--image {}", arguments.image))
 }
 
+/// A folder that a flag names.
+///
+/// A link on the way is refused: code of an earlier run may have made it. Only those right below `/` are followed, such
+/// as `/home`, where nobody but root makes any.
+fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
+    let named = || format!("{flag} {}", folder.display());
+    let absolute = std::path::absolute(folder).with_context(named)?;
+    let mut parts = absolute.components();
+    let top: PathBuf = parts.by_ref().take(2).collect();
+    let path = top.canonicalize().with_context(named)?.join(parts.as_path());
+    CheckedFolder::look(&path).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NOTDIR) => anyhow!("{}: not a folder", named()),
+        Some(Errno::LOOP) => match folder.canonicalize() {
+            Ok(target) => anyhow!(
+                "{}: a symbolic link is on its path, which code of an earlier run may have made; name {} if that is meant",
+                named(),
+                target.display()
+            ),
+            Err(error) => anyhow!("{}: {error}", named()),
+        },
+        _ => anyhow!("{}: {error}", named()),
+    })
+}
+
 /// Whether a folder is the root of this machine, by whatever name.
-fn is_root(folder: &Path) -> anyhow::Result<bool> {
-    let id = |path: &Path| {
-        let found = std::fs::metadata(path).with_context(|| path.display().to_string())?;
-        anyhow::Ok((found.dev(), found.ino()))
-    };
-    Ok(id(folder)? == id(Path::new("/"))?)
+fn is_root(folder: &CheckedFolder) -> anyhow::Result<bool> {
+    let (folder, root) = (folder.metadata()?, std::fs::metadata("/")?);
+    Ok((folder.st_dev, folder.st_ino) == (root.dev(), root.ino()))
 }
 
 /// Where images are unpacked: the machine's for root, the user's own cache else.
@@ -143,7 +164,11 @@ fn image_folder() -> anyhow::Result<PathBuf> {
         .join("hutch/images"))
 }
 
-fn process(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<Process> {
+fn process(
+    arguments: &RunArguments,
+    image: &Resolved,
+    workspace: Option<&CheckedFolder>,
+) -> anyhow::Result<Process> {
     let config = &image.config;
     let mut env =
         vec![("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
@@ -155,14 +180,14 @@ fn process(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<Process
         env.retain(|(other, _)| other != name);
         env.push((name.clone(), value.clone()));
     }
-    let user = user(arguments, image)?;
+    let user = user(image, workspace)?;
     // The jail finds out by itself whether there is a terminal to join.
     Ok(Process { argv: arguments.command.clone(), env, cwd: WORKSPACE.into(), terminal: false, user })
 }
 
 /// The image's user; where that is root, the owner of the workspace, since nobody inside has the right to write what
 /// belongs to somebody else.
-fn user(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<User> {
+fn user(image: &Resolved, workspace: Option<&CheckedFolder>) -> anyhow::Result<User> {
     let named = &image.config.user;
     let account = image.account(named).with_context(|| format!("the image's user {named:?}"))?;
     let (mut uid, mut gid) = (account.uid, account.gid);
@@ -173,25 +198,32 @@ fn user(arguments: &RunArguments, image: &Resolved) -> anyhow::Result<User> {
         );
         return Ok(User::default());
     }
-    if let Some(folder) = arguments.workspace.as_deref().filter(|_| (uid, gid) == (0, 0)) {
-        let stat = std::fs::metadata(folder).with_context(|| format!("--workspace {}", folder.display()))?;
-        (uid, gid) = (stat.uid(), stat.gid());
+    if let Some(folder) = workspace.filter(|_| (uid, gid) == (0, 0)) {
+        let stat = folder.metadata().with_context(|| format!("--workspace {}", folder.path().display()))?;
+        (uid, gid) = (stat.st_uid, stat.st_gid);
         ensure!(
             uid.max(gid) < IDS_INSIDE,
             "--workspace {}: its owner {uid}:{gid} has no id inside (those are below {IDS_INSIDE}); run as that user",
-            folder.display()
+            folder.path().display()
         );
     }
     Ok(User { uid, gid, groups: Vec::new() })
 }
 
-fn spec(arguments: &RunArguments, image: Resolved, ids: Option<&IdRange>) -> anyhow::Result<Spec> {
+fn spec(
+    arguments: &RunArguments,
+    image: Resolved,
+    workspace: Option<CheckedFolder>,
+    ids: Option<&IdRange>,
+) -> anyhow::Result<Spec> {
     let mut mounts: Vec<Mount> = image.mounts.into_iter().map(host).collect();
     mounts.push(tmpfs("/tmp", 0o1777));
-    match &arguments.workspace {
-        Some(folder) => mounts.push(workspace(folder, arguments.read_only)?),
-        None => mounts.push(Mount { read_only: arguments.read_only, ..tmpfs(WORKSPACE, 0o777) }),
+    let deny_set_id_bits = workspace.is_some() && !arguments.read_only;
+    let mut mount = tmpfs(WORKSPACE, 0o777);
+    if let Some(folder) = workspace {
+        mount.source = MountSource::Beneath { folder, path: PathBuf::new() };
     }
+    mounts.push(Mount { read_only: arguments.read_only, ..mount });
     Ok(Spec {
         id: format!("run-{}", std::process::id()),
         hostname: "sandbox".to_owned(),
@@ -201,27 +233,26 @@ fn spec(arguments: &RunArguments, image: Resolved, ids: Option<&IdRange>) -> any
         ids: ids.map_or(Ids::Caller, |ids| Ids::Range { base: ids.base() }),
         network: Network::New { addresses: Vec::new() },
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },
-        deny_set_id_bits: arguments.workspace.is_some() && !arguments.read_only,
+        deny_set_id_bits,
         freezable: false,
     })
 }
 
-fn workspace(folder: &Path, read_only: bool) -> anyhow::Result<Mount> {
-    let named = || format!("--workspace {}", folder.display());
-    let folder = folder.canonicalize().with_context(named)?;
-    ensure!(folder.is_dir(), "{}: not a folder", named());
-    ensure!(!is_root(&folder)?, "{}: the whole machine cannot be a workspace; name a folder", named());
-    Ok(bind(&folder, Path::new(WORKSPACE), read_only))
+/// The folder for the workspace.
+fn workspace(folder: &Path) -> anyhow::Result<CheckedFolder> {
+    let checked = named_folder("--workspace", folder)?;
+    ensure!(
+        !is_root(&checked)?,
+        "--workspace {}: the whole machine cannot be a workspace; name a folder",
+        folder.display()
+    );
+    Ok(checked)
 }
 
 /// A part of this machine that every jail sees.
 fn host(mount: HostMount) -> Mount {
     let source = MountSource::Host { folder: mount.source, file: None };
     Mount { source, target: mount.target, read_only: true }
-}
-
-fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
-    Mount { source: MountSource::Bind(source.to_owned()), target: target.to_owned(), read_only }
 }
 
 fn tmpfs(target: &str, mode: u32) -> Mount {

@@ -4,6 +4,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::beneath::Folder;
@@ -19,7 +20,7 @@ pub const SANDBOXD_PATH: &str = "/.hutch/sandboxd";
 pub const PAUSE: [&str; 2] = [SANDBOXD_PATH, "--pause"];
 /// Name of unfinished folders.
 const UNFINISHED: &str = "unfinished-";
-/// An unfinished folder of this age belongs to nobody any more: no layer takes so long to unpack.
+/// An unfinished folder of this age that nobody has locked belongs to nobody any more.
 const UNFINISHED_AGE: Duration = Duration::from_secs(6 * 3600);
 
 /// The images of one folder.
@@ -98,6 +99,8 @@ impl Store {
     pub fn open(dir: &Path) -> Result<Store, Error> {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(Error::file("make", dir))?;
+        // Jails follow no link on the way to a layer.
+        let dir = &dir.canonicalize().map_err(Error::file("open", dir))?;
         let found = std::fs::metadata(dir).map_err(Error::file("open", dir))?;
         if found.mode() & 0o077 != 0 {
             let private = std::fs::Permissions::from_mode(0o700);
@@ -222,18 +225,23 @@ fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().take(200).collect()
 }
 
-/// A new folder, removed on drop unless it is [finished](finish). Its content is an archive's, so it may be nested deep.
-pub(crate) struct Unfinished(Option<tempfile::TempDir>);
+/// A new folder, removed on drop unless it is [finished](finish). Its content is an archive's, so it may be nested deep
+/// and have any time of change.
+pub(crate) struct Unfinished {
+    folder: Option<tempfile::TempDir>,
+    /// Locked, so that nobody sweeps it.
+    _lock: std::fs::File,
+}
 
 impl Unfinished {
     pub(crate) fn path(&self) -> &Path {
-        self.0.as_ref().map_or(Path::new(""), tempfile::TempDir::path)
+        self.folder.as_ref().map_or(Path::new(""), tempfile::TempDir::path)
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(folder) = self.0.take() {
+        if let Some(folder) = self.folder.take() {
             // What stays is swept later.
             let _ = remove_tree(&folder.keep());
         }
@@ -245,7 +253,8 @@ pub(crate) fn unfinished(dir: &Path) -> Result<Unfinished, Error> {
     sweep(dir);
     let mut builder = tempfile::Builder::new();
     let made = builder.prefix(UNFINISHED).tempdir_in(dir).map_err(Error::file("make a folder in", dir))?;
-    Ok(Unfinished(Some(made)))
+    let lock = lock(made.path()).map_err(Error::file("lock", made.path()))?;
+    Ok(Unfinished { folder: Some(made), _lock: lock })
 }
 
 /// Gives a complete folder its name, after its content has reached the disk.
@@ -260,13 +269,20 @@ pub(crate) fn finish(mut unfinished: Unfinished, name: &Path) -> Result<(), Erro
     match std::fs::rename(unfinished.path(), name) {
         Ok(()) => {
             // It has another name now, so there is nothing left to remove.
-            let _ = unfinished.0.take().map(tempfile::TempDir::keep);
+            let _ = unfinished.folder.take().map(tempfile::TempDir::keep);
             Ok(())
         }
         // Somebody else was quicker with the same content.
         Err(_) if name.is_dir() => Ok(()),
         Err(source) => Err(Error::File { action: "name", path: name.into(), source }),
     }
+}
+
+/// Locks a folder until the descriptor is closed; an error when somebody else has it locked.
+fn lock(folder: &Path) -> std::io::Result<std::fs::File> {
+    let folder = std::fs::File::open(folder)?;
+    rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(folder)
 }
 
 /// Removes what a killed process left.
@@ -277,9 +293,35 @@ fn sweep(dir: &Path) {
             .metadata()
             .and_then(|m| m.modified())
             .is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age > UNFINISHED_AGE));
-        if old && entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+        if !old || !entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            continue;
+        }
+        if let Ok(_lock) = lock(&entry.path()) {
             // What cannot be removed now is tried again by the next one.
             let _ = remove_tree(&entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_in_use_is_not_swept_however_old_its_archive_says_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let age = |folder: &Path| {
+            let folder = std::fs::File::open(folder).unwrap();
+            folder.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        };
+        let used = unfinished(dir.path()).unwrap();
+        age(used.path());
+        let left = dir.path().join("unfinished-left");
+        std::fs::create_dir(&left).unwrap();
+        age(&left);
+        let _other = unfinished(dir.path()).unwrap();
+        assert!(used.path().is_dir());
+        assert!(!left.exists());
     }
 }

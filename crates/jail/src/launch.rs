@@ -7,9 +7,9 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountPropagationFlags, MoveMountFlags, mount_change, move_mount};
+use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{DumpableBehavior, Signal};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
@@ -318,6 +318,9 @@ fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channe
         .map_err(failed("separate the mounts"))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     sys::mount(c"proc", c"/proc", c"proc", flags, c"").map_err(failed("mount /proc"))?;
+    let host = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(failed("open the root"))?;
+    let mut attached: Vec<(&Path, OwnedFd)> = Vec::new();
     for mount in &plan.spec.mounts {
         let at = |errno: Errno| Error::Mount {
             target: mount.target.clone(),
@@ -329,9 +332,18 @@ fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channe
             MountSource::Tmpfs { bytes, mode } => root::tmpfs(bytes, &format!("{mode:o}")).map_err(at)?,
             MountSource::Host { .. } => return Err(Error::Spec("no overlays around a runtime".into())),
         };
-        move_mount(tree.as_fd(), "", CWD, &mount.target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-            .map_err(at)?;
+        // Code of other jails writes in what was mounted before, so a path there is looked up in there.
+        let above = attached.iter().find_map(|(above, root)| {
+            let rest = mount.target.strip_prefix(above).ok()?;
+            Some((root, Path::new("/").join(rest)))
+        });
+        match above {
+            Some((root, rest)) => root::attach_tree(root, &tree, &rest),
+            None => root::attach_tree(&host, &tree, &mount.target),
+        }?;
+        attached.push((&mount.target, tree));
     }
+    drop((attached, host));
     network.map_or(Ok(()), Making::enter)?;
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));

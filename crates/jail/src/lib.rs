@@ -16,6 +16,7 @@ pub mod warden;
 
 mod channel;
 mod dev;
+mod folder;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod ids;
@@ -36,6 +37,7 @@ mod watcher;
 
 pub use cgroup::Freezer;
 pub use error::{Errno, Error};
+pub use folder::CheckedFolder;
 pub use ids::{IdRange, IdRanges};
 pub use run::{Captured, Ended, Isolation, Outcome, RunOptions, run};
 pub use spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};

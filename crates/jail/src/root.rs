@@ -294,7 +294,9 @@ fn attach(root: &OwnedFd, ready: Vec<(&Mount, OwnedFd)>) -> Result<(), Error> {
     ready.into_iter().try_for_each(|(mount, tree)| attach_tree(root, &tree, &mount.target))
 }
 
-fn attach_tree(root: &OwnedFd, tree: &OwnedFd, target: &Path) -> Result<(), Error> {
+/// Mounts at a path in `root`, which no link leads out of; makes the mount point and the folders above it where they are
+/// missing.
+pub(crate) fn attach_tree(root: &OwnedFd, tree: &OwnedFd, target: &Path) -> Result<(), Error> {
     let place = match open_inside(root, target) {
         Err(Errno::NOENT) => {
             let status =

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::error::Error;
+use crate::folder::{CheckedFolder, open_without_links};
 use crate::spec::{MountSource, Profile, Spec, Upper};
 use crate::sys;
 
@@ -19,8 +20,7 @@ const SET_ID_AND_DEVICES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV
 /// A file or folder of the host that a jail shows.
 struct Wanted<'a> {
     path: &'a Path,
-    /// Looked up below the path, without following links.
-    beneath: Option<&'a Path>,
+    found: Found<'a>,
     read_only: bool,
     /// Whether ids are mapped, where they can be.
     mapped: bool,
@@ -28,23 +28,35 @@ struct Wanted<'a> {
     holds_upper: bool,
 }
 
+/// How it is looked up.
+enum Found<'a> {
+    /// By its path.
+    Plainly,
+    /// By its path, on which there must be no link.
+    WithoutLinks,
+    /// Below a folder, without following links.
+    Beneath { folder: &'a CheckedFolder, path: &'a Path },
+}
+
 /// Everything of the host that `spec` names, in the order in which [`Sources::next`] returns it.
 fn wanted(spec: &Spec) -> Vec<Wanted<'_>> {
     let mut list = Vec::new();
-    let layer = |path| Wanted { path, beneath: None, read_only: true, mapped: true, holds_upper: false };
+    let plain =
+        |path| Wanted { path, found: Found::Plainly, read_only: true, mapped: true, holds_upper: false };
     if spec.profile == Profile::Native {
-        list.extend(spec.root.layers.iter().map(|path| layer(path.as_path())));
+        list.extend(spec.root.layers.iter().map(|path| Wanted { found: Found::WithoutLinks, ..plain(path) }));
         if let Upper::Dir(path) = &spec.root.upper {
-            list.push(Wanted { read_only: false, holds_upper: true, ..layer(path) });
+            list.push(Wanted { read_only: false, holds_upper: true, ..plain(path) });
         }
     }
     for mount in &spec.mounts {
         match &mount.source {
-            MountSource::Bind(path) => list.push(Wanted { read_only: mount.read_only, ..layer(path) }),
+            MountSource::Bind(path) => list.push(Wanted { read_only: mount.read_only, ..plain(path) }),
             MountSource::Beneath { folder, path } => {
-                list.push(Wanted { beneath: Some(path), read_only: mount.read_only, ..layer(folder) });
+                let found = Found::Beneath { folder, path };
+                list.push(Wanted { found, read_only: mount.read_only, ..plain(folder.path()) });
             }
-            MountSource::Host { folder, .. } => list.push(Wanted { mapped: false, ..layer(folder) }),
+            MountSource::Host { folder, .. } => list.push(Wanted { mapped: false, ..plain(folder) }),
             MountSource::Tmpfs { .. } => {}
         }
     }
@@ -119,10 +131,15 @@ fn take_one(wanted: &Wanted<'_>, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd,
 
 fn look_up(wanted: &Wanted<'_>) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let top = rustix::fs::open(wanted.path, flags, Mode::empty())?;
-    let Some(path) = wanted.beneath else { return Ok(top) };
-    let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(&top, path, flags | OFlags::NOFOLLOW, Mode::empty(), within)
+    match wanted.found {
+        Found::Plainly => rustix::fs::open(wanted.path, flags, Mode::empty()),
+        Found::WithoutLinks => open_without_links(wanted.path),
+        Found::Beneath { folder, path } if path == Path::new("") => folder.descriptor(),
+        Found::Beneath { folder, path } => {
+            let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+            rustix::fs::openat2(folder.descriptor()?, path, flags | OFlags::NOFOLLOW, Mode::empty(), within)
+        }
+    }
 }
 
 /// Makes the folders of an overlay's writable side where they are missing.

@@ -7,6 +7,7 @@ use std::path::{Component, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::folder::CheckedFolder;
 
 /// One jail.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -49,7 +50,7 @@ pub enum Profile {
 /// The root file system.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Root {
-    /// Folders to stack, topmost first; never written.
+    /// Folders to stack, topmost first; never written. No link may be on the way to one.
     pub layers: Vec<PathBuf>,
     /// Where writes go.
     pub upper: Upper,
@@ -93,12 +94,12 @@ pub enum MountSource {
     /// The path is looked up once, with all rights of the caller: it must not lead through a folder that a jail can
     /// write.
     Bind(PathBuf),
-    /// As [`MountSource::Bind`], for something in a folder that a jail may write: the path below the folder is looked up
-    /// without following links.
+    /// As [`MountSource::Bind`], for a folder whose name, and all names in it, a jail may give to something else: links
+    /// are not followed.
     Beneath {
         /// The folder.
-        folder: PathBuf,
-        /// What in it, relative.
+        folder: CheckedFolder,
+        /// What in it, relative; empty for the folder itself.
         path: PathBuf,
     },
     /// A folder of the host that others use too, such as `/usr`, or one file of it: always read-only, under an

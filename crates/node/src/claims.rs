@@ -68,11 +68,31 @@ fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or(""))
 }
 
-/// Binds claims as they appear and takes folders away as claims go, until the node stops.
+/// Binds claims as they appear, until the node stops.
 pub(crate) async fn provision(node: Arc<Shared>) {
     let api: Api<Read<PersistentVolumeClaim>> = Api::all(node.client.clone());
     let stream = watcher(api, watcher::Config::default()).default_backoff();
     let mut stream = std::pin::pin!(stream);
+    let stopped = node.shutdown.wait();
+    let mut stopped = std::pin::pin!(stopped);
+    loop {
+        tokio::select! {
+            () = &mut stopped => return,
+            event = stream.next() => match event {
+                Some(Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim))) => {
+                    take(&node, claim).await;
+                }
+                Some(Ok(watcher::Event::Delete(_))) => node.released.notify_one(),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => tracing::debug!(%error, "watching claims is retried"),
+                None => return,
+            },
+        }
+    }
+}
+
+/// Takes volumes away as claims go, until the node stops. Apart from the binding: a large one takes long.
+pub(crate) async fn take_away(node: Arc<Shared>) {
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let stopped = node.shutdown.wait();
@@ -82,15 +102,6 @@ pub(crate) async fn provision(node: Arc<Shared>) {
             () = &mut stopped => return,
             _ = sweep.tick() => reclaim(&node).await,
             () = node.released.notified() => reclaim(&node).await,
-            event = stream.next() => match event {
-                Some(Ok(watcher::Event::Apply(claim) | watcher::Event::InitApply(claim))) => {
-                    take(&node, claim).await;
-                }
-                Some(Ok(watcher::Event::Delete(_))) => reclaim(&node).await,
-                Some(Ok(_)) => {}
-                Some(Err(error)) => tracing::debug!(%error, "watching claims is retried"),
-                None => return,
-            },
         }
     }
 }
@@ -164,10 +175,12 @@ fn volume(claim: &PersistentVolumeClaim, path: &Path) -> PersistentVolume {
 
 /// Removes volumes and folders whose claims are gone and that no Pod uses.
 async fn reclaim(node: &Shared) {
-    // Folders are read before the claims are: a folder is made after its claim, so one that is seen here and has no
-    // claim afterwards lost it.
+    // Folders and volumes are read before the claims are: they are made after their claim, so one that is seen here
+    // and has no claim afterwards lost it.
     let root = node.places.volumes.clone();
     let Ok(folders) = tokio::task::spawn_blocking(move || folders(&root)).await else { return };
+    let volumes: Api<PersistentVolume> = Api::all(node.client.clone());
+    let existing = volumes.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
     let claims: Api<PersistentVolumeClaim> = Api::all(node.client.clone());
     let listed = claims.list_metadata(&ListParams::default()).await;
     let Ok(listed) = listed.inspect_err(|error| tracing::debug!(%error, "claims could not be listed")) else {
@@ -175,8 +188,6 @@ async fn reclaim(node: &Shared) {
     };
     let mut live: HashSet<String> = listed.items.into_iter().filter_map(|claim| claim.metadata.uid).collect();
     live.extend(node.volumes_in_use());
-    let volumes: Api<PersistentVolume> = Api::all(node.client.clone());
-    let existing = volumes.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
     for volume in existing {
         let name = volume.metadata.name.as_deref().unwrap_or("");
         let annotations = volume.metadata.annotations.as_ref();

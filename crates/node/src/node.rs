@@ -98,6 +98,7 @@ impl Node {
         register::node(&shared).await?;
         tokio::spawn(register::keep(shared.clone()));
         tokio::spawn(claims::provision(shared.clone()));
+        tokio::spawn(claims::take_away(shared.clone()));
         tokio::spawn(disk::watch(shared.clone()));
         tokio::spawn(mind_warden(shared.clone()));
         let inventory = tokio::spawn(inventory::run(shared.clone()));

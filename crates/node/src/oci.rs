@@ -68,8 +68,56 @@ pub struct Bundle<'a> {
     pub user: &'a User,
     /// Whether it has a terminal.
     pub terminal: bool,
-    /// Further mounts; overlays are not among them.
+    /// Further mounts.
     pub mounts: &'a [Mount],
+    /// The folder in which the jail around runsc puts together what is mounted; see [`mounts_around`].
+    pub assembly: &'a Path,
+}
+
+/// Who makes a mount of a container.
+enum Maker {
+    /// runsc alone.
+    Runsc,
+    /// The jail around runsc at this path, which runsc is told of.
+    Both(PathBuf),
+    /// The jail at this path, which lies in an earlier mount that runsc is told of.
+    Jail(PathBuf),
+}
+
+/// Divides the making of mounts between runsc and the jail around it.
+///
+/// runsc looks paths up by name, as root, and makes mount points that are missing, while code of other containers may
+/// write on the way to them. So the jail mounts every file and folder that is not the machine's own below `assembly`,
+/// where that code cannot reach, with all that lies in it; and runsc is given that.
+#[expect(clippy::disallowed_methods, reason = "the jail looks up what lies in a mount without leaving it")]
+fn makers<'a>(mounts: &'a [Mount], assembly: &Path) -> Vec<(&'a Mount, Maker)> {
+    let mut wholes: Vec<(&Path, PathBuf)> = Vec::new();
+    let divide = mounts.iter().enumerate().map(|(number, mount)| {
+        let above = wholes.iter().find_map(|(target, place)| {
+            let rest = mount.target.strip_prefix(target).ok()?;
+            Some(place.join(rest))
+        });
+        let maker = match (above, &mount.source) {
+            (Some(place), _) => Maker::Jail(place),
+            (None, MountSource::Bind(_) | MountSource::Beneath { .. }) => {
+                let place = assembly.join(number.to_string());
+                wholes.push((&mount.target, place.clone()));
+                Maker::Both(place)
+            }
+            (None, MountSource::Tmpfs { .. } | MountSource::Host { .. }) => Maker::Runsc,
+        };
+        (mount, maker)
+    });
+    divide.collect()
+}
+
+/// What the jail around runsc mounts, in order, of the mounts of a container.
+pub fn mounts_around(mounts: &[Mount], assembly: &Path) -> Vec<Mount> {
+    let around = makers(mounts, assembly).into_iter().filter_map(|(mount, maker)| match maker {
+        Maker::Runsc => None,
+        Maker::Both(target) | Maker::Jail(target) => Some(Mount { target, ..mount.clone() }),
+    });
+    around.collect()
 }
 
 impl Bundle<'_> {
@@ -102,31 +150,11 @@ impl Bundle<'_> {
                "options": ["nosuid", "nodev", "mode=1777", "size=64m"]}),
             json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
         ];
-        mounts.extend(self.mounts.iter().map(|mount| {
-            let access = if mount.read_only { "ro" } else { "rw" };
-            let (kind, source, options) = match &mount.source {
-                MountSource::Bind(path) => ("bind", path.clone(), vec!["bind".to_owned(), access.into()]),
-                #[expect(
-                    clippy::disallowed_methods,
-                    reason = "constant names below the caller's own workspace"
-                )]
-                MountSource::Beneath { folder, path } => {
-                    ("bind", folder.join(path), vec!["bind".to_owned(), access.into()])
-                }
-                MountSource::Tmpfs { bytes, mode } => (
-                    "tmpfs",
-                    "tmpfs".into(),
-                    vec![format!("size={bytes}"), format!("mode={mode:o}"), access.into()],
-                ),
-                #[expect(clippy::disallowed_methods, reason = "a file that the image crate lists")]
-                MountSource::Host { folder, file } => (
-                    "bind",
-                    file.as_ref().map_or_else(|| folder.clone(), |file| folder.join(file)),
-                    vec!["bind".to_owned(), "ro".into()],
-                ),
-            };
-            json!({"destination": mount.target, "type": kind, "source": source, "options": options})
-        }));
+        mounts.extend(
+            makers(self.mounts, self.assembly)
+                .into_iter()
+                .filter_map(|(mount, maker)| mount_of_runsc(mount, maker)),
+        );
         json!({
             "ociVersion": "1.0.2",
             "process": self.process(),
@@ -136,4 +164,24 @@ impl Bundle<'_> {
             "linux": {"namespaces": [{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}]},
         })
     }
+}
+
+/// A mount as runsc is told of it.
+fn mount_of_runsc(mount: &Mount, maker: Maker) -> Option<Value> {
+    let access = if mount.read_only { "ro" } else { "rw" };
+    let (kind, source, options) = match (maker, &mount.source) {
+        (Maker::Jail(_), _) => return None,
+        (Maker::Both(place), _) => ("bind", place, vec!["rbind".to_owned(), access.into()]),
+        (Maker::Runsc, MountSource::Tmpfs { bytes, mode }) => {
+            ("tmpfs", "tmpfs".into(), vec![format!("size={bytes}"), format!("mode={mode:o}"), access.into()])
+        }
+        #[expect(clippy::disallowed_methods, reason = "a file that the image crate lists")]
+        (Maker::Runsc, MountSource::Host { folder, file }) => (
+            "bind",
+            file.as_ref().map_or_else(|| folder.clone(), |file| folder.join(file)),
+            vec!["bind".to_owned(), "ro".into()],
+        ),
+        (Maker::Runsc, MountSource::Bind(_) | MountSource::Beneath { .. }) => return None,
+    };
+    Some(json!({"destination": mount.target, "type": kind, "source": source, "options": options}))
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use hutch_image::remove_tree;
 use hutch_jail::run::RunOptions;
-use hutch_jail::{Process, Profile, Spec, User};
-use hutch_node::oci::{Bundle, Runsc};
+use hutch_jail::{CheckedFolder, Mount, MountSource, Process, Profile, Spec, User};
+use hutch_node::oci::{Bundle, Runsc, mounts_around};
 use rustix::termios::isatty;
 
 /// Where bundles and runsc's state lie while a command runs, one folder a run, named for this process.
@@ -27,10 +27,13 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
         );
     };
     let folder = Scratch::new().with_context(|| format!("a folder below {FOLDER}"))?;
-    let rootfs = match spec.root.layers.as_slice() {
-        [only] => only.clone(),
-        _ => folder.path.join("rootfs"),
-    };
+    let (rootfs, assembly) = (folder.path.join("rootfs"), folder.path.join("mounts"));
+    let mut around = mounts_around(&spec.mounts, &assembly);
+    if let [only] = spec.root.layers.as_slice() {
+        let only = CheckedFolder::look(only).with_context(|| only.display().to_string())?;
+        let source = MountSource::Beneath { folder: only, path: PathBuf::new() };
+        around.push(Mount { source, target: rootfs.clone(), read_only: true });
+    }
     let terminal = options.capture.is_none() && isatty(rustix::stdio::stdin());
     let bundle = Bundle {
         rootfs: &rootfs,
@@ -42,6 +45,7 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
         user: &process.user,
         terminal,
         mounts: &spec.mounts,
+        assembly: &assembly,
     };
     folder.write("bundle/config.json", &bundle.config().to_string()).context("the bundle for runsc")?;
     let mut argv = runsc.argv(&folder.path.join("state"), &["run", "--bundle"]);
@@ -53,7 +57,7 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
     let outer = Spec {
         profile: Profile::Runtime,
         limits: Runsc::limits(spec.limits),
-        mounts: Vec::new(),
+        mounts: around,
         ..spec.clone()
     };
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();

@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail};
-use hutch_jail::{Mount, MountSource};
+use hutch_jail::{CheckedFolder, Mount, MountSource};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -74,10 +74,14 @@ struct Made {
 impl Protection {
     /// Opens or makes the protected entries of `workspace`, but for those at or below a path of `allow`, and returns the
     /// mounts for them.
-    pub(super) fn prepare(workspace: &Path, allow: &[PathBuf]) -> anyhow::Result<(Vec<Mount>, Protection)> {
-        let named = || format!("--workspace {}", workspace.display());
+    pub(super) fn prepare(
+        workspace: &CheckedFolder,
+        allow: &[PathBuf],
+    ) -> anyhow::Result<(Vec<Mount>, Protection)> {
+        let named = || format!("--workspace {}", workspace.path().display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::open(workspace, flags, Mode::empty()).with_context(named)?;
+        let folder = workspace.open().with_context(named)?;
+        let folder = rustix::fs::openat(folder, ".", flags, Mode::empty()).with_context(named)?;
         let before = Snapshot::of(&folder);
         let mut all = Protection { workspace: folder, made: Vec::new(), before };
         let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
@@ -94,7 +98,7 @@ impl Protection {
         }
         let mount = |path: PathBuf, read_only| Mount {
             target: Path::new(WORKSPACE).join(&path),
-            source: MountSource::Beneath { folder: workspace.to_owned(), path },
+            source: MountSource::Beneath { folder: workspace.clone(), path },
             read_only,
         };
         let outer = on_the_way.into_iter().map(|path| mount(path, false));

@@ -1,9 +1,10 @@
 //! Files of a workspace that programs of this machine run later.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -164,9 +165,10 @@ fn placeholders_of_a_killed_run_are_removed_by_the_next() {
     let folder = repository(&place, Caller::Ordinary, "repository");
     let before = listing(&folder);
     let named = folder.display().to_string();
-    let mut child =
-        place.run(Caller::Ordinary, &["--workspace", &named], "sleep 1000").spawn().expect("hutch run");
-    hutch_testkit::wait::until("placeholders", || folder.join(".claude").exists());
+    let mut command = place.run(Caller::Ordinary, &["--workspace", &named], "echo runs; sleep 1000");
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("hutch run");
+    let mut runs = [0; 5];
+    child.stdout.take().expect("standard output").read_exact(&mut runs).expect("read");
     assert_eq!(fs::metadata(folder.join(".claude")).expect("stat").uid(), ORDINARY);
     child.kill().expect("kill");
     child.wait().expect("wait");
@@ -262,4 +264,72 @@ fn status_of_the_command_is_kept_when_nobody_reads_the_output() {
     drop(reader);
     let output = command.stdout(writer).output().expect("hutch run");
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(3), String::new()));
+}
+
+#[test]
+fn link_on_the_way_to_a_workspace_or_a_root_is_refused() {
+    hutch_testkit::require!(root, user_namespaces);
+    let place = Place::new();
+    let target = place.folder_of(Caller::Root, "target").canonicalize().expect("path");
+    let top = place.folder_of(Caller::Root, "top");
+    std::os::unix::fs::symlink(&target, top.join("link")).expect("link");
+    fs::create_dir(target.join("below")).expect("folder");
+    for flag in ["--workspace", "--rootfs"] {
+        for path in ["link", "link/below"] {
+            let named = top.join(path).display().to_string();
+            let meant = target.join(path.strip_prefix("link/").unwrap_or("")).display().to_string();
+            let output = place.run(Caller::Root, &[flag, &named], "true").output().expect("hutch run");
+            refused(&output, 125, &[flag, &named, "symbolic link", meant.trim_end_matches('/')]);
+        }
+    }
+}
+
+/// One run exchanges folders of a workspace for links out of it while others start in the same workspace, or below.
+#[test]
+fn workspace_that_another_run_changes_meanwhile_leads_nowhere() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    const SWAP: &str = "import os, ctypes, time\n\
+        libc = ctypes.CDLL(None)\n\
+        os.chdir('/workspace')\n\
+        os.makedirs('.git', exist_ok=True); os.makedirs('sub', exist_ok=True)\n\
+        for name in ('.git', 'sub'): os.symlink(os.environ['TARGET'], name + '-link')\n\
+        print('ready', flush=True)\n\
+        end = time.monotonic() + 60\n\
+        while time.monotonic() < end and not os.path.exists('end'):\n\
+        \x20 for name in (b'.git', b'sub'):\n\
+        \x20   libc.renameat2(-100, name, -100, name + b'-link', 2); libc.renameat2(-100, name, -100, name + b'-link', 2)";
+    let place = Place::new();
+    let target = place.folder_of(Caller::Root, "target");
+    fs::write(target.join("keep"), "host-data").expect("write");
+    for name in ["hooks", "modules", "worktrees", ".vscode", ".idea", ".claude", ".cargo"] {
+        fs::create_dir(target.join(name)).expect("folder");
+    }
+    for name in ["config", "commondir", "config.worktree", ".envrc", ".mcp.json", ".cargo/config.toml"] {
+        fs::write(target.join(name), "").expect("write");
+    }
+    let before = listing(&target);
+    let workspace = place.folder_of(Caller::Root, "shared");
+    let named = workspace.display().to_string();
+    let target_named = format!("TARGET={}", target.display());
+    let words = ["run", "--workspace", &named, "--env", &target_named, "--", "python3", "-c", SWAP];
+    let mut swapper = place.program(Caller::Root, &words).spawn().expect("hutch run");
+    let changes = || workspace.join("sub-link").is_symlink() || workspace.join("sub").is_symlink();
+    hutch_testkit::wait::until("links", changes);
+    let gvisor = hutch_testkit::Need::Runsc.missing().is_none();
+    let script = "cat .git/keep keep; echo ESCAPED > .git/pwned; echo ESCAPED > pwned; true";
+    for number in 0..20 {
+        for folder in [named.clone(), format!("{named}/sub")] {
+            for isolation in ["hutch", "gvisor"] {
+                if isolation == "gvisor" && (!gvisor || number > 4) {
+                    continue;
+                }
+                let options = ["--isolation", isolation, "--workspace", &folder];
+                let output = place.run(Caller::Root, &options, script).output().expect("hutch run");
+                assert!(!text(&output.stdout).contains("host-data"), "{isolation} {folder}: {output:?}");
+                assert_eq!(listing(&target), before, "{isolation} {folder}: {output:?}");
+            }
+        }
+    }
+    fs::write(workspace.join("end"), "").expect("write");
+    swapper.wait().expect("wait");
 }

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hutch_image::PathSegment;
-use hutch_jail::{Process, ProcessExit, Stdio, Upper, User};
+use hutch_jail::{Mount, Process, ProcessExit, Stdio, Upper, User};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{Blueprint, Cell, Extra, null};
-use crate::oci::{Bundle, Runsc};
+use crate::oci::{Bundle, Runsc, mounts_around};
 
 /// How long mounting and killing by a short command may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,6 +28,7 @@ const STATE: PathSegment = PathSegment::fixed("state");
 const EXEC: PathSegment = PathSegment::fixed("exec");
 const UPPER: PathSegment = PathSegment::fixed("upper");
 const WORK: PathSegment = PathSegment::fixed("work");
+const MOUNTS: PathSegment = PathSegment::fixed("mounts");
 
 /// One container of gVisor's.
 #[derive(Debug)]
@@ -59,6 +60,11 @@ impl GvisorContainer {
         GvisorContainer { runsc, folder, id, counter: AtomicU64::new(0) }
     }
 
+    /// What the jail mounts before runsc starts.
+    pub(crate) fn mounts_around(&self, blueprint: &Blueprint) -> Vec<Mount> {
+        mounts_around(&blueprint.mounts, &MOUNTS.below(&self.folder))
+    }
+
     /// Writes the bundle and mounts the root file system inside the jail's mount namespace.
     pub(crate) async fn prepare(
         &self,
@@ -67,7 +73,9 @@ impl GvisorContainer {
         hostname: &str,
     ) -> Result<(), String> {
         let read_only = matches!(blueprint.root.upper, Upper::ReadOnly);
-        let config = bundle(blueprint, &ROOTFS.below(&self.folder), read_only, hostname).config();
+        let (rootfs, assembly) = (ROOTFS.below(&self.folder), MOUNTS.below(&self.folder));
+        let config =
+            Bundle { assembly: &assembly, ..bundle(blueprint, &rootfs, read_only, hostname) }.config();
         let folder = self.folder.clone();
         let written = tokio::task::spawn_blocking(move || write_bundle(&folder, &config)).await;
         let written = written.map_err(|e| e.to_string())?;
@@ -223,5 +231,6 @@ fn bundle<'a>(blueprint: &'a Blueprint, rootfs: &'a Path, read_only: bool, hostn
         user: &blueprint.user,
         terminal: blueprint.terminal,
         mounts: &blueprint.mounts,
+        assembly: Path::new(""),
     }
 }

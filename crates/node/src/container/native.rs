@@ -128,12 +128,12 @@ fn spec(launch: &Launch) -> Spec {
             deny_set_id_bits: false,
             freezable: launch.freezable,
         },
-        Some(_) => Spec {
+        Some(gvisor) => Spec {
             id,
             hostname,
             profile: Profile::Runtime,
             root: Root { layers: Vec::new(), upper: Upper::ReadOnly },
-            mounts: Vec::new(),
+            mounts: gvisor.mounts_around(blueprint),
             ids,
             network,
             limits: Runsc::limits(blueprint.limits),

@@ -74,9 +74,10 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         }
     }
     let before = pod.status.as_ref().and_then(|s| s.pod_ip.as_deref()).and_then(|ip| ip.parse().ok());
-    // A Sandbox's next Pod, after a suspend, has the same address.
-    let sandbox = hutch_api::owner::sandbox(pod.as_ref()).map(|owner| owner.uid.as_str());
-    let lease = node.addresses().lease_of(&live.id.uid, before, sandbox);
+    // A Sandbox's next Pod, after a suspend, has the same address. The uid alone may be claimed in any namespace.
+    let sandbox = hutch_api::owner::sandbox(pod.as_ref());
+    let sandbox = sandbox.map(|owner| format!("{}/{}", live.id.namespace, owner.uid));
+    let lease = node.addresses().lease_of(&live.id.uid, before, sandbox.as_deref());
     let lease = lease.ok_or_else(|| no_sandbox("no free Pod address is left on this node".into()))?;
     live.set_address(lease);
     let ids = node.id_ranges.take().map_err(|e| no_sandbox(e.to_string()))?;

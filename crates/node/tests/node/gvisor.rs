@@ -22,7 +22,12 @@ async fn gvisor_runs_a_pod_and_leaves_nothing() {
         "runtimeClassName": "gvisor",
         "main": {
             "readinessProbe": {"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1},
-            "volumeMounts": [{"name": "v", "mountPath": "/data"}], "env": [{"name": "TOKEN", "value": "s3cret"}],
+            "volumeMounts": [
+                {"name": "v", "mountPath": "/data"},
+                {"name": "v", "mountPath": "/part", "subPath": "a/b"},
+                {"name": "v", "mountPath": "/data/nested/deep", "subPath": "c"},
+            ],
+            "env": [{"name": "TOKEN", "value": "s3cret"}],
         },
         "volumes": [{"name": "v", "emptyDir": {}}],
     });
@@ -33,6 +38,9 @@ async fn gvisor_runs_a_pod_and_leaves_nothing() {
     assert!(log.contains("Starting gVisor") && log.contains("up"), "{log}");
     let (exit, text) = machine.exec(&pod, &["sh", "-c", "echo $TOKEN > /data/f; cat /data/f; exit 4"]).await;
     assert_eq!((exit, text.as_str()), (Exit::Code(4), "s3cret\n"));
+    let script = "echo part > /part/f; echo nested > /data/nested/deep/f; cat /data/a/b/f /data/c/f";
+    let (exit, text) = machine.exec(&pod, &["sh", "-c", script]).await;
+    assert_eq!((exit, text.as_str()), (Exit::Code(0), "part\nnested\n"));
     let mut connection = machine.node.connect(&id(&pod), 8000).await.expect("the server answers");
     connection.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
     let mut answer = String::new();

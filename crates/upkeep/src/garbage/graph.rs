@@ -70,10 +70,14 @@ impl Graph {
         self.objects.get(uid)
     }
 
-    /// What the object owns.
+    /// What the object owns. An object in a namespace owns nothing in another one, whatever is claimed there.
     pub(crate) fn dependents(&self, uid: &str) -> Vec<Dependent> {
+        let namespace = self.objects.get(uid).and_then(|owner| owner.namespace.clone());
         let of = |dependent: &String| {
             let object = self.objects.get(dependent)?.clone();
+            if namespace.is_some() && namespace != object.namespace {
+                return None;
+            }
             let reference = object.owners.iter().find(|owner| owner.uid == uid)?;
             let blocks = reference.block_owner_deletion == Some(true);
             Some(Dependent { object, blocks })
@@ -230,6 +234,18 @@ pub(crate) mod tests {
         assert!(graph.dependents("a").is_empty());
         graph.upsert(object("d", &[owner("a", true)]));
         assert_eq!(graph.remove("d"), ["a"]);
+    }
+
+    #[test]
+    fn an_object_owns_nothing_in_another_namespace() {
+        let mut graph = Graph::default();
+        graph.upsert(object("a", &[]));
+        graph.upsert(Object { namespace: None, ..object("machine", &[]) });
+        for owner_of in ["a", "machine"] {
+            let other = Object { namespace: Some("m".into()), ..object("b", &[owner(owner_of, true)]) };
+            graph.upsert(other);
+            assert_eq!(graph.dependents(owner_of).len(), usize::from(owner_of == "machine"), "{owner_of}");
+        }
     }
 
     #[test]

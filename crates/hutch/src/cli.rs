@@ -98,16 +98,16 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "K=V", value_parser = quantity::variable)]
     pub(crate) env: Vec<(String, String)>,
     /// CPUs at most, such as 0.5.
-    #[arg(long, value_name = "N", value_parser = quantity::cpus)]
+    #[arg(long, value_name = "N", value_parser = quantity::cpus, allow_hyphen_values = true)]
     pub(crate) cpus: Option<u64>,
     /// Memory at most, such as 512Mi.
-    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, allow_hyphen_values = true)]
     pub(crate) memory: Option<u64>,
     /// Processes and threads at most.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4_194_304))]
+    #[arg(long, value_name = "N", value_parser = quantity::processes, allow_hyphen_values = true)]
     pub(crate) pids: Option<u64>,
     /// End the command after this time, such as 30s or 5m: SIGTERM, then SIGKILL. Exit status 124.
-    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
     /// What confines the command.
     #[arg(long, value_enum, default_value = "hutch")]

@@ -31,9 +31,16 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     Ok(total as u64)
 }
 
+/// A number of processes.
+pub(crate) fn processes(text: &str) -> Result<u64, String> {
+    let most = 4_194_304;
+    let count = text.parse().ok().filter(|count| (1..=most).contains(count));
+    count.ok_or_else(|| format!("`{text}` is not a whole number from 1 to {most}"))
+}
+
 /// A time: numbers with `ms`, `s`, `m`, `h` behind them, added up (`1m30s`); a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a duration; write it like 30s, 5m or 1h30m");
+    let wrong = || format!("`{text}` is not a duration above zero; write it like 30s, 5m or 1h30m");
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero()).ok_or_else(wrong);
     }

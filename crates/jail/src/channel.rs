@@ -138,8 +138,8 @@ impl Channel {
             match rustix::net::recv(&self.0, &mut [0_u8; 0][..], peek) {
                 Ok((_, 0)) => return Ok(None),
                 Ok((_, length)) => break length,
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Ok(None),
+                // The other end was closed before it had read all of ours. Said once; what it sent is still here.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(errno) => return Err(failed("receive", errno)),
             }
         };
@@ -212,6 +212,16 @@ mod tests {
         assert_eq!(other.receive().unwrap().unwrap().decode::<String>().unwrap(), "second");
         drop(one);
         assert!(other.is_closed());
+        assert!(other.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn what_was_sent_before_the_end_is_received_even_if_something_was_left_unread() {
+        let (one, other) = Channel::pair().unwrap();
+        other.send(&"not read", &[], true).unwrap();
+        one.send(&"last", &[], true).unwrap();
+        drop(one);
+        assert_eq!(other.receive().unwrap().unwrap().decode::<String>().unwrap(), "last");
         assert!(other.receive().unwrap().is_none());
     }
 

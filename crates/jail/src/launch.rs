@@ -18,10 +18,9 @@ use crate::channel::Channel;
 use crate::error::Error;
 use crate::init::{Reached, Report};
 use crate::invariants::{Expected, Outside};
-use crate::netlink::Making;
 use crate::sources::Sources;
 use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};
-use crate::{dev, ids, invariants, landlock, privileges, proc, root, seccomp, sys};
+use crate::{dev, ids, invariants, landlock, netlink, privileges, proc, root, seccomp, sys};
 
 #[cfg(test)]
 mod wrong;
@@ -198,7 +197,7 @@ fn child(
 }
 
 /// What needs no ids and nothing from the parent, so that both work at the same time.
-fn prepare(plan: &Plan<'_>, entry: Option<&Entry>) -> Result<Option<Making>, Error> {
+fn prepare(plan: &Plan<'_>, entry: Option<&Entry>) -> Result<(), Error> {
     if let Some(entry) = entry {
         entry.enter().map_err(|errno| Error::Cgroup {
             path: plan.spec.id.clone().into(),
@@ -208,17 +207,15 @@ fn prepare(plan: &Plan<'_>, entry: Option<&Entry>) -> Result<Option<Making>, Err
     }
     let failed =
         |step: &'static str| move |errno: Errno| Error::Privileges { step: step.into(), errno: errno.into() };
-    // The network first: it takes longest, and is made meanwhile.
-    let network = match &plan.spec.network {
-        Network::New { addresses } => Some(Making::start(addresses)?),
-        Network::Join => None,
-    };
     sys::hide_arguments(c"hutch-init");
     rustix::thread::set_name(c"hutch-init").map_err(failed("name"))?;
     rustix::process::setsid().map_err(failed("session"))?;
     sys::join_new_session_keyring().map_err(failed("session keyring"))?;
     rustix::process::umask(Mode::empty());
-    Ok(network)
+    match &plan.spec.network {
+        Network::New { addresses } => netlink::enter_new(addresses),
+        Network::Join => Ok(()),
+    }
 }
 
 /// Waits for the parent's share.
@@ -247,7 +244,7 @@ fn build(
     channel: &Channel,
 ) -> Result<Reached, Error> {
     let spec = plan.spec;
-    let network = prepare(plan, entry)?;
+    prepare(plan, entry)?;
     // SAFETY: no descriptor table or memory is unshared.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWCGROUP) }
         .map_err(|errno| Error::Namespaces { errno: errno.into() })?;
@@ -267,7 +264,6 @@ fn build(
     };
     tie_to_parent(channel)?;
     let (root, mounts) = root::enter(spec, sources, proc, devices, ranged)?;
-    network.map_or(Ok(()), Making::enter)?;
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     #[cfg(test)]
@@ -308,7 +304,7 @@ fn close_others(plan: &Plan<'_>, channel: &Channel) -> Result<(), Error> {
 
 /// Builds the shell around a runtime that isolates by itself: its processes, its mounts and its network end with it.
 fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channel) -> Result<Reached, Error> {
-    let network = prepare(plan, entry)?;
+    prepare(plan, entry)?;
     let mut sources = provided(channel)?;
     tie_to_parent(channel)?;
     let failed =
@@ -332,19 +328,10 @@ fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channe
             MountSource::Tmpfs { bytes, mode } => root::tmpfs(bytes, &format!("{mode:o}")).map_err(at)?,
             MountSource::Host { .. } => return Err(Error::Spec("no overlays around a runtime".into())),
         };
-        // Code of other jails writes in what was mounted before, so a path there is looked up in there.
-        let above = attached.iter().find_map(|(above, root)| {
-            let rest = mount.target.strip_prefix(above).ok()?;
-            Some((root, Path::new("/").join(rest)))
-        });
-        match above {
-            Some((root, rest)) => root::attach_tree(root, &tree, &rest),
-            None => root::attach_tree(&host, &tree, &mount.target),
-        }?;
+        root::attach_tree(&host, &attached, &tree, &mount.target)?;
         attached.push((&mount.target, tree));
     }
     drop((attached, host));
-    network.map_or(Ok(()), Making::enter)?;
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if plan.spec.deny_set_id_bits {

@@ -72,12 +72,14 @@ pub(crate) fn enter(
     let planned = ready.iter().map(|(mount, tree)| plan(spec, mount, tree)).collect::<Result<_, _>>()?;
     let (below_dev, others): (Vec<_>, Vec<_>) =
         ready.into_iter().partition(|(mount, _)| mount.target.starts_with("/dev"));
-    attach(&root, others)?;
+    let mut attached = Vec::new();
+    attach(&root, &mut attached, others)?;
     make_folder(&root, "proc")?;
     make_folder(&root, "dev")?;
     dev::build(devices, group_of_terminals)?;
     proc::attach(proc)?;
-    attach(&root, below_dev)?;
+    attach(&root, &mut attached, below_dev)?;
+    drop(attached);
     let read_only = matches!(spec.root.upper, Upper::ReadOnly);
     if read_only && !matches!(made, Made::Complete) {
         make_root_read_only(&root)?;
@@ -116,14 +118,8 @@ fn has_all_targets(layer: &OwnedFd, spec: &Spec) -> bool {
         !target.starts_with("/dev") && !all[..number].iter().any(|earlier| target.starts_with(earlier))
     };
     let targets = (0..all.len()).filter(|number| in_layer((*number, all[*number]))).map(|number| all[number]);
-    fixed.into_iter().chain(targets).all(|target| open_inside(layer, target).is_ok())
-}
-
-/// Looks up a path as code inside would, but without magic links.
-fn open_inside(root: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(root, path, flags, Mode::empty(), within)
+    let top = Top { folder: layer, links: ResolveFlags::empty() };
+    fixed.into_iter().chain(targets).all(|target| top.open(target).is_ok())
 }
 
 /// A tmpfs that is mounted nowhere yet.
@@ -290,19 +286,43 @@ fn pivot() -> Result<(), Error> {
 }
 
 /// Mounts in order, in the new root.
-fn attach(root: &OwnedFd, ready: Vec<(&Mount, OwnedFd)>) -> Result<(), Error> {
-    ready.into_iter().try_for_each(|(mount, tree)| attach_tree(root, &tree, &mount.target))
+fn attach<'a>(
+    root: &OwnedFd,
+    attached: &mut Vec<(&'a Path, OwnedFd)>,
+    ready: Vec<(&'a Mount, OwnedFd)>,
+) -> Result<(), Error> {
+    for (mount, tree) in ready {
+        attach_tree(root, attached, &tree, &mount.target)?;
+        if !matches!(mount.source, MountSource::Host { .. }) {
+            attached.push((&mount.target, tree));
+        }
+    }
+    Ok(())
 }
 
 /// Mounts at a path in `root`, which no link leads out of; makes the mount point and the folders above it where they are
 /// missing.
-pub(crate) fn attach_tree(root: &OwnedFd, tree: &OwnedFd, target: &Path) -> Result<(), Error> {
-    let place = match open_inside(root, target) {
+///
+/// `attached` is what was mounted there before in which code of this or another jail may write: below such a mount no link
+/// is followed, so whoever makes one there cannot choose what is covered.
+pub(crate) fn attach_tree(
+    root: &OwnedFd,
+    attached: &[(&Path, OwnedFd)],
+    tree: &OwnedFd,
+    target: &Path,
+) -> Result<(), Error> {
+    let above = attached.iter().find_map(|(above, top)| {
+        let rest = target.strip_prefix(above).ok()?;
+        Some((Top { folder: top, links: ResolveFlags::NO_SYMLINKS }, Path::new("/").join(rest)))
+    });
+    let whole = || (Top { folder: root, links: ResolveFlags::empty() }, target.to_owned());
+    let (top, path) = above.unwrap_or_else(whole);
+    let place = match top.open(&path) {
         Err(Errno::NOENT) => {
             let status =
                 rustix::fs::statat(tree, "", AtFlags::EMPTY_PATH).map_err(at(target, "look at it"))?;
             let folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
-            make_target(root, target, folder).map_err(at(target, "make the mount point"))?
+            make_target(top, &path, folder).map_err(at(target, "make the mount point"))?
         }
         other => other.map_err(at(target, "find the mount point"))?,
     };
@@ -310,15 +330,31 @@ pub(crate) fn attach_tree(root: &OwnedFd, tree: &OwnedFd, target: &Path) -> Resu
     move_mount(tree.as_fd(), "", place.as_fd(), "", flags).map_err(at(target, "attach"))
 }
 
+/// Where a mount point is looked up.
+#[derive(Clone, Copy)]
+struct Top<'a> {
+    folder: &'a OwnedFd,
+    /// What is refused beside leaving it.
+    links: ResolveFlags,
+}
+
+impl Top<'_> {
+    /// Looks up a path as code inside would, but without magic links.
+    fn open(self, path: &Path) -> Result<OwnedFd, Errno> {
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | self.links;
+        rustix::fs::openat2(self.folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), within)
+    }
+}
+
 /// Makes a mount point and the folders above it, where they are missing. Each part is looked up once more after it was
 /// made, without following links, so a link that leads nowhere is refused.
-fn make_target(root: &OwnedFd, target: &Path, folder: bool) -> Result<OwnedFd, Errno> {
+fn make_target(top: Top<'_>, target: &Path, folder: bool) -> Result<OwnedFd, Errno> {
     let mut here = PathBuf::from("/");
-    let mut opened = open_inside(root, &here)?;
+    let mut opened = top.open(&here)?;
     let names: Vec<&OsStr> = target.components().skip(1).map(Component::as_os_str).collect();
     for (number, name) in names.iter().enumerate() {
         here.push(name);
-        opened = match open_inside(root, &here) {
+        opened = match top.open(&here) {
             Err(Errno::NOENT) if folder || number + 1 < names.len() => {
                 rustix::fs::mkdirat(&opened, *name, FOLDER)?;
                 open_beneath(&opened, name)?

@@ -273,16 +273,6 @@ pub(crate) fn hide_arguments(name: &CStr) {
     }
 }
 
-/// Lets threads to come use the heap of the first, for a thread with little to do: one of its own would be made at
-/// the cost of several system calls and kept to the end.
-pub(crate) fn share_heap() {
-    // SAFETY: it sets a number in the allocator.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1)
-    };
-}
-
 /// Gives free pages of the heap back to the kernel.
 pub(crate) fn give_back_memory() {
     // SAFETY: it touches nothing but memory that the allocator has on its free lists.

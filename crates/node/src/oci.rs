@@ -35,6 +35,9 @@ impl Runsc {
             "--ignore-cgroups",
             "--platform=systrap",
             "--overlay2=none",
+            // Else the sandbox renames and removes by itself, in whose mount namespace the mounts that protect parts of
+            // a folder are not: see `makers`.
+            "--directfs=false",
         ];
         fixed.iter().chain(rest).map(|text| (*text).to_owned()).collect()
     }
@@ -87,8 +90,8 @@ enum Maker {
 /// Divides the making of mounts between runsc and the jail around it.
 ///
 /// runsc looks paths up by name, as root, and makes mount points that are missing, while code of other containers may
-/// write on the way to them. So the jail mounts every file and folder that is not the machine's own below `assembly`,
-/// where that code cannot reach, with all that lies in it; and runsc is given that.
+/// write on the way to them. So the jail mounts every file and folder below `assembly`, where that code cannot reach,
+/// with all that lies in it; and runsc is given that.
 #[expect(clippy::disallowed_methods, reason = "the jail looks up what lies in a mount without leaving it")]
 fn makers<'a>(mounts: &'a [Mount], assembly: &Path) -> Vec<(&'a Mount, Maker)> {
     let mut wholes: Vec<(&Path, PathBuf)> = Vec::new();
@@ -99,12 +102,12 @@ fn makers<'a>(mounts: &'a [Mount], assembly: &Path) -> Vec<(&'a Mount, Maker)> {
         });
         let maker = match (above, &mount.source) {
             (Some(place), _) => Maker::Jail(place),
-            (None, MountSource::Bind(_) | MountSource::Beneath { .. }) => {
+            (None, MountSource::Tmpfs { .. }) => Maker::Runsc,
+            (None, MountSource::Bind(_) | MountSource::Beneath { .. } | MountSource::Host { .. }) => {
                 let place = assembly.join(number.to_string());
                 wholes.push((&mount.target, place.clone()));
                 Maker::Both(place)
             }
-            (None, MountSource::Tmpfs { .. } | MountSource::Host { .. }) => Maker::Runsc,
         };
         (mount, maker)
     });
@@ -113,9 +116,20 @@ fn makers<'a>(mounts: &'a [Mount], assembly: &Path) -> Vec<(&'a Mount, Maker)> {
 
 /// What the jail around runsc mounts, in order, of the mounts of a container.
 pub fn mounts_around(mounts: &[Mount], assembly: &Path) -> Vec<Mount> {
-    let around = makers(mounts, assembly).into_iter().filter_map(|(mount, maker)| match maker {
-        Maker::Runsc => None,
-        Maker::Both(target) | Maker::Jail(target) => Some(Mount { target, ..mount.clone() }),
+    let around = makers(mounts, assembly).into_iter().filter_map(|(mount, maker)| {
+        let target = match maker {
+            Maker::Runsc => return None,
+            Maker::Both(target) | Maker::Jail(target) => target,
+        };
+        let source = match &mount.source {
+            // runsc keeps locks and watches from reaching the machine, so there is no need for an overlay.
+            #[expect(clippy::disallowed_methods, reason = "a file that the image crate lists")]
+            MountSource::Host { folder, file } => {
+                MountSource::Bind(file.as_ref().map_or_else(|| folder.clone(), |file| folder.join(file)))
+            }
+            other => other.clone(),
+        };
+        Some(Mount { target, source, read_only: mount.read_only })
     });
     around.collect()
 }
@@ -150,11 +164,7 @@ impl Bundle<'_> {
                "options": ["nosuid", "nodev", "mode=1777", "size=64m"]}),
             json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
         ];
-        mounts.extend(
-            makers(self.mounts, self.assembly)
-                .into_iter()
-                .filter_map(|(mount, maker)| mount_of_runsc(mount, maker)),
-        );
+        mounts.extend(mounts_of_runsc(self.mounts, self.assembly));
         json!({
             "ociVersion": "1.0.2",
             "process": self.process(),
@@ -166,22 +176,30 @@ impl Bundle<'_> {
     }
 }
 
-/// A mount as runsc is told of it.
-fn mount_of_runsc(mount: &Mount, maker: Maker) -> Option<Value> {
-    let access = if mount.read_only { "ro" } else { "rw" };
-    let (kind, source, options) = match (maker, &mount.source) {
-        (Maker::Jail(_), _) => return None,
-        (Maker::Both(place), _) => ("bind", place, vec!["rbind".to_owned(), access.into()]),
-        (Maker::Runsc, MountSource::Tmpfs { bytes, mode }) => {
-            ("tmpfs", "tmpfs".into(), vec![format!("size={bytes}"), format!("mode={mode:o}"), access.into()])
-        }
-        #[expect(clippy::disallowed_methods, reason = "a file that the image crate lists")]
-        (Maker::Runsc, MountSource::Host { folder, file }) => (
-            "bind",
-            file.as_ref().map_or_else(|| folder.clone(), |file| folder.join(file)),
-            vec!["bind".to_owned(), "ro".into()],
-        ),
-        (Maker::Runsc, MountSource::Bind(_) | MountSource::Beneath { .. }) => return None,
+/// The mounts that runsc is told of.
+fn mounts_of_runsc(mounts: &[Mount], assembly: &Path) -> Vec<Value> {
+    let divided = makers(mounts, assembly);
+    // The kernel keeps what is read-only in a whole from being written, so a whole is read-only if all of it is.
+    let writable = |whole: &Path| {
+        divided.iter().any(|(mount, maker)| match maker {
+            Maker::Runsc => false,
+            Maker::Both(place) | Maker::Jail(place) => place.starts_with(whole) && !mount.read_only,
+        })
     };
-    Some(json!({"destination": mount.target, "type": kind, "source": source, "options": options}))
+    let access = |writable: bool| if writable { "rw" } else { "ro" }.to_owned();
+    let told = divided.iter().filter_map(|(mount, maker)| {
+        let (kind, source, options) = match (maker, &mount.source) {
+            (Maker::Both(place), _) => {
+                ("bind", place.as_path(), vec!["rbind".to_owned(), access(writable(place))])
+            }
+            (Maker::Runsc, MountSource::Tmpfs { bytes, mode }) => {
+                let options =
+                    vec![format!("size={bytes}"), format!("mode={mode:o}"), access(!mount.read_only)];
+                ("tmpfs", Path::new("tmpfs"), options)
+            }
+            _ => return None,
+        };
+        Some(json!({"destination": mount.target, "type": kind, "source": source, "options": options}))
+    });
+    told.collect()
 }

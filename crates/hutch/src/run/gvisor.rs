@@ -29,10 +29,15 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
     let folder = Scratch::new().with_context(|| format!("a folder below {FOLDER}"))?;
     let (rootfs, assembly) = (folder.path.join("rootfs"), folder.path.join("mounts"));
     let mut around = mounts_around(&spec.mounts, &assembly);
-    if let [only] = spec.root.layers.as_slice() {
-        let only = CheckedFolder::look(only).with_context(|| only.display().to_string())?;
-        let source = MountSource::Beneath { folder: only, path: PathBuf::new() };
-        around.push(Mount { source, target: rootfs.clone(), read_only: true });
+    let mut layers = spec.root.layers.clone();
+    if let [only] = &mut layers[..] {
+        // What else the caller's folder lacks of mount points, runsc would make in it.
+        let (shown, points) = (folder.path.join("layer"), folder.path.join("points"));
+        let source = CheckedFolder::look(only).with_context(|| only.display().to_string())?;
+        let source = MountSource::Beneath { folder: source, path: PathBuf::new() };
+        around.push(Mount { source, target: shown.clone(), read_only: true });
+        make_points(&points, &spec.mounts).with_context(|| points.display().to_string())?;
+        layers = vec![shown, points];
     }
     let terminal = options.capture.is_none() && isatty(rustix::stdio::stdin());
     let bundle = Bundle {
@@ -51,9 +56,7 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
     let mut argv = runsc.argv(&folder.path.join("state"), &["run", "--bundle"]);
     argv.push(folder.path.join("bundle").display().to_string());
     argv.push(spec.id.clone());
-    if spec.root.layers.len() > 1 {
-        argv = stacked(&spec.root.layers, &rootfs, argv)?;
-    }
+    argv = stacked(&layers, &rootfs, argv)?;
     let outer = Spec {
         profile: Profile::Runtime,
         limits: Runsc::limits(spec.limits),
@@ -64,6 +67,20 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
     let env = vec![("PATH".to_owned(), path), ("HOME".to_owned(), "/".to_owned())];
     let outer_process = Process { argv, env, cwd: "/".into(), terminal, user: User::default() };
     Ok(hutch_jail::run::run(&outer, &outer_process, options))
+}
+
+/// A layer that holds nothing but mount points. Where another layer has something of the same name, that is what shows.
+fn make_points(points: &Path, mounts: &[Mount]) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o755);
+    let fixed = ["/proc", "/dev", "/sys"].map(Path::new);
+    let below_the_workspace =
+        |target: &&Path| target.parent().is_some_and(|t| t.starts_with(super::WORKSPACE));
+    let targets = mounts.iter().map(|mount| mount.target.as_path()).filter(|t| !below_the_workspace(t));
+    for target in fixed.into_iter().chain(targets) {
+        builder.create(points.join(target.strip_prefix("/").unwrap_or(target)))?;
+    }
+    Ok(())
 }
 
 /// The command behind a mount of the layers, which nobody outside the jail sees.

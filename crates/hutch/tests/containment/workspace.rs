@@ -69,20 +69,20 @@ echo over
 fn files_that_run_on_the_host_are_not_written_from_a_workspace() {
     hutch_testkit::require!(root, user_namespaces);
     let place = Place::new();
-    for caller in CALLERS {
-        let folder = repository(&place, caller, &format!("{caller:?}-repository"));
+    let gvisor = hutch_testkit::Need::Runsc.missing().is_none();
+    let ways = CALLERS.map(|caller| (caller, "hutch")).into_iter();
+    for (caller, isolation) in ways.chain(gvisor.then_some((Caller::Root, "gvisor"))) {
+        let folder = repository(&place, caller, &format!("{caller:?}-{isolation}-repository"));
         let (hooks, config) =
             (listing(&folder.join(".git/hooks")), fs::read(folder.join(".git/config")).expect("read"));
-        let output = place
-            .run(caller, &["--workspace", &folder.display().to_string()], ATTACKS)
-            .output()
-            .expect("hutch run");
+        let options = ["--isolation", isolation, "--workspace", &folder.display().to_string()];
+        let output = place.run(caller, &options, ATTACKS).output().expect("hutch run");
         let said = text(&output.stdout);
         assert!(
             !said.contains("WORKED") && !said.contains("broken") && said.ends_with("over\n"),
-            "{caller:?}: {output:?}"
+            "{caller:?} {isolation}: {output:?}"
         );
-        assert_eq!(listing(&folder.join(".git/hooks")), hooks, "{caller:?}");
+        assert_eq!(listing(&folder.join(".git/hooks")), hooks, "{caller:?} {isolation}");
         assert_eq!(fs::read(folder.join(".git/config")).expect("read"), config);
         for gone in [
             ".envrc",
@@ -282,6 +282,49 @@ fn link_on_the_way_to_a_workspace_or_a_root_is_refused() {
             refused(&output, 125, &[flag, &named, "symbolic link", meant.trim_end_matches('/')]);
         }
     }
+}
+
+#[test]
+fn gvisor_makes_no_mount_point_in_a_root_of_the_caller() {
+    hutch_testkit::require!(root, runsc);
+    let place = Place::new();
+    let root = place.folder_of(Caller::Root, "root");
+    fs::copy(place.path().join("hutch"), root.join("hutch")).expect("copy");
+    let workspace = place.folder_of(Caller::Root, "workspace").display().to_string();
+    let named = root.display().to_string();
+    let options = ["run", "--isolation", "gvisor", "--rootfs", &named, "--workspace", &workspace];
+    let words = [&options[..], &["--", "/hutch", "--version"]].concat();
+    let output = place.program(Caller::Root, &words).output().expect("hutch run");
+    assert!(text(&output.stdout).starts_with("hutch "), "{output:?}");
+    assert_eq!(fs::read_dir(&root).expect("folder").count(), 1);
+}
+
+/// What code inside leaves for others to be mounted over, which a later run of the same workspace would cover.
+#[test]
+fn link_in_a_workspace_does_not_choose_what_is_covered() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    const SWAP: &str = "import os, ctypes, time\n\
+        libc = ctypes.CDLL(None)\n\
+        os.makedirs('.git/hooks', exist_ok=True); os.symlink('/usr/local', 'link')\n\
+        end = time.monotonic() + 60\n\
+        while time.monotonic() < end and not os.path.exists('end'):\n\
+        \x20 for _ in range(2): libc.renameat2(-100, b'.git/hooks', -100, b'link', 2)";
+    let place = Place::new();
+    let workspace = place.folder_of(Caller::Root, "shared");
+    let named = workspace.display().to_string();
+    let words = ["run", "--workspace", &named, "--", "python3", "-c", SWAP];
+    let mut swapper = place.program(Caller::Root, &words).spawn().expect("hutch run");
+    let changes = || workspace.join("link").is_symlink() || workspace.join(".git/hooks").is_symlink();
+    hutch_testkit::wait::until("a link", changes);
+    for _ in 0..40 {
+        // The folder of this machine is never empty; that of the workspace is.
+        let mut command =
+            place.run(Caller::Root, &["--workspace", &named], "ls /usr/local | head -1; echo over");
+        let said = text(&command.output().expect("hutch run").stdout);
+        assert_ne!(said, "over\n", "the workspace covers /usr/local");
+    }
+    fs::write(workspace.join("end"), "").expect("write");
+    swapper.wait().expect("wait");
 }
 
 /// One run exchanges folders of a workspace for links out of it while others start in the same workspace, or below.

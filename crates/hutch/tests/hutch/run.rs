@@ -314,6 +314,22 @@ fn sigkill_of_hutch_leaves_nothing() {
 }
 
 #[test]
+fn no_process_inside_outlives_the_run() {
+    hutch_testkit::require!(root, user_namespaces);
+    let folder = tempfile::tempdir().expect("folder");
+    let workspace = ["--workspace", folder.path().to_str().expect("path")];
+    let options: [&[&str]; 4] = [&[], &workspace, &["--pids", "100"], &["--json"]];
+    for (number, options) in options.into_iter().enumerate() {
+        let asleep = format!("sleep 1{number}{}", std::process::id());
+        let script = format!("trap '' TERM HUP; setsid {asleep} & {asleep} & sleep 0.1");
+        let mut command = hutch(options, &["sh", "-c", &script]);
+        let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        assert!(status.expect("hutch run").success(), "{options:?}");
+        assert_eq!(processes(&asleep), 0, "{options:?}");
+    }
+}
+
+#[test]
 fn an_ordinary_user_has_jails_too() {
     hutch_testkit::require!(root, user_namespaces);
     let home = tempfile::tempdir().expect("tempdir");
@@ -391,8 +407,12 @@ print(seen.decode().replace("\r\n", "|"), os.waitstatus_to_exitcode(os.waitpid(p
 
 #[test]
 fn bad_input_is_one_line_and_125() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["--no-such-flag"], "--no-such-flag"),
+        (&["--memory", "-1"], "`-1` is not a size"),
+        (&["--cpus", "-1"], "`-1`"),
+        (&["--pids", "x"], "a whole number from 1"),
+        (&["--timeout", "0"], "above zero"),
         (&["--memory", "lots"], "--memory"),
         (&["--timeout", "soon"], "--timeout"),
         (&["--env", "novalue"], "--env"),

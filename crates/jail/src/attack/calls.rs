@@ -102,7 +102,7 @@ pub(super) fn ioctl_on_terminal(request: u64) -> String {
             libc::_exit(255);
         }
         let typed = 7_u8;
-        let done = libc::ioctl(terminal, request, &raw const typed);
+        let done = libc::ioctl(terminal, request as libc::Ioctl, &raw const typed);
         libc::_exit(if done == 0 { 0 } else { last_errno() })
     }
 }

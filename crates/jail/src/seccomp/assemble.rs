@@ -30,6 +30,10 @@ const IF_ANY_BIT: u16 = 0x45;
 const MASK: u16 = 0x54;
 const RETURN: u16 = 0x06;
 
+/// The number of the limit of a core's size, as a filter sees it.
+#[allow(clippy::unnecessary_cast, reason = "its type differs between C libraries")]
+const CORE: u32 = libc::RLIMIT_CORE as u32;
+
 /// The offset of the architecture in what a filter sees; the number is at 0.
 const ARCHITECTURE: u32 = 4;
 
@@ -200,8 +204,7 @@ impl Program {
             }
             Answer::SetLimit => {
                 self.push(LOAD, argument(0));
-                let core = libc::RLIMIT_CORE;
-                self.branch(IF_EQUAL, core, To::Answer(Answer::NoEffect), To::Answer(Answer::Allow));
+                self.branch(IF_EQUAL, CORE, To::Answer(Answer::NoEffect), To::Answer(Answer::Allow));
             }
             Answer::SetLimitOf => self.set_limit_of(),
             Answer::Prctl => {
@@ -232,7 +235,7 @@ impl Program {
     /// that it worked; where it asks for the old one in the same call, that it may not. Reading is free.
     const fn set_limit_of(&mut self) {
         self.push(LOAD, argument(1));
-        self.branch(IF_EQUAL, libc::RLIMIT_CORE, To::Next, To::Answer(Answer::Allow));
+        self.branch(IF_EQUAL, CORE, To::Next, To::Answer(Answer::Allow));
         // Both halves of the pointers: new limit, then old.
         self.push(LOAD, argument(2));
         self.branch(IF_EQUAL, 0, To::Next, To::Skip(2));

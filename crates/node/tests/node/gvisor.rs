@@ -26,6 +26,8 @@ async fn gvisor_runs_a_pod_and_leaves_nothing() {
                 {"name": "v", "mountPath": "/data"},
                 {"name": "v", "mountPath": "/part", "subPath": "a/b"},
                 {"name": "v", "mountPath": "/data/nested/deep", "subPath": "c"},
+                {"name": "v", "mountPath": "/read", "subPath": "d", "readOnly": true},
+                {"name": "v", "mountPath": "/read/written", "subPath": "d/written"},
             ],
             "env": [{"name": "TOKEN", "value": "s3cret"}],
         },
@@ -38,9 +40,11 @@ async fn gvisor_runs_a_pod_and_leaves_nothing() {
     assert!(log.contains("Starting gVisor") && log.contains("up"), "{log}");
     let (exit, text) = machine.exec(&pod, &["sh", "-c", "echo $TOKEN > /data/f; cat /data/f; exit 4"]).await;
     assert_eq!((exit, text.as_str()), (Exit::Code(4), "s3cret\n"));
-    let script = "echo part > /part/f; echo nested > /data/nested/deep/f; cat /data/a/b/f /data/c/f";
+    let script = "echo part > /part/f; echo nested > /data/nested/deep/f; cat /data/a/b/f /data/c/f
+        echo x > /read/f || echo x > /read/written/f && cat /data/d/written/f
+        mv /data/nested/deep /data/away || rmdir /data/nested/deep || echo stays";
     let (exit, text) = machine.exec(&pod, &["sh", "-c", script]).await;
-    assert_eq!((exit, text.as_str()), (Exit::Code(0), "part\nnested\n"));
+    assert_eq!((exit, text.as_str()), (Exit::Code(0), "part\nnested\nx\nstays\n"));
     let mut connection = machine.node.connect(&id(&pod), 8000).await.expect("the server answers");
     connection.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
     let mut answer = String::new();
@@ -55,6 +59,24 @@ async fn gvisor_runs_a_pod_and_leaves_nothing() {
         places.filter(|place| place.starts_with(own) && memory.as_path() != Path::new(place)).collect();
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(std::fs::read_dir(dir.path().join("pods")).unwrap().count(), 0);
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mount_point_below_a_folder_of_this_machine_is_not_made_there() {
+    hutch_testkit::require!(root, runsc);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    let name = format!("hutch-test-{}", std::process::id());
+    for class in ["hutch", "gvisor"] {
+        let mounts = json!([{"name": "v", "mountPath": format!("/usr/{name}")}]);
+        let spec = json!({"runtimeClassName": class, "main": {"volumeMounts": mounts},
+                          "volumes": [{"name": "v", "emptyDir": {}}]});
+        machine.run(class, "exec sleep 1000", spec).await;
+        machine.event(class, "Read-only file system").await;
+        assert!(!Path::new("/usr").join(&name).exists(), "{class}");
+        machine.delete(class).await;
+    }
     machine.stop().await;
 }
 

@@ -55,7 +55,8 @@ impl Addresses {
         })
     }
 
-    /// As [`Addresses::lease`], for a Pod of an owner (its namespace and uid) that has one Pod at a time: it wants what the last one had.
+    /// As [`Addresses::lease`], for a Pod of an owner (its namespace and uid) that has one Pod at a time: it wants what the
+    /// last one had.
     pub(crate) fn lease_of(
         &mut self,
         uid: &str,

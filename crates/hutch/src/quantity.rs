@@ -31,7 +31,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     Ok(total as u64)
 }
 
-/// A number of processes.
+/// Number of processes and threads: at least 1, and at most what the kernel can count (`PID_MAX_LIMIT`).
 pub(crate) fn processes(text: &str) -> Result<u64, String> {
     let most = 4_194_304;
     let count = text.parse().ok().filter(|count| (1..=most).contains(count));

@@ -318,14 +318,9 @@ fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channe
         .map_err(failed("open the root"))?;
     let mut attached: Vec<(&Path, OwnedFd)> = Vec::new();
     for mount in &plan.spec.mounts {
-        let at = |errno: Errno| Error::Mount {
-            target: mount.target.clone(),
-            step: "attach".into(),
-            errno: errno.into(),
-        };
         let tree = match mount.source {
             MountSource::Bind(_) | MountSource::Beneath { .. } => sources.next()?,
-            MountSource::Tmpfs { bytes, mode } => root::tmpfs(bytes, &format!("{mode:o}")).map_err(at)?,
+            MountSource::Tmpfs { bytes, mode } => root::memory(mount, bytes, mode)?,
             MountSource::Host { .. } => return Err(Error::Spec("no overlays around a runtime".into())),
         };
         root::attach_tree(&host, &attached, &tree, &mount.target)?;

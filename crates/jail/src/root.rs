@@ -248,17 +248,20 @@ fn prepare(spec: &Spec, sources: &mut Sources) -> Result<Vec<OwnedFd>, Error> {
                 let may_share = matches!(spec.ids, Ids::Caller);
                 host(number, &folder, file.as_deref(), may_share).map_err(at(&mount.target, "overlay"))?
             }
-            MountSource::Tmpfs { bytes, mode } => {
-                let tree = tmpfs(*bytes, &format!("{mode:o}")).map_err(at(&mount.target, "tmpfs"))?;
-                if mount.read_only {
-                    sys::set_mount_attributes(tree.as_fd(), libc::MOUNT_ATTR_RDONLY, None, false)
-                        .map_err(at(&mount.target, "make it read-only"))?;
-                }
-                tree
-            }
+            MountSource::Tmpfs { bytes, mode } => memory(mount, *bytes, *mode)?,
         });
     }
     Ok(ready)
+}
+
+/// The detached tmpfs of a mount, with a bound in bytes and the permission bits of its top.
+pub(crate) fn memory(mount: &Mount, bytes: u64, mode: u32) -> Result<OwnedFd, Error> {
+    let tree = tmpfs(bytes, &format!("{mode:o}")).map_err(at(&mount.target, "tmpfs"))?;
+    if mount.read_only {
+        sys::set_mount_attributes(tree.as_fd(), libc::MOUNT_ATTR_RDONLY, None, false)
+            .map_err(at(&mount.target, "make it read-only"))?;
+    }
+    Ok(tree)
 }
 
 /// A folder of the host, or a file of it, under a read-only overlay. With `may_share` it comes without when the kernel

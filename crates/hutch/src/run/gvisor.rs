@@ -30,8 +30,8 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
     let (rootfs, assembly) = (folder.path.join("rootfs"), folder.path.join("mounts"));
     let mut around = mounts_around(&spec.mounts, &assembly);
     let mut layers = spec.root.layers.clone();
-    if let [only] = &mut layers[..] {
-        // What else the caller's folder lacks of mount points, runsc would make in it.
+    if let [only] = &layers[..] {
+        // Else runsc makes the mount points that the caller's folder lacks in that folder.
         let (shown, points) = (folder.path.join("layer"), folder.path.join("points"));
         let source = CheckedFolder::look(only).with_context(|| only.display().to_string())?;
         let source = MountSource::Beneath { folder: source, path: PathBuf::new() };

@@ -8,7 +8,8 @@ use hutch_remote::{ByteReader, ByteWriter, ExecRequest, Exit, Session, StreamErr
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{broadcast, mpsc};
 
-use crate::container::{Extra, InsideProcess, Running, Stream, exit_of, pipes};
+use crate::container::{Running, Stream, exit_of, pipes};
+use crate::runtime::Exec;
 
 /// Terminal sizes that may wait; only the last one matters.
 const SIZES: usize = 4;
@@ -28,24 +29,25 @@ pub(crate) async fn exec(running: Arc<Running>, request: ExecRequest) -> Result<
         StreamError::Internal("streams for the command could not be made".into())
     };
     if request.tty {
-        let (terminal, stdio) = running.terminal().map_err(StreamError::Internal)?;
-        let extra = running.spawn(request.command, true, stdio).await.map_err(StreamError::Internal)?;
+        let terminal = running.container.terminal();
+        let (terminal, stdio) = terminal.map_err(|error| StreamError::Internal(error.message))?;
+        let exec = running.exec(request.command, true, stdio).await.map_err(StreamError::Internal)?;
         return Ok(Session {
             stdin: request.stdin.then(|| Box::pin(terminal.clone()) as ByteWriter),
             stdout: Some(Box::pin(terminal.clone())),
             stderr: None,
             resize: Some(sizes(move |size| terminal.resize(size))),
-            exit: exit(running, extra, program),
+            exit: exit(running, exec, program),
         });
     }
     let (ends, stdio) = pipes(request.stdin, request.stdout, request.stderr).map_err(internal)?;
-    let extra = running.spawn(request.command, false, stdio).await.map_err(StreamError::Internal)?;
+    let exec = running.exec(request.command, false, stdio).await.map_err(StreamError::Internal)?;
     Ok(Session {
         stdin: ends.stdin.map(|pipe| Box::pin(pipe) as ByteWriter),
         stdout: ends.stdout.map(|pipe| Box::pin(pipe) as ByteReader),
         stderr: ends.stderr.map(|pipe| Box::pin(pipe) as ByteReader),
         resize: None,
-        exit: exit(running, extra, program),
+        exit: exit(running, exec, program),
     })
 }
 
@@ -60,39 +62,19 @@ fn sizes(set: impl Fn(TerminalSize) + Send + 'static) -> mpsc::Sender<TerminalSi
     sender
 }
 
-/// Kills the process unless it has ended.
-struct Guard {
-    running: Arc<Running>,
-    number: u64,
-    inside: Option<InsideProcess>,
-    over: bool,
-}
-
-impl Guard {
-    /// A method, so that the future owns all of the guard.
-    fn finish(&mut self) {
-        self.over = true;
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if !self.over {
-            self.running.kill_extra(self.number, self.inside.take());
-        }
-    }
-}
-
 /// Resolves with the exit of the process; dropped before, it kills the process.
-fn exit(running: Arc<Running>, extra: Extra, program: String) -> Pin<Box<dyn Future<Output = Exit> + Send>> {
-    let Extra { mut spawned, inside } = extra;
-    let mut guard = Guard { running, number: spawned.number, inside, over: false };
+fn exit(
+    running: Arc<Running>,
+    mut exec: Exec,
+    program: String,
+) -> Pin<Box<dyn Future<Output = Exit> + Send>> {
     async move {
-        let exit = match spawned.started().await {
-            Ok(_) => exit_of(spawned.exited().await),
+        let exit = match exec.started().await {
+            Ok(()) => exit_of(exec.exited().await),
             Err(failed) => Exit::Failed(format!("exec: {program:?}: {}", failed.reason)),
         };
-        guard.finish();
+        // The last reference to a container kills everything in it.
+        drop(running);
         exit
     }
     .boxed()

@@ -5,14 +5,14 @@
 //!
 //! It is for tests alone and no part of what is installed.
 
-use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use hutch_jail::attack::{attempt, new_session_keyring, open_inheritable, try_all};
-use hutch_jail::{Process, RunOptions, Spec, Stdio, Warden, run};
+use hutch_jail::{NetworkPlan, Process, RunOptions, Spec, Stdio, Warden, run_with_listeners};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of each output stream that are kept.
@@ -88,7 +88,8 @@ fn hold(warden: &str, state: &str) -> ExitCode {
     };
     let null = || std::fs::File::options().read(true).write(true).open("/dev/null").map(OwnedFd::from);
     let held = Warden::start(Path::new(warden), Path::new(state)).and_then(|warden| {
-        let jail = warden.launch(&job.spec, None)?;
+        let network = warden.network(&NetworkPlan::default())?;
+        let jail = warden.launch(&job.spec, network.namespace.as_fd())?;
         if let (Ok(stdin), Ok(stdout), Ok(stderr)) = (null(), null(), null()) {
             jail.spawn(&job.process, &Stdio { stdin, stdout, stderr })?;
         }
@@ -105,6 +106,33 @@ fn hold(warden: &str, state: &str) -> ExitCode {
     }
 }
 
+/// Answers each TCP connection with the address that it was made to, and each datagram with its content.
+fn serve(listeners: Vec<OwnedFd>) -> Result<(), hutch_jail::Error> {
+    for listener in listeners {
+        if let Ok(rustix::net::SocketType::STREAM) = rustix::net::sockopt::socket_type(&listener) {
+            let listener = std::net::TcpListener::from(listener);
+            std::thread::spawn(move || {
+                let _ = listener.set_nonblocking(false);
+                while let Ok((mut connection, _)) = listener.accept() {
+                    if let Ok(address) = connection.local_addr() {
+                        let _ = writeln!(connection, "{address}");
+                    }
+                }
+            });
+        } else {
+            let socket = std::net::UdpSocket::from(listener);
+            std::thread::spawn(move || {
+                let _ = socket.set_nonblocking(false);
+                let mut bytes = [0; 64];
+                while let Ok((length, sender)) = socket.recv_from(&mut bytes) {
+                    let _ = socket.send_to(&bytes[..length], sender);
+                }
+            });
+        }
+    }
+    Ok(())
+}
+
 fn launch() -> ExitCode {
     let job = match job() {
         Ok(job) => job,
@@ -119,7 +147,7 @@ fn launch() -> ExitCode {
         grace: Duration::from_millis(100),
         capture: Some(KEPT),
     };
-    match run(&job.spec, &job.process, &options) {
+    match run_with_listeners(&job.spec, &job.process, &options, &mut serve) {
         Ok(outcome) => {
             let text = |kept: Option<hutch_jail::run::Captured>| {
                 String::from_utf8_lossy(&kept.unwrap_or_default().bytes).into_owned()

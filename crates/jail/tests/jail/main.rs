@@ -11,6 +11,7 @@ mod ending;
 mod gvisor;
 mod harness;
 mod hosts;
+mod network;
 mod programs;
 mod protections;
 mod wardens;

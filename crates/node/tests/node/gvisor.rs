@@ -63,6 +63,21 @@ async fn gvisor_runs_a_pod_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn exec_right_after_the_start_waits_for_runsc() {
+    hutch_testkit::require!(root, runsc);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    for name in ["one", "two", "three"] {
+        machine.run(name, "exec sleep 1000", json!({"runtimeClassName": "gvisor"})).await;
+        let pod = machine.phase(name, "Running").await;
+        let (exit, text) = machine.exec(&pod, &["echo", "inside"]).await;
+        assert_eq!((exit, text.as_str()), (Exit::Code(0), "inside\n"), "{name}");
+        machine.delete(name).await;
+    }
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn mount_point_below_a_folder_of_this_machine_is_not_made_there() {
     hutch_testkit::require!(root, runsc);
     let dir = tempfile::tempdir().unwrap();

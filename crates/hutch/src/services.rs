@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hutch_kubelet::{Duplex, StreamError};
 use hutch_node::EmbeddedService;
-use hutch_remote::{Duplex, StreamError};
 use hutch_router::{Access, Router};
 
 /// Bytes on their way between a port-forward and the router, each way.

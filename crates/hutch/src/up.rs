@@ -1,6 +1,6 @@
 //! `hutch up`: opens the data folder, starts every service in this process, says where they listen.
 //!
-//! The services know each other only through the API and the contract of [`hutch_remote::Kubelet`]; this is the one
+//! The services know each other only through the API and the contract of [`hutch_kubelet::Kubelet`]; this is the one
 //! place that knows all of them.
 
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hutch_apiserver::{ApiServer, Identity};
+use hutch_kubelet::Kubelet;
 use hutch_node::{Handler, Node, ServiceKind};
-use hutch_remote::Kubelet;
 use hutch_router::{Access, ApiWake, Directory, Inside, Router, Scope, Token};
 use hutch_serve::{Authority, Listener, Shutdown};
 use kube::Client;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use hutch_remote::{Duplex, StreamError};
+use hutch_kubelet::{Duplex, StreamError};
 
 /// Memory of a container that names no limit, in bytes. A container whose request is larger gets its request.
 pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;

@@ -6,7 +6,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_api::annotation;
 use hutch_image::PathSegment;
-use hutch_remote::{ByteReader, Duplex, ExecRequest, Hold, Kubelet, LogRequest, PodId, Session, StreamError};
+use hutch_kubelet::{
+    ByteReader, Duplex, ExecRequest, Hold, Kubelet, LogRequest, PodId, Session, StreamError,
+};
 use jiff::Timestamp;
 
 use crate::container::{Running, read_log};

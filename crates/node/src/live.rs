@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hutch_image::PathSegment;
-use hutch_remote::PodId;
+use hutch_kubelet::PodId;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 

@@ -30,7 +30,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Wait before a warden that died is replaced: one that dies at once must not make the machine busy.
 const WARDEN_PAUSE: Duration = Duration::from_secs(1);
 
-/// A running node. It implements [`hutch_remote::Kubelet`].
+/// A running node. It implements [`hutch_kubelet::Kubelet`].
 #[derive(Clone)]
 pub struct Node {
     pub(crate) shared: Arc<Shared>,

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use hutch_remote::{ByteReader, ByteWriter, ExecRequest, Exit, Session, StreamError, TerminalSize};
+use hutch_kubelet::{ByteReader, ByteWriter, ExecRequest, Exit, Session, StreamError, TerminalSize};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{broadcast, mpsc};
 

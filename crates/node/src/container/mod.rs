@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use hutch_jail::{Limits, Mount, Process, ProcessExit, Root, User};
-use hutch_remote::{ByteWriter, Exit, TerminalSize};
+use hutch_kubelet::{ByteWriter, Exit, TerminalSize};
 use tokio::sync::{Mutex, watch};
 
 use crate::places::log_file;

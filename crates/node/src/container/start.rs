@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use hutch_remote::{ByteWriter, Exit};
+use hutch_kubelet::{ByteWriter, Exit};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 

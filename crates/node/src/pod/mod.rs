@@ -277,7 +277,7 @@ impl Worker {
             _ => None,
         };
         let signal = match exit.exit {
-            hutch_remote::Exit::Signal(signal) => Some(signal),
+            hutch_kubelet::Exit::Signal(signal) => Some(signal),
             _ => None,
         };
         let at = Timestamp::now();

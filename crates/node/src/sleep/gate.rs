@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hutch_api::sleep::{Act, Input, Machine, Phase};
-use hutch_remote::StreamError;
+use hutch_kubelet::StreamError;
 use tokio::sync::{Notify, watch};
 
 use crate::live::Live;

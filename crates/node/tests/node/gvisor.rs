@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::machine::{Machine, address, id, is_ready, phase_of};
+use hutch_kubelet::{Exit, Kubelet, LogRequest};
 use hutch_node::{EmbeddedService, Handler, ServiceKind};
-use hutch_remote::{Exit, Kubelet, LogRequest};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -147,7 +147,7 @@ impl EmbeddedService for Echo {
     fn connect(
         &self,
         _port: u16,
-    ) -> futures::future::BoxFuture<'_, Result<Box<dyn hutch_remote::Duplex>, hutch_remote::StreamError>>
+    ) -> futures::future::BoxFuture<'_, Result<Box<dyn hutch_kubelet::Duplex>, hutch_kubelet::StreamError>>
     {
         Box::pin(async {
             let (ours, mut theirs) = tokio::io::duplex(1024);
@@ -155,7 +155,7 @@ impl EmbeddedService for Echo {
                 let (mut reader, mut writer) = tokio::io::split(&mut theirs);
                 let _ = tokio::io::copy(&mut reader, &mut writer).await;
             });
-            Ok(Box::new(ours) as Box<dyn hutch_remote::Duplex>)
+            Ok(Box::new(ours) as Box<dyn hutch_kubelet::Duplex>)
         })
     }
 }

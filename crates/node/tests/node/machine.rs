@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use hutch_apiserver::{ApiServer, Identity};
+use hutch_kubelet::{ExecRequest, Exit, Kubelet, LogRequest, PodId};
 use hutch_node::{Config, DefaultLimits, Handler, Node};
-use hutch_remote::{ExecRequest, Exit, Kubelet, LogRequest, PodId};
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};

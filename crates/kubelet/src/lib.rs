@@ -1,4 +1,4 @@
-//! The contract: what a node offers for the Pods that it runs.
+//! The contract of a node: what it offers for the Pods that it runs.
 
 use std::pin::Pin;
 

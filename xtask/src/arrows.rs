@@ -18,7 +18,7 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 19] = [
+const LAYERS: [(&str, Layer); 20] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-kubelet", Layer::Contract),
     ("hutch-store", Layer::Mechanism),
@@ -27,6 +27,7 @@ const LAYERS: [(&str, Layer); 19] = [
     ("hutch-serve", Layer::Mechanism),
     ("hutch-election", Layer::Mechanism),
     ("hutch-remote", Layer::Mechanism),
+    ("hutch-privsep", Layer::Mechanism),
     ("hutch-apiserver", Layer::Service),
     ("hutch-controller", Layer::Service),
     ("hutch-upkeep", Layer::Service),

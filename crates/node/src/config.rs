@@ -96,6 +96,19 @@ pub enum ServiceKind {
     Router,
 }
 
+impl ServiceKind {
+    /// All of them.
+    pub const ALL: [ServiceKind; 2] = [ServiceKind::Controller, ServiceKind::Router];
+
+    /// Name of the service.
+    pub fn name(self) -> &'static str {
+        match self {
+            ServiceKind::Controller => "controller",
+            ServiceKind::Router => "router",
+        }
+    }
+}
+
 /// A service of this process, for which a Pod without a process stands.
 pub trait EmbeddedService: Send + Sync + 'static {
     /// Whether it serves now.

@@ -4,11 +4,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use hutch_kubelet::{ByteReader, ByteWriter, ExecRequest, Exit, Session, StreamError, TerminalSize};
+use hutch_kubelet::{
+    ByteReader, ByteWriter, ExecRequest, Exit, PipedSession, Session, StreamError, TerminalSize,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{broadcast, mpsc};
 
-use crate::container::{Running, Stream, exit_of, pipes};
+use crate::container::{Ends, Running, Stream, exit_of, pipes};
 use crate::runtime::Exec;
 
 /// Terminal sizes that may wait; only the last one matters.
@@ -16,18 +18,19 @@ const SIZES: usize = 4;
 /// Buffer of an attached client, in bytes.
 const ATTACH_BYTES: usize = 64 << 10;
 
+fn internal(error: std::io::Error) -> StreamError {
+    tracing::warn!(%error, "failed to open streams for a command");
+    StreamError::Internal("streams for the command could not be made".into())
+}
+
+fn program(request: &ExecRequest) -> Result<String, StreamError> {
+    let text = "you must specify at least one command for the container";
+    request.command.first().cloned().ok_or_else(|| StreamError::BadRequest(text.into()))
+}
+
 /// Starts a command in a container.
 pub(crate) async fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Session, StreamError> {
-    if request.command.is_empty() {
-        return Err(StreamError::BadRequest(
-            "you must specify at least one command for the container".into(),
-        ));
-    }
-    let program = request.command[0].clone();
-    let internal = |e: std::io::Error| {
-        tracing::warn!(error = %e, "streams for a command could not be made");
-        StreamError::Internal("streams for the command could not be made".into())
-    };
+    let program = program(&request)?;
     if request.tty {
         let terminal = running.container.terminal();
         let (terminal, stdio) = terminal.map_err(|error| StreamError::Internal(error.message))?;
@@ -40,15 +43,40 @@ pub(crate) async fn exec(running: Arc<Running>, request: ExecRequest) -> Result<
             exit: exit(running, exec, program),
         });
     }
-    let (ends, stdio) = pipes(request.stdin, request.stdout, request.stderr).map_err(internal)?;
-    let exec = running.exec(request.command, false, stdio).await.map_err(StreamError::Internal)?;
+    let (ends, exit) = start(running, request, program).await?;
     Ok(Session {
         stdin: ends.stdin.map(|pipe| Box::pin(pipe) as ByteWriter),
         stdout: ends.stdout.map(|pipe| Box::pin(pipe) as ByteReader),
         stderr: ends.stderr.map(|pipe| Box::pin(pipe) as ByteReader),
         resize: None,
-        exit: exit(running, exec, program),
+        exit,
     })
+}
+
+/// Starts a command in a container without a terminal, with pipes for another process.
+pub(crate) async fn exec_pipes(
+    running: Arc<Running>,
+    request: ExecRequest,
+) -> Result<PipedSession, StreamError> {
+    let program = program(&request)?;
+    let (ends, exit) = start(running, request, program).await?;
+    Ok(PipedSession {
+        stdin: ends.stdin.map(|pipe| pipe.into_nonblocking_fd()).transpose().map_err(internal)?,
+        stdout: ends.stdout.map(|pipe| pipe.into_nonblocking_fd()).transpose().map_err(internal)?,
+        stderr: ends.stderr.map(|pipe| pipe.into_nonblocking_fd()).transpose().map_err(internal)?,
+        exit,
+    })
+}
+
+/// Starts a command without a terminal.
+async fn start(
+    running: Arc<Running>,
+    request: ExecRequest,
+    program: String,
+) -> Result<(Ends, Pin<Box<dyn Future<Output = Exit> + Send>>), StreamError> {
+    let (ends, stdio) = pipes(request.stdin, request.stdout, request.stderr).map_err(internal)?;
+    let exec = running.exec(request.command, false, stdio).await.map_err(StreamError::Internal)?;
+    Ok((ends, exit(running, exec, program)))
 }
 
 /// Takes terminal sizes until the client is gone.

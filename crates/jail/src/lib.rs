@@ -11,6 +11,7 @@ pub mod landlock;
 pub mod network;
 pub mod run;
 mod seccomp;
+pub mod service;
 mod spec;
 pub mod warden;
 

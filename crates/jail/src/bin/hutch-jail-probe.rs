@@ -12,11 +12,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hutch_jail::attack::{attempt, new_session_keyring, open_inheritable, try_all};
+use hutch_jail::service::{Confinement, confine};
 use hutch_jail::{NetworkPlan, Process, RunOptions, Spec, Stdio, Warden, run_with_listeners};
 use serde::{Deserialize, Serialize};
 
 /// Most bytes of each output stream that are kept.
 const KEPT: usize = 256 * 1024;
+
+/// User and group id of `service`.
+const SERVICE_ID: u32 = 0x2fff_fff0;
 
 /// What `launch` reads.
 #[derive(Deserialize)]
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
     match arguments[..] {
         ["launch"] => launch(),
         ["hold", warden, state] => hold(warden, state),
+        ["service", folder] => service(Path::new(folder)),
         ["attempts", ..] => {
             let attempts: Vec<String> = arguments[1..].iter().map(|&attempt| attempt.to_owned()).collect();
             match try_all(&attempts, &mut std::io::stdout()) {
@@ -62,7 +67,7 @@ fn main() -> ExitCode {
         },
         _ => {
             eprintln!(
-                "usage: hutch-jail-probe launch | hold WARDEN STATE | attempt NAME [ARGUMENT]... | attempts ATTEMPT..."
+                "usage: hutch-jail-probe service FOLDER | launch | hold WARDEN STATE | attempt NAME [ARGUMENT]... | attempts ATTEMPT..."
             );
             ExitCode::FAILURE
         }
@@ -78,6 +83,37 @@ fn job() -> Result<Job, String> {
 fn fail(error: &str) -> ExitCode {
     eprintln!("{error}");
     ExitCode::FAILURE
+}
+
+/// Confines this process as a service that has a folder, and reports what it can do as JSON.
+fn service(folder: &Path) -> ExitCode {
+    let ids = Confinement { uid: SERVICE_ID, gid: SERVICE_ID, writable: &[folder], readable: &[] };
+    if let Err(error) = confine(&ids) {
+        return fail(&error.to_string());
+    }
+    let name = |result: std::io::Result<()>| match result {
+        Ok(()) => "done".to_owned(),
+        Err(error) => error.to_string().split(" (os error").next().unwrap_or_default().to_owned(),
+    };
+    let read = |path: &str| name(std::fs::read(path).map(drop));
+    let thread = std::thread::Builder::new().spawn(|| {}).map(|thread| thread.join().is_ok());
+    let found = serde_json::json!({
+        "own file": name(std::fs::write(folder.join("own"), "x")),
+        "own file again": name(std::fs::read(folder.join("own")).map(drop)),
+        "thread": name(thread.map(drop)),
+        "socket pair": name(std::os::unix::net::UnixStream::pair().map(drop)),
+        "passwd": read("/etc/passwd"),
+        "shadow": read("/etc/shadow"),
+        "list": name(std::fs::read_dir("/etc").map(drop)),
+        "file elsewhere": name(std::fs::write("/tmp/hutch-service", "x")),
+        "program": name(std::process::Command::new("/bin/true").status().map(drop)),
+        "listener": name(std::net::TcpListener::bind("127.0.0.1:0").map(drop)),
+        "connection": name(std::net::TcpStream::connect("127.0.0.1:9").map(drop)),
+        "root again": name(rustix::thread::set_thread_uid(rustix::process::Uid::ROOT).map_err(Into::into)),
+        "confined twice": name(confine(&ids).map(drop).map_err(std::io::Error::other)),
+    });
+    println!("{found}");
+    ExitCode::SUCCESS
 }
 
 /// Says `ready` when a process runs in a jail of a warden, and waits.

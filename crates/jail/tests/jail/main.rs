@@ -14,4 +14,5 @@ mod hosts;
 mod network;
 mod programs;
 mod protections;
+mod service;
 mod wardens;

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -57,6 +58,32 @@ enum Descriptors {
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Sends a message without a runtime.
+///
+/// # Errors
+/// As [`Channel::send`]; `WouldBlock` when the buffer of the other end is full.
+pub fn send_now(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    send(socket, &encode(message)?, descriptors)
+}
+
+/// Waits for the next message without a runtime.
+///
+/// # Errors
+/// As [`Channel::receive`].
+pub fn receive_now(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
+    loop {
+        match rustix::event::poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], None) {
+            Ok(_) => return receive(socket, Descriptors::Accepted),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 impl Channel {

@@ -18,6 +18,6 @@ mod server;
 mod streams;
 mod wire;
 
-pub use channel::{Channel, MAX_MESSAGE, Message, pair};
+pub use channel::{Channel, MAX_MESSAGE, Message, pair, receive_now, send_now};
 pub use client::{RemoteKubelet, Service};
 pub use server::serve;

@@ -4,7 +4,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::harness::{PATIENCE, Up};
+use serde_json::{Value, json};
+
+use crate::harness::{PATIENCE, Up, binary};
 
 /// Process id of the front of a server.
 fn front_of(up: &Up) -> u32 {
@@ -81,8 +83,26 @@ fn front_has_its_own_user_and_no_privilege() {
             target.display()
         );
     }
+    assert_eq!(
+        doctor(front),
+        json!({"role": "front", "pid": front, "user": owner, "capabilities": false, "seccomp": true})
+    );
+    let node = doctor(up.pid());
+    assert_eq!(
+        (&node["role"], &node["user"], &node["capabilities"]),
+        (&json!("node"), &json!(0), &json!(true))
+    );
     assert_eq!(up.stop(), Some(0));
     assert!(!is_running(front));
+}
+
+/// What `hutch doctor` says of a process.
+fn doctor(pid: u32) -> Value {
+    let output =
+        std::process::Command::new(binary()).args(["doctor", "--json"]).output().expect("hutch doctor");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let all = report["processes"].as_array().expect("processes").clone();
+    all.into_iter().find(|process| process["pid"] == pid).expect("the process")
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod error;
 mod fixture;
 mod key;
 mod metrics;
+mod outcome;
 mod owner;
 mod patch;
 mod pool;
@@ -50,7 +51,8 @@ pub use config::Config;
 pub use metrics::Metrics;
 
 use crate::key::Key;
-use crate::queue::{Outcome, Queue};
+use crate::outcome::Outcome;
+use crate::queue::Queue;
 use crate::wiring::Queues;
 use crate::world::World;
 

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::key::Key;
 use crate::metrics::QueueMetrics;
+use crate::outcome::Outcome;
 
 /// Pause after the first failure of a key; doubled by each further one.
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
@@ -21,17 +22,6 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(5);
 const BACKOFF_LONGEST: Duration = Duration::from_secs(1000);
 /// Longest pause when the object changed during the failing try.
 const BACKOFF_LONGEST_CHANGED: Duration = Duration::from_secs(1);
-
-/// What became of one look at an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// Nothing to do until something changes.
-    Settled,
-    /// Look again after this time, or when something changes.
-    Again(Duration),
-    /// Failed: look again after a pause that grows.
-    Failed,
-}
 
 type Worker = Box<dyn Fn(Key) -> BoxFuture<'static, Outcome> + Send + Sync>;
 

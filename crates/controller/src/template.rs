@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::key::Key;
+use crate::outcome::Outcome;
 use crate::owner;
 use crate::patch::Strings;
-use crate::queue::Outcome;
 use crate::world::World;
 
 /// Namespace and `app` label of the router that the default rules let in.

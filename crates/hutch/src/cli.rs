@@ -92,7 +92,7 @@ pub(crate) struct RunArguments {
     pub(crate) read_only: bool,
     /// Let the command write a file or folder of the workspace that is otherwise protected, because programs of this
     /// machine run it or read settings from it, such as .git/config. Repeatable.
-    #[arg(long, value_name = "PATH", value_parser = crate::run::allowed, requires = "workspace")]
+    #[arg(long, value_name = "PATH", value_parser = crate::protect::allowed, requires = "workspace")]
     pub(crate) allow_write: Vec<PathBuf>,
     /// Set a variable of the command's environment (nothing else of this environment goes in). Repeatable.
     #[arg(long, value_name = "K=V", value_parser = quantity::variable)]

@@ -53,11 +53,11 @@ pub(crate) fn main(words: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    crate::up::log("warn,hutch=info,hutch_controller=info,hutch_election=info,hutch_webhook=info");
+    crate::runtime::log("warn,hutch=info,hutch_controller=info,hutch_election=info,hutch_webhook=info");
     for line in warnings {
         eprintln!("hutch controller: warning: {line}");
     }
-    let outcome = crate::up::runtime().and_then(|runtime| {
+    let outcome = crate::runtime::runtime().and_then(|runtime| {
         let outcome = runtime.block_on(run(&flags));
         // A request that hangs does not keep the process.
         runtime.shutdown_background();

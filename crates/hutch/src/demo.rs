@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
 use crate::cli::{DemoArguments, UpArguments};
-use crate::up;
+use crate::{runtime as setup, up};
 
 const NAMESPACE: &str = "default";
 /// Members of the demo's pool.
@@ -37,11 +37,11 @@ pub(crate) fn main(_: DemoArguments) -> ExitCode {
 }
 
 fn demo() -> anyhow::Result<()> {
-    up::check_root("demo")?;
+    setup::check_root("demo")?;
     let folder = tempfile::Builder::new().prefix("hutch-demo-").tempdir().context("a temporary folder")?;
     println!("Everything below happens in {} and through the Kubernetes API.\n", folder.path().display());
     let arguments = UpArguments::in_folder(folder.path());
-    let runtime = up::runtime()?;
+    let runtime = setup::runtime()?;
     let started = Instant::now();
     let server = runtime.block_on(up::start(&arguments))?;
     say("API server, controllers, node and router are up", started);

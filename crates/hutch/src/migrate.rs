@@ -9,7 +9,7 @@ use crate::cli::{MigrateArguments, Phase};
 
 /// Exit status 1 when something is left to do for whoever started it.
 pub(crate) fn main(arguments: MigrateArguments) -> ExitCode {
-    match crate::up::runtime().and_then(|runtime| runtime.block_on(migrate(arguments))) {
+    match crate::runtime::runtime().and_then(|runtime| runtime.block_on(migrate(arguments))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hutch migrate: {error:#}");

@@ -13,18 +13,17 @@ mod wait;
 
 use std::process::ExitCode;
 
-pub(crate) use copy::{Side, main as copy};
+pub(crate) use copy::main as copy;
 pub(crate) use exec::{main as exec, shell};
 pub(crate) use logs::main as logs;
 pub(crate) use mode::{resume, suspend};
-pub(crate) use sandbox::Named;
 
 /// Exit status of a program that writes where nobody reads: 128 and SIGPIPE.
 const NOBODY_READS: u8 = 141;
 
 /// Runs it and says on one line why it failed; what it answers is the exit status, `failed` that of a failure.
 fn finish(command: &str, failed: u8, work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
-    let outcome = crate::up::runtime().and_then(|runtime| {
+    let outcome = crate::runtime::runtime().and_then(|runtime| {
         let outcome = runtime.block_on(work);
         // Nothing that is still under way may keep the program.
         runtime.shutdown_background();

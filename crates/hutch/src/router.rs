@@ -39,7 +39,7 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
 
 /// A thread for what is not a request: accepting connections, watches, certificates, metrics. Requests have threads of their own.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    crate::up::choose_tls();
+    crate::runtime::choose_tls();
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 

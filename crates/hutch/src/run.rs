@@ -3,10 +3,7 @@
 //! No thread exists when this is called: the jail crate forks this very process.
 
 mod gvisor;
-mod protect;
 mod report;
-
-pub(crate) use protect::allowed;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,13 +17,11 @@ use hutch_jail::{
 };
 use rustix::io::Errno;
 
-use self::protect::Protection;
 use crate::cli::{Isolation, RunArguments};
+use crate::protect::{Protection, WORKSPACE};
 
 /// Exit status when the command could not be started by our fault or the machine's.
 const CANNOT_START: u8 = 125;
-/// Where the workspace appears.
-const WORKSPACE: &str = "/workspace";
 /// Bound of an empty workspace and of /tmp, each, in bytes: memory, and gone afterwards.
 const SCRATCH_BYTES: u64 = 1 << 30;
 /// What of each output stream is kept with `--json`, in bytes.

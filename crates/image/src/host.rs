@@ -9,7 +9,7 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::store::{finish, unfinished};
+use crate::unfinished::{finish, unfinished};
 use crate::{BuiltIn, Error, HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
 
 /// Counted up whenever the skeleton is written differently.

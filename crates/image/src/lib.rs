@@ -21,8 +21,10 @@ mod layout;
 mod names;
 mod reference;
 mod removal;
+mod resolved;
 mod segment;
 mod store;
+mod unfinished;
 mod unpack;
 
 pub use beneath::Folder;
@@ -30,5 +32,6 @@ pub use error::Error;
 pub use names::Account;
 pub use reference::{BuiltIn, Reference};
 pub use removal::remove_tree;
+pub use resolved::{HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
 pub use segment::PathSegment;
-pub use store::{HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH, Store};
+pub use store::Store;

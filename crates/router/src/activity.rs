@@ -3,6 +3,9 @@
 //! A request that comes when the last report is old waits until its own report is written: the controller's suspend
 //! carries the version of the Sandbox that it has seen, so one of the two writes comes first and the other notices.
 
+mod asking;
+mod touched;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,8 +23,8 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::asking::Asking;
-use crate::touched::Touched;
+use self::asking::Asking;
+use self::touched::Touched;
 use crate::{Backend, Dial, DialError, PodKey, Resolve};
 
 /// Sandboxes that are followed at once. Uses of further ones are reported at each request.
@@ -32,21 +35,6 @@ const LOOK: Duration = Duration::from_millis(200);
 const WRITERS: usize = 16;
 /// How long a request waits for its report. Then it goes on without.
 const REPORT_LIMIT: Duration = Duration::from_secs(10);
-
-/// When a Sandbox goes to sleep by itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sleeps {
-    /// Name of the Sandbox.
-    pub name: String,
-    /// So long after it was last used.
-    pub after: Duration,
-    /// When it was last used, as somebody has reported.
-    pub reported: Option<Timestamp>,
-    /// Where its sandboxd can be asked when it was last used.
-    pub activity_port: Option<u16>,
-    /// The version of the Sandbox of which all this is.
-    pub version: Option<String>,
-}
 
 /// Connects as another [`Dial`] does, and reports what is in use.
 pub struct Reporting<D> {

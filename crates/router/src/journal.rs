@@ -21,11 +21,8 @@ pub use sink::LogSink;
 
 use crate::metrics::{self, Metrics, UNTOLD};
 use crate::pace::Current;
-use crate::proxy::Inner;
-use crate::trace::Span;
+use crate::trace::{Span, cut};
 
-/// Bytes of a text of the client's that are shown.
-const SHOWN: usize = 256;
 /// Characters of a client's own request id; a longer one is replaced.
 const ID_LONGEST: usize = 128;
 /// What is written when the client goes away before there is an answer.
@@ -106,11 +103,10 @@ impl Line {
         request: &Request<B>,
         id: HeaderValue,
         client: Option<HeaderValue>,
-        router: &Inner,
+        (log, metrics): (&AccessLog, &Metrics),
         current: Current,
         span: Option<Span>,
     ) -> Line {
-        let (log, metrics) = (&router.config.access_log, &router.metrics);
         metrics.0.inflight.inc();
         Line {
             method: request.method().clone(),
@@ -225,10 +221,6 @@ fn trace(entry: &Entry<'_>) {
     );
 }
 
-pub(crate) fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(SHOWN)]
-}
-
 struct Counted {
     body: Body,
     deadline: Option<Pin<Box<Sleep>>>,
@@ -290,8 +282,8 @@ mod tests {
 
     #[test]
     fn a_long_text_is_cut() {
-        assert_eq!(cut(&"x".repeat(300)).len(), SHOWN);
-        assert_eq!(cut(&"\u{e9}".repeat(200)).len(), SHOWN);
+        assert_eq!(cut(&"x".repeat(300)).len(), 256);
+        assert_eq!(cut(&"\u{e9}".repeat(200)).len(), 256);
         assert_eq!(cut("x"), "x");
     }
 }

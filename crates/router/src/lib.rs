@@ -10,7 +10,6 @@
 
 mod access;
 mod activity;
-mod asking;
 mod dial;
 mod directory;
 mod exchange;
@@ -30,12 +29,12 @@ mod readable;
 mod refusal;
 mod resolve;
 mod server;
+mod sleeps;
 mod stall;
 mod stream;
 mod target;
 mod threads;
 mod tls;
-mod touched;
 mod trace;
 mod wake;
 mod waker;
@@ -43,7 +42,7 @@ mod waker;
 use std::path::PathBuf;
 
 pub use access::{Access, Claims, ReviewConfig, Reviewer, Token, TokenKey};
-pub use activity::{Reporting, Sleeps};
+pub use activity::Reporting;
 pub use dial::{Dial, DialError, Direct, Inside};
 pub use directory::{Directory, Scope};
 pub use journal::{AccessLog, LogSink};
@@ -53,6 +52,7 @@ pub use pod_key::PodKey;
 pub use probes::{health, metrics_page};
 pub use proxy::{Config, Router};
 pub use resolve::{Backend, Past, Resolve, Unresolved};
+pub use sleeps::Sleeps;
 pub use target::Target;
 pub use threads::Threads;
 pub use tls::{ClientCertificates, Tls, TlsFiles};

@@ -169,7 +169,14 @@ impl Router {
         let until = config.exchange_timeout.map(|limit| Instant::now() + limit);
         let id = request_id(&request);
         let span = config.tracer.as_ref().map(|tracer| Span::begin(tracer.as_ref(), &mut request));
-        let line = Line::begin(&request, id.clone(), origin.peer.clone(), &self.0, current, span);
+        let line = Line::begin(
+            &request,
+            id.clone(),
+            origin.peer.clone(),
+            (&config.access_log, &self.0.metrics),
+            current,
+            span,
+        );
         let page_wanted = wants_page(request.headers());
         request.headers_mut().insert(REQUEST_ID, id);
         self.route(request, access, origin, line, until)

@@ -7,8 +7,15 @@ use opentelemetry::trace::{SpanKind, Status, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 
-use crate::journal::cut;
 use crate::metrics;
+
+/// Bytes of a text of the client's that are shown.
+const SHOWN: usize = 256;
+
+/// Cuts a text of a client to what is logged of it.
+pub(crate) fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(SHOWN)]
+}
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");

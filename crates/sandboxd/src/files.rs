@@ -4,6 +4,7 @@ mod change;
 mod draft;
 mod remove;
 mod upload;
+pub mod work;
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -33,7 +33,6 @@ pub mod shlex;
 mod token;
 mod walk;
 mod watch;
-pub mod work;
 
 pub use settings::{HELP, Port, Settings, Usage};
 

@@ -14,9 +14,9 @@ use serde::Serialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::files::work;
 use crate::files::{FileError, Root, names};
 use crate::readiness::register;
-use crate::work;
 
 /// Folders that one watch follows.
 pub(crate) const FOLDER_LIMIT: usize = 4096;

@@ -14,8 +14,8 @@ use super::status::Outcome as End;
 use super::{Seen, bound_name, expiry};
 use crate::error::Error;
 use crate::key::Key;
+use crate::outcome::Outcome;
 use crate::owner;
-use crate::queue::Outcome;
 use crate::world::World;
 
 /// Pause before the second pass of an expiry.

@@ -7,7 +7,7 @@ use prometheus::{
 };
 
 use super::{buckets, options, registered};
-use crate::queue::Outcome;
+use crate::outcome::Outcome;
 
 /// Seconds of one look.
 const LOOK: [f64; 40] = [

@@ -15,8 +15,8 @@ use super::name::member_name;
 use super::plan::{Plan, plan};
 use crate::error::Error;
 use crate::key::Key;
+use crate::outcome::Outcome;
 use crate::owner;
-use crate::queue::Outcome;
 use crate::record::Note;
 use crate::world::World;
 

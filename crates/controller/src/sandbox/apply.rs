@@ -16,7 +16,7 @@ use crate::collection::{Collection, Object};
 use crate::condition;
 use crate::error::Error;
 use crate::key::Key;
-use crate::queue::Outcome;
+use crate::outcome::Outcome;
 use crate::record::Note;
 use crate::span::Span;
 use crate::world::World;

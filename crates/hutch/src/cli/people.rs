@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::people::{Named, Side};
+use crate::naming::{Named, Side};
 use crate::quantity;
 
 /// Which cluster, and which namespace of it.

@@ -8,7 +8,6 @@ mod unpack;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,10 +19,11 @@ use tokio::task::spawn_blocking;
 
 use super::progress::Progress;
 use super::remote::{self, Command, Ended, Input};
-use super::sandbox::{Cluster, Named, Target};
+use super::sandbox::{Cluster, Target};
 use super::stdio::Piece;
 use super::{finish, plain};
 use crate::cli::CopyArguments;
+use crate::naming::{Named, Side};
 use left_out::LeftOut;
 use pack::pack;
 use pipe::{Incoming, Outgoing};
@@ -37,29 +37,6 @@ const SAID_MAX: usize = 4096;
 const PADDING_MAX: u64 = 1 << 20;
 /// How often the progress is shown.
 const TICK: Duration = Duration::from_millis(500);
-
-/// One side of a copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// On this machine.
-    Here(PathBuf),
-    /// In a Sandbox. A relative path starts at the container's working directory.
-    There(Named, String),
-}
-
-impl FromStr for Side {
-    type Err = String;
-
-    /// What stands before the first colon names a Sandbox, unless it looks like a path: `./a:b` is one.
-    fn from_str(text: &str) -> Result<Side, String> {
-        if let Some((name, path)) = text.split_once(':')
-            && !name.starts_with(['.', '/'])
-        {
-            return Ok(Side::There(name.parse()?, path.to_owned()));
-        }
-        if text.is_empty() { Err("an empty path".to_owned()) } else { Ok(Side::Here(text.into())) }
-    }
-}
 
 /// Copies, and says what was left out.
 pub(crate) fn main(arguments: &CopyArguments) -> ExitCode {
@@ -271,19 +248,6 @@ fn tell(named: &[String], count: usize) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_side_is_here_or_in_a_sandbox() {
-        let side = |text: &str| text.parse::<Side>();
-        assert_eq!(side("a/b"), Ok(Side::Here("a/b".into())));
-        assert_eq!(side("./a:b"), Ok(Side::Here("./a:b".into())));
-        assert_eq!(side("/a:b"), Ok(Side::Here("/a:b".into())));
-        assert_eq!(side("a:"), Ok(Side::There(Named::Either("a".into()), String::new())));
-        assert_eq!(side("claim/a:/x:y"), Ok(Side::There(Named::Claim("a".into()), "/x:y".into())));
-        for wrong in ["", ":x", "A:x", "a/b:c"] {
-            assert!(side(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn tar_is_asked_for_a_name_in_a_folder() {

@@ -1,10 +1,9 @@
 //! Finds the Sandbox that a person names, and its Pod and container.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name, syntax};
+use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams};
@@ -15,35 +14,10 @@ use tokio::time::Instant;
 use super::api_error;
 use super::wait::{Patience, Step};
 use crate::cli::{Place, Readiness};
+use crate::naming::Named;
 
 /// How often a Pod that is ending is looked at.
 const ENDING_POLL: Duration = Duration::from_millis(100);
-
-/// How a person names a Sandbox.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Named {
-    /// `sandbox/NAME`.
-    Sandbox(String),
-    /// `claim/NAME`: the Sandbox that the claim got.
-    Claim(String),
-    /// `NAME`: the Sandbox, else the claim of that name.
-    Either(String),
-}
-
-impl FromStr for Named {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Named, String> {
-        let (kind, name) = text.split_once('/').unwrap_or(("", text));
-        let is_name = syntax::is_subdomain(name);
-        match kind {
-            "" if is_name && !text.contains('/') => Ok(Named::Either(name.to_owned())),
-            "claim" | "sandboxclaim" if is_name => Ok(Named::Claim(name.to_owned())),
-            "sandbox" if is_name => Ok(Named::Sandbox(name.to_owned())),
-            _ => Err(format!("`{text}` names no Sandbox; write NAME, claim/NAME or sandbox/NAME")),
-        }
-    }
-}
 
 /// The API, as to one namespace.
 pub(super) struct Cluster {
@@ -241,17 +215,6 @@ fn bound(claim: &SandboxClaim) -> Step<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sandbox_is_named_in_three_ways() {
-        let named = |text: &str| text.parse::<Named>();
-        assert_eq!(named("a.b-1"), Ok(Named::Either("a.b-1".to_owned())));
-        assert_eq!(named("claim/mine"), Ok(Named::Claim("mine".to_owned())));
-        assert_eq!(named("sandbox/mine"), Ok(Named::Sandbox("mine".to_owned())));
-        for wrong in ["", "/a", "A", "a/b", "claim/", "claim/a/b", "../x", "-a", "a..b", "a b", "a%2f"] {
-            assert!(named(wrong).is_err(), "{wrong}");
-        }
-    }
 
     fn sandbox(mode: &str, generation: i64, ready: (&str, &str, i64)) -> Sandbox {
         let (status, reason, seen) = ready;

@@ -75,7 +75,7 @@ fn make_points(points: &Path, mounts: &[Mount]) -> std::io::Result<()> {
     builder.recursive(true).mode(0o755);
     let fixed = ["/proc", "/dev", "/sys"].map(Path::new);
     let below_the_workspace =
-        |target: &&Path| target.parent().is_some_and(|t| t.starts_with(super::WORKSPACE));
+        |target: &&Path| target.parent().is_some_and(|t| t.starts_with(crate::protect::WORKSPACE));
     let targets = mounts.iter().map(|mount| mount.target.as_path()).filter(|t| !below_the_workspace(t));
     for target in fixed.into_iter().chain(targets) {
         builder.create(points.join(target.strip_prefix("/").unwrap_or(target)))?;

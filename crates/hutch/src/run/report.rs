@@ -8,8 +8,8 @@ use hutch_jail::Error;
 use hutch_jail::run::{Captured, Ended, Outcome};
 use serde_json::{Value, json};
 
-use super::protect::Change;
 use crate::cli::RunArguments;
+use crate::protect::Change;
 
 /// Says how the command ended; its exit status.
 pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome, change: &Change) -> anyhow::Result<u8> {

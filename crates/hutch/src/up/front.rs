@@ -23,7 +23,8 @@ use kube::Client;
 use tokio::task::JoinSet;
 
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, receive_start};
-use super::{NODE, STOP_LIMIT, log, runtime};
+use super::{NODE, STOP_LIMIT};
+use crate::runtime::{log, runtime};
 use crate::services::{ControllerService, RouterService};
 use crate::{bootstrap, kubeconfig};
 

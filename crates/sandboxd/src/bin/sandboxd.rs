@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use hutch_sandboxd::activity::{Activity, Counted};
 use hutch_sandboxd::files::Root;
+use hutch_sandboxd::files::work;
 use hutch_sandboxd::first::{First, Signals};
 use hutch_sandboxd::legacy::Legacy;
 use hutch_sandboxd::process::{Processes, Runner, terminal};
 use hutch_sandboxd::rest::{Rest, metadata};
 use hutch_sandboxd::rpc::Rpc;
-use hutch_sandboxd::{Error, Port, Settings, Usage, reap, server, work};
+use hutch_sandboxd::{Error, Port, Settings, Usage, reap, server};
 use rustix::process::Signal;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Draft, FileError, Root};
-use crate::work;
+use crate::files::work;
 
 /// Bytes gathered before they are written. A file that is not larger costs one visit to a thread for files.
 const GATHER_SIZE: usize = 128 << 10;

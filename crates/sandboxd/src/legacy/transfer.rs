@@ -16,8 +16,9 @@ use super::invalid::{Invalid, unprocessable};
 use super::{Detail, Legacy, UPLOAD_LIMIT, denied, message};
 use crate::answer::{Body, json, stream};
 use crate::content::Content;
+use crate::files::work;
 use crate::files::{FileError, Kind, Opened, Upload};
-use crate::{python, work};
+use crate::python;
 
 /// Bytes read from a file at once.
 const READ_SIZE: usize = 64 << 10;

@@ -16,7 +16,7 @@ use crate::answer::{Body, answer, stream};
 use crate::archive::{UnpackError, pack, unpack};
 use crate::content::Content;
 use crate::files::FileError;
-use crate::work;
+use crate::files::work;
 
 /// Archives under way at once. Each has a thread, which waits for its client.
 const ARCHIVE_LIMIT: usize = 2;

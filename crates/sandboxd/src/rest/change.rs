@@ -9,7 +9,7 @@ use super::files::{Listed, not_below_a_file};
 use super::refusal::Refusal;
 use super::{Rest, empty, json, target};
 use crate::answer::Body;
-use crate::work;
+use crate::files::work;
 
 const FOLDER_MODE: u32 = 0o755;
 

@@ -23,8 +23,8 @@ use super::refusal::Refusal;
 use super::{Rest, empty, json, target, time};
 use crate::answer::{Body, full, stream};
 use crate::content::Content;
+use crate::files::work;
 use crate::files::{Entry, FileError, Got, Kind, Opened, Upload};
-use crate::work;
 
 /// Bytes read from a file at once.
 const READ_SIZE: usize = 64 << 10;

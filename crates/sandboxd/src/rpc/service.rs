@@ -134,8 +134,9 @@ impl Rpc {
             return Ok(Program { argv, env, folder: self.root.path().to_owned(), opened: None });
         };
         let (root, wanted) = (self.root.clone(), path.clone());
-        let opened =
-            crate::work::on_files(move || root.folder(wanted)).await.map_err(|error| of_cwd(&error))?;
+        let opened = crate::files::work::on_files(move || root.folder(wanted))
+            .await
+            .map_err(|error| of_cwd(&error))?;
         Ok(Program { argv, env, folder: self.root.path().join(path), opened: Some(opened) })
     }
 

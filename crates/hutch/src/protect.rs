@@ -18,9 +18,11 @@ use hutch_jail::{CheckedFolder, Mount, MountSource};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::WORKSPACE;
 pub(super) use changed::Change;
 use changed::Snapshot;
+
+/// Where the workspace appears.
+pub(crate) const WORKSPACE: &str = "/workspace";
 
 /// What a missing entry becomes for the time of the run.
 #[derive(Debug, Clone, Copy)]

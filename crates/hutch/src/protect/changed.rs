@@ -18,18 +18,18 @@ const MAX_ENTRIES: usize = 4_000_000;
 
 /// What is new or changed.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(in crate::run) struct Change {
+pub(crate) struct Change {
     /// Paths within the workspace, at most 100, hooks and settings of git first.
-    pub(in crate::run) names: Vec<String>,
+    pub(crate) names: Vec<String>,
     /// How many more there are.
-    pub(in crate::run) more: usize,
+    pub(crate) more: usize,
     /// Folders, at most 100, that could not be looked into, such as ones nested too deep.
-    pub(in crate::run) unchecked: Vec<String>,
+    pub(crate) unchecked: Vec<String>,
 }
 
 impl Change {
     /// One line for a person, if there is something to say.
-    pub(in crate::run) fn line(&self) -> Option<String> {
+    pub(crate) fn line(&self) -> Option<String> {
         let mut line = String::new();
         if !self.names.is_empty() {
             line = format!(

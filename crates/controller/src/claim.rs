@@ -21,7 +21,6 @@ mod refusal;
 mod retire;
 mod status;
 mod trace;
-mod unanswered;
 mod volumes;
 
 use std::sync::Arc;
@@ -36,7 +35,6 @@ use crate::world::{World, owner_term};
 
 pub(crate) use apply::reconcile;
 pub(crate) use late::is_in_force;
-pub(crate) use unanswered::Unanswered;
 
 /// All that a decision about one claim rests on, but for the candidates of its pool.
 #[derive(Debug, Clone)]
@@ -79,22 +77,11 @@ fn variables(claim: &SandboxClaim) -> &[ClaimEnvVar] {
     claim.spec.env.as_deref().unwrap_or_default()
 }
 
-/// Name of the Sandbox in the claim's status, if there is one.
-fn bound_name(claim: &SandboxClaim) -> Option<&str> {
-    let sandbox = claim.status.as_ref()?.sandbox.as_ref()?;
-    sandbox.name.as_deref().filter(|name| !name.is_empty())
-}
-
 /// The assignment record of Agent Sandbox's own controller: an annotation, earlier a label of the same key.
 fn record(claim: &SandboxClaim) -> Option<&str> {
     let key = annotation::SANDBOX_NAME;
     let name = claim.annotations().get(key).or_else(|| claim.labels().get(key))?;
     Some(name.as_str()).filter(|name| !name.is_empty())
-}
-
-/// Whether the claim waits for a Sandbox.
-pub(crate) fn is_unbound(claim: &SandboxClaim) -> bool {
-    claim.metadata.deletion_timestamp.is_none() && bound_name(claim).is_none()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! They refuse to run Pods, to schedule, to collect garbage, and to convert between versions: kubelet, scheduler and API
 //! server do that.
 
+mod binding;
 mod blueprint;
 mod cache;
 mod claim;
@@ -28,10 +29,12 @@ mod patch;
 mod pool;
 mod queue;
 mod record;
+mod refill;
 mod rush;
 mod sandbox;
 mod span;
 mod template;
+mod unanswered;
 mod unread;
 mod view;
 mod wiring;

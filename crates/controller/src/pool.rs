@@ -2,7 +2,6 @@
 
 mod apply;
 mod member;
-mod memory;
 mod name;
 mod plan;
 
@@ -21,7 +20,6 @@ use crate::view::PodView;
 use crate::world::{World, pool_hash_term};
 
 pub(crate) use apply::reconcile;
-pub(crate) use memory::Memory;
 
 /// All that a decision about one pool rests on.
 #[derive(Debug, Clone)]

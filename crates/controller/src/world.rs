@@ -11,17 +11,18 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::{Client, Resource, ResourceExt};
 use tokio::time::Instant;
 
-use crate::claim::{Unanswered, is_unbound};
+use crate::binding::is_unbound;
 use crate::collection::Collection;
 use crate::config::Config;
 use crate::crowd::Crowd;
 use crate::defer::Deferrals;
 use crate::key::Key;
 use crate::owner;
-use crate::pool::Memory;
 use crate::record::{Note, Recorder};
+use crate::refill::Memory;
 use crate::rush::{RECHECK, Rush};
 use crate::span::Spans;
+use crate::unanswered::Unanswered;
 use crate::view::{PodView, SharedSpecs};
 
 pub(crate) struct World {

@@ -14,8 +14,8 @@ use super::annotate::{self, Look};
 use super::find::{Step, find, patience};
 use super::refusal::{Refusal, Retry};
 use super::status::{Outcome as End, status};
-use super::unanswered::Asked;
-use super::{Seen, bound_name, create, expiry, late, measure, metadata, retire, trace, variables};
+use super::{Seen, create, expiry, late, measure, metadata, retire, trace, variables};
+use crate::binding::bound_name;
 use crate::blueprint::{Hashes, is_fresh};
 use crate::cache::Change;
 use crate::error::Error;
@@ -25,6 +25,7 @@ use crate::outcome::Outcome;
 use crate::owner;
 use crate::record::Note;
 use crate::rush::Meeting;
+use crate::unanswered::Asked;
 use crate::world::{World, pool_hash_term};
 
 /// Candidates that a claim tries in one look when others are faster.

@@ -101,7 +101,10 @@ impl Cluster {
         let claim = self.api::<SandboxClaim>().get("c").await.unwrap();
         let all = self.api::<Sandbox>().list(&Default::default()).await.unwrap().items;
         let mine = all.iter().filter(|sandbox| crate::owner::is_controlled_by(*sandbox, &claim));
-        (mine.map(|sandbox| sandbox.name_any()).collect(), bound_name(&claim).map(str::to_owned))
+        (
+            mine.map(|sandbox| sandbox.name_any()).collect(),
+            crate::binding::bound_name(&claim).map(str::to_owned),
+        )
     }
 }
 

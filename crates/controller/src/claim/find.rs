@@ -7,7 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::refusal::Refusal;
-use super::{Seen, adopt, bound_name, variables};
+use super::{Seen, adopt, variables};
+use crate::binding::bound_name;
 use crate::owner;
 
 /// The next step towards a Sandbox.

@@ -11,7 +11,8 @@ use kube::api::PropagationPolicy;
 
 use super::apply::{AFTER_CONFLICT, note, write};
 use super::status::Outcome as End;
-use super::{Seen, bound_name, expiry};
+use super::{Seen, expiry};
+use crate::binding::bound_name;
 use crate::error::Error;
 use crate::key::Key;
 use crate::outcome::Outcome;

@@ -25,14 +25,14 @@ pub(crate) struct Unanswered(Mutex<HashMap<Key, (String, Asked)>>);
 
 impl Unanswered {
     /// What has to be asked again for the claim.
-    pub(super) fn of(&self, claim: &SandboxClaim) -> Option<Asked> {
+    pub(crate) fn of(&self, claim: &SandboxClaim) -> Option<Asked> {
         let known = self.known();
         let (uid, asked) = known.get(&Key::of(claim))?;
         (*uid == claim.uid().unwrap_or_default()).then(|| asked.clone())
     }
 
     /// Takes note of how a request ended. One that is refused may have been asked before and done then.
-    pub(super) fn note<T>(&self, claim: &SandboxClaim, asked: &Asked, result: &Result<T, Error>) {
+    pub(crate) fn note<T>(&self, claim: &SandboxClaim, asked: &Asked, result: &Result<T, Error>) {
         match result {
             Err(error) if error.settles_earlier() => self.forget(&Key::of(claim)),
             Err(error) if error.is_refusal() => {}
@@ -44,7 +44,7 @@ impl Unanswered {
     }
 
     /// The claim has its Sandbox, or is gone.
-    pub(super) fn forget(&self, claim: &Key) {
+    pub(crate) fn forget(&self, claim: &Key) {
         self.known().remove(claim);
     }
 

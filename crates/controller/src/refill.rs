@@ -1,4 +1,5 @@
-//! What is remembered of a pool from one look to the next. Lost with the process, at no harm.
+//! How many Sandboxes a pool may create now: what is kept of the pool from one reconcile to the next. It is in memory
+//! alone; a process that starts anew may create the next Sandbox a little earlier.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -22,23 +23,23 @@ pub(crate) struct Memory {
     held_until: Option<Instant>,
     bucket: Option<Bucket>,
     /// Names of members whose creation the server has not answered: they may be there.
-    pub(super) unanswered: Vec<String>,
+    pub(crate) unanswered: Vec<String>,
     /// When this process made each member that was not Ready at the last look, by name.
     made: HashMap<String, Instant>,
     /// Whether an event has called the pool not progressing.
-    pub(super) stuck: bool,
+    pub(crate) stuck: bool,
 }
 
 /// How many members may be made now, and when to ask for the rest.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Grant {
-    pub(super) create: usize,
-    pub(super) again: Option<Duration>,
+pub(crate) struct Grant {
+    pub(crate) create: usize,
+    pub(crate) again: Option<Duration>,
 }
 
 impl Memory {
     /// `members` are there and `wanted` more are to be made.
-    pub(super) fn grant(&mut self, wanted: usize, members: usize, config: &Config, now: Instant) -> Grant {
+    pub(crate) fn grant(&mut self, wanted: usize, members: usize, config: &Config, now: Instant) -> Grant {
         if members < self.members && !config.replenish_delay.is_zero() {
             self.held_until = now.checked_add(config.replenish_delay.min(LONGEST_WAIT));
         }
@@ -60,7 +61,7 @@ impl Memory {
     }
 
     /// A member of that name is asked for. Whether it was before, and that was not answered.
-    pub(super) fn ask(&mut self, name: &str) -> bool {
+    pub(crate) fn ask(&mut self, name: &str) -> bool {
         let again = self.unanswered.iter().any(|known| known == name);
         if !again {
             self.unanswered.push(name.to_owned());
@@ -69,12 +70,12 @@ impl Memory {
     }
 
     /// A member of that name was made just now.
-    pub(super) fn made(&mut self, name: &str, now: Instant) {
+    pub(crate) fn made(&mut self, name: &str, now: Instant) {
         self.made.insert(name.to_owned(), now);
     }
 
     /// How long ago each of those members was made that were made here. Others are forgotten.
-    pub(super) fn ages(
+    pub(crate) fn ages(
         &mut self,
         waiting: &BTreeSet<String>,
         now: Instant,
@@ -87,12 +88,12 @@ impl Memory {
     }
 
     /// It is known what became of the member of that name.
-    pub(super) fn settle(&mut self, name: &str) {
+    pub(crate) fn settle(&mut self, name: &str) {
         self.unanswered.retain(|known| known != name);
     }
 
     /// The look is over, with that many members.
-    pub(super) fn leave(&mut self, members: usize) {
+    pub(crate) fn leave(&mut self, members: usize) {
         self.members = members;
     }
 }

@@ -64,8 +64,11 @@ fn front() -> anyhow::Result<()> {
     // A static program reads random numbers from these files.
     let random = [Path::new("/dev/random"), Path::new("/dev/urandom")];
     // Before the first thread: Landlock and seccomp bind a thread, and those that it starts.
-    confine(&Confinement { uid: start.id, gid: start.id, writable: &[store, authority], readable: &random })
+    let landlock = confine(&Confinement { uid: start.id, gid: start.id, writable: &[store, authority], readable: &random })
         .context("cannot be confined")?;
+    if !landlock {
+        tracing::warn!("this kernel has no Landlock: file permissions alone bound what the front reads and writes");
+    }
     runtime()?.block_on(async {
         let root = Arc::new(Channel::new(input)?);
         let mut front = match Front::start(start, descriptors, &root).await {

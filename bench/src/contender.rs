@@ -50,7 +50,7 @@ pub(crate) fn peer(name: &str) -> Option<PathBuf> {
 /// What no controller can be quicker than: see [`least`].
 pub(crate) fn bound() -> anyhow::Result<Contender> {
     let program = std::env::current_exe()?;
-    Ok(Contender { name: "the least controller", program, subcommand: Some(least::ARGUMENT) })
+    Ok(Contender { name: "the minimal controller", program, subcommand: Some(least::ARGUMENT) })
 }
 
 impl Contender {

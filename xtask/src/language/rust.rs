@@ -1,4 +1,4 @@
-//! Extracts the prose of a Rust file: comments, string literals, names of functions and modules.
+//! Extracts the prose of a Rust file: comments, string literals, names of functions, modules and types.
 
 /// What kind of prose a piece is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub(super) enum Kind {
     /// Any other comment.
     Comment,
     Literal,
-    /// Name of a function or module, with spaces for underscores.
+    /// Name of a function, module or type, split into words.
     Name,
 }
 
@@ -33,11 +33,14 @@ pub(super) fn starts_with_a_clause(text: &str) -> bool {
     ["What", "Whether", "Who"].contains(&first)
 }
 
+/// Keywords that a name follows.
+const KEYWORDS: [&str; 6] = ["enum", "fn", "mod", "struct", "trait", "type"];
+
 struct Scanner<'a> {
     rest: &'a str,
     line: usize,
     pieces: Vec<Piece>,
-    /// The last word was `fn` or `mod`, so the next one is a name.
+    /// The last word was one of [`KEYWORDS`], so the next one is a name.
     keyword: bool,
 }
 
@@ -117,9 +120,9 @@ impl Scanner<'_> {
         let line = self.line;
         let word = self.take(end).to_owned();
         if std::mem::take(&mut self.keyword) {
-            self.push(Kind::Name, line, word.replace('_', " "));
+            self.push(Kind::Name, line, words_of(&word));
         }
-        self.keyword = word == "fn" || word == "mod";
+        self.keyword = KEYWORDS.contains(&word.as_str());
     }
 
     fn push(&mut self, kind: Kind, line: usize, text: String) {
@@ -133,6 +136,20 @@ impl Scanner<'_> {
         self.line += taken.matches('\n').count();
         taken
     }
+}
+
+/// Splits an identifier at underscores and capital letters.
+fn words_of(name: &str) -> String {
+    let mut words = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() || letter == '_' {
+            words.push(' ');
+        }
+        if letter != '_' {
+            words.push(letter);
+        }
+    }
+    words
 }
 
 /// Empties `{name}` and `{name:?}`: these are identifiers, not prose.
@@ -195,10 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn names_of_functions_and_modules_are_prose() {
+    fn names_of_functions_modules_and_types_are_prose() {
         assert_eq!(
-            all("mod a_look;\nfn is_asked(x: fn(u8)) {}"),
-            [(Kind::Name, 1, "a look".to_owned()), (Kind::Name, 2, "is asked".to_owned())]
+            all("mod a_look;\nfn is_asked(x: fn(u8)) {}\nstruct GoesOn;"),
+            [
+                (Kind::Name, 1, "a look".to_owned()),
+                (Kind::Name, 2, "is asked".to_owned()),
+                (Kind::Name, 3, "Goes On".to_owned()),
+            ]
         );
     }
 

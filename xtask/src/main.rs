@@ -4,6 +4,7 @@
 
 mod arrows;
 mod language;
+mod links;
 mod sim;
 mod tally;
 mod test;
@@ -27,7 +28,7 @@ enum Task {
     Test,
     /// Checks that a crate depends only on lower layers.
     Arrows,
-    /// Checks lengths and names of files, and the language of documentation, comments and messages.
+    /// Checks lengths and names of files, links, and the language of documentation, comments and messages.
     Tidy(language::Options),
     /// Tries known attacks on a sandbox of this machine, and every attack by every way into one; part of `test` too.
     Escape,
@@ -52,7 +53,9 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Test => test::all(),
         Task::Arrows => arrows::check(&root()),
-        Task::Tidy(options) => tidy::check(&root()).and(language::check(&root(), &options)),
+        Task::Tidy(options) => tidy::check(&root())
+            .and_then(|()| links::check(&root()))
+            .and_then(|()| language::check(&root(), &options)),
         Task::Escape => test::escape(),
         Task::RecordLives { controller, only } => test::record_lives(controller, only),
         Task::Sim(options) => sim::run(&options),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::tally::Tally;
-use crate::{arrows, language, root, tidy};
+use crate::{arrows, language, links, root, tidy};
 
 /// Maximum time that output may arrive after `cargo test` has ended.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
@@ -22,6 +22,7 @@ pub(crate) fn all() -> anyhow::Result<()> {
     let started = Instant::now();
     step(&mut tally, "arrows between crates", || arrows::check(&root()));
     step(&mut tally, "house rules", || tidy::check(&root()));
+    step(&mut tally, "links of documentation", || links::check(&root()));
     step(&mut tally, "plain language", || language::check(&root(), &language::Options::default()));
     step(&mut tally, "cargo fmt --check", || run(&["fmt", "--all", "--check"]));
     step(&mut tally, "cargo clippy", || {

@@ -1,5 +1,5 @@
-//! Checks dependencies between crates: top -> services -> mechanisms -> vocabulary, and no service depends on
-//! another. dev-dependencies are not checked.
+//! Checks dependencies between crates: top -> services -> mechanisms -> contracts -> vocabulary, and no service depends
+//! on another. dev-dependencies are not checked.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,19 +12,22 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Layer {
     Vocabulary,
+    Contract,
     Mechanism,
     Service,
     Top,
 }
 
-const LAYERS: [(&str, Layer); 18] = [
+const LAYERS: [(&str, Layer); 20] = [
     ("hutch-api", Layer::Vocabulary),
+    ("hutch-kubelet", Layer::Contract),
     ("hutch-store", Layer::Mechanism),
     ("hutch-jail", Layer::Mechanism),
     ("hutch-image", Layer::Mechanism),
     ("hutch-serve", Layer::Mechanism),
     ("hutch-election", Layer::Mechanism),
     ("hutch-remote", Layer::Mechanism),
+    ("hutch-privsep", Layer::Mechanism),
     ("hutch-apiserver", Layer::Service),
     ("hutch-controller", Layer::Service),
     ("hutch-upkeep", Layer::Service),

@@ -3,7 +3,7 @@ use std::sync::{Arc, OnceLock};
 
 use axum::extract::{Request, State};
 use axum::{Extension, Router, middleware};
-use hutch_remote::Kubelet;
+use hutch_kubelet::Kubelet;
 use hutch_serve::Ambient;
 use hutch_store::Store;
 use serde_json::Value;

@@ -45,7 +45,7 @@ fn demo() -> anyhow::Result<()> {
     let started = Instant::now();
     let server = runtime.block_on(up::start(&arguments))?;
     say("API server, controllers, node and router are up", started);
-    let client = server.client().clone();
+    let client = runtime.block_on(server.client())?;
     let outcome = runtime.block_on(async { tokio::time::timeout(2 * PATIENCE, walk(&client)).await });
     let started = Instant::now();
     runtime.block_on(server.stop());

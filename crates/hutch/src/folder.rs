@@ -9,7 +9,9 @@ use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
 
 /// Version of the layout below the data folder. A newer one is refused, an older one is brought up.
-const VERSION: u32 = 1;
+///
+/// 1: all of it belongs to root. 2: `store` and `ca` belong to the user of the front, another one at each start.
+const VERSION: u32 = 2;
 
 /// A data folder that is this process's alone until it is dropped.
 pub(crate) struct DataFolder {
@@ -46,6 +48,38 @@ impl DataFolder {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Gives folders of it, made when missing, to a user and group of this id, who may pass through the data folder from
+    /// then on but not list it.
+    pub(crate) fn give(&self, names: &[&str], id: u32) -> anyhow::Result<()> {
+        for name in names {
+            let folder = self.path.join(name);
+            let failed = || format!("cannot give {} to the front", folder.display());
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).with_context(failed)?;
+            give_tree(&folder, id).with_context(failed)?;
+        }
+        std::os::unix::fs::chown(&self.path, None, Some(id))
+            .and_then(|()| std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(0o710)))
+            .with_context(|| format!("--data-dir {}", self.path.display()))
+    }
+}
+
+/// Gives a folder and all in it to a user and group of this id. The front alone writes there, and may have put links
+/// there: they are not followed.
+fn give_tree(folder: &Path, id: u32) -> std::io::Result<()> {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        std::os::unix::fs::lchown(&folder, Some(id), Some(id))?;
+        for entry in folder.read_dir()? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else {
+                std::os::unix::fs::lchown(entry.path(), Some(id), Some(id))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Takes the rights of other users: credentials and volumes lie in the folder. A folder that holds anything else than
@@ -72,7 +106,9 @@ fn check_version(folder: &Path) -> anyhow::Result<()> {
     let named = || file.display().to_string();
     match std::fs::read_to_string(&file) {
         Ok(text) => match text.trim().parse::<u32>() {
-            Ok(version) if version <= VERSION => Ok(()),
+            Ok(VERSION) => Ok(()),
+            // What changes is done at each start. An older hutch could not use the store of another owner.
+            Ok(version) if version < VERSION => write_version(folder, &file),
             Ok(version) => bail!(
                 "--data-dir {}: written by a newer hutch (layout {version}, this one knows {VERSION}); nothing was \
                  changed, use the newer binary",
@@ -80,15 +116,18 @@ fn check_version(folder: &Path) -> anyhow::Result<()> {
             ),
             Err(_) => bail!("{}: not a version; restore it (this hutch writes {VERSION})", named()),
         },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let mut fresh = tempfile::NamedTempFile::new_in(folder).with_context(named)?;
-            writeln!(fresh, "{VERSION}").with_context(named)?;
-            fresh.as_file().sync_all().with_context(named)?;
-            fresh.persist(&file).map_err(|error| error.error).with_context(named)?;
-            Ok(())
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_version(folder, &file),
         Err(error) => Err(error).with_context(named),
     }
+}
+
+fn write_version(folder: &Path, file: &Path) -> anyhow::Result<()> {
+    let named = || file.display().to_string();
+    let mut fresh = tempfile::NamedTempFile::new_in(folder).with_context(named)?;
+    writeln!(fresh, "{VERSION}").with_context(named)?;
+    fresh.as_file().sync_all().with_context(named)?;
+    fresh.persist(file).map_err(|error| error.error).with_context(named)?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -125,9 +164,9 @@ mod tests {
     #[test]
     fn a_newer_layout_is_refused_and_left_alone() {
         let folder = tempfile::tempdir().expect("tempdir");
-        std::fs::write(folder.path().join("version"), "2\n").expect("write");
+        std::fs::write(folder.path().join("version"), "3\n").expect("write");
         let error = DataFolder::open(folder.path()).err().expect("refused").to_string();
         assert!(error.contains("newer"), "{error}");
-        assert_eq!(std::fs::read_to_string(folder.path().join("version")).expect("read"), "2\n");
+        assert_eq!(std::fs::read_to_string(folder.path().join("version")).expect("read"), "3\n");
     }
 }

@@ -32,6 +32,9 @@ mod up;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if up::front::is_this() {
+        return up::front::main();
+    }
     match cli::parse() {
         Ok(cli::Command::Run(arguments)) => run::main(&arguments),
         Ok(cli::Command::Up(arguments)) => up::main(arguments),

@@ -15,8 +15,8 @@ use anyhow::{Context, anyhow, ensure};
 use hutch_image::{HostMount, Resolved};
 use hutch_jail::run::{Outcome, RunOptions};
 use hutch_jail::{
-    CheckedFolder, Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network, Process, Profile,
-    Root, Spec, Upper, User,
+    CheckedFolder, Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network, NetworkPlan, Process,
+    Profile, Root, Spec, Upper, User,
 };
 use rustix::io::Errno;
 
@@ -231,7 +231,7 @@ fn spec(
         root: Root { layers: image.layers, upper: Upper::ReadOnly },
         mounts,
         ids: ids.map_or(Ids::Caller, |ids| Ids::Range { base: ids.base() }),
-        network: Network::New { addresses: Vec::new() },
+        network: Network::New(NetworkPlan::closed(Vec::new())),
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },
         deny_set_id_bits,
         freezable: false,

@@ -1,12 +1,12 @@
-//! The services of this process that Pods of the `embedded` handler stand for.
+//! The services of the front that Pods of the `embedded` handler stand for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_node::EmbeddedService;
-use hutch_remote::{Duplex, StreamError};
+use hutch_kubelet::{Duplex, StreamError};
+use hutch_privsep::Service;
 use hutch_router::{Access, Router};
 
 /// Bytes on their way between a port-forward and the router, each way.
@@ -22,13 +22,14 @@ impl RouterService {
         // There is one router in a process; a second one would be a mistake in the wiring that changes nothing.
         let _ = self.0.set(router);
     }
-}
 
-impl EmbeddedService for RouterService {
-    fn ready(&self) -> bool {
+    /// Whether it serves.
+    pub(crate) fn is_ready(&self) -> bool {
         self.0.get().is_some_and(Router::ready)
     }
+}
 
+impl Service for RouterService {
     /// Any port is the router's: manifests of several releases name different ones. Who comes this way was let in by
     /// the API server.
     fn connect(&self, _port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
@@ -52,13 +53,14 @@ impl ControllerService {
     pub(crate) fn set_ready(&self, ready: bool) {
         self.0.store(ready, Ordering::Relaxed);
     }
-}
 
-impl EmbeddedService for ControllerService {
-    fn ready(&self) -> bool {
+    /// Whether they run.
+    pub(crate) fn is_ready(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
 
+impl Service for ControllerService {
     fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
         async move { Err(StreamError::Unavailable(format!("the controller has no port {port} here"))) }
             .boxed()

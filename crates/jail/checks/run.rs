@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use hutch_jail::{
-    Ended, Error, Ids, Limits, Mount, MountSource, Network, Outcome, Process, Profile, Root, RunOptions,
-    Spec, Upper, User, run,
+    Ended, Error, Ids, Limits, Mount, MountSource, Network, NetworkPlan, Outcome, Process, Profile, Root,
+    RunOptions, Spec, Upper, User, run,
 };
 use hutch_testkit::require;
 
@@ -28,7 +28,7 @@ fn spec() -> Spec {
         root: Root { layers: vec![], upper: Upper::ReadOnly },
         mounts,
         ids: if root { Ids::Range { base: BASE } } else { Ids::Caller },
-        network: Network::New { addresses: vec![] },
+        network: Network::New(NetworkPlan::closed(Vec::new())),
         limits: Limits::default(),
         deny_set_id_bits: false,
         freezable: false,

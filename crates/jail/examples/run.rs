@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hutch_jail::{
-    Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, RunOptions, Spec, Upper, User,
+    Ids, Limits, Mount, MountSource, Network, NetworkPlan, Process, Profile, Root, RunOptions, Spec, Upper,
+    User,
 };
 
 fn main() {
@@ -41,7 +42,7 @@ fn main() {
         root: Root { layers: vec![], upper: Upper::ReadOnly },
         mounts,
         ids: if root { Ids::Range { base: 2_000_000 } } else { Ids::Caller },
-        network: Network::New { addresses: vec![] },
+        network: Network::New(NetworkPlan::closed(Vec::new())),
         limits: Limits { memory_bytes, ..Limits::default() },
         deny_set_id_bits,
         freezable: false,

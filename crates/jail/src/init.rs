@@ -47,6 +47,8 @@ pub(crate) struct Reached {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Report {
+    /// Its network namespace is set up. Descriptors: the listeners, if there are any; else this is not sent.
+    Network,
     /// It stands and waits on its control channel.
     Ready(Reached),
     /// It could not be made, or its one command could not be started.

@@ -145,11 +145,23 @@ fn check_privileges() -> Result<(), Error> {
 
 /// The pure part of [`check_privileges`]: the error is the line that is not as planned.
 fn privileges_as_planned(status: &str) -> Result<(), String> {
-    let kept = format!("{KEPT_CAPABILITIES:016x}");
+    ids_and_privileges_as_planned(status, (0, 0), KEPT_CAPABILITIES)
+}
+
+/// A service has these ids, no capability, cannot gain one, and is filtered.
+pub(crate) fn check_service(ids: (u32, u32)) -> Result<(), Error> {
+    let text = read("/proc/self/status").map_err(|e| broken("the privileges can be read", e))?;
+    ids_and_privileges_as_planned(&text, ids, 0).map_err(|found| broken("privileges are as planned", found))
+}
+
+fn ids_and_privileges_as_planned(status: &str, (uid, gid): (u32, u32), kept: u64) -> Result<(), String> {
+    let kept = format!("{kept:016x}");
+    let four = |id: u32| [id; 4].map(|id| id.to_string()).join("\t");
+    let (uid, gid) = (four(uid), four(gid));
     let none = "0000000000000000";
     let planned = [
-        ("Uid", "0\t0\t0\t0"),
-        ("Gid", "0\t0\t0\t0"),
+        ("Uid", uid.as_str()),
+        ("Gid", &gid),
         ("CapInh", none),
         ("CapPrm", &kept),
         ("CapEff", &kept),

@@ -20,13 +20,21 @@ const OLDEST_ABI: u32 = 2;
 /// The first version with scopes.
 const SCOPES_ABI: u32 = 6;
 
+const EXECUTE: u64 = 1 << 0;
 const WRITE_FILE: u64 = 1 << 1;
+const READ_FILE: u64 = 1 << 2;
+/// Reading files, and listing folders.
+const READ: u64 = READ_FILE | (1 << 3);
 /// Removing, and making each kind of file.
 const CHANGE_FOLDER: u64 = 0b1_1111_1111 << 4;
 /// Renaming and linking to another folder (version 2).
 const REFER: u64 = 1 << 13;
 /// Truncating (version 3).
 const TRUNCATE: u64 = 1 << 14;
+
+/// TCP, from version 4 on.
+const BIND_TCP: u64 = 1 << 0;
+const CONNECT_TCP: u64 = 1 << 1;
 
 const SCOPE_ABSTRACT_UNIX_SOCKET: u64 = 1 << 0;
 const SCOPE_SIGNAL: u64 = 1 << 1;
@@ -85,6 +93,33 @@ pub fn restrict(writable: &[&Path]) -> Result<bool, Error> {
     for path in writable {
         allow(ruleset.as_fd(), path, handled)?;
     }
+    enforce(&ruleset)
+}
+
+/// Confines the calling thread and all that it starts, as [`restrict`], and besides: nothing is read or executed but
+/// beneath `writable`, and read beneath `readable`; no TCP socket is bound or connected (version 4).
+///
+/// Returns `false`, and does nothing, where [`restrict`] does.
+///
+/// # Errors
+/// As [`restrict`].
+pub(crate) fn restrict_service(writable: &[&Path], readable: &[&Path]) -> Result<bool, Error> {
+    let Some(abi) = abi().filter(|abi| *abi >= OLDEST_ABI) else { return Ok(false) };
+    let writes = WRITE_FILE | CHANGE_FOLDER | REFER | if abi >= 3 { TRUNCATE } else { 0 };
+    let net = if abi >= 4 { BIND_TCP | CONNECT_TCP } else { 0 };
+    let scoped = if abi >= SCOPES_ABI { SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL } else { 0 };
+    let ruleset = create(&Ruleset { files: writes | READ | EXECUTE, net, scoped }, abi)
+        .map_err(|errno| failed("create the rule set", errno))?;
+    for path in writable {
+        allow(ruleset.as_fd(), path, writes | READ)?;
+    }
+    for path in readable {
+        allow(ruleset.as_fd(), path, READ)?;
+    }
+    enforce(&ruleset)
+}
+
+fn enforce(ruleset: &OwnedFd) -> Result<bool, Error> {
     // SAFETY: a descriptor and a number.
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0_u32) })
         .map_err(|errno| failed("restrict", errno))?;
@@ -114,7 +149,7 @@ fn allow(ruleset: BorrowedFd<'_>, path: &Path, handled: u64) -> Result<(), Error
     let stat = rustix::fs::fstat(&file).map_err(|errno| failed(&step(), errno))?;
     let folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     // The kernel refuses rights of folders on a file.
-    let allowed = if folder { handled } else { handled & (WRITE_FILE | TRUNCATE) };
+    let allowed = if folder { handled } else { handled & (WRITE_FILE | TRUNCATE | READ_FILE) };
     let rule = PathBeneath { allowed, parent: file.as_raw_fd() };
     // SAFETY: the rule is of the kind that is named and lives until the call returns.
     check(unsafe {

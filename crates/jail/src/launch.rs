@@ -20,7 +20,7 @@ use crate::init::{Reached, Report};
 use crate::invariants::{Expected, Outside};
 use crate::sources::Sources;
 use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};
-use crate::{dev, ids, invariants, landlock, netlink, privileges, proc, root, seccomp, sys};
+use crate::{dev, ids, invariants, landlock, network, privileges, proc, root, seccomp, sys};
 
 #[cfg(test)]
 mod wrong;
@@ -58,6 +58,8 @@ pub(crate) struct Launched {
     pub(crate) pidfd: OwnedFd,
     /// Carries [`Report`]s from it.
     pub(crate) channel: Channel,
+    /// Listeners of the plan of its network, opened before its first instruction.
+    pub(crate) listeners: Vec<OwnedFd>,
 }
 
 /// Who launched: the ids outside, asked before the fork, since inside they are not mapped.
@@ -99,22 +101,38 @@ pub(crate) fn launch(
     drop(theirs);
     if let Some(home) = home {
         move_into_link_name_space(home.as_fd(), Some(LinkNameSpaceType::Network))
-            .map_err(network("return to the own namespace"))?;
+            .map_err(failed_network("return to the own namespace"))?;
     }
     let (pid, pidfd) = match forked {
         Ok(sys::Forked::Parent { pid, pidfd }) => (pid, pidfd),
         Ok(sys::Forked::Child) => unreachable!("the child does not come here"),
         Err(errno) => return Err(Error::Namespaces { errno: errno.into() }),
     };
-    if let Err(error) = provide(plan, pid, &channel) {
-        sys::signal_pidfd(pidfd.as_fd(), libc::SIGKILL);
-        let _ = sys::wait(pid, true);
-        return Err(error);
+    match provide(plan, pid, &channel).and_then(|()| listeners(plan.spec, &channel)) {
+        Ok(listeners) => Ok(Launched { pid, pidfd, channel, listeners }),
+        Err(error) => {
+            sys::signal_pidfd(pidfd.as_fd(), libc::SIGKILL);
+            let _ = sys::wait(pid, true);
+            Err(error)
+        }
     }
-    Ok(Launched { pid, pidfd, channel })
 }
 
-fn network(step: &'static str) -> impl Fn(Errno) -> Error {
+/// Waits for the listeners of a new network namespace.
+fn listeners(spec: &Spec, channel: &Channel) -> Result<Vec<OwnedFd>, Error> {
+    match &spec.network {
+        Network::New(plan) if !plan.listeners.is_empty() => {}
+        _ => return Ok(Vec::new()),
+    }
+    let message = channel.receive()?.ok_or(Error::EndedEarly)?;
+    match message.decode()? {
+        Report::Network => Ok(message.descriptors),
+        Report::Failed(error) => Err(error),
+        _ => Err(Error::Message("the network was not reported".into())),
+    }
+}
+
+fn failed_network(step: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Network { step: step.into(), errno: errno.into() }
 }
 
@@ -143,9 +161,9 @@ fn enter_other_network(plan: &Plan<'_>) -> Result<Option<OwnedFd>, Error> {
         return Err(Error::Spec("the network namespace to join is not given".into()));
     };
     let home = rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(network("open the own namespace"))?;
+        .map_err(failed_network("open the own namespace"))?;
     move_into_link_name_space(join, Some(LinkNameSpaceType::Network))
-        .map_err(network("join the namespace"))?;
+        .map_err(failed_network("join the namespace"))?;
     Ok(Some(home))
 }
 
@@ -197,7 +215,7 @@ fn child(
 }
 
 /// What needs no ids and nothing from the parent, so that both work at the same time.
-fn prepare(plan: &Plan<'_>, entry: Option<&Entry>) -> Result<(), Error> {
+fn prepare(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channel) -> Result<(), Error> {
     if let Some(entry) = entry {
         entry.enter().map_err(|errno| Error::Cgroup {
             path: plan.spec.id.clone().into(),
@@ -212,10 +230,14 @@ fn prepare(plan: &Plan<'_>, entry: Option<&Entry>) -> Result<(), Error> {
     rustix::process::setsid().map_err(failed("session"))?;
     sys::join_new_session_keyring().map_err(failed("session keyring"))?;
     rustix::process::umask(Mode::empty());
-    match &plan.spec.network {
-        Network::New { addresses } => netlink::enter_new(addresses),
-        Network::Join => Ok(()),
+    if let Network::New(network) = &plan.spec.network {
+        let listeners = network::enter_new(network)?;
+        if !listeners.is_empty() {
+            let listeners: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
+            channel.send(&Report::Network, &listeners, true)?;
+        }
     }
+    Ok(())
 }
 
 /// Waits for the parent's share.
@@ -244,7 +266,7 @@ fn build(
     channel: &Channel,
 ) -> Result<Reached, Error> {
     let spec = plan.spec;
-    prepare(plan, entry)?;
+    prepare(plan, entry, channel)?;
     // SAFETY: no descriptor table or memory is unshared.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWCGROUP) }
         .map_err(|errno| Error::Namespaces { errno: errno.into() })?;
@@ -304,7 +326,7 @@ fn close_others(plan: &Plan<'_>, channel: &Channel) -> Result<(), Error> {
 
 /// Builds the shell around a runtime that isolates by itself: its processes, its mounts and its network end with it.
 fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channel) -> Result<Reached, Error> {
-    prepare(plan, entry)?;
+    prepare(plan, entry, channel)?;
     let mut sources = provided(channel)?;
     tie_to_parent(channel)?;
     let failed =

@@ -17,16 +17,7 @@ fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
 /// jail's own user namespace alone, init runs no code but ours and cannot be traced from inside, and what it starts
 /// drops them before `execve` and cannot regain them.
 pub(crate) fn give_up() -> Result<(), Error> {
-    for number in 0..=MAX_CAPABILITY {
-        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(
-            1 << number,
-        )) {
-            Ok(()) => {}
-            Err(Errno::INVAL) => break, // the last one was the last
-            Err(errno) => return Err(failed("bounding set")(errno)),
-        }
-    }
-    rustix::thread::clear_ambient_capability_set().map_err(failed("ambient set"))?;
+    clear_bounding_set()?;
     let bits = CapabilitiesSecureBits::NO_ROOT
         | CapabilitiesSecureBits::NO_ROOT_LOCKED
         | CapabilitiesSecureBits::NO_SETUID_FIXUP
@@ -38,6 +29,20 @@ pub(crate) fn give_up() -> Result<(), Error> {
     set_exactly(CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::KILL)
         .map_err(failed("capabilities"))?;
     rustix::thread::set_no_new_privs(true).map_err(failed("no_new_privs"))
+}
+
+/// Leaves no capability that a program could regain.
+pub(crate) fn clear_bounding_set() -> Result<(), Error> {
+    for number in 0..=MAX_CAPABILITY {
+        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(
+            1 << number,
+        )) {
+            Ok(()) => {}
+            Err(Errno::INVAL) => break, // the last one was the last
+            Err(errno) => return Err(failed("bounding set")(errno)),
+        }
+    }
+    rustix::thread::clear_ambient_capability_set().map_err(failed("ambient set"))
 }
 
 /// Makes `kept` the effective and permitted capabilities; the inheritable ones are none.

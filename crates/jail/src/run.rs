@@ -45,6 +45,9 @@ impl Default for RunOptions {
     }
 }
 
+/// What takes the listeners of a network plan.
+pub type Serve<'a> = &'a mut dyn FnMut(Vec<OwnedFd>) -> Result<(), Error>;
+
 /// Why a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -131,6 +134,20 @@ const FORWARDED: [libc::c_int; 6] =
 /// not be run); [`Error::LimitRefused`] for a limit that cannot be enforced here; else the step of making the jail
 /// that failed.
 pub fn run(spec: &Spec, process: &Process, options: &RunOptions) -> Result<Outcome, Error> {
+    run_with_listeners(spec, process, options, &mut |_| Ok(()))
+}
+
+/// As [`run()`], and gives the listeners of the network plan, if there are any, to `serve`, which may start threads and
+/// processes. They are open before the command starts; connections wait until they are accepted.
+///
+/// # Errors
+/// As [`run()`]. When `serve` fails, the jail is killed, and the error is that of `serve`.
+pub fn run_with_listeners(
+    spec: &Spec,
+    process: &Process,
+    options: &RunOptions,
+    serve: Serve<'_>,
+) -> Result<Outcome, Error> {
     spec.check()?;
     process.check()?;
     let began = Instant::now();
@@ -142,7 +159,8 @@ pub fn run(spec: &Spec, process: &Process, options: &RunOptions) -> Result<Outco
         sys::signal_set(&signals)
     };
     let mask = sys::block_signals(&wanted);
-    let outcome = launch_and_follow(spec, process, options, &mut streams, &limited, (&wanted, began));
+    let outcome =
+        launch_and_follow(spec, process, options, (&mut streams, serve), &limited, (&wanted, began));
     streams.restore();
     sys::set_signal_mask(&mask);
     drop(limited);
@@ -166,7 +184,7 @@ fn launch_and_follow(
     spec: &Spec,
     process: &Process,
     options: &RunOptions,
-    streams: &mut Streams,
+    (streams, serve): (&mut Streams, Serve<'_>),
     limited: &LimitedRun,
     (signals, began): (&libc::sigset_t, Instant),
 ) -> Result<Outcome, Error> {
@@ -176,11 +194,12 @@ fn launch_and_follow(
     what.terminal = streams.is_terminal();
     let keep = streams.handed_over();
     let plan = Plan { spec, join: None, group: limited.group(), keep: &keep };
-    let launched = launch(&plan, |channel, reached| match single(&what, streams, channel, reached) {
+    let mut launched = launch(&plan, |channel, reached| match single(&what, streams, channel, reached) {
         Ok(never) => match never {},
         Err(error) => error,
     })?;
-    if let Err(error) = streams.launched(&launched.channel) {
+    let served = serve(std::mem::take(&mut launched.listeners));
+    if let Err(error) = served.and_then(|()| streams.launched(&launched.channel)) {
         sys::signal_pidfd(launched.pidfd.as_fd(), libc::SIGKILL);
         let _ = sys::wait(launched.pid, true);
         return Err(error);
@@ -199,7 +218,9 @@ fn launch_and_follow(
     let (reached, exit) = match report {
         Some(Report::Ended(reached, exit)) => (Some(reached), exit),
         Some(Report::Failed(error)) => return Err(error),
-        Some(Report::Ready(_)) => return Err(Error::Message("an init of the wrong kind".into())),
+        Some(Report::Ready(_) | Report::Network) => {
+            return Err(Error::Message("an init of the wrong kind".into()));
+        }
         // Killed from outside, or for memory, or because the time was up.
         None => (None, ProcessExit::Signal(libc::SIGKILL)),
     };

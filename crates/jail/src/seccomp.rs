@@ -24,6 +24,19 @@ static WITHOUT_SET_ID: Program = Program::assemble(&table::answers(true));
 /// Every call, less those that set set-user-id and set-group-id bits.
 static AROUND_RUNTIME: Program = Program::assemble(&table::around_runtime());
 
+/// What a service may call: see [`crate::service`].
+static SERVICE: Program = Program::assemble(&table::service());
+
+/// Confines the calling thread, and the threads that it starts, to what a service needs. Sets `no_new_privs`.
+///
+/// # Errors
+/// [`Error::Seccomp`], as [`install`].
+pub(crate) fn install_for_service() -> Result<(), Error> {
+    Program::no_new_privileges()
+        .and_then(|()| SERVICE.install())
+        .map_err(|error| Error::Seccomp { errno: error.into() })
+}
+
 /// Confines the calling thread, and all that it starts, to the system calls on the list; sets `no_new_privs`,
 /// which a filter needs.
 ///

@@ -1,13 +1,13 @@
 //! What a jail is made of, as data. The same description serves `hutch run` and the warden.
 
 use std::ffi::OsStr;
-use std::net::IpAddr;
 use std::path::{Component, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::folder::CheckedFolder;
+use crate::network::NetworkPlan;
 
 /// One jail.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -134,16 +134,13 @@ pub enum Ids {
     Caller,
 }
 
-/// The network namespace: `lo` only, up, all addresses local.
+/// The network namespace of a jail.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Network {
-    /// A new one with these addresses on `lo` beside 127.0.0.1 and ::1.
-    New {
-        /// Addresses of the Pod.
-        addresses: Vec<IpAddr>,
-    },
-    /// The one of another jail, whose descriptor is handed over with the spec (a further container of a Pod).
+    /// A new one, which the user namespace of the jail owns. Only for [`crate::run()`].
+    New(NetworkPlan),
+    /// One that exists already, whose descriptor is handed over with the description: see [`crate::Warden::launch`].
     Join,
 }
 
@@ -230,6 +227,9 @@ impl Spec {
         if sources > MAX_SOURCES {
             return refuse(format!("{sources} layers and mounts are more than {MAX_SOURCES}"));
         }
+        if let Network::New(plan) = &self.network {
+            plan.check()?;
+        }
         self.mounts.iter().try_for_each(|mount| self.check_mount(mount))
     }
 
@@ -296,7 +296,7 @@ mod tests {
             root: Root { layers: vec![], upper: Upper::ReadOnly },
             mounts: vec![],
             ids: Ids::Range { base: 100_000 },
-            network: Network::New { addresses: vec![] },
+            network: Network::Join,
             limits: Limits::default(),
             deny_set_id_bits: false,
             freezable: false,

@@ -64,6 +64,20 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
+/// Sets a socket option that is a number.
+pub(crate) fn set_socket_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> Result<(), Errno> {
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the pointer is to a number of the length given.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length) };
+    check(result.into()).map(drop)
+}
+
 /// Sets attributes of the mount behind a descriptor; with `map`, maps ids as that user namespace does.
 pub(crate) fn set_mount_attributes(
     mount: BorrowedFd<'_>,

@@ -20,6 +20,7 @@ use crate::cgroup::Freezer;
 use crate::channel::Channel;
 use crate::error::Error;
 use crate::init::Request;
+use crate::network::NetworkPlan;
 use crate::spec::{Ids, Process, Profile, RANGE, Spec, User};
 use crate::{streams, sys, terminal};
 
@@ -112,6 +113,15 @@ pub struct Usage {
     pub processes: u64,
 }
 
+/// A network namespace of a plan.
+#[derive(Debug)]
+pub struct NetworkNamespace {
+    /// The namespace.
+    pub namespace: OwnedFd,
+    /// The listeners of the plan, in its order.
+    pub listeners: Vec<OwnedFd>,
+}
+
 /// A running warden. It is thread-safe; jails are launched one after the other.
 #[derive(Debug)]
 pub struct Warden {
@@ -174,20 +184,34 @@ impl Warden {
         }
     }
 
-    /// Makes a jail; blocks 1 to 2 ms. `join_network` is needed for [`crate::Network::Join`].
-    pub fn launch(&self, spec: &Spec, join_network: Option<BorrowedFd<'_>>) -> Result<Jail, Error> {
-        spec.check()?;
-        if program::joins(spec) && join_network.is_none() {
-            return Err(Error::Spec("the network namespace to join is not given".into()));
+    /// Creates the network namespace of a Pod, which the jails of its containers join. It exists as long as a process is
+    /// in it or a descriptor of it is open. Blocks 0.1 ms, or 0.5 ms when the warden has none in stock.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] for a plan that breaks a bound; [`Error::Network`] with the step that failed.
+    pub fn network(&self, plan: &NetworkPlan) -> Result<NetworkNamespace, Error> {
+        plan.check()?;
+        let (answer, descriptors) = self.line.ask(&Order::Network(plan.clone()), &[])?;
+        match answer {
+            Answer::Network if descriptors.len() == 1 + plan.listeners.len() => {
+                let mut descriptors = descriptors.into_iter();
+                let namespace = descriptors.next().ok_or(Error::EndedEarly)?;
+                Ok(NetworkNamespace { namespace, listeners: descriptors.collect() })
+            }
+            Answer::Failed(error) => Err(error),
+            _ => Err(Error::Message("the warden answered something else".into())),
         }
+    }
+
+    /// Makes a jail in a network namespace; its description has [`crate::Network::Join`]. Blocks 1 to 2 ms.
+    pub fn launch(&self, spec: &Spec, network: BorrowedFd<'_>) -> Result<Jail, Error> {
+        spec.check()?;
         let (control, theirs) = Channel::pair()?;
-        let mut descriptors = vec![theirs.as_fd()];
-        descriptors.extend(join_network);
         let order = Order::Launch(Box::new(spec.clone()));
-        let (answer, mut descriptors) = self.line.ask(&order, &descriptors)?;
+        let (answer, mut descriptors) = self.line.ask(&order, &[theirs.as_fd(), network])?;
         match answer {
             Answer::Launched { number, pid, freezer } => {
-                let (Some(network), Some(process)) = (descriptors.pop(), descriptors.pop()) else {
+                let Some(process) = descriptors.pop() else {
                     return Err(Error::Message("descriptors are missing".into()));
                 };
                 let owner = match (spec.profile, spec.ids) {
@@ -200,7 +224,6 @@ impl Warden {
                     init_pid: pid,
                     control,
                     process,
-                    network,
                     owner,
                     freezer,
                     last_process: AtomicU64::new(0),
@@ -252,7 +275,6 @@ pub struct Jail {
     init_pid: u32,
     control: Channel,
     process: OwnedFd,
-    network: OwnedFd,
     /// First id outside, where ids are mapped.
     owner: Option<u32>,
     freezer: Option<Freezer>,
@@ -269,11 +291,6 @@ impl Jail {
     /// Process id of its init, seen from outside.
     pub fn init_pid(&self) -> u32 {
         self.init_pid
-    }
-
-    /// Its network namespace.
-    pub fn network(&self) -> BorrowedFd<'_> {
-        self.network.as_fd()
     }
 
     /// Asks for a process. The number is unique in the jail; [`Event::Started`] or [`Event::NotStarted`] follows.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use hutch_remote::{Duplex, StreamError};
+use hutch_kubelet::{Duplex, StreamError};
 
 /// Memory of a container that names no limit, in bytes. A container whose request is larger gets its request.
 pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
@@ -94,6 +94,19 @@ pub enum ServiceKind {
     Controller,
     /// The router to sandboxes.
     Router,
+}
+
+impl ServiceKind {
+    /// All of them.
+    pub const ALL: [ServiceKind; 2] = [ServiceKind::Controller, ServiceKind::Router];
+
+    /// Name of the service.
+    pub fn name(self) -> &'static str {
+        match self {
+            ServiceKind::Controller => "controller",
+            ServiceKind::Router => "router",
+        }
+    }
 }
 
 /// A service of this process, for which a Pod without a process stands.

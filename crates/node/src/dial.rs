@@ -25,8 +25,9 @@ pub(crate) async fn dial(network: &Arc<OwnedFd>, address: Ipv4Addr, port: u16) -
 
 async fn connect(network: &Arc<OwnedFd>, address: IpAddr, port: u16) -> io::Result<TcpStream> {
     let namespace = network.clone();
-    let socket =
-        tokio::task::spawn_blocking(move || hutch_jail::net::socket_in(namespace.as_fd(), address.is_ipv6()));
+    let socket = tokio::task::spawn_blocking(move || {
+        hutch_jail::network::socket_in(namespace.as_fd(), address.is_ipv6())
+    });
     let socket = socket.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
     let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket));
     let stream = socket.connect(SocketAddr::new(address, port)).await?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use hutch_api::{Read, Unreadable};
 use hutch_image::PathSegment;
-use hutch_remote::PodId;
+use hutch_kubelet::PodId;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};

@@ -6,8 +6,12 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_api::annotation;
 use hutch_image::PathSegment;
-use hutch_remote::{ByteReader, Duplex, ExecRequest, Hold, Kubelet, LogRequest, PodId, Session, StreamError};
+use hutch_kubelet::{
+    Activity, ByteReader, ConnectedSocket, Duplex, ExecRequest, Exit, Handover, Hold, Kubelet, LogRequest,
+    PipedSession, PodId, Session, StreamError,
+};
 use jiff::Timestamp;
+use tokio::net::TcpStream;
 
 use crate::container::{Running, read_log};
 use crate::dial::dial;
@@ -64,14 +68,19 @@ impl Node {
                 service.ok_or_else(|| StreamError::Unavailable("the service does not run here".into()))?;
             return service.connect(port).await;
         }
+        let stream = Self::dial(&live, port).await?;
+        Ok(Box::new(Counted::new(stream, live)))
+    }
+
+    /// Connects to a port inside a Pod, which is awake then.
+    async fn dial(live: &Arc<Live>, port: u16) -> Result<TcpStream, StreamError> {
         let _busy = live.enter().await?;
         let (network, address) = live
             .network()
             .ok_or_else(|| StreamError::Unavailable(format!("pod {} is not running", live.id.name)))?;
-        let stream = dial(&network, address, port).await.map_err(|e| {
+        dial(&network, address, port).await.map_err(|e| {
             StreamError::Unavailable(format!("cannot connect to port {port} of pod {}: {e}", live.id.name))
-        })?;
-        Ok(Box::new(Counted::new(stream, live.clone())))
+        })
     }
 
     async fn read(&self, pod: &PodId, request: LogRequest) -> Result<ByteReader, StreamError> {
@@ -102,15 +111,14 @@ impl Node {
     }
 }
 
-/// The session, which keeps its Pod awake until the process has ended or the client is gone.
-fn held(session: Session, busy: Busy) -> Session {
-    let Session { exit, .. } = session;
-    let exit = async move {
+/// Keeps a Pod awake until a process in it has ended, or its client is gone.
+fn held(exit: BoxFuture<'static, Exit>, busy: Busy) -> BoxFuture<'static, Exit> {
+    async move {
         let exit = exit.await;
         drop(busy);
         exit
-    };
-    Session { exit: exit.boxed(), ..session }
+    }
+    .boxed()
 }
 
 impl Kubelet for Node {
@@ -125,7 +133,7 @@ impl Kubelet for Node {
             // What ran before it was awake may have ended.
             let running = self.running(pod, request.container.as_deref())?;
             let session = session::exec(running, request).await?;
-            Ok(held(session, busy))
+            Ok(Session { exit: held(session.exit, busy), ..session })
         }
         .boxed()
     }
@@ -139,7 +147,8 @@ impl Kubelet for Node {
             self.running(pod, request.container.as_deref())?;
             let busy = self.live(pod)?.enter().await?;
             let running = self.running(pod, request.container.as_deref())?;
-            Ok(held(session::attach(running, request).await?, busy))
+            let session = session::attach(running, request).await?;
+            Ok(Session { exit: held(session.exit, busy), ..session })
         }
         .boxed()
     }
@@ -177,6 +186,45 @@ impl Kubelet for Node {
             let live = self.live(pod)?;
             let busy = if live.service.get().is_some() { None } else { Some(live.enter().await?) };
             Ok(Box::new(busy) as Hold)
+        }
+        .boxed()
+    }
+}
+
+impl Handover for Node {
+    fn exec_pipes<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, Result<PipedSession, StreamError>> {
+        async move {
+            self.running(pod, request.container.as_deref())?;
+            let busy = self.live(pod)?.enter().await?;
+            let running = self.running(pod, request.container.as_deref())?;
+            let session = session::exec_pipes(running, request).await?;
+            Ok(PipedSession { exit: held(session.exit, busy), ..session })
+        }
+        .boxed()
+    }
+
+    fn connect_socket<'a>(
+        &'a self,
+        pod: &'a PodId,
+        port: u16,
+    ) -> BoxFuture<'a, Result<ConnectedSocket, StreamError>> {
+        async move {
+            let live = self.live(pod)?;
+            if let Some(kind) = live.service.get() {
+                return Ok(ConnectedSocket::Service(kind.name().to_owned()));
+            }
+            let stream = Self::dial(&live, port).await?;
+            let socket = stream.into_std().map_err(|error| StreamError::Unavailable(error.to_string()))?;
+            let activity: Activity = Box::new(move || {
+                let live = live.clone();
+                // To enter and to leave counts as activity, and wakes the Pod first.
+                async move { live.enter().await.map(drop) }.boxed()
+            });
+            Ok(ConnectedSocket::Socket(socket.into(), activity))
         }
         .boxed()
     }

@@ -29,6 +29,7 @@ mod places;
 mod pod;
 mod quantity;
 mod register;
+mod runtime;
 mod session;
 mod sleep;
 mod subpath;

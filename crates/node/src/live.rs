@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use hutch_image::PathSegment;
-use hutch_remote::PodId;
+use hutch_kubelet::PodId;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
@@ -167,7 +167,7 @@ impl Live {
 
     /// Kills all containers; how that went shows in their ends.
     pub(crate) fn kill_all(&self) {
-        self.containers().iter().for_each(|running| running.kill());
+        self.containers().iter().for_each(|running| running.container.kill());
     }
 
     /// Lets go of everything that runs.
@@ -177,7 +177,7 @@ impl Live {
         inner.network = None;
         drop(inner);
         for running in containers.values() {
-            running.kill();
+            running.container.kill();
         }
     }
 }

@@ -11,7 +11,7 @@ use hutch_jail::{IdRanges, Warden};
 use hutch_serve::Shutdown;
 use kube::Client;
 use tokio::io::Interest;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::addresses::Addresses;
@@ -20,19 +20,17 @@ use crate::container::register as watch_descriptor;
 use crate::events::Events;
 use crate::live::Live;
 use crate::places::{Places, older_memory};
+use crate::runtime::Launcher;
 use crate::{Error, claims, disk, inventory, memory, register};
 
 /// The address that the node gives for itself: all of it is on this machine.
 pub(crate) const HOST_IP: &str = "127.0.0.1";
 /// How long a node that stops waits for its Pods' tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Launches at once: the one that the warden is at, and one that it finds when it is done. With all of them waiting for it as
-/// threads, some would wait three times as long as others.
-const LAUNCHES: usize = 2;
 /// Wait before a warden that died is replaced: one that dies at once must not make the machine busy.
 const WARDEN_PAUSE: Duration = Duration::from_secs(1);
 
-/// A running node. It implements [`hutch_remote::Kubelet`].
+/// A running node. It implements [`hutch_kubelet::Kubelet`].
 #[derive(Clone)]
 pub struct Node {
     pub(crate) shared: Arc<Shared>,
@@ -50,9 +48,8 @@ pub(crate) struct Shared {
     pub(crate) places: Places,
     /// Woken when a Pod with claims is gone, whose folders may be free now.
     pub(crate) released: Notify,
-    warden: Mutex<Arc<Warden>>,
-    /// Turns to launch a jail, given in the order in which they were asked for.
-    pub(crate) launching: Arc<Semaphore>,
+    /// Launches jails.
+    pub(crate) launcher: Arc<Launcher>,
     addresses: Mutex<Addresses>,
     pub(crate) id_ranges: IdRanges,
     live: Mutex<HashMap<String, Arc<Live>>>,
@@ -85,8 +82,7 @@ impl Node {
             places,
             config,
             released: Notify::new(),
-            warden: Mutex::new(Arc::new(warden)),
-            launching: Arc::new(Semaphore::new(LAUNCHES)),
+            launcher: Arc::new(Launcher::new(warden)),
             addresses: Mutex::new(addresses),
             id_ranges: IdRanges::open(seed)?,
             live: Mutex::default(),
@@ -125,10 +121,6 @@ impl Node {
 }
 
 impl Shared {
-    pub(crate) fn warden(&self) -> Arc<Warden> {
-        lock(&self.warden).clone()
-    }
-
     pub(crate) fn addresses(&self) -> MutexGuard<'_, Addresses> {
         lock(&self.addresses)
     }
@@ -223,7 +215,7 @@ async fn start_warden(config: &Config, places: &Places) -> Result<Warden, Error>
 /// Replaces a warden that died. Its jails died with it; their Pods' tasks start them again.
 async fn mind_warden(node: Arc<Shared>) {
     loop {
-        let warden = node.warden();
+        let warden = node.launcher.warden();
         let ended =
             warden.ended().try_clone_to_owned().and_then(|fd| watch_descriptor(fd, Interest::READABLE));
         let Ok(ended) = ended.inspect_err(|error| tracing::warn!(%error, "the warden is not minded")) else {
@@ -236,7 +228,7 @@ async fn mind_warden(node: Arc<Shared>) {
         tracing::error!("the jail warden died; all sandboxes ended with it and are started again");
         tokio::time::sleep(WARDEN_PAUSE).await;
         match start_warden(&node.config, &node.places).await {
-            Ok(new) => *lock(&node.warden) = Arc::new(new),
+            Ok(new) => node.launcher.replace(new),
             Err(error) => tracing::error!(%error, "the jail warden cannot be started again"),
         }
     }

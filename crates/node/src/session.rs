@@ -4,49 +4,79 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use hutch_remote::{ByteReader, ByteWriter, ExecRequest, Exit, Session, StreamError, TerminalSize};
+use hutch_kubelet::{
+    ByteReader, ByteWriter, ExecRequest, Exit, PipedSession, Session, StreamError, TerminalSize,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{broadcast, mpsc};
 
-use crate::container::{Extra, InsideProcess, Running, Stream, exit_of, pipes};
+use crate::container::{Ends, Running, Stream, exit_of, pipes};
+use crate::runtime::Exec;
 
 /// Terminal sizes that may wait; only the last one matters.
 const SIZES: usize = 4;
 /// Buffer of an attached client, in bytes.
 const ATTACH_BYTES: usize = 64 << 10;
 
+fn internal(error: std::io::Error) -> StreamError {
+    tracing::warn!(%error, "failed to open streams for a command");
+    StreamError::Internal("streams for the command could not be made".into())
+}
+
+fn program(request: &ExecRequest) -> Result<String, StreamError> {
+    let text = "you must specify at least one command for the container";
+    request.command.first().cloned().ok_or_else(|| StreamError::BadRequest(text.into()))
+}
+
 /// Starts a command in a container.
 pub(crate) async fn exec(running: Arc<Running>, request: ExecRequest) -> Result<Session, StreamError> {
-    if request.command.is_empty() {
-        return Err(StreamError::BadRequest(
-            "you must specify at least one command for the container".into(),
-        ));
-    }
-    let program = request.command[0].clone();
-    let internal = |e: std::io::Error| {
-        tracing::warn!(error = %e, "streams for a command could not be made");
-        StreamError::Internal("streams for the command could not be made".into())
-    };
+    let program = program(&request)?;
     if request.tty {
-        let (terminal, stdio) = running.terminal().map_err(StreamError::Internal)?;
-        let extra = running.spawn(request.command, true, stdio).await.map_err(StreamError::Internal)?;
+        let terminal = running.container.terminal();
+        let (terminal, stdio) = terminal.map_err(|error| StreamError::Internal(error.message))?;
+        let exec = running.exec(request.command, true, stdio).await.map_err(StreamError::Internal)?;
         return Ok(Session {
             stdin: request.stdin.then(|| Box::pin(terminal.clone()) as ByteWriter),
             stdout: Some(Box::pin(terminal.clone())),
             stderr: None,
             resize: Some(sizes(move |size| terminal.resize(size))),
-            exit: exit(running, extra, program),
+            exit: exit(running, exec, program),
         });
     }
-    let (ends, stdio) = pipes(request.stdin, request.stdout, request.stderr).map_err(internal)?;
-    let extra = running.spawn(request.command, false, stdio).await.map_err(StreamError::Internal)?;
+    let (ends, exit) = start(running, request, program).await?;
     Ok(Session {
         stdin: ends.stdin.map(|pipe| Box::pin(pipe) as ByteWriter),
         stdout: ends.stdout.map(|pipe| Box::pin(pipe) as ByteReader),
         stderr: ends.stderr.map(|pipe| Box::pin(pipe) as ByteReader),
         resize: None,
-        exit: exit(running, extra, program),
+        exit,
     })
+}
+
+/// Starts a command in a container without a terminal, with pipes for another process.
+pub(crate) async fn exec_pipes(
+    running: Arc<Running>,
+    request: ExecRequest,
+) -> Result<PipedSession, StreamError> {
+    let program = program(&request)?;
+    let (ends, exit) = start(running, request, program).await?;
+    Ok(PipedSession {
+        stdin: ends.stdin.map(|pipe| pipe.into_nonblocking_fd()).transpose().map_err(internal)?,
+        stdout: ends.stdout.map(|pipe| pipe.into_nonblocking_fd()).transpose().map_err(internal)?,
+        stderr: ends.stderr.map(|pipe| pipe.into_nonblocking_fd()).transpose().map_err(internal)?,
+        exit,
+    })
+}
+
+/// Starts a command without a terminal.
+async fn start(
+    running: Arc<Running>,
+    request: ExecRequest,
+    program: String,
+) -> Result<(Ends, Pin<Box<dyn Future<Output = Exit> + Send>>), StreamError> {
+    let (ends, stdio) = pipes(request.stdin, request.stdout, request.stderr).map_err(internal)?;
+    let exec = running.exec(request.command, false, stdio).await.map_err(StreamError::Internal)?;
+    Ok((ends, exit(running, exec, program)))
 }
 
 /// Takes terminal sizes until the client is gone.
@@ -60,39 +90,19 @@ fn sizes(set: impl Fn(TerminalSize) + Send + 'static) -> mpsc::Sender<TerminalSi
     sender
 }
 
-/// Kills the process unless it has ended.
-struct Guard {
-    running: Arc<Running>,
-    number: u64,
-    inside: Option<InsideProcess>,
-    over: bool,
-}
-
-impl Guard {
-    /// A method, so that the future owns all of the guard.
-    fn finish(&mut self) {
-        self.over = true;
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if !self.over {
-            self.running.kill_extra(self.number, self.inside.take());
-        }
-    }
-}
-
 /// Resolves with the exit of the process; dropped before, it kills the process.
-fn exit(running: Arc<Running>, extra: Extra, program: String) -> Pin<Box<dyn Future<Output = Exit> + Send>> {
-    let Extra { mut spawned, inside } = extra;
-    let mut guard = Guard { running, number: spawned.number, inside, over: false };
+fn exit(
+    running: Arc<Running>,
+    mut exec: Exec,
+    program: String,
+) -> Pin<Box<dyn Future<Output = Exit> + Send>> {
     async move {
-        let exit = match spawned.started().await {
-            Ok(_) => exit_of(spawned.exited().await),
+        let exit = match exec.started().await {
+            Ok(()) => exit_of(exec.exited().await),
             Err(failed) => Exit::Failed(format!("exec: {program:?}: {}", failed.reason)),
         };
-        guard.finish();
+        // The last reference to a container kills everything in it.
+        drop(running);
         exit
     }
     .boxed()

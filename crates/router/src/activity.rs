@@ -12,7 +12,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_api::sleep::report_every;
 use hutch_api::{OperatingMode, Sandbox, annotation};
-use hutch_remote::{Duplex, Hold};
+use hutch_kubelet::{Duplex, Hold};
 use hutch_serve::Shutdown;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};

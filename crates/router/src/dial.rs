@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_remote::{Duplex, Hold, Kubelet, StreamError};
+use hutch_kubelet::{Duplex, Hold, Kubelet, StreamError};
 use tokio::net::TcpStream;
 
 use crate::Backend;

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use hutch_api::sleep::Patience;
 use hutch_api::{Read, Sandbox, annotation, label, owner, pod_name};
-use hutch_remote::PodId;
+use hutch_kubelet::PodId;
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;

@@ -10,7 +10,7 @@ use axum::body::Body;
 use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
-use hutch_remote::{Duplex, Hold};
+use hutch_kubelet::{Duplex, Hold};
 use hutch_serve::Placed;
 use hyper::upgrade::OnUpgrade;
 use tokio::sync::{Notify, OwnedSemaphorePermit};

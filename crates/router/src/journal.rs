@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
-use hutch_remote::Hold;
+use hutch_kubelet::Hold;
 use serde::Serialize;
 use tokio::time::Sleep;
 

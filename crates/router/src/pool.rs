@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, Response};
-use hutch_remote::Duplex;
+use hutch_kubelet::Duplex;
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};

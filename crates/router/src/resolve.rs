@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use hutch_remote::PodId;
+use hutch_kubelet::PodId;
 
 use crate::{Sleeps, Target};
 

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use hutch_remote::Duplex;
+use hutch_kubelet::Duplex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::activity::Followed;

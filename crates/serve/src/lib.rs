@@ -1,6 +1,7 @@
 //! How an HTTP application is offered: in memory to `kube::Client`, over TLS and plainly to others.
 //!
 //! - [`memory`]: a `kube::Client` that calls an axum `Router` in the same process, upgrades included.
+//! - [`pair`]: a `kube::Client` onto a router of another process, over a pair of sockets.
 //! - [`patience`]: a `kube::Client` that waits for a server that is busy.
 //! - [`Authority`]: the certificate authority of a data folder and the server certificate that it signs.
 //! - [`ServerCertificate`]: a server certificate that somebody else made, replaced while a listener shows it.
@@ -20,6 +21,7 @@ mod descriptors;
 mod error;
 mod listener;
 pub mod memory;
+pub mod pair;
 pub mod patience;
 mod placed;
 mod private;

@@ -6,7 +6,9 @@ use std::task::{Context, Poll};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_remote::{ByteReader, Duplex, ExecRequest, Hold, Kubelet, LogRequest, PodId, Session, StreamError};
+use hutch_kubelet::{
+    ByteReader, Duplex, ExecRequest, Hold, Kubelet, LogRequest, PodId, Session, StreamError,
+};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::bounds::Place;

@@ -6,7 +6,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use hutch_remote::{Kubelet, PodId};
+use hutch_kubelet::{Kubelet, PodId};
 use serde_json::{Value, json};
 
 use super::held::Held;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_apiserver::{ApiServer, Config, Identity};
-use hutch_remote::{ByteReader, Duplex, ExecRequest, Exit, Kubelet, LogRequest, PodId, Session, StreamError};
+use hutch_kubelet::{
+    ByteReader, Duplex, ExecRequest, Exit, Kubelet, LogRequest, PodId, Session, StreamError,
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{AttachParams, LogParams, PostParams};

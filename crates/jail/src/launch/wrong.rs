@@ -12,7 +12,7 @@ use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 use super::Step;
 use crate::error::Error;
 use crate::spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
-use crate::{RunOptions, landlock, sys};
+use crate::{NetworkPlan, RunOptions, landlock, sys};
 
 /// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +129,7 @@ fn spec(root: &Path) -> Spec {
             Mount { source: tmp, target: "/tmp".into(), read_only: false },
         ],
         ids: Ids::Range { base: 0x2000_0000 },
-        network: Network::New { addresses: vec![] },
+        network: Network::New(NetworkPlan::default()),
         limits: Limits::default(),
         deny_set_id_bits: false,
         freezable: false,

@@ -185,6 +185,11 @@ impl Program {
             Answer::NoEffect => self.push(RETURN, errno(0)),
             Answer::Kill => self.push(RETURN, libc::SECCOMP_RET_KILL_PROCESS),
             Answer::Clone => self.refuse_bits(0, table::NAMESPACES),
+            Answer::Thread => {
+                self.push(LOAD, argument(0));
+                let thread = libc::CLONE_THREAD as u32;
+                self.branch(IF_ANY_BIT, thread, To::Answer(Answer::Allow), To::Answer(Answer::Refuse));
+            }
             Answer::Unshare => self.refuse_bits(0, table::NAMESPACES | libc::CLONE_NEWTIME as u32),
             Answer::Ioctl => {
                 self.push(LOAD, argument(1));

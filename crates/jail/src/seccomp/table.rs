@@ -28,6 +28,8 @@ pub(super) enum Answer {
     Refuse,
     /// No new namespace.
     Clone,
+    /// Threads alone, no processes.
+    Thread,
     /// No new namespace, that of time included.
     Unshare,
     /// Nothing that types into a terminal.
@@ -66,8 +68,9 @@ pub(super) enum Answer {
 
 impl Answer {
     /// All of them, those last to which others lead.
-    pub(super) const ALL: [Answer; 21] = [
+    pub(super) const ALL: [Answer; 22] = [
         Answer::Clone,
+        Answer::Thread,
         Answer::Unshare,
         Answer::Ioctl,
         Answer::Fcntl,
@@ -124,6 +127,38 @@ pub(super) const fn around_runtime() -> [Answer; TABLE] {
     table[libc::SYS_io_uring_setup as usize] = Answer::Unknown;
     table
 }
+
+/// The table of a service: no new process, no new program, no socket but those that it was given.
+pub(super) const fn service() -> [Answer; TABLE] {
+    let mut table = answers(false);
+    table[libc::SYS_clone as usize] = Answer::Thread;
+    let mut index = 0;
+    while index < NOT_IN_A_SERVICE.len() {
+        table[NOT_IN_A_SERVICE[index] as usize] = Answer::Refuse;
+        index += 1;
+    }
+    deny_older_forks(&mut table);
+    table
+}
+
+/// What a service neither needs nor may do. A C library that is refused `clone3` with `ENOSYS` uses `clone`.
+const NOT_IN_A_SERVICE: &[libc::c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_socket,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_unshare,
+    libc::SYS_personality,
+];
+
+#[cfg(target_arch = "x86_64")]
+const fn deny_older_forks(table: &mut [Answer; TABLE]) {
+    table[libc::SYS_fork as usize] = Answer::Refuse;
+    table[libc::SYS_vfork as usize] = Answer::Refuse;
+}
+#[cfg(not(target_arch = "x86_64"))]
+const fn deny_older_forks(_: &mut [Answer; TABLE]) {}
 
 const fn deny_set_id(table: &mut [Answer; TABLE]) {
     table[libc::SYS_fchmod as usize] = Answer::ModeSecond;

@@ -65,6 +65,34 @@ fn a_runtime_may_do_all_but_set_set_id_bits() {
 }
 
 #[test]
+fn service_starts_threads_but_no_process_and_opens_no_socket() {
+    let program = &SERVICE;
+    let thread = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
+    assert_eq!(answer(program, libc::SYS_clone, &[thread]), ALLOW);
+    assert_eq!(answer(program, libc::SYS_clone, &[libc::SIGCHLD as u64]), EPERM);
+    assert_eq!(answer(program, libc::SYS_clone3, &[]), ENOSYS);
+    for refused in [
+        libc::SYS_execve,
+        libc::SYS_execveat,
+        libc::SYS_socket,
+        libc::SYS_connect,
+        libc::SYS_bind,
+        libc::SYS_unshare,
+        libc::SYS_setns,
+        libc::SYS_mount,
+        libc::SYS_ptrace,
+        libc::SYS_bpf,
+    ] {
+        assert_ne!(answer(program, refused, &[]), ALLOW, "{refused}");
+    }
+    for needed in
+        [libc::SYS_accept4, libc::SYS_recvmsg, libc::SYS_sendmsg, libc::SYS_fdatasync, libc::SYS_madvise]
+    {
+        assert_eq!(answer(program, needed, &[]), ALLOW, "{needed}");
+    }
+}
+
+#[test]
 fn every_number_gets_the_answer_of_the_table() {
     for (program, deny) in [(&PLAIN, false), (&WITHOUT_SET_ID, true)] {
         let answers = table::answers(deny);

@@ -5,13 +5,16 @@ use serde::{Deserialize, Serialize};
 use super::Usage;
 use crate::cgroup::Freezer;
 use crate::error::Error;
+use crate::network::NetworkPlan;
 use crate::spec::Spec;
 
 /// From the caller.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Order {
-    /// Make a jail. Descriptors: the end of its control channel that init keeps, and the network to join, if any.
+    /// Create a network namespace.
+    Network(NetworkPlan),
+    /// Make a jail. Descriptors: the end of its control channel that init keeps, and the network namespace to join.
     Launch(Box<Spec>),
     /// Tell what the jail of this number has used.
     Usage(u64),
@@ -23,7 +26,9 @@ pub(super) enum Order {
 pub(super) enum Answer {
     /// It has started, and swept up what an earlier life left. Not an answer to an order.
     Started,
-    /// The jail stands. Descriptors: pidfd of its init, and its network namespace.
+    /// The network namespace is set up. Descriptors: the namespace and the listeners.
+    Network,
+    /// The jail stands. Descriptor: pidfd of its init.
     Launched { number: u64, pid: u32, freezer: Option<Freezer> },
     /// What was asked for.
     Used(Usage),

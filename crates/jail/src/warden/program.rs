@@ -17,6 +17,7 @@ use crate::channel::{Channel, Received};
 use crate::error::Error;
 use crate::init::{Init, Report};
 use crate::launch::{Launched, Plan, launch};
+use crate::network::{NetworkPlan, Stock};
 use crate::spec::{Limits, Network, Profile, Spec};
 use crate::sys;
 
@@ -41,7 +42,6 @@ struct Kept {
 struct Made {
     pid: i32,
     pidfd: OwnedFd,
-    network: OwnedFd,
     number: u64,
     freezer: Option<Freezer>,
 }
@@ -52,6 +52,7 @@ struct Program {
     instance: String,
     /// The machine's cgroup hierarchies, read once.
     layout: Layout,
+    networks: Stock,
     jails: BTreeMap<i32, Kept>,
     last_number: u64,
     /// Held as long as the warden lives.
@@ -100,13 +101,13 @@ impl Program {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
         let prepared = take_over(state).and_then(|(lock, instance)| {
             cgroup::sweep(&format!("{instance}-"))?;
-            Ok((lock, instance, Layout::of_this_machine()?))
+            Ok((lock, instance, Layout::of_this_machine()?, Stock::new()?))
         });
         match prepared {
-            Ok((lock, instance, layout)) => {
+            Ok((lock, instance, layout, networks)) => {
                 caller.send(&Answer::Started, &[], true).map_err(drop)?;
                 let jails = BTreeMap::new();
-                Ok(Self { caller, instance, layout, jails, last_number: 0, _lock: lock })
+                Ok(Self { caller, instance, layout, networks, jails, last_number: 0, _lock: lock })
             }
             Err(error) => {
                 let _ = caller.send(&Answer::Failed(error), &[], true);
@@ -123,7 +124,14 @@ impl Program {
         let Ok(signals) = sys::signal_descriptor(&sys::signal_set(&[libc::SIGCHLD])) else { return };
         loop {
             let mut fds = [PollFd::new(&self.caller, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
-            match poll(&mut fds, None) {
+            // Namespaces are stocked while there is nothing else to do.
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let timeout = if self.networks.is_full() { None } else { Some(&now) };
+            match poll(&mut fds, timeout) {
+                Ok(0) => {
+                    self.networks.refill();
+                    continue;
+                }
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => break,
             }
@@ -145,13 +153,22 @@ impl Program {
     fn obey(&mut self, mut message: Received) {
         let descriptors = std::mem::take(&mut message.descriptors);
         let answer = match message.decode::<Order>() {
+            Ok(Order::Network(plan)) => match self.network(&plan) {
+                Ok((namespace, listeners)) => {
+                    let fds: Vec<_> =
+                        std::iter::once(&namespace).chain(&listeners).map(AsFd::as_fd).collect();
+                    // As below.
+                    let _ = self.caller.send(&Answer::Network, &fds, true);
+                    return;
+                }
+                Err(error) => Answer::Failed(error),
+            },
             Ok(Order::Launch(spec)) => match self.launch(&spec, descriptors) {
                 Ok(made) => {
                     let Made { number, freezer, .. } = made;
                     let answer = Answer::Launched { number, pid: made.pid as u32, freezer };
-                    let fds = [made.pidfd.as_fd(), made.network.as_fd()];
                     // A caller who cannot be answered is gone, which the next poll sees.
-                    let _ = self.caller.send(&answer, &fds, true);
+                    let _ = self.caller.send(&answer, &[made.pidfd.as_fd()], true);
                     return;
                 }
                 Err(error) => Answer::Failed(error),
@@ -170,8 +187,16 @@ impl Program {
         kept.and_then(|kept| kept.group.as_ref()).ok_or(Error::NoGroup)?.usage()
     }
 
+    fn network(&mut self, plan: &NetworkPlan) -> Result<(OwnedFd, Vec<OwnedFd>), Error> {
+        plan.check()?;
+        self.networks.take(plan)
+    }
+
     fn launch(&mut self, spec: &Spec, descriptors: Vec<OwnedFd>) -> Result<Made, Error> {
         spec.check()?;
+        if !matches!(spec.network, Network::Join) {
+            return Err(Error::Spec("a warden's jails join a network namespace".into()));
+        }
         if self.jails.len() >= MAX_JAILS {
             return Err(Error::Spec(format!("there are {MAX_JAILS} jails already")));
         }
@@ -189,22 +214,20 @@ impl Program {
         };
         let made = stand(&plan, control).and_then(|launched| {
             // Kept here in case what follows fails; the caller gets its own.
-            let pidfd = launched.pidfd.try_clone();
-            let network = network_of(&launched);
-            match (pidfd, network) {
-                (Ok(pidfd), Ok(network)) => Ok((launched, pidfd, network)),
-                (pidfd, network) => {
-                    end(launched.pid, launched.pidfd.as_fd());
-                    let error = pidfd.err().map(Into::into).or(network.err());
-                    let errno = error.unwrap_or(Errno::IO.into());
-                    Err(Error::Channel { step: "descriptors of the new jail".into(), errno })
+            let Launched { pid, pidfd, .. } = launched;
+            match pidfd.try_clone() {
+                Ok(kept) => Ok((pid, kept, pidfd)),
+                Err(error) => {
+                    end(pid, pidfd.as_fd());
+                    let step = "descriptor of the new jail".into();
+                    Err(Error::Channel { step, errno: error.into() })
                 }
             }
         });
         match made {
-            Ok((launched, pidfd, network)) => {
-                self.jails.insert(launched.pid, Kept { number, pidfd, group });
-                Ok(Made { pid: launched.pid, pidfd: launched.pidfd, network, number, freezer })
+            Ok((pid, kept, pidfd)) => {
+                self.jails.insert(pid, Kept { number, pidfd: kept, group });
+                Ok(Made { pid, pidfd, number, freezer })
             }
             Err(error) => {
                 remove(group);
@@ -296,11 +319,6 @@ fn remove(group: Option<Group>) {
     }
 }
 
-fn network_of(launched: &Launched) -> Result<OwnedFd, crate::error::Errno> {
-    let path = format!("/proc/{}/ns/net", launched.pid);
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(Into::into)
-}
-
 /// Waits until an earlier warden of this state folder has ended, and gives the lock and the name of the folder's
 /// instance.
 fn take_over(state: &Path) -> Result<(OwnedFd, String), Error> {
@@ -332,9 +350,4 @@ fn take_over(state: &Path) -> Result<(OwnedFd, String), Error> {
         rustix::io::pwrite(&file, name.as_bytes(), 0).map_err(|e| failed(&path, e))?;
     }
     Ok((file.into(), name))
-}
-
-/// Whether the description wants the network of another jail.
-pub(super) fn joins(spec: &Spec) -> bool {
-    matches!(spec.network, Network::Join)
 }

@@ -2,14 +2,17 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use hutch_jail::attack::Attack;
-use hutch_jail::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
+use hutch_jail::{
+    Ids, Jail, Limits, Mount, MountSource, Network, NetworkPlan, Process, Profile, Root, Spec, Upper, User,
+    Warden,
+};
 use serde::Deserialize;
 use serde_json::json;
 use tempfile::TempDir;
@@ -125,7 +128,7 @@ impl Bench {
                 Caller::Root => Ids::Range { base: BASE },
                 Caller::Ordinary => Ids::Caller,
             },
-            network: Network::New { addresses: vec!["10.89.7.7".parse().unwrap()] },
+            network: Network::New(NetworkPlan::closed(vec!["10.89.7.7".parse().unwrap()])),
             limits: Limits::default(),
             deny_set_id_bits: true,
             freezable: false,
@@ -186,23 +189,34 @@ impl Bench {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?} ({:?})", output.status))
     }
 
+    /// Launches the jail through a warden, in a namespace of the plan of its network.
+    pub(crate) fn in_warden(&self, warden: &Warden) -> Result<Jail, hutch_jail::Error> {
+        let plan = match &self.spec.network {
+            Network::New(plan) => plan.clone(),
+            Network::Join => NetworkPlan::default(),
+        };
+        let network = warden.network(&plan)?;
+        warden.launch(&Spec { network: Network::Join, ..self.spec.clone() }, network.namespace.as_fd())
+    }
+
     /// Starts the launcher and does not wait for it.
     pub(crate) fn start(&self, argv: &[String]) -> Child {
         let mut command = Command::new(PROBE);
         command.arg("launch");
-        self.feed(command, argv)
+        self.feed(command, &self.spec, argv)
     }
 
     /// Starts a process that makes a jail through a warden and holds it until it is killed itself.
     pub(crate) fn hold(&self, argv: &[String]) -> Child {
         let mut command = Command::new(PROBE);
         command.arg("hold").arg(WARDEN).arg(self.folder.path().join("state"));
-        self.feed(command, argv)
+        let spec = Spec { network: Network::Join, ..self.spec.clone() };
+        self.feed(command, &spec, argv)
     }
 
-    fn feed(&self, mut command: Command, argv: &[String]) -> Child {
+    fn feed(&self, mut command: Command, spec: &Spec, argv: &[String]) -> Child {
         let process = process(argv);
-        let job = json!({ "spec": self.spec, "process": process, "timeout_ms": 60_000, "leak": self.leak });
+        let job = json!({ "spec": spec, "process": process, "timeout_ms": 60_000, "leak": self.leak });
         if let Some(terminal) = &self.terminal {
             control_by(&mut command, terminal);
         }

@@ -11,6 +11,8 @@ mod ending;
 mod gvisor;
 mod harness;
 mod hosts;
+mod network;
 mod programs;
 mod protections;
+mod service;
 mod wardens;

@@ -51,7 +51,7 @@ fn a_wardens_jail_keeps_all_protections() {
     hutch_testkit::require!(root);
     let bench = Bench::new(Caller::Root);
     let warden = Warden::start(WARDEN.as_ref(), &bench.folder.path().join("state")).unwrap();
-    let jail = warden.launch(&bench.spec, None).unwrap();
+    let jail = bench.in_warden(&warden).unwrap();
     let planted = Planted::new(&bench.planted()).unwrap();
     let mut failures = Vec::new();
     for protection in &all(&planted) {
@@ -100,7 +100,7 @@ fn init_stands_for_a_process_that_only_waits() {
     hutch_testkit::require!(root);
     let bench = Bench::new(Caller::Root);
     let warden = Warden::start(WARDEN.as_ref(), &bench.folder.path().join("state")).unwrap();
-    let jail = warden.launch(&bench.spec, None).unwrap();
+    let jail = bench.in_warden(&warden).unwrap();
     for (signal, expected) in
         [(libc::SIGTERM, ProcessExit::Code(0)), (libc::SIGKILL, ProcessExit::Signal(libc::SIGKILL))]
     {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use hutch_remote::{ByteReader, LogRequest};
+use hutch_kubelet::{ByteReader, LogRequest};
 use jiff::{SignedDuration, Timestamp};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;

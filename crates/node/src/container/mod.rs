@@ -1,13 +1,11 @@
-//! One running container: its jail, its main process, what that prints, and processes started beside it.
+//! One running container: its streams, its log, and processes started beside its main process.
 
-mod cell;
-mod gvisor;
 pub(crate) mod late_env;
 mod log;
 mod log_read;
-mod native;
 mod output;
 mod readiness;
+mod start;
 mod streams;
 mod terminal;
 
@@ -15,17 +13,18 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use hutch_jail::{Limits, Mount, ProcessExit, Root, User};
-use hutch_remote::{ByteWriter, Exit, TerminalSize};
+use hutch_jail::{Limits, Mount, Process, ProcessExit, Root, User};
+use hutch_kubelet::{ByteWriter, Exit, TerminalSize};
 use tokio::sync::{Mutex, watch};
 
-pub(crate) use cell::{Cell, Spawned};
-pub(crate) use gvisor::{GvisorContainer, InsideProcess};
+use crate::places::log_file;
+use crate::runtime::{Container, Exec};
+
 pub(crate) use log::keep as keep_logs;
 pub(crate) use log_read::read as read_log;
-pub(crate) use native::{Launch, start};
 pub(crate) use output::{Output, Stream};
 pub(crate) use readiness::register;
+pub(crate) use start::start;
 pub(crate) use streams::{Ends, null, pipes};
 pub(crate) use terminal::Terminal;
 
@@ -50,19 +49,29 @@ pub(crate) struct Blueprint {
     pub(crate) late_env: Option<PathBuf>,
 }
 
+impl Blueprint {
+    /// Returns the main process.
+    pub(crate) fn main_process(&self) -> Process {
+        Process {
+            argv: self.argv.clone(),
+            env: self.env.clone(),
+            cwd: self.cwd.clone(),
+            terminal: self.terminal,
+            user: self.user.clone(),
+        }
+    }
+}
+
 /// Names and values.
 pub(crate) type Variables = Vec<(String, String)>;
 
 /// A container that runs. Dropping the last reference kills it.
 pub(crate) struct Running {
-    pub(crate) blueprint: Blueprint,
+    pub(crate) blueprint: Arc<Blueprint>,
     /// Environment of what starts from now on.
     pub(crate) env: RwLock<Variables>,
-    pub(crate) cell: Arc<Cell>,
-    pub(crate) gvisor: Option<GvisorContainer>,
+    pub(crate) container: Arc<dyn Container>,
     pub(crate) output: Arc<Output>,
-    /// Number of the main process in the jail.
-    pub(crate) main: u64,
     pub(crate) stdin: Mutex<Option<ByteWriter>>,
     pub(crate) terminal: Option<Terminal>,
     /// Set when the main process has ended and its output is complete.
@@ -77,31 +86,17 @@ pub(crate) struct MainExit {
     pub(crate) out_of_memory: bool,
 }
 
-/// A further process in a container.
-pub(crate) struct Extra {
-    pub(crate) spawned: Spawned,
-    /// What a killed runsc client leaves running inside, to be ended separately.
-    pub(crate) inside: Option<InsideProcess>,
-}
-
 impl Running {
     /// Starts a further process with the container's environment, folder and user.
-    pub(crate) async fn spawn(
+    pub(crate) async fn exec(
         &self,
         argv: Vec<String>,
         terminal: bool,
         stdio: hutch_jail::Stdio,
-    ) -> Result<Extra, String> {
-        let Blueprint { cwd, user, .. } = &self.blueprint;
-        let (cwd, user) = (cwd.clone(), user.clone());
-        let process = hutch_jail::Process { argv, env: self.env(), cwd, terminal, user };
-        match &self.gvisor {
-            None => {
-                let spawned = self.cell.spawn(&process, stdio).await.map_err(|e| e.to_string())?;
-                Ok(Extra { spawned, inside: None })
-            }
-            Some(gvisor) => gvisor.spawn(&self.cell, &self.blueprint, &process, stdio).await,
-        }
+    ) -> Result<Exec, String> {
+        let Blueprint { cwd, user, .. } = &*self.blueprint;
+        let process = Process { argv, env: self.env(), cwd: cwd.clone(), terminal, user: user.clone() };
+        self.container.exec(process, stdio).await
     }
 
     fn env(&self) -> Variables {
@@ -116,34 +111,6 @@ impl Running {
         }
         *self.env.write().unwrap_or_else(PoisonError::into_inner) = env;
         Ok(())
-    }
-
-    /// A terminal for a further process.
-    pub(crate) fn terminal(&self) -> Result<(Terminal, hutch_jail::Stdio), String> {
-        native::open_terminal(&self.cell, &self.blueprint, self.gvisor.is_some()).map_err(|e| e.message)
-    }
-
-    /// Kills a process that [`Running::spawn`] started, and its group.
-    pub(crate) fn kill_extra(&self, number: u64, inside: Option<InsideProcess>) {
-        // One that has ended already is what was wanted.
-        self.cell.signal(number, rustix::process::Signal::KILL.as_raw());
-        if let (Some(gvisor), Some(inside)) = (&self.gvisor, inside) {
-            gvisor.kill_inside(&self.cell, &inside);
-        }
-    }
-
-    /// Sends a signal to the main process and its group.
-    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        match &self.gvisor {
-            // A process that has ended already needs no signal.
-            None => self.cell.signal(self.main, signal.as_raw()),
-            Some(gvisor) => gvisor.signal(&self.cell, signal),
-        }
-    }
-
-    /// Kills everything inside.
-    pub(crate) fn kill(&self) {
-        self.cell.kill();
     }
 
     /// Tells the terminal of the main process its size.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use hutch_jail::Stdio;
-use hutch_remote::TerminalSize;
+use hutch_kubelet::TerminalSize;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pty::OpenptFlags;

@@ -98,11 +98,11 @@ async fn stop(running: Arc<Running>, hook: Option<(LifecycleHandler, Target)>, d
         let _ = timeout_at(deadline, self::hook(&handler, &target)).await;
     }
     if Instant::now() < deadline {
-        running.signal(Signal::TERM);
+        running.container.signal(Signal::TERM);
     }
     let mut ended = running.ended.clone();
     if timeout_at(deadline, ended.wait_for(Option::is_some)).await.is_err() {
-        running.kill();
+        running.container.kill();
         if tokio::time::timeout(REAP, ended.wait_for(Option::is_some)).await.is_err() {
             tracing::warn!(container = running.blueprint.name, "a killed container was not reaped in time");
         }

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::sleep::Phase;
-use hutch_jail::IdRange;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus};
 use tokio::sync::{mpsc, watch};
@@ -30,6 +29,7 @@ use crate::admission::Choice;
 use crate::container::{MainExit, Running, code_of};
 use crate::live::{Live, Update};
 use crate::node::Shared;
+use crate::runtime::PodSandbox;
 use crate::volumes::Prepared;
 use plan::{Plan, RestartPolicy, plan};
 use probe::{Finding, Kind};
@@ -71,9 +71,9 @@ struct Worker {
     policy: RestartPolicy,
     choice: Choice,
     address: Ipv4Addr,
-    /// Its ids outside, of which nothing else on the machine has any.
-    ids: IdRange,
     volumes: BTreeMap<String, Prepared>,
+    /// What its containers share; `None` if a service of this process answers for it.
+    sandbox: Option<Arc<dyn PodSandbox>>,
     /// Descriptions in the order of `states`: init containers first.
     containers: Vec<Container>,
     states: Vec<State>,
@@ -175,8 +175,8 @@ impl Worker {
             }
             let plan = plan(&self.states, self.policy, Timestamp::now());
             if !plan.start.is_empty() {
-                for index in plan.start {
-                    self.start(index).await;
+                for start in plan.start {
+                    self.start(start).await;
                 }
                 continue;
             }
@@ -277,7 +277,7 @@ impl Worker {
             _ => None,
         };
         let signal = match exit.exit {
-            hutch_remote::Exit::Signal(signal) => Some(signal),
+            hutch_kubelet::Exit::Signal(signal) => Some(signal),
             _ => None,
         };
         let at = Timestamp::now();
@@ -330,9 +330,9 @@ impl Worker {
         let grace =
             self.spec.termination_grace_period_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(30);
         slot.tasks.spawn(async move {
-            running.signal(rustix::process::Signal::TERM);
+            running.container.signal(rustix::process::Signal::TERM);
             tokio::time::sleep(Duration::from_secs(grace)).await;
-            running.kill();
+            running.container.kill();
         });
     }
 }

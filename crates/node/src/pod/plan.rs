@@ -46,11 +46,21 @@ impl Phase {
     }
 }
 
+/// A container to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// Its place in the list.
+    pub(crate) index: usize,
+    /// Whether it begins with what its last run wrote to its root file system. Kubernetes begins each run with a fresh
+    /// root: only volumes are kept.
+    pub(crate) keep_root: bool,
+}
+
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Containers to start, by their place in the list.
-    pub(crate) start: Vec<usize>,
+    /// Containers to start.
+    pub(crate) start: Vec<Start>,
     /// Containers to stop: sidecars whose Pod is done.
     pub(crate) stop: Vec<usize>,
     /// Containers that wait for their back-off to pass.
@@ -156,15 +166,19 @@ impl Plan {
     fn begin(&mut self, index: usize, state: &State, now: Timestamp) {
         match state.hold.filter(|until| *until > now) {
             Some(until) => self.wake = Some(self.wake.map_or(until, |wake| wake.min(until))),
-            None => self.start.push(index),
+            None => self.start(index),
         }
+    }
+
+    fn start(&mut self, index: usize) {
+        self.start.push(Start { index, keep_root: false });
     }
 
     fn restart(&mut self, index: usize, state: &State, now: Timestamp) {
         let Life::Ended(ended) = &state.life else { return };
         let at = state.restart_at(ended);
         if at <= now {
-            self.start.push(index);
+            self.start(index);
         } else {
             self.backing_off.push(index);
             self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
@@ -246,7 +260,9 @@ mod tests {
         ];
         for (text, policy, now, start, stop, backing_off, phase, initialized) in rows {
             let got = plan(&states(text), *policy, at(*now));
-            let got = (&got.start[..], &got.stop[..], &got.backing_off[..], got.phase, got.initialized);
+            let begun: Vec<usize> = got.start.iter().map(|start| start.index).collect();
+            assert!(got.start.iter().all(|start| !start.keep_root), "{text}");
+            let got = (&begun[..], &got.stop[..], &got.backing_off[..], got.phase, got.initialized);
             assert_eq!(got, (*start, *stop, *backing_off, *phase, *initialized), "{text} {policy:?}");
         }
     }
@@ -256,8 +272,14 @@ mod tests {
         let mut states = states("//w");
         states[0].wait("ErrImagePull", "no".into(), at(110));
         let before = plan(&states, RestartPolicy::Always, at(100));
-        assert_eq!((&before.start[..], before.wake, before.phase), (&[][..], Some(at(110)), Phase::Pending));
-        assert_eq!(plan(&states, RestartPolicy::Always, at(110)).start, [0]);
+        assert_eq!(
+            (before.start.is_empty(), before.wake, before.phase),
+            (true, Some(at(110)), Phase::Pending)
+        );
+        assert_eq!(
+            plan(&states, RestartPolicy::Always, at(110)).start,
+            [Start { index: 0, keep_root: false }]
+        );
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! What a Pod needs before its first container: somebody to run it, an address, its volumes.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hutch_jail::{IdRange, NetworkPlan};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use tokio::sync::{mpsc, watch};
@@ -14,11 +16,12 @@ use super::state::{Life, Role, State};
 use super::{HAPPENINGS, Outcome, Slot, Worker, outcome_of, restore};
 use crate::admission::{self, Choice, Refusal};
 use crate::disk;
-use crate::environment::Facts;
+use crate::environment::{self, Facts};
 use crate::live::{Live, Update};
 use crate::node::{HOST_IP, Shared};
 use crate::oci::Runsc;
 use crate::places::{PodPlaces, make_private};
+use crate::runtime::{self, PodSandbox, SandboxPlan};
 use crate::volumes::{self, Prepared, Surroundings};
 
 /// First wait before what hindered a Pod is tried again.
@@ -90,6 +93,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         let written = tokio::task::spawn_blocking(move || write_hosts(&place, &text)).await;
         written.map_err(|e| no_sandbox(e.to_string()))?.map_err(|e| no_sandbox(e.to_string()))?;
     }
+    let sandbox = create_sandbox(node, pod, choice, lease, ids).await.map_err(no_sandbox)?;
     let policy = RestartPolicy::parse(spec.restart_policy.as_deref());
     let (containers, mut states) = states(&spec);
     if matches!(choice, Choice::Jail(_)) {
@@ -105,8 +109,8 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         policy,
         choice,
         address: lease,
-        ids,
         volumes,
+        sandbox,
         slots: states.iter().map(|_| Slot::default()).collect(),
         containers,
         states,
@@ -122,6 +126,22 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         frozen_since: None,
         sleeper: JoinSet::new(),
     })
+}
+
+/// Creates the sandbox of a Pod, unless a service of this process answers for it.
+async fn create_sandbox(
+    node: &Shared,
+    pod: &Pod,
+    choice: Choice,
+    address: Ipv4Addr,
+    ids: IdRange,
+) -> Result<Option<Arc<dyn PodSandbox>>, String> {
+    let Choice::Jail(handler) = choice else { return Ok(None) };
+    let hostname = environment::hostname(pod);
+    let network = NetworkPlan::closed(vec![IpAddr::V4(address)]);
+    let runtime = runtime::of(handler, &node.launcher);
+    let created = runtime.create_sandbox(SandboxPlan { hostname, ids, network }).await;
+    created.map(Some).map_err(|error| error.message)
 }
 
 /// Containers and their fresh states, init containers first.

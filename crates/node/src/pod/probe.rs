@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Empty;
-use hutch_remote::Exit;
+use hutch_kubelet::Exit;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -212,46 +212,21 @@ pub(crate) async fn http_get(get: &HTTPGetAction, target: &Target) -> Result<(),
 pub(crate) async fn exec(command: Vec<String>, target: &Target) -> Result<(), String> {
     use tokio::io::AsyncReadExt;
     let (ends, stdio) = crate::container::pipes(false, true, false).map_err(|e| e.to_string())?;
-    let extra = target.running.spawn(command, false, stdio).await?;
-    let mut guard = KillOnDrop {
-        running: &target.running,
-        number: extra.spawned.number,
-        inside: extra.inside,
-        over: false,
-    };
-    let mut spawned = extra.spawned;
-    spawned.started().await.map_err(|failed| failed.reason)?;
+    let mut exec = target.running.exec(command, false, stdio).await?;
+    exec.started().await.map_err(|failed| failed.reason)?;
     let mut output = Vec::new();
     if let Some(stdout) = ends.stdout {
         let mut stdout = stdout.take(MAX_OUTPUT_BYTES);
         // What cannot be read is missing from the event only.
         let _ = stdout.read_to_end(&mut output).await;
     }
-    let exit = exit_of(spawned.exited().await);
-    guard.over = true;
-    match exit {
+    match exit_of(exec.exited().await) {
         Exit::Code(0) => Ok(()),
         Exit::Code(code) => {
             Err(format!("command exited with {code}: {}", String::from_utf8_lossy(&output).trim()))
         }
         Exit::Signal(signal) => Err(format!("command was killed by signal {signal}")),
         Exit::Failed(why) => Err(why),
-    }
-}
-
-/// Ends a probe's command that took too long.
-struct KillOnDrop<'a> {
-    running: &'a Running,
-    number: u64,
-    inside: Option<crate::container::InsideProcess>,
-    over: bool,
-}
-
-impl Drop for KillOnDrop<'_> {
-    fn drop(&mut self) {
-        if !self.over {
-            self.running.kill_extra(self.number, self.inside.take());
-        }
     }
 }
 

@@ -1,27 +1,24 @@
 //! Starting one container of a Pod.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use hutch_api::annotation;
-use hutch_image::{PathSegment, Resolved, remove_tree};
+use hutch_image::{PathSegment, Resolved};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt;
 
 use super::blueprint::{Parts, blueprint};
+use super::plan::Start;
 use super::probe::{self, Kind, Target};
 use super::state::{Ended, Life};
 use super::{Happening, What, Worker, late_env};
-use crate::admission::Choice;
-use crate::config::Handler;
-use crate::container::{Blueprint, GvisorContainer, Launch, Running, keep_logs, start};
+use crate::container::{Blueprint, Running, start};
 use crate::environment::{self, References};
 use crate::limits;
-use crate::oci::Runsc;
-use crate::places::log_file;
+use crate::runtime::{ContainerPlan, StartError};
 use crate::subpath::Held;
 use crate::volumes;
 
@@ -47,7 +44,7 @@ fn segment(name: &str) -> Result<PathSegment, String> {
 
 impl Worker {
     /// Starts a container, or takes note of why it did not start.
-    pub(super) async fn start(&mut self, index: usize) {
+    pub(super) async fn start(&mut self, Start { index, keep_root }: Start) {
         // What stands still takes nobody in. When it cannot be thawed all of it is killed and begins anew.
         let _busy = self.live.enter().await.ok();
         let made = self.make(index).await;
@@ -72,10 +69,7 @@ impl Worker {
         let life = self.states[index].restarts;
         self.live.set_life(&name, life);
         self.node.events.container(&self.pod, &name, false, "Created", format!("Container created: {name}"));
-        let started = match self.launch(index, blueprint).await {
-            Ok(launch) => start(launch).await.map_err(|e| e.message),
-            Err(message) => Err(message),
-        };
+        let started = self.run(index, blueprint, keep_root).await.map_err(|error| error.message);
         // What a mount was made from may go once the mount is there.
         drop(held);
         match started {
@@ -166,60 +160,35 @@ impl Worker {
         Ok(found)
     }
 
-    /// What the launch needs beside the blueprint. The container's earlier writes are thrown away.
-    async fn launch(&self, index: usize, blueprint: Blueprint) -> Result<Launch, String> {
-        let id = &self.live.id;
-        let life = self.states[index].restarts;
+    /// Starts a container in the Pod's sandbox.
+    async fn run(
+        &self,
+        index: usize,
+        blueprint: Blueprint,
+        keep_root: bool,
+    ) -> Result<Arc<Running>, StartError> {
+        let sandbox = self.sandbox.as_ref().ok_or("the pod has no sandbox")?;
+        let restarts = self.states[index].restarts;
         let (places, name) = (self.node.places.pod(&self.live.uid), segment(&blueprint.name)?);
-        let (logs, root) = (places.logs(&name), places.root(&name));
-        let (logs_made, root_made, late_env) = (logs.clone(), root.clone(), blueprint.late_env.clone());
-        let made = tokio::task::spawn_blocking(move || {
-            std::fs::create_dir_all(&logs_made)?;
-            keep_logs(&logs_made, life)?;
-            late_env.as_deref().map_or(Ok(()), crate::container::late_env::prepare)?;
-            remove_tree(&root_made)?;
-            std::fs::create_dir_all(&root_made)
-        });
-        made.await.map_err(|e| e.to_string())?.map_err(|e: std::io::Error| e.to_string())?;
-        let gvisor = match self.choice {
-            Choice::Jail(Handler::Gvisor) => {
-                let runsc = Runsc::find().ok_or("runsc is no longer on the PATH")?;
-                Some(GvisorContainer::new(runsc, root, format!("{}-{index}-{life}", id.uid)))
-            }
-            _ => None,
-        };
-        let network = match self.live.network() {
-            Some((network, _)) => Some(network.as_fd().try_clone_to_owned().map_err(|e| e.to_string())?),
-            None => None,
-        };
-        let turn = self.node.launching.clone().acquire_owned().await.map_err(|e| e.to_string())?;
-        Ok(Launch {
-            turn,
-            warden: self.node.warden(),
-            jail: format!("pod-{}-{index}-{life}", id.uid),
-            hostname: environment::hostname(&self.pod),
-            id_base: self.ids.base(),
-            addresses: vec![IpAddr::V4(self.address)],
-            network,
-            log: log_file(&logs, life),
+        let plan = ContainerPlan {
+            id: format!("pod-{}-{index}-{restarts}", self.live.id.uid),
+            folder: places.root(&name),
+            keep_root,
             // Also what is suspended when idle: its CPU time is counted in the same group.
             freezable: [annotation::IDLE_AFTER, annotation::SUSPEND_AFTER]
                 .iter()
                 .any(|key| self.pod.annotations().contains_key(*key)),
-            gvisor,
-            blueprint,
-        })
+            blueprint: Arc::new(blueprint),
+        };
+        start(&**sandbox, plan, places.logs(&name), restarts).await
     }
 
     /// A container runs: others may reach it, and its probes begin.
     async fn began(&mut self, index: usize, running: Arc<Running>) {
         let name = self.states[index].name.clone();
         self.node.events.container(&self.pod, &name, false, "Started", format!("Container started: {name}"));
-        if self.live.network().is_none() {
-            match running.cell.network().try_clone_to_owned() {
-                Ok(network) => self.live.set_network(Arc::new(network)),
-                Err(error) => tracing::error!(%error, "a Pod's network namespace is lost"),
-            }
+        if let Some(sandbox) = &self.sandbox {
+            self.live.set_network(sandbox.network().clone());
         }
         self.live.began(&name, running.clone());
         self.live.begun();
@@ -288,7 +257,7 @@ impl Worker {
                     "FailedPostStartHook",
                     format!("PostStartHook failed: {why}"),
                 );
-                running.kill();
+                running.container.kill();
             }
         });
     }

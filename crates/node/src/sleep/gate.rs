@@ -5,17 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hutch_api::sleep::{Act, Input, Machine, Phase};
-use hutch_remote::StreamError;
+use hutch_kubelet::StreamError;
 use tokio::sync::{Notify, watch};
 
 use crate::live::Live;
 
-/// How long all processes of a Pod may take to stop. One that waits for a disk does not.
-const FREEZE_LIMIT: Duration = Duration::from_secs(2);
 /// How long somebody waits for a report. Then the API has more serious troubles than a Sandbox that falls asleep.
 const REPORT_LIMIT: Duration = Duration::from_secs(5);
-/// How long they may take to go on, which needs nothing of them.
-const THAW_LIMIT: Duration = Duration::from_secs(10);
 
 /// The gate of one Pod.
 pub(crate) struct Gate {
@@ -277,25 +273,20 @@ impl Live {
     /// Stops all containers, or lets them go on. False: not all did, and then all that could were let go on.
     async fn set_frozen(self: &Arc<Live>, frozen: bool) -> bool {
         let _turn = self.gate.freezer.lock().await;
-        let cells: Vec<_> = self.containers().into_iter().map(|running| running.cell.clone()).collect();
+        let containers = self.containers();
         let name = self.id.name.clone();
         let work = tokio::task::spawn_blocking(move || {
-            let set = |cell: &crate::container::Cell, frozen: bool| match (cell.freezer(), frozen) {
-                (Some(freezer), true) => freezer.freeze(FREEZE_LIMIT).map_err(|error| error.to_string()),
-                (Some(freezer), false) => freezer.thaw(THAW_LIMIT).map_err(|error| error.to_string()),
-                (None, true) => Err("it was started without what freezing needs".to_owned()),
-                (None, false) => Ok(()),
-            };
             let mut outcome = true;
-            for cell in &cells {
-                if let Err(error) = set(cell, frozen) {
-                    tracing::warn!(pod = name, error, frozen, "a container is not frozen or thawed");
+            for running in &containers {
+                let set = if frozen { running.container.freeze() } else { running.container.thaw() };
+                if let Err(error) = set {
+                    tracing::warn!(pod = name, error, frozen, "failed to freeze or thaw a container");
                     outcome = false;
                 }
             }
             if frozen && !outcome {
-                // Some stand still, and none may. Who comes next finds out whether they go.
-                cells.iter().for_each(|cell| drop(set(cell, false)));
+                // A Pod is frozen whole or not at all. Whoever comes next finds out whether its processes run.
+                containers.iter().for_each(|running| drop(running.container.thaw()));
             }
             outcome
         });

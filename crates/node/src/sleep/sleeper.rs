@@ -125,7 +125,7 @@ impl Sleeper {
     }
 
     async fn freeze(&mut self, pod: &Pod) {
-        if self.live.containers().iter().any(|running| running.cell.freezer().is_none()) {
+        if self.live.containers().iter().any(|running| !running.container.is_freezable()) {
             let text = "It is not frozen: it runs since before it was to be, or the machine has no freezer";
             self.tell(pod, "CannotFreeze", text.into());
         } else if !self.live.freeze().await {
@@ -182,7 +182,7 @@ impl Cpu {
         let containers = live.containers();
         let read = tokio::task::spawn_blocking(move || {
             let used = |running: &Arc<Running>| {
-                Some((running.blueprint.name.clone(), running.cell.usage()?.cpu_micros))
+                Some((running.blueprint.name.clone(), running.container.stats()?.cpu_micros))
             };
             containers.iter().filter_map(used).collect::<BTreeMap<_, _>>()
         });

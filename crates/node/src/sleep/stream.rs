@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_remote::StreamError;
+use hutch_kubelet::StreamError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Busy;

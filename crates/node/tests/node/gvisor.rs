@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::machine::{Machine, address, id, is_ready, phase_of};
+use hutch_kubelet::{Exit, Kubelet, LogRequest};
 use hutch_node::{EmbeddedService, Handler, ServiceKind};
-use hutch_remote::{Exit, Kubelet, LogRequest};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -59,6 +59,21 @@ async fn gvisor_runs_a_pod_and_leaves_nothing() {
         places.filter(|place| place.starts_with(own) && memory.as_path() != Path::new(place)).collect();
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(std::fs::read_dir(dir.path().join("pods")).unwrap().count(), 0);
+    machine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exec_right_after_the_start_waits_for_runsc() {
+    hutch_testkit::require!(root, runsc);
+    let dir = tempfile::tempdir().unwrap();
+    let machine = Machine::start(dir.path()).await;
+    for name in ["one", "two", "three"] {
+        machine.run(name, "exec sleep 1000", json!({"runtimeClassName": "gvisor"})).await;
+        let pod = machine.phase(name, "Running").await;
+        let (exit, text) = machine.exec(&pod, &["echo", "inside"]).await;
+        assert_eq!((exit, text.as_str()), (Exit::Code(0), "inside\n"), "{name}");
+        machine.delete(name).await;
+    }
     machine.stop().await;
 }
 
@@ -132,7 +147,7 @@ impl EmbeddedService for Echo {
     fn connect(
         &self,
         _port: u16,
-    ) -> futures::future::BoxFuture<'_, Result<Box<dyn hutch_remote::Duplex>, hutch_remote::StreamError>>
+    ) -> futures::future::BoxFuture<'_, Result<Box<dyn hutch_kubelet::Duplex>, hutch_kubelet::StreamError>>
     {
         Box::pin(async {
             let (ours, mut theirs) = tokio::io::duplex(1024);
@@ -140,7 +155,7 @@ impl EmbeddedService for Echo {
                 let (mut reader, mut writer) = tokio::io::split(&mut theirs);
                 let _ = tokio::io::copy(&mut reader, &mut writer).await;
             });
-            Ok(Box::new(ours) as Box<dyn hutch_remote::Duplex>)
+            Ok(Box::new(ours) as Box<dyn hutch_kubelet::Duplex>)
         })
     }
 }

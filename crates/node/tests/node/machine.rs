@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use hutch_apiserver::{ApiServer, Identity};
-use hutch_node::{Config, DefaultLimits, Handler, Node};
-use hutch_remote::{ExecRequest, Exit, Kubelet, LogRequest, PodId};
+use hutch_kubelet::{Duplex, ExecRequest, Exit, Kubelet, LogRequest, PodId, StreamError};
+use hutch_node::{Config, DefaultLimits, EmbeddedService, Handler, Node};
+use hutch_privsep::RemoteKubelet;
 use hutch_serve::Shutdown;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -34,9 +36,27 @@ pub(crate) fn warden() -> PathBuf {
     BUILT.get_or_init(build).clone()
 }
 
+/// A service of the tests, as one of the front.
+struct Front(Arc<dyn EmbeddedService>);
+
+impl Front {
+    fn shared(self) -> Arc<dyn hutch_privsep::Service> {
+        Arc::new(self)
+    }
+}
+
+impl hutch_privsep::Service for Front {
+    fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
+        self.0.connect(port)
+    }
+}
+
 pub(crate) struct Machine {
     pub(crate) client: Client,
-    pub(crate) node: Node,
+    /// The node as the front of `hutch up` has it: over a socket pair.
+    pub(crate) node: RemoteKubelet,
+    process: Node,
+    served: tokio::task::JoinHandle<std::io::Result<()>>,
     pub(crate) server: ApiServer,
     shutdown: Shutdown,
 }
@@ -75,13 +95,21 @@ impl Machine {
         };
         change(&mut config);
         let shutdown = Shutdown::new();
-        let node = Node::start(client.clone(), config, shutdown.clone()).await.expect("the node starts");
-        Machine { client, node, server, shutdown }
+        let services = config.services.clone().into_iter();
+        let services = services.map(|(kind, service)| (kind.name().to_owned(), Front(service).shared()));
+        let services: Vec<_> = services.collect();
+        let process = Node::start(client.clone(), config, shutdown.clone()).await.expect("the node starts");
+        let (front, root) = hutch_privsep::pair().expect("a socket pair");
+        let served = tokio::spawn(hutch_privsep::serve(root, Arc::new(process.clone())));
+        let node = RemoteKubelet::new(front, services).expect("a channel");
+        Machine { client, node, process, served, server, shutdown }
     }
 
     pub(crate) async fn stop(self) -> ApiServer {
         self.shutdown.trigger();
-        self.node.stopped().await;
+        self.process.stopped().await;
+        drop(self.node);
+        self.served.await.expect("no panic").expect("no error");
         self.server
     }
 

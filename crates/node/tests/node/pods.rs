@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::machine::{Machine, address, id, is_ready, phase_of};
-use hutch_remote::{Exit, Kubelet, LogRequest};
+use hutch_kubelet::{Exit, Kubelet, LogRequest};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

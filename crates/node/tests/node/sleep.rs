@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures::future::join_all;
-use hutch_remote::{Exit, Kubelet, LogRequest};
+use hutch_kubelet::{Exit, Kubelet, LogRequest};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};

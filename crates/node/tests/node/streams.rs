@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hutch_remote::{ExecRequest, Exit, Kubelet, LogRequest, TerminalSize};
+use hutch_kubelet::{ExecRequest, Exit, Kubelet, LogRequest, TerminalSize};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

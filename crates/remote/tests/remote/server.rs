@@ -10,7 +10,7 @@ use axum::routing::{any, get};
 use axum::{Json, Router};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_remote::{
+use hutch_kubelet::{
     ByteReader, ByteWriter, Duplex, ExecRequest, Exit, Kubelet, LogRequest, PodId, Session, StreamError,
 };
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ fn start(request: ExecRequest) -> Result<Session, StreamError> {
 
 /// Stands for a program on a terminal: prints the first size that it gets, then ends with 7.
 fn terminal() -> Session {
-    let (resize, mut sizes) = mpsc::channel::<hutch_remote::TerminalSize>(4);
+    let (resize, mut sizes) = mpsc::channel::<hutch_kubelet::TerminalSize>(4);
     let (stdout, mut inside) = tokio::io::duplex(1024);
     let exit = async move {
         let Some(size) = sizes.recv().await else { return Exit::Failed("no size".into()) };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::{Json, Router};
 use futures::future::join_all;
-use hutch_remote::PodId;
+use hutch_kubelet::PodId;
 use hutch_router::{Backend, Dial, DialError, Direct, Reporting, Sleeps};
 use hutch_serve::Shutdown;
 use serde_json::{Value, json};

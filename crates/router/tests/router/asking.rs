@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::{Json, Router as App};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_remote::PodId;
+use hutch_kubelet::PodId;
 use hutch_router::{Access, Backend, Direct, Past, PodKey, Reporting, Resolve, Sleeps, Target, Unresolved};
 use hutch_serve::Shutdown;
 use jiff::Timestamp;

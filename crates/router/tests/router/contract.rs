@@ -2,7 +2,7 @@
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_remote::{ByteReader, Duplex, ExecRequest, Kubelet, LogRequest, PodId, Session, StreamError};
+use hutch_kubelet::{ByteReader, Duplex, ExecRequest, Kubelet, LogRequest, PodId, Session, StreamError};
 use hutch_router::{Access, Backend, Dial, DialError, Direct, Inside, Token};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_remote::{Duplex, PodId};
+use hutch_kubelet::{Duplex, PodId};
 use hutch_router::{
     Access, Backend, Config, Dial, DialError, Past, Resolve, Router, Target, Tls, Unresolved, Wake,
 };

@@ -110,10 +110,7 @@ impl Api {
     /// Submits the objects of these cases.
     pub(super) async fn submit(&self, cases: &[Case]) -> Vec<Answer> {
         let answers = cases.iter().map(async |case| {
-            let mut path = path(&case.kind, case.namespace.as_deref().unwrap_or(&self.namespace));
-            if !case.is_run() {
-                path.push_str("?dryRun=All");
-            }
+            let path = path(&case.kind, case.namespace.as_deref().unwrap_or(&self.namespace));
             match self.send(Method::POST, &path, Some(&case.object)).await {
                 Ok((201, object)) => Answer::Accepted(Box::new(object)),
                 Ok((code, status)) => judge(case, code, &status),

@@ -59,27 +59,9 @@ pub(super) struct Case {
     pub(super) place: Place,
     /// Name of the value.
     pub(super) value: &'static str,
-    /// Number of the field and number of the value.
-    pub(super) number: (usize, usize),
     pub(super) object: Value,
     /// The namespace in the path of the request, escaped, if it is another one.
     pub(super) namespace: Option<String>,
-}
-
-impl Case {
-    /// Whether the object runs if it is accepted. If not, it is only checked and not stored.
-    ///
-    /// A template is checked again when its Pod is made, as any Pod is. So two of eight values run for each field of the
-    /// template in a Sandbox, one for each field of that in a SandboxTemplate, and others for the next field.
-    pub(super) fn is_run(&self) -> bool {
-        let (field, value) = self.number;
-        let embedded = self.place.to_string().starts_with("spec.podTemplate.spec.");
-        match self.kind {
-            SANDBOX if embedded => field % 4 == value % 4,
-            TEMPLATE if embedded => field % 8 == value,
-            _ => true,
-        }
-    }
 }
 
 /// The hostile values by name.
@@ -114,8 +96,7 @@ pub(super) fn of(schemas: &Schemas, kind: &Kind, values: &[(&'static str, String
         for (number, (value, text)) in values.iter().enumerate() {
             let name = format!("s{field}-{number}");
             let object = skeleton::object(schemas, kind, &name, place, text);
-            let number = (field, number);
-            cases.push(Case { kind: *kind, place: place.clone(), value, number, object, namespace: None });
+            cases.push(Case { kind: *kind, place: place.clone(), value, object, namespace: None });
         }
     }
     cases
@@ -139,8 +120,7 @@ pub(super) fn late(values: &[(&'static str, String)]) -> Vec<Case> {
                     "annotations": {annotation::LATE_ENV: variables.to_string()}},
                 "spec": {"containers": [{"name": "c", "image": "hutch/pause"}]},
             });
-            let number = (part, number);
-            cases.push(Case { kind: POD, place: place.clone(), value, number, object, namespace: None });
+            cases.push(Case { kind: POD, place: place.clone(), value, object, namespace: None });
         }
     }
     cases
@@ -150,12 +130,11 @@ pub(super) fn late(values: &[(&'static str, String)]) -> Vec<Case> {
 pub(super) fn namespaces(kind: &Kind, values: &[(&'static str, String)]) -> Vec<Case> {
     let place = Place(Vec::new()).field("metadata").field("namespace");
     let mut cases = Vec::new();
-    for (number, (value, text)) in values.iter().enumerate() {
+    for (value, text) in values {
         let escaped: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let mut object = kind.object("elsewhere");
         object["metadata"]["namespace"] = text.as_str().into();
-        let (place, number) = (place.clone(), (0, number));
-        cases.push(Case { kind: *kind, place, value, number, object, namespace: Some(escaped) });
+        cases.push(Case { kind: *kind, place: place.clone(), value, object, namespace: Some(escaped) });
     }
     cases
 }

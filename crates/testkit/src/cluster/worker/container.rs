@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::Context;
-use hutch_remote::Exit;
+use hutch_kubelet::Exit;
 use k8s_openapi::api::core::v1::Container as Spec;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -12,7 +12,7 @@ use axum::extract::{Path as Segments, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use http::{StatusCode, Uri};
-use hutch_remote::PodId;
+use hutch_kubelet::PodId;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::stream;
-use hutch_remote::{ByteReader, LogRequest};
+use hutch_kubelet::{ByteReader, LogRequest};
 use jiff::{SignedDuration, Timestamp};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::sync::watch;

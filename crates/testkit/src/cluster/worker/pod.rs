@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use hutch_remote::{Exit, PodId, StreamError};
+use hutch_kubelet::{Exit, PodId, StreamError};
 use k8s_openapi::api::core::v1::Pod as Object;
 use kube::ResourceExt;
 use rustix::process::Signal;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
-use hutch_remote::{PodId, StreamError};
+use hutch_kubelet::{PodId, StreamError};
 use k8s_openapi::api::core::v1::Pod as Object;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::watcher::{Config, Event, watcher};

@@ -1,7 +1,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 
-use hutch_remote::Exit;
+use hutch_kubelet::Exit;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 

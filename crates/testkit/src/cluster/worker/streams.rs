@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_remote::{
+use hutch_kubelet::{
     ByteReader, ByteWriter, Duplex, ExecRequest, Exit, Kubelet, LogRequest, PodId, Session, StreamError,
 };
 use jiff::Timestamp;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
-use hutch_remote::{ByteReader, ByteWriter, TerminalSize};
+use hutch_kubelet::{ByteReader, ByteWriter, TerminalSize};
 use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};

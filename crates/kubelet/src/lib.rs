@@ -1,9 +1,11 @@
-//! The contract: what a node offers for the Pods that it runs.
+//! The contract of a node: what it offers for the Pods that it runs.
 
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
@@ -20,7 +22,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 pub type Hold = Box<dyn Send + Sync>;
 
 /// Names one life of a Pod. The UID keeps a stream from reaching a namesake.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodId {
     /// Namespace of the Pod.
     pub namespace: String,
@@ -31,7 +33,7 @@ pub struct PodId {
 }
 
 /// A command to start in a container, or (with an empty command) the running one to attach to.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecRequest {
     /// Container name; `None` is the annotated default container, else the first.
     pub container: Option<String>,
@@ -48,7 +50,7 @@ pub struct ExecRequest {
 }
 
 /// Size of a terminal in character cells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
     /// Columns.
     pub columns: u16,
@@ -57,7 +59,7 @@ pub struct TerminalSize {
 }
 
 /// How a process ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// It returned this code.
     Code(i32),
@@ -82,7 +84,7 @@ pub struct Session {
 }
 
 /// What part of a container's log is wanted.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRequest {
     /// Container name; `None` is the default container.
     pub container: Option<String>,
@@ -101,7 +103,7 @@ pub struct LogRequest {
 }
 
 /// Why a stream could not be opened. The texts are for the caller and hold no secret.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum StreamError {
     /// No such Pod or container here, or another life of it.
     #[error("{0}")]
@@ -153,4 +155,43 @@ pub trait Kubelet: Send + Sync + 'static {
         let _ = pod;
         Box::pin(futures::future::ready(Ok(Box::new(()) as Hold)))
     }
+}
+
+/// A process whose streams are descriptors. Dropping it ends the process.
+pub struct PipedSession {
+    /// Write end of a pipe; present when the request asked for standard input.
+    pub stdin: Option<OwnedFd>,
+    /// Read end of a pipe; present when the request asked for standard output.
+    pub stdout: Option<OwnedFd>,
+    /// Read end of a pipe; present when the request asked for standard error.
+    pub stderr: Option<OwnedFd>,
+    /// Resolves when the process has ended; the output may still hold bytes then.
+    pub exit: BoxFuture<'static, Exit>,
+}
+
+/// Reports that bytes move through a connection: keeps its Pod awake, and wakes it first if it sleeps.
+pub type Activity = Box<dyn Fn() -> BoxFuture<'static, Result<(), StreamError>> + Send + Sync>;
+
+/// A connection to a port of a Pod, as a descriptor.
+pub enum ConnectedSocket {
+    /// A connected TCP socket, and what to call while bytes move through it.
+    Socket(OwnedFd, Activity),
+    /// The Pod holds no process: this service of the caller's own answers for it.
+    Service(String),
+}
+
+/// A node that hands streams to another process by their descriptors, where copying would cost too much.
+pub trait Handover: Kubelet {
+    /// Starts a command without a terminal. As [`Kubelet::exec`].
+    fn exec_pipes<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, Result<PipedSession, StreamError>>;
+    /// Connects to a TCP port. As [`Kubelet::connect`].
+    fn connect_socket<'a>(
+        &'a self,
+        pod: &'a PodId,
+        port: u16,
+    ) -> BoxFuture<'a, Result<ConnectedSocket, StreamError>>;
 }

@@ -1,4 +1,4 @@
-//! Sockets born inside a jail's network namespace.
+//! Sockets in the network namespace of a sandbox, for callers outside.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -7,10 +7,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::Error;
 
-/// A TCP socket that belongs to `namespace` (a network namespace, see [`crate::Jail::network`]); non-blocking,
-/// closed on exec. Connecting it dials inside; binding it listens inside.
+/// Opens a TCP socket in a network namespace (see [`crate::Warden::network`]): non-blocking, closed on exec. Connecting
+/// it dials inside; binding it listens inside.
 ///
-/// A thread is made that enters the namespace, makes the socket and ends, so the caller's threads never leave theirs.
+/// A new thread enters the namespace and opens the socket, so the caller's threads stay in theirs.
 pub fn socket_in(namespace: BorrowedFd<'_>, v6: bool) -> Result<OwnedFd, Error> {
     let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
     let make = || {

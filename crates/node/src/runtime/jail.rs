@@ -1,8 +1,8 @@
-//! A jail whose events reach those who wait for them.
+//! Handle of a jail, which delivers the jail's events to the futures that wait for them.
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::register;
+use super::StartError;
+use crate::container::register;
 
-/// A jail and who waits for its processes.
-pub(crate) struct Cell {
+/// A jail and the futures that wait for its processes. Dropped, it kills the jail.
+pub(crate) struct JailHandle {
     jail: Jail,
     waiting: Mutex<Waiting>,
     listener: Mutex<Option<tokio::task::AbortHandle>>,
@@ -46,6 +47,10 @@ pub(crate) struct Spawned {
     exited: oneshot::Receiver<ProcessExit>,
 }
 
+/// Maximum time that all processes of a jail take to freeze. A process that waits for a disk may take longer.
+const FREEZE_LIMIT: Duration = Duration::from_secs(2);
+/// Maximum time to thaw, which needs nothing from the processes.
+const THAW_LIMIT: Duration = Duration::from_secs(10);
 /// How long a request waits for a jail that is busy.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// First wait before a busy jail is asked again; each further one is twice as long.
@@ -71,6 +76,14 @@ async fn patiently<T>(
 /// How a process ends whose jail is gone.
 const GONE: ProcessExit = ProcessExit::Signal(9);
 
+impl NotStarted {
+    /// The error of a main process.
+    pub(crate) fn of_program(self, process: &Process) -> StartError {
+        let program = process.argv.first().map_or("", String::as_str);
+        StartError { message: format!("exec: {program:?}: {}", self.reason) }
+    }
+}
+
 impl Spawned {
     /// Waits until it runs.
     pub(crate) async fn started(&mut self) -> Result<u32, NotStarted> {
@@ -81,19 +94,19 @@ impl Spawned {
     }
 
     /// Waits until it has ended.
-    pub(crate) async fn exited(self) -> ProcessExit {
-        self.exited.await.unwrap_or(GONE)
+    pub(crate) async fn exited(&mut self) -> ProcessExit {
+        (&mut self.exited).await.unwrap_or(GONE)
     }
 }
 
-impl Cell {
+impl JailHandle {
     /// Takes a jail and follows its events. Needs a tokio runtime.
-    pub(crate) fn adopt(jail: Jail) -> io::Result<Arc<Cell>> {
+    pub(crate) fn adopt(jail: Jail) -> io::Result<Arc<JailHandle>> {
         let control = register(jail.as_fd().try_clone_to_owned()?, Interest::READABLE)?;
-        let cell = Arc::new(Cell { jail, waiting: Mutex::default(), listener: Mutex::default() });
-        let task = tokio::spawn(listen(control, Arc::downgrade(&cell)));
-        *lock(&cell.listener) = Some(task.abort_handle());
-        Ok(cell)
+        let handle = Arc::new(JailHandle { jail, waiting: Mutex::default(), listener: Mutex::default() });
+        let task = tokio::spawn(listen(control, Arc::downgrade(&handle)));
+        *lock(&handle.listener) = Some(task.abort_handle());
+        Ok(handle)
     }
 
     /// Requests a process. Waits while the jail is busy, without holding up a thread.
@@ -128,14 +141,10 @@ impl Cell {
     /// Sends a signal to a process of the jail, now or as soon as the jail takes requests.
     pub(crate) fn signal(self: &Arc<Self>, process: u64, signal: i32) {
         if let Err(hutch_jail::Error::Busy) = self.jail.signal(process, signal) {
-            let cell = Arc::clone(self);
+            let handle = Arc::clone(self);
             // One that cannot be sent in time is lost, like one to a process that has ended.
-            tokio::spawn(async move { drop(patiently(|| cell.jail.signal(process, signal)).await) });
+            tokio::spawn(async move { drop(patiently(|| handle.jail.signal(process, signal)).await) });
         }
-    }
-
-    pub(crate) fn network(&self) -> BorrowedFd<'_> {
-        self.jail.network()
     }
 
     /// A terminal that has a path inside and belongs to `user`: our side and the other one.
@@ -148,9 +157,27 @@ impl Cell {
         self.jail.usage().ok()
     }
 
-    /// What stops and continues everything inside; nothing when it was not asked for or cannot be had.
-    pub(crate) fn freezer(&self) -> Option<&hutch_jail::Freezer> {
-        self.jail.freezer()
+    /// Whether the jail has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.waiting).over
+    }
+
+    pub(crate) fn is_freezable(&self) -> bool {
+        self.jail.freezer().is_some()
+    }
+
+    /// Freezes all processes. Blocks.
+    pub(crate) fn freeze(&self) -> Result<(), String> {
+        let freezer = self.jail.freezer().ok_or("it was started without what freezing needs")?;
+        freezer.freeze(FREEZE_LIMIT).map_err(|error| error.to_string())
+    }
+
+    /// Thaws all processes. Blocks.
+    pub(crate) fn thaw(&self) -> Result<(), String> {
+        self.jail
+            .freezer()
+            .map_or(Ok(()), |freezer| freezer.thaw(THAW_LIMIT))
+            .map_err(|error| error.to_string())
     }
 
     pub(crate) fn kill(&self) {
@@ -189,7 +216,7 @@ impl Cell {
     }
 }
 
-impl Drop for Cell {
+impl Drop for JailHandle {
     fn drop(&mut self) {
         if let Some(listener) = lock(&self.listener).take() {
             listener.abort();
@@ -197,25 +224,25 @@ impl Drop for Cell {
     }
 }
 
-async fn listen(control: AsyncFd<OwnedFd>, cell: Weak<Cell>) {
+async fn listen(control: AsyncFd<OwnedFd>, handle: Weak<JailHandle>) {
     loop {
         let Ok(mut ready) = control.readable().await else { break };
-        let Some(cell) = cell.upgrade() else { return };
+        let Some(handle) = handle.upgrade() else { return };
         loop {
-            match cell.jail.try_event() {
-                Ok(Some(event)) if cell.take(event.clone()) => {}
-                Ok(Some(_)) => return cell.end(),
+            match handle.jail.try_event() {
+                Ok(Some(event)) if handle.take(event.clone()) => {}
+                Ok(Some(_)) => return handle.end(),
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(jail = cell.jail.id(), %error, "a jail's events are lost");
-                    return cell.end();
+                    tracing::warn!(jail = handle.jail.id(), %error, "a jail's events are lost");
+                    return handle.end();
                 }
             }
         }
         ready.clear_ready();
     }
-    if let Some(cell) = cell.upgrade() {
-        cell.end();
+    if let Some(handle) = handle.upgrade() {
+        handle.end();
     }
 }
 

@@ -1,0 +1,284 @@
+//! The front of `hutch up`: everything that parses what clients send. TLS, the API server with its store, the controllers
+//! and the router run here, as a user of their own, without capabilities, with the `store` and `ca` folders alone.
+//!
+//! It is started by [`super::root`], which hands it every socket. What it wants done to Pods it requests there.
+
+use std::ffi::OsStr;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use hutch_apiserver::{ApiServer, Identity};
+use hutch_jail::service::{Confinement, confine};
+use hutch_kubelet::Kubelet;
+use hutch_node::ServiceKind;
+use hutch_privsep::{Channel, RemoteKubelet, Service};
+use hutch_router::{Access, ApiWake, Directory, Inside, Router, Scope, Token};
+use hutch_serve::{Authority, Listener, Shutdown};
+use kube::Client;
+use tokio::task::JoinSet;
+
+use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, receive_start};
+use super::{NODE, STOP_LIMIT, log, runtime};
+use crate::services::{ControllerService, RouterService};
+use crate::{bootstrap, kubeconfig};
+
+/// Name of the program as the root process starts it. It is no command of users.
+pub(crate) const NAME: &str = "hutch-front";
+/// How long requests at the router's own address may go on after the shutdown.
+const ROUTER_GRACE: Duration = Duration::from_secs(2);
+/// Interval at which the services that Pods stand for are looked at until they are ready.
+const READY_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Whether this process was started as the front.
+pub(crate) fn is_this() -> bool {
+    std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
+}
+
+/// Serves until the root process closes the channel.
+pub(crate) fn main() -> ExitCode {
+    log("warn,hutch=info");
+    match front() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{NAME}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn front() -> anyhow::Result<()> {
+    let input = rustix::io::dup(rustix::stdio::stdin()).context("standard input")?;
+    rustix::io::fcntl_setfd(&input, rustix::io::FdFlags::CLOEXEC).context("standard input")?;
+    let (start, descriptors) = receive_start(&input).context("started by hutch up alone")?;
+    // An interrupt of the terminal goes to the root process, which then stops this one in order.
+    rustix::process::setsid().context("session")?;
+    // The folders are opened by paths relative to this one: the way to it need not be open to the front.
+    std::env::set_current_dir(&start.folder).context("the data folder")?;
+    let (store, authority) = (Path::new("store"), Path::new("ca"));
+    // A static program reads random numbers from these files.
+    let random = [Path::new("/dev/random"), Path::new("/dev/urandom")];
+    // Before the first thread: Landlock and seccomp bind a thread, and those that it starts.
+    confine(&Confinement { uid: start.id, gid: start.id, writable: &[store, authority], readable: &random })
+        .context("cannot be confined")?;
+    runtime()?.block_on(async {
+        let root = Arc::new(Channel::new(input)?);
+        let mut front = match Front::start(start, descriptors, &root).await {
+            Ok(front) => front,
+            Err(error) => {
+                root.send(&FromFront::Failed(format!("{error:#}")), &[]).await?;
+                // The root process reports it.
+                return Ok(());
+            }
+        };
+        crate::lean::stay();
+        let outcome = tokio::select! {
+            told = next(&root) => Ok(told),
+            failed = front.failed() => Err(failed),
+        };
+        if let Ok(Some(ToFront::Stop)) = outcome {
+            front.shutdown.trigger();
+            // The node of the root process still writes to the API.
+            while next(&root).await.is_some() {}
+        }
+        front.stop().await;
+        outcome.map(drop)
+    })
+}
+
+/// Receives the next message of the root process; `None` when it has closed its end.
+async fn next(root: &Channel) -> Option<ToFront> {
+    root.receive_bare().await.ok()??.decode().ok()
+}
+
+/// The services of the front.
+struct Front {
+    api: ApiServer,
+    services: JoinSet<anyhow::Result<()>>,
+    shutdown: Shutdown,
+}
+
+/// Descriptors in the order of [`Start`].
+struct Sockets {
+    api: TcpListener,
+    kubelet: OwnedFd,
+    node: OwnedFd,
+    router: Option<TcpListener>,
+}
+
+impl Sockets {
+    fn of(start: &Start, descriptors: Vec<OwnedFd>) -> anyhow::Result<Sockets> {
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().context("a descriptor is missing");
+        let (api, kubelet, node) = (next()?, next()?, next()?);
+        let router = if start.router.is_some() { Some(next()?.into()) } else { None };
+        Ok(Sockets { api: api.into(), kubelet, node, router })
+    }
+}
+
+impl Front {
+    async fn start(start: Start, descriptors: Vec<OwnedFd>, root: &Arc<Channel>) -> anyhow::Result<Front> {
+        let sockets = Sockets::of(&start, descriptors)?;
+        let authority = Authority::open(Path::new("ca")).context("the certificate authority")?;
+        let tls = authority.server_config(&[]).context("the server's certificate")?;
+        let api = ApiServer::open(hutch_apiserver::Config {
+            data: Some(".".into()),
+            default_node: Some(NODE.to_owned()),
+            address: start.api.to_string(),
+            ..hutch_apiserver::Config::default()
+        })
+        .await
+        .with_context(|| format!("--data-dir {}", start.folder.display()))?;
+        let token = kubeconfig::admin_token(Path::new("ca/admin.token"))?;
+        api.accept_token(&token, Identity::admin()).context("the admin credential")?;
+
+        let shutdown = Shutdown::new();
+        let mut services = JoinSet::new();
+        let as_system =
+            |name: &str| api.client(Identity::new(format!("system:{name}"), &["system:masters"]), "default");
+        let (router_service, controller_service) =
+            (Arc::new(RouterService::default()), Arc::new(ControllerService::default()));
+        let embedded = [
+            (ServiceKind::Router.name().to_owned(), router_service.clone() as Arc<dyn Service>),
+            (ServiceKind::Controller.name().to_owned(), controller_service.clone()),
+        ];
+        let kubelet: Arc<dyn Kubelet> = Arc::new(RemoteKubelet::new(sockets.kubelet, embedded)?);
+        api.set_kubelet(kubelet.clone());
+        let node = Identity::new(format!("system:node:{NODE}"), &["system:masters"]);
+        let node_app = api.router_as(node);
+        // It ends when the root process closes its socket, after everything else.
+        tokio::spawn(hutch_serve::pair::serve(sockets.node, node_app));
+
+        let router = router(as_system("router"), kubelet, &shutdown);
+        router_service.is(router.clone());
+        controllers(&mut services, &api, &controller_service, authority.certificate_pem(), &shutdown);
+        let (app, stop) = (api.authenticated(), shutdown.clone());
+        let listener = Listener::over(listener(sockets.api)?).context("--api-listen")?;
+        services.spawn(async move {
+            listener.serve_tls(app, tls, stop).await;
+            Ok(())
+        });
+        if let (Some(socket), Some(how)) = (sockets.router, start.router) {
+            listen(&mut services, listener_of_router(socket)?, &router, how, &shutdown)?;
+        }
+        bootstrap::run(&as_system("hutch")).await?;
+        let credentials = Credentials { authority: authority.certificate_pem().to_owned(), token };
+        root.send(&FromFront::Serving(credentials), &[]).await?;
+        tokio::spawn(report_ready(root.clone(), router_service, controller_service));
+        Ok(Front { api, services, shutdown })
+    }
+
+    /// Resolves when a service ended that should not have.
+    async fn failed(&mut self) -> anyhow::Error {
+        match self.services.join_next().await {
+            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a service ended by itself"),
+            Some(Ok(Err(error))) => error,
+            Some(Err(error)) => anyhow::anyhow!("a service panicked: {error}"),
+        }
+    }
+
+    /// Ends the services, then the store.
+    async fn stop(mut self) {
+        self.shutdown.trigger();
+        let stopped = async { while self.services.join_next().await.is_some() {} };
+        if tokio::time::timeout(STOP_LIMIT, stopped).await.is_err() {
+            tracing::warn!("services did not stop within {STOP_LIMIT:?}");
+        }
+        self.api.close().await;
+    }
+}
+
+fn listener(socket: TcpListener) -> anyhow::Result<tokio::net::TcpListener> {
+    socket.set_nonblocking(true)?;
+    Ok(tokio::net::TcpListener::from_std(socket)?)
+}
+
+fn listener_of_router(socket: TcpListener) -> anyhow::Result<tokio::net::TcpListener> {
+    listener(socket).context("--router-listen")
+}
+
+/// Reports each service that Pods stand for when it is ready.
+async fn report_ready(
+    root: Arc<Channel>,
+    router: Arc<RouterService>,
+    controller: Arc<ControllerService>,
+) -> anyhow::Result<()> {
+    let mut waiting = vec![
+        (ServiceKind::Router, Box::new(move || router.is_ready()) as Box<dyn Fn() -> bool + Send + Sync>),
+        (ServiceKind::Controller, Box::new(move || controller.is_ready())),
+    ];
+    while !waiting.is_empty() {
+        let ready: Vec<ServiceKind> =
+            waiting.iter().filter(|(_, ready)| ready()).map(|(kind, _)| *kind).collect();
+        for kind in ready {
+            root.send(&FromFront::Ready(kind.name().to_owned()), &[]).await?;
+            waiting.retain(|(other, _)| *other != kind);
+        }
+        tokio::time::sleep(READY_INTERVAL).await;
+    }
+    Ok(())
+}
+
+/// The router: it connects from inside a sandbox's network namespace, and wakes what wants to be woken.
+fn router(client: Client, kubelet: Arc<dyn Kubelet>, shutdown: &Shutdown) -> Router {
+    let directory = Directory::start(client.clone(), Scope::default(), shutdown);
+    let wake = Arc::new(ApiWake::new(client));
+    let config = hutch_router::Config::default();
+    Router::waking(config, directory, Arc::new(Inside(kubelet)), Some(wake), shutdown.clone())
+}
+
+/// The controllers of the four kinds, and those that Kubernetes itself would bring.
+fn controllers(
+    services: &mut JoinSet<anyhow::Result<()>>,
+    api: &ApiServer,
+    service: &Arc<ControllerService>,
+    root_ca: &str,
+    shutdown: &Shutdown,
+) {
+    // All that they do is to write to the API, so they need not wait for the disk between a cause and its effect.
+    let ahead = |name: &str| {
+        api.client_ahead(Identity::new(format!("system:{name}"), &["system:masters"]), "default")
+    };
+    let (client, stop, service) = (ahead("controller"), shutdown.clone(), service.clone());
+    services.spawn(async move {
+        service.set_ready(true);
+        // Writes cost little here, and a pool that is refilled at once is what the next claim needs.
+        let config = hutch_controller::Config {
+            late_env: true,
+            give_way: Duration::ZERO,
+            ..hutch_controller::Config::default()
+        };
+        hutch_controller::run(client, config, stop).await;
+        service.set_ready(false);
+        Ok(())
+    });
+    let (client, stop) = (ahead("upkeep"), shutdown.wait());
+    let settings =
+        hutch_upkeep::Settings { root_ca: root_ca.to_owned(), ..hutch_upkeep::Settings::default() };
+    services.spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("upkeep") });
+}
+
+/// The router's own TCP listener, with a token unless that was declined by a flag.
+fn listen(
+    services: &mut JoinSet<anyhow::Result<()>>,
+    socket: tokio::net::TcpListener,
+    router: &Router,
+    how: RouterListener,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let access = if how.unauthenticated {
+        Access::Anyone
+    } else {
+        Access::Token(Token::new(&kubeconfig::admin_token(Path::new("ca/router.token"))?)?)
+    };
+    let (router, shutdown) = (router.clone(), shutdown.clone());
+    services.spawn(async move {
+        router.serve(socket, None, access, shutdown, ROUTER_GRACE).await;
+        Ok(())
+    });
+    Ok(())
+}

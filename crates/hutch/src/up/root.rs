@@ -1,0 +1,301 @@
+//! The root process of `hutch up`: the node and its jails. It opens the data folder and every socket, starts the front
+//! ([`super::front`]), and acts on what the front's API server says after it has checked each object again.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_jail::{IdRange, IdRanges};
+use hutch_kubelet::{Duplex, StreamError};
+use hutch_node::{EmbeddedService, Handler, Node, ServiceKind};
+use hutch_privsep::Channel;
+use hutch_serve::Shutdown;
+use tokio::task::JoinHandle;
+
+use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, send_start};
+use super::{NODE, STOP_LIMIT, front};
+use crate::cli::UpArguments;
+use crate::folder::DataFolder;
+use crate::{kubeconfig, programs};
+
+/// Interval at which the end of the front is looked for.
+const END_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Both processes.
+pub(crate) struct Server {
+    node: Arc<Node>,
+    shutdown: Shutdown,
+    front: Front,
+    kubeconfig: PathBuf,
+    /// What is printed of it.
+    lines: Vec<(&'static str, String)>,
+    // Last, so that the folder is locked and the ids are taken until everything else has gone.
+    _ids: IdRange,
+    _folder: DataFolder,
+}
+
+/// A process that is killed with this, if it runs then.
+struct Process(Child);
+
+impl Process {
+    fn has_ended(&mut self) -> bool {
+        !matches!(self.0.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            // One that ends meanwhile is what was wanted.
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// The front process.
+struct Front {
+    process: Process,
+    channel: Arc<Channel>,
+    /// Receives its messages; ends with it.
+    messages: JoinHandle<anyhow::Error>,
+    /// Answers its requests into Pods.
+    streams: JoinHandle<std::io::Result<()>>,
+}
+
+/// A service of the front, for the Pods that stand for it.
+#[derive(Default)]
+struct FrontService(AtomicBool);
+
+impl EmbeddedService for FrontService {
+    fn ready(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn connect(&self, _port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
+        // The front connects to its own services.
+        async { Err(StreamError::Unavailable("the service runs in the front".into())) }.boxed()
+    }
+}
+
+type FrontServices = BTreeMap<ServiceKind, Arc<FrontService>>;
+
+impl Server {
+    /// Returns where everything is, as `hutch up` prints it.
+    pub(super) fn lines(&self) -> &[(&'static str, String)] {
+        &self.lines
+    }
+
+    /// Returns a client of the API, as admin.
+    pub(crate) async fn client(&self) -> anyhow::Result<kube::Client> {
+        let file = kube::config::Kubeconfig::read_from(&self.kubeconfig).context("the kubeconfig")?;
+        let options = kube::config::KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(file, &options).await.context("the kubeconfig")?;
+        Ok(kube::Client::try_from(config)?)
+    }
+
+    /// Resolves when the front has ended, or can no longer be relied on.
+    pub(super) async fn failed(&mut self) -> anyhow::Error {
+        let streams = async {
+            match (&mut self.front.streams).await {
+                Ok(Err(error)) => anyhow::anyhow!("the front broke the protocol: {error}"),
+                // Its end shows on the other channel.
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            ended = &mut self.front.messages => {
+                ended.unwrap_or_else(|error| anyhow::anyhow!("the front is not followed: {error}"))
+            }
+            broken = streams => broken,
+        }
+    }
+
+    /// Stops in order: no new requests, then the jails, then the store.
+    pub(crate) async fn stop(mut self) {
+        // A front that has ended already needs no message.
+        let _ = self.front.channel.try_send(&ToFront::Stop);
+        self.shutdown.trigger();
+        if tokio::time::timeout(STOP_LIMIT, self.node.stopped()).await.is_err() {
+            tracing::warn!("the node did not stop within {STOP_LIMIT:?}");
+        }
+        self.front.messages.abort();
+        self.front.streams.abort();
+        // With the last end of this channel the front ends.
+        drop(self.front.channel);
+        let _ = (&mut self.front.messages).await;
+        end(self.front.process).await;
+    }
+}
+
+/// Waits for the end of the front. One that takes too long is killed.
+async fn end(mut process: Process) {
+    let until = Instant::now() + STOP_LIMIT;
+    while !process.has_ended() {
+        if Instant::now() > until {
+            tracing::warn!("the front did not stop within {STOP_LIMIT:?}");
+            return;
+        }
+        tokio::time::sleep(END_INTERVAL).await;
+    }
+}
+
+/// Starts both processes; returns when the API answers and Pods can be started. To be called on the main thread: the
+/// kernel ends the front with the thread that started it.
+pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
+    let runtime_classes = runtime_classes(&arguments.runtime_class)?;
+    let image_dir = arguments.image_dir.as_deref().map(image_dir).transpose()?;
+    let folder = DataFolder::open(&arguments.data_dir)?;
+    // Ports first: a start that fails for one has changed nothing.
+    let api = bind(arguments.api_listen).context("--api-listen")?;
+    let router = arguments.router_listen.map(bind).transpose().context("--router-listen")?;
+    let programs = programs::install(&folder.join("bin"))?;
+    let ids = IdRanges::open(rand::random())?.take()?;
+    folder.give(&["store", "ca"], ids.base())?;
+
+    let address = api.local_addr().context("--api-listen")?;
+    let router_address =
+        router.as_ref().map(TcpListener::local_addr).transpose().context("--router-listen")?;
+    let unauthenticated = arguments.router_allow_unauthenticated;
+    let start = Start {
+        folder: folder.path().to_owned(),
+        id: ids.base(),
+        api: address,
+        router: router.as_ref().map(|_| RouterListener { unauthenticated }),
+    };
+    let (kubelet, front_kubelet) = hutch_privsep::pair()?;
+    let (requests, front_requests) = hutch_serve::pair::pair()?;
+    let mut sockets = vec![api.into(), front_kubelet, front_requests];
+    sockets.extend(router.map(OwnedFd::from));
+    let (process, channel) = spawn(&start, &sockets)?;
+    drop(sockets);
+    let channel = Arc::new(channel);
+    let credentials = serving(&channel).await?;
+    credentials.check().map_err(anyhow::Error::msg)?;
+
+    let services: FrontServices = ServiceKind::ALL.map(|kind| (kind, Arc::default())).into();
+    let embedded =
+        services.iter().map(|(kind, service)| (*kind, service.clone() as Arc<dyn EmbeddedService>));
+    let config = hutch_node::Config {
+        node_name: NODE.to_owned(),
+        data_dir: folder.path().to_owned(),
+        pod_cidr: arguments.pod_cidr.clone(),
+        warden_program: programs.warden,
+        sandboxd_program: programs.sandboxd,
+        runtime_classes,
+        defaults: hutch_node::DefaultLimits::default(),
+        services: embedded.collect(),
+        substitute_images: !arguments.no_builtin_runtime_images,
+        image_dir,
+    };
+    let messages = tokio::spawn(follow(channel.clone(), services));
+    let shutdown = Shutdown::new();
+    let client = hutch_serve::pair::client(requests, "default").await.context("the front")?;
+    let node = Arc::new(Node::start(client, config, shutdown.clone()).await.context("the node")?);
+    let streams = tokio::spawn(hutch_privsep::serve(kubelet, node.clone()));
+
+    let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
+    kubeconfig::write(&file, address, &credentials.authority, &credentials.token)?;
+    let lines = vec![
+        ("API", format!("https://{address}")),
+        ("router", router_line(router_address, unauthenticated, &folder)),
+        ("kubeconfig", file.display().to_string()),
+        ("data", folder.path().display().to_string()),
+    ];
+    let front = Front { process, channel, messages, streams };
+    Ok(Server { node, shutdown, front, kubeconfig: file, lines, _ids: ids, _folder: folder })
+}
+
+/// Starts the front with its first message. Its further standard streams are those of this process.
+fn spawn(start: &Start, sockets: &[OwnedFd]) -> anyhow::Result<(Process, Channel)> {
+    let (ours, theirs) = hutch_privsep::pair()?;
+    let program = "/proc/self/exe";
+    let mut command = Command::new(program);
+    command.arg0(front::NAME).stdin(theirs);
+    let process = Process(command.spawn().context("cannot start the front")?);
+    // With the command goes this process's copy of the front's end, so that the front's end is seen.
+    drop(command);
+    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+    send_start(&ours, start, &sockets).context("the front")?;
+    Ok((process, Channel::new(ours)?))
+}
+
+/// Waits until the front serves.
+async fn serving(channel: &Channel) -> anyhow::Result<Credentials> {
+    match channel.receive_bare().await.context("the front")? {
+        Some(message) => match message.decode().context("the front")? {
+            FromFront::Serving(credentials) => Ok(credentials),
+            FromFront::Failed(why) => bail!("{why}"),
+            FromFront::Ready(_) => bail!("the front is ready before it serves"),
+        },
+        None => bail!("the front ended while it started"),
+    }
+}
+
+/// Takes note of what the front reports, until it ends. Returns why it is no longer followed.
+async fn follow(channel: Arc<Channel>, services: FrontServices) -> anyhow::Error {
+    loop {
+        let received = channel.receive_bare().await.map(|message| message.map(|message| message.decode()));
+        match received {
+            Ok(Some(Ok(FromFront::Ready(name)))) => {
+                for (_, service) in services.iter().filter(|(kind, _)| kind.name() == name) {
+                    service.0.store(true, Ordering::Relaxed);
+                }
+            }
+            Ok(Some(Ok(other))) => return anyhow::anyhow!("the front sent {other:?} while it serves"),
+            Ok(Some(Err(error))) => return anyhow::anyhow!("the front broke the protocol: {error}"),
+            Ok(None) => return anyhow::anyhow!("the front has ended"),
+            Err(error) => return anyhow::anyhow!("the front: {error}"),
+        }
+    }
+}
+
+fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    match TcpListener::bind(address) {
+        Ok(socket) => Ok(socket),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            Err(hutch_serve::Error::AddressInUse(address).into())
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot listen on {address}")),
+    }
+}
+
+fn router_line(address: Option<SocketAddr>, unauthenticated: bool, folder: &DataFolder) -> String {
+    let Some(address) = address else {
+        return "kubectl port-forward -n agent-sandbox-system svc/sandbox-router-svc 8080".to_owned();
+    };
+    let how = match unauthenticated {
+        true => "anybody who reaches it may use every sandbox".to_owned(),
+        false => format!("bearer token in {}", folder.join("ca/router.token").display()),
+    };
+    format!("http://{address} ({how})")
+}
+
+/// The absolute path of `--image-dir`, which must be a folder.
+fn image_dir(given: &Path) -> anyhow::Result<PathBuf> {
+    let named = || format!("--image-dir {}", given.display());
+    if !given.metadata().with_context(named)?.is_dir() {
+        bail!("{}: not a folder; name one that holds folders in the OCI layout", named());
+    }
+    std::path::absolute(given).with_context(named)
+}
+
+fn runtime_classes(given: &[(String, String)]) -> anyhow::Result<BTreeMap<String, Handler>> {
+    let mut classes = Handler::defaults();
+    for (name, handler) in given {
+        let Some(parsed) = Handler::parse(handler) else {
+            bail!("--runtime-class {name}={handler}: no handler `{handler}`; there are hutch and gvisor");
+        };
+        classes.insert(name.clone(), parsed);
+    }
+    Ok(classes)
+}

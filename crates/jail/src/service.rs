@@ -1,0 +1,67 @@
+//! Confinement of a service of the machine: the front of `hutch up`, which parses what clients send.
+//!
+//! It is no jail: it shares the namespaces of the machine. It has user and group ids of its own, no capability, and reads
+//! and writes nothing but its folder. It starts threads but no process, and opens no socket: listeners and everything
+//! else are handed to it.
+
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Gid, Signal, Uid};
+use rustix::thread::CapabilitySet;
+
+use crate::error::Error;
+use crate::{invariants, landlock, privileges, seccomp};
+
+/// Confinement of a service.
+#[derive(Debug, Clone)]
+pub struct Confinement<'a> {
+    /// User id, not 0.
+    pub uid: u32,
+    /// Group id, not 0.
+    pub gid: u32,
+    /// Folders in which it reads and writes.
+    pub writable: &'a [&'a Path],
+    /// Folders and files that it reads besides.
+    pub readable: &'a [&'a Path],
+}
+
+fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::Privileges { step: step.into(), errno: errno.into() }
+}
+
+/// Confines the calling process, which must be root and have one thread, and checks that it is confined. Returns whether
+/// the kernel has Landlock; without it, file permissions alone bound what the service reads.
+///
+/// The kernel kills the process when the thread that started it ends; a caller must check that it still runs.
+///
+/// # Errors
+/// The step that failed. The process must then end.
+pub fn confine(confinement: &Confinement<'_>) -> Result<bool, Error> {
+    let Confinement { uid, gid, writable, readable } = *confinement;
+    if uid == 0 || gid == 0 {
+        return Err(Error::Spec("a service does not run as root".into()));
+    }
+    // Landlock before version 8 and seccomp bind one thread, and those that it starts from then on.
+    let tasks = rustix::fs::stat("/proc/self/task").map_err(|_| Error::Threads)?;
+    if tasks.st_nlink != 3 {
+        return Err(Error::Threads);
+    }
+    privileges::limit_resources()?;
+    privileges::clear_bounding_set()?;
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    rustix::thread::set_thread_groups(&[]).map_err(failed("groups"))?;
+    rustix::thread::set_thread_res_gid(group, group, group).map_err(failed("group id"))?;
+    // This takes the capabilities too.
+    rustix::thread::set_thread_res_uid(user, user, user).map_err(failed("user id"))?;
+    privileges::set_exactly(CapabilitySet::empty()).map_err(failed("capabilities"))?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("dumpable"))?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("parent"))?;
+    rustix::thread::set_no_new_privs(true).map_err(failed("no_new_privs"))?;
+    let mut readable = readable.to_vec();
+    readable.push(Path::new("/proc/self"));
+    let landlock = landlock::restrict_service(writable, &readable)?;
+    seccomp::install_for_service()?;
+    invariants::check_service((uid, gid))?;
+    Ok(landlock)
+}

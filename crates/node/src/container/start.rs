@@ -1,0 +1,90 @@
+//! Starts a container: its log, the container itself by its runtime, and the tasks that follow it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use hutch_kubelet::{ByteWriter, Exit};
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinHandle;
+
+use super::{
+    Ends, MainExit, Output, Running, Stream, Terminal, exit_of, keep_logs, late_env, log_file, pipes,
+};
+use crate::runtime::{Container, ContainerPlan, PodSandbox, Spawned, StartError};
+
+/// Maximum time for output to arrive after everything inside was killed. It is in pipes then, so this is ample.
+const OUTPUT_GRACE: Duration = Duration::from_secs(2);
+
+/// Starts a container in a sandbox and returns when its main process runs. `logs` is the folder of its logs, `restarts`
+/// counts the containers before it.
+pub(crate) async fn start(
+    sandbox: &dyn PodSandbox,
+    plan: ContainerPlan,
+    logs: PathBuf,
+    restarts: u32,
+) -> Result<Arc<Running>, StartError> {
+    let blueprint = plan.blueprint.clone();
+    let late_env = blueprint.late_env.clone();
+    let output = tokio::task::spawn_blocking(move || {
+        std::fs::create_dir_all(&logs)?;
+        keep_logs(&logs, restarts)?;
+        late_env.as_deref().map_or(Ok(()), late_env::prepare)?;
+        Output::new(&log_file(&logs, restarts))
+    });
+    let output = Arc::new(output.await??);
+    let container = sandbox.create_container(plan).await?;
+    let (stdio, mut ends, terminal) = if blueprint.terminal {
+        let (terminal, stdio) = container.terminal()?;
+        (stdio, Ends::default(), Some(terminal))
+    } else {
+        let (ends, stdio) = pipes(blueprint.stdin, true, true)?;
+        (stdio, ends, None)
+    };
+    let main = container.start(stdio).await?;
+    let pumps = pumps(&output, &mut ends, terminal.as_ref());
+    let stdin: Option<ByteWriter> = match (&terminal, ends.stdin) {
+        (Some(terminal), _) if blueprint.stdin => Some(Box::pin(terminal.clone())),
+        (_, stdin) => stdin.map(|pipe| Box::pin(pipe) as ByteWriter),
+    };
+    let (ended_tx, ended) = watch::channel(None);
+    tokio::spawn(follow(main, container.clone(), output.clone(), pumps, ended_tx));
+    let (stdin, env) = (Mutex::new(stdin), RwLock::new(blueprint.env.clone()));
+    Ok(Arc::new(Running { blueprint, env, container, output, stdin, terminal, ended }))
+}
+
+/// Copies what the main process prints to its log and to attached clients.
+fn pumps(output: &Arc<Output>, ends: &mut Ends, terminal: Option<&Terminal>) -> Vec<JoinHandle<()>> {
+    let mut pumps = Vec::new();
+    for (stream, pipe) in [(Stream::Stdout, ends.stdout.take()), (Stream::Stderr, ends.stderr.take())] {
+        pumps.extend(pipe.map(|pipe| tokio::spawn(output.clone().pump(stream, pipe))));
+    }
+    pumps.extend(terminal.map(|terminal| tokio::spawn(output.clone().pump_terminal(terminal.clone()))));
+    pumps
+}
+
+/// Waits for the end of the main process, kills what it left behind, and reports when all output has arrived.
+async fn follow(
+    mut main: Spawned,
+    container: Arc<dyn Container>,
+    output: Arc<Output>,
+    pumps: Vec<JoinHandle<()>>,
+    ended: watch::Sender<Option<MainExit>>,
+) {
+    let exit: Exit = exit_of(main.exited().await);
+    let out_of_memory = exit != Exit::Code(0) && {
+        let container = container.clone();
+        let usage = tokio::task::spawn_blocking(move || container.stats()).await;
+        usage.ok().flatten().is_some_and(|usage| usage.oom_kills > 0)
+    };
+    container.kill();
+    for mut pump in pumps {
+        if tokio::time::timeout(OUTPUT_GRACE, &mut pump).await.is_err() {
+            pump.abort();
+        }
+    }
+    // Fails only when the runtime is shutting down.
+    let _ = tokio::task::spawn_blocking(move || output.finish()).await;
+    // Nobody is left to tell when the Pod's own task is gone.
+    let _ = ended.send(Some(MainExit { exit, out_of_memory }));
+}

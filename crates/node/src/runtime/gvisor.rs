@@ -1,0 +1,393 @@
+//! The gVisor handler: each container is `runsc` with a bundle, inside a jail that bounds its life and its network.
+//!
+//! The jail's network namespace holds nothing but `lo`, so runsc may use the network of "its host" as it is; with a
+//! network stack of its own nothing could be dialed from inside the namespace.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_image::{PathSegment, remove_tree};
+use hutch_jail::{Ids, Network, Process, ProcessExit, Profile, Root, Spec, Stdio, Upper, Usage, User};
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::jail::JailHandle;
+use super::{
+    Container, ContainerPlan, Exec, Launcher, PodSandbox, Runtime, SandboxPlan, Spawned, StartError,
+    prepare_folder,
+};
+use crate::container::{Blueprint, Terminal, null, pipes};
+use crate::oci::{Bundle, Runsc, mounts_around};
+
+/// Maximum time of a short command, such as the one that mounts the root.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time that a further process waits for runsc to start the main process.
+const RUNNING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval at which the state of runsc is read meanwhile.
+const RUNNING_INTERVAL: Duration = Duration::from_millis(5);
+
+const BUNDLE: PathSegment = PathSegment::fixed("bundle");
+const CONFIG: PathSegment = PathSegment::fixed("config.json");
+const ROOTFS: PathSegment = PathSegment::fixed("rootfs");
+const STATE: PathSegment = PathSegment::fixed("state");
+const EXEC: PathSegment = PathSegment::fixed("exec");
+const UPPER: PathSegment = PathSegment::fixed("upper");
+const WORK: PathSegment = PathSegment::fixed("work");
+const MOUNTS: PathSegment = PathSegment::fixed("mounts");
+
+/// The gVisor handler.
+pub(super) struct Gvisor {
+    launcher: Arc<Launcher>,
+}
+
+impl Gvisor {
+    pub(super) fn new(launcher: Arc<Launcher>) -> Gvisor {
+        Gvisor { launcher }
+    }
+}
+
+impl Runtime for Gvisor {
+    fn create_sandbox(&self, plan: SandboxPlan) -> BoxFuture<'_, Result<Arc<dyn PodSandbox>, StartError>> {
+        async move {
+            let runsc = Runsc::find().ok_or("runsc is no longer on the PATH")?;
+            let network = Arc::new(self.launcher.network(plan.network.clone()).await?);
+            let launcher = self.launcher.clone();
+            Ok(Arc::new(GvisorSandbox { launcher, runsc, plan, network }) as Arc<dyn PodSandbox>)
+        }
+        .boxed()
+    }
+}
+
+struct GvisorSandbox {
+    launcher: Arc<Launcher>,
+    runsc: Runsc,
+    plan: SandboxPlan,
+    network: Arc<OwnedFd>,
+}
+
+impl PodSandbox for GvisorSandbox {
+    fn network(&self) -> &Arc<OwnedFd> {
+        &self.network
+    }
+
+    fn create_container(&self, plan: ContainerPlan) -> BoxFuture<'_, Result<Arc<dyn Container>, StartError>> {
+        async move {
+            let ContainerPlan { id, folder, keep_root, freezable, blueprint } = plan;
+            let (bundle, config) = (folder.clone(), config(&folder, &blueprint, &self.plan.hostname));
+            let prepared = tokio::task::spawn_blocking(move || {
+                prepare_folder(&bundle, keep_root)?;
+                write_bundle(&bundle, &config)
+            });
+            prepared.await?.map_err(|error| format!("cannot write the bundle for runsc: {error}"))?;
+            let spec = Spec {
+                id: id.clone(),
+                hostname: self.plan.hostname.clone(),
+                profile: Profile::Runtime,
+                root: Root { layers: Vec::new(), upper: Upper::ReadOnly },
+                mounts: mounts_around(&blueprint.mounts, &MOUNTS.below(&folder)),
+                ids: Ids::Range { base: self.plan.ids.base() },
+                network: Network::Join,
+                limits: Runsc::limits(blueprint.limits),
+                deny_set_id_bits: false,
+                freezable,
+            };
+            let jail = self.launcher.launch(spec, &self.network).await?;
+            let runsc = RunscContainer { runsc: self.runsc.clone(), jail, folder, id };
+            runsc.mount_root(&blueprint).await?;
+            let container = GvisorContainer {
+                runsc: Arc::new(runsc),
+                blueprint,
+                counter: AtomicU64::new(0),
+                is_running: AtomicBool::new(false),
+            };
+            Ok(Arc::new(container) as Arc<dyn Container>)
+        }
+        .boxed()
+    }
+}
+
+/// Commands of runsc for one container.
+struct RunscContainer {
+    runsc: Runsc,
+    jail: Arc<JailHandle>,
+    /// Its bundle, its state and its root file system.
+    folder: PathBuf,
+    id: String,
+}
+
+struct GvisorContainer {
+    runsc: Arc<RunscContainer>,
+    blueprint: Arc<Blueprint>,
+    /// Numbers the files of further processes.
+    counter: AtomicU64,
+    /// Whether runsc was seen to run the main process.
+    is_running: AtomicBool,
+}
+
+/// Files of a process that outlives its runsc client. They are removed with this.
+#[derive(Debug)]
+struct ExecFiles {
+    process: PathBuf,
+    pid: PathBuf,
+}
+
+impl Drop for ExecFiles {
+    fn drop(&mut self) {
+        // They lie in the container's folder, which is removed in any case.
+        let _ = std::fs::remove_file(&self.process);
+        let _ = std::fs::remove_file(&self.pid);
+    }
+}
+
+impl Container for GvisorContainer {
+    /// runsc takes a terminal of the machine and opens its own inside.
+    fn terminal(&self) -> Result<(Terminal, Stdio), StartError> {
+        Ok(Terminal::open()?)
+    }
+
+    fn start(&self, stdio: Stdio) -> BoxFuture<'_, Result<Spawned, StartError>> {
+        async move {
+            let bundle = BUNDLE.below(&self.runsc.folder).display().to_string();
+            let argv = self.runsc.argv(&["run", "--bundle", &bundle, &self.runsc.id]);
+            let process = process(argv, self.blueprint.terminal);
+            let mut spawned = self.runsc.jail.spawn(&process, stdio).await?;
+            spawned.started().await.map_err(|failed| failed.of_program(&process))?;
+            Ok(spawned)
+        }
+        .boxed()
+    }
+
+    fn exec(&self, further: Process, stdio: Stdio) -> BoxFuture<'_, Result<Exec, String>> {
+        async move {
+            self.running().await;
+            let number = self.counter.fetch_add(1, Ordering::Relaxed);
+            let folder = EXEC.below(&self.runsc.folder);
+            let file =
+                |name: String| PathSegment::new(name).map(|name| name.below(&folder)).unwrap_or_default();
+            let files =
+                ExecFiles { process: file(format!("{number}.json")), pid: file(format!("{number}.pid")) };
+            // By a file, because arguments show in the machine's process list and the environment may hold secrets.
+            let Process { argv, env, terminal, .. } = &further;
+            let usual = bundle(&self.blueprint, Path::new(""), "");
+            let description = Bundle { argv, env, terminal: *terminal, ..usual }.process();
+            write_private(&files.process, &description)
+                .map_err(|error| format!("cannot start in runsc: {error}"))?;
+            let (file, pid) = (files.process.display().to_string(), files.pid.display().to_string());
+            let argv = ["exec", "--process", &file, "--internal-pid-file", &pid, &self.runsc.id];
+            let process = process(self.runsc.argv(&argv), *terminal);
+            let spawned = self.runsc.jail.spawn(&process, stdio).await.map_err(|error| error.to_string())?;
+            let (runsc, number) = (self.runsc.clone(), spawned.number);
+            Ok(Exec::new(spawned, move || {
+                runsc.jail.signal(number, Signal::KILL.as_raw());
+                runsc.kill_inside(&files);
+            }))
+        }
+        .boxed()
+    }
+
+    fn stats(&self) -> Option<Usage> {
+        self.runsc.jail.usage()
+    }
+
+    fn is_freezable(&self) -> bool {
+        self.runsc.jail.is_freezable()
+    }
+
+    fn freeze(&self) -> Result<(), String> {
+        self.runsc.jail.freeze()
+    }
+
+    fn thaw(&self) -> Result<(), String> {
+        self.runsc.jail.thaw()
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.runsc.fire(self.runsc.argv(&["kill", &self.runsc.id, &signal.as_raw().to_string()]));
+    }
+
+    fn kill(&self) {
+        self.runsc.jail.kill();
+    }
+}
+
+impl GvisorContainer {
+    /// Waits until runsc runs the main process: before, it takes no further one. Returns also when the container has ended
+    /// or the time is over; runsc then refuses with the reason.
+    async fn running(&self) {
+        let until = Instant::now() + RUNNING_TIMEOUT;
+        while !self.is_running.load(Ordering::Relaxed) {
+            if self.runsc.jail.is_over() || Instant::now() > until {
+                return;
+            }
+            match self.runsc.status().await.as_deref() {
+                Some("running" | "stopped") => self.is_running.store(true, Ordering::Relaxed),
+                _ => tokio::time::sleep(RUNNING_INTERVAL).await,
+            }
+        }
+    }
+}
+
+impl RunscContainer {
+    /// Returns the status of the container in the state file of runsc, if it has one yet.
+    async fn status(&self) -> Option<String> {
+        let name = PathSegment::new(format!("{0}_sandbox:{0}.state", self.id))?;
+        let file = tokio::fs::read(name.below(&STATE.below(&self.folder))).await.ok()?;
+        // A file that is being written is read again.
+        let state: Value = serde_json::from_slice(&file).ok()?;
+        Some(state["status"].as_str()?.to_owned())
+    }
+
+    /// Mounts the root file system inside the jail's mount namespace.
+    async fn mount_root(&self, blueprint: &Blueprint) -> Result<(), String> {
+        let (exit, text) = self.command(self.overlay(blueprint)?).await?;
+        match exit {
+            ProcessExit::Code(0) => Ok(()),
+            _ => Err(format!("cannot mount the root file system for runsc: {text}")),
+        }
+    }
+
+    /// `mount -t overlay`; its options are paths of the node's own data folder.
+    fn overlay(&self, blueprint: &Blueprint) -> Result<Vec<String>, String> {
+        let mut options = String::from("lowerdir=");
+        for (index, layer) in blueprint.root.layers.iter().enumerate() {
+            let text = layer.to_str().filter(|text| !text.contains([',', ':', '\\']));
+            let text =
+                text.ok_or("the data folder's path has a character that an overlay mount cannot take")?;
+            options.push_str(if index == 0 { "" } else { ":" });
+            options.push_str(text);
+        }
+        let upper = UPPER.below(&self.folder);
+        let upper = upper.to_str().filter(|text| !text.contains([',', ':', '\\']));
+        let upper =
+            upper.ok_or("the data folder's path has a character that an overlay mount cannot take")?;
+        options.push_str(&format!(",upperdir={upper}/upper,workdir={upper}/work"));
+        let rootfs = ROOTFS.below(&self.folder).display().to_string();
+        Ok(["mount", "-t", "overlay", "overlay", "-o", &options, &rootfs].map(str::to_owned).into())
+    }
+
+    fn argv(&self, rest: &[&str]) -> Vec<String> {
+        self.runsc.argv(&STATE.below(&self.folder), rest)
+    }
+
+    /// Kills a process whose client was killed.
+    fn kill_inside(&self, files: &ExecFiles) {
+        let pid = std::fs::read_to_string(&files.pid).unwrap_or_default();
+        if let Ok(pid @ 2..) = pid.trim().parse::<u32>() {
+            self.fire(self.argv(&["kill", "--pid", &pid.to_string(), &self.id, "KILL"]));
+        }
+    }
+
+    /// Runs a command beside runsc without waiting for it.
+    fn fire(&self, argv: Vec<String>) {
+        let (jail, id) = (self.jail.clone(), self.id.clone());
+        tokio::spawn(async move {
+            let stdio = null()
+                .and_then(|fd| Ok(Stdio { stdin: fd.try_clone()?, stdout: fd.try_clone()?, stderr: fd }));
+            let spawned = match stdio {
+                Ok(stdio) => jail.spawn(&process(argv, false), stdio).await.map_err(|e| e.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(error) = spawned {
+                tracing::warn!(container = id, error, "failed to start runsc to send a signal");
+            }
+        });
+    }
+
+    /// Runs a command in the jail. Returns its exit and its standard error.
+    async fn command(&self, argv: Vec<String>) -> Result<(ProcessExit, String), String> {
+        use tokio::io::AsyncReadExt;
+        let (ends, stdio) = pipes(false, false, true).map_err(|e| e.to_string())?;
+        let mut spawned = self.jail.spawn(&process(argv, false), stdio).await.map_err(|e| e.to_string())?;
+        let work = async {
+            spawned.started().await.map_err(|failed| failed.reason)?;
+            let mut text = String::new();
+            if let Some(stderr) = ends.stderr {
+                // What cannot be read is missing from the message only.
+                let _ = stderr.take(4096).read_to_string(&mut text).await;
+            }
+            Ok((spawned.exited().await, text.trim().to_owned()))
+        };
+        tokio::time::timeout(COMMAND_TIMEOUT, work).await.map_err(|_| "timed out".to_owned())?
+    }
+}
+
+fn process(argv: Vec<String>, terminal: bool) -> Process {
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let env = vec![("PATH".to_owned(), path.to_owned()), ("HOME".to_owned(), "/".to_owned())];
+    Process { argv, env, cwd: PathBuf::from("/"), terminal, user: User::default() }
+}
+
+/// Returns the content of the bundle's `config.json`.
+fn config(folder: &Path, blueprint: &Blueprint, hostname: &str) -> Value {
+    let (rootfs, assembly) = (ROOTFS.below(folder), MOUNTS.below(folder));
+    Bundle { assembly: &assembly, ..bundle(blueprint, &rootfs, hostname) }.config()
+}
+
+/// Creates the folders of a container and writes its bundle. Of an earlier container, only what it wrote stays. Blocks.
+fn write_bundle(folder: &Path, config: &Value) -> io::Result<()> {
+    for stale in [BUNDLE, STATE, EXEC, MOUNTS] {
+        remove_tree(&stale.below(folder))?;
+    }
+    let (bundle, upper) = (BUNDLE.below(folder), UPPER.below(folder));
+    let top = UPPER.below(&upper);
+    for folder in
+        [&bundle, &ROOTFS.below(folder), &STATE.below(folder), &EXEC.below(folder), &top, &WORK.below(&upper)]
+    {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    // The top of the overlay is the root inside, which every user there has to pass.
+    std::fs::set_permissions(top, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    write_private(&CONFIG.below(&bundle), config)
+}
+
+/// Writes a file that nobody else may read, in place of an older one.
+fn write_private(path: &Path, content: &Value) -> io::Result<()> {
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(content.to_string().as_bytes())
+}
+
+/// Returns the bundle of a container.
+fn bundle<'a>(blueprint: &'a Blueprint, rootfs: &'a Path, hostname: &'a str) -> Bundle<'a> {
+    Bundle {
+        rootfs,
+        read_only: matches!(blueprint.root.upper, Upper::ReadOnly),
+        hostname,
+        argv: &blueprint.argv,
+        env: &blueprint.env,
+        cwd: &blueprint.cwd,
+        user: &blueprint.user,
+        terminal: blueprint.terminal,
+        mounts: &blueprint.mounts,
+        assembly: Path::new(""),
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a folder of the test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_root_loses_what_belongs_to_an_earlier_run_of_runsc() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        write_bundle(folder, &Value::Null).unwrap();
+        let written = folder.join("upper/upper/written");
+        for file in [&written, &folder.join("state/old.state"), &folder.join("exec/0.json")] {
+            std::fs::write(file, "x").unwrap();
+        }
+        prepare_folder(folder, true).unwrap();
+        write_bundle(folder, &Value::Null).unwrap();
+        let left = |name: &str| std::fs::read_dir(folder.join(name)).unwrap().count();
+        assert_eq!((left("state"), left("exec"), written.exists()), (0, 0, true));
+    }
+}

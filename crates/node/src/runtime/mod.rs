@@ -1,0 +1,197 @@
+//! The seam between the node and what isolates a Pod: the steps of a CRI runtime. One implementation for each handler
+//! of a RuntimeClass; nothing outside of this module asks which one runs a Pod.
+//!
+//! | CRI | Here |
+//! |---|---|
+//! | `RunPodSandbox` | [`Runtime::create_sandbox`]: the network namespace with addresses, routes, rules, listeners |
+//! | `CreateContainer` | [`PodSandbox::create_container`]: namespaces, cgroup, root and mounts, without a process |
+//! | `StartContainer` | [`Container::start`] |
+//! | `Exec` | [`Container::exec`] |
+//! | `Attach` | the streams that `start` was given, which [`crate::container::Running`] holds for every handler |
+//! | `ContainerStats` | [`Container::stats`] |
+//! | pause, resume | [`Container::freeze`], [`Container::thaw`] |
+//! | `StopContainer` | [`Container::signal`], then [`Container::kill`] when the grace period is over |
+//! | `RemoveContainer`, `RemovePodSandbox` | the last reference is dropped |
+//!
+//! Limits are those of containers, so cgroups belong to containers and a sandbox has none.
+//!
+//! What may come fits without a change of callers. *Checkpoint* is a method of [`Container`] whose default refuses, as
+//! [`Container::freeze`] does where nothing can be frozen. *Restore* is a variant of what [`ContainerPlan`] begins with,
+//! beside a fresh and a kept root: a restored container is created and started like any other. *Fork* is a checkpoint
+//! that another sandbox restores. *A microVM* is a third implementation: its sandbox starts the VM monitor in the Pod's
+//! network namespace, its containers speak to an agent in the guest, which takes the place of a jail's init; streams are
+//! descriptors there too.
+//!
+//! `hutch run` starts below this seam, at [`hutch_jail::run`], with the same plans of mounts, network and limits. It
+//! launches its one jail by a fork of its own single thread; the seam is asynchronous, and its jails are forks of a
+//! warden that outlives each of them. Going through it would add two programs and a thread pool to each start.
+
+mod gvisor;
+mod jail;
+mod launcher;
+mod native;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use hutch_image::remove_tree;
+use hutch_jail::{IdRange, NetworkPlan, Process, ProcessExit, Stdio, Usage};
+use rustix::process::Signal;
+
+use crate::config::Handler;
+use crate::container::{Blueprint, Terminal};
+pub(crate) use jail::{NotStarted, Spawned};
+pub(crate) use launcher::Launcher;
+
+/// Why a sandbox or a container was not created or started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StartError {
+    pub(crate) message: String,
+}
+
+impl<E: std::fmt::Display> From<E> for StartError {
+    fn from(error: E) -> Self {
+        StartError { message: error.to_string() }
+    }
+}
+
+/// Creates the sandboxes of Pods.
+pub(crate) trait Runtime: Send + Sync {
+    /// Creates the sandbox of a Pod.
+    fn create_sandbox(&self, plan: SandboxPlan) -> BoxFuture<'_, Result<Arc<dyn PodSandbox>, StartError>>;
+}
+
+/// What the containers of a Pod share. It ends with the last reference, but its containers do not.
+pub(crate) trait PodSandbox: Send + Sync {
+    /// Returns the network namespace.
+    fn network(&self) -> &Arc<OwnedFd>;
+
+    /// Creates a container, without a process.
+    fn create_container(&self, plan: ContainerPlan) -> BoxFuture<'_, Result<Arc<dyn Container>, StartError>>;
+}
+
+/// A container. The last reference to it kills everything inside.
+pub(crate) trait Container: Send + Sync {
+    /// Opens a terminal for a process: the node's end and the process's streams.
+    fn terminal(&self) -> Result<(Terminal, Stdio), StartError>;
+
+    /// Starts the main process. Called once.
+    fn start(&self, stdio: Stdio) -> BoxFuture<'_, Result<Spawned, StartError>>;
+
+    /// Starts a further process. Waits while the main process is being started.
+    fn exec(&self, process: Process, stdio: Stdio) -> BoxFuture<'_, Result<Exec, String>>;
+
+    /// Returns what was used so far; `None` if it is not counted. Blocks for a moment.
+    fn stats(&self) -> Option<Usage>;
+
+    /// Whether it can be frozen.
+    fn is_freezable(&self) -> bool;
+
+    /// Freezes all processes. Blocks until they stand still, or fails after two seconds.
+    fn freeze(&self) -> Result<(), String>;
+
+    /// Thaws all processes. Blocks until they run, or fails after ten seconds.
+    fn thaw(&self) -> Result<(), String>;
+
+    /// Sends a signal to the main process and its group. Without effect if it has ended.
+    fn signal(&self, signal: Signal);
+
+    /// Kills everything inside.
+    fn kill(&self);
+}
+
+/// Plan of a Pod's sandbox.
+#[derive(Debug)]
+pub(crate) struct SandboxPlan {
+    pub(crate) hostname: String,
+    /// User and group ids on the machine, of which nothing else there has any. Free again when the sandbox ends.
+    pub(crate) ids: IdRange,
+    pub(crate) network: NetworkPlan,
+}
+
+/// Plan of a container.
+#[derive(Debug, Clone)]
+pub(crate) struct ContainerPlan {
+    /// Name of its jail; unique on the node over all restarts.
+    pub(crate) id: String,
+    /// Folder of its root file system: what it writes outside of volumes.
+    pub(crate) folder: PathBuf,
+    /// Whether it begins with what an earlier container wrote in that folder. If not, that is removed.
+    pub(crate) keep_root: bool,
+    /// Whether it may be frozen.
+    pub(crate) freezable: bool,
+    pub(crate) blueprint: Arc<Blueprint>,
+}
+
+/// A process beside the main process. Dropped before its end, it is killed.
+pub(crate) struct Exec {
+    spawned: Spawned,
+    kill: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Exec {
+    fn new(spawned: Spawned, kill: impl FnOnce() + Send + 'static) -> Exec {
+        Exec { spawned, kill: Some(Box::new(kill)) }
+    }
+
+    /// Waits until it runs.
+    pub(crate) async fn started(&mut self) -> Result<(), NotStarted> {
+        let started = self.spawned.started().await.map(drop);
+        if started.is_err() {
+            self.kill = None;
+        }
+        started
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn exited(mut self) -> ProcessExit {
+        let exit = self.spawned.exited().await;
+        self.kill = None;
+        exit
+    }
+}
+
+impl Drop for Exec {
+    fn drop(&mut self) {
+        if let Some(kill) = self.kill.take() {
+            kill();
+        }
+    }
+}
+
+/// Returns the runtime of a handler.
+pub(crate) fn of(handler: Handler, launcher: &Arc<Launcher>) -> Box<dyn Runtime> {
+    match handler {
+        Handler::Native => Box::new(native::Native::new(launcher.clone())),
+        Handler::Gvisor => Box::new(gvisor::Gvisor::new(launcher.clone())),
+    }
+}
+
+/// Makes the folder of a container's root, without what an earlier one wrote, or with it. Blocks.
+fn prepare_folder(folder: &Path, keep: bool) -> std::io::Result<()> {
+    if !keep {
+        remove_tree(folder)?;
+    }
+    std::fs::create_dir_all(folder)
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "constant names in a folder of the test")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_of_an_earlier_container_is_kept_only_as_planned() {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, file) = (folder.path().join("c"), folder.path().join("c/upper/file"));
+        for (keep, left) in [(true, true), (false, false)] {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, "written").unwrap();
+            prepare_folder(&root, keep).unwrap();
+            assert_eq!(file.exists(), left, "keep_root: {keep}");
+            assert!(root.is_dir());
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The native handler: each container is a jail, and its processes are children of the jail's init.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_jail::{Ids, Network, Process, Profile, Spec, Stdio, Usage};
+use rustix::process::Signal;
+
+use super::jail::JailHandle;
+use super::{
+    Container, ContainerPlan, Exec, Launcher, PodSandbox, Runtime, SandboxPlan, Spawned, StartError,
+    prepare_folder,
+};
+use crate::container::{Blueprint, Terminal};
+
+/// The native handler.
+pub(super) struct Native {
+    launcher: Arc<Launcher>,
+}
+
+impl Native {
+    pub(super) fn new(launcher: Arc<Launcher>) -> Native {
+        Native { launcher }
+    }
+}
+
+impl Runtime for Native {
+    fn create_sandbox(&self, plan: SandboxPlan) -> BoxFuture<'_, Result<Arc<dyn PodSandbox>, StartError>> {
+        async move {
+            let network = Arc::new(self.launcher.network(plan.network.clone()).await?);
+            Ok(Arc::new(NativeSandbox { launcher: self.launcher.clone(), plan, network })
+                as Arc<dyn PodSandbox>)
+        }
+        .boxed()
+    }
+}
+
+struct NativeSandbox {
+    launcher: Arc<Launcher>,
+    plan: SandboxPlan,
+    network: Arc<OwnedFd>,
+}
+
+impl PodSandbox for NativeSandbox {
+    fn network(&self) -> &Arc<OwnedFd> {
+        &self.network
+    }
+
+    fn create_container(&self, plan: ContainerPlan) -> BoxFuture<'_, Result<Arc<dyn Container>, StartError>> {
+        async move {
+            let ContainerPlan { id, folder, keep_root, freezable, blueprint } = plan;
+            tokio::task::spawn_blocking(move || prepare_folder(&folder, keep_root)).await??;
+            let spec = Spec {
+                id,
+                hostname: self.plan.hostname.clone(),
+                profile: Profile::Native,
+                root: blueprint.root.clone(),
+                mounts: blueprint.mounts.clone(),
+                ids: Ids::Range { base: self.plan.ids.base() },
+                network: Network::Join,
+                limits: blueprint.limits,
+                deny_set_id_bits: false,
+                freezable,
+            };
+            let jail = self.launcher.launch(spec, &self.network).await?;
+            Ok(Arc::new(NativeContainer { jail, blueprint, main: OnceLock::new() }) as Arc<dyn Container>)
+        }
+        .boxed()
+    }
+}
+
+struct NativeContainer {
+    jail: Arc<JailHandle>,
+    blueprint: Arc<Blueprint>,
+    /// Number of the main process in the jail.
+    main: OnceLock<u64>,
+}
+
+impl Container for NativeContainer {
+    fn terminal(&self) -> Result<(Terminal, Stdio), StartError> {
+        let (ours, theirs) = self.jail.terminal(&self.blueprint.user)?;
+        Ok(Terminal::adopt(ours, theirs)?)
+    }
+
+    fn start(&self, stdio: Stdio) -> BoxFuture<'_, Result<Spawned, StartError>> {
+        async move {
+            let process = self.blueprint.main_process();
+            let mut spawned = if process.argv == hutch_image::PAUSE {
+                self.jail.hold().await?
+            } else {
+                self.jail.spawn(&process, stdio).await?
+            };
+            spawned.started().await.map_err(|failed| failed.of_program(&process))?;
+            // Set once, since a container is started once.
+            let _ = self.main.set(spawned.number);
+            Ok(spawned)
+        }
+        .boxed()
+    }
+
+    fn exec(&self, process: Process, stdio: Stdio) -> BoxFuture<'_, Result<Exec, String>> {
+        async move {
+            let spawned = self.jail.spawn(&process, stdio).await.map_err(|error| error.to_string())?;
+            let (jail, number) = (self.jail.clone(), spawned.number);
+            Ok(Exec::new(spawned, move || jail.signal(number, Signal::KILL.as_raw())))
+        }
+        .boxed()
+    }
+
+    fn stats(&self) -> Option<Usage> {
+        self.jail.usage()
+    }
+
+    fn is_freezable(&self) -> bool {
+        self.jail.is_freezable()
+    }
+
+    fn freeze(&self) -> Result<(), String> {
+        self.jail.freeze()
+    }
+
+    fn thaw(&self) -> Result<(), String> {
+        self.jail.thaw()
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(main) = self.main.get() {
+            self.jail.signal(*main, signal.as_raw());
+        }
+    }
+
+    fn kill(&self) {
+        self.jail.kill();
+    }
+}

@@ -1,0 +1,337 @@
+//! The front's side: a [`Kubelet`] whose Pods run in the root process.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_kubelet::{
+    ByteReader, Duplex, ExecRequest, Exit, Hold, Kubelet, LogRequest, PodId, Session, StreamError,
+    TerminalSize,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::channel::{Channel, Message};
+use crate::streams::{reader, writer};
+use crate::wire::{Answer, Control, Ended, Opened, Request, What};
+
+/// Minimum time between two reports that bytes move through a connection. A Pod sleeps after a second at the earliest.
+const REPORT_INTERVAL: Duration = Duration::from_millis(250);
+/// Maximum number of terminal sizes that wait; only the last one matters.
+const SIZES: usize = 4;
+
+/// A service of the front that answers for Pods without a process.
+pub trait Service: Send + Sync + 'static {
+    /// Connects to what would be a port of its container.
+    fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>>;
+}
+
+/// The node of the root process. Dropping it closes the channel.
+pub struct RemoteKubelet {
+    channel: Arc<Channel>,
+    pending: Arc<Mutex<Pending>>,
+    last_number: AtomicU64,
+    services: BTreeMap<String, Arc<dyn Service>>,
+    receiver: tokio::task::AbortHandle,
+}
+
+impl Drop for RemoteKubelet {
+    fn drop(&mut self) {
+        self.receiver.abort();
+    }
+}
+
+#[derive(Default)]
+struct Pending {
+    answers: HashMap<u64, oneshot::Sender<Opening>>,
+    /// Whether the root process has closed its end.
+    over: bool,
+}
+
+/// An answer and its descriptors.
+struct Opening {
+    result: Result<Opened, StreamError>,
+    descriptors: std::vec::IntoIter<OwnedFd>,
+}
+
+fn gone() -> StreamError {
+    StreamError::Unavailable("the node has stopped".into())
+}
+
+fn internal(error: impl std::fmt::Display) -> StreamError {
+    tracing::warn!(%error, "a stream of the node is unusable");
+    StreamError::Internal("streams could not be opened".into())
+}
+
+impl Opening {
+    fn next(&mut self) -> Result<OwnedFd, StreamError> {
+        self.descriptors.next().ok_or_else(|| internal("a descriptor is missing"))
+    }
+
+    fn control(&mut self) -> Result<Channel, StreamError> {
+        Channel::new(self.next()?).map_err(internal)
+    }
+}
+
+impl RemoteKubelet {
+    /// Sends requests over `root`. `services` are those of this process, by the names that the node has for them. Needs a
+    /// tokio runtime.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be registered with the runtime.
+    pub fn new(
+        root: OwnedFd,
+        services: impl IntoIterator<Item = (String, Arc<dyn Service>)>,
+    ) -> io::Result<RemoteKubelet> {
+        let channel = Arc::new(Channel::new(root)?);
+        let pending = Arc::<Mutex<Pending>>::default();
+        let receiver = tokio::spawn(receive(channel.clone(), pending.clone())).abort_handle();
+        let services = services.into_iter().collect();
+        Ok(RemoteKubelet { channel, pending, last_number: AtomicU64::new(0), services, receiver })
+    }
+
+    async fn request(&self, pod: &PodId, what: What) -> Result<Opening, StreamError> {
+        let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut pending = lock(&self.pending);
+            if pending.over {
+                return Err(gone());
+            }
+            pending.answers.insert(number, sender);
+        }
+        let sent = self.channel.send(&Request { number, pod: pod.clone(), what }, &[]).await;
+        if let Err(error) = sent {
+            lock(&self.pending).answers.remove(&number);
+            return Err(match error.kind() {
+                io::ErrorKind::InvalidInput => StreamError::BadRequest(error.to_string()),
+                _ => gone(),
+            });
+        }
+        receiver.await.map_err(|_| gone())
+    }
+
+    async fn session(&self, pod: &PodId, what: What) -> Result<Session, StreamError> {
+        let mut opening = self.request(pod, what).await?;
+        let Opened::Session { stdin, stdout, stderr, resize } = opening.result.clone()? else {
+            return Err(internal("another answer than a session"));
+        };
+        let control = Arc::new(opening.control()?);
+        let stdin = if stdin { Some(writer(opening.next()?).map_err(internal)?) } else { None };
+        let stdout = if stdout { Some(reader(opening.next()?).map_err(internal)?) } else { None };
+        let stderr = if stderr { Some(reader(opening.next()?).map_err(internal)?) } else { None };
+        let resize = resize.then(|| sizes(&control));
+        Ok(Session { stdin, stdout, stderr, resize, exit: exit(control).boxed() })
+    }
+}
+
+fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Delivers answers until the root process closes its end.
+async fn receive(channel: Arc<Channel>, pending: Arc<Mutex<Pending>>) {
+    loop {
+        let received = match channel.receive().await {
+            Ok(Some(message)) => deliver(message, &pending),
+            Ok(None) => break,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = received {
+            tracing::error!(%error, "failed to read an answer of the node");
+            break;
+        }
+    }
+    let mut pending = lock(&pending);
+    pending.over = true;
+    pending.answers.clear();
+}
+
+fn deliver(message: Message, pending: &Mutex<Pending>) -> io::Result<()> {
+    let Answer { number, result } = message.decode()?;
+    let answer = lock(pending).answers.remove(&number);
+    if let Some(answer) = answer {
+        // A caller that no longer waits closes the descriptors, which releases what they stand for.
+        let _ = answer.send(Opening { result, descriptors: message.descriptors.into_iter() });
+    }
+    Ok(())
+}
+
+/// Resolves with the exit of a process. Dropped before, it closes the control socket, which ends the process.
+async fn exit(control: Arc<Channel>) -> Exit {
+    let ended = match control.receive_bare().await {
+        Ok(Some(message)) => message.decode::<Ended>().map_err(|error| error.to_string()),
+        Ok(None) => Err("the node has stopped".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    ended.map_or_else(Exit::Failed, |Ended(exit)| exit)
+}
+
+/// Sends terminal sizes as long as the session lives.
+fn sizes(control: &Arc<Channel>) -> mpsc::Sender<TerminalSize> {
+    let (sender, mut receiver) = mpsc::channel(SIZES);
+    let control = Arc::downgrade(control);
+    tokio::spawn(async move {
+        while let Some(size) = receiver.recv().await {
+            let Some(control) = control.upgrade() else { return };
+            if control.send(&Control::Resize(size), &[]).await.is_err() {
+                return;
+            }
+        }
+    });
+    sender
+}
+
+impl Kubelet for RemoteKubelet {
+    fn exec<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, Result<Session, StreamError>> {
+        self.session(pod, What::Exec(request)).boxed()
+    }
+
+    fn attach<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: ExecRequest,
+    ) -> BoxFuture<'a, Result<Session, StreamError>> {
+        self.session(pod, What::Attach(request)).boxed()
+    }
+
+    fn connect<'a>(
+        &'a self,
+        pod: &'a PodId,
+        port: u16,
+    ) -> BoxFuture<'a, Result<Box<dyn Duplex>, StreamError>> {
+        async move {
+            let mut opening = self.request(pod, What::Connect(port)).await?;
+            match opening.result.clone()? {
+                Opened::Service(name) => {
+                    let service = self.services.get(&name).ok_or_else(|| {
+                        StreamError::Unavailable(format!("the service {name} does not run here"))
+                    })?;
+                    service.connect(port).await
+                }
+                Opened::Connection => {
+                    let control = opening.control()?;
+                    let socket = std::net::TcpStream::from(opening.next()?);
+                    let stream = TcpStream::from_std(socket).map_err(internal)?;
+                    Ok(Box::new(Connection { stream, control, reported: None }) as Box<dyn Duplex>)
+                }
+                _ => Err(internal("another answer than a connection")),
+            }
+        }
+        .boxed()
+    }
+
+    fn ended<'a>(&'a self, pod: &'a PodId) -> BoxFuture<'a, ()> {
+        async move {
+            let Ok(mut opening) = self.request(pod, What::Ended).await else { return };
+            let Ok(control) = opening.control() else { return };
+            // No message follows: the socket is closed when the Pod has ended, or the node.
+            let _ = control.receive_bare().await;
+        }
+        .boxed()
+    }
+
+    fn logs<'a>(
+        &'a self,
+        pod: &'a PodId,
+        request: LogRequest,
+    ) -> BoxFuture<'a, Result<ByteReader, StreamError>> {
+        async move {
+            let mut opening = self.request(pod, What::Logs(request)).await?;
+            match opening.result.clone()? {
+                Opened::Log => reader(opening.next()?).map_err(internal),
+                _ => Err(internal("another answer than a log")),
+            }
+        }
+        .boxed()
+    }
+
+    fn hold<'a>(&'a self, pod: &'a PodId) -> BoxFuture<'a, Result<Hold, StreamError>> {
+        async move {
+            let mut opening = self.request(pod, What::Hold).await?;
+            match opening.result.clone()? {
+                Opened::Held => Ok(Box::new(opening.next()?) as Hold),
+                _ => Err(internal("another answer than a hold")),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// A connection into a Pod, whose use is reported to the root process.
+struct Connection {
+    stream: TcpStream,
+    control: Channel,
+    reported: Option<Instant>,
+}
+
+impl Connection {
+    /// Reports that bytes move, unless that was reported a moment ago.
+    fn report(&mut self) -> io::Result<()> {
+        if self.reported.is_some_and(|at| at.elapsed() < REPORT_INTERVAL) {
+            return Ok(());
+        }
+        self.reported = Some(Instant::now());
+        // A full buffer holds reports that were not read yet. A closed one says that the Pod cannot be woken.
+        self.control.try_send(&Control::Active).map(drop)
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.report()?;
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.report()?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.report()?;
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,14 @@
+//! Messages of a hostile front, from any bytes: reading them neither panics nor runs without end.
+
+/// Reads a message as each kind that the root process receives.
+pub fn requests(bytes: &[u8]) {
+    crate::server::any_request(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn any_bytes_are_taken() {
+        hutch_testkit::hostile::feed("privsep_requests", super::requests);
+    }
+}

@@ -1,0 +1,62 @@
+//! The messages between front and root process.
+
+use hutch_kubelet::{ExecRequest, Exit, LogRequest, PodId, StreamError, TerminalSize};
+use serde::{Deserialize, Serialize};
+
+/// A request of the front.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Request {
+    /// Chosen by the front; the answer has the same.
+    pub(crate) number: u64,
+    pub(crate) pod: PodId,
+    pub(crate) what: What,
+}
+
+/// What is requested for a Pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum What {
+    Exec(ExecRequest),
+    Attach(ExecRequest),
+    Connect(u16),
+    Logs(LogRequest),
+    Hold,
+    Ended,
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) number: u64,
+    pub(crate) result: Result<Opened, StreamError>,
+}
+
+/// What was opened, and the descriptors that come along, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Opened {
+    /// The control socket, and the streams that are present.
+    Session { stdin: bool, stdout: bool, stderr: bool, resize: bool },
+    /// The control socket and a connected TCP socket.
+    Connection,
+    /// Nothing: the front's own service of this name answers for the Pod.
+    Service(String),
+    /// The read end of a pipe.
+    Log,
+    /// The control socket.
+    Held,
+    /// A socket that the root process closes when the Pod has ended.
+    Watch,
+}
+
+/// A message on a control socket, from the front.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Control {
+    /// The terminal has this size now.
+    Resize(TerminalSize),
+    /// Bytes move through the connection.
+    Active,
+}
+
+/// A message on a control socket, from the root process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ended(pub(crate) Exit);

@@ -1,6 +1,8 @@
 //! Checks dependencies between crates: top -> services -> mechanisms -> contracts -> vocabulary, and no service depends
 //! on another. dev-dependencies are not checked.
 
+mod circles;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -77,7 +79,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     if !wrong.is_empty() {
         bail!("wrong arrows between crates:\n  {}", wrong.join("\n  "));
     }
-    Ok(())
+    circles::check(root)
 }
 
 fn wrong_arrows(metadata: &Metadata) -> Vec<String> {

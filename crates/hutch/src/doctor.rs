@@ -1,10 +1,12 @@
 //! `hutch doctor`: what this machine allows, and for what is missing: what it costs and how to get it.
 
 mod attack;
+mod processes;
 
 use std::process::ExitCode;
 
 use hutch_jail::facts::Facts;
+use serde::Serialize;
 
 use crate::cli::DoctorArguments;
 
@@ -23,8 +25,9 @@ pub(crate) fn main(arguments: DoctorArguments) -> ExitCode {
         };
     }
     let facts = Facts::collect();
+    let processes = processes::running();
     if arguments.json {
-        match serde_json::to_string_pretty(&facts) {
+        match serde_json::to_string_pretty(&Report { facts: &facts, processes: &processes }) {
             Ok(text) => println!("{text}"),
             Err(error) => {
                 eprintln!("hutch doctor: {error}");
@@ -32,13 +35,21 @@ pub(crate) fn main(arguments: DoctorArguments) -> ExitCode {
             }
         }
     } else {
-        print!("{}", text(&facts));
+        print!("{}{}", text(&facts), processes::text(&processes));
     }
     if facts.namespaces.iter().all(|namespace| namespace.available) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// The report as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    facts: &'a Facts,
+    processes: &'a [processes::Process],
 }
 
 fn text(facts: &Facts) -> String {

@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
@@ -13,10 +15,14 @@ use rustix::fs::{FlockOperation, flock};
 /// 1: all of it belongs to root. 2: `store` and `ca` belong to the user of the front, another one at each start.
 const VERSION: u32 = 2;
 
+/// Maximum time to wait for the lock, and the interval at which it is tried.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const LOCK_INTERVAL: Duration = Duration::from_millis(5);
+
 /// A data folder that is this process's alone until it is dropped.
 pub(crate) struct DataFolder {
     path: PathBuf,
-    _lock: File,
+    lock: File,
 }
 
 impl DataFolder {
@@ -33,11 +39,11 @@ impl DataFolder {
             .mode(0o600)
             .open(path.join("lock"))
             .with_context(named)?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if !take(&lock) {
             bail!("{}: another hutch uses this folder; stop it or name another folder", named());
         }
         check_version(&path)?;
-        Ok(DataFolder { path, _lock: lock })
+        Ok(DataFolder { path, lock })
     }
 
     /// A file or folder in it.
@@ -47,6 +53,11 @@ impl DataFolder {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the lock, for another process that uses the folder: it is free when both have let go of it.
+    pub(crate) fn lock(&self) -> std::io::Result<OwnedFd> {
+        Ok(self.lock.try_clone()?.into())
     }
 
     /// Gives folders of it, made when missing, to a user and group of this id, who may pass through the data folder from
@@ -80,6 +91,20 @@ fn give_tree(folder: &Path, id: u32) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Takes the lock. Waits for a front whose root process was killed: the kernel is ending it.
+fn take(lock: &File) -> bool {
+    let until = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        if flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return true;
+        }
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(LOCK_INTERVAL);
+    }
 }
 
 /// Takes the rights of other users: credentials and volumes lie in the folder. A folder that holds anything else than

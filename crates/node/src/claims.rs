@@ -14,7 +14,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::json;
 
-use crate::node::Shared;
+use crate::shared::Shared;
 
 /// Storage class of what is provisioned here.
 pub(crate) const STORAGE_CLASS: &str = "hutch-local";

@@ -16,9 +16,9 @@ use rustix::fs::StatVfs;
 use tokio::time::Instant;
 
 use crate::live::Live;
-use crate::node::Shared;
 use crate::places::PodPlaces;
 use crate::register;
+use crate::shared::Shared;
 use usage::{Usage, measure};
 
 /// How often the room on the disk is read.

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 /// Events that wait to be written. When full, further ones are dropped: they are news, not state.
 const QUEUE: usize = 1024;
 /// Events that are remembered, so that a repetition counts up instead of making a new object.
-const REMEMBERED: usize = 512;
+const REMEMBERED: usize = 2048;
 /// A repetition within this time is not written.
 const QUIET: SignedDuration = SignedDuration::from_secs(10);
 /// A repetition after this time is a new event.
@@ -109,27 +109,39 @@ async fn write(client: Client, node_name: String, mut queue: mpsc::Receiver<News
                 && old.message == news.message
                 && news.at.duration_since(old.at) < FORGET
         });
-        let result = match same {
-            Some(old) if news.at.duration_since(old.at) < QUIET => continue,
-            Some(old) => {
-                old.count += 1;
-                old.at = news.at;
-                let change = json!({"count": old.count, "lastTimestamp": Time(news.at)});
-                api.patch(&old.name, &PatchParams::default(), &Patch::Merge(change)).await.map(drop)
+        if let Some(old) = same {
+            if news.at.duration_since(old.at) < QUIET {
+                continue;
             }
-            None => {
-                let event = event(&news, &node_name);
-                let name = event.metadata.name.clone().unwrap_or_default();
-                let (uid, reason, message) = (news.subject.uid, news.reason, news.message);
-                written.push_back(Written { uid, reason, message, name, count: 1, at: news.at });
-                if written.len() > REMEMBERED {
-                    written.pop_front();
+            let change = json!({"count": old.count + 1, "lastTimestamp": Time(news.at)});
+            match api.patch(&old.name, &PatchParams::default(), &Patch::Merge(change)).await {
+                Ok(_) => {
+                    old.count += 1;
+                    old.at = news.at;
+                    continue;
                 }
-                api.create(&PostParams::default(), &event).await.map(drop)
+                // It was deleted, or has expired: the repetition is a new event.
+                Err(kube::Error::Api(status)) if status.code == 404 => {
+                    let name = old.name.clone();
+                    written.retain(|old| old.name != name);
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "failed to count an event up");
+                    continue;
+                }
             }
-        };
-        if let Err(error) = result {
-            tracing::debug!(%error, "an event was not written");
+        }
+        let event = event(&news, &node_name);
+        if let Err(error) = api.create(&PostParams::default(), &event).await {
+            // A repetition is created.
+            tracing::debug!(%error, "failed to create an event");
+            continue;
+        }
+        let name = event.metadata.name.unwrap_or_default();
+        let (uid, reason, message) = (news.subject.uid, news.reason, news.message);
+        written.push_back(Written { uid, reason, message, name, count: 1, at: news.at });
+        if written.len() > REMEMBERED {
+            written.pop_front();
         }
     }
 }

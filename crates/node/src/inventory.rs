@@ -13,8 +13,8 @@ use kube::{Api, ResourceExt};
 use tokio::task::JoinSet;
 
 use crate::live::{Live, Update};
-use crate::node::Shared;
 use crate::pod;
+use crate::shared::Shared;
 
 /// Follows the Pods of this node until it stops, and then waits for their tasks.
 pub(crate) async fn run(node: Arc<Shared>) {

@@ -7,6 +7,7 @@
 
 mod addresses;
 mod admission;
+mod blueprint;
 mod claims;
 mod config;
 mod container;
@@ -16,6 +17,7 @@ mod embedded;
 mod environment;
 mod error;
 mod events;
+mod gate;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod inventory;
@@ -31,7 +33,9 @@ mod quantity;
 mod register;
 mod runtime;
 mod session;
+mod shared;
 mod sleep;
+mod stdio;
 mod subpath;
 mod volumes;
 

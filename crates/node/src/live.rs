@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::config::ServiceKind;
 use crate::container::Running;
-use crate::sleep::Gate;
+use crate::gate::Gate;
 
 /// What the API server says of a Pod.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::node::{HOST_IP, Shared};
+use crate::shared::{HOST_IP, Shared};
 use crate::{Error, claims};
 
 /// How often the lease is renewed, as a kubelet does.

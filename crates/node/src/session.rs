@@ -10,8 +10,9 @@ use hutch_kubelet::{
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{broadcast, mpsc};
 
-use crate::container::{Ends, Running, Stream, exit_of, pipes};
+use crate::container::{Running, Stream, exit_of};
 use crate::runtime::Exec;
+use crate::stdio::{Ends, pipes};
 
 /// Terminal sizes that may wait; only the last one matters.
 const SIZES: usize = 4;

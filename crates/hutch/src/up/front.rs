@@ -100,6 +100,8 @@ struct Front {
     api: ApiServer,
     services: JoinSet<anyhow::Result<()>>,
     shutdown: Shutdown,
+    // Held until the store is closed: the lock of the data folder.
+    _lock: OwnedFd,
 }
 
 /// Descriptors in the order of [`Start`].
@@ -108,6 +110,7 @@ struct Sockets {
     kubelet: OwnedFd,
     node: OwnedFd,
     router: Option<TcpListener>,
+    lock: OwnedFd,
 }
 
 impl Sockets {
@@ -116,7 +119,7 @@ impl Sockets {
         let mut next = || descriptors.next().context("a descriptor is missing");
         let (api, kubelet, node) = (next()?, next()?, next()?);
         let router = if start.router.is_some() { Some(next()?.into()) } else { None };
-        Ok(Sockets { api: api.into(), kubelet, node, router })
+        Ok(Sockets { api: api.into(), kubelet, node, router, lock: next()? })
     }
 }
 
@@ -169,7 +172,7 @@ impl Front {
         let credentials = Credentials { authority: authority.certificate_pem().to_owned(), token };
         root.send(&FromFront::Serving(credentials), &[]).await?;
         tokio::spawn(report_ready(root.clone(), router_service, controller_service));
-        Ok(Front { api, services, shutdown })
+        Ok(Front { api, services, shutdown, _lock: sockets.lock })
     }
 
     /// Resolves when a service ended that should not have.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// The first message to the front. Descriptors: the API's listener, the channel of the kubelet contract, the socket for
-/// the node's requests to the API, and the router's listener if there is one.
+/// the node's requests to the API, the router's listener if there is one, and the lock of the data folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Start {
     /// The data folder, which the front enters before it is confined.

@@ -176,6 +176,8 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let (requests, front_requests) = hutch_serve::pair::pair()?;
     let mut sockets = vec![api.into(), front_kubelet, front_requests];
     sockets.extend(router.map(OwnedFd::from));
+    // Last: the kernel closes it after the listeners when the front is killed, so that the next start finds their ports free.
+    sockets.push(folder.lock()?);
     let (process, channel) = spawn(&start, &sockets)?;
     drop(sockets);
     let channel = Arc::new(channel);

@@ -87,10 +87,21 @@ impl Up {
         self.child.wait().expect("wait");
     }
 
+    /// Process id of the root process.
+    #[allow(dead_code, reason = "only one of the two test programs uses it")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGTERM; its exit status.
     pub(crate) fn stop(&mut self) -> Option<i32> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM");
+        self.wait()
+    }
+
+    /// Waits until it has ended by itself; its exit status.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
         let started = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("wait") {
@@ -105,6 +116,14 @@ impl Up {
     pub(crate) fn restart(&mut self) {
         let hutch = Command::new(binary());
         (self.child, self.said) = spawn(hutch, self.folder.path(), &self.data, &self.options);
+    }
+
+    /// Starts again on the same folder, with further options.
+    #[allow(dead_code, reason = "only one of the two test programs uses it")]
+    pub(crate) fn restart_with(&mut self, options: &[&str]) {
+        let options: Vec<String> =
+            self.options.iter().cloned().chain(options.iter().map(|&o| o.to_owned())).collect();
+        (self.child, self.said) = spawn(Command::new(binary()), self.folder.path(), &self.data, &options);
     }
 
     /// kubectl with these words.
@@ -178,7 +197,11 @@ fn spawn(mut hutch: Command, folder: &Path, data: &Path, options: &[String]) -> 
         .arg(data)
         .arg("--kubeconfig")
         .arg(folder.join("kubeconfig"))
-        .args(["--api-listen", "127.0.0.1:0"])
+        .args(if options.iter().any(|option| option == "--api-listen") {
+            &[][..]
+        } else {
+            &["--api-listen", "127.0.0.1:0"]
+        })
         .args(options)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -17,6 +17,7 @@ mod lives;
 mod migrate;
 mod on_cluster;
 mod people;
+mod processes;
 mod recorded;
 mod replica;
 mod router;

@@ -4,66 +4,23 @@ pub(crate) mod late_env;
 mod log;
 mod log_read;
 mod output;
-mod readiness;
 mod start;
-mod streams;
-mod terminal;
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use hutch_jail::{Limits, Mount, Process, ProcessExit, Root, User};
+use hutch_jail::{Process, ProcessExit};
 use hutch_kubelet::{ByteWriter, Exit, TerminalSize};
 use tokio::sync::{Mutex, watch};
 
-use crate::places::log_file;
+use crate::blueprint::{Blueprint, Variables};
 use crate::runtime::{Container, Exec};
+use crate::stdio::Terminal;
 
 pub(crate) use log::keep as keep_logs;
 pub(crate) use log_read::read as read_log;
 pub(crate) use output::{Output, Stream};
-pub(crate) use readiness::register;
 pub(crate) use start::start;
-pub(crate) use streams::{Ends, null, pipes};
-pub(crate) use terminal::Terminal;
-
-/// What a container is made of, with nothing left to look up.
-#[derive(Debug, Clone)]
-pub(crate) struct Blueprint {
-    pub(crate) name: String,
-    pub(crate) argv: Vec<String>,
-    pub(crate) env: Variables,
-    pub(crate) cwd: PathBuf,
-    pub(crate) user: User,
-    /// The main process gets a terminal.
-    pub(crate) terminal: bool,
-    /// The main process gets a standard input that clients can attach to.
-    pub(crate) stdin: bool,
-    /// The standard input ends with the first client that attached.
-    pub(crate) stdin_once: bool,
-    pub(crate) mounts: Vec<Mount>,
-    pub(crate) root: Root,
-    pub(crate) limits: Limits,
-    /// Folder on the machine where the runtime inside finds variables that come while it runs.
-    pub(crate) late_env: Option<PathBuf>,
-}
-
-impl Blueprint {
-    /// Returns the main process.
-    pub(crate) fn main_process(&self) -> Process {
-        Process {
-            argv: self.argv.clone(),
-            env: self.env.clone(),
-            cwd: self.cwd.clone(),
-            terminal: self.terminal,
-            user: self.user.clone(),
-        }
-    }
-}
-
-/// Names and values.
-pub(crate) type Variables = Vec<(String, String)>;
 
 /// A container that runs. Dropping the last reference kills it.
 pub(crate) struct Running {

@@ -11,7 +11,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{broadcast, watch};
 
 use super::log::LogFile;
-use super::terminal::Terminal;
+use crate::stdio::Terminal;
 
 /// Pieces that an attached client may lag behind before it loses some.
 const BACKLOG: usize = 64;

@@ -8,10 +8,10 @@ use hutch_kubelet::{ByteWriter, Exit};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
-use super::{
-    Ends, MainExit, Output, Running, Stream, Terminal, exit_of, keep_logs, late_env, log_file, pipes,
-};
+use super::{MainExit, Output, Running, Stream, exit_of, keep_logs, late_env};
+use crate::places::log_file;
 use crate::runtime::{Container, ContainerPlan, PodSandbox, Spawned, StartError};
+use crate::stdio::{Ends, Terminal, pipes};
 
 /// Maximum time for output to arrive after everything inside was killed. It is in pipes then, so this is ample.
 const OUTPUT_GRACE: Duration = Duration::from_secs(2);

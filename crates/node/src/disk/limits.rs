@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::{Container, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::usage::measure;
-use crate::node::Shared;
 use crate::places::PodPlaces;
 use crate::quantity;
+use crate::shared::Shared;
 
 const RESOURCE: &str = "ephemeral-storage";
 

@@ -8,7 +8,8 @@ use hutch_image::{Resolved, SANDBOXD_PATH};
 use hutch_jail::{Limits, Mount, MountSource, Root, Upper, User};
 use k8s_openapi::api::core::v1::{Container, PodSpec, VolumeMount};
 
-use crate::container::{Blueprint, late_env};
+use crate::blueprint::Blueprint;
+use crate::container::late_env;
 use crate::environment;
 use crate::subpath::{self, Held};
 use crate::volumes::Prepared;

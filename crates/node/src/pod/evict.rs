@@ -16,7 +16,7 @@ use super::state::{Ended, Life, State};
 use super::status::{Facts, status};
 use super::{Outcome, Worker, prepare, wait_for_end};
 use crate::live::Live;
-use crate::node::{HOST_IP, Shared};
+use crate::shared::{HOST_IP, Shared};
 
 const REASON: &str = "Evicted";
 /// Exit code of a container that was killed.

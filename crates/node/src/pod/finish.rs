@@ -13,7 +13,7 @@ use super::probe::{self, Target};
 use super::{Outcome, Worker, evict};
 use crate::container::Running;
 use crate::live::Live;
-use crate::node::Shared;
+use crate::shared::Shared;
 
 /// Grace of a Pod that names none.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::Worker;
 use super::state::Role;
-use crate::container::{Blueprint, Variables};
+use crate::blueprint::{Blueprint, Variables};
 use crate::environment::{self, Facts, References};
-use crate::node::HOST_IP;
+use crate::shared::HOST_IP;
 
 /// Wait before variables that could not be given are tried again.
 const RETRY: Duration = Duration::from_secs(2);

@@ -18,10 +18,10 @@ use crate::admission::{self, Choice, Refusal};
 use crate::disk;
 use crate::environment::{self, Facts};
 use crate::live::{Live, Update};
-use crate::node::{HOST_IP, Shared};
 use crate::oci::Runsc;
 use crate::places::{PodPlaces, make_private};
 use crate::runtime::{self, PodSandbox, SandboxPlan};
+use crate::shared::{HOST_IP, Shared};
 use crate::volumes::{self, Prepared, Surroundings};
 
 /// First wait before what hindered a Pod is tried again.

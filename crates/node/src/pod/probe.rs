@@ -211,7 +211,7 @@ pub(crate) async fn http_get(get: &HTTPGetAction, target: &Target) -> Result<(),
 /// A command in the container, healthy when it exits with 0.
 pub(crate) async fn exec(command: Vec<String>, target: &Target) -> Result<(), String> {
     use tokio::io::AsyncReadExt;
-    let (ends, stdio) = crate::container::pipes(false, true, false).map_err(|e| e.to_string())?;
+    let (ends, stdio) = crate::stdio::pipes(false, true, false).map_err(|e| e.to_string())?;
     let mut exec = target.running.exec(command, false, stdio).await?;
     exec.started().await.map_err(|failed| failed.reason)?;
     let mut output = Vec::new();

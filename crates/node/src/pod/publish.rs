@@ -13,7 +13,7 @@ use super::plan::{Phase, Plan};
 use super::state::{Life, Role};
 use super::status::{Facts, status};
 use super::{Slot, Worker};
-use crate::node::HOST_IP;
+use crate::shared::HOST_IP;
 
 /// How long the news that a container runs may wait for the news that it is ready.
 const EAGER: Duration = Duration::from_millis(150);

@@ -24,8 +24,9 @@ use super::{
     Container, ContainerPlan, Exec, Launcher, PodSandbox, Runtime, SandboxPlan, Spawned, StartError,
     prepare_folder,
 };
-use crate::container::{Blueprint, Terminal, null, pipes};
+use crate::blueprint::Blueprint;
 use crate::oci::{Bundle, Runsc, mounts_around};
+use crate::stdio::{Terminal, null, pipes};
 
 /// Maximum time of a short command, such as the one that mounts the root.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);

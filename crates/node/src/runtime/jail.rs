@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::StartError;
-use crate::container::register;
+use crate::stdio::register;
 
 /// A jail and the futures that wait for its processes. Dropped, it kills the jail.
 pub(crate) struct JailHandle {

@@ -40,8 +40,9 @@ use hutch_image::remove_tree;
 use hutch_jail::{IdRange, NetworkPlan, Process, ProcessExit, Stdio, Usage};
 use rustix::process::Signal;
 
+use crate::blueprint::Blueprint;
 use crate::config::Handler;
-use crate::container::{Blueprint, Terminal};
+use crate::stdio::Terminal;
 pub(crate) use jail::{NotStarted, Spawned};
 pub(crate) use launcher::Launcher;
 

@@ -13,7 +13,8 @@ use super::{
     Container, ContainerPlan, Exec, Launcher, PodSandbox, Runtime, SandboxPlan, Spawned, StartError,
     prepare_folder,
 };
-use crate::container::{Blueprint, Terminal};
+use crate::blueprint::Blueprint;
+use crate::stdio::Terminal;
 
 /// The native handler.
 pub(super) struct Native {

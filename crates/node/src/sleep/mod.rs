@@ -2,11 +2,11 @@
 //!
 //! Whoever does something in a Pod holds a [`Busy`]; a Pod is frozen only while nobody does, and taking one thaws it.
 
-mod gate;
+mod enter;
 mod report;
 mod sleeper;
 mod stream;
 
-pub(crate) use gate::{Busy, Gate};
+pub(crate) use enter::Busy;
 pub(crate) use sleeper::run;
 pub(crate) use stream::Counted;

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use super::report::{Report, Written};
 use crate::container::Running;
 use crate::live::Live;
-use crate::node::Shared;
+use crate::shared::Shared;
 
 /// CPU time that an idle Pod may use, in thousandths of a CPU: what timers and servers that wait for requests need.
 const IDLE_CPU_MILLIS: u64 = 20;

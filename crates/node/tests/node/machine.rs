@@ -81,6 +81,21 @@ impl Machine {
     /// Starts a node on an API server that is there already.
     pub(crate) async fn start_on(server: ApiServer, dir: &Path, change: impl FnOnce(&mut Config)) -> Machine {
         let client = server.client(Identity::admin(), "default");
+        Machine::start_all(server, client, dir, change).await
+    }
+
+    /// Starts a node whose requests to the API server go through another client.
+    pub(crate) async fn start_with_client(server: ApiServer, node: Client, dir: &Path) -> Machine {
+        Machine::start_all(server, node, dir, |_| {}).await
+    }
+
+    async fn start_all(
+        server: ApiServer,
+        of_node: Client,
+        dir: &Path,
+        change: impl FnOnce(&mut Config),
+    ) -> Machine {
+        let client = server.client(Identity::admin(), "default");
         let mut config = Config {
             node_name: "hutch".into(),
             data_dir: dir.into(),
@@ -98,11 +113,16 @@ impl Machine {
         let services = config.services.clone().into_iter();
         let services = services.map(|(kind, service)| (kind.name().to_owned(), Front(service).shared()));
         let services: Vec<_> = services.collect();
-        let process = Node::start(client.clone(), config, shutdown.clone()).await.expect("the node starts");
+        let process = Node::start(of_node, config, shutdown.clone()).await.expect("the node starts");
         let (front, root) = hutch_privsep::pair().expect("a socket pair");
         let served = tokio::spawn(hutch_privsep::serve(root, Arc::new(process.clone())));
         let node = RemoteKubelet::new(front, services).expect("a channel");
         Machine { client, node, process, served, server, shutdown }
+    }
+
+    /// The node itself.
+    pub(crate) fn process(&self) -> Arc<Node> {
+        Arc::new(self.process.clone())
     }
 
     pub(crate) async fn stop(self) -> ApiServer {

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "constant names in temporary folders")]
 
 mod gvisor;
+mod hostile_front;
 mod machine;
 mod pods;
 mod sleep;

@@ -141,5 +141,13 @@ fn hostile_string_in_any_field_is_refused_or_harmless() {
     watcher.sees(&planted.join("control"), control);
     watcher.sees(&planted.join("nested"), nested_writer(&planted.join("nested")));
     problems.extend(watcher.violations().into_iter().map(|event| format!("the host was changed: {event}")));
-    assert!(problems.is_empty(), "{} problems:\n{}", problems.len(), problems.join("\n"));
+    let log = std::fs::read_to_string(up.folder().join("log")).unwrap_or_default();
+    let log: Vec<&str> = log.lines().rev().take(20).collect();
+    assert!(
+        problems.is_empty(),
+        "{} problems:\n{}\nlast lines of the log, newest first:\n{}",
+        problems.len(),
+        problems.join("\n"),
+        log.join("\n")
+    );
 }

@@ -1,109 +1,16 @@
-//! Who is in a Pod, and whether its processes go or stand still.
+//! Entering a Pod, which thaws it, and freezing it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use hutch_api::sleep::{Act, Input, Machine, Phase};
+use hutch_api::sleep::{Act, Input};
 use hutch_kubelet::StreamError;
-use tokio::sync::{Notify, watch};
 
+use crate::gate::Gate;
 use crate::live::Live;
 
 /// How long somebody waits for a report. Then the API has more serious troubles than a Sandbox that falls asleep.
 const REPORT_LIMIT: Duration = Duration::from_secs(5);
-
-/// The gate of one Pod.
-pub(crate) struct Gate {
-    machine: Mutex<Machine>,
-    /// Told at every change but that between running and idle: both show as idle.
-    phase: watch::Sender<Phase>,
-    /// Freezing and thawing happen one after the other.
-    freezer: tokio::sync::Mutex<()>,
-    began: Instant,
-    /// Milliseconds from `began` to when something was last done inside.
-    active: AtomicU64,
-    /// Milliseconds from `began` after which whoever comes in waits until that is reported.
-    late: AtomicU64,
-    /// Somebody waits for a report.
-    urgent: Notify,
-    /// Told after each report: whether the Sandbox turned out to be suspended.
-    reported: watch::Sender<bool>,
-}
-
-impl Default for Gate {
-    fn default() -> Gate {
-        Gate {
-            machine: Mutex::default(),
-            phase: watch::channel(Phase::Idle).0,
-            freezer: tokio::sync::Mutex::default(),
-            began: Instant::now(),
-            active: AtomicU64::new(0),
-            late: AtomicU64::new(u64::MAX),
-            urgent: Notify::new(),
-            reported: watch::channel(false).0,
-        }
-    }
-}
-
-impl Gate {
-    pub(super) fn step(&self, input: Input) -> Act {
-        // A panic while the lock was held leaves whole values, so the lock stays usable.
-        let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
-        let act = machine.step(input);
-        let phase = match machine.phase() {
-            Phase::Running => Phase::Idle,
-            phase => phase,
-        };
-        // Under the lock, so that changes are told in their order.
-        self.phase.send_if_modified(|told| std::mem::replace(told, phase) != phase);
-        act
-    }
-
-    /// Follows the phase; [`Phase::Idle`] stands for awake.
-    pub(crate) fn phases(&self) -> watch::Receiver<Phase> {
-        self.phase.subscribe()
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Something was done inside just now.
-    pub(crate) fn touch(&self) {
-        self.active.fetch_max(self.now(), Ordering::Relaxed);
-    }
-
-    /// Whether the last report is so old that the Sandbox may be about to be suspended.
-    fn is_late(&self) -> bool {
-        self.now() >= self.late.load(Ordering::Relaxed)
-    }
-
-    /// A report was written or could not be; the next one that somebody waits for is due after so long.
-    pub(super) fn was_reported(&self, suspended: bool, next: Duration) {
-        let next = u64::try_from(next.as_millis()).unwrap_or(u64::MAX);
-        self.late.store(self.now().saturating_add(next), Ordering::Relaxed);
-        self.reported.send_replace(suspended);
-    }
-
-    /// Nobody has to wait for reports.
-    pub(super) fn needs_no_report(&self) {
-        self.late.store(u64::MAX, Ordering::Relaxed);
-        self.reported.send_replace(false);
-    }
-
-    /// Resolves when somebody waits for a report.
-    pub(super) async fn report_wanted(&self) {
-        self.urgent.notified().await;
-    }
-
-    /// How long nothing was done inside; nothing while somebody is there.
-    pub(super) fn idle_for(&self) -> Option<Duration> {
-        let machine = *self.machine.lock().unwrap_or_else(PoisonError::into_inner);
-        let active = Duration::from_millis(self.active.load(Ordering::Relaxed));
-        (machine.inside() == 0).then(|| self.began.elapsed().saturating_sub(active))
-    }
-}
 
 /// Somebody does something in a Pod. It stays awake meanwhile.
 pub(crate) struct Busy {

@@ -1,0 +1,191 @@
+//! The two processes of `hutch up`: what the front may do, and what is left when one of them is killed.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{PATIENCE, Up, binary};
+
+/// Process id of the front of a server.
+fn front_of(up: &Up) -> u32 {
+    let root = up.pid();
+    let children = std::fs::read_to_string(format!("/proc/{root}/task/{root}/children")).expect("children");
+    let is_front = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(b"hutch-front\0"))
+    };
+    let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.into_iter().find(is_front).expect("a front")
+}
+
+fn status(pid: u32, field: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{field}:"))).expect("a field");
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid.try_into().expect("a pid")).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+}
+
+/// Waits until something holds.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_running(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| !text.contains("State:\tZ"))
+}
+
+#[test]
+fn front_has_its_own_user_and_no_privilege() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&["--router-listen", "127.0.0.1:0"]);
+    let front = front_of(&up);
+    let owner = up.data().join("store/objects.redb").metadata().expect("the store").uid();
+    assert!(owner >= 65536, "{owner}");
+    let four = [owner; 4].map(|id| id.to_string()).join(" ");
+    let none = "0000000000000000";
+    for (field, expected) in [
+        ("Uid", four.as_str()),
+        ("Gid", &four),
+        ("Groups", ""),
+        ("CapPrm", none),
+        ("CapEff", none),
+        ("CapInh", none),
+        ("CapBnd", none),
+        ("CapAmb", none),
+        ("NoNewPrivs", "1"),
+        ("Seccomp", "2"),
+    ] {
+        assert_eq!(status(front, field), expected, "{field}");
+        let threads = std::fs::read_dir(format!("/proc/{front}/task")).expect("threads");
+        for thread in threads.flatten() {
+            let thread = thread.file_name().into_string().expect("a number").parse().expect("a number");
+            assert_eq!(status(thread, field), expected, "{field} of thread {thread}");
+        }
+    }
+    assert_eq!(status(up.pid(), "Uid"), "0 0 0 0");
+    // The front holds no descriptor of the node: no jail, no Pod, no folder but its own.
+    let data = up.data();
+    for entry in std::fs::read_dir(format!("/proc/{front}/fd")).expect("descriptors").flatten() {
+        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+        let own = [data.join("store"), data.join("ca"), data.join("lock")];
+        assert!(
+            !target.starts_with(&data) || own.iter().any(|folder| target.starts_with(folder)),
+            "{}",
+            target.display()
+        );
+    }
+    assert_eq!(
+        doctor(front),
+        json!({"role": "front", "pid": front, "user": owner, "capabilities": false, "seccomp": true})
+    );
+    let node = doctor(up.pid());
+    assert_eq!(
+        (&node["role"], &node["user"], &node["capabilities"]),
+        (&json!("node"), &json!(0), &json!(true))
+    );
+    assert_eq!(up.stop(), Some(0));
+    assert!(!is_running(front));
+}
+
+/// What `hutch doctor` says of a process.
+fn doctor(pid: u32) -> Value {
+    let output =
+        std::process::Command::new(binary()).args(["doctor", "--json"]).output().expect("hutch doctor");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let all = report["processes"].as_array().expect("processes").clone();
+    all.into_iter().find(|process| process["pid"] == pid).expect("the process")
+}
+
+#[test]
+fn other_users_cannot_list_the_data_folder() {
+    hutch_testkit::require!(root);
+    let mut up = Up::start(&[]);
+    let mode = |path: &Path| path.metadata().expect("folder").permissions().mode() & 0o7777;
+    let data = up.data();
+    assert_eq!((mode(&data), data.metadata().expect("folder").uid()), (0o710, 0));
+    for folder in ["store", "ca", "pods", "volumes", "images", "run", "memory"] {
+        assert_eq!(mode(&data.join(folder)) & 0o077, 0, "{folder}");
+    }
+    assert_eq!(up.stop(), Some(0));
+}
+
+#[test]
+fn killed_front_ends_the_server_and_the_next_start_has_everything() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&[]);
+    up.ok("create configmap kept --from-literal=a=b");
+    up.ok("run p --image=hutch/host --restart=Never -- sleep 1000");
+    up.ok("wait --for=condition=Ready pod/p --timeout=60s");
+    kill(front_of(&up));
+    assert_eq!(up.wait(), Some(1));
+    up.restart();
+    assert_eq!(up.ok("get configmap kept -o jsonpath={.data.a}"), "b");
+    assert_eq!(up.stop(), Some(0));
+}
+
+#[test]
+fn killed_root_process_ends_the_front_and_the_next_start_follows_at_once() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&[]);
+    let address =
+        up.said.iter().find_map(|line| line.strip_prefix("API")).expect("an address").trim().to_owned();
+    let listen = address.trim_start_matches("https://").to_owned();
+    up.ok("create configmap kept --from-literal=a=b");
+    for _ in 0..5 {
+        let front = front_of(&up);
+        up.kill();
+        // On the same port, which the front still had.
+        up.restart_with(&["--api-listen", &listen]);
+        assert!(!is_running(front));
+        assert_eq!(up.ok("get configmap kept -o jsonpath={.data.a}"), "b");
+    }
+    let front = front_of(&up);
+    up.kill();
+    until("the front ends", || !is_running(front));
+    up.restart();
+    assert_eq!(up.stop(), Some(0));
+}
+
+#[test]
+fn data_folder_of_version_1_is_brought_up_and_keeps_its_objects() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&[]);
+    up.ok("create configmap kept --from-literal=a=b");
+    assert_eq!(up.stop(), Some(0));
+    // Version 1: the same files, all of them root's.
+    let data = up.data();
+    for path in ["", "store", "store/objects.redb", "ca", "ca/ca.key", "ca/admin.token"] {
+        chown(data.join(path), Some(0), Some(0)).expect("chown");
+    }
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o700)).expect("chmod");
+    std::fs::write(data.join("version"), "1\n").expect("version");
+    up.restart();
+    assert_eq!(up.ok("get configmap kept -o jsonpath={.data.a}"), "b");
+    assert_eq!(std::fs::read_to_string(data.join("version")).expect("version"), "2\n");
+    assert!(data.join("ca/ca.key").metadata().expect("the key").uid() >= 65536);
+    assert_eq!(up.stop(), Some(0));
+}
+
+#[test]
+fn link_that_the_front_left_is_not_followed() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&[]);
+    assert_eq!(up.stop(), Some(0));
+    let host = up.folder().join("host-file");
+    std::fs::write(&host, "host").expect("a file");
+    std::os::unix::fs::symlink(&host, up.data().join("store/link")).expect("a link");
+    std::os::unix::fs::symlink(up.folder(), up.data().join("ca/folder")).expect("a link");
+    up.restart();
+    assert_eq!(host.metadata().expect("the file").uid(), 0);
+    assert_eq!(up.folder().metadata().expect("the folder").uid(), 0);
+    assert_eq!(up.stop(), Some(0));
+}

@@ -1,0 +1,106 @@
+//! What the parts of a node share.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hutch_image::{PathSegment, Store, remove_tree};
+use hutch_jail::IdRanges;
+use hutch_serve::Shutdown;
+use kube::Client;
+use tokio::sync::Notify;
+
+use crate::addresses::Addresses;
+use crate::config::Config;
+use crate::events::Events;
+use crate::live::Live;
+use crate::memory;
+use crate::places::Places;
+use crate::runtime::Launcher;
+
+/// The address that the node gives for itself: all of it is on this machine.
+pub(crate) const HOST_IP: &str = "127.0.0.1";
+/// What the parts of a node share.
+pub(crate) struct Shared {
+    pub(crate) client: Client,
+    pub(crate) config: Config,
+    pub(crate) images: Store,
+    pub(crate) events: Events,
+    pub(crate) shutdown: Shutdown,
+    /// Folders on this machine.
+    pub(crate) places: Places,
+    /// Woken when a Pod with claims is gone, whose folders may be free now.
+    pub(crate) released: Notify,
+    /// Launches jails.
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) addresses: Mutex<Addresses>,
+    pub(crate) id_ranges: IdRanges,
+    pub(crate) live: Mutex<HashMap<String, Arc<Live>>>,
+    pub(crate) disk_pressure: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn addresses(&self) -> MutexGuard<'_, Addresses> {
+        lock(&self.addresses)
+    }
+
+    /// The Pod with that uid.
+    pub(crate) fn find(&self, uid: &str) -> Option<Arc<Live>> {
+        lock(&self.live).get(uid).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Live>> {
+        lock(&self.live).values().cloned().collect()
+    }
+
+    pub(crate) fn add(&self, live: Arc<Live>) {
+        lock(&self.live).insert(live.id.uid.clone(), live);
+    }
+
+    pub(crate) fn remove(&self, uid: &str) {
+        let removed = lock(&self.live).remove(uid);
+        if let Some(live) = removed {
+            live.clear();
+            if !live.claims().is_empty() {
+                self.released.notify_one();
+            }
+        }
+        self.addresses().release(uid);
+    }
+
+    /// Whether the disk has too little room for new Pods.
+    pub(crate) fn disk_pressure(&self) -> bool {
+        self.disk_pressure.load(Ordering::Relaxed)
+    }
+
+    /// Sets it, and returns what it was.
+    pub(crate) fn set_disk_pressure(&self, pressure: bool) -> bool {
+        self.disk_pressure.swap(pressure, Ordering::Relaxed)
+    }
+
+    /// Uids of the claims that Pods here use.
+    pub(crate) fn volumes_in_use(&self) -> Vec<String> {
+        self.all().iter().flat_map(|live| live.claims()).collect()
+    }
+
+    /// Removes everything that a Pod has on this machine but its persistent volumes.
+    pub(crate) async fn remove_folders(&self, uid: &PathSegment) {
+        let pod = self.places.pod(uid);
+        let removed = tokio::task::spawn_blocking(move || {
+            let mounts = [pod.written_memory(), pod.given_memory()];
+            if let Err(error) = memory::remove(&pod.memory, &[&mounts[0], &mounts[1]]) {
+                tracing::warn!(folder = %pod.memory.display(), %error, "failed to remove volumes in memory");
+            }
+            if let Err(error) = remove_tree(&pod.disk) {
+                tracing::warn!(folder = %pod.disk.display(), %error, "failed to remove the folder of a pod");
+            }
+        });
+        // Fails only when the runtime is shutting down; the next life sweeps.
+        let _ = removed.await;
+    }
+}
+
+/// A panic while the lock was held leaves whole values, so the lock stays usable.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

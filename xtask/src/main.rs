@@ -26,7 +26,7 @@ struct Arguments {
 enum Task {
     /// Checks formatting, lints, arrows, house rules, language and licenses, then runs every test; ends with the count.
     Test,
-    /// Checks that a crate depends only on lower layers.
+    /// Checks that crates depend only on lower layers, and that modules do not depend on each other in a circle.
     Arrows,
     /// Checks lengths and names of files, links, and the language of documentation, comments and messages.
     Tidy(language::Options),

@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::channel::Received;
-use crate::init::{Report, Request};
-use crate::warden::{self, Event};
+use crate::event::{Event, Report, Request};
+use crate::warden;
 
 /// A message as each kind that there is. What was read is written and read the same, and what passes its check has
 /// nothing that the kernel would take for something else.

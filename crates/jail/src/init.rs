@@ -9,53 +9,19 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use crate::channel::{Channel, Received};
 use crate::error::Error;
+use crate::event::{Event, ProcessExit, Reached, Report, Request};
 use crate::spawn::{self, NotStarted, Starting};
 use crate::spec::Process;
 use crate::sys;
-use crate::warden::{Event, ProcessExit};
 
 /// Most processes that init keeps track of at once (their descendants are not counted: cgroups bound those).
 const MAX_PROCESSES: usize = 4096;
 
 /// Most events that wait for a caller who does not read. Beyond it no request is taken until some are gone.
 const MAX_PENDING: usize = 1024;
-
-/// What the caller asks.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Request {
-    /// Start a process under this number; three descriptors come along.
-    Spawn { process: u64, what: Process },
-    /// Stand for a process under this number that does nothing but wait to be ended.
-    Hold { process: u64 },
-    /// Signal the process group of a process.
-    Signal { process: u64, signal: i32 },
-}
-
-/// What the confinement came to.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Reached {
-    /// Whether the kernel has Landlock.
-    pub(crate) landlock: bool,
-}
-
-/// What a half-made or single-use jail tells the one who launched it.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Report {
-    /// Its network namespace is set up. Descriptors: the listeners, if there are any; else this is not sent.
-    Network,
-    /// It stands and waits on its control channel.
-    Ready(Reached),
-    /// It could not be made, or its one command could not be started.
-    Failed(Error),
-    /// Its one command has ended.
-    Ended(Reached, ProcessExit),
-}
 
 /// To whom events go.
 enum Audience {

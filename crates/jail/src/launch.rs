@@ -16,7 +16,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 use crate::cgroup::{Entry, Group};
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::init::{Reached, Report};
+use crate::event::{Reached, Report};
 use crate::invariants::{Expected, Outside};
 use crate::sources::Sources;
 use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};

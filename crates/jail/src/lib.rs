@@ -17,6 +17,7 @@ pub mod warden;
 
 mod channel;
 mod dev;
+mod event;
 mod folder;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
@@ -37,10 +38,11 @@ mod watcher;
 
 pub use cgroup::Freezer;
 pub use error::{Errno, Error};
+pub use event::{Event, ProcessExit, Usage};
 pub use folder::CheckedFolder;
 pub use ids::{IdRange, IdRanges};
 pub use network::{Capture, Listener, LocalRoute, NetworkPlan, Transport};
 pub use run::{Captured, Ended, Isolation, Outcome, RunOptions, run, run_with_listeners};
 pub use spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
 pub use sys::forget_program;
-pub use warden::{Event, Jail, NetworkNamespace, ProcessExit, Stdio, Usage, Warden};
+pub use warden::{Jail, NetworkNamespace, Stdio, Warden};

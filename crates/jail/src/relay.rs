@@ -7,8 +7,19 @@ use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 
 use crate::error::Error;
-use crate::run::Captured;
-use crate::streams::failed;
+
+pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::Channel { step: step.into(), errno: errno.into() }
+}
+
+/// What was kept of an output stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Captured {
+    /// Its beginning, up to the bound.
+    pub bytes: Vec<u8>,
+    /// How many bytes more there were.
+    pub dropped: u64,
+}
 
 /// Taken at once.
 const PORTION: usize = 64 * 1024;

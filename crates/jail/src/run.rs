@@ -11,12 +11,13 @@ use serde::Serialize;
 use crate::cgroup::Group;
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::init::{Init, Reached, Report, Request};
+use crate::event::{ProcessExit, Reached, Report, Request, Usage};
+use crate::init::Init;
 use crate::launch::{Launched, Plan, launch};
+pub use crate::relay::Captured;
 use crate::spec::{Ids, Limits, Process, Spec};
 use crate::streams::Streams;
 use crate::sys::{self, Consumption};
-use crate::warden::{ProcessExit, Usage};
 use crate::watcher::Watcher;
 
 /// Ends this process at once with an exit status. The handlers that libraries of this program have left for its end
@@ -72,15 +73,6 @@ impl Ended {
             Self::OutOfMemory => 128 + libc::SIGKILL,
         }
     }
-}
-
-/// What was kept of an output stream.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Captured {
-    /// Its beginning, up to the bound.
-    pub bytes: Vec<u8>,
-    /// How many bytes more there were.
-    pub dropped: u64,
 }
 
 /// How far a command was isolated.

@@ -63,11 +63,6 @@ fn wanted(spec: &Spec) -> Vec<Wanted<'_>> {
     list
 }
 
-/// How many descriptors a jail's sources are.
-pub(crate) fn count(spec: &Spec) -> usize {
-    wanted(spec).len()
-}
-
 /// The detached mounts, in the order in which the building of the jail asks for them.
 pub(crate) struct Sources(VecDeque<OwnedFd>);
 
@@ -75,7 +70,9 @@ impl Sources {
     /// Takes the mounts from the mount namespace of the caller. With `map`, ids are mapped as that user namespace
     /// does (needs root). Without, they stay as they are.
     pub(crate) fn take(spec: &Spec, map: Option<BorrowedFd<'_>>) -> Result<Self, Error> {
-        wanted(spec).iter().map(|wanted| take_one(wanted, map)).collect::<Result<_, _>>().map(Self)
+        let wanted = wanted(spec);
+        debug_assert_eq!(wanted.len(), spec.sources());
+        wanted.iter().map(|wanted| take_one(wanted, map)).collect::<Result<_, _>>().map(Self)
     }
 
     /// The mounts as another process took and sent them.

@@ -223,7 +223,7 @@ impl Spec {
         if self.root.layers.is_empty() && matches!(self.root.upper, Upper::Dir(_)) {
             return refuse("a root without layers cannot be kept in a folder".into());
         }
-        let sources = crate::sources::count(self);
+        let sources = self.sources();
         if sources > MAX_SOURCES {
             return refuse(format!("{sources} layers and mounts are more than {MAX_SOURCES}"));
         }
@@ -231,6 +231,13 @@ impl Spec {
             plan.check()?;
         }
         self.mounts.iter().try_for_each(|mount| self.check_mount(mount))
+    }
+
+    /// Number of descriptors of what it takes from the host.
+    pub(crate) fn sources(&self) -> usize {
+        let upper = usize::from(matches!(self.root.upper, Upper::Dir(_)));
+        let root = if self.profile == Profile::Native { self.root.layers.len() + upper } else { 0 };
+        root + self.mounts.iter().filter(|mount| !matches!(mount.source, MountSource::Tmpfs { .. })).count()
     }
 
     fn check_mount(&self, mount: &Mount) -> Result<(), Error> {

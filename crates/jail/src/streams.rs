@@ -14,8 +14,7 @@ use rustix::process::{Gid, Uid};
 
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::relay::{Inlet, Outlet};
-use crate::run::Captured;
+use crate::relay::{Captured, Inlet, Outlet, failed};
 use crate::terminal::{Flow, Terminal};
 
 /// `f_type` of the file system of anonymous pipes.
@@ -55,10 +54,6 @@ pub(crate) enum Relay {
     Terminal(Flow),
     In,
     Out(usize),
-}
-
-pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
-    move |errno| Error::Channel { step: step.into(), errno: errno.into() }
 }
 
 fn host(number: usize) -> BorrowedFd<'static> {

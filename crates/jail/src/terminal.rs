@@ -10,7 +10,7 @@ use rustix::termios::{LocalModes, OptionalActions, OutputModes, Termios};
 
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::init::Report;
+use crate::event::Report;
 
 /// Bytes under way in each direction.
 const BUFFER: usize = 16 * 1024;

@@ -19,7 +19,7 @@ use self::orders::{Answer, Order};
 use crate::cgroup::Freezer;
 use crate::channel::Channel;
 use crate::error::Error;
-use crate::init::Request;
+use crate::event::{Event, Request, Usage};
 use crate::network::NetworkPlan;
 use crate::spec::{Ids, Process, Profile, RANGE, Spec, User};
 use crate::{streams, sys, terminal};
@@ -54,63 +54,6 @@ pub struct Stdio {
     pub stdout: OwnedFd,
     /// Descriptor 2.
     pub stderr: OwnedFd,
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum ProcessExit {
-    /// It exited with this status, 0 to 255.
-    Code(i32),
-    /// A signal ended it.
-    Signal(i32),
-}
-
-/// What a jail reports.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Event {
-    /// A process runs.
-    Started {
-        /// The number that [`Jail::spawn`] gave.
-        process: u64,
-        /// Its id inside the jail.
-        pid: u32,
-    },
-    /// A process could not be started. Nothing further follows for it.
-    NotStarted {
-        /// The number that [`Jail::spawn`] gave.
-        process: u64,
-        /// Reason given by the kernel.
-        errno: i32,
-        /// In words, with what was attempted.
-        reason: String,
-    },
-    /// A process ended. Nothing further follows for it.
-    Exited {
-        /// The number that [`Jail::spawn`] gave.
-        process: u64,
-        /// How.
-        exit: ProcessExit,
-    },
-    /// The jail is gone. Nothing follows.
-    Ended,
-}
-
-/// What a jail has used so far, from its cgroup.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Usage {
-    /// CPU time in microseconds.
-    pub cpu_micros: u64,
-    /// Memory in use, in bytes.
-    pub memory_bytes: u64,
-    /// The most memory that was in use at once, in bytes.
-    pub memory_peak_bytes: u64,
-    /// Processes killed because the memory limit was reached.
-    pub oom_kills: u64,
-    /// Processes and threads now.
-    pub processes: u64,
 }
 
 /// A network namespace of a plan.

@@ -69,9 +69,17 @@ fn graph(src: &Path) -> anyhow::Result<Graph> {
     let mut graph = Graph::new();
     for module in &roots.modules {
         let mut used = BTreeSet::new();
+        let mut parsed = Vec::new();
+        let mut of_tests = BTreeSet::new();
         for file in files(src, module)? {
+            let named = || file.display().to_string();
+            let text = read(&file)?;
+            of_tests.extend(test_files(&file, &text).with_context(named)?);
             let tokens: TokenStream =
-                read(&file)?.parse().map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
+                text.parse().map_err(|error| anyhow::anyhow!("{}: {error}", named()))?;
+            parsed.push((file, tokens));
+        }
+        for (_, tokens) in parsed.into_iter().filter(|(file, _)| !of_tests.contains(file)) {
             roots.used(tokens, &mut used);
         }
         used.remove(module);
@@ -82,6 +90,16 @@ fn graph(src: &Path) -> anyhow::Result<Graph> {
 
 fn read(file: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| file.display().to_string())
+}
+
+/// Returns the files of modules that a file declares only for tests.
+fn test_files(file: &Path, text: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let folder = if file.ends_with("mod.rs") { file.with_file_name("") } else { file.with_extension("") };
+    let modules = syn::parse_file(text)?.items.into_iter().filter_map(|item| match item {
+        Item::Mod(module) if module.content.is_none() && is_for_tests(&module.attrs) => Some(module.ident),
+        _ => None,
+    });
+    Ok(modules.map(|name| folder.join(format!("{name}.rs"))).collect())
 }
 
 /// Returns the files of a top-level module.

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Usage;
 use crate::cgroup::Freezer;
 use crate::error::Error;
+use crate::event::Usage;
 use crate::network::NetworkPlan;
 use crate::spec::Spec;
 

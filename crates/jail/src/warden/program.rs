@@ -15,7 +15,8 @@ use super::orders::{Answer, Order};
 use crate::cgroup::{self, Freezer, Group, Layout};
 use crate::channel::{Channel, Received};
 use crate::error::Error;
-use crate::init::{Init, Report};
+use crate::event::{Report, Usage};
+use crate::init::Init;
 use crate::launch::{Launched, Plan, launch};
 use crate::network::{NetworkPlan, Stock};
 use crate::spec::{Limits, Network, Profile, Spec};
@@ -182,7 +183,7 @@ impl Program {
         let _ = self.caller.send(&answer, &[], true);
     }
 
-    fn usage(&self, number: u64) -> Result<super::Usage, Error> {
+    fn usage(&self, number: u64) -> Result<Usage, Error> {
         let kept = self.jails.values().find(|kept| kept.number == number);
         kept.and_then(|kept| kept.group.as_ref()).ok_or(Error::NoGroup)?.usage()
     }

@@ -1,7 +1,7 @@
-//! Warm claims on `hutch up`: from the POST of the claim to the first instruction of a command inside its sandbox.
+//! Measures warm claims on `hutch up`: from the POST of the claim to the first instruction of a command in its sandbox.
 //!
 //! The command is the runtime's own program, which prints CLOCK_MONOTONIC when it starts; the clock is the machine's,
-//! so the difference to the time before the POST is the whole way.
+//! so the difference to the time before the POST is the total.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ const MANY_FOR: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const NAMESPACE: &str = "default";
 
-/// Prints the table.
+/// Measures and prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(measure())
@@ -55,14 +55,14 @@ async fn measure() -> anyhow::Result<()> {
     many(&server).await
 }
 
-/// A claim takes two connections, one for the watch and one that becomes the command's stream. A client that cares opens
-/// them before it is asked for a sandbox.
+/// A claim takes two connections, one for the watch and one that becomes the command's stream. A client that optimizes
+/// for latency opens them before it needs a sandbox.
 async fn open_connections(client: &kube::Client) -> anyhow::Result<()> {
     tokio::try_join!(client.apiserver_version(), client.apiserver_version())?;
     Ok(())
 }
 
-/// As many clients at once as the target names, each claiming, waiting for Ready, deleting.
+/// Runs the target's number of concurrent clients, each of which creates a claim, waits for Ready and deletes it.
 async fn many(server: &Server) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut clients = Vec::new();
@@ -91,7 +91,7 @@ async fn many(server: &Server) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One claim: time to Ready, and to the first instruction inside when `exec`.
+/// Measures one claim: the time to Ready, and with `exec` the time to the first instruction inside.
 async fn one(client: &kube::Client, name: &str, exec: bool) -> anyhow::Result<(Duration, Option<Duration>)> {
     let claims = api(client, "SandboxClaim");
     let object = serde_json::from_value(json!({

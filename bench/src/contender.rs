@@ -1,4 +1,4 @@
-//! Controllers that are measured side by side, each on a fresh control plane, with the same flags.
+//! Controllers to compare, each on a fresh control plane, with the same flags.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,13 +8,13 @@ use hutch_testkit::cluster::{Cluster, Options};
 use crate::least;
 use crate::machine::binary;
 
-/// The name under which the controller's process is known to its cluster.
+/// Name of the controller's process in its cluster.
 pub(crate) const CONTROLLER: &str = "controller";
 
-/// The name of the Go controller here.
+/// Name of the Go controller in the tables.
 pub(crate) const GO: &str = "Go controller";
 
-/// Those that are compared take these.
+/// Flags of every compared controller.
 const FLAGS: [&str; 6] = [
     "--leader-elect=false",
     "--extensions",
@@ -31,7 +31,7 @@ pub(crate) struct Contender {
     subcommand: Option<&'static str>,
 }
 
-/// Ours, and the Go controller where the folder that HUTCH_PEERS names holds it.
+/// Returns Hutch's controller, and the Go controller if the folder HUTCH_PEERS has it.
 pub(crate) fn all() -> anyhow::Result<Vec<Contender>> {
     let mut all = vec![Contender { name: "hutch", program: binary()?, subcommand: Some("controller") }];
     match peer("upstream-controller") {
@@ -41,20 +41,20 @@ pub(crate) fn all() -> anyhow::Result<Vec<Contender>> {
     Ok(all)
 }
 
-/// A program in the folder that HUTCH_PEERS names.
+/// Returns a program in the folder HUTCH_PEERS.
 pub(crate) fn peer(name: &str) -> Option<PathBuf> {
     let folder = PathBuf::from(std::env::var_os("HUTCH_PEERS")?);
     Some(folder.join(name)).filter(|file| file.is_file())
 }
 
-/// What no controller can be quicker than: see [`least`].
+/// Returns the minimal controller, an upper bound for every other: see [`least`].
 pub(crate) fn bound() -> anyhow::Result<Contender> {
     let program = std::env::current_exe()?;
-    Ok(Contender { name: "the least controller", program, subcommand: Some(least::ARGUMENT) })
+    Ok(Contender { name: "the minimal controller", program, subcommand: Some(least::ARGUMENT) })
 }
 
 impl Contender {
-    /// A cluster in which nothing but this controller runs, beside what belongs to Kubernetes.
+    /// Starts a cluster that runs only Kubernetes and this controller.
     pub(crate) async fn start(&self, more_flags: &[&str]) -> anyhow::Result<Cluster> {
         let mut cluster = Cluster::start(Options::default()).await?;
         let mut command = Command::new(&self.program);

@@ -1,4 +1,4 @@
-//! What an idle sandbox costs in memory, kernel included: the fall of MemAvailable over many of them.
+//! Measures the memory of an idle sandbox, kernel included: the decrease of MemAvailable over many of them.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,13 @@ use crate::server::Server;
 
 const SANDBOXES: usize = 150;
 const PATIENCE: Duration = Duration::from_secs(180);
-/// The kernel frees and counts late: memory has settled when it changed by less than this within [`SETTLE`].
+/// The kernel frees and counts with a delay: memory has settled when it changed by less than this within [`SETTLE`].
 const SETTLED_KIB: u64 = 512;
 const SETTLE: Duration = Duration::from_secs(2);
-/// Looks for it at the most.
+/// Maximum number of checks.
 const LOOKS: usize = 20;
 
-/// Prints the table.
+/// Measures and prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     println!("\n### Memory of an idle sandbox: growth of MemAvailable over {SANDBOXES}\n");
@@ -68,7 +68,7 @@ async fn measure(name: &str, container: serde_json::Value) -> anyhow::Result<()>
     Ok(())
 }
 
-/// `MemAvailable` once it no longer moves.
+/// Returns `MemAvailable` once it no longer changes.
 async fn settled_kib() -> u64 {
     let mut last = available_kib();
     for _ in 0..LOOKS {

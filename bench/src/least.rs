@@ -1,5 +1,5 @@
-//! The least that any controller does for a Sandbox, and nothing beside it: a Pod when it is there, the whole status when the
-//! Pod is ready. What the load tool measures with it is what the control plane leaves to controllers to win.
+//! A minimal controller: it creates the Pod of each Sandbox, and writes the whole status when the Pod is ready. The load
+//! tool's result with it is the upper bound that the control plane sets for every controller.
 
 use std::collections::HashSet;
 
@@ -14,10 +14,10 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 
-/// The argument that makes this program that controller; after it comes `--kubeconfig=FILE` among others.
+/// Argument that runs this program as that controller; `--kubeconfig=FILE` and others follow.
 pub(crate) const ARGUMENT: &str = "least-controller";
 
-/// Runs until it is killed.
+/// Runs the controller until it is killed.
 pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let file = arguments.iter().find_map(|argument| argument.strip_prefix("--kubeconfig="));
     let config = kube::config::Kubeconfig::read_from(file.context("--kubeconfig is missing")?)?;
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     })
 }
 
-/// Makes the Pods.
+/// Creates the Pods.
 async fn pods(client: Client) -> anyhow::Result<()> {
     let made = &std::sync::Mutex::new(HashSet::new());
     let events = watcher(Api::<Sandbox>::all(client.clone()), watcher::Config::default()).applied_objects();

@@ -1,14 +1,14 @@
-//! The machine, and what is installed on it.
+//! The machine and its installed programs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-/// A copy of the release binary that `cargo xtask bench` has just built, or the one that `HUTCH_BIN` names.
+/// Returns a copy of `HUTCH_BIN`, by default of the release binary that `cargo xtask bench` has just built.
 ///
-/// A copy, because that is what an installation makes: the pages of a file that a linker has written lie scattered in the
-/// page cache, and starting it takes a tenth longer for as long as they do.
+/// An installation copies the binary too. The pages of a file that a linker has just written are scattered in the page
+/// cache, and starting it takes a tenth longer.
 pub(crate) fn binary() -> anyhow::Result<PathBuf> {
     if let Some(named) = std::env::var_os("HUTCH_BIN") {
         return Ok(named.into());
@@ -29,7 +29,7 @@ pub(crate) fn binary() -> anyhow::Result<PathBuf> {
     Ok(installed)
 }
 
-/// One line about the machine.
+/// Describes the machine in one line.
 pub(crate) fn describe() -> String {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
@@ -45,7 +45,7 @@ pub(crate) fn describe() -> String {
     format!("{cpus} CPUs ({model}), {memory} GiB, Linux {}", read("/proc/sys/kernel/osrelease").trim())
 }
 
-/// As many open files for this process, and for those that it starts, as the system allows.
+/// Raises the limit of open files of this process and its children to the maximum.
 pub(crate) fn raise_descriptors() -> anyhow::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -53,14 +53,14 @@ pub(crate) fn raise_descriptors() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `MemAvailable`, in KiB.
+/// Returns `MemAvailable` in KiB.
 pub(crate) fn available_kib() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Time that all processors together were busy since the machine started.
+/// Returns the busy time of all processors together since the machine started.
 pub(crate) fn busy() -> Duration {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = text.lines().next().unwrap_or_default().split_whitespace().skip(1);
@@ -71,7 +71,7 @@ pub(crate) fn busy() -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second().max(1))
 }
 
-/// A number that an environment variable gives, or the usual one.
+/// Returns the number in an environment variable, or the default.
 pub(crate) fn number(variable: &str, usual: f64) -> anyhow::Result<f64> {
     let Some(text) = std::env::var_os(variable) else { return Ok(usual) };
     let number =

@@ -1,6 +1,6 @@
 //! Benchmarks that anyone can run: `cargo xtask bench [NAME...]`. Each prints a table of docs/benchmarks.md.
 //!
-//! Peers that are installed are measured in the same run; without them the project is measured alone.
+//! Installed peers are measured in the same run; without them only Hutch is measured.
 
 mod claims;
 mod contender;

@@ -1,6 +1,6 @@
-//! How long a command in a quiet sandbox takes while another sandbox, or a client, takes all that it can.
+//! Measures a command in a quiet sandbox while another sandbox, or a client, uses all resources that it can.
 //!
-//! Quiet and noisy rounds take turns, so that both see the same machine; only the ratio means something.
+//! Quiet and noisy rounds alternate, so that both run under the same conditions; compare only the ratio.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -22,21 +22,21 @@ const NAMESPACE: &str = "default";
 const ROUNDS: usize = 5;
 /// Commands in a round.
 const COMMANDS: usize = 40;
-/// From the start of an attack until it is under way.
+/// Time from the start of an attack until it has its full effect.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Longest wait for a Pod.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The aim: p99 beside noise, in p99 without.
+/// Target: maximum ratio of the p99 with noise to the p99 without.
 const AIM: f64 = 5.0;
 
-/// Connections without a credential that are held open.
+/// Number of open connections without a credential.
 const CONNECTIONS: usize = 600;
-/// Watches of one object that changes all the time.
+/// Number of watches of one object that changes continuously.
 const WATCHES: usize = 200;
 
-/// Who makes the noise.
+/// Source of the noise.
 enum Attacker {
-    /// A Pod with this script.
+    /// Pod that runs this script.
     Inside(&'static str),
     Connections,
     Watches,
@@ -76,7 +76,7 @@ const ATTACKERS: [(&str, Attacker); 6] = [
     ("watches", Attacker::Watches),
 ];
 
-/// Prints the table.
+/// Measures and prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
@@ -127,7 +127,7 @@ async fn commands(client: &kube::Client) -> anyhow::Result<Samples> {
     Ok(samples)
 }
 
-/// An attack that goes on.
+/// An attack in progress.
 struct Noise {
     pod: bool,
     connections: Vec<TcpStream>,
@@ -143,7 +143,7 @@ impl Noise {
                 noise.pod = true;
             }
             Attacker::Connections => {
-                let address = server.said("API").context("the address of the API")?;
+                let address = server.printed("API").context("the address of the API")?;
                 let address = address.trim_start_matches("https://");
                 for _ in 0..CONNECTIONS {
                     noise.connections.push(TcpStream::connect(address)?);
@@ -183,7 +183,7 @@ impl Noise {
     }
 }
 
-/// Makes a Pod and waits until it has started.
+/// Creates a Pod and waits until it has started.
 async fn make_pod(client: &kube::Client, name: &str, command: Value) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {

@@ -1,7 +1,7 @@
-//! The highest rate of warm claims that `hutch up` holds.
+//! Searches the highest rate of warm claims that `hutch up` sustains.
 //!
-//! Claims come when they are due, whether or not earlier ones are Ready, and a claim's time counts from when it was due: a
-//! server or a driver that falls behind shows as late. Each is deleted once it is Ready; the pool is refilled meanwhile.
+//! The load is an open loop: claims are created when they are due, and the time of a claim counts from its due time, so a
+//! server or a driver that falls behind is measured. Each claim is deleted once it is Ready; the pool is refilled meanwhile.
 
 mod offer;
 
@@ -18,21 +18,22 @@ use crate::server::Server;
 use crate::stats::millis;
 use offer::{Offer, Outcome};
 
-/// What the p99 must stay below.
+/// Maximum p99.
 const LIMIT: Duration = Duration::from_millis(100);
-/// The search ends when the rate that holds and the one that does not are closer than this.
+/// Resolution of the search: maximum ratio of a rate that is not sustained to one that is.
 const CLOSE_ENOUGH: f64 = 1.1;
-/// Beyond these it does not search.
+/// Bounds of the search.
 const LEAST_RATE: f64 = 1.0;
 const MOST_RATE: f64 = 5000.0;
-/// A rate that held for the short time of the search and not for the whole time is tried again at this share of it.
+/// Factor for the next try when a rate of the search is not sustained for the whole time.
 const STEP_DOWN: f64 = 0.9;
-/// How long everything that was made may take to be gone.
+/// Maximum time until all created objects are deleted.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Prints the table. `HUTCH_RATE_SECONDS` (60) is how long the rate must hold, `HUTCH_RATE_SEARCH_SECONDS` (10) how long
-/// each one is tried on the way to it, `HUTCH_RATE_POOL` (100) the pool, `HUTCH_RATE_START` (50) the first rate.
+/// Measures and prints the table. `HUTCH_RATE_SECONDS` (60) is the time that the rate must be sustained,
+/// `HUTCH_RATE_SEARCH_SECONDS` (10) the time of each try, `HUTCH_RATE_POOL` (100) the pool, `HUTCH_RATE_START` (50) the
+/// first rate.
 pub(crate) fn run() -> anyhow::Result<()> {
     let seconds = |variable, usual| Ok::<_, anyhow::Error>(Duration::from_secs_f64(number(variable, usual)?));
     let (whole, short) = (seconds("HUTCH_RATE_SECONDS", 60.0)?, seconds("HUTCH_RATE_SEARCH_SECONDS", 10.0)?);
@@ -81,7 +82,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Finds the rate in short tries, then has it hold for the whole time.
+    /// Finds the rate in short tries, then checks that it is sustained for the whole time.
     async fn highest(
         &mut self,
         start: f64,
@@ -120,13 +121,13 @@ impl Bench<'_> {
         Ok(outcome)
     }
 
-    /// Until all claims and their Sandboxes are gone and the pool is full.
+    /// Waits until all claims and their Sandboxes are deleted and the pool is full.
     async fn settle(&self) -> anyhow::Result<()> {
         self.until(0, self.pool).await?;
         wait_for_pool(&self.client, self.pool).await
     }
 
-    /// Deletes what was made, and fails if anything stays.
+    /// Deletes all created objects, and fails if any remain.
     async fn clear(&self) -> anyhow::Result<()> {
         for kind in ["SandboxWarmPool", "SandboxTemplate"] {
             api(&self.client, kind).delete("bench", &DeleteParams::default()).await?;

@@ -1,4 +1,4 @@
-//! The router beside the Go router: the same load, the same sandbox, in turns.
+//! Measures the router and the Go router with the same load and the same sandbox, in alternating rounds.
 
 mod api;
 mod load;
@@ -16,17 +16,17 @@ use crate::stats::{Samples, millis};
 use load::{Outcome, Shape};
 use program::Routed;
 
-/// How long each router is driven with each load. `HUTCH_BENCH_SECONDS` sets another.
+/// Default duration of each load on each router; `HUTCH_BENCH_SECONDS` overrides it.
 const SECONDS: u64 = 10;
-/// In so many turns, so that a minute in which the machine is slow is one for all.
+/// Number of rounds, so that a slow minute of the machine affects both routers.
 const TURNS: u32 = 5;
-/// Before each turn, so that connections exist and memory has grown.
+/// Warm-up before each round, so that connections exist and memory has grown.
 const WARM_UP: Duration = Duration::from_millis(300);
 const CONNECTIONS: [usize; 3] = [1, 10, 50];
 const BODY: usize = 1 << 20;
 const GO: &str = "Go router";
 
-/// Prints the tables.
+/// Measures and prints the tables.
 pub(crate) fn run() -> anyhow::Result<()> {
     let seconds = std::env::var("HUTCH_BENCH_SECONDS").ok().and_then(|text| text.parse().ok());
     let time = Duration::from_secs(seconds.unwrap_or(SECONDS));
@@ -35,7 +35,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     runtime.block_on(async {
         let sandbox = sandbox::start().await.context("the sandbox")?;
         let api = api::start().await.context("the API")?;
-        println!("\n### Router: {} s each in turns, load, router and sandbox on the same CPUs\n", time.as_secs());
+        println!("\n### Router: {} s each in alternating rounds, load, router and sandbox on the same CPUs\n", time.as_secs());
         let peer = program::peer();
         if peer.is_none() {
             println!("HUTCH_PEERS names no folder with `upstream-router`: measured alone.\n");
@@ -70,11 +70,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
     })
 }
 
-/// Prints the table of what the load tool of agent-sandbox finds: of each program the middle turn.
+/// Prints the results of agent-sandbox's load tool: the middle round of each program.
 async fn with_their_tool(api: &api::Api, sandbox: u16, time: Duration) -> anyhow::Result<()> {
     let (Some(peer), Some(tool)) = (program::peer(), tool::find()) else { return Ok(()) };
     println!(
-        "\nThe same with `upstream-router-load`, which the Go project measures with; the middle of {TURNS} turns:\n"
+        "\nThe same with `upstream-router-load`, the load generator of the Go project; the middle of {TURNS} rounds:\n"
     );
     println!("| | program | requests/s | p50 ms | p99 ms |\n|---|---|---|---|---|");
     for connections in CONNECTIONS {
@@ -101,7 +101,7 @@ async fn with_their_tool(api: &api::Api, sandbox: u16, time: Duration) -> anyhow
     Ok(())
 }
 
-/// Prints the table of WebSockets that say nothing.
+/// Prints the table of idle WebSockets.
 pub(crate) fn sockets() -> anyhow::Result<()> {
     machine::raise_descriptors()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -131,7 +131,7 @@ async fn direct(sandbox: u16, time: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One turn.
+/// Runs one round.
 async fn measure(
     routed: &Routed,
     shape: &Shape,

@@ -1,5 +1,5 @@
-//! What the runtime inside a sandbox is: the size of its file, the time from its start to its first answer, and what it
-//! holds when nothing happens.
+//! Measures the runtime inside a sandbox: the size of its file, the time from its start to its first response, and its
+//! memory when idle.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,11 +12,11 @@ use anyhow::{Context, bail, ensure};
 use crate::stats::{Samples, millis};
 
 const ROUNDS: usize = 50;
-/// Before the memory is read: what a start needed has been given back by then.
+/// Wait before the memory is read, so that the memory of the start has been released.
 const IDLE: Duration = Duration::from_secs(2);
 const PROGRAM: &str = "hutch-sandboxd";
 
-/// Prints the table.
+/// Measures and prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
     let program = program()?;
     let size = program.metadata()?.len();
@@ -38,7 +38,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The program that the build of `hutch` has packed into it, or the one that `HUTCH_SANDBOXD` names.
+/// Returns the program in `HUTCH_SANDBOXD`, by default the one that the build of `hutch` packed into it.
 fn program() -> anyhow::Result<PathBuf> {
     if let Some(named) = std::env::var_os("HUTCH_SANDBOXD") {
         return Ok(named.into());
@@ -52,7 +52,7 @@ fn program() -> anyhow::Result<PathBuf> {
     })
 }
 
-/// It, until it is dropped.
+/// A running sandboxd; killed when dropped.
 struct Running {
     child: Child,
     ready: Duration,
@@ -91,7 +91,7 @@ impl Running {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let Some(kib) = line.and_then(|line| line.split_whitespace().next()?.parse().ok()) else {
-            bail!("/proc tells no VmRSS of {PROGRAM}")
+            bail!("/proc has no VmRSS of {PROGRAM}")
         };
         Ok(kib)
     }

@@ -1,6 +1,6 @@
-//! Calls of the stock Python client, Direct, on `hutch up`: what they take beyond what the client itself takes.
+//! Measures calls of the stock Python client (Direct) on `hutch up`, beyond the time of the client itself.
 //!
-//! The client itself is measured against a server that answers at once, from memory.
+//! The client itself is measured against a server that responds at once, from memory.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,18 +17,18 @@ use crate::server::Server;
 use crate::stats::{Samples, millis};
 
 const SCRIPT: &str = include_str!("sdk.py");
-/// Sandboxes that wait to be taken; the script takes two at a time.
+/// Size of the warm pool; the script uses two Sandboxes at a time.
 const POOL: usize = 2;
 const CONTENT: usize = 4096;
 const CALLS: [&str; 3] = ["run `true`", "write 4 KiB", "read 4 KiB"];
 
 type Times = BTreeMap<String, BTreeMap<String, Vec<u64>>>;
 
-/// Prints the table.
+/// Measures and prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let server = Server::start_with(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"])?;
-    let router = server.said("router").context("hutch up does not say where its router listens")?;
+    let router = server.printed("router").context("hutch up printed no address of its router")?;
     let nothing = runtime.block_on(async {
         let client = server.client().await?;
         claims::make_pool(&client, POOL).await?;
@@ -67,7 +67,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The installed package: `.tools` of the repository.
+/// Returns the folder of the installed package below `.tools` of the repository.
 fn package() -> anyhow::Result<PathBuf> {
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.tools/python/1.0.8"));
     if !folder.is_dir() {
@@ -76,7 +76,7 @@ fn package() -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// A server that answers what the client asks for, and does nothing; its address.
+/// Starts a server that responds to the client's requests without doing anything; returns its address.
 async fn nothing() -> anyhow::Result<String> {
     // Whatever is sent is read, or the connection could not be used again.
     let ran = |_: axum::body::Bytes| async { Json(json!({"stdout": "", "stderr": "", "exit_code": 0})) };

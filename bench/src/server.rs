@@ -16,9 +16,9 @@ use crate::machine::binary;
 pub(crate) struct Server {
     child: Child,
     folder: tempfile::TempDir,
-    /// From the start of the process to the line `ready`.
+    /// Time from the start of the process to the line `ready`.
     pub(crate) ready_after: Duration,
-    /// The lines before `ready`.
+    /// Lines before `ready`.
     said: Vec<String>,
 }
 
@@ -58,13 +58,13 @@ impl Server {
         Ok(Server { child, folder, ready_after: started.elapsed(), said })
     }
 
-    /// The first word that it said about something when it started.
-    pub(crate) fn said(&self, name: &str) -> Option<String> {
+    /// Returns the first word of a line that it printed at its start.
+    pub(crate) fn printed(&self, name: &str) -> Option<String> {
         let about = |line: &String| line.strip_prefix(name)?.split_whitespace().next().map(str::to_owned);
         self.said.iter().find_map(about)
     }
 
-    /// A client of its own TLS connections.
+    /// Returns a client with its own TLS connections.
     pub(crate) async fn client(&self) -> anyhow::Result<kube::Client> {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig())?;
@@ -74,27 +74,27 @@ impl Server {
         Ok(kube::Client::try_from(config)?)
     }
 
-    /// Resident memory of the server itself, in KiB.
+    /// Returns the resident memory of the server itself in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         self.usage().resident_kib
     }
 
-    /// What the server itself has used, without what runs in its sandboxes.
+    /// Returns the resources that the server itself has used, without its sandboxes.
     pub(crate) fn usage(&self) -> Usage {
         Usage::of(self.child.id())
     }
 
-    /// Where it writes what its clients need.
+    /// Returns the path of the kubeconfig.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
 
-    /// The folder that is removed with it.
+    /// Returns the folder that is removed with the server.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What there is of sandboxes beyond the API.
+    /// Counts the traces of sandboxes on the machine.
     pub(crate) fn leftovers(&self) -> Leftovers {
         let pods = std::fs::read_dir(self.folder.path().join("data/pods"));
         let folders = pods.map_or(0, |entries| entries.flatten().count());
@@ -102,12 +102,12 @@ impl Server {
     }
 }
 
-/// What Pods leave on the machine while they are there.
+/// Traces of running Pods on the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Leftovers {
-    /// Folders of Pods.
+    /// Number of folders of Pods.
     pub(crate) folders: usize,
-    /// Processes below the server.
+    /// Number of processes below the server.
     pub(crate) processes: usize,
 }
 

@@ -1,6 +1,6 @@
-//! How long one command in a fresh jail takes, beside the sandboxes that are installed here.
+//! Measures one command in a fresh jail, and in the other sandboxes that are installed.
 //!
-//! Every round starts each once, so that noise of the machine falls on all alike; only ratios mean something.
+//! Every round starts each once, so that noise of the machine affects all equally; compare only ratios.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,13 +22,13 @@ const FROM_FILE: &str = "hutch run < file";
 struct Contender {
     name: &'static str,
     command: Vec<String>,
-    /// Its standard input; `/dev/null` where there is none.
+    /// Standard input [default: `/dev/null`].
     input: Option<PathBuf>,
     rounds: usize,
     samples: Samples,
 }
 
-/// Prints the table.
+/// Measures and prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
     let scratch = tempfile::tempdir().context("a scratch folder")?;
     let mut contenders = contenders(scratch.path())?;
@@ -122,7 +122,7 @@ fn contenders(scratch: &Path) -> anyhow::Result<Vec<Contender>> {
         .collect())
 }
 
-/// The read-only view that `hutch/host` gives: `/usr` and its links, `/proc`, `/dev`, an empty `/tmp`.
+/// Returns the mounts of `hutch/host`, read-only: `/usr` and its links, `/proc`, `/dev`, an empty `/tmp`.
 fn bwrap_line(bwrap: &str) -> String {
     let mut line = format!(
         "{bwrap} --unshare-all --ro-bind /usr /usr --proc /proc --dev /dev --tmpfs /tmp --tmpfs /workspace"
@@ -139,7 +139,7 @@ fn bwrap_line(bwrap: &str) -> String {
     line
 }
 
-/// A root file system with `true` and what it loads, and the mount points.
+/// Creates a root file system with `true`, its libraries and the mount points.
 fn fill_rootfs(rootfs: &Path) -> anyhow::Result<()> {
     let script = "for file in /usr/bin/true $(ldd /usr/bin/true | grep -o '/[^ ]*'); do \
          mkdir -p \"$0/$(dirname $file)\"; cp -L $file \"$0$file\"; done; cd $0 && mkdir proc dev tmp workspace";
@@ -150,7 +150,7 @@ fn fill_rootfs(rootfs: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An OCI bundle whose root is this machine's `/usr`.
+/// Creates an OCI bundle whose root is this machine's `/usr`.
 fn bundle(folder: &Path) -> anyhow::Result<String> {
     let rootfs = folder.join("rootfs");
     std::fs::create_dir_all(rootfs.join("usr"))?;

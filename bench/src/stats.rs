@@ -1,8 +1,8 @@
-//! Samples of time and what is said about them.
+//! Samples of durations, and their statistics.
 
 use std::time::Duration;
 
-/// Times of one thing, measured over and over.
+/// Samples of one duration.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Samples(Vec<Duration>);
 
@@ -19,7 +19,7 @@ impl Samples {
         self.0.len()
     }
 
-    /// The value that `share` (0..=1) of the samples do not exceed; zero without samples.
+    /// Returns the value that `share` (0..=1) of the samples do not exceed; zero without samples.
     pub(crate) fn percentile(&self, share: f64) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -42,7 +42,7 @@ impl FromIterator<Duration> for Samples {
     }
 }
 
-/// Milliseconds with two decimals.
+/// Formats a duration as milliseconds with two decimals.
 pub(crate) fn millis(time: Duration) -> String {
     format!("{:.2}", time.as_secs_f64() * 1000.0)
 }

@@ -1,7 +1,7 @@
-//! The load tool of the Go project, unchanged, drives the stacks in turns and says what it measured; beside it, what every
-//! process used, the tool too. First each controller on a fresh control plane with kwok, where no Pod has a process, and one
-//! that does the least that any controller can; then `hutch up`, where each has its jail. Needs the tool, and so the
-//! folder that HUTCH_PEERS names.
+//! Runs the unchanged load tool of the Go project against each stack in turn, and prints its measurements and the resources
+//! of every process, the tool included. First come the controllers, each on a fresh control plane with kwok, where no Pod
+//! has a process, and the minimal controller; then `hutch up`, where each Pod has a jail. Needs the tool, in the folder
+//! HUTCH_PEERS.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,10 +13,10 @@ use hutch_testkit::cluster::Usage;
 use crate::contender::{self, CONTROLLER, Contender};
 use crate::server::Server;
 
-/// What is driven, unless HUTCH_STRESS_PHASES says otherwise.
+/// Default of HUTCH_STRESS_PHASES.
 const PHASES: &str = "probe,throughput-mif:50,claims-warm,claims-warm-sustained";
 /// The tool's own defaults are for a large cluster: 300 claims a second for a minute from a pool of 3000. HUTCH_STRESS_FLAGS
-/// comes after these and wins.
+/// is appended and wins.
 const SIZE: [&str; 6] = [
     "--throughput-min-seconds=20",
     "--sustained-rate=10",
@@ -25,29 +25,29 @@ const SIZE: [&str; 6] = [
     "--per-sandbox-timeout=2m",
     "--timeout=10m",
 ];
-/// What the tool is not to do, and how it connects.
+/// Fixed flags of the tool: disabled parts and the connection.
 const MANNER: [&str; 4] = [
     "--client-connections=4",
     "--collect-metrics=false",
     "--profile-apiserver=false",
     "--profile-controller=false",
 ];
-/// What a controller is given to work with.
+/// Flags of a controller.
 const ROOM: [&str; 4] = [
     "--sandbox-claim-concurrent-workers=1000",
     "--sandbox-concurrent-workers=1000",
     "--api-connections=4",
     "--separate-watch-connection",
 ];
-/// The programs whose share is told.
+/// Programs whose resources are printed.
 const PROGRAMS: [&str; 6] =
     [CONTROLLER, "kube-apiserver", "etcd", "kwok", "kube-controller-manager", "kube-scheduler"];
-/// What the jails of `hutch up` show as root: it has the shell and the `sleep` that the tool asks for.
+/// Root file system of the jails of `hutch up`: it has the shell and the `sleep` that the tool's Pods need.
 const IMAGE: &str = "--image=hutch/host";
-/// How long the last jails may take to be gone after the tool has ended.
+/// Maximum time until the last jails are gone after the tool has ended.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
 
-/// Prints the tables.
+/// Measures and prints the tables.
 pub(crate) fn run() -> anyhow::Result<()> {
     hutch_testkit::Need::Kubernetes.missing().map_or(Ok(()), |reason| bail!("{reason}"))?;
     if contender::peer("upstream-stress").is_none() {
@@ -84,14 +84,14 @@ pub(crate) fn run() -> anyhow::Result<()> {
     })
 }
 
-/// How often each stack is driven: what a minute of the machine does to one of them it should not do to it alone. After
-/// the first turn there is the churn only.
+/// Number of rounds, so that a slow minute of the machine affects all stacks. After the first round there is only the
+/// churn.
 fn turns() -> anyhow::Result<u32> {
     let said = std::env::var("HUTCH_STRESS_TURNS");
     said.map_or(Ok(3), |said| said.parse().with_context(|| format!("HUTCH_STRESS_TURNS={said} is no number")))
 }
 
-/// What the tool found of a stack, in the phases that were.
+/// Measurements of a stack by the tool, in the phases that ran.
 struct Found {
     /// Seconds until all claims that came at once were Ready.
     burst: Option<f64>,
@@ -111,7 +111,7 @@ impl Found {
     }
 }
 
-/// What was found of each stack in its turns.
+/// Measurements of each stack in its rounds.
 #[derive(Default)]
 struct Stacks(Vec<(&'static str, Vec<Found>)>);
 
@@ -123,7 +123,7 @@ impl Stacks {
         }
     }
 
-    /// Prints what each reached beside the Go controller; nothing without that one.
+    /// Prints the ratio of each stack to the Go controller; nothing without that one.
     fn compare(&self) {
         for (title, of) in [
             ("all claims that came at once Ready | s", (|found| found.burst) as fn(&Found) -> Option<f64>),
@@ -133,7 +133,7 @@ impl Stacks {
             let reached: Vec<(_, Vec<f64>)> = reached.collect();
             let go = reached.iter().find(|(name, _)| *name == contender::GO).and_then(|(_, go)| mean(go));
             let Some(go) = go else { continue };
-            println!("\n| {title}, mean | in each turn | of the Go controller's |\n|---|---|---|---|");
+            println!("\n| {title}, mean | in each round | of the Go controller's |\n|---|---|---|---|");
             for (name, turns) in &reached {
                 let Some(mean) = mean(turns) else { continue };
                 let each: Vec<_> = turns.iter().map(|turn| format!("{turn:.1}")).collect();
@@ -148,7 +148,7 @@ fn mean(turns: &[f64]) -> Option<f64> {
 }
 
 const UP: &str = "hutch up";
-/// How the names of phases begin in which Sandboxes are made and deleted as fast as it goes.
+/// Prefix of the names of phases that create and delete Sandboxes as fast as possible.
 const CHURN: &str = "throughput";
 
 async fn drive(contender: &Contender, phases: &str) -> anyhow::Result<Found> {
@@ -188,7 +188,7 @@ async fn drive_up(phases: &str) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-/// Runs the tool, prints what it says and what it used, and begins a table for what the others used.
+/// Runs the tool, prints its output and resources, and starts the table of the other programs' resources.
 async fn tool(
     name: &str,
     phases: &str,

@@ -1,4 +1,4 @@
-//! `hutch up` from nothing to `ready`, and how large the binary is.
+//! Measures `hutch up` from an empty folder to `ready`, and the size of the binary.
 
 use crate::machine::binary;
 use crate::server::Server;
@@ -6,7 +6,7 @@ use crate::stats::{Samples, millis};
 
 const ROUNDS: usize = 10;
 
-/// Prints the table.
+/// Measures and prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
     let mut samples = Samples::default();
     let mut resident = 0;

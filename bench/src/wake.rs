@@ -1,6 +1,6 @@
-//! What a request waits for a sandbox that sleeps, beside one that is awake: frozen, and suspended to disk.
+//! Measures a request to a frozen sandbox and to a suspended one, compared with one that is awake.
 //!
-//! One connection to the router of `hutch up` is kept; what answers is sandboxd.
+//! One connection to the router of `hutch up` is kept; sandboxd responds.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,14 +17,14 @@ use crate::stats::{Samples, millis};
 const ROUNDS: usize = 20;
 const NAME: &str = "sleeper";
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks at the Sandbox; nothing that is measured waits for one.
+/// Poll interval of the Sandbox; no measurement includes it.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Prints the table.
+/// Measures and prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let server = Server::start_with(&["--router-listen", "127.0.0.1:0", "--router-allow-unauthenticated"])?;
-    let router = server.said("router").context("hutch up does not say where its router listens")?;
+    let router = server.printed("router").context("hutch up printed no address of its router")?;
     let address = router.strip_prefix("http://").context("an address")?.to_owned();
     let client = runtime.block_on(server.client())?;
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("agents.x-k8s.io", "v1beta1", "Sandbox"));
@@ -79,7 +79,7 @@ fn ask(connection: &mut TcpStream, samples: &mut Samples) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Suspends it as the controller does when nobody has used it.
+/// Suspends the Sandbox as the controller does when it is idle.
 async fn suspend(sandboxes: &Api<DynamicObject>) -> anyhow::Result<()> {
     let generation = sandboxes.get(NAME).await?.metadata.generation.unwrap_or_default() + 1;
     let change = json!({

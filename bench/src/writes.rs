@@ -1,5 +1,5 @@
-//! What a controller writes to a real API server for one warm claim and for one Sandbox from create to delete, counted in the
-//! API server's audit log. The figures do not depend on how busy the machine is. What refills the pool is not counted.
+//! Counts the writes of a controller to a real API server for one warm claim, and for one Sandbox from create to delete, in
+//! the API server's audit log. The figures do not depend on the load of the machine. Refills of the pool are not counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,18 +16,18 @@ use serde_json::{Value, json};
 
 use crate::contender::{self, Contender};
 
-/// Claims, and Sandboxes; also the size of the pool.
+/// Number of claims and of Sandboxes; also the size of the pool.
 const MANY: usize = 40;
-/// After the last object is Ready, writes may still come that belong to it.
+/// Time for late writes after the last object is Ready.
 const AFTERMATH: Duration = Duration::from_secs(3);
 const NAMESPACE: &str = "default";
-/// User agent of what this benchmark itself writes.
+/// User agent of the benchmark's own writes.
 const AGENT: &str = "hutch-bench";
 
 /// Writes by verb and resource.
 type Counts = BTreeMap<String, usize>;
 
-/// Prints the table.
+/// Measures and prints the table.
 pub(crate) fn run() -> anyhow::Result<()> {
     hutch_testkit::Need::Kubernetes.missing().map_or(Ok(()), |reason| bail!("{reason}"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -55,17 +55,17 @@ async fn count(contender: &Contender) -> anyhow::Result<(Counts, Counts)> {
     tokio::time::sleep(AFTERMATH).await;
     let writes = cluster.audit().writes()?;
     let writer = writes.iter().find(|write| write.resource == "sandboxes/status");
-    let agent = &writer.context("nobody wrote the status of a Sandbox")?.agent;
-    // What was written for the members before they were claimed is the pool's.
+    let agent = &writer.context("no status of a Sandbox was written")?.agent;
+    // Writes for the pooled Sandboxes before they were claimed belong to the pool.
     Ok((counted(&writes[from..], agent, &claims), counted(&writes, agent, &sandboxes)))
 }
 
-/// Writes by that user agent about the named objects, and events on them. Refused ones count too: they cost what others cost.
+/// Counts writes of that user agent to the named objects, and events on them. Refused writes count too, at the same cost.
 fn counted(writes: &[Write], agent: &str, names: &BTreeSet<String>) -> Counts {
     let mut counts = Counts::new();
     for write in writes.iter().filter(|write| write.agent == agent) {
         let about = match write.resource.as_str() {
-            // An event is named for its object, a dot, and something that nobody else has.
+            // The name of an event is its object, a dot and a unique suffix.
             "events" => write.name.rsplit_once('.').map_or("", |(object, _)| object),
             _ => &write.name,
         };
@@ -77,7 +77,7 @@ fn counted(writes: &[Write], agent: &str, names: &BTreeSet<String>) -> Counts {
     counts
 }
 
-/// One after the other: made, Ready, deleted. Returns their names, which are their Pods' names too.
+/// Creates Sandboxes one after the other, waits until each is Ready, deletes it. Returns their names and their Pods' names.
 async fn life_of_sandboxes(cluster: &Cluster, client: &Client) -> anyhow::Result<BTreeSet<String>> {
     let api: Api<Sandbox> = Api::namespaced(client.clone(), NAMESPACE);
     let mut names = BTreeSet::new();
@@ -94,8 +94,8 @@ async fn life_of_sandboxes(cluster: &Cluster, client: &Client) -> anyhow::Result
     Ok(names)
 }
 
-/// As many claims as the pool has members, one after the other. Returns their names and those of their Sandboxes, and how many
-/// writes there were before the first.
+/// Creates a claim for each pooled Sandbox, one after the other. Returns the names of the claims and Sandboxes, and the
+/// number of writes before the first.
 async fn warm_claims(cluster: &Cluster, client: &Client) -> anyhow::Result<(BTreeSet<String>, usize)> {
     create::<SandboxTemplate>(client, "t", json!({"podTemplate": pod()})).await?;
     create::<SandboxWarmPool>(client, "p", json!({"replicas": MANY, "sandboxTemplateRef": {"name": "t"}}))

@@ -284,7 +284,7 @@ absent("SandboxClient.get_sandbox_claim_warmpool_name(claim_name, namespace)", A
 
 @row("DirectConnectionConfig(extra_headers)", DIRECT)
 async def token(place):
-    """The router lets nobody in without the token."""
+    """The router refuses requests without the token."""
     sandbox = await place.shared()
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         stranger = place.client(place.config(extra_headers=headers))

@@ -71,7 +71,7 @@ async def exec_terminal(place):
     check("/dev/" in out and "30 90" in out, out)
 
 
-@row("kubernetes: exec of much output", BOTH)
+@row("kubernetes: exec with large output", BOTH)
 async def exec_much(place):
     equal(len(execute(place, await pod(place), ["sh", "-c", "yes 0123456 | head -c 8000000"])), 8000000)
 
@@ -106,7 +106,7 @@ class Router:
             ("x-sandbox-namespace", place.namespace), ("x-sandbox-port", "9090")]}
 
 
-@row("grpcio through the router: one answer", BOTH)
+@row("grpcio through the router: one response", BOTH)
 async def router_execute(place):
     router = Router(place, await pod(place))
     done = router.stub.Execute(process_pb2.ExecuteRequest(config=shell("echo out; echo err >&2; exit 3")), **router.more)
@@ -118,7 +118,7 @@ async def router_execute(place):
         equal((error.code(), error.details()), (grpc.StatusCode.INVALID_ARGUMENT, "command is required"))
 
 
-@row("grpcio through the router: a stream of answers as they come", BOTH)
+@row("grpcio through the router: a stream of responses as they arrive", BOTH)
 async def router_start(place):
     router = Router(place, await pod(place))
     answers = router.stub.Start(process_pb2.StartRequest(config=shell("echo one; sleep 1; echo two; exit 4")), **router.more)
@@ -148,7 +148,7 @@ def both_ways(channel, more):
     equal((rest[-1].WhichOneof("event"), rest[-1].exit.exit_code), ("exit", 0))
 
 
-@row("grpcio through the router: both ways at once", BOTH)
+@row("grpcio through the router: both directions at once", BOTH)
 async def router_both_ways(place):
     router = Router(place, await pod(place))
     both_ways(router.channel, router.more)
@@ -168,7 +168,7 @@ async def router_cancel(place):
     await place.until("the process is gone", gone)
 
 
-@row("grpcio over the client's channel: both ways at once", SANDBOXD)
+@row("grpcio over the client's channel: both directions at once", SANDBOXD)
 async def channel_both_ways(place):
     sandbox = await place.shared()
     await now(sandbox.connector.connect())
@@ -179,4 +179,4 @@ async def channel_both_ways(place):
         both_ways(sandbox.connector.grpc_channel(), {"timeout": 120})
 
 
-absent("grpcio over the client's channel: both ways at once", HTTP, "-")
+absent("grpcio over the client's channel: both directions at once", HTTP, "-")

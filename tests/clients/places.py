@@ -112,7 +112,7 @@ class Place:
             CORE, VERSION, self.namespace, "sandboxes", sandbox.sandbox_id, {"metadata": {"annotations": named}})
 
     async def falls_asleep(self, sandbox, **more):
-        """By itself, as nobody uses it; it has no wish to do so again."""
+        """Waits until the idle Sandbox is suspended, and removes the annotation so that it happens once."""
         self.annotate(sandbox, suspend_after="2s", activity_port="8080", **more)
         await self.until("it is asleep", lambda: self.condition("Sandbox", sandbox.sandbox_id, "Suspended") == "True")
         check(self.get("Sandbox", sandbox.sandbox_id)["metadata"]["annotations"]["hutch.dev/asleep-generation"])

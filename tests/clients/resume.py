@@ -9,12 +9,12 @@ from lifecycle import works
 from places import PATIENCE_SECONDS
 from table import CLUSTER, EVERY, HTTP, POD_TUNNELS, SANDBOXD, TUNNELS, absent, check, equal, now, raises, row
 
-UNTOLD = [column for column in POD_TUNNELS if column in CLUSTER]
+UNNOTIFIED = [column for column in POD_TUNNELS if column in CLUSTER]
 
 
-@row("resume: a command with the address of before", HTTP)
+@row("resume: a command to the Pod address from before", HTTP)
 async def resumed_command(place):
-    """The client goes on sending the address that the Pod had before; the request reaches the Pod of now, at once."""
+    """The client still sends the former address of the Pod; the request reaches the current Pod at once."""
     sandbox = await place.sandbox()
     equal((await now(sandbox.commands.run("echo before"))).stdout, "before\n")
     before = await now(sandbox.get_pod_ip())
@@ -27,7 +27,7 @@ async def resumed_command(place):
     await now(sandbox.terminate())
 
 
-@row("resume: a file with the address of before", HTTP)
+@row("resume: a file to the Pod address from before", HTTP)
 async def resumed_file(place):
     sandbox = await place.sandbox()
     await works(place, sandbox)
@@ -37,19 +37,19 @@ async def resumed_file(place):
     await now(sandbox.terminate())
 
 
-CALL, FILE = "resume: a command by the tunnel or channel of before", "resume: a file by the tunnel or channel of before"
-ASLEEP = "asleep by itself: set to Running as the package's own resume does, the handle goes on"
+CALL, FILE = "resume: a command over the tunnel or channel from before", "resume: a file over the tunnel or channel from before"
+ASLEEP = "idle suspend: the handle works after a patch to Running, as the package's own resume sends"
 
 
-def told(function, name, columns):
-    """Makes it the cell of these columns. Nobody tells kubectl of a cluster that the Pod has gone: the first call after it fails."""
-    row(name, [column for column in columns if column not in UNTOLD])(function)
-    row(name, UNTOLD, "second call")(function)
+def notified(function, name, columns):
+    """Makes it the cell of these columns. On a cluster kubectl does not notice that the Pod was deleted: the next call fails."""
+    row(name, [column for column in columns if column not in UNNOTIFIED])(function)
+    row(name, UNNOTIFIED, "second call")(function)
 
 
-async def goes_on(place, call):
+async def works_again(place, call):
     """The handle works again; its result."""
-    if place.column not in UNTOLD:
+    if place.column not in UNNOTIFIED:
         return await now(call())
     await raises((RuntimeError, SandboxRequestError), call)
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -67,7 +67,7 @@ async def resumed_sandboxd_command(place):
     equal((await now(sandbox.commands.run("echo before"))).stdout, "before\n")
     await place.suspend(sandbox)
     await place.resume(sandbox)
-    equal((await goes_on(place, lambda: sandbox.commands.run("echo after"))).stdout, "after\n")
+    equal((await works_again(place, lambda: sandbox.commands.run("echo after"))).stdout, "after\n")
     await works(place, sandbox)
     await now(sandbox.terminate())
 
@@ -77,16 +77,16 @@ async def resumed_sandboxd_file(place):
     await works(place, sandbox)
     await place.suspend(sandbox)
     await place.resume(sandbox)
-    await goes_on(place, lambda: sandbox.files.write("after.txt", "after"))
+    await works_again(place, lambda: sandbox.files.write("after.txt", "after"))
     await works(place, sandbox)
     await now(sandbox.terminate())
 
 
-told(resumed_sandboxd_command, CALL, SANDBOXD)
-told(resumed_sandboxd_file, FILE, SANDBOXD)
+notified(resumed_sandboxd_command, CALL, SANDBOXD)
+notified(resumed_sandboxd_file, FILE, SANDBOXD)
 
 
-@row("suspended: a command is refused, and the handle goes on after the resume")
+@row("suspended: a command is refused, and the handle works after the resume")
 async def refused_meanwhile(place):
     sandbox = await place.sandbox()
     await now(sandbox.commands.run("true"))
@@ -106,15 +106,15 @@ async def resumed_from_sleep(place):
     await works(place, sandbox)
     await place.falls_asleep(sandbox)
     await place.resume(sandbox)
-    equal((await goes_on(place, lambda: sandbox.commands.run("echo on"))).stdout, "on\n")
+    equal((await works_again(place, lambda: sandbox.commands.run("echo on"))).stdout, "on\n")
     await works(place, sandbox)
     await now(sandbox.terminate())
 
 
-told(resumed_from_sleep, ASLEEP, EVERY)
+notified(resumed_from_sleep, ASLEEP, EVERY)
 
 
-@row("asleep by itself: the next command wakes it", HTTP)
+@row("idle suspend: the next command wakes it", HTTP)
 async def woken_by_command(place):
     sandbox = await place.sandbox()
     equal((await now(sandbox.commands.run("echo before"))).stdout, "before\n")
@@ -140,10 +140,10 @@ async def killed(place):
     await now(sandbox.terminate())
 
 
-for name, columns in [("resume: a command with the address of before", SANDBOXD),
-                      ("resume: a file with the address of before", SANDBOXD),
+for name, columns in [("resume: a command to the Pod address from before", SANDBOXD),
+                      ("resume: a file to the Pod address from before", SANDBOXD),
                       (CALL, HTTP),
                       (FILE, HTTP),
-                      ("asleep by itself: the next command wakes it", SANDBOXD),
+                      ("idle suspend: the next command wakes it", SANDBOXD),
                       ("broken tunnel: kubectl killed between two calls", [c for c in EVERY if c not in TUNNELS])]:
     absent(name, columns, "-")

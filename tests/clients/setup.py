@@ -2,7 +2,7 @@
 
 from places import POOL, Place
 
-# Answers `POST /agent` as the computer-use example does, and tells what it was sent.
+# Answers `POST /agent` as the computer-use example does, and returns the request.
 AGENT = """
 import http.server, json, os
 class Agent(http.server.BaseHTTPRequestHandler):

@@ -49,7 +49,7 @@ async def at_once(place, calls):
     return await asyncio.gather(*[asyncio.to_thread(call) for call in calls])
 
 
-@row("many commands and files at once")
+@row("many concurrent commands and files")
 async def many(place):
     sandbox = await place.sandbox()
     await works(place, sandbox)

@@ -233,7 +233,7 @@ CHANNEL = "Connector.grpc_channel()"
 
 @row(CHANNEL, SANDBOXD)
 async def channel(place):
-    """The channel is a real one: the standard health of the service is asked over it, by its reflection."""
+    """The channel is a real one: the standard health of the service is requested over it, through its reflection."""
     connector = (await place.shared()).connector
     await now(connector.connect())
     own = await now(connector.grpc_channel())

@@ -37,7 +37,7 @@ def snippet():
 
 
 def thorough(template, namespace):
-    """The same with every result looked at, and files. Gives the claim's name."""
+    """The same with every result checked, and files. Returns the claim's name."""
     from agentic_sandbox import SandboxClient
     with SandboxClient(template_name=template, namespace=namespace) as sandbox:
         check(sandbox.sandbox_name == sandbox.claim_name, "the Sandbox has the claim's name")

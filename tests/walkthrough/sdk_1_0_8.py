@@ -16,7 +16,7 @@ from k8s_agent_sandbox.exceptions import SandboxRequestError, SandboxWarmPoolNot
 VERSION = "1.0.8"
 # How long a deleted claim and its Sandbox may still be there.
 GONE_SECONDS = 30
-# A pool that is not there must be told at once, not when the client has waited long enough.
+# A missing pool must be reported at once, not after the client's timeout.
 FAST_SECONDS = 10
 
 

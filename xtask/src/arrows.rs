@@ -1,5 +1,5 @@
-//! Dependencies between our crates go one way: top -> services -> mechanisms -> contracts -> vocabulary, and no service knows
-//! another. Tests may look across (dev-dependencies do not count).
+//! Checks dependencies between crates: top -> services -> mechanisms -> contracts -> vocabulary, and no service depends
+//! on another. dev-dependencies are not checked.
 
 mod circles;
 
@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-/// A crate may depend on crates of a lower layer.
+/// Layer of a crate. A crate may depend only on crates of a lower layer; top crates may depend on any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Layer {
     Vocabulary,
@@ -43,7 +43,7 @@ const LAYERS: [(&str, Layer); 20] = [
     ("xtask", Layer::Top),
 ];
 
-/// Libraries that do I/O, which the vocabulary must not know.
+/// Libraries that do I/O; crates of the vocabulary must not depend on them.
 const IO_LIBRARIES: [&str; 4] = ["tokio", "hyper", "axum", "reqwest"];
 
 #[derive(Deserialize)]
@@ -64,7 +64,7 @@ struct Dependency {
     path: Option<String>,
 }
 
-/// Fails with every wrong arrow named.
+/// Checks all dependencies; the error names every wrong one.
 pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version=1", "--locked"])
@@ -74,7 +74,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     if !output.status.success() {
         bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("what cargo metadata printed")?;
+    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("output of cargo metadata")?;
     let wrong = wrong_arrows(&metadata);
     if !wrong.is_empty() {
         bail!("wrong arrows between crates:\n  {}", wrong.join("\n  "));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_may_not_know_a_service_but_its_tests_may() {
+    fn service_may_depend_on_a_service_only_in_tests() {
         assert_eq!(wrong_arrows(&package("hutch-node", "hutch-router", None)).len(), 1);
         assert_eq!(wrong_arrows(&package("hutch-node", "hutch-router", Some("dev"))).len(), 0);
         assert_eq!(wrong_arrows(&package("hutch-node", "hutch-jail", None)).len(), 0);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_without_a_layer_is_named() {
+    fn crate_without_a_layer_is_an_error() {
         assert_eq!(wrong_arrows(&package("hutch-new", "hutch-api", None)).len(), 1);
     }
 }

@@ -1,8 +1,10 @@
-//! What developers and CI run: `cargo xtask test`, and its parts by name.
+//! Tasks of developers and CI: `cargo xtask test`, and each of its parts.
 //!
-//! It installs nothing (`scripts/install-test-tools` does); what is missing is counted as skipped and named.
+//! It installs nothing (`scripts/install-test-tools` does); a test whose tool is missing is counted as skipped.
 
 mod arrows;
+mod language;
+mod links;
 mod sim;
 mod tally;
 mod test;
@@ -22,27 +24,27 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Formatting, lints, arrows, house rules, licences, then every test; ends with the count.
+    /// Checks formatting, lints, arrows, house rules, language and licenses, then runs every test; ends with the count.
     Test,
-    /// Only the check that dependencies between crates go one way.
+    /// Checks that crates depend only on lower layers, and that modules do not depend on each other in a circle.
     Arrows,
-    /// Only the house rules on files.
-    Tidy,
-    /// Known attacks on a sandbox of this machine, and every attack by every way into one; part of `test` too.
+    /// Checks lengths and names of files, links, and the language of documentation, comments and messages.
+    Tidy(language::Options),
+    /// Tries known attacks on a sandbox of this machine, and every attack by every way into one; part of `test` too.
     Escape,
-    /// Runs the lives of the differential suite under the Go controller and writes down how they go.
+    /// Records the lives of the differential suite under the Go controller.
     RecordLives {
-        /// The Go controller; without it `upstream-controller` in the folder that HUTCH_PEERS names.
+        /// Program of the Go controller [default: `upstream-controller` in the folder HUTCH_PEERS]
         controller: Option<PathBuf>,
-        /// Only lives whose name holds this text, or that are in a file of that name; several with commas between.
+        /// Records only lives whose name contains this text, or in a file of that name; separated by commas.
         #[arg(long)]
         only: Option<String>,
     },
-    /// Simulations of the controllers, each made from a seed.
+    /// Simulates the controllers from random seeds.
     Sim(sim::Sim),
-    /// The benchmarks, side by side with what is installed: prints the table of docs/benchmarks.md.
+    /// Runs benchmarks and prints the tables of docs/benchmarks.md.
     Bench {
-        /// Which benchmarks; all when none is named.
+        /// Names of benchmarks [default: all]
         names: Vec<String>,
     },
 }
@@ -51,10 +53,12 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Test => test::all(),
         Task::Arrows => arrows::check(&root()),
-        Task::Tidy => tidy::check(&root()),
+        Task::Tidy(options) => tidy::check(&root())
+            .and_then(|()| links::check(&root()))
+            .and_then(|()| language::check(&root(), &options)),
         Task::Escape => test::escape(),
         Task::RecordLives { controller, only } => test::record_lives(controller, only),
-        Task::Sim(wanted) => sim::run(&wanted),
+        Task::Sim(options) => sim::run(&options),
         Task::Bench { names } => test::bench(&names),
     };
     match outcome {
@@ -66,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder of the workspace.
+/// Returns the folder of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies one folder down").to_owned()
 }

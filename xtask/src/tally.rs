@@ -1,18 +1,18 @@
-//! Counts what tests say of themselves: libtest's closing lines, and the lines of skipped tests.
+//! Counts test results in output: libtest's summary lines, and the lines of skipped tests.
 
-/// Tests by how they ended.
+/// Number of tests by result.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Ran and held.
+    /// Tests that passed.
     pub(crate) passed: u64,
-    /// Ran and did not hold.
+    /// Tests that failed.
     pub(crate) failed: u64,
-    /// Could not run here: `name: reason`.
+    /// Tests that cannot run here: `name: reason`.
     pub(crate) skipped: Vec<String>,
 }
 
 impl Tally {
-    /// Takes in one line of a test run's output.
+    /// Counts one line of a test run's output.
     pub(crate) fn read(&mut self, line: &str) {
         if let Some(skipped) = line.strip_prefix("skipped: ") {
             self.skipped.push(skipped.to_owned());
@@ -28,12 +28,12 @@ impl Tally {
         }
     }
 
-    /// One of our own checks ended.
+    /// Counts one check of xtask.
     pub(crate) fn check(&mut self, held: bool) {
         if held { self.passed += 1 } else { self.failed += 1 }
     }
 
-    /// `N passed, N failed, N skipped`. libtest counts a skipped test as passed, since it returned; here it is not.
+    /// Returns `N passed, N failed, N skipped`. libtest counts a skipped test as passed; this does not.
     pub(crate) fn line(&self) -> String {
         let skipped = self.skipped.len() as u64;
         format!("{} passed, {} failed, {skipped} skipped", self.passed.saturating_sub(skipped), self.failed)
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_skipped_test_is_not_a_passed_one() {
+    fn skipped_test_does_not_count_as_passed() {
         let mut tally = Tally::default();
         tally.read("skipped: jail::x: needs root");
         tally.read(

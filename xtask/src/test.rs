@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the checks in the order in which they fail fastest, then every test.
+//! `cargo xtask test`: runs the checks, fastest first, then every test.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
@@ -11,17 +11,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::tally::Tally;
-use crate::{arrows, root, tidy};
+use crate::{arrows, language, links, root, tidy};
 
-/// How long after the end of `cargo test` its output may go on.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Maximum time that output may arrive after `cargo test` has ended.
+const LATE_OUTPUT: Duration = Duration::from_secs(5);
 
-/// Runs everything; an error when anything failed. The last line is the count.
+/// Runs everything; returns an error when anything failed. The last line is the count.
 pub(crate) fn all() -> anyhow::Result<()> {
     let mut tally = Tally::default();
     let started = Instant::now();
     step(&mut tally, "arrows between crates", || arrows::check(&root()));
     step(&mut tally, "house rules", || tidy::check(&root()));
+    step(&mut tally, "links of documentation", || links::check(&root()));
+    step(&mut tally, "plain language", || language::check(&root(), &language::Options::default()));
     step(&mut tally, "cargo fmt --check", || run(&["fmt", "--all", "--check"]));
     step(&mut tally, "cargo clippy", || {
         run(&["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])
@@ -40,7 +42,7 @@ pub(crate) fn all() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `hutch doctor --attack` says, and the tests that try attacks.
+/// Runs `hutch doctor --attack` and the tests that try attacks.
 pub(crate) fn escape() -> anyhow::Result<()> {
     run(&["run", "--quiet", "--locked", "-p", "hutch", "--", "doctor", "--attack"])?;
     run(&["test", "--locked", "-p", "hutch-jail", "--test", "jail"])?;
@@ -55,7 +57,7 @@ pub(crate) fn bench(names: &[String]) -> anyhow::Result<()> {
     run(&args)
 }
 
-/// The recording is a test that is ignored otherwise, so that it runs by the very code that compares.
+/// Records lives with an ignored test, so that recording and comparison share their code.
 pub(crate) fn record_lives(controller: Option<PathBuf>, only: Option<String>) -> anyhow::Result<()> {
     let peers =
         || std::env::var_os("HUTCH_PEERS").map(|folder| Path::new(&folder).join("upstream-controller"));
@@ -68,7 +70,7 @@ pub(crate) fn record_lives(controller: Option<PathBuf>, only: Option<String>) ->
     if let Some(only) = only {
         cargo.env("HUTCH_LIVES", only);
     }
-    // A tool that is missing must not look like a recording.
+    // Without this, a missing tool would skip the test and look like a success.
     finish(cargo.env("HUTCH_TEST_REQUIRE_ALL", "1"))
 }
 
@@ -81,7 +83,7 @@ fn step(tally: &mut Tally, name: &str, check: impl FnOnce() -> anyhow::Result<()
     }
 }
 
-/// Licences, sources and bans. Advisories need a database from the network and are not asked.
+/// Checks licenses, sources and bans. Advisories are left out because their database is on the network.
 fn deny(tally: &mut Tally) {
     let installed = Command::new("cargo").args(["deny", "--version"]).env("PATH", path()).output();
     if !installed.is_ok_and(|output| output.status.success()) {
@@ -94,10 +96,10 @@ fn deny(tally: &mut Tally) {
     });
 }
 
-/// Every test of the workspace.
+/// Runs every test of the workspace.
 fn tests(tally: &mut Tally) -> anyhow::Result<()> {
     let mut command = cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
-    // The Python client of Kubernetes came along with the newer of the two sandbox clients.
+    // The folder of the newer sandbox client also holds the Python client of Kubernetes.
     command.env("PYTHONPATH", root().join(".tools/python/1.0.8"));
     let (status, counted) = counted(&mut command, std::io::stdout())?;
     tally.passed += counted.passed;
@@ -110,14 +112,14 @@ fn tests(tally: &mut Tally) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs it to its end. Its output goes through, and is counted on the way.
+/// Runs a command to its end; passes its output on and counts the tests in it.
 fn counted(
     command: &mut Command,
     mut through: impl Write + Send + 'static,
 ) -> anyhow::Result<(ExitStatus, Tally)> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cargo test")?;
     let output = child.stdout.take().context("its output")?;
-    let (lines, told) = mpsc::channel();
+    let (lines, received) = mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
             let _ = through.write_all(&[&line, &b"\n"[..]].concat());
@@ -126,8 +128,8 @@ fn counted(
     });
     let status = child.wait().context("cargo test")?;
     let mut tally = Tally::default();
-    // A process that a failed test left behind may hold the pipe open.
-    while let Ok(line) = told.recv_timeout(LAST_WORDS) {
+    // A process that a failed test left behind may keep the pipe open.
+    while let Ok(line) = received.recv_timeout(LATE_OUTPUT) {
         tally.read(String::from_utf8_lossy(&line).trim_end());
     }
     Ok((status, tally))
@@ -137,7 +139,7 @@ fn run(args: &[&str]) -> anyhow::Result<()> {
     finish(&mut cargo(args))
 }
 
-/// Runs cargo with more in its environment.
+/// Runs cargo with additional environment variables.
 pub(crate) fn run_with(args: &[&str], variables: &[(&str, String)]) -> anyhow::Result<()> {
     finish(cargo(args).envs(variables.iter().map(|(name, value)| (name, value))))
 }
@@ -157,7 +159,7 @@ fn finish(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `scripts/install-test-tools` brought comes first, so that its kubectl is the one used.
+/// Returns a PATH that starts with the tools of `scripts/install-test-tools`, so that its kubectl is used.
 fn path() -> OsString {
     let mut folders = vec![root().join(".tools/bin")];
     folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
@@ -169,10 +171,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_a_test_left_behind_does_not_hold_up_the_count() {
+    fn leftover_process_does_not_delay_the_count() {
         let folder = std::env::temp_dir().join(format!("hutch-xtask-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
-        // It tells when it ends, as long as the folder is there.
+        // It writes a file when it ends, while the folder exists.
         let script = "(sleep 20; test -d . && echo > ended) 2>&- & echo 'test result: 1 passed;'; exit 3";
         let mut command = Command::new("sh");
         let (status, tally) =

@@ -1,19 +1,18 @@
-//! House rules that a compiler does not know: the length of files and functions, names that say nothing, and what
-//! must not be written into the repository.
+//! House rules that the compiler does not check: length of files and functions, columns of lines, meaningless names.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// Lines of a file without its tests.
+/// Maximum lines of a file, without its tests.
 const FILE_LINES_MAX: usize = 500;
-/// Lines of a function, signature and braces included.
+/// Maximum lines of a function, signature and braces included.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Columns of a line.
+/// Maximum columns of a line of Rust.
 const COLUMNS_MAX: usize = 130;
 const EMPTY_NAMES: [&str; 5] = ["utils.rs", "util.rs", "common.rs", "helpers.rs", "manager.rs"];
 
-/// Fails with every breach named.
+/// Checks all Rust files; the error names every breach.
 pub(crate) fn check(root: &Path) -> anyhow::Result<()> {
     let mut files = Vec::new();
     for folder in ["crates", "xtask", "bench", "fuzz"] {
@@ -47,7 +46,7 @@ fn breaches_of(name: &str, text: &str) -> Vec<String> {
     let mut breaches = Vec::new();
     let file = name.rsplit('/').next().unwrap_or(name);
     if EMPTY_NAMES.contains(&file) {
-        breaches.push(format!("{name}: the name says nothing; name it for a noun or a verb of the domain"));
+        breaches.push(format!("{name}: meaningless file name; use a noun or a verb of the domain"));
     }
     let is_test = name.contains("/tests/") || name.contains("/examples/") || file == "tests.rs";
     let code: Vec<&str> = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).collect();
@@ -55,7 +54,7 @@ fn breaches_of(name: &str, text: &str) -> Vec<String> {
         breaches.push(format!("{name}: {} lines without tests, at most {FILE_LINES_MAX}", code.len()));
     }
     for (number, line) in text.lines().enumerate() {
-        // rustfmt breaks code; a text or a row of a table that is longer has a reason to be in one line.
+        // rustfmt breaks code. A longer string or URL is left in one line on purpose.
         if !is_test && line.chars().count() > COLUMNS_MAX && !line.contains('"') && !line.contains("http") {
             breaches.push(format!("{name}:{}: longer than {COLUMNS_MAX} columns", number + 1));
         }
@@ -66,8 +65,8 @@ fn breaches_of(name: &str, text: &str) -> Vec<String> {
     breaches
 }
 
-/// A function starts at a line whose first word (after `pub`, `async`, ...) is `fn` and ends at the closing brace in
-/// the same column: rustfmt guarantees both.
+/// Finds functions above the limit. A function starts at a line whose first word (after `pub`, `async`, ...) is `fn`
+/// and ends at the closing brace in the same column: rustfmt guarantees both.
 fn long_functions(name: &str, code: &[&str]) -> Vec<String> {
     let mut breaches = Vec::new();
     for (start, line) in code.iter().enumerate() {
@@ -100,14 +99,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_function_is_found_and_a_short_one_is_not() {
+    fn long_function_is_a_breach() {
         let long = format!("fn a() {{\n{}}}\n", "    x();\n".repeat(FUNCTION_LINES_MAX));
         assert_eq!(breaches_of("crates/a/src/b.rs", &long).len(), 1);
         assert_eq!(breaches_of("crates/a/src/b.rs", "fn a() {\n    x();\n}\n").len(), 0);
     }
 
     #[test]
-    fn empty_names_are_refused() {
+    fn meaningless_file_name_is_a_breach() {
         assert_eq!(breaches_of("crates/a/src/utils.rs", "").len(), 1);
     }
 }

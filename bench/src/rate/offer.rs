@@ -1,4 +1,4 @@
-//! Claims at a given rate, and what came of them.
+//! Creates claims at a given rate and measures them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,16 +18,16 @@ use crate::machine::busy;
 use crate::server::Server;
 use crate::stats::{Samples, millis};
 
-/// Connections over which claims are made and deleted in turn.
+/// Connections for creating and deleting claims, used in turn.
 const CLIENTS: usize = 4;
-/// From the first moment to the first claim, so that it too is made on time.
+/// Delay before the first claim, so that it too is created on time.
 const LEAD: Duration = Duration::from_millis(50);
-/// A claim that is not Ready by then has failed, and counts with this time.
+/// Timeout of a claim; a claim that is not Ready by then has failed and counts with this time.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Claims under way at the most: a server that is so far behind holds no rate, and nothing is learnt from more.
+/// Maximum number of claims in progress: a server that is further behind does not sustain the rate.
 const MOST_UNDER_WAY: usize = 2000;
 
-/// Makes claims and hears when they are Ready.
+/// Creates claims and observes when they become Ready.
 pub(super) struct Offer {
     clients: Vec<kube::Client>,
     waiting: Arc<Waiting>,
@@ -35,15 +35,15 @@ pub(super) struct Offer {
     tries: usize,
 }
 
-/// Who waits for which claim.
+/// Waiters by claim.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<String, oneshot::Sender<(Instant, String)>>>);
 
-/// What came of one try.
+/// Result of one rate.
 pub(super) struct Outcome {
-    /// Claims a second that were due.
+    /// Requested claims a second.
     pub(super) rate: f64,
-    /// From when a claim was due until it was seen to be Ready.
+    /// Durations from the due time of a claim until it was observed Ready.
     pub(super) ready: Samples,
     time: Duration,
     cold: usize,
@@ -54,7 +54,7 @@ pub(super) struct Outcome {
     machine: Duration,
 }
 
-/// What came of one claim: how long it took, and whether its Sandbox was made for it.
+/// Result of one claim: its duration, and whether it started cold.
 struct One {
     ready: Option<(Duration, bool)>,
 }
@@ -71,7 +71,7 @@ impl Offer {
         Ok(Offer { clients, waiting, watch, tries: 0 })
     }
 
-    /// Claims at this rate for this time.
+    /// Creates claims at this rate for this duration.
     pub(super) async fn claims(
         &mut self,
         server: &Server,
@@ -168,7 +168,7 @@ impl Outcome {
     }
 }
 
-/// One claim from its creation to its deletion.
+/// Runs one claim from its creation to its deletion.
 async fn one(client: kube::Client, waiting: Arc<Waiting>, name: String, due: Instant) -> anyhow::Result<One> {
     let claims = api(&client, "SandboxClaim");
     let object = serde_json::from_value(json!({
@@ -205,7 +205,7 @@ impl Waiting {
     }
 }
 
-/// One watch for all claims: what a client that makes so many would have.
+/// Watches all claims with one watch, as a client of many claims would.
 async fn follow(claims: Api<DynamicObject>, waiting: Arc<Waiting>) {
     let events = watcher(claims, watcher::Config::default()).default_backoff().applied_objects();
     let mut events = std::pin::pin!(events);

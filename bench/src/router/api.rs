@@ -1,4 +1,4 @@
-//! As much of a Kubernetes API as a router asks for: two Sandboxes and their Pods, at 127.0.0.1.
+//! The part of a Kubernetes API that a router needs: two Sandboxes and their Pods, at 127.0.0.1.
 
 use std::path::PathBuf;
 
@@ -11,17 +11,17 @@ use serde_json::{Value, json};
 
 /// Name of the Sandbox.
 pub(crate) const SANDBOX: &str = "bench";
-/// Namespace and name of that Sandbox, and of the one that the load tool of agent-sandbox asks for.
+/// Namespace and name of that Sandbox, and of the one that agent-sandbox's load tool requests.
 const SANDBOXES: [(&str, &str); 2] = [("default", SANDBOX), ("loadtest", "loadtest")];
 
-/// Where the API is.
+/// A running API.
 pub(crate) struct Api {
     /// Holds the kubeconfig.
     _folder: tempfile::TempDir,
     pub(crate) kubeconfig: PathBuf,
 }
 
-/// Serves it on a free port, for as long as the process lives.
+/// Serves the API on a free port until the process ends.
 pub(crate) async fn start() -> anyhow::Result<Api> {
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = socket.local_addr()?;

@@ -1,4 +1,4 @@
-//! Connections that send one request after the other and note how long each answer took.
+//! Connections that send one request after the other and record the latency of each response.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::stats::Samples;
 
 /// Bytes of a WebSocket message; masked, as clients send them, with six bytes in front.
 const MESSAGE: usize = 64;
-/// Bytes that an answer has at most.
+/// Maximum bytes of a response.
 const ANSWER: usize = 16 << 10;
 
-/// What is sent.
+/// Kind of load.
 #[derive(Debug, Clone)]
 pub(crate) enum Shape {
     Small { connections: usize },
@@ -37,25 +37,25 @@ impl fmt::Display for Shape {
     }
 }
 
-/// What was measured of one router, in all turns.
+/// Measurements of one router in all rounds.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) times: Samples,
     pub(crate) time: Duration,
-    /// CPU time of the router meanwhile.
+    /// CPU time of the router during the load.
     pub(crate) cpu: Duration,
-    /// The most after a turn.
+    /// Maximum after a round.
     pub(crate) resident_kib: u64,
 }
 
 impl Outcome {
-    /// CPU time of the router for each request, in microseconds.
+    /// Returns the CPU time of the router for each request, in microseconds.
     pub(crate) fn cpu_micros(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.times.len().max(1) as f64
     }
 }
 
-/// Sends to a port of loopback for that long; every answer must be good.
+/// Sends requests to a port of loopback for that duration; every response must be successful.
 pub(crate) async fn drive(
     port: u16,
     headers: &str,
@@ -108,12 +108,12 @@ pub(crate) async fn drive(
     Ok(all)
 }
 
-/// One message, with a mask of zeros.
+/// Returns one message, with a mask of zeros.
 fn message() -> Vec<u8> {
     [&[0x82, 0x80 | MESSAGE as u8, 0, 0, 0, 0], &[b'x'; MESSAGE][..]].concat()
 }
 
-/// A WebSocket that nothing was sent on yet.
+/// Opens a WebSocket.
 pub(crate) async fn open_websocket(port: u16, headers: &str) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     upgrade(&mut stream, headers).await?;
@@ -148,7 +148,7 @@ async fn upgrade(stream: &mut TcpStream, headers: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads one answer with a `content-length`; it must be a 200.
+/// Reads one response with a `content-length`; it must be a 200.
 async fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> anyhow::Result<()> {
     let mut filled = 0;
     let end = loop {

@@ -1,4 +1,4 @@
-//! A router as a program, and what it costs.
+//! A router program and its resources.
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use super::api::{Api, SANDBOX};
 use crate::contender;
 use crate::machine::binary;
 
-/// How long a router may take to listen.
+/// Maximum time until a router listens.
 const PATIENCE: Duration = Duration::from_secs(20);
 const KEY: &str = "a-key-of-32-bytes-for-a-benchmark";
 
@@ -25,7 +25,7 @@ pub(crate) struct Routed {
     _folder: tempfile::TempDir,
 }
 
-/// The Go router, if `HUTCH_PEERS` names the folder that holds it.
+/// Returns the Go router, if the folder `HUTCH_PEERS` has it.
 pub(crate) fn peer() -> Option<PathBuf> {
     contender::peer("upstream-router")
 }
@@ -35,7 +35,7 @@ fn headers(sandbox: u16) -> String {
 }
 
 impl Routed {
-    /// The Go router; it takes the address from the request.
+    /// Starts the Go router; it reads the address from the request.
     pub(crate) fn peer(program: &Path, sandbox: u16) -> anyhow::Result<Routed> {
         let port = free_port()?;
         let folder = tempfile::tempdir()?;
@@ -60,7 +60,7 @@ impl Routed {
         Ok(routed)
     }
 
-    /// `hutch router`; it takes the address from the API.
+    /// Starts `hutch router`; it reads the address from the API.
     pub(crate) fn hutch(api: &Api, sandbox: u16, scoped: bool) -> anyhow::Result<Routed> {
         let folder = tempfile::tempdir()?;
         let key = folder.path().join("key");
@@ -99,7 +99,7 @@ impl Routed {
         Ok(Routed { child, port, headers, _folder: folder })
     }
 
-    /// CPU time that it has used, user and system.
+    /// Returns its CPU time, user and system.
     pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
@@ -109,7 +109,7 @@ impl Routed {
         Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
     }
 
-    /// Resident memory, in KiB.
+    /// Returns its resident memory in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();

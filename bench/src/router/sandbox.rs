@@ -1,9 +1,9 @@
-//! A sandbox that costs little: it reads requests, answers `ok`, and echoes after an upgrade.
+//! A sandbox with little overhead: it reads requests, responds with `ok`, and echoes after an upgrade.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Bytes read at once.
+/// Size of the read buffer.
 const PIECE: usize = 64 << 10;
 const OK: &[u8] =
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{\"status\":\"ok\"}";

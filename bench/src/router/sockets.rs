@@ -1,4 +1,4 @@
-//! WebSockets that say nothing, as many as descriptors allow, and what they cost the router.
+//! Measures the memory of the router with as many idle WebSockets as descriptors allow.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use anyhow::Context;
 use super::load;
 use super::program::Routed;
 
-/// How many. The load and the sandbox together take two descriptors for each, and so does the router.
+/// Maximum number of WebSockets. Load and sandbox together take two descriptors for each, and so does the router.
 pub(crate) const SOCKETS: usize = 9_000;
-/// How many are opened at the same time.
+/// Number of WebSockets that are opened concurrently.
 const AT_ONCE: usize = 50;
-/// Time for everything that was only needed to open them to be given back.
+/// Time until memory that was needed only to open them is released.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Opens them, prints what they cost, and sees that each still passes bytes on.
+/// Opens the WebSockets, prints the memory, and checks that each still passes bytes.
 pub(crate) async fn measure(name: &str, routed: &Routed) -> anyhow::Result<()> {
     let before = routed.resident_kib();
     let mut sockets = Vec::with_capacity(SOCKETS);

@@ -1,4 +1,4 @@
-//! The load tool of agent-sandbox, unchanged, before either router.
+//! Runs the unchanged load tool of agent-sandbox against a router.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use super::program::Routed;
 use crate::contender;
 
-/// What the tool found in one turn.
+/// Result of the tool in one round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Found {
     pub(crate) rate: f64,
@@ -17,12 +17,12 @@ pub(crate) struct Found {
     pub(crate) p99: Duration,
 }
 
-/// The tool, if `HUTCH_PEERS` names the folder that holds it.
+/// Returns the tool, if the folder `HUTCH_PEERS` has it.
 pub(crate) fn find() -> Option<PathBuf> {
     contender::peer("upstream-router-load")
 }
 
-/// Drives the router with requests to that port of loopback.
+/// Sends requests to the router at that port of loopback.
 pub(crate) async fn drive(
     tool: &Path,
     routed: &Routed,
@@ -42,10 +42,10 @@ pub(crate) async fn drive(
     if !output.status.success() {
         bail!("upstream-router-load ended with {}:\n{said}", output.status);
     }
-    read(&said).with_context(|| format!("upstream-router-load said:\n{said}"))
+    read(&said).with_context(|| format!("output of upstream-router-load:\n{said}"))
 }
 
-/// Takes only good answers.
+/// Accepts only successful responses.
 fn read(said: &str) -> Option<Found> {
     let value = |name: &str| said.lines().find_map(|line| Some(line.trim().strip_prefix(name)?.trim()));
     let samples = value("recorded samples:")?.split_whitespace().next()?;
@@ -54,7 +54,7 @@ fn read(said: &str) -> Option<Found> {
     Some(Found { rate, p50: duration(value("p50:")?)?, p99: duration(value("p99:")?)? })
 }
 
-/// As Go prints one of less than a minute.
+/// Parses a duration below a minute as Go prints it.
 fn duration(text: &str) -> Option<Duration> {
     let units = [("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     let (number, unit) = units.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;

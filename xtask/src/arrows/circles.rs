@@ -1,7 +1,7 @@
 //! Modules of a crate that depend on each other in a circle, found in their `crate::` paths.
 //!
-//! A module here is a top-level one with everything below it: how a module is divided is its own affair. Tests do not
-//! count. A circle is named by its modules; the ones that are accepted stand in `xtask/circles.txt`, with the reason.
+//! A module here is a top-level one with everything below it; dependencies inside it are not checked. Tests do not count.
+//! A circle is named by its modules. `xtask/circles.txt` lists the accepted ones, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::visit::Visit;
 use syn::{Item, UseTree};
 
-/// The accepted circles: lines `CRATE: MODULE, MODULE: reason`.
+/// File of the accepted circles: lines `CRATE: MODULE, MODULE: reason`.
 const ACCEPTED: &str = "xtask/circles.txt";
 
 /// Modules of a crate, and those that each one uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Fails with every circle that is not accepted, and with every accepted one that is gone.
+/// Checks all crates; the error names every circle that is not accepted, and every accepted one that no longer exists.
 pub(super) fn check(root: &Path) -> anyhow::Result<()> {
     let accepted = accepted(root)?;
     let mut found = BTreeSet::new();
@@ -36,7 +36,7 @@ pub(super) fn check(root: &Path) -> anyhow::Result<()> {
         );
     }
     if !gone.is_empty() {
-        bail!("remove from {ACCEPTED} what is no circle any more:\n  {}", join(&gone));
+        bail!("circles that no longer exist; remove them from {ACCEPTED}:\n  {}", join(&gone));
     }
     Ok(())
 }
@@ -61,7 +61,7 @@ fn accepted(root: &Path) -> anyhow::Result<BTreeSet<String>> {
     Ok(circles)
 }
 
-/// The graph of the top-level modules below a `src` folder.
+/// Returns the graph of the top-level modules below a `src` folder.
 fn graph(src: &Path) -> anyhow::Result<Graph> {
     let top = ["lib.rs", "main.rs"].map(|name| src.join(name)).into_iter().find(|file| file.is_file());
     let Some(top) = top else { return Ok(Graph::new()) };
@@ -92,7 +92,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(file).with_context(|| file.display().to_string())
 }
 
-/// The files of modules that a file declares for tests alone.
+/// Returns the files of modules that a file declares only for tests.
 fn test_files(file: &Path, text: &str) -> anyhow::Result<Vec<PathBuf>> {
     let folder = if file.ends_with("mod.rs") { file.with_file_name("") } else { file.with_extension("") };
     let modules = syn::parse_file(text)?.items.into_iter().filter_map(|item| match item {
@@ -102,7 +102,7 @@ fn test_files(file: &Path, text: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(modules.map(|name| folder.join(format!("{name}.rs"))).collect())
 }
 
-/// The files of a top-level module.
+/// Returns the files of a top-level module.
 fn files(src: &Path, module: &str) -> anyhow::Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> =
         Some(src.join(format!("{module}.rs"))).into_iter().filter(|file| file.is_file()).collect();
@@ -122,11 +122,11 @@ fn files(src: &Path, module: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What the root of a crate declares.
+/// Declarations of the root of a crate.
 #[derive(Default)]
 struct Roots {
     modules: BTreeSet<String>,
-    /// Names that the root takes from a module, such as those of `pub use error::Error`.
+    /// Names that the root imports from a module, such as those of `pub use error::Error`.
     names: BTreeMap<String, String>,
 }
 
@@ -182,7 +182,7 @@ impl Roots {
         }
     }
 
-    /// The names at the beginning of each part of `{a, b::c}`.
+    /// Adds the names at the beginning of each part of `{a, b::c}`.
     fn group(&self, tokens: TokenStream, used: &mut BTreeSet<String>) {
         let mut first = true;
         for token in tokens {
@@ -218,7 +218,7 @@ impl Visit<'_> for Roots {
     }
 }
 
-/// Whether attributes leave an item to tests and fuzzing.
+/// Reports whether attributes restrict an item to tests and fuzzing.
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
@@ -227,14 +227,14 @@ fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Whether these tokens are `::`.
+/// Reports whether these tokens are `::`.
 fn is_path(tokens: &[TokenTree]) -> bool {
     let colon =
         |token: Option<&TokenTree>| matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == ':');
     colon(tokens.first()) && colon(tokens.get(1))
 }
 
-/// Whether these tokens begin with `#[cfg(test)] mod name { … }`.
+/// Reports whether these tokens begin with `#[cfg(test)] mod name { … }`.
 fn is_test_module(tokens: &[TokenTree]) -> bool {
     let [
         TokenTree::Punct(sharp),
@@ -253,7 +253,7 @@ fn is_test_module(tokens: &[TokenTree]) -> bool {
         && content.delimiter() == Delimiter::Brace
 }
 
-/// The sets of modules of which each reaches each other.
+/// Returns the sets of modules in which each module reaches every other.
 fn circles(graph: &Graph) -> Vec<Vec<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> =
         graph.keys().map(|module| (module, reach(graph, module))).collect();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn circle_is_named_whole_and_what_leads_to_it_is_not_part() {
+    fn circle_excludes_modules_that_only_lead_to_it() {
         let graph = |edges: &[(&str, &[&str])]| -> Graph {
             edges
                 .iter()

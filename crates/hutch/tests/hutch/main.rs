@@ -7,6 +7,7 @@ mod collector;
 mod control_plane;
 mod controller;
 mod deploy;
+mod docs;
 mod harness;
 mod image;
 mod late_env;

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 
 pub(crate) use self::stock::Stock;
-pub use socket::socket_in;
+pub use socket::{Connecting, connect_in};
 
 /// Maximum number of entries in each list of a plan. All descriptors of the listeners must fit into one message.
 const MAX_ENTRIES: usize = 64;

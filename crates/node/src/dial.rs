@@ -5,32 +5,32 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use tokio::net::{TcpSocket, TcpStream};
+use hutch_jail::network::{Connecting, connect_in};
+use tokio::net::TcpStream;
 
-/// Connects to a port of a Pod: on 127.0.0.1, then on its own address, then on ::1, since a program may listen on
-/// any of them alone. Nothing leaves the namespace, so each attempt ends at once.
+/// Connects to a port of a Pod: on 127.0.0.1, then on its own address, then on ::1, because a program may listen on
+/// any of them alone.
 pub(crate) async fn dial(network: &Arc<OwnedFd>, address: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
-    let first = connect(network, IpAddr::V4(Ipv4Addr::LOCALHOST), port).await;
-    let refused = |e: &io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
-    match first {
-        Err(error) if refused(&error) => {}
-        other => return other,
-    }
-    match connect(network, IpAddr::V4(address), port).await {
-        Err(error) if refused(&error) => {}
-        other => return other,
-    }
-    connect(network, IpAddr::V6(Ipv6Addr::LOCALHOST), port).await
-}
-
-async fn connect(network: &Arc<OwnedFd>, address: IpAddr, port: u16) -> io::Result<TcpStream> {
+    let own = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(address), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let addresses = own.map(|own| SocketAddr::new(own, port));
     let namespace = network.clone();
-    let socket = tokio::task::spawn_blocking(move || {
-        hutch_jail::network::socket_in(namespace.as_fd(), address.is_ipv6())
-    });
-    let socket = socket.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
-    let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(socket));
-    let stream = socket.connect(SocketAddr::new(address, port)).await?;
+    let opened = tokio::task::spawn_blocking(move || connect_in(namespace.as_fd(), &addresses)).await;
+    let Connecting { socket, connected } = opened.map_err(io::Error::other)?.map_err(refusal)?;
+    let stream = TcpStream::from_std(std::net::TcpStream::from(socket))?;
+    if !connected {
+        stream.writable().await?;
+        if let Some(error) = stream.take_error()? {
+            return Err(error);
+        }
+    }
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// The error of the system, where there is one.
+fn refusal(error: hutch_jail::Error) -> io::Error {
+    match error {
+        hutch_jail::Error::Network { errno, .. } => io::Error::from_raw_os_error(errno.0),
+        other => io::Error::other(other),
+    }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::channel::{Channel, Message};
 use crate::streams::{reader, writer};
-use crate::wire::{Answer, Control, Ended, Opened, Request, What};
+use crate::wire::{Answer, Control, Ended, FromFront, Opened, Request, What};
 
 /// Minimum time between two reports that bytes move through a connection. A Pod sleeps after a second at the earliest.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
@@ -58,6 +58,8 @@ struct Pending {
 
 /// An answer and its descriptors.
 struct Opening {
+    /// Present if a connection was opened. Dropped without one, it reports its end.
+    report: Option<Report>,
     result: Result<Opened, StreamError>,
     descriptors: std::vec::IntoIter<OwnedFd>,
 }
@@ -108,9 +110,11 @@ impl RemoteKubelet {
             }
             pending.answers.insert(number, sender);
         }
-        let sent = self.channel.send(&Request { number, pod: pod.clone(), what }, &[]).await;
+        // A caller that gives up leaves no entry.
+        let _entry = Entry { pending: &self.pending, number };
+        let request = FromFront::Request(Request { number, pod: pod.clone(), what });
+        let sent = self.channel.send(&request, &[]).await;
         if let Err(error) = sent {
-            lock(&self.pending).answers.remove(&number);
             return Err(match error.kind() {
                 io::ErrorKind::InvalidInput => StreamError::BadRequest(error.to_string()),
                 _ => gone(),
@@ -133,6 +137,18 @@ impl RemoteKubelet {
     }
 }
 
+/// An entry for an answer, which goes with the caller that waits.
+struct Entry<'a> {
+    pending: &'a Mutex<Pending>,
+    number: u64,
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        lock(self.pending).answers.remove(&self.number);
+    }
+}
+
 fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -141,7 +157,7 @@ fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
 async fn receive(channel: Arc<Channel>, pending: Arc<Mutex<Pending>>) {
     loop {
         let received = match channel.receive().await {
-            Ok(Some(message)) => deliver(message, &pending),
+            Ok(Some(message)) => deliver(message, &pending, &channel),
             Ok(None) => break,
             Err(error) => Err(error),
         };
@@ -155,12 +171,14 @@ async fn receive(channel: Arc<Channel>, pending: Arc<Mutex<Pending>>) {
     pending.answers.clear();
 }
 
-fn deliver(message: Message, pending: &Mutex<Pending>) -> io::Result<()> {
+fn deliver(message: Message, pending: &Mutex<Pending>, channel: &Arc<Channel>) -> io::Result<()> {
     let Answer { number, result } = message.decode()?;
     let answer = lock(pending).answers.remove(&number);
+    let report =
+        matches!(result, Ok(Opened::Connection)).then(|| Report { channel: Arc::downgrade(channel), number });
     if let Some(answer) = answer {
         // A caller that no longer waits closes the descriptors, which releases what they stand for.
-        let _ = answer.send(Opening { result, descriptors: message.descriptors.into_iter() });
+        let _ = answer.send(Opening { report, result, descriptors: message.descriptors.into_iter() });
     }
     Ok(())
 }
@@ -222,10 +240,10 @@ impl Kubelet for RemoteKubelet {
                     service.connect(port).await
                 }
                 Opened::Connection => {
-                    let control = opening.control()?;
+                    let report = opening.report.take().ok_or_else(|| internal("no connection"))?;
                     let socket = std::net::TcpStream::from(opening.next()?);
                     let stream = TcpStream::from_std(socket).map_err(internal)?;
-                    Ok(Box::new(Connection { stream, control, reported: None }) as Box<dyn Duplex>)
+                    Ok(Box::new(Connection { stream, report, reported: None }) as Box<dyn Duplex>)
                 }
                 _ => Err(internal("another answer than a connection")),
             }
@@ -273,8 +291,27 @@ impl Kubelet for RemoteKubelet {
 /// A connection into a Pod, whose use is reported to the root process.
 struct Connection {
     stream: TcpStream,
-    control: Channel,
+    report: Report,
     reported: Option<Instant>,
+}
+
+/// Reports about one connection. Dropped, it reports the end.
+struct Report {
+    /// A connection does not keep the channel open.
+    channel: Weak<Channel>,
+    /// Number of the request that opened it.
+    number: u64,
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let Some(channel) = self.channel.upgrade() else { return };
+        let closed = FromFront::Closed(self.number);
+        if matches!(channel.try_send(&closed), Ok(false)) {
+            // This one must arrive: the root process keeps a place for the connection.
+            tokio::spawn(async move { channel.send(&closed, &[]).await });
+        }
+    }
 }
 
 impl Connection {
@@ -283,9 +320,12 @@ impl Connection {
         if self.reported.is_some_and(|at| at.elapsed() < REPORT_INTERVAL) {
             return Ok(());
         }
-        self.reported = Some(Instant::now());
-        // A full buffer holds reports that were not read yet. A closed one says that the Pod cannot be woken.
-        self.control.try_send(&Control::Active).map(drop)
+        // A full buffer means that the report is repeated with the next bytes.
+        let Some(channel) = self.report.channel.upgrade() else { return Ok(()) };
+        if channel.try_send(&FromFront::Active(self.report.number))? {
+            self.reported = Some(Instant::now());
+        }
+        Ok(())
     }
 }
 
@@ -333,5 +373,72 @@ impl AsyncWrite for Connection {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::channel::pair;
+
+    /// A front and the other end of its channel.
+    fn front() -> (RemoteKubelet, Channel) {
+        let (ours, theirs) = pair().unwrap();
+        (RemoteKubelet::new(ours, []).unwrap(), Channel::new(theirs).unwrap())
+    }
+
+    async fn next(root: &Channel) -> FromFront {
+        root.receive_bare().await.unwrap().expect("a message").decode().unwrap()
+    }
+
+    /// Receives a request for a connection.
+    async fn requested(root: &Channel) -> u64 {
+        let FromFront::Request(Request { number, what: What::Connect(80), .. }) = next(root).await else {
+            panic!("no request for a connection");
+        };
+        number
+    }
+
+    /// Answers the request with a socket. Returns the other end.
+    async fn open(root: &Channel, number: u64) -> std::net::TcpStream {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        root.send(&Answer { number, result: Ok(Opened::Connection) }, &[socket.as_fd()]).await.unwrap();
+        listener.accept().unwrap().0
+    }
+
+    fn pod() -> PodId {
+        PodId { namespace: "n".into(), name: "p".into(), uid: "u".into() }
+    }
+
+    #[tokio::test]
+    async fn use_and_end_of_a_connection_are_reported() {
+        let (front, root) = front();
+        let pod = pod();
+        let answer = async {
+            let number = requested(&root).await;
+            (number, open(&root, number).await)
+        };
+        let (connection, (number, _other)) = tokio::join!(front.connect(&pod, 80), answer);
+        let mut connection = connection.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut connection, b"x").await.unwrap();
+        assert_eq!(next(&root).await, FromFront::Active(number));
+        drop(connection);
+        assert_eq!(next(&root).await, FromFront::Closed(number));
+    }
+
+    #[tokio::test]
+    async fn end_of_a_connection_that_no_caller_took_is_reported() {
+        let (front, root) = front();
+        let pod = pod();
+        let number = tokio::select! {
+            _ = front.connect(&pod, 80) => panic!("nothing was answered"),
+            number = requested(&root) => number,
+        };
+        let _other = open(&root, number).await;
+        assert_eq!(next(&root).await, FromFront::Closed(number));
     }
 }

@@ -1,8 +1,9 @@
 //! The root process's side: answers the requests of the front.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt;
 use hutch_kubelet::{
@@ -12,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::channel::{self, Channel};
 use crate::streams::{incoming, outgoing};
-use crate::wire::{Answer, Control, Ended, Opened, Request, What};
+use crate::wire::{Answer, Control, Ended, FromFront, Opened, Request, What};
 
 /// Maximum number of requests in progress and of what they opened: processes, connections, holds. Each has a socket of this
 /// process.
@@ -23,17 +24,58 @@ const OPEN: usize = 16 << 10;
 pub async fn serve(front: OwnedFd, node: Arc<dyn Handover>) -> io::Result<()> {
     let channel = Arc::new(Channel::new(front)?);
     let room = Arc::new(Semaphore::new(OPEN));
+    let connections = Arc::new(Connections::default());
     while let Some(message) = channel.receive_bare().await? {
-        let request: Request = message.decode()?;
+        let request = match message.decode()? {
+            FromFront::Request(request) => request,
+            FromFront::Active(number) => {
+                connections.is_active(number, &room);
+                continue;
+            }
+            FromFront::Closed(number) => {
+                connections.lock().remove(&number);
+                continue;
+            }
+        };
         let Ok(place) = room.clone().try_acquire_owned() else {
             let busy = StreamError::Unavailable("too many streams into pods are open".into());
             let answer = Answer { number: request.number, result: Err(busy) };
             channel.send(&answer, &[]).await?;
             continue;
         };
-        tokio::spawn(answer(channel.clone(), node.clone(), request, place));
+        tokio::spawn(answer(channel.clone(), node.clone(), connections.clone(), request, place));
     }
     Ok(())
+}
+
+/// Connections of the front into Pods, by the number of the request that opened each.
+#[derive(Default)]
+struct Connections(Mutex<HashMap<u64, Connection>>);
+
+struct Connection {
+    activity: Arc<Activity>,
+    /// Its place among all that is open.
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connections {
+    /// A panic while the lock was held leaves whole values, so the lock stays usable.
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the Pod of a connection awake, and wakes it first if it is frozen.
+    fn is_active(&self, number: u64, room: &Arc<Semaphore>) {
+        let activity = self.lock().get(&number).map(|connection| connection.activity.clone());
+        // Without a place the report is lost; the next one follows at once.
+        if let (Some(activity), Ok(place)) = (activity, room.clone().try_acquire_owned()) {
+            tokio::spawn(async move {
+                // The connection into a Pod that cannot be thawed ends with the Pod's processes.
+                let _ = activity().await;
+                drop(place);
+            });
+        }
+    }
 }
 
 /// An opened stream: what is sent to the front, and what is done until its end.
@@ -47,7 +89,7 @@ struct Stream {
 enum Rest {
     Nothing,
     Session(OwnedFd, Option<mpsc::Sender<TerminalSize>>, futures::future::BoxFuture<'static, Exit>),
-    Connection(OwnedFd, Activity),
+    Connection(Activity),
     Hold(OwnedFd, hutch_kubelet::Hold),
     Watch(OwnedFd, Arc<dyn Handover>, PodId),
 }
@@ -55,17 +97,31 @@ enum Rest {
 async fn answer(
     channel: Arc<Channel>,
     node: Arc<dyn Handover>,
+    connections: Arc<Connections>,
     request: Request,
-    _place: OwnedSemaphorePermit,
+    place: OwnedSemaphorePermit,
 ) {
     let Request { number, pod, what } = request;
     let (result, descriptors, rest) = match open(&node, pod, what).await {
         Ok(stream) => (Ok(stream.opened), stream.descriptors, stream.rest),
         Err(error) => (Err(error), Vec::new(), Rest::Nothing),
     };
+    let mut place = Some(place);
+    let rest = match (rest, place.take()) {
+        // Before the answer: the front reports by this number as soon as it has it.
+        (Rest::Connection(activity), Some(place)) => {
+            connections.lock().insert(number, Connection { activity: Arc::new(activity), _place: place });
+            Rest::Nothing
+        }
+        (rest, kept) => {
+            place = kept;
+            rest
+        }
+    };
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     if let Err(error) = channel.send(&Answer { number, result }, &borrowed).await {
         tracing::debug!(%error, "failed to answer the front");
+        connections.lock().remove(&number);
         return;
     }
     drop(borrowed);
@@ -74,6 +130,7 @@ async fn answer(
     if let Err(error) = follow(rest).await {
         tracing::debug!(%error, "a stream into a pod ended early");
     }
+    drop(place);
 }
 
 /// Opens what is requested.
@@ -87,9 +144,8 @@ async fn open(node: &Arc<dyn Handover>, pod: PodId, what: What) -> Result<Stream
                 Ok(Stream { opened: Opened::Service(name), descriptors: Vec::new(), rest: Rest::Nothing })
             }
             ConnectedSocket::Socket(socket, activity) => {
-                let (ours, theirs) = channel::pair().map_err(internal)?;
-                let descriptors = vec![theirs, socket];
-                Ok(Stream { opened: Opened::Connection, descriptors, rest: Rest::Connection(ours, activity) })
+                let rest = Rest::Connection(activity);
+                Ok(Stream { opened: Opened::Connection, descriptors: vec![socket], rest })
             }
         },
         What::Logs(request) => {
@@ -147,7 +203,7 @@ fn copied(session: Session) -> io::Result<Stream> {
 /// Does what remains until the stream ends or the front closes its control socket.
 async fn follow(rest: Rest) -> io::Result<()> {
     match rest {
-        Rest::Nothing => Ok(()),
+        Rest::Nothing | Rest::Connection(_) => Ok(()),
         Rest::Session(control, resize, mut exit) => {
             let control = Channel::new(control)?;
             loop {
@@ -164,14 +220,6 @@ async fn follow(rest: Rest) -> io::Result<()> {
                     },
                 }
             }
-        }
-        Rest::Connection(control, activity) => {
-            let control = Channel::new(control)?;
-            while control.receive_bare().await?.is_some() {
-                // A Pod that cannot be woken ends the connection: the front sees the closed socket.
-                activity().await.map_err(io::Error::other)?;
-            }
-            Ok(())
         }
         Rest::Hold(control, hold) => {
             closed(control).await?;
@@ -198,9 +246,9 @@ async fn closed(control: OwnedFd) -> io::Result<()> {
 /// A request in any form, for tests.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn any_request(bytes: &[u8]) {
-    if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
+    if let Ok(request) = serde_json::from_slice::<FromFront>(bytes) {
         let written = serde_json::to_vec(&request).expect("a request is written");
-        assert_eq!(serde_json::from_slice::<Request>(&written).expect("and read"), request);
+        assert_eq!(serde_json::from_slice::<FromFront>(&written).expect("and read"), request);
     }
     let _ = serde_json::from_slice::<Control>(bytes);
 }

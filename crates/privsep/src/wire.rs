@@ -3,6 +3,16 @@
 use hutch_kubelet::{ExecRequest, Exit, LogRequest, PodId, StreamError, TerminalSize};
 use serde::{Deserialize, Serialize};
 
+/// A message of the front.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FromFront {
+    Request(Request),
+    /// Bytes move through the connection that this request opened.
+    Active(u64),
+    /// The connection that this request opened is closed.
+    Closed(u64),
+}
+
 /// A request of the front.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,7 +46,7 @@ pub(crate) struct Answer {
 pub(crate) enum Opened {
     /// The control socket, and the streams that are present.
     Session { stdin: bool, stdout: bool, stderr: bool, resize: bool },
-    /// The control socket and a connected TCP socket.
+    /// A connected TCP socket.
     Connection,
     /// Nothing: the front's own service of this name answers for the Pod.
     Service(String),
@@ -53,8 +63,6 @@ pub(crate) enum Opened {
 pub(crate) enum Control {
     /// The terminal has this size now.
     Resize(TerminalSize),
-    /// Bytes move through the connection.
-    Active,
 }
 
 /// A message on a control socket, from the root process.

@@ -1,31 +1,74 @@
-//! Sockets in the network namespace of a sandbox, for callers outside.
+//! Connections to sockets in the network namespace of a sandbox, for callers outside.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::{current, failed};
 use crate::error::Error;
 
-/// Opens a TCP socket in a network namespace (see [`crate::Warden::network`]): non-blocking, closed on exec. Connecting
-/// it dials inside; binding it listens inside.
+/// A TCP connection: non-blocking, closed on exec.
+#[derive(Debug)]
+pub struct Connecting {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Whether it is connected already. If not, it becomes writable when it is, or has failed.
+    pub connected: bool,
+}
+
+/// Opens a TCP connection in a network namespace (see [`crate::Warden::network`]): to the first of the addresses that does
+/// not refuse it. Does not wait: on `lo` a connection is accepted or refused at once, unless the backlog is full.
 ///
-/// A new thread enters the namespace and opens the socket, so the caller's threads stay in theirs.
-pub fn socket_in(namespace: BorrowedFd<'_>, v6: bool) -> Result<OwnedFd, Error> {
-    let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
-    let make = || {
-        move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))
-            .map_err(|e| Error::Network { step: "enter the namespace".into(), errno: e.into() })?;
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        rustix::net::socket_with(family, SocketType::STREAM, flags, None)
-            .map_err(|e| Error::Network { step: "socket".into(), errno: e.into() })
-    };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("jail-socket".into()).spawn_scoped(scope, make);
-        let thread = thread.map_err(|e| Error::Network { step: "make a thread".into(), errno: e.into() })?;
-        thread.join().unwrap_or(Err(Error::Network {
-            step: "the thread panicked".into(),
-            errno: rustix::io::Errno::IO.into(),
-        }))
-    })
+/// The calling thread enters the namespace and returns. It must be able to, so the caller is root and stays in the
+/// namespace in which it called first.
+///
+/// # Errors
+/// The refusal of the last address; [`Error::Network`] for any other failure.
+pub fn connect_in(namespace: BorrowedFd<'_>, addresses: &[SocketAddr]) -> Result<Connecting, Error> {
+    let home = home()?;
+    enter(namespace)?;
+    let mut result = Err(failed("connect")(Errno::CONNREFUSED));
+    for address in addresses {
+        result = connect(address);
+        if !matches!(&result, Err(Error::Network { errno, .. }) if errno.0 == libc::ECONNREFUSED) {
+            break;
+        }
+    }
+    if let Err(error) = enter(home) {
+        // A thread that stayed in a sandbox's namespace would do the next work there.
+        eprintln!("hutch: failed to return from the network namespace of a sandbox: {error}");
+        std::process::abort();
+    }
+    result
+}
+
+/// Returns the namespace of this process.
+fn home() -> Result<BorrowedFd<'static>, Error> {
+    static HOME: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(home) = HOME.get() {
+        return Ok(home.as_fd());
+    }
+    let own = current()?;
+    Ok(HOME.get_or_init(|| own).as_fd())
+}
+
+fn enter(namespace: BorrowedFd<'_>) -> Result<(), Error> {
+    move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))
+        .map_err(failed("enter the namespace"))
+}
+
+fn connect(address: &SocketAddr) -> Result<Connecting, Error> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed("socket"))?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) => Ok(Connecting { socket, connected: true }),
+        Err(Errno::INPROGRESS) => Ok(Connecting { socket, connected: false }),
+        Err(errno) => Err(failed("connect")(errno)),
+    }
 }

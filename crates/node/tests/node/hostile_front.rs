@@ -102,7 +102,10 @@ async fn request_with_a_foreign_name_opens_nothing() {
             number += 1;
             request["number"] = number.into();
             // Descriptors come with each: the node takes none.
-            front.send(&request, &[file.as_fd(), front_end(&file).as_fd()]).await.unwrap();
+            front
+                .send(&json!({"Request": request}), &[file.as_fd(), front_end(&file).as_fd()])
+                .await
+                .unwrap();
             let answer = front.receive().await.unwrap().expect("an answer");
             let said: Value = answer.decode().unwrap();
             assert_eq!(said["number"], number, "{request}");
@@ -114,7 +117,7 @@ async fn request_with_a_foreign_name_opens_nothing() {
     for port in [0, 1, 65535] {
         let pod = json!({"namespace": "default", "name": "p", "uid": uid});
         let request = json!({"number": 0, "pod": pod, "what": {"Connect": port}});
-        front.send(&request, &[]).await.unwrap();
+        front.send(&json!({"Request": request}), &[]).await.unwrap();
         let said: Value = front.receive().await.unwrap().expect("an answer").decode().unwrap();
         assert!(said["result"]["Err"].is_object(), "{port}: {said}");
     }
@@ -122,6 +125,11 @@ async fn request_with_a_foreign_name_opens_nothing() {
     assert!(number > 150, "{number}");
     assert!(descriptors() <= before + 1, "{before} descriptors before, {} after", descriptors());
     assert_eq!(std::fs::read_to_string(planted.path().join("file")).unwrap(), "planted");
+    // Reports about connections that were never opened.
+    for number in [0, 1, u64::MAX] {
+        front.send(&json!({"Active": number}), &[]).await.unwrap();
+        front.send(&json!({"Closed": number}), &[]).await.unwrap();
+    }
     // What is no request ends the channel, and nothing else.
     front.send(&json!({"number": 1, "pod": {}, "what": "Everything"}), &[]).await.unwrap();
     assert!(served.await.unwrap().is_err());

@@ -1,4 +1,4 @@
-//! Who may use a way in.
+//! Access rules of a listener.
 
 pub(crate) mod credential;
 mod review;
@@ -16,22 +16,22 @@ pub use shared::Token;
 use crate::Target;
 use crate::refusal::Refusal;
 
-/// Who may use a way in.
+/// Access rule of a listener.
 #[derive(Debug, Clone)]
 pub enum Access {
-    /// Whoever shows this one secret.
+    /// Admits requests that carry this shared secret.
     Token(Token),
-    /// Whoever shows a token that was signed with this key, for the Sandbox that it names.
+    /// Admits requests whose token is signed with this key, for the Sandbox that the token names.
     Scoped(Arc<TokenKey>),
-    /// Whoever shows a token that the Kubernetes API accepts, for any Sandbox.
+    /// Admits requests whose token the Kubernetes API accepts, for any Sandbox.
     Reviewed(Arc<Reviewer>),
-    /// Whoever comes this way was let in before, as at a stream that the API server forwards.
+    /// Admits every request: it was authorized before, as for a stream that the API server forwards.
     Authorized,
-    /// Whoever can reach it. To be asked for by name, never a default.
+    /// Admits every request. Only by explicit configuration, never a default.
     Anyone,
 }
 
-/// What a request may reach.
+/// Sandboxes that a request may reach.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grant {
     Everything,
@@ -39,7 +39,7 @@ pub(crate) enum Grant {
 }
 
 impl Access {
-    /// What a request with these headers may reach. `now` is in seconds since 1970.
+    /// Returns what a request with these headers may reach. `now` is in seconds since 1970.
     pub(crate) async fn admit(&self, headers: &HeaderMap, now: u64) -> Result<Grant, Refusal> {
         if matches!(self, Access::Authorized | Access::Anyone) {
             return Ok(Grant::Everything);
@@ -63,7 +63,7 @@ impl Access {
 }
 
 impl Grant {
-    /// Whether the Sandbox of that name is within it.
+    /// Fails if the grant does not cover the named Sandbox.
     pub(crate) fn covers(&self, target: &Target) -> Result<(), Refusal> {
         match self {
             Grant::One(claims) if claims.ns != target.namespace || claims.name != target.id => {
@@ -73,7 +73,7 @@ impl Grant {
         }
     }
 
-    /// Whether the Sandbox that has the name now is within it, and not a predecessor.
+    /// Fails if the grant is for another Sandbox of the same name.
     pub(crate) fn covers_life(&self, sandbox_uid: &str) -> Result<(), Refusal> {
         match self {
             Grant::One(Claims { uid: Some(uid), .. }) if uid != sandbox_uid => Err(Refusal::Forbidden),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_one_token_passes() {
+    async fn access_by_token_admits_only_that_token() {
         let access = Access::Token(Token::new(SECRET).unwrap());
         let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
         let right = format!("Bearer {SECRET}");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_scoped_token_opens_its_sandbox_alone() {
+    async fn a_scoped_token_covers_only_its_sandbox() {
         let key = TokenKey::new(&[b'k'; 32]).unwrap();
         let claims = Claims { ns: "n".into(), name: "a".into(), exp: 1001, uid: Some("u".into()) };
         let token = format!("Bearer {}", key.mint(&claims).unwrap());

@@ -1,7 +1,8 @@
-//! Which Sandboxes are in use, counted in memory and reported seldom, on those that are suspended when nobody uses them.
+//! Tracks which Sandboxes are in use and reports their last activity, for Sandboxes with an idle timeout.
 //!
-//! A request that comes when the last report is old waits until its own report is written: the controller's suspend
-//! carries the version of the Sandbox that it has seen, so one of the two writes comes first and the other notices.
+//! Use is counted in memory and reported rarely. A request waits for its own report if the last one is old:
+//! the controller suspends with the resourceVersion that it observed, so one of the two writes detects the
+//! other.
 
 mod asking;
 mod touched;
@@ -27,32 +28,32 @@ use self::asking::Asking;
 use self::touched::Touched;
 use crate::{Backend, Dial, DialError, PodKey, Resolve};
 
-/// Sandboxes that are followed at once. Uses of further ones are reported at each request.
+/// Maximum number of tracked Sandboxes. Activity of further ones is reported at each request.
 const FOLLOWED: usize = 65_536;
-/// Pause between looks whether something is to be reported.
+/// Interval between checks for due reports.
 const LOOK: Duration = Duration::from_millis(200);
-/// Reports that are written at once.
+/// Maximum number of concurrent reports.
 const WRITERS: usize = 16;
-/// How long a request waits for its report. Then it goes on without.
+/// Maximum time that a request waits for its report. Then it continues without.
 const REPORT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Connects as another [`Dial`] does, and reports what is in use.
+/// Connects like the wrapped [`Dial`] and reports activity.
 pub struct Reporting<D> {
     dial: Arc<D>,
     activity: Arc<Activity>,
     shutdown: Shutdown,
 }
 
-/// What is in use, and who tells the API.
+/// Sandboxes in use, and the client that reports them.
 pub(crate) struct Activity {
     client: Client,
     followed: Mutex<HashMap<String, Arc<Followed>>>,
     writers: Semaphore,
-    /// It was said that reports are not allowed.
+    /// Set once a failed report has been logged as a warning.
     warned: AtomicBool,
 }
 
-/// A Sandbox in use.
+/// Sandbox in use.
 pub(crate) struct Followed {
     namespace: String,
     name: String,
@@ -74,12 +75,12 @@ fn millis(time: Duration) -> i64 {
 }
 
 impl Followed {
-    /// Something was done just now.
+    /// Records activity now.
     pub(crate) fn touch(&self) {
         self.active.fetch_max(now(), Ordering::Relaxed);
     }
 
-    /// How much of what was done is not reported.
+    /// Returns the activity that is not reported yet, in milliseconds.
     fn behind(&self) -> i64 {
         if self.inside.load(Ordering::Relaxed) > 0 {
             self.touch();
@@ -88,7 +89,7 @@ impl Followed {
     }
 }
 
-/// A request that is in progress.
+/// Request in progress.
 struct Use(Arc<Followed>);
 
 impl Use {
@@ -107,7 +108,7 @@ impl Drop for Use {
 }
 
 impl<D: Dial> Reporting<D> {
-    /// Reports by this client, which must be allowed to patch Sandboxes, until the shutdown.
+    /// Starts reporting with this client, which needs permission to patch Sandboxes, until the shutdown.
     ///
     /// Must be called inside a tokio runtime.
     pub fn start(dial: D, client: Client, shutdown: Shutdown) -> Reporting<D> {
@@ -125,8 +126,8 @@ impl<D: Dial> Reporting<D> {
         Reporting { dial: Arc::new(dial), activity, shutdown }
     }
 
-    /// From now on, asks what is inside a Sandbox that is about to fall asleep when it was last used, with the token that
-    /// `key` makes for its Pod.
+    /// Starts to poll each Sandbox that will soon be suspended for its last activity. Requests carry the
+    /// token that `key` makes for the Pod.
     ///
     /// Must be called inside a tokio runtime.
     pub fn ask_inside(&self, resolver: Arc<dyn Resolve>, key: Option<Arc<PodKey>>) {
@@ -152,7 +153,7 @@ impl<D: Dial> Dial for Reporting<D> {
             let inner = self.dial.hold(backend).await?;
             let used = Use::begin(followed.clone());
             let behind = followed.behind();
-            // Later reports are the business of whoever looks now and then.
+            // The periodic check writes later reports.
             if behind >= millis(followed.after / 2) {
                 self.activity.report(&followed).await?;
             }
@@ -163,7 +164,7 @@ impl<D: Dial> Dial for Reporting<D> {
 }
 
 impl Activity {
-    /// The Sandbox of that Pod, if it sleeps when nobody uses it.
+    /// Returns the tracked Sandbox of that Pod, if it has an idle timeout.
     fn follow(&self, backend: &Backend) -> Option<Arc<Followed>> {
         let sleeps = backend.sleeps.as_ref()?;
         let mut all = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -188,7 +189,7 @@ impl Activity {
         Some(followed)
     }
 
-    /// Begins the reports that are due, and lets go of what nobody has used for as long as it takes to fall asleep.
+    /// Starts the reports that are due, and drops Sandboxes that were idle for their whole idle timeout.
     fn look(self: &Arc<Activity>) {
         let mut all = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, followed| {
@@ -197,18 +198,18 @@ impl Activity {
                 let (activity, followed) = (self.clone(), followed.clone());
                 tokio::spawn(async move { activity.report(&followed).await });
             }
-            // What was not reported is less than counts, and of no use to a Sandbox that sleeps by now.
+            // The unreported rest is too short to matter, and such a Sandbox is suspended by now.
             let lately = now() - followed.active.load(Ordering::Relaxed) < millis(followed.after);
             lately || Arc::strong_count(followed) > 1
         });
     }
 
-    /// Writes when the Sandbox was last used: now, since somebody asks. Whoever asks meanwhile shares the write.
+    /// Writes the current time as last activity. Concurrent requests share the write.
     async fn report(&self, followed: &Followed) -> Result<(), DialError> {
         let asked = now();
         let write = async {
             let _one = followed.writing.lock().await;
-            // What was written meanwhile is as good.
+            // A report that was written while this one waited serves as well.
             if asked - followed.reported.load(Ordering::Relaxed) < millis(report_every(followed.after)) {
                 return Ok(false);
             }
@@ -222,7 +223,7 @@ impl Activity {
         let (sandbox, namespace) = (&followed.name, &followed.namespace);
         match written {
             Ok(Ok(false)) => {}
-            // The suspend came first: nothing is to be sent to the Pod any more, and the Sandbox can be woken.
+            // The suspend came first: the Pod must receive no more requests, and the Sandbox can be woken.
             Ok(Ok(true)) => return Err(DialError::Gone("the Sandbox was just suspended".into())),
             Ok(Err(error)) => self.complain(namespace, sandbox, &error),
             Err(_) => tracing::warn!(sandbox, namespace, "activity is not reported in time"),
@@ -230,7 +231,8 @@ impl Activity {
         Ok(())
     }
 
-    /// Writes when a Sandbox was last used, if it is of this version still; the Sandbox after that.
+    /// Writes the last activity of a Sandbox, only at this resourceVersion if one is given. Returns the new
+    /// Sandbox.
     pub(crate) async fn write(
         &self,
         namespace: &str,
@@ -240,7 +242,7 @@ impl Activity {
         version: Option<&str>,
     ) -> Result<Sandbox, kube::Error> {
         let _writer = self.writers.acquire().await;
-        // The uid makes the write fail for a namesake.
+        // The UID makes the write fail for another Sandbox of the same name.
         let annotations = json!({annotation::LAST_ACTIVITY: format!("{at:.3}")});
         let mut patch = json!({"metadata": {"uid": uid, "annotations": annotations}});
         if let Some(version) = version {
@@ -250,7 +252,7 @@ impl Activity {
         api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await
     }
 
-    /// Says that a report was not written; loudly once.
+    /// Logs that a report failed: a warning the first time, debug afterwards.
     pub(crate) fn complain(&self, namespace: &str, sandbox: &str, error: &kube::Error) {
         if self.warned.swap(true, Ordering::Relaxed) {
             tracing::debug!(sandbox, namespace, %error, "activity is not reported");

@@ -1,4 +1,4 @@
-//! How a Pod is connected to.
+//! Connections to Pods.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,33 +12,33 @@ use tokio::net::TcpStream;
 use crate::Backend;
 use crate::target::can_be_a_pods;
 
-/// Pause between the kernel's questions whether the other side of a quiet connection is still there.
+/// Interval of TCP keepalive probes on an idle connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// It may work in a moment: nothing listens yet, a packet was lost.
+    /// A retry may succeed: no process listens yet, or a packet was lost.
     #[error("{0}")]
     Retry(String),
     /// All connections to sandboxes are in use.
     #[error("too many connections to sandboxes are in use")]
     Busy,
-    /// It will not: that Pod has gone.
+    /// A retry cannot succeed: the Pod is gone.
     #[error("{0}")]
     Gone(String),
 }
 
-/// Connects to a port of a Pod. One try; how often and for how long is the caller's.
+/// Connects to a port of a Pod, with one attempt. The caller decides on retries and timeouts.
 pub trait Dial: Send + Sync + 'static {
-    /// A fresh connection, nothing written to it.
+    /// Opens a new connection and writes nothing to it.
     fn dial<'a>(
         &'a self,
         backend: &'a Backend,
         port: u16,
     ) -> BoxFuture<'a, Result<Box<dyn Duplex>, DialError>>;
 
-    /// Before a request: wakes the Pod if its processes stand still. It is in use as long as the answer lives.
+    /// Thaws a frozen Pod before a request. The Pod counts as in use until the result is dropped.
     fn hold<'a>(&'a self, backend: &'a Backend) -> BoxFuture<'a, Result<Hold, DialError>> {
         let _ = backend;
         futures::future::ready(Ok(Box::new(()) as Hold)).boxed()
@@ -71,10 +71,10 @@ impl From<StreamError> for DialError {
     }
 }
 
-/// Connects to the Pod's address over the cluster's network.
+/// Connects to the Pod's address over the cluster network.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Direct {
-    /// Whether a Pod may have a loopback address.
+    /// Allows loopback addresses of Pods.
     pub allow_loopback: bool,
 }
 
@@ -85,13 +85,14 @@ impl Dial for Direct {
         port: u16,
     ) -> BoxFuture<'a, Result<Box<dyn Duplex>, DialError>> {
         async move {
-            // Whoever may write the status of a Pod must not thereby reach this machine or a metadata service.
+            // A client that may write a Pod's status must not thereby reach this machine or a metadata
+            // service.
             let possible = |ip: &&IpAddr| can_be_a_pods(**ip, self.allow_loopback);
             let ip = *backend
                 .ips
                 .iter()
                 .find(possible)
-                .ok_or_else(|| DialError::Gone("the Pod has no address that can be dialled".into()))?;
+                .ok_or_else(|| DialError::Gone("the Pod has no usable address".into()))?;
             let stream = TcpStream::connect(SocketAddr::new(ip, port)).await;
             let stream = stream.map_err(|error| DialError::Retry(error.to_string()))?;
             // Small messages of an interactive session must not wait for an acknowledgement.
@@ -103,7 +104,7 @@ impl Dial for Direct {
     }
 }
 
-/// Has the kernel notice that the other machine has gone.
+/// Enables TCP keepalive, so that the kernel detects a lost peer.
 pub(crate) fn keep_alive(stream: &TcpStream) {
     let _ = rustix::net::sockopt::set_socket_keepalive(stream, true);
     let _ = rustix::net::sockopt::set_tcp_keepidle(stream, KEEP_ALIVE);

@@ -1,4 +1,4 @@
-//! The Sandboxes and Pods of the cluster, kept by watches; what they do not know yet is asked for.
+//! Finds Sandboxes and Pods in informer caches, and requests from the API what the caches do not have yet.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,32 +24,33 @@ use crate::history::History;
 use crate::readable::readable;
 use crate::{Backend, Past, Resolve, Sleeps, Target, Unresolved};
 
-/// Questions to the API at once. One is asked only when the watches do not show a Pod that can be reached.
+/// Maximum number of concurrent API requests. One is sent only if the caches show no reachable Pod.
 const QUESTIONS: usize = 16;
-/// How long a request waits for the answer to such a question.
+/// Maximum time that a request waits for the API.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
-/// Answers that are kept ready; beyond, they are put together anew from what the watches hold.
+/// Maximum number of cached backends; further ones are built from the informer caches at each request.
 const PREPARED: usize = 65_536;
 
-/// A Sandbox as far as the way to its Pod goes. Nothing else of it is read, so that nothing else can be misread.
+/// Metadata of a Sandbox. The rest is not decoded, so an invalid spec or status cannot fail decoding.
 type Named = PartialObjectMeta<Sandbox>;
 
-/// What of the API is used.
+/// Part of the API that the directory uses.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
-    /// Watch this namespace alone; Sandboxes of others are asked for at every request.
+    /// Watches only this namespace; Sandboxes of others are read from the API at every request.
     pub namespace: Option<String>,
-    /// Watch nothing and ask at every request.
+    /// Watches nothing and reads from the API at every request.
     pub without_watches: bool,
-    /// Read Pods alone: who may not read Sandboxes takes the Pod of the Sandbox's name, unless it is pooled.
+    /// Reads only Pods, without permission to read Sandboxes: uses the Pod named like the Sandbox, unless
+    /// pooled.
     pub pods_alone: bool,
 }
 
 impl Scope {
-    /// Finds out whether Sandboxes may be read.
+    /// Detects whether Sandboxes may be read.
     ///
     /// # Errors
-    /// The API cannot be asked.
+    /// The API request fails.
     pub async fn find_out(self, client: &Client) -> Result<Scope, kube::Error> {
         let sandboxes = match &self.namespace {
             Some(namespace) => Api::<Named>::namespaced(client.clone(), namespace),
@@ -63,25 +64,25 @@ impl Scope {
     }
 }
 
-/// Answers put together from the watches. An event about a Sandbox or its Pod takes the answer away.
+/// Backends built from the informer caches. An event of a Sandbox or its Pod removes its backend.
 #[derive(Default)]
 struct Prepared {
     answers: HashMap<String, HashMap<String, Arc<Backend>>>,
     count: usize,
-    /// Counts what was taken away: an answer made from what was known before that is not kept.
+    /// Counts removals: a backend built from state before a removal is not cached.
     changes: u64,
 }
 
 #[derive(Default)]
 struct Shared {
     prepared: RwLock<Prepared>,
-    /// Something that was watched has changed.
+    /// Notified when a watched object changes.
     changed: Notify,
     history: History,
     synced: AtomicBool,
 }
 
-/// Resolves by the Kubernetes API.
+/// Resolves Sandboxes with the Kubernetes API.
 pub struct Directory {
     client: Client,
     scope: Scope,
@@ -92,7 +93,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Begins to watch, until the shutdown. Only Pods that carry the hash of a Sandbox's name are held.
+    /// Starts to watch, until the shutdown. Only Pods with the label of a Sandbox name's hash are cached.
     ///
     /// Must be called inside a tokio runtime.
     pub fn start(client: Client, scope: Scope, shutdown: &Shutdown) -> Arc<Directory> {
@@ -229,7 +230,7 @@ impl Directory {
 
 impl Resolve for Directory {
     fn resolve<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Arc<Backend>, Unresolved>> {
-        // A client may have seen a Sandbox become ready before the watch has told us.
+        // A client may see that a Sandbox is ready before the informer cache does.
         match self.known(target) {
             Ok(backend) => futures::future::ready(Ok(backend)).boxed(),
             Err(_) => self.ask(target).boxed(),
@@ -323,14 +324,14 @@ async fn drive<T>(
             event = watch.next() => match event {
                 None => return,
                 Some(Ok(event)) => note(event),
-                // The watcher starts again by itself, after a pause.
-                Some(Err(error)) => tracing::warn!(%error, what, "a watch was interrupted"),
+                // The watcher restarts itself after a backoff.
+                Some(Err(error)) => tracing::warn!(%error, what, "watch was interrupted"),
             }
         }
     }
 }
 
-/// What can be reached, from a Sandbox and the Pod that has its Pod's name.
+/// Builds the backend from a Sandbox and the Pod with the name of its Pod.
 fn backend(target: &Target, sandbox: &Named, pod: Option<&Pod>) -> Result<Backend, Unresolved> {
     let uid = sandbox.metadata.uid.as_deref().ok_or(Unresolved::Unknown)?;
     if target.uid.as_deref().is_some_and(|wanted| wanted != uid) {
@@ -346,7 +347,8 @@ fn backend(target: &Target, sandbox: &Named, pod: Option<&Pod>) -> Result<Backen
     Ok(Backend { sleeps: sleeps(sandbox, pod), ..reachable(target, uid, pod)? })
 }
 
-/// Whether it is suspended when nobody uses it. The Pod has what the Sandbox's template says about that.
+/// Returns the idle timeout of the Sandbox, if it has one. The Pod carries the annotations of the Pod
+/// template.
 fn sleeps(sandbox: &Named, pod: &Pod) -> Option<Sleeps> {
     let patience = Patience::read([sandbox.annotations(), pod.annotations()]).ok()?;
     let reported = sandbox.annotations().get(annotation::LAST_ACTIVITY);
@@ -359,7 +361,7 @@ fn sleeps(sandbox: &Named, pod: &Pod) -> Option<Sleeps> {
     })
 }
 
-/// What can be reached, from the Pod that has the Sandbox's name.
+/// Builds the backend from the Pod named like the Sandbox.
 fn alone(target: &Target, pod: Option<&Pod>) -> Result<Backend, Unresolved> {
     let pod = pod.ok_or(Unresolved::Unknown)?;
     let owner = owner::sandbox(pod).filter(|owner| owner.name == target.id);

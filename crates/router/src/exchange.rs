@@ -1,4 +1,4 @@
-//! Finding the Pod, connecting, sending once, taking the answer.
+//! Finds the Pod, connects, sends the request once and receives the response.
 
 use std::error::Error as _;
 use std::net::SocketAddr;
@@ -26,12 +26,12 @@ use crate::refusal::Refusal;
 use crate::stream::Progress;
 use crate::{Backend, DialError, Past, Target, Unresolved, forward, threads};
 
-/// Heads with a status 1xx before an answer. Servers send one or two.
+/// Maximum number of 1xx heads before a response. Servers send one or two.
 const INFORMATIONAL: u32 = 16;
-/// How long a request waits for a connection to be closed when all are in use.
+/// Maximum time that a request waits for a free connection when all are in use.
 const UPSTREAM_WAIT: Duration = Duration::from_secs(1);
 
-/// What came back.
+/// Response of the Sandbox.
 pub(crate) struct Answer {
     response: Response<Body>,
     /// Both connections, when they switch protocols.
@@ -39,7 +39,7 @@ pub(crate) struct Answer {
     hold: Hold,
 }
 
-/// A connection to a Pod that is awake.
+/// Connection to a Pod that is awake.
 struct Connected {
     backend: Arc<Backend>,
     sender: Sender,
@@ -47,7 +47,7 @@ struct Connected {
 }
 
 impl Answer {
-    /// Passes it to the client, and the line with it.
+    /// Passes the response and its access log entry to the client.
     pub(crate) fn pass(self, router: &Router, mut line: Line, until: Option<Instant>) -> Response<Body> {
         let Some((client, backend)) = self.switched else {
             let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -62,12 +62,12 @@ impl Answer {
     }
 }
 
-/// What is known when the request is sent.
+/// Parameters of one exchange.
 struct Way<'a> {
     target: &'a Target,
     grant: &'a Grant,
     h2: bool,
-    /// How long the head of the answer is waited for.
+    /// Maximum time until the head of the response.
     limit: Duration,
 }
 
@@ -95,7 +95,7 @@ impl Router {
         let (mut head, body) = request.into_parts();
         let ip = *connected.backend.ips.first().ok_or_else(|| Refusal::Unreachable(target.id.clone()))?;
         forward::request(&mut head, origin, SocketAddr::new(ip, target.port), h2);
-        // Neither the client's connection nor its upgrade may be taken for those of the request that goes out.
+        // The extensions refer to the client's connection and upgrade, not to those of the outgoing request.
         head.extensions.clear();
         let wanted = forward::upgrade_of(&head.headers);
         let progress = Progress::now();
@@ -126,7 +126,7 @@ impl Router {
         })
     }
 
-    /// Finds the Pod and a connection to it. Trying again is safe: nothing of the request has been sent.
+    /// Finds the Pod and connects to it. Retries are safe: nothing of the request has been sent.
     async fn connect(&self, way: &Way<'_>, fresh: bool) -> Result<Connected, Refusal> {
         let Inner { config, pool, dial, metrics, .. } = &*self.0;
         let target = way.target;
@@ -176,7 +176,7 @@ impl Router {
         }
     }
 
-    /// The right to one more connection to a sandbox. When there is none, those that wait for a next request make way.
+    /// Returns a permit for one more connection to a Sandbox. If none is free, idle connections are closed.
     async fn upstream_place(&self) -> Option<OwnedSemaphorePermit> {
         let Inner { upstream, pool, .. } = &*self.0;
         if let Ok(place) = upstream.clone().try_acquire_owned() {
@@ -186,7 +186,7 @@ impl Router {
         tokio::time::timeout(UPSTREAM_WAIT, upstream.clone().acquire_owned()).await.ok()?.ok()
     }
 
-    /// The Pod of the Sandbox, after it was woken if it slept.
+    /// Returns the Pod of the Sandbox, and wakes a suspended Sandbox first.
     async fn find(&self, target: &Target) -> Result<Arc<Backend>, Refusal> {
         let Inner { resolver, metrics, sleepers, .. } = &*self.0;
         let unreachable = || Refusal::Unreachable(target.id.clone());
@@ -214,8 +214,8 @@ impl Router {
         }
     }
 
-    /// Sends the request, once. A connection that closed while it waited gives the request back unsent; only then is
-    /// another one used, a fresh one.
+    /// Sends the request once. A connection that closed while idle returns the request unsent; only then is
+    /// the request sent over a new connection.
     async fn send(
         &self,
         mut request: Request<Body>,
@@ -227,7 +227,7 @@ impl Router {
         let unreachable = || Refusal::Unreachable(target.id.clone());
         let endless = bound_informational(&mut request, way.h2);
         for last in [false, true] {
-            // Of the Pod that it goes to, which need not be the one of before.
+            // The token belongs to this Pod, which may differ from the first one.
             let shown = self.0.config.pod_key.as_ref();
             if let Some(shown) = shown.and_then(|key| key.authorization(&connected.backend.pod.uid)) {
                 request.headers_mut().insert(AUTHORIZATION, shown);
@@ -283,13 +283,13 @@ impl Router {
     }
 }
 
-/// Whether the sandbox did not take the request in time.
+/// Returns true if the Sandbox did not take the request in time.
 fn timed_out(error: &hyper::Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<std::io::Error>());
     cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::TimedOut)
 }
 
-/// Told when a sandbox goes on sending heads that are no answer. HTTP/2 does not pass them on one by one.
+/// Notifies when a Sandbox sends too many 1xx heads. HTTP/2 does not report them one by one.
 fn bound_informational(request: &mut Request<Body>, h2: bool) -> Arc<Notify> {
     let endless = Arc::new(Notify::new());
     if !h2 {

@@ -1,4 +1,4 @@
-//! What a request and an answer look like on the other side of the proxy.
+//! Rewrites the heads of requests and responses for the other side of the proxy.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Headers that mean one connection, not the request. `Trailer` is not among them: trailers are passed on.
+/// Headers of one connection, not of the request. `Trailer` is not among them: trailers are forwarded.
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
     "keep-alive",
@@ -25,35 +25,35 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// The protocol that a request or an answer switches to.
+/// Returns the protocol that a request or a response switches to.
 pub(crate) fn upgrade_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let asked = tokens(headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"));
     headers.get(UPGRADE).filter(|_| asked).cloned()
 }
 
-/// Where a request came from.
+/// Origin of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
-    /// The client's address, if it has one.
+    /// Address of the client, if it has one.
     pub(crate) peer: Option<HeaderValue>,
-    /// Whether it came over TLS.
+    /// True if the request came over TLS.
     pub(crate) secure: bool,
 }
 
-/// Whether the request is a call of gRPC, which needs HTTP/2 on the other side too.
+/// Returns true for a gRPC call, which needs HTTP/2 to the Sandbox too.
 pub(crate) fn is_grpc(head: &HeaderMap) -> bool {
     let kind = head.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    // Of `application/grpc-web` HTTP/1.1 is the way.
+    // `application/grpc-web` uses HTTP/1.1.
     kind.strip_prefix(b"application/grpc")
         .is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
 }
 
-/// Turns the head of a request into what the sandbox is sent, over HTTP/1.1 or (`h2`) HTTP/2.
+/// Rewrites the head of a request for the Sandbox, over HTTP/1.1 or (`h2`) HTTP/2.
 pub(crate) fn request(head: &mut http::request::Parts, origin: Origin, to: SocketAddr, h2: bool) {
     let upgrade = (head.version == Version::HTTP_11).then(|| upgrade_of(&head.headers)).flatten();
     let trailers = tokens(&head.headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let host = head.headers.get(HOST).cloned().or_else(|| head.uri.authority()?.as_str().parse().ok());
-    // The path and the query as they came, byte for byte.
+    // The path and the query are forwarded byte for byte.
     let target = head.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
     head.uri = if h2 { absolute(to, target) } else { Uri::from(target) };
     head.version = if h2 { Version::HTTP_2 } else { Version::HTTP_11 };
@@ -66,7 +66,7 @@ pub(crate) fn request(head: &mut http::request::Parts, origin: Origin, to: Socke
     if let Some(protocol) = upgrade.filter(|_| !h2) {
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, protocol);
-        // A server inside would compare it with its own Host, which is ours to set.
+        // A server would compare it with its own Host, which the router sets.
         headers.remove(ORIGIN);
     } else if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -87,11 +87,11 @@ pub(crate) fn request(head: &mut http::request::Parts, origin: Origin, to: Socke
 
 fn absolute(to: SocketAddr, target: PathAndQuery) -> Uri {
     let built = Uri::builder().scheme("http").authority(to.to_string()).path_and_query(target).build();
-    // An address with a port is always an authority.
+    // An address with a port is always a valid authority.
     built.unwrap_or_default()
 }
 
-/// HTTP/2 splits cookies into several headers; HTTP/1.1 knows one.
+/// Joins cookies into one header: HTTP/2 splits them into several, HTTP/1.1 has one.
 fn join_cookies(headers: &mut HeaderMap) {
     let mut cookies = headers.get_all(COOKIE).iter();
     if cookies.next().is_none() || cookies.next().is_none() {
@@ -103,7 +103,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes what is meant for one connection, with what `Connection` names.
+/// Removes hop-by-hop headers and those that `Connection` names.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     remove(headers, is_hop_by_hop);
 }
@@ -112,8 +112,8 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     HOP_BY_HOP.contains(&name.as_str())
 }
 
-/// Removes those headers, and what `Connection` names. Few or none are there nearly always, so they are looked for among
-/// those that are.
+/// Removes the unwanted headers and those that `Connection` names. Most requests have few of them, so the
+/// function searches the present headers.
 fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
     let named = tokens(headers, &CONNECTION).filter_map(|token| token.parse().ok());
     let found: Vec<HeaderName> = named.chain(headers.keys().filter(|name| unwanted(name)).cloned()).collect();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_target_stays_as_it_was_and_the_head_becomes_ours() {
+    fn forwarding_keeps_the_target_and_rewrites_the_head() {
         let head = forwarded(
             Request::get("http://out.example//a/%2e%2e/%2F..//b?x=%20&y=/../")
                 .header("host", "out.example")
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_asked_for_again() {
+    fn an_upgrade_is_forwarded_without_origin() {
         let head = forwarded(
             Request::get("/ws")
                 .header("connection", "keep-alive, Upgrade")
@@ -191,7 +191,7 @@ mod tests {
         assert!(upgrade_of(&forwarded(Request::get("/ws").header("upgrade", "websocket")).headers).is_none());
     }
     #[test]
-    fn grpc_is_known_by_its_content_type() {
+    fn grpc_is_detected_by_content_type() {
         let of = |value: &str| is_grpc(&HeaderMap::from_iter([(CONTENT_TYPE, value.parse().unwrap())]));
         for grpc in ["application/grpc", "application/grpc+proto", "application/grpc;x=1"] {
             assert!(of(grpc), "{grpc}");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn over_http2_the_address_is_in_the_target_and_cookies_are_one() {
+    fn http2_requests_have_an_authority_and_one_cookie() {
         let request =
             Request::get("/a.B/C").header("host", "out").header("cookie", "a=1").header("cookie", "b=2");
         let (mut head, ()) = request.header("te", "trailers").body(()).unwrap().into_parts();
@@ -219,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_means_one_connection_passes(named in "[a-z-]{1,12}", more in "[ -~]{0,40}") {
+        fn hop_by_hop_headers_are_not_forwarded(named in "[a-z-]{1,12}", more in "[ -~]{0,40}") {
             let request = Request::get("/").header("connection", format!("{named}, {more}"));
             let head = forwarded(request.header(named.as_str(), "x").header("transfer-encoding", "chunked"));
             for name in ["connection", "transfer-encoding", "authorization"] {

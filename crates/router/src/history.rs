@@ -1,7 +1,7 @@
-//! Addresses that Sandboxes had.
+//! Remembers the addresses that Sandboxes had.
 //!
-//! A client keeps the address that it read from the Sandbox's status, over a suspend and a resume. One that *was* this
-//! Sandbox's says only that the client is late; one that is another Sandbox's and never was this one's is a mistake.
+//! A client keeps the address from the Sandbox's status across a suspend and a resume. An address that *was*
+//! this Sandbox's only means that the client is late; one that only another Sandbox had is an error.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -9,20 +9,20 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::Past;
 
-/// Sandboxes that are remembered; the one that came first is forgotten first.
+/// Maximum number of remembered Sandboxes; the first one is evicted first.
 const SANDBOXES: usize = 16_384;
-/// Addresses that are remembered for each; the oldest is forgotten first.
+/// Maximum number of remembered addresses of a Sandbox; the oldest is evicted first.
 const ADDRESSES: usize = 8;
 
 #[derive(Default)]
 struct Memory {
     addresses: HashMap<String, VecDeque<IpAddr>>,
     order: VecDeque<String>,
-    /// How many Sandboxes are remembered with an address.
+    /// Number of remembered Sandboxes of each address.
     holders: HashMap<IpAddr, usize>,
 }
 
-/// What is remembered.
+/// Addresses by Sandbox.
 #[derive(Default)]
 pub(crate) struct History(Mutex<Memory>);
 
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_whose_an_address_was() {
+    fn past_reports_the_owner_of_an_address() {
         let history = History::default();
         history.note("a", &[address(1)]);
         history.note("b", &[address(2)]);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn it_remembers_a_bounded_number() {
+    fn the_history_is_bounded() {
         let history = History::default();
         for number in 0..SANDBOXES + 1000 {
             history.note(&number.to_string(), &[address(number)]);

@@ -1,4 +1,4 @@
-//! What reads the head of a request, each as one function of any bytes: it neither panics nor runs without end.
+//! Hostile tests of the parsers of request heads: for any bytes they neither panic nor loop.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ fn headers(bytes: &[u8]) -> HeaderMap {
     headers
 }
 
-/// Routing headers and credentials, from lines of `name: value`. Whoever did not sign a token has none that opens.
+/// Parses routing headers and credentials from lines of `name: value`. An unsigned token is never valid.
 pub fn heads(bytes: &[u8]) {
     let headers = headers(bytes);
     for loopback in [false, true] {
@@ -33,14 +33,14 @@ pub fn heads(bytes: &[u8]) {
             assert!(target.pod_ip.is_none_or(|ip| loopback || !ip.is_loopback()), "{target:?}");
         }
     }
-    let key = TokenKey::new(b"nobody who sends these bytes has it").expect("a key");
+    let key = TokenKey::new(b"signing key that no input contains").expect("a key");
     for secret in credential::shown(&headers) {
         assert_eq!(key.verify(&secret, 0), None);
     }
 }
 
-/// A target and lines of headers, as the sandbox is sent them: the path and the query byte for byte, the address of the
-/// Pod and no other, no credential, and nothing that means the client's connection.
+/// Rewrites a target and lines of headers for the Sandbox: the path and the query stay byte for byte, the
+/// host is the address of the Pod, and credentials and hop-by-hop headers are removed.
 pub fn requests(bytes: &[u8]) {
     let end = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());
     let Ok(target) = Uri::try_from(&bytes[..end]) else { return };
@@ -64,11 +64,11 @@ pub fn requests(bytes: &[u8]) {
     }
 }
 
-/// A payload that was signed: it is a claim with a name and an end, or void; and what is minted from the claim is read the
-/// same. The same payload under another key opens nothing.
+/// Verifies a signed payload: it yields claims with a name and an expiry, or is invalid. A token minted from
+/// the claims yields the same claims. The payload is invalid under another key.
 pub fn tokens(bytes: &[u8]) {
-    let key = TokenKey::new(b"whoever sends these bytes has it").expect("a key");
-    let other = TokenKey::new(b"nobody who sends these bytes has").expect("a key");
+    let key = TokenKey::new(b"signing key of the hostile test!").expect("a key");
+    let other = TokenKey::new(b"another key of the hostile test!!").expect("a key");
     let token = key.signed(&URL_SAFE_NO_PAD.encode(bytes));
     assert_eq!(other.verify(&token, 0), None);
     let Some(claims) = key.verify(&token, 0) else { return };
@@ -83,7 +83,7 @@ mod tests {
     use hutch_testkit::hostile::feed;
 
     #[test]
-    fn any_bytes_are_taken() {
+    fn any_input_is_handled() {
         feed("router_heads", super::heads);
         feed("router_requests", super::requests);
         feed("router_tokens", super::tokens);

@@ -1,4 +1,4 @@
-//! Two connections that became one.
+//! Upgraded connections.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -13,14 +13,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::journal::Line;
 
-/// How long one direction of an upgraded connection goes on when the other has ended. A side that has gone for good
-/// looks the same as one that only has nothing more to say.
+/// Maximum time that one direction of an upgraded connection continues after the other has ended. A lost peer
+/// and one that has only nothing more to send cannot be distinguished.
 const HALF_CLOSED_LIMIT: Duration = Duration::from_secs(300);
-/// Bytes read at once.
+/// Maximum bytes of one read.
 const PIECE: usize = 64 << 10;
 
 thread_local! {
-    /// Where bytes lie between a read and the write that follows. A connection that is silent holds none of its own.
+    /// Buffer between a read and the following write, shared on a thread. A silent connection has no buffer
+    /// of its own.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE]);
 }
 
@@ -31,14 +32,14 @@ pub(crate) fn join(client: OnUpgrade, backend: OnUpgrade, shutdown: Shutdown, mu
             let (client, backend) = tokio::try_join!(client, backend)?;
             let ended = copy(&mut TokioIo::new(client), &mut TokioIo::new(backend), &mut line).await;
             if let Err(error) = ended {
-                tracing::debug!(%error, "an upgraded connection ended early");
+                tracing::debug!(%error, "upgraded connection ended early");
             }
             Ok::<_, hyper::Error>(())
         };
         tokio::select! {
             () = shutdown.wait() => {}
             result = joined => if let Err(error) = result {
-                tracing::debug!(%error, "a connection did not switch protocols");
+                tracing::debug!(%error, "connection did not switch protocols");
             }
         }
     });
@@ -75,7 +76,7 @@ where
 /// One direction.
 #[derive(Default)]
 struct Way {
-    /// What was read and could not be written yet.
+    /// Bytes that were read and not written yet.
     pending: Vec<u8>,
     written: usize,
     passed: u64,
@@ -85,7 +86,7 @@ struct Way {
 }
 
 impl Way {
-    /// Copies until the end of `from` and passes the end on.
+    /// Copies until the end of `from` and forwards the end.
     fn poll<R, W>(&mut self, context: &mut Context<'_>, from: &mut R, to: &mut W) -> Poll<std::io::Result<()>>
     where
         R: AsyncRead + Unpin,
@@ -120,7 +121,7 @@ impl Way {
         }
     }
 
-    /// Reads a piece and writes what of it can be written at once.
+    /// Reads a piece and writes as much of it as possible without waiting.
     fn step<R, W>(&mut self, context: &mut Context<'_>, from: &mut R, to: &mut W) -> std::io::Result<Poll<()>>
     where
         R: AsyncRead + Unpin,
@@ -154,7 +155,7 @@ impl Way {
     }
 }
 
-/// A writer that takes nothing would be asked for ever.
+/// Fails if a writer accepts no bytes; retrying it would loop forever.
 fn taken(count: usize) -> std::io::Result<usize> {
     if count == 0 { Err(std::io::ErrorKind::WriteZero.into()) } else { Ok(count) }
 }

@@ -1,5 +1,6 @@
-//! One line for each request, when its answer has been sent or given up, and what is counted of it. No header but the
-//! agent's name and the request's own id, no query, no body: nothing that could hold a secret.
+//! Access log: one entry for each request, written when its response has been sent or abandoned, and its
+//! metrics. The only headers are the user agent and the request id. No query and no body: nothing that could
+//! hold a secret.
 
 mod sink;
 
@@ -23,25 +24,25 @@ use crate::metrics::{self, Metrics, UNTOLD};
 use crate::pace::Current;
 use crate::trace::{Span, cut};
 
-/// Characters of a client's own request id; a longer one is replaced.
+/// Maximum characters of a client's request id; a longer one is replaced.
 const ID_LONGEST: usize = 128;
-/// What is written when the client goes away before there is an answer.
+/// Status that is logged if the client disconnects before the response.
 const CLIENT_GONE: u16 = 499;
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Where the lines go.
+/// Destination of the access log.
 #[derive(Clone)]
 pub enum AccessLog {
-    /// Nowhere.
+    /// No access log.
     Off,
-    /// To `tracing`, target `hutch_router::access`.
+    /// `tracing` events with target `hutch_router::access`.
     Tracing,
-    /// As JSON lines to a sink of their own.
+    /// JSON lines in a [`LogSink`].
     Lines(Arc<LogSink>),
 }
 
-/// The id of a request: the client's, if it is of printable characters without spaces, else a fresh one.
+/// Returns the client's request id if it consists of printable characters without spaces, else a new one.
 pub(crate) fn request_id<B>(request: &Request<B>) -> HeaderValue {
     let mut given = request.headers().get_all(REQUEST_ID).iter();
     if let (Some(only), None) = (given.next(), given.next())
@@ -58,10 +59,10 @@ pub(crate) fn request_id<B>(request: &Request<B>) -> HeaderValue {
     HeaderValue::from_maybe_shared(Bytes::from(digits)).unwrap_or_else(|_| HeaderValue::from_static("-"))
 }
 
-/// The line in the making. It is written when this is dropped.
+/// Access log entry in progress. It is written on drop.
 pub(crate) struct Line {
-    // Copies of what is shown: a part of a request would keep the whole buffer that it was read into, as long as an upgraded
-    // connection lasts.
+    // Copies of the logged texts: a slice of a request would keep its whole read buffer for the lifetime of
+    // an upgraded connection.
     method: Method,
     path: Box<str>,
     client: Option<HeaderValue>,
@@ -74,9 +75,9 @@ pub(crate) struct Line {
     begun: Instant,
     log: AccessLog,
     metrics: Metrics,
-    /// Keeps the sandbox awake as long as the request lasts.
+    /// Keeps the Sandbox awake for the duration of the request.
     _awake: Option<Hold>,
-    /// The request on its connection, for as long as it lasts.
+    /// Request of the connection, for its duration.
     current: Current,
     span: Option<Span>,
 }
@@ -131,12 +132,12 @@ impl Line {
         self.target = Some((namespace.to_owned(), sandbox.to_owned()));
     }
 
-    /// The sandbox stays awake as long as this lives.
+    /// Keeps the Sandbox awake for the lifetime of this entry.
     pub(crate) fn keep_awake(&mut self, hold: Hold) {
         self._awake = Some(hold);
     }
 
-    /// Goes with the answer, to its end; `rest` is how much of the request's time is left, if that is bounded.
+    /// Follows the response to its end. `rest` is the remaining time of the request, if that is bounded.
     pub(crate) fn follow(mut self, response: Response<Body>, rest: Option<Duration>) -> Response<Body> {
         self.answer(response.status());
         let (mut head, body) = response.into_parts();
@@ -146,13 +147,13 @@ impl Line {
         Response::from_parts(head, Body::new(Counted { body, deadline, line: self }))
     }
 
-    /// The answer is on its way.
+    /// Records the status when the response starts.
     pub(crate) fn answer(&mut self, status: StatusCode) {
         self.status = status;
         self.answered = true;
     }
 
-    /// The id for the head of an answer that takes its own way.
+    /// Returns the request id for a response that this entry does not follow.
     pub(crate) fn id(&self) -> HeaderValue {
         self.id.clone()
     }
@@ -264,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_keeps_its_id_if_it_can_be_shown() {
+    fn printable_request_ids_are_kept() {
         let id = |values: &[&str]| {
             let mut request = Request::new(());
             for value in values {
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut() {
+    fn long_texts_are_truncated() {
         assert_eq!(cut(&"x".repeat(300)).len(), 256);
         assert_eq!(cut(&"\u{e9}".repeat(200)).len(), 256);
         assert_eq!(cut("x"), "x");

@@ -1,12 +1,12 @@
-//! HTTP and WebSocket from outside to a port of a sandbox, by the headers `X-Sandbox-*`.
+//! Routes HTTP, WebSocket and gRPC to a port of a Sandbox that the headers `X-Sandbox-*` select.
 //!
-//! A request names a Sandbox; the [`Directory`] finds its Pod through the Kubernetes API, a [`Dial`] connects to it
-//! (inside its network namespace on one machine, to its address on a cluster), and bytes are passed on as they come,
-//! both ways, for as long as both sides want.
+//! A request names a Sandbox. The [`Directory`] finds its Pod through the Kubernetes API, and a [`Dial`]
+//! connects to the Pod: inside its network namespace on one machine, to its address on a cluster. Bytes are
+//! forwarded as they arrive, in both directions, until both sides have ended.
 //!
-//! It refuses to guess: a Sandbox that is not there, not ready or still in its pool is not reached, and neither is an
-//! address that is not that Sandbox's own. It never sends a request twice: only connecting is tried again. It does
-//! not pass on the caller's credential, and every way in says who may use it ([`Access`]).
+//! A Sandbox that is absent, not ready or still pooled is not reached, nor is an address of another Sandbox.
+//! A request is never sent twice: only connecting is retried. The caller's credential is not forwarded, and
+//! every listener has an access rule ([`Access`]).
 
 mod access;
 mod activity;
@@ -59,19 +59,19 @@ pub use tls::{ClientCertificates, Tls, TlsFiles};
 pub use wake::Wake;
 pub use waker::ApiWake;
 
-/// Why a router cannot be made, or a token not be minted.
+/// Reason why a router or a token cannot be created.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// A token that anybody could guess.
+    /// Token that is too short, or not printable.
     #[error("the router's token must have at least {} printable characters and no spaces", Token::SHORTEST)]
     WeakToken,
-    /// A key that somebody could guess.
+    /// Key that is too short.
     #[error("the key must have at least {} bytes", TokenKey::SHORTEST)]
     WeakKey,
-    /// A claim that no router would accept.
+    /// Claim that no router accepts.
     #[error("no token can be made: {0}")]
     Claim(&'static str),
-    /// A certificate or key that cannot be used.
+    /// Certificate or key that cannot be used.
     #[error("cannot use {0}: {1}")]
     Tls(PathBuf, String),
 }

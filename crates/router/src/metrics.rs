@@ -1,4 +1,4 @@
-//! What is counted. Names and labels are those that dashboards of other routers know.
+//! Metrics of the router. Names and labels match those of the upstream router, for existing dashboards.
 
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -8,15 +8,15 @@ use prometheus::{
     Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 
-/// Namespaces that are told apart; requests for further ones are counted under `-`. A label that clients choose must
-/// not fill the memory of whoever collects.
+/// Maximum number of namespaces with a label of their own; further ones are counted under `-`. Clients choose
+/// this label, and it must not fill the memory of the monitoring system.
 const NAMESPACES: usize = 1000;
-/// What stands for a namespace that is not told.
+/// Label of namespaces without a label of their own.
 pub(crate) const UNTOLD: &str = "-";
-/// Upper bounds of the classes of duration, in seconds.
+/// Upper bounds of the duration buckets, in seconds.
 const BUCKETS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0];
 
-/// Counters of one router. Clones share them.
+/// Metrics of one router. Clones share them.
 #[derive(Clone)]
 pub struct Metrics(pub(crate) Arc<Counters>);
 
@@ -83,7 +83,7 @@ impl Metrics {
             namespaces: RwLock::default(),
             registry: registry.clone(),
         };
-        // Both outcomes are shown from the start, so that a first failure is seen as a rise.
+        // Both outcomes start at zero, so that a first failure is visible as an increase.
         for outcome in ["success", "failure"] {
             metrics.cert_reloads.with_label_values(&[outcome]);
         }
@@ -91,21 +91,21 @@ impl Metrics {
         Ok(Metrics(Arc::new(metrics)))
     }
 
-    /// All of them, in the text format of Prometheus (0.0.4).
+    /// Returns all metrics in the text format of Prometheus (0.0.4).
     pub fn text(&self) -> String {
         let mut text = Vec::new();
-        // Writing to memory; the families come from the registry and are well-formed.
+        // Writing to memory cannot fail; the families come from the registry and are well-formed.
         let _ = TextEncoder::new().encode(&self.0.registry.gather(), &mut text);
         String::from_utf8(text).unwrap_or_default()
     }
 
-    /// The label of a namespace: its name once a Sandbox in it was reached.
+    /// Returns the label of a namespace: its name once a Sandbox in it was reached.
     pub(crate) fn label<'a>(&self, namespace: &'a str) -> &'a str {
         let known = self.0.namespaces.read().unwrap_or_else(PoisonError::into_inner).contains(namespace);
         if known { namespace } else { UNTOLD }
     }
 
-    /// Tells a namespace from now on.
+    /// Gives a namespace a label of its own.
     pub(crate) fn learn(&self, namespace: &str) {
         if self.label(namespace) == UNTOLD {
             let mut namespaces = self.0.namespaces.write().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +126,7 @@ fn build_info(registry: &Registry) -> prometheus::Result<()> {
     registry.register(Box::new(info))
 }
 
-/// A method as a label: one of those that HTTP defines, else `other`.
+/// Returns a method as a label: a method that HTTP defines, else `other`.
 pub(crate) fn method(method: &Method) -> &str {
     let known = [
         Method::GET,
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_is_told_once_reached_and_only_so_many_are() {
+    fn reached_namespaces_have_labels_up_to_the_limit() {
         let metrics = Metrics::default();
         assert_eq!(metrics.label("a"), UNTOLD);
         metrics.learn("a");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_nobody_knows_is_no_label() {
+    fn unknown_methods_are_labeled_other() {
         assert_eq!(method(&Method::GET), "GET");
         assert_eq!(method(&"BREW".parse().unwrap()), "other");
     }

@@ -1,4 +1,4 @@
-//! How slow a client may be: between requests and in the head of one.
+//! Bounds on how slow a client may be between requests and in the head of a request.
 
 use std::io;
 use std::pin::Pin;
@@ -10,23 +10,23 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// Looks, within the time that an answer may wait to be taken, whether one waits for longer.
+/// Number of checks for a stalled response within the stall timeout.
 const LOOKS: u32 = 4;
-/// What stands for an answer of which nothing waits to be taken.
+/// Value of an offer when no piece of the response waits for the client.
 const NOTHING: u64 = u64::MAX;
 
-/// How slow the other sides of the router may be.
+/// Timeouts of clients and Sandboxes.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// From the first byte of a client's request to the last one of its head; and a TLS handshake.
+    /// Maximum time from the first to the last byte of a request head; and of a TLS handshake.
     pub head: Duration,
-    /// A client's connection without a request.
+    /// Maximum time of a client's connection without a request.
     pub idle: Duration,
-    /// Without a byte being taken by a client or a sandbox, while there are bytes for it.
+    /// Maximum time without progress while bytes wait for a client or a Sandbox.
     pub stall: Duration,
-    /// How long a request's body of a declared length is waited for before it is seen whether it comes.
+    /// Window in which a request body of declared length must make progress.
     pub body: Duration,
-    /// Bytes of it that have to come in each such time. A body without a declared length is a stream: it may pause.
+    /// Minimum bytes of the body in each window. A body without a declared length is a stream and may pause.
     pub body_least: u64,
 }
 
@@ -42,18 +42,18 @@ impl Default for Limits {
     }
 }
 
-/// What the connection is doing, told by who answers its requests.
+/// State of a connection, reported by the handler of its requests.
 pub(crate) struct Activity {
-    /// Requests whose answers have not been sent.
+    /// Requests whose responses are not complete.
     current: AtomicUsize,
-    /// Requests that came.
+    /// Requests received.
     begun: AtomicUsize,
-    /// It does not carry HTTP any more.
+    /// Set once the connection carries another protocol than HTTP.
     free: AtomicBool,
-    /// It carries HTTP/2, where bytes come outside of requests.
+    /// Set for HTTP/2, where bytes also arrive outside of requests.
     multiplexed: AtomicBool,
     start: Instant,
-    /// When the present piece of each answer on HTTP/2 was offered: see [`Current::offered`].
+    /// Time when the current piece of each HTTP/2 response was offered: see [`Current::offered`].
     offers: Mutex<Vec<Weak<AtomicU64>>>,
 }
 
@@ -71,7 +71,7 @@ impl Default for Activity {
 }
 
 impl Activity {
-    /// A request has come; it is answered when what is returned is dropped.
+    /// Starts a request; dropping the result ends it.
     pub(crate) fn begin(self: &Arc<Self>) -> Current {
         self.current.fetch_add(1, Ordering::AcqRel);
         self.begun.fetch_add(1, Ordering::AcqRel);
@@ -83,8 +83,8 @@ impl Activity {
         Current { activity: self.clone(), offer }
     }
 
-    /// Ends when an answer on HTTP/2 was not taken for `limit` or somewhat more. A client says there for each answer how
-    /// much of it it takes, so that the connection as a whole does not stall.
+    /// Returns once an HTTP/2 response has stalled for `limit` or slightly more. HTTP/2 has flow control for
+    /// each response, so the connection as a whole does not stall.
     pub(crate) async fn untaken(&self, limit: Duration) {
         loop {
             tokio::time::sleep(limit / LOOKS).await;
@@ -102,7 +102,7 @@ impl Activity {
         }
     }
 
-    /// From now on it carries another protocol.
+    /// Marks that the connection now carries another protocol.
     pub(crate) fn set_free(&self) {
         self.free.store(true, Ordering::Release);
     }
@@ -112,15 +112,16 @@ impl Activity {
     }
 }
 
-/// A request in progress.
+/// Request in progress.
 pub(crate) struct Current {
     activity: Arc<Activity>,
-    /// Milliseconds from the start of the connection to when a piece of the answer was offered that was not taken yet.
+    /// Time when the untaken piece of the response was offered, in milliseconds since the start of the
+    /// connection.
     offer: Option<Arc<AtomicU64>>,
 }
 
 impl Current {
-    /// The head or a piece of the answer is there to be taken.
+    /// Records that the head or a piece of the response is ready for the client.
     pub(crate) fn offered(&self) {
         if let Some(offer) = &self.offer {
             let since = u64::try_from(self.activity.start.elapsed().as_millis()).unwrap_or(NOTHING);
@@ -128,7 +129,7 @@ impl Current {
         }
     }
 
-    /// It was taken: the next one is wanted.
+    /// Records that the client took it and the next piece is due.
     pub(crate) fn taken(&self) {
         if let Some(offer) = &self.offer {
             offer.store(NOTHING, Ordering::Release);
@@ -144,23 +145,23 @@ impl Drop for Current {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// A request is being answered.
+    /// A request is in progress.
     Busy,
     Idle,
     Head,
 }
 
-/// A connection that fails when the other side is too slow.
+/// Connection that fails when the other side is too slow.
 pub(crate) struct Paced<S> {
     stream: S,
     limits: Limits,
     activity: Arc<Activity>,
     phase: Phase,
     begun: usize,
-    /// When the phase is over, unless it is busy.
+    /// End of the phase, unless it is `Busy`.
     until: Instant,
-    /// Wakes at `until` or earlier: a time that moved on is not told to the timer until it matters. None where another
-    /// protocol is spoken.
+    /// Fires at `until` or earlier: a later `until` resets the timer only when it fires. `None` after a
+    /// switch of protocols.
     reading: Option<Pin<Box<Sleep>>>,
 }
 
@@ -171,7 +172,7 @@ impl<S> Paced<S> {
         Paced { stream, limits, activity, phase: Phase::Idle, begun: 0, until, reading }
     }
 
-    /// Brings the phase up to date before a read.
+    /// Updates the phase before a read.
     fn look(&mut self) {
         let begun = self.activity.begun.load(Ordering::Acquire);
         let busy = self.activity.current.load(Ordering::Acquire) > 0;
@@ -187,7 +188,7 @@ impl<S> Paced<S> {
         self.begun = begun;
     }
 
-    /// Whether the phase is over; if not, wakes when it is.
+    /// Returns true if the phase is over; otherwise registers a wakeup for its end.
     fn over(&mut self, context: &mut Context<'_>) -> bool {
         let Some(reading) = self.reading.as_mut().filter(|_| self.phase != Phase::Busy) else { return false };
         if reading.deadline() > self.until {
@@ -225,7 +226,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
             return Poll::Ready(read);
         }
         if this.over(context) {
-            return Poll::Ready(Err(too_slow("no request came in time")));
+            return Poll::Ready(Err(too_slow("no request arrived in time")));
         }
         Poll::Pending
     }
@@ -275,13 +276,13 @@ mod tests {
         (client, Paced::new(server, limits, activity.clone()), activity)
     }
 
-    /// Whether it goes on for much longer than a short time.
+    /// Returns true if the connection lasts much longer than `SHORT`.
     async fn lasts(paced: &mut Paced<tokio::io::DuplexStream>) -> bool {
         tokio::time::timeout(SHORT * 4, paced.read_u8()).await.is_err()
     }
 
     #[tokio::test]
-    async fn the_head_has_less_time_than_the_pause_before_it_and_an_answer_has_any() {
+    async fn heads_time_out_and_requests_in_progress_do_not() {
         let (mut client, mut paced, activity) =
             paced(Limits { head: SHORT, idle: LONG, ..Limits::default() });
         assert!(lasts(&mut paced).await, "the pause");
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_silent_connection_ends_and_one_with_another_protocol_does_not() {
+    async fn idle_http_times_out_and_upgraded_connections_do_not() {
         let (_client, mut paced, activity) = paced(Limits { head: LONG, idle: SHORT, ..Limits::default() });
         assert_eq!(paced.read_u8().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(activity.begin());
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_between_requests_do_not_end_a_multiplexed_connection_early() {
+    async fn http2_bytes_between_requests_start_no_head_timeout() {
         let (mut client, mut paced, activity) =
             paced(Limits { head: SHORT, idle: LONG, ..Limits::default() });
         activity.set_multiplexed();

@@ -1,8 +1,9 @@
-//! Tokens that the sandboxd of one Pod demands, made from a key that the router and the Pod's init container have and the
-//! code inside has not.
+//! Tokens for the sandboxd of a Pod, derived from a key that the router and the Pod's init container have and
+//! the untrusted code has not.
 //!
-//! The code beside sandboxd can read what sandboxd demands. So each Pod has a token of its own, which opens nothing that
-//! this code could not do anyway: base64url of HMAC-SHA256 over `hutch/sandboxd-token/v1.` and the Pod's UID.
+//! The code beside sandboxd can read the token that sandboxd requires. So each Pod has a token of its own,
+//! which grants nothing that this code could not do anyway: base64url of HMAC-SHA256 over
+//! `hutch/sandboxd-token/v1.` and the Pod's UID.
 
 use aws_lc_rs::hmac;
 use base64::Engine;
@@ -14,7 +15,7 @@ use crate::access::scoped::hmac_key;
 
 const DOMAIN: &[u8] = b"hutch/sandboxd-token/v1.";
 
-/// The key that makes them. It cannot be shown.
+/// Key that derives the tokens. `Debug` does not show it.
 pub struct PodKey(hmac::Key);
 
 impl std::fmt::Debug for PodKey {
@@ -24,7 +25,7 @@ impl std::fmt::Debug for PodKey {
 }
 
 impl PodKey {
-    /// Takes the key, without the white space around it; at least [`crate::TokenKey::SHORTEST`] bytes.
+    /// Makes a key, without surrounding white space; at least [`crate::TokenKey::SHORTEST`] bytes.
     ///
     /// # Errors
     /// [`Error::WeakKey`].
@@ -32,7 +33,7 @@ impl PodKey {
         hmac_key(secret).map(PodKey)
     }
 
-    /// What the sandboxd of the Pod with this UID demands: 43 visible characters.
+    /// Returns the token that the sandboxd of the Pod with this UID requires: 43 visible characters.
     pub fn token(&self, pod_uid: &str) -> String {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(DOMAIN);
@@ -40,7 +41,7 @@ impl PodKey {
         URL_SAFE_NO_PAD.encode(context.sign())
     }
 
-    /// The same as a value of `Authorization`, which no log shows.
+    /// Returns the token as a value of `Authorization` that is marked as sensitive.
     pub(crate) fn authorization(&self, pod_uid: &str) -> Option<HeaderValue> {
         let mut value = HeaderValue::try_from(format!("Bearer {}", self.token(pod_uid))).ok()?;
         value.set_sensitive(true);
@@ -55,7 +56,7 @@ mod tests {
     const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn each_pod_has_one_of_its_own() {
+    fn each_pod_has_its_own_token() {
         let key = PodKey::new(KEY).unwrap();
         let token = key.token("a9c2");
         assert_eq!(token, "UcbdJ2reyn7t9qt5L24sPwT8efDNVhjskHmW71Oomvc");

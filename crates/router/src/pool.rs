@@ -1,4 +1,4 @@
-//! Connections to Pods: HTTP/1.1 ones that wait for their next request, HTTP/2 ones that take several at once.
+//! Pool of connections to Pods: idle HTTP/1.1 connections, and HTTP/2 connections for concurrent requests.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -16,29 +16,29 @@ use tokio::time::Instant;
 use crate::Backend;
 use crate::stall::Stalling;
 
-/// How long a connection waits. Shorter than what servers wait (uvicorn: 5 s), so that a request is not written to a
-/// connection that the other side is just closing: such a request could not be sent again.
+/// Idle timeout of a connection. It is shorter than that of servers (uvicorn: 5 s), so that no request is
+/// written to a connection that the server is closing: such a request could not be sent again.
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
-/// Connections kept for one port of one Pod; further ones are closed after their answer.
+/// Maximum number of pooled connections of one port of a Pod; further ones are closed after their response.
 const PER_PORT: usize = 128;
-/// Ports for which connections are kept.
+/// Maximum number of ports with pooled connections.
 const PORTS: usize = 1024;
-/// Bytes of the head of an answer. As much is read at once of a body.
+/// Maximum bytes of a response head, and of one read of a body.
 const HEAD_LIMIT: usize = 128 << 10;
-/// Bytes that a sandbox may send ahead, of one answer and of all answers on one HTTP/2 connection.
+/// Flow control windows of one response, and of all responses on one HTTP/2 connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
-/// How often a sandbox is asked whether it is still there while requests are in progress on HTTP/2.
+/// Interval of HTTP/2 pings to a Sandbox while requests are in progress.
 const PING: Duration = Duration::from_secs(30);
 
-/// A port of one life of a Pod, and how it is spoken to.
+/// Port of a Pod with a certain UID, and the protocol and thread of the connection.
 #[derive(Clone)]
 pub(crate) struct Key {
     pub(crate) backend: Arc<Backend>,
     pub(crate) port: u16,
-    /// HTTP/2 without TLS, instead of HTTP/1.1.
+    /// True for HTTP/2 without TLS, false for HTTP/1.1.
     pub(crate) h2: bool,
-    /// The thread on which the connection lives.
+    /// Thread of the connection.
     pub(crate) thread: usize,
 }
 
@@ -59,14 +59,14 @@ impl Hash for Key {
     }
 }
 
-/// The near end of a connection.
+/// Sending end of a connection.
 pub(crate) enum Sender {
     One(http1::SendRequest<Body>),
     Many(http2::SendRequest<Body>),
 }
 
 impl Sender {
-    /// Sends a request. One that was not sent at all comes back in the error.
+    /// Sends a request. The error returns a request that was not sent at all.
     pub(crate) async fn send(
         &mut self,
         request: Request<Body>,
@@ -96,12 +96,12 @@ struct Ports {
     swept: bool,
 }
 
-/// Clones share the connections.
+/// Connection pool. Clones share the connections.
 #[derive(Clone, Default)]
 pub(crate) struct Pool(Arc<Mutex<Ports>>);
 
 impl Pool {
-    /// A connection that can take a request now, the one used last first.
+    /// Returns a connection that is ready for a request, the most recently used one first.
     pub(crate) fn take(&self, key: &Key) -> Option<Sender> {
         let mut ports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = ports.kept.get_mut(key)?;
@@ -118,7 +118,7 @@ impl Pool {
                     kept[place].since = Instant::now();
                     return Some(Sender::Many(shared));
                 }
-                // The others are still giving their last answer.
+                // The others are still sending their last response.
                 Sender::One(sender) if sender.is_ready() => return Some(kept.swap_remove(place).sender),
                 Sender::One(_) => {}
             }
@@ -126,7 +126,7 @@ impl Pool {
         None
     }
 
-    /// Speaks HTTP over a fresh connection.
+    /// Starts HTTP on a new connection.
     pub(crate) async fn open(
         &self,
         stream: Box<dyn Duplex>,
@@ -154,7 +154,7 @@ impl Pool {
         Ok(Sender::One(sender))
     }
 
-    /// Keeps a connection whose answer has begun; it takes the next request once that answer was read to its end.
+    /// Pools a connection after the head of its response; it is ready again at the end of that response.
     pub(crate) fn give_back(&self, key: &Key, sender: Sender) {
         let mut ports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !ports.kept.contains_key(key) && ports.kept.len() >= PORTS {
@@ -177,7 +177,7 @@ impl Pool {
 }
 
 impl Pool {
-    /// Closes the connections that wait for their next request.
+    /// Closes the idle connections.
     pub(crate) fn close_idle(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).kept.clear();
     }
@@ -187,7 +187,7 @@ fn ended_early(error: hyper::Error) {
     tracing::debug!(%error, "a connection to a sandbox ended early");
 }
 
-/// Closes what has waited too long, until nothing is left to wait.
+/// Closes connections after their idle timeout, until none is left.
 async fn sweep(ports: Weak<Mutex<Ports>>) {
     loop {
         tokio::time::sleep(IDLE_LIMIT).await;

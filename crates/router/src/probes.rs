@@ -1,4 +1,4 @@
-//! What a cluster asks a router: whether it lives, whether it can route, what it counts.
+//! Probes and metrics of a router on a cluster.
 
 use axum::body::Body;
 use axum::routing::get;
@@ -8,7 +8,7 @@ use http::{HeaderValue, Response, StatusCode};
 use crate::Router;
 use crate::refusal::json;
 
-/// `GET /healthz` and `GET /readyz`.
+/// Serves `GET /healthz` and `GET /readyz`.
 pub fn health(router: &Router) -> axum::Router {
     let own = router.clone();
     axum::Router::new()
@@ -16,7 +16,7 @@ pub fn health(router: &Router) -> axum::Router {
         .route("/readyz", get(async move || own.readiness()))
 }
 
-/// `GET /metrics`, in the text format of Prometheus.
+/// Serves `GET /metrics`, in the text format of Prometheus.
 pub fn metrics_page(router: &Router) -> axum::Router {
     let metrics = router.metrics().clone();
     axum::Router::new().route(

@@ -1,4 +1,4 @@
-//! The way of a request: who may, where to, connect, send once, pass back.
+//! Handles a request: authorize, resolve, connect, send once, return the response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,36 +23,36 @@ use crate::trace::Span;
 use crate::wake::Sleepers;
 use crate::{Access, Dial, PodKey, Resolve, Target, Wake, target};
 
-/// The router's times and bounds.
+/// Timeouts and limits of the router.
 #[derive(Clone)]
 pub struct Config {
-    /// How long one try to connect may take.
+    /// Maximum duration of one connection attempt.
     pub connect_timeout: Duration,
-    /// Pauses before further tries to connect; as many tries as there are pauses, and one.
+    /// Delays before further connection attempts; the number of attempts is one more.
     pub retry_delays: Vec<Duration>,
-    /// How long to wait for the head of an answer, after the request was sent, when the client does not say. A command
-    /// of the runtime gives its head when it ends, and may run for 300 s.
+    /// Maximum time until the head of the response after the request was sent, if the client sets none. A
+    /// command of the runtime sends its head when it ends, and may run for 300 s.
     pub header_timeout: Duration,
-    /// The longest wait that a client may ask for.
+    /// Maximum of that time that a client may set.
     pub header_timeout_limit: Duration,
-    /// How long a whole request may take, its answer included, unless it switches protocols.
+    /// Maximum duration of a request including its response, unless it switches protocols.
     pub exchange_timeout: Option<Duration>,
-    /// Bytes of a request's body at most.
+    /// Maximum bytes of a request body.
     pub body_limit: Option<u64>,
-    /// Whether a Pod may have a loopback address.
+    /// Allows loopback addresses of Pods.
     pub allow_loopback: bool,
-    /// Maximum connections of clients, upgraded ones included, and of connections to sandboxes. Where descriptors are scarce
-    /// there are fewer.
+    /// Maximum connections of clients, upgraded ones included, and maximum connections to Sandboxes. Lowered
+    /// if the limit of descriptors is lower.
     pub connections: usize,
-    /// How slow clients and sandboxes may be.
+    /// Timeouts of slow clients and Sandboxes.
     pub limits: Limits,
-    /// Threads that serve the connections of [`Router::serve`], if it is not to be those of the runtime that it is called in.
+    /// Threads that serve the connections of [`Router::serve`], instead of the calling runtime.
     pub threads: Option<Threads>,
-    /// Makes a span of each request, if there is one.
+    /// Tracer that creates a span for each request.
     pub tracer: Option<Arc<BoxedTracer>>,
-    /// Makes the token that is shown to the sandboxd of each Pod, if they demand one.
+    /// Key that derives the token for the sandboxd of each Pod, if they require one.
     pub pod_key: Option<Arc<PodKey>>,
-    /// Where a line for each request goes.
+    /// Destination of the access log.
     pub access_log: AccessLog,
 }
 
@@ -76,7 +76,7 @@ impl Default for Config {
     }
 }
 
-/// Connections that a router may have when nothing else is configured.
+/// Default maximum of connections.
 const CONNECTIONS: usize = 32_768;
 
 #[derive(Serialize)]
@@ -89,7 +89,7 @@ pub(crate) struct Inner {
     pub(crate) resolver: Arc<dyn Resolve>,
     pub(crate) dial: Arc<dyn Dial>,
     pub(crate) pool: Pool,
-    /// Connections to sandboxes that may be opened.
+    /// Permits for connections to Sandboxes.
     pub(crate) upstream: Arc<Semaphore>,
     pub(crate) metrics: Metrics,
     pub(crate) sleepers: Option<Sleepers>,
@@ -97,12 +97,13 @@ pub(crate) struct Inner {
     draining: AtomicBool,
 }
 
-/// Routes requests to sandboxes. Clones share connections.
+/// Routes requests to Sandboxes. Clones share connections.
 #[derive(Clone)]
 pub struct Router(pub(crate) Arc<Inner>);
 
 impl Router {
-    /// A router that finds Pods by `resolver` and connects to them by `dial`. The shutdown ends upgraded connections.
+    /// Creates a router that finds Pods with `resolver` and connects with `dial`. The shutdown ends upgraded
+    /// connections.
     pub fn new(
         config: Config,
         resolver: Arc<dyn Resolve>,
@@ -112,7 +113,7 @@ impl Router {
         Router::waking(config, resolver, dial, None, shutdown)
     }
 
-    /// A router that also wakes Sandboxes that sleep, if there is something that does.
+    /// Creates a router that also wakes suspended Sandboxes, if `wake` is given.
     pub fn waking(
         config: Config,
         resolver: Arc<dyn Resolve>,
@@ -134,23 +135,23 @@ impl Router {
         }))
     }
 
-    /// What it counts.
+    /// Returns the metrics.
     pub fn metrics(&self) -> &Metrics {
         &self.0.metrics
     }
 
-    /// Whether it can route: the same as what `GET /readyz` says.
+    /// Returns true if the router can route, like `GET /readyz`.
     pub fn ready(&self) -> bool {
         self.0.resolver.ready() && !self.0.shutdown.is_triggered() && !self.0.draining.load(Ordering::Relaxed)
     }
 
-    /// From now on it is not ready, and goes on with what it has.
+    /// Makes the router unready; requests in progress continue.
     pub fn drain(&self) {
         self.0.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Answers one request; `current` lasts as long. When the future or the body of the answer is dropped, so is the
-    /// connection to the sandbox.
+    /// Responds to one request; `current` lasts as long. Dropping the future or the body of the response
+    /// drops the connection to the Sandbox.
     pub(crate) async fn answer(
         &self,
         mut request: Request<Body>,
@@ -184,7 +185,7 @@ impl Router {
             .unwrap_or_else(|(refusal, line)| line.follow(refusal.answer(page_wanted), None))
     }
 
-    /// `GET /readyz`.
+    /// Responds to `GET /readyz`.
     pub fn readiness(&self) -> Response<Body> {
         if self.ready() {
             return Response::new(Body::from("ok"));
@@ -201,7 +202,7 @@ impl Router {
         mut line: Line,
         until: Option<Instant>,
     ) -> Result<Response<Body>, (Refusal, Line)> {
-        // A tunnel, or a question about the server itself.
+        // A tunnel, or `OPTIONS *`.
         let not_proxied = request.method() == Method::CONNECT || request.uri().path() == "*";
         let admitted = self.admit(request.headers(), access, &mut line).await;
         let (target, grant) = match admitted {
@@ -215,7 +216,7 @@ impl Router {
         }
     }
 
-    /// Whether the request may come in, and where it wants to go.
+    /// Authorizes the request and returns its target.
     async fn admit(
         &self,
         headers: &HeaderMap,

@@ -1,10 +1,10 @@
-//! What a watch of Pods brings, without those that cannot be read.
+//! Drops undecodable Pods from a watch.
 
 use hutch_api::{Read, Unreadable};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher;
 
-/// The event, unless it brings a Pod that cannot be read: such a Pod is not reached, all others are.
+/// Returns the event, unless its Pod is undecodable: only that Pod is then unreachable.
 pub(crate) fn readable(event: watcher::Event<Read<Pod>>) -> Option<watcher::Event<Pod>> {
     let readable = |read: Read<Pod>| match read {
         Read::Object(pod) => Some(pod),

@@ -1,14 +1,14 @@
-//! Answers that the router gives itself, in the words of the contract.
+//! Error responses of the router itself, with the texts of the upstream contract.
 
 use axum::body::Body;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, VARY, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
-/// After how many seconds a client may try again when all connections are in use.
+/// Seconds of `Retry-After` when all connections are in use.
 const BUSY_SECONDS: u32 = 1;
 
-/// Why a request was not passed on, or its answer not passed back.
+/// Reason why a request or its response was not forwarded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
     NoId,
@@ -17,25 +17,25 @@ pub(crate) enum Refusal {
     BadPort,
     BadAddress,
     Unauthenticated,
-    /// The token is good, for something else.
+    /// The token is valid, but not for this target.
     Forbidden,
-    /// Whether the token is good cannot be found out: the public text.
+    /// The token could not be reviewed: the public text.
     NotReviewed(String),
-    /// A method or a form of target that has no meaning here.
+    /// A method or a form of target that a proxy does not support.
     NotProxied,
-    /// The body is longer than this router takes.
+    /// The body exceeds the limit of this router.
     TooLarge,
-    /// The body that was declared hardly comes.
+    /// The body of declared length arrives too slowly.
     TooSlow,
-    /// The Sandbox is not there, not ready, cannot be connected to, or ended the connection before it answered.
+    /// The Sandbox is absent, not ready, unreachable, or closed the connection before it responded.
     Unreachable(String),
-    /// All connections to sandboxes are in use.
+    /// All connections to Sandboxes are in use.
     Busy,
-    /// No head of an answer in time.
+    /// The head of the response did not arrive in time.
     Silent(String),
-    /// It sleeps, and did not wake in time or too many wait for it: come again after so many seconds.
+    /// Suspended, and not woken in time or too many requests wait for it; the seconds are for `Retry-After`.
     Asleep(String, u32),
-    /// The backend switched protocols without being asked to.
+    /// The backend switched protocols without a request to do so.
     Unasked,
 }
 
@@ -45,7 +45,7 @@ struct Detail {
 }
 
 impl Refusal {
-    /// Status and public text.
+    /// Returns the status and the public text.
     pub(crate) fn public(&self) -> (StatusCode, String) {
         let bad = |text: &str| (StatusCode::BAD_REQUEST, text.to_owned());
         match self {
@@ -80,12 +80,12 @@ impl Refusal {
         }
     }
 
-    /// Whether it was said before anybody was let in.
+    /// Returns true if the request was refused before it was authorized.
     fn before_admission(&self) -> bool {
         matches!(self, Refusal::Unauthenticated | Refusal::NotReviewed(_))
     }
 
-    /// The answer; a page for who asked for one and was let in.
+    /// Makes the response: an HTML page if the client accepts one and was authorized, else JSON.
     pub(crate) fn answer(&self, page_wanted: bool) -> Response<Body> {
         let (status, detail) = self.public();
         let mut response = match page_wanted && !self.before_admission() {
@@ -106,14 +106,14 @@ impl Refusal {
 }
 
 pub(crate) fn json(status: StatusCode, content: &impl Serialize) -> Response<Body> {
-    // Structs of strings can always be written.
+    // Encoding structs of strings cannot fail.
     let mut response = Response::new(Body::from(serde_json::to_vec(content).unwrap_or_default()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
-/// Whether the client named `text/html` as something that it takes. A wildcard does not: programs send that.
+/// Returns true if the client accepts `text/html` by name. A wildcard does not count: programs send that.
 pub(crate) fn wants_page(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|range| {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_for_browsers() {
+    fn only_an_explicit_accept_yields_a_page() {
         assert!(wanted("text/html") && wanted("application/xml;q=0.9, Text/HTML;level=1;q=0.5"));
         for no in ["*/*", "text/*", "application/json", "text/html;q=0", "text/html2", ""] {
             assert!(!wanted(no), "{no:?}");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_was_not_let_in_gets_a_page() {
+    fn unauthorized_clients_receive_json() {
         let kind =
             |refusal: Refusal| refusal.answer(true).headers()[CONTENT_TYPE].to_str().unwrap().to_owned();
         assert_eq!(kind(Refusal::Unauthenticated), "application/json");
@@ -169,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_accept_breaks_it(value in "[ -~]{0,60}") {
+        fn any_accept_header_is_handled(value in "[ -~]{0,60}") {
             wanted(&value);
         }
     }

@@ -1,4 +1,4 @@
-//! From the name of a Sandbox to its Pod.
+//! Resolves the name of a Sandbox to its Pod.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,64 +8,64 @@ use hutch_kubelet::PodId;
 
 use crate::{Sleeps, Target};
 
-/// The Pod of a Sandbox that can be reached now.
+/// Reachable Pod of a Sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backend {
     /// UID of the Sandbox.
     pub sandbox: String,
-    /// Its Pod, in this life.
+    /// Current Pod of the Sandbox.
     pub pod: PodId,
-    /// The Pod's addresses, the first one preferred; at least one.
+    /// Addresses of the Pod, the first one preferred; at least one.
     pub ips: Vec<IpAddr>,
-    /// Set when it is suspended after nobody has used it for a time.
+    /// Set if the Sandbox has an idle timeout.
     pub sleeps: Option<Sleeps>,
 }
 
-/// Why there is no Pod to reach. All of these are one answer to the client; the log tells them apart.
+/// Reason why no Pod is reachable. The client receives one response for all of them; the log has the reason.
 #[derive(Debug, thiserror::Error)]
 pub enum Unresolved {
-    /// No such Sandbox, or another one of that name.
+    /// The Sandbox does not exist, or its UID differs.
     #[error("there is no such Sandbox")]
     Unknown,
-    /// It still belongs to its pool: nobody has claimed it.
+    /// The Sandbox is pooled and no claim has adopted it.
     #[error("the Sandbox is in a pool, not claimed")]
     Pooled,
-    /// It has no Pod, or none that is its own, ready and has an address.
+    /// The Sandbox has no Pod of its own that is ready and has an address.
     #[error("the Sandbox has no Pod that is ready")]
     NotReady,
-    /// The API could not be asked.
+    /// The API request failed.
     #[error("the API cannot be asked: {0}")]
     Api(String),
 }
 
-/// Whose an address was.
+/// Former owner of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Past {
-    /// This Sandbox's, in an earlier life of its Pod.
+    /// This Sandbox, with an earlier Pod.
     Its,
-    /// Another one's, and never this one's.
+    /// Another Sandbox, and never this one.
     Another,
-    /// Nobody's, as far as is remembered.
+    /// No remembered Sandbox.
     Unknown,
 }
 
 /// Finds the Pod of a Sandbox.
 pub trait Resolve: Send + Sync + 'static {
-    /// The Pod of the Sandbox that `target` names, as it is now.
+    /// Returns the current Pod of the Sandbox that `target` names.
     fn resolve<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<Arc<Backend>, Unresolved>>;
-    /// Ends when a watch has told that it can be reached. Never, where nothing is watched.
+    /// Returns when an informer cache shows a reachable Pod. Never returns without watches.
     fn reachable<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
-    /// What is known of an address that is not this Sandbox's now.
+    /// Returns the former owner of an address that this Sandbox does not have now.
     fn past(&self, sandbox: &str, address: IpAddr) -> Past;
-    /// The Pod that was found for it does not exist any more: do not find it again without looking.
+    /// Drops the cached Pod of the target, which no longer exists.
     fn forget(&self, target: &Target);
-    /// The Pods that can be reached of Sandboxes that are suspended when nobody uses them and have somebody inside who can be
-    /// asked, as far as they are known without asking the API.
+    /// Returns the reachable Pods of cached Sandboxes that have an idle timeout and an activity port, without
+    /// requests to the API.
     fn asked_before_sleep(&self) -> Vec<Arc<Backend>> {
         Vec::new()
     }
-    /// Whether it knows the state of the cluster.
+    /// Returns true if the state of the cluster is known.
     fn ready(&self) -> bool;
 }

@@ -1,4 +1,4 @@
-//! The router's own listeners: many connections, each with bounds on how slow it may be.
+//! Listeners of the router: many connections, each with timeouts for slow clients.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -22,19 +22,20 @@ use crate::stall::Stalling;
 use crate::tls::Tls;
 use crate::{Access, Router};
 
-/// Bytes of the head of a request. As much is read at once of a body.
+/// Maximum bytes of a request head, and of one read of a body.
 const HEAD_LIMIT: usize = 128 << 10;
-/// Requests at once on one HTTP/2 connection.
+/// Maximum number of concurrent requests on one HTTP/2 connection.
 const STREAMS: u32 = 250;
-/// Bytes that a client may send ahead, of one request and of all requests on one HTTP/2 connection.
+/// Flow control windows of one request, and of all requests on one HTTP/2 connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
-/// How often a client is asked whether it is still there while requests are in progress on HTTP/2.
+/// Interval of HTTP/2 pings to a client while requests are in progress.
 const PING: Duration = Duration::from_secs(30);
 
 impl Router {
-    /// Serves HTTP/1.1 and HTTP/2 (by ALPN with TLS, by prior knowledge without) until `drain`; then takes no further
-    /// connection or request, and returns when those in progress have been answered, after `grace` at the latest.
+    /// Serves HTTP/1.1 and HTTP/2 (by ALPN with TLS, by prior knowledge without) until `drain`. Then it
+    /// accepts no more connections and requests, and returns when those in progress have ended, after `grace`
+    /// at the latest.
     pub async fn serve(
         self,
         socket: TcpListener,
@@ -49,15 +50,15 @@ impl Router {
             keep_alive(&stream);
             let (router, tls, access, drain) = (self.clone(), tls.clone(), access.clone(), drain.clone());
             async move {
-                // Boxed: it is given back when the connection is upgraded, and a task is not as long as something could
-                // still wake it.
+                // Boxed, because the allocation is freed when the connection is upgraded. A task keeps its
+                // allocation as long as a waker exists.
                 let Some(threads) = router.0.config.threads.clone() else {
                     let stream = Placed::new(stream, permit);
                     return Box::pin(router.meet(stream, tls, access, peer, drain)).await;
                 };
                 let Ok(stream) = stream.into_std() else { return };
                 let served = Box::pin(async move {
-                    // From now on the events of this connection are those of that thread.
+                    // From here on the events of this connection belong to that thread.
                     let Ok(stream) = TcpStream::from_std(stream) else { return };
                     router.meet(Placed::new(stream, permit), tls, access, peer, drain).await;
                 });
@@ -68,7 +69,7 @@ impl Router {
         if tokio::time::timeout(grace, connections.wait()).await.is_err() {
             tracing::warn!(
                 connections = connections.len(),
-                "requests were cut: they took longer than {grace:?}"
+                "aborted requests that took longer than {grace:?}"
             );
         }
     }
@@ -103,7 +104,7 @@ impl Router {
         }
     }
 
-    /// Serves over a stream that came another way than a listener, upgrades included, until it ends.
+    /// Serves a stream from another source than a listener, upgrades included, until it ends.
     pub async fn serve_connection<S>(&self, stream: S, access: Access)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -1,20 +1,20 @@
-//! When Sandboxes go to sleep.
+//! Idle timeouts of Sandboxes.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// When a Sandbox goes to sleep by itself.
+/// Idle timeout of a Sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sleeps {
     /// Name of the Sandbox.
     pub name: String,
-    /// So long after it was last used.
+    /// Idle time before the suspend.
     pub after: Duration,
-    /// When it was last used, as somebody has reported.
+    /// Last activity that was reported.
     pub reported: Option<Timestamp>,
-    /// Where its sandboxd can be asked when it was last used.
+    /// Port of sandboxd, to poll its last activity.
     pub activity_port: Option<u16>,
-    /// The version of the Sandbox of which all this is.
+    /// resourceVersion of the Sandbox of these values.
     pub version: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! A connection that fails when the other side does not take what is written to it.
+//! Connection that fails when the other side does not read.
 
 use std::io;
 use std::pin::Pin;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// Fails once nothing could be written for a time, however much is read meanwhile. Silence is no failure: what has
-/// nothing to write waits for nobody.
+/// Fails once no write has progressed for a time, regardless of reads. A connection without pending writes
+/// never fails.
 pub(crate) struct Stalling<S> {
     stream: S,
     limit: Duration,
@@ -88,11 +88,11 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(300);
 
     #[tokio::test]
-    async fn what_nobody_takes_ends_and_what_is_taken_slowly_does_not() {
+    async fn stalled_writes_fail_and_slow_writes_continue() {
         let (mut reader, writer) = tokio::io::duplex(64);
         let mut writer = Stalling::new(writer, LIMIT);
         let reading = tokio::spawn(async move {
-            // Longer than the limit in all.
+            // Longer than the limit in total.
             for _ in 0..30 {
                 tokio::time::sleep(LIMIT / 20).await;
                 reader.read_u8().await.unwrap();
@@ -105,10 +105,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silence_is_no_stall() {
+    async fn silence_does_not_stall() {
         let (_far, near) = tokio::io::duplex(64);
         let mut near = Stalling::new(near, LIMIT / 10);
         near.write_all(b"x").await.unwrap();
-        assert!(tokio::time::timeout(LIMIT, near.read_u8()).await.is_err(), "it waits on");
+        assert!(tokio::time::timeout(LIMIT, near.read_u8()).await.is_err(), "still waiting");
     }
 }

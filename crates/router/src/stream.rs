@@ -1,4 +1,4 @@
-//! The body of a request: it says when it moves, and ends where it grows too long or comes too slowly.
+//! Request body that records its progress, and fails when it grows too long or arrives too slowly.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep};
 use crate::pace::Limits;
 use crate::refusal::Refusal;
 
-/// When a request last moved: its body is still being sent as long as that goes on.
+/// Time of the last progress of a request, while its body is being sent.
 #[derive(Clone)]
 pub(crate) struct Progress(Arc<Moved>);
 
@@ -27,7 +27,7 @@ impl Progress {
         Progress(Arc::new(Moved { last: Mutex::new(Instant::now()), cut: OnceLock::new() }))
     }
 
-    /// Ends when nothing has moved for that long.
+    /// Returns after so long without progress.
     pub(crate) async fn stalled(&self, limit: Duration) {
         loop {
             let until = *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) + limit;
@@ -38,13 +38,13 @@ impl Progress {
         }
     }
 
-    /// Why the body was cut, if it was.
+    /// Returns the reason why the body was cut off, if it was.
     pub(crate) fn cut(&self) -> Option<Refusal> {
         self.0.cut.get().cloned()
     }
 
-    /// The body, which notes every piece that is taken from it, gives `most` bytes at most, and if its length was
-    /// declared comes as fast as the limits want.
+    /// Wraps the body: it records every piece, yields `most` bytes at most, and fails if its length was
+    /// declared and it arrives slower than the limits allow.
     pub(crate) fn watch(&self, body: Body, most: u64, limits: &Limits) -> Body {
         let declared = body.size_hint().exact().is_some_and(|length| length > 0);
         let wait = declared.then(|| Wait::new(limits));
@@ -66,14 +66,15 @@ impl Watched {
     }
 }
 
-/// How long a body was waited for, and what came meanwhile. The time that the sandbox takes does not count.
+/// Time spent waiting for a body, and bytes received meanwhile. The time that the Sandbox takes does not
+/// count.
 struct Wait {
     window: Duration,
     least: u64,
     came: u64,
     waited: Duration,
     since: Option<Instant>,
-    /// Wakes when the window is over, or earlier.
+    /// Fires at the end of the window, or earlier.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -90,7 +91,7 @@ impl Wait {
         }
     }
 
-    /// Whether too little came in a whole window; if not, wakes when that is to be seen.
+    /// Returns true if too few bytes arrived in a whole window; otherwise registers a wakeup for its end.
     fn in_vain(&mut self, context: &mut Context<'_>) -> bool {
         loop {
             let since = *self.since.get_or_insert_with(Instant::now);
@@ -123,7 +124,7 @@ impl http_body::Body for Watched {
         if frame.is_ready() {
             *self.progress.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         } else if self.wait.as_mut().is_some_and(|wait| wait.in_vain(context)) {
-            return Poll::Ready(Some(Err(self.end(Refusal::TooSlow, "the body comes too slowly"))));
+            return Poll::Ready(Some(Err(self.end(Refusal::TooSlow, "the body arrives too slowly"))));
         }
         if let Poll::Ready(Some(Ok(piece))) = &frame {
             let length = piece.data_ref().map_or(0, |data| data.len() as u64);
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
 
-    /// A body of so many pieces with a pause before each, and of that length if it says so.
+    /// Body of so many pieces with a pause before each; its length is declared if `declared`.
     struct Slow {
         pieces: u64,
         piece: usize,
@@ -193,11 +194,11 @@ mod tests {
         idle: WINDOW,
         stall: WINDOW,
         body: WINDOW,
-        // What comes in one piece, so that a piece in each window is enough.
+        // Bytes of one piece, so that a piece in each window is enough.
         body_least: 4096,
     };
 
-    /// How many bytes of it pass, and why no more do. The reader takes its time between the pieces.
+    /// Returns how many bytes pass, and why the body was cut off. The reader pauses between the pieces.
     async fn pass(body: Slow, taking: Duration) -> (usize, Option<Refusal>) {
         let progress = Progress::now();
         let mut body = progress.watch(Body::new(body), u64::MAX, &LIMITS);
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_declared_body_must_come_and_a_stream_may_pause() {
+    async fn slow_declared_bodies_fail_and_streams_may_pause() {
         let (at_once, often, rarely) = (Duration::ZERO, WINDOW / 20, WINDOW * 2);
         assert_eq!(pass(slow(60, 4096, often, true), at_once).await, (60 * 4096, None));
         let (came, why) = pass(slow(1000, 1, often, true), at_once).await;
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_time_that_the_sandbox_takes_does_not_count() {
+    async fn time_of_the_sandbox_does_not_count() {
         let long = WINDOW * 2;
         let mut body = slow(4, 1, Duration::ZERO, true);
         body.timer = Box::pin(tokio::time::sleep(Duration::ZERO));

@@ -1,4 +1,4 @@
-//! What a request wants to reach: read from its headers, strictly.
+//! Target of a request, parsed strictly from its headers.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -15,31 +15,31 @@ const POD_IP: HeaderName = HeaderName::from_static("x-sandbox-pod-ip");
 const UID: HeaderName = HeaderName::from_static("x-sandbox-uid");
 const TIMEOUT: HeaderName = HeaderName::from_static("x-sandbox-timeout");
 
-/// The namespace of a request that names none.
+/// Default namespace.
 const DEFAULT_NAMESPACE: &str = "default";
-/// The port of a request that names none: the runtime's.
+/// Default port: the runtime's.
 const DEFAULT_PORT: u16 = 8888;
 
-/// A port of a Sandbox, and what the client knows of it.
+/// Port of a Sandbox, and what the client expects of that Sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
     /// Namespace of the Sandbox.
     pub namespace: String,
     /// Name of the Sandbox.
     pub id: String,
-    /// TCP port in it.
+    /// TCP port in the Sandbox.
     pub port: u16,
-    /// The address that the client believes its Pod to have.
+    /// Address that the client expects the Pod to have.
     pub pod_ip: Option<IpAddr>,
-    /// The UID that the client believes the Sandbox to have.
+    /// UID that the client expects the Sandbox to have.
     pub uid: Option<String>,
-    /// How long the client waits for the head of the answer.
+    /// Maximum time that the client waits for the head of the response.
     pub timeout: Option<Duration>,
 }
 
 impl Target {
-    /// Reads the routing headers. An empty one counts as absent; one that is given twice is wrong. `loopback` is whether
-    /// a Pod may have a loopback address.
+    /// Parses the routing headers. An empty one counts as absent; a repeated one is an error. `loopback`
+    /// allows loopback addresses of Pods.
     pub(crate) fn read(headers: &HeaderMap, loopback: bool) -> Result<Target, Refusal> {
         let id = one(headers, &ID).map_err(|()| Refusal::BadId)?.ok_or(Refusal::NoId)?;
         let namespace =
@@ -59,13 +59,13 @@ impl Target {
             Some(text) => Some(address(text, loopback).ok_or(Refusal::BadAddress)?),
         };
         let uid = one(headers, &UID).unwrap_or(Some("ambiguous")).map(str::to_owned);
-        // A time that makes no sense is as good as none: that is the contract.
+        // An invalid timeout counts as absent, as in the upstream contract.
         let timeout = one(headers, &TIMEOUT).ok().flatten().and_then(seconds);
         Ok(Target { namespace: namespace.to_owned(), id: id.to_owned(), port, pod_ip, uid, timeout })
     }
 }
 
-/// The one value of a header, if it is there and not empty.
+/// Returns the only value of a header, if it is present and not empty.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
@@ -77,20 +77,20 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>,
     }
 }
 
-/// Digits only: no sign, no leading zero.
+/// Parses digits only: no sign, no leading zero.
 fn port(text: &str) -> Option<u16> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|_| plain)
 }
 
-/// An address in its one canonical spelling, of a class that a Pod can have.
+/// Parses an address in its canonical spelling, of a class that a Pod can have.
 fn address(text: &str, loopback: bool) -> Option<IpAddr> {
     let address: IpAddr = text.parse().ok()?;
     (can_be_a_pods(address, loopback) && address.to_string() == text).then_some(address)
 }
 
-/// Whether an address is of a class that a Pod can have: one host, not this one (but with `loopback`), not only on
-/// this link, not one family in the clothes of the other.
+/// Returns true for an address that a Pod can have: unicast, not this host (except with `loopback`), not
+/// link-local, not an IPv4 address embedded in IPv6.
 pub(crate) fn can_be_a_pods(address: IpAddr, loopback: bool) -> bool {
     let class = match address {
         IpAddr::V4(v4) => !v4.is_link_local() && v4 != Ipv4Addr::BROADCAST && v4.octets()[0] != 0,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_and_all_headers() {
+    fn absent_headers_have_defaults() {
         let plain = read(&[("X-Sandbox-ID", "a")]).unwrap();
         let expected = Target {
             namespace: "default".into(),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_header_has_its_refusal() {
+    fn each_invalid_header_has_its_error() {
         let with = |name: &'static str, value: &'static str| read(&[("x-sandbox-id", "a"), (name, value)]);
         assert_eq!(read(&[]), Err(Refusal::NoId));
         assert_eq!(read(&[("x-sandbox-id", "")]), Err(Refusal::NoId));
@@ -202,7 +202,7 @@ mod tests {
         }
     }
     #[test]
-    fn a_loopback_address_only_where_it_was_allowed() {
+    fn loopback_addresses_need_permission() {
         for text in ["127.0.0.1", "127.8.0.1", "::1"] {
             assert!(address(text, true).is_some() && address(text, false).is_none(), "{text}");
         }
@@ -211,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_port_has_one_spelling(text in "[+ 0-9a-fx-]{0,7}", number in 1_u16..) {
+        fn ports_have_one_spelling(text in "[+ 0-9a-fx-]{0,7}", number in 1_u16..) {
             if let Some(port) = port(&text) {
                 prop_assert_eq!(port.to_string(), text);
             }
@@ -219,7 +219,7 @@ mod tests {
         }
 
         #[test]
-        fn an_address_has_one_spelling(text in "[0-9a-fA-F.:x%\\[\\]]{0,20}", bits in any::<u32>(), wide in any::<u128>()) {
+        fn addresses_have_one_spelling(text in "[0-9a-fA-F.:x%\\[\\]]{0,20}", bits in any::<u32>(), wide in any::<u128>()) {
             if let Some(address) = address(&text, true) {
                 prop_assert_eq!(address.to_string(), text);
             }
@@ -229,14 +229,14 @@ mod tests {
         }
 
         #[test]
-        fn a_name_that_passes_is_a_label(text in ".{0,70}") {
+        fn accepted_names_are_labels(text in ".{0,70}") {
             if is_label(&text) {
                 prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') && text.len() <= 63);
             }
         }
 
         #[test]
-        fn no_header_breaks_it(values in proptest::collection::vec("[ -~]{0,70}", 6)) {
+        fn any_header_is_handled(values in proptest::collection::vec("[ -~]{0,70}", 6)) {
             let names = [&ID, &NAMESPACE, &PORT, &POD_IP, &UID, &TIMEOUT];
             let pairs = names.into_iter().zip(&values);
             let headers: HeaderMap = pairs.map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();

@@ -1,5 +1,5 @@
-//! Threads that serve connections, each connection by one of them from its first byte to its last: client, sandbox and
-//! timers of a request meet on one thread, and no other one has to be woken for it.
+//! Threads that serve connections. One thread serves a connection from its first byte to its last: client,
+//! Sandbox and timers of a request share it, so no other thread has to be woken.
 
 use std::cell::OnceCell;
 use std::io;
@@ -12,22 +12,24 @@ use std::time::{Duration, Instant};
 use hutch_serve::Shutdown;
 use tokio::runtime::{Builder, Handle};
 
-/// How long a thread stays awake for an answer: as long as it takes an idle processor to be woken, 45 us in a virtual
-/// machine. So it costs at worst twice what sleeping does, and an answer that comes at once is passed on at once.
+/// Time that a thread polls for a response before it sleeps: as long as waking an idle processor takes, 45 us
+/// in a virtual machine. So polling costs at most twice as much as sleeping, and a prompt response is
+/// forwarded at once.
 const AWAKE: Duration = Duration::from_micros(50);
 
 thread_local! {
-    /// Which of them this one is, from 1 on, and how many answers it and the others wait for; nothing where it is none.
+    /// Number of this thread, from 1 on, and the responses that all threads wait for; empty on other threads.
     static OWN: OnceCell<(usize, Arc<AtomicUsize>)> = const { OnceCell::new() };
 }
 
-/// The number of the present thread, 0 where it is none of them. What is bound to a thread's runtime is kept under it.
+/// Returns the number of the current thread, 0 on other threads. Resources of a thread's runtime are keyed by
+/// it.
 pub(crate) fn number() -> usize {
     OWN.with(|own| own.get().map_or(0, |(number, _)| *number))
 }
 
-/// Waits for an answer; while it is the only one that these threads wait for, awake at first. With others in progress
-/// somebody has work for this processor.
+/// Waits for a response. Polls first if it is the only response that these threads wait for. Otherwise other
+/// requests need the processor.
 pub(crate) async fn attend<T>(answer: impl Future<Output = T>) -> T {
     let awaited = OWN.with(|own| own.get().map(|(_, awaited)| awaited.clone()));
     let Some(awaited) = awaited else { return answer.await };
@@ -36,7 +38,7 @@ pub(crate) async fn attend<T>(answer: impl Future<Output = T>) -> T {
     if awaited.alone() {
         let began = Instant::now();
         while awaited.alone() && began.elapsed() < AWAKE {
-            // What else there is to do is done between.
+            // Other tasks run in between.
             tokio::select! {
                 biased;
                 answer = &mut answer => return answer,
@@ -71,7 +73,7 @@ struct Thread {
     connections: AtomicUsize,
 }
 
-/// Threads, each with a runtime of its own, until the last clone is dropped.
+/// Threads, each with a runtime of its own. They end when the last clone is dropped.
 #[derive(Clone)]
 pub struct Threads(Arc<Group>);
 
@@ -88,10 +90,10 @@ impl Drop for Group {
 }
 
 impl Threads {
-    /// Starts so many, one at least.
+    /// Starts this number of threads, at least one.
     ///
     /// # Errors
-    /// What the system says when it starts no thread or has no descriptor for one.
+    /// The error of the system if it starts no thread or has no descriptor for one.
     pub fn start(count: usize) -> io::Result<Threads> {
         let stop = Shutdown::new();
         let (mut threads, mut running) = (Vec::new(), Vec::new());
@@ -107,34 +109,34 @@ impl Threads {
             running.push(thread.spawn(move || {
                 let _ = OWN.with(|own| own.set((number, awaited)));
                 runtime.block_on(until);
-                // Tasks that block, if any, do not keep the thread.
+                // Blocking tasks, if any, do not keep the thread.
                 runtime.shutdown_background();
             })?);
         }
         Ok(Threads(Arc::new(Group { threads, running: Mutex::new(running), stop })))
     }
 
-    /// Cuts every connection and returns when the threads have ended. Not to be called on one of them.
+    /// Closes every connection and returns when the threads have ended. Must not be called on one of them.
     pub fn stop(&self) {
         self.0.stop.trigger();
         let mut running = self.0.running.lock().unwrap_or_else(PoisonError::into_inner);
         for thread in running.drain(..) {
-            // One that panicked has ended too.
+            // A thread that panicked has ended too.
             let _ = thread.join();
         }
     }
 
-    /// Runs what serves a connection on the thread that has the fewest, to its end.
+    /// Runs the handler of a connection on the thread with the fewest connections, to its end.
     pub(crate) async fn run(&self, serve: impl Future<Output = ()> + Send + 'static) {
         let fewest = self.0.threads.iter().min_by_key(|thread| thread.connections.load(Ordering::Relaxed));
-        // There is one at least.
+        // There is at least one.
         let Some(thread) = fewest else { return serve.await };
         let place = Place::take(thread);
         let served = thread.runtime.spawn(async move {
             let _place = place;
             serve.await;
         });
-        // It fails only when the threads are stopped, and then there is nothing left to wait for.
+        // Fails only after the threads were stopped; nothing is left to wait for.
         let _ = served.await;
     }
 }
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_takes_its_share_and_keeps_it() {
+    async fn connections_are_spread_and_stay_on_their_thread() {
         let threads = Threads::start(2).unwrap();
         let (told, mut numbers) = tokio::sync::mpsc::unbounded_channel();
         let hold = Shutdown::new();
@@ -191,7 +193,7 @@ mod tests {
         threads.stop();
     }
 
-    /// How often an answer was looked for that came after `wait`.
+    /// Returns the number of polls of a response that arrived after `wait`.
     async fn looks(wait: Duration) -> usize {
         let (mut looks, mut answer) = (0, pin!(tokio::time::sleep(wait)));
         attend(std::future::poll_fn(|context| {
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_only_answer_is_waited_for_awake() {
+    async fn a_single_response_is_polled_for() {
         let threads = Threads::start(1).unwrap();
         let wait = Duration::from_millis(20);
         let (told, mut counts) = tokio::sync::mpsc::unbounded_channel();
@@ -220,7 +222,7 @@ mod tests {
                 other.abort();
             })
             .await;
-        assert_eq!(counts.recv().await.unwrap(), 2, "there is another one to wait for");
+        assert_eq!(counts.recv().await.unwrap(), 2, "another response is pending");
         assert_eq!(looks(wait).await, 2, "it is not one of the threads");
         threads.stop();
     }

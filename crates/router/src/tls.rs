@@ -1,4 +1,4 @@
-//! The certificate of a listener, from files that are read again when they change.
+//! Certificate of a listener, reloaded when its files change.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,42 +14,42 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use crate::Error;
 use crate::metrics::Metrics;
 
-/// How often the files are looked at. What is looked at is the file behind the name, so that a directory that is
-/// swapped by a symbolic link, as Kubernetes does with Secrets, is seen too.
+/// Interval between checks of the files. Symbolic links are followed, so that a replaced directory link, as
+/// Kubernetes uses for Secrets, is detected too.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What clients must show.
+/// Requirement for client certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// Nothing.
+    /// Requests no certificate.
     Off,
-    /// A certificate, if any, that the authority signed.
+    /// Verifies a certificate if the client presents one.
     Optional,
-    /// A certificate that the authority signed.
+    /// Requires a certificate that the authority signed.
     Required,
 }
 
-/// Where certificate and key are.
+/// Paths of certificate and key.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The chain, PEM.
+    /// Certificate chain, PEM.
     pub certificate: PathBuf,
-    /// The private key, PEM.
+    /// Private key, PEM.
     pub key: PathBuf,
-    /// Authorities of clients, PEM.
+    /// Certificate authorities of clients, PEM.
     pub client_authority: Option<PathBuf>,
-    /// What clients must show.
+    /// Requirement for client certificates.
     pub client: ClientCertificates,
 }
 
-/// A certificate that follows its files. Clones share it.
+/// Certificate that follows its files. Clones share it.
 #[derive(Clone)]
 pub struct Tls {
     files: TlsFiles,
     current: Arc<RwLock<Arc<ServerConfig>>>,
 }
 
-/// What tells one state of a file from another.
+/// State of the files, compared to detect a change.
 type Mark = Vec<Option<(u64, u64, i64, i64, u64)>>;
 
 impl Tls {
@@ -66,7 +66,8 @@ impl Tls {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the files again whenever they change, until the shutdown. What cannot be used leaves the old one in use.
+    /// Reloads the files whenever they change, until the shutdown. Invalid files leave the old certificate in
+    /// use.
     pub async fn follow(self, metrics: Metrics, shutdown: Shutdown) {
         let mut seen = self.files.mark();
         loop {
@@ -78,13 +79,13 @@ impl Tls {
             if mark == seen {
                 continue;
             }
-            // Both files are written one after the other; half of a change would be a failure that is none.
+            // The files are written one after the other. Waiting avoids a failure from half of a change.
             tokio::time::sleep(LOOK / 2).await;
             seen = self.files.mark();
             let outcome = match self.files.read() {
                 Ok(config) => {
                     *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
-                    tracing::info!("the certificate was read anew");
+                    tracing::info!("reloaded certificate");
                     "success"
                 }
                 Err(error) => {
@@ -130,7 +131,7 @@ impl TlsFiles {
                 builder.with_client_cert_verifier(built)
             }
             (None, ClientCertificates::Optional | ClientCertificates::Required) => {
-                return Err(Error::Tls(PathBuf::new(), "there is no authority of clients".into()));
+                return Err(Error::Tls(PathBuf::new(), "no certificate authority of clients".into()));
             }
             (_, ClientCertificates::Off) => builder.with_no_client_auth(),
         };

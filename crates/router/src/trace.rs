@@ -1,5 +1,6 @@
-//! One span for each request, in the trace that the client began (W3C Trace Context), handed on to the sandbox. Like the
-//! line of the log it tells method, path, status and Sandbox: no query and no header, so no secret.
+//! Creates one span for each request, in the client's trace (W3C Trace Context), and propagates it to the
+//! Sandbox. Like the access log, a span has method, path, status and Sandbox, but no query and no header, so
+//! no secret.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
@@ -9,10 +10,10 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 
 use crate::metrics;
 
-/// Bytes of a text of the client's that are shown.
+/// Maximum bytes of a client's text in a span or log.
 const SHOWN: usize = 256;
 
-/// Cuts a text of a client to what is logged of it.
+/// Truncates a client's text for logging.
 pub(crate) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(SHOWN)]
 }
@@ -20,11 +21,11 @@ pub(crate) fn cut(text: &str) -> &str {
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The span of a request in progress.
+/// Span of a request in progress.
 pub(crate) struct Span(Context);
 
 impl Span {
-    /// Begins it within what the request's headers name, and has them name it.
+    /// Starts a span within the context of the request's headers, and writes its own context into them.
     pub(crate) fn begin<T, B>(tracer: &T, request: &mut Request<B>) -> Span
     where
         T: Tracer,
@@ -32,7 +33,7 @@ impl Span {
     {
         let propagator = TraceContextPropagator::new();
         let parent = propagator.extract_with_context(&Context::new(), &Received(request.headers()));
-        // As a metric has it: what clients make up is no name.
+        // As in metrics: a method that the client invents is not a name.
         let name = metrics::method(request.method()).to_owned();
         let builder = tracer.span_builder(name).with_kind(SpanKind::Server).with_attributes([
             KeyValue::new("http.request.method", shown_method(request.method())),
@@ -46,7 +47,7 @@ impl Span {
         Span(context)
     }
 
-    /// Ends it. An answer that the client did not wait for has no status.
+    /// Ends the span. A response that the client did not wait for has no status.
     pub(crate) fn end(&self, status: StatusCode, answered: bool, target: Option<(&str, &str)>) {
         let span = self.0.span();
         if answered {
@@ -64,7 +65,7 @@ impl Span {
 }
 
 fn shown_method(method: &Method) -> String {
-    // What OpenTelemetry wants for a method that HTTP does not define.
+    // Value that OpenTelemetry defines for unknown methods.
     let known = metrics::method(method);
     if known == method.as_str() { known.to_owned() } else { "_OTHER".to_owned() }
 }
@@ -72,7 +73,7 @@ fn shown_method(method: &Method) -> String {
 struct Received<'a>(&'a HeaderMap);
 
 impl Extractor for Received<'_> {
-    /// A header that is there twice names nothing.
+    /// A repeated header counts as absent.
     fn get(&self, key: &str) -> Option<&str> {
         let mut values = self.0.get_all(key).iter();
         values.next().filter(|_| values.next().is_none())?.to_str().ok()

@@ -1,4 +1,5 @@
-//! Sandboxes that sleep: a request for one is held, the Sandbox woken once however many wait, then the request goes on.
+//! Holds requests for suspended Sandboxes. Each Sandbox is woken once for all its requests, which then
+//! continue.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,26 +11,26 @@ use tokio::sync::{OnceCell, Semaphore};
 use crate::refusal::Refusal;
 use crate::{Resolve, Target};
 
-/// Requests that are held at once, over all Sandboxes. Their bodies are not read meanwhile: each costs its head and the
-/// buffer of its connection.
+/// Maximum number of held requests of all Sandboxes. Their bodies are not read meanwhile: each costs its head
+/// and the buffer of its connection.
 const HELD: usize = 4096;
-/// How long a request is held: longer than a cold start.
+/// Maximum time that a request is held: longer than a cold start.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between questions whether the Pod is there, unless a watch tells it.
+/// Interval between checks for the Pod, if no watch reports it earlier.
 const LOOK: Duration = Duration::from_millis(20);
-/// What a client that is sent away is told to wait, in seconds.
+/// Seconds of `Retry-After` for a rejected client.
 const COME_AGAIN: u32 = 2;
 
 /// Wakes Sandboxes.
 pub trait Wake: Send + Sync + 'static {
-    /// Wakes the Sandbox if it sleeps and may be woken by a connection. False when it may not or does not sleep.
+    /// Wakes a suspended Sandbox that a connection may wake. Returns false for any other Sandbox.
     fn wake<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Result<bool, String>>;
 }
 
 type Name = (String, String);
 type Waking = Arc<OnceCell<()>>;
 
-/// Who waits for what.
+/// Held requests and the wakings that they wait for.
 pub(crate) struct Sleepers {
     wake: Arc<dyn Wake>,
     room: Semaphore,
@@ -41,20 +42,20 @@ impl Sleepers {
         Sleepers { wake, room: Semaphore::new(HELD), wakings: Mutex::default() }
     }
 
-    /// Returns when the Sandbox has a Pod that can be reached, or is not one to be woken.
+    /// Returns when the Sandbox has a reachable Pod, or may not be woken.
     pub(crate) async fn wake(&self, target: &Target, resolver: &dyn Resolve) -> Result<(), Refusal> {
         let asleep = || Refusal::Asleep(target.id.clone(), COME_AGAIN);
         let _place = self.room.try_acquire().map_err(|_| asleep())?;
         let waking = self.waking(target);
-        // Whoever came first asks and looks, for all who wait; when it goes away, the next one does.
+        // The first request wakes and polls for all that wait; if it is canceled, the next one takes over.
         let woken = waking.get_or_try_init(async || {
             if !self.wake.wake(target).await? {
                 return Ok(());
             }
-            // The first that came may know another address or uid than those that wait.
+            // The first request may expect another address or UID than those that wait.
             let any = Target { pod_ip: None, uid: None, ..target.clone() };
             while resolver.resolve(&any).await.is_err() {
-                // No matter which: the next look tells.
+                // The result does not matter: the next loop resolves again.
                 let _ = tokio::time::timeout(LOOK, resolver.reachable(&any)).await;
             }
             Ok::<(), String>(())
@@ -63,14 +64,14 @@ impl Sleepers {
         match tokio::time::timeout(limit, woken).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
-                tracing::warn!(sandbox = target.id, namespace = target.namespace, error, "not woken");
+                tracing::warn!(sandbox = target.id, namespace = target.namespace, error, "failed to wake sandbox");
                 Err(asleep())
             }
             Err(_) => Err(asleep()),
         }
     }
 
-    /// The one waking of that Sandbox that is in progress.
+    /// Returns the waking of that Sandbox that is in progress.
     fn waking(&self, target: &Target) -> Waking {
         let mut wakings = self.wakings.lock().unwrap_or_else(PoisonError::into_inner);
         wakings.retain(|_, waking| waking.strong_count() > 0);

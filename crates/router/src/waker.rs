@@ -12,21 +12,21 @@ use tokio::sync::Semaphore;
 
 use crate::{Target, Wake};
 
-/// Wakings asked of the API at once.
+/// Maximum number of concurrent wake requests to the API.
 const QUESTIONS: usize = 16;
-/// How long the API may take for one.
+/// Maximum duration of one wake request.
 const QUESTION_LIMIT: Duration = Duration::from_secs(10);
-/// Tries when somebody else writes at the same time.
+/// Maximum attempts after conflicts.
 const TRIES: usize = 3;
 
-/// Sets `spec.operatingMode` of a Sandbox that was put to sleep to `Running`.
+/// Sets `spec.operatingMode` of a Sandbox that was suspended for being idle to `Running`.
 pub struct ApiWake {
     client: Client,
     questions: Semaphore,
 }
 
 impl ApiWake {
-    /// One that asks by this client, which must be allowed to get and patch Sandboxes.
+    /// Creates a waker with this client, which needs permission to get and patch Sandboxes.
     pub fn new(client: Client) -> ApiWake {
         ApiWake { client, questions: Semaphore::new(QUESTIONS) }
     }
@@ -48,7 +48,7 @@ impl ApiWake {
             });
             match api.patch(&target.id, &PatchParams::default(), &Patch::Merge(&patch)).await {
                 Ok(_) => return Ok(true),
-                // Somebody wrote since: perhaps it is awake by now.
+                // A conflict: the Sandbox may be awake by now.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(error),
             }
@@ -71,8 +71,9 @@ impl Wake for ApiWake {
     }
 }
 
-/// Whether a connection may wake it: it wants that, and it was put to sleep for being idle and nobody has changed what
-/// it should be since. A Sandbox that a user suspended stays so, and so does one whose time is up.
+/// Returns true if a connection may wake the Sandbox: its annotation allows it, and it was suspended for
+/// being idle with an unchanged spec since. A Sandbox that a user suspended stays suspended, and so does an
+/// expired one.
 fn may_be_woken(sandbox: &Sandbox, now: Duration) -> bool {
     let metadata = &sandbox.metadata;
     let says = |key: &str| sandbox.annotations().get(key).map(String::as_str);
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_that_fell_asleep_and_wants_it_is_woken() {
+    fn only_idle_suspended_sandboxes_are_woken() {
         let now = Duration::from_secs(1_800_000_000);
         assert!(may_be_woken(&sandbox(&[]), now));
         assert!(may_be_woken(&sandbox(&[("/spec.shutdownTime", json!("2027-02-01T00:00:00Z"))]), now));
@@ -118,7 +119,7 @@ mod tests {
         let slept = own(json!({annotation::ASLEEP_GENERATION: "7"}));
         assert!(may_be_woken(&sandbox(&[slept, of_template.clone()]), now));
         let refuses = own(json!({annotation::ASLEEP_GENERATION: "7", annotation::WAKE_ON_CONNECT: ""}));
-        assert!(!may_be_woken(&sandbox(&[refuses, of_template]), now), "its own come first");
+        assert!(!may_be_woken(&sandbox(&[refuses, of_template]), now), "its own annotation takes precedence");
         for (what, change) in [
             ("not wanted", ("/metadata.annotations", json!({annotation::ASLEEP_GENERATION: "7"}))),
             ("suspended by a user", ("/metadata.annotations", json!({annotation::WAKE_ON_CONNECT: "true"}))),

@@ -1,7 +1,7 @@
-//! When somebody outside last wanted something: requests that are open, and when the last one ended.
+//! Tracks client activity: open requests, and the end of the last one.
 //!
-//! A process that a client is attached to is an open request, so it counts; a detached one does not. Questions whether the
-//! program lives or is in use count for nothing, and neither does whoever does not say the token.
+//! A process with an attached client is an open request and counts; a detached one does not. Health and
+//! activity probes do not count, nor do requests without the token.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::answer::Body;
 use crate::content::Content;
 use crate::server::Door;
 
-/// What was asked for at all doors. Clones are one.
+/// Activity of all ports. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Activity(Arc<Inner>);
 
@@ -27,16 +27,16 @@ pub struct Activity(Arc<Inner>);
 struct Inner {
     begun: Instant,
     open: AtomicUsize,
-    /// Milliseconds from `begun` to when a request last began or ended.
+    /// Milliseconds from `begun` to the last start or end of a request.
     last: AtomicU64,
 }
 
-/// What is told of it.
+/// Response of the activity probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Told {
-    /// Whole seconds since a request was open; 0 while one is. Since the start, when there was none.
+    /// Whole seconds since the last open request; 0 while one is open. Since the start if there was none.
     pub idle_seconds: u64,
-    /// Requests that are open.
+    /// Open requests.
     pub requests: usize,
 }
 
@@ -51,7 +51,7 @@ impl Default for Activity {
 }
 
 impl Activity {
-    /// As of now.
+    /// Returns the current activity.
     pub fn told(&self) -> Told {
         let requests = self.0.open.load(Ordering::Relaxed);
         let last = Duration::from_millis(self.0.last.load(Ordering::Relaxed));
@@ -71,7 +71,7 @@ impl Activity {
     }
 }
 
-/// A request, until its answer has been sent or given up.
+/// Request, until its response has been sent or abandoned.
 struct Open(Activity);
 
 impl Drop for Open {
@@ -81,7 +81,7 @@ impl Drop for Open {
     }
 }
 
-/// A door whose requests are counted.
+/// [`Door`] whose requests are counted.
 #[derive(Debug, Clone)]
 pub struct Counted<D> {
     door: D,
@@ -89,7 +89,7 @@ pub struct Counted<D> {
 }
 
 impl<D> Counted<D> {
-    /// Counts what `door` counts as use.
+    /// Counts the requests that `door` counts as use.
     pub fn new(door: D, activity: Activity) -> Counted<D> {
         Counted { door, activity }
     }
@@ -110,7 +110,7 @@ impl<D: Door> Door for Counted<D> {
     }
 }
 
-/// The body of an answer to a request that is open until it is sent.
+/// Response body that keeps its request open until it is sent.
 struct Sent {
     body: Body,
     _open: Open,

@@ -1,4 +1,4 @@
-//! What every door's answers are made of.
+//! Parts of the responses of all APIs.
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -8,14 +8,14 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 
-/// The body of an answer.
+/// Body of a response.
 pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 pub(crate) fn full(content: impl Into<Bytes>) -> Body {
     Full::new(content.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body whose frames come one after the other.
+/// Makes a body of frames that arrive one by one.
 pub(crate) fn stream(
     frames: impl futures::Stream<Item = Result<Frame<Bytes>, std::io::Error>> + Send + 'static,
 ) -> Body {
@@ -32,7 +32,7 @@ pub(crate) fn answer(status: StatusCode, kind: &'static str, content: impl Into<
 pub(crate) fn json(status: StatusCode, content: &impl Serialize) -> Response<Body> {
     match serde_json::to_vec(content) {
         Ok(content) => answer(status, "application/json", content),
-        // Only a map with keys that are no strings cannot be written, and there is none.
+        // Only a map with keys that are not strings fails to encode, and there is none.
         Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, "application/json", error.to_string()),
     }
 }

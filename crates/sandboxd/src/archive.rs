@@ -1,4 +1,4 @@
-//! Whole folders as a tar stream, out and in. Nothing is compressed and nothing is decompressed.
+//! Packs and unpacks folders as tar streams, without compression.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,42 +12,42 @@ use tar::{Archive, Builder, Entry, EntryType, Header};
 use crate::files::{FileError, Root, names};
 use crate::notes::{NoteError, Notes};
 
-/// Folders within each other that are packed. Each is held open while what is in it is packed.
+/// Maximum depth of packed folders. Each is held open while its content is packed.
 pub(crate) const DEPTH_LIMIT: usize = 128;
 
 const COPY_SIZE: usize = 64 << 10;
 
-/// Why a stream was not unpacked.
+/// Reason why a stream was not unpacked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UnpackError {
-    /// It is no tar stream, or it broke off.
+    /// Not a tar stream, or it broke off.
     #[error("the tar stream cannot be read: {0}")]
     Stream(io::Error),
-    /// What is told before an entry is not taken.
+    /// Rejected PAX or GNU header.
     #[error(transparent)]
     Note(#[from] NoteError),
-    /// An entry that is not taken.
+    /// Unsupported kind of entry.
     #[error("entry {entry:?} is {what}; files, folders and symbolic links are taken")]
     Kind {
-        /// Its path.
+        /// Path of the entry.
         entry: String,
-        /// What it is.
+        /// Kind of the entry.
         what: &'static str,
     },
-    /// An entry that could not be made.
+    /// Entry that could not be created.
     #[error("entry {entry:?}: {source}")]
     Entry {
-        /// Its path.
+        /// Path of the entry.
         entry: String,
-        /// Why.
+        /// Error of the system.
         source: FileError,
     },
 }
 
-/// Writes everything in a folder as a tar stream: files, folders, links as links; nothing else.
+/// Writes the files, folders and symbolic links of a folder as a tar stream; other entries are left out.
 ///
 /// # Errors
-/// When something cannot be read, or the stream is not taken; what was written by then is not a whole stream.
+/// Something cannot be read, or the stream cannot be written; the stream is then incomplete.
 pub(crate) fn pack(root: &Root, path: &Path, to: impl Write) -> io::Result<()> {
     let top = root.folder(path).map_err(io::Error::other)?;
     let mut builder = Builder::new(to);
@@ -63,7 +63,7 @@ pub(crate) fn pack(root: &Root, path: &Path, to: impl Write) -> io::Result<()> {
             continue;
         }
         let path = prefix.join(name);
-        // What has gone since is not in the stream.
+        // An entry that was removed meanwhile is left out.
         let Ok(stat) = statat(&*folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         let mut header = header(&stat);
         match FileType::from_raw_mode(stat.st_mode) {
@@ -88,7 +88,7 @@ pub(crate) fn pack(root: &Root, path: &Path, to: impl Write) -> io::Result<()> {
                 let file = File::from(openat(&*folder, name, flags, Mode::empty())?);
                 let size = u64::try_from(stat.st_size).unwrap_or(0);
                 header.set_size(size);
-                // One that shrinks meanwhile is filled up: the stream has said how long it is.
+                // A file that shrinks meanwhile is padded: the header has announced its length.
                 builder.append_data(&mut header, path, file.chain(io::repeat(0)).take(size))?;
             }
             _ => {}
@@ -106,15 +106,16 @@ fn header(stat: &Stat) -> Header {
     header
 }
 
-/// Makes what a tar stream holds below a folder. Each file appears as a whole; owners and times are not taken.
+/// Creates the entries of a tar stream below a folder. Each file appears as a whole; owners and times are
+/// ignored.
 ///
 /// # Errors
-/// At the first entry that is not taken or cannot be made; those before it stay.
+/// The first entry that is unsupported or cannot be created; those before it stay.
 pub(crate) fn unpack(root: &Root, path: &Path, from: impl Read) -> Result<(), UnpackError> {
     let mut archive = Archive::new(from);
     let mut notes = Notes::default();
     let mut begun = false;
-    // Raw, because the library would keep a note of any length in memory.
+    // Raw, because the library would hold a PAX or GNU header of any length in memory.
     for entry in archive.entries().map_err(UnpackError::Stream)?.raw(true) {
         let mut entry = entry.map_err(UnpackError::Stream)?;
         if notes.take(&mut entry)? {
@@ -135,7 +136,7 @@ fn refused(entry: &Path, source: FileError) -> UnpackError {
     UnpackError::Entry { entry: entry.display().to_string(), source }
 }
 
-/// Makes an entry below the folder of that path.
+/// Creates an entry below the folder of that path.
 fn make(root: &Root, path: &Path, entry: &mut Entry<'_, impl Read>, notes: Notes) -> Result<(), UnpackError> {
     let name = notes.path.unwrap_or_else(|| entry.path_bytes().into_owned());
     let name = PathBuf::from(OsStr::from_bytes(&name));
@@ -174,7 +175,7 @@ fn make(root: &Root, path: &Path, entry: &mut Entry<'_, impl Read>, notes: Notes
     }
 }
 
-/// The path of an entry below the folder; nothing when it says `..`.
+/// Returns the path of an entry below the folder; `None` if it contains `..`.
 fn below(name: &Path) -> Option<PathBuf> {
     let mut path = PathBuf::new();
     for component in name.components() {
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_goes_out_and_comes_back() {
+    fn a_packed_folder_unpacks_to_the_same_content() {
         let (folder, root) = root();
         let base = folder.path().join("base");
         let long = "n".repeat(200);
@@ -260,7 +261,7 @@ mod tests {
         assert!(!folder.path().join("evil").exists());
     }
 
-    /// An entry of that kind whose content, of that length, is never sent further than the reader asks.
+    /// Entry of that kind and length, whose content is generated only as far as it is read.
     fn noted(kind: EntryType, length: u64) -> impl Read {
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_end_is_not_read_and_nothing_is_made() {
+    fn an_oversized_name_is_refused_unread() {
         let (folder, root) = root();
         for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader] {
             let mut sent = noted(kind, 10 << 20);
@@ -284,10 +285,10 @@ mod tests {
     }
 
     #[test]
-    fn names_come_from_notes_of_both_kinds() {
+    fn names_come_from_gnu_and_pax_headers() {
         let (folder, root) = root();
         let long = format!("{}/{}", "d".repeat(150), "n".repeat(200));
-        // GNU's way.
+        // GNU format.
         let mut builder = Builder::new(Vec::new());
         let mut header = Header::new_gnu();
         header.set_mode(0o600);
@@ -295,7 +296,7 @@ mod tests {
         builder.append_data(&mut header, &long, &b"1"[..]).unwrap();
         unpack(&root, Path::new("gnu"), &builder.into_inner().unwrap()[..]).unwrap();
         assert_eq!(fs::read(folder.path().join("base/gnu").join(&long)).unwrap(), b"1");
-        // That of pax.
+        // PAX format.
         let mut builder = Builder::new(Vec::new());
         let mut link = Header::new_ustar();
         link.set_entry_type(EntryType::Symlink);
@@ -316,7 +317,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_unpacked_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        fn any_input_is_unpacked_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
             let (folder, root) = root();
             let _ = unpack(&root, Path::new(""), &bytes[..]);
             prop_assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);

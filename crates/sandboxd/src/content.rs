@@ -1,4 +1,4 @@
-//! What a client sends along with a request.
+//! Body of a request.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,12 +8,12 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-/// Bytes that are still read when a request was answered before it had come in as a whole...
+/// Maximum bytes that are still read when a request was answered before all of it arrived...
 const LINGER_SIZE: usize = 16 << 20;
-/// ...and for how long. A client that is cut off while it sends sees no answer.
+/// ...and maximum time for that. A client that is cut off while it sends receives no response.
 const LINGER_LIMIT: Duration = Duration::from_secs(5);
 
-/// The body of a request. When it is dropped before its end, the rest is read and thrown away, within bounds.
+/// Body of a request. If it is dropped before its end, the rest is read and discarded, within bounds.
 #[derive(Debug)]
 pub struct Content(Option<Incoming>);
 

@@ -1,4 +1,5 @@
-//! Files below one folder: read, replaced as a whole, listed, changed. Whatever a path says, nothing outside is touched.
+//! Files below one folder: reads, replaces as a whole, lists and changes them. No path reaches anything
+//! outside.
 
 mod change;
 mod draft;
@@ -21,93 +22,93 @@ use crate::walk::{Place, WalkError, walk};
 pub use draft::Draft;
 pub use upload::Upload;
 
-/// Entries that one listing may have; a listing is held in memory as a whole.
+/// Maximum entries of a listing; a listing is held in memory as a whole.
 pub const LIST_LIMIT: usize = 50_000;
 
-/// Why something could not be done with a path.
+/// Reason why an operation on a path failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The path leads outside the base folder.
     #[error("the path leads outside the base folder")]
     Outside,
-    /// Nothing is there, or not what was asked for (a file, a folder).
+    /// The path is absent, or not of the required kind (a file, a folder).
     #[error("there is no such file or folder")]
     NotFound,
-    /// What is there is neither a regular file nor a folder: a pipe, a socket, a device.
+    /// Neither a regular file nor a folder: a pipe, a socket, a device.
     #[error("it is neither a regular file nor a folder")]
     Special,
-    /// A folder is where a file was to be written.
+    /// A folder is at the path of a file.
     #[error("{} is a folder", .0.display())]
     IsFolder(PathBuf),
-    /// A folder that is not empty was to be removed without its content.
+    /// Non-recursive removal of a folder that is not empty.
     #[error("the folder is not empty")]
     NotEmpty,
-    /// The base folder itself was to be removed or moved.
+    /// Removal or move of the base folder itself.
     #[error("it is the base folder itself")]
     IsRoot,
-    /// Something is where nothing may be.
+    /// The path exists already.
     #[error("something is there already")]
     Exists,
-    /// A folder with more than [`LIST_LIMIT`] entries.
+    /// A folder has more than [`LIST_LIMIT`] entries.
     #[error("the folder has more than {LIST_LIMIT} entries")]
     TooMany,
-    /// The system refused.
+    /// Error of the system.
     #[error("{source}")]
     System {
-        /// The path, with the base folder in front.
+        /// Path, including the base folder.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
 }
 
-/// What a name is. Links count as what they point to.
+/// Kind of an entry. Links count as their target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Anything that is not a folder.
+    /// Anything but a folder.
     File,
-    /// A folder.
+    /// Folder.
     Directory,
 }
 
-/// One name of a folder.
+/// Entry of a folder.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its name; what is not UTF-8 in it is replaced.
+    /// Name; invalid UTF-8 in it is replaced.
     pub name: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: Kind,
-    /// When it was last written: seconds since 1970 and nanoseconds.
+    /// Modification time: seconds since 1970 and nanoseconds.
     pub modified: (i64, u64),
     /// Permission bits, 0 to 0o7777.
     pub mode: u32,
-    /// A link that leads nowhere or outside. The rest then describes the link itself.
+    /// True for a link that is dangling or leads outside. The rest then describes the link itself.
     pub broken: bool,
 }
 
-/// A file that is open for reading.
+/// File that is open for reading.
 #[derive(Debug)]
 pub struct Opened {
-    /// The file, at its start.
+    /// File, at its start.
     pub file: File,
-    /// Bytes, when it was opened.
+    /// Size in bytes when it was opened.
     pub size: u64,
-    /// When it was last written: seconds since 1970 and nanoseconds.
+    /// Modification time: seconds since 1970 and nanoseconds.
     pub modified: (i64, u64),
 }
 
-/// What is at a path.
+/// Content of a path.
 #[derive(Debug)]
 pub enum Got {
-    /// A regular file.
+    /// Regular file.
     File(Opened),
-    /// A folder, and what is in it, in the order in which the system gives it.
+    /// Folder with its entries, in the order of the system.
     Folder(Vec<Entry>),
 }
 
-/// The folder below which everything happens.
+/// Base folder of all operations.
 #[derive(Debug)]
 pub struct Root {
     folder: OwnedFd,
@@ -115,10 +116,10 @@ pub struct Root {
 }
 
 impl Root {
-    /// Opens the folder, and makes it when it is missing.
+    /// Opens the base folder, and creates it when missing.
     ///
     /// # Errors
-    /// When it cannot be made or opened.
+    /// The folder cannot be created or opened.
     pub fn open(base: &Path) -> Result<Root, Error> {
         let open = || {
             std::fs::create_dir_all(base)?;
@@ -129,20 +130,20 @@ impl Root {
         open().map_err(|source| Error::BaseFolder { folder: base.display().to_string(), source })
     }
 
-    /// The real path of the folder.
+    /// Returns the real path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The place below the folder that a client means: its path without `.` and what `..` takes back, and without the
-    /// folder's own path in front. One that leads out still begins with `..`, and is refused where it is used.
+    /// Resolves a client's path relative to the folder: without `.`, `..` and the folder's own path. A path
+    /// that leads outside still begins with `..`, and is refused on use.
     pub fn locate(&self, given: &OsStr) -> PathBuf {
         let mut kept: Vec<&OsStr> = Vec::new();
         let mut above = 0;
         for component in Path::new(given).components() {
             match component {
                 Component::Normal(name) => kept.push(name),
-                // Above the top of the machine there is nothing; above a relative start there is.
+                // The root folder has no parent; a relative path may lead above its start.
                 Component::ParentDir if kept.pop().is_none() && !Path::new(given).is_absolute() => above += 1,
                 _ => {}
             }
@@ -161,7 +162,7 @@ impl Root {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// [`FileError::NotFound`] also for what is there and is not a regular file.
+    /// [`FileError::NotFound`] also for an existing path that is not a regular file.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Opened, FileError> {
         let (found, stat) = self.open_to_read(path.as_ref())?;
         match FileType::from_raw_mode(stat.st_mode) {
@@ -170,10 +171,10 @@ impl Root {
         }
     }
 
-    /// Opens a regular file or lists a folder, whichever is there.
+    /// Opens a regular file or lists a folder.
     ///
     /// # Errors
-    /// [`FileError::Special`] for anything else.
+    /// [`FileError::Special`] for other kinds.
     pub fn get(&self, path: impl AsRef<Path>) -> Result<Got, FileError> {
         let path = path.as_ref();
         let (found, stat) = self.open_to_read(path)?;
@@ -184,10 +185,10 @@ impl Root {
         }
     }
 
-    /// Whether something is at the path. A link that leads nowhere is nothing.
+    /// Returns true if the path exists. A dangling link does not exist.
     ///
     /// # Errors
-    /// When the path leads outside or cannot be followed.
+    /// The path leads outside or cannot be resolved.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool, FileError> {
         match self.open_beneath(path.as_ref(), OFlags::PATH) {
             Ok(_) => Ok(true),
@@ -196,10 +197,10 @@ impl Root {
         }
     }
 
-    /// The entries of a folder, in the order in which the system gives them.
+    /// Returns the entries of a folder, in the order of the system.
     ///
     /// # Errors
-    /// [`FileError::NotFound`] also for what is not a folder.
+    /// [`FileError::NotFound`] also for other kinds than a folder.
     pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<Entry>, FileError> {
         let path = path.as_ref();
         match self.open_beneath(path, OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -212,18 +213,18 @@ impl Root {
         }
     }
 
-    /// Opens a folder as a place to start something in or to look at.
+    /// Opens a folder as a working directory or for inspection.
     ///
     /// # Errors
-    /// When it is not there or is not a folder.
+    /// The folder is absent or not a folder.
     pub fn folder(&self, path: impl AsRef<Path>) -> Result<OwnedFd, FileError> {
         self.open_beneath(path.as_ref(), OFlags::PATH | OFlags::DIRECTORY)
     }
 
-    /// What is at the path, its links followed.
+    /// Returns the entry at the path, with its links followed.
     ///
     /// # Errors
-    /// When nothing is there or the path leads outside.
+    /// The path is absent or leads outside.
     pub fn look(&self, path: impl AsRef<Path>) -> Result<Entry, FileError> {
         let path = path.as_ref();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -231,7 +232,7 @@ impl Root {
     }
 
     fn open_to_read(&self, path: &Path) -> Result<(OwnedFd, Stat), FileError> {
-        // A pipe or a device must not hold up the open.
+        // Opening a pipe or a device must not block.
         let found = self.open_beneath(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
         let found = match found {
             // A socket, or a device without a driver.
@@ -257,7 +258,7 @@ impl Root {
             if entries.len() == LIST_LIMIT {
                 return Err(FileError::TooMany);
             }
-            // What has gone since is not in the list.
+            // An entry that was removed meanwhile is left out.
             let Ok(own) = statat(folder, found.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
             let target = match FileType::from_raw_mode(own.st_mode) {
                 FileType::Symlink => self.stat(&path.join(OsStr::from_bytes(name))),
@@ -285,8 +286,8 @@ impl Root {
         fstat(&found).map_err(|errno| self.refused(path, errno))
     }
 
-    /// Opens what is at the path, never outside. The kernel does it in one call where it can; where it cannot, or
-    /// will not follow an absolute link that stays inside, the path is walked.
+    /// Opens the path, never outside. The kernel does it in one call if it can. If it cannot, or refuses an
+    /// absolute link that stays inside, the path is walked.
     fn open_beneath(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, FileError> {
         let relative = relative(path);
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -313,13 +314,13 @@ impl Root {
     }
 }
 
-/// The names in a folder, which need not have been opened for reading.
+/// Lists the names in a folder, which need not be opened for reading.
 pub(crate) fn names(folder: impl AsFd) -> Result<Dir, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Dir::new(openat(folder, c".", flags, Mode::empty())?)
 }
 
-/// The path without the slashes at its start; the base folder itself is `.`.
+/// Strips the leading slashes; the base folder itself is `.`.
 fn relative(path: &Path) -> &Path {
     let bytes = path.as_os_str().as_bytes();
     let start = bytes.iter().position(|byte| *byte != b'/').unwrap_or(bytes.len());
@@ -356,7 +357,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn nothing_outside_is_read_listed_or_written() {
+    fn paths_outside_are_not_read_listed_or_written() {
         let folder = tempfile::tempdir().unwrap();
         let base = folder.path().join("base");
         let root = Root::open(&base).unwrap();
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_path_is() {
+    fn locate_resolves_client_paths() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::open(folder.path()).unwrap();
         let own = root.path().display();
@@ -398,9 +399,9 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever links lead where: nothing that is read comes from outside.
+        /// No combination of links lets a read return content from outside.
         #[test]
-        fn no_path_reads_what_is_outside(path in "(/|\\.\\./|\\./|a/|up/|in/|abs/|secret/?|own/?|\u{e9}|%2e){0,12}") {
+        fn no_path_reads_outside_content(path in "(/|\\.\\./|\\./|a/|up/|in/|abs/|secret/?|own/?|\u{e9}|%2e){0,12}") {
             let folder = tempfile::tempdir().unwrap();
             let base = folder.path().join("base");
             let root = Root::open(&base).unwrap();
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn only_regular_files_are_read() {
+    fn only_regular_files_can_be_read() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::open(folder.path()).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, folder.path().join("pipe"), Mode::from_raw_mode(0o600))

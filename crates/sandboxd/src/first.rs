@@ -1,5 +1,5 @@
-//! The command that a container is there for, when this program is put in front of it: started once the doors are open,
-//! given the signals that come, and its end is the end of both.
+//! Runs the container's own command if this program is its entry point. The command starts once the ports are
+//! open and receives the signals, and its end ends this program.
 
 use std::ffi::OsString;
 use std::future::pending;
@@ -12,27 +12,27 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::process::pid;
 use crate::{Error, reap, token};
 
-/// Exit statuses as a shell gives them.
+/// Exit statuses as in a shell.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 const SIGNALLED: u8 = 128;
 const KILLED: u8 = SIGNALLED + 9;
-/// Signals that are passed on and end nothing by themselves.
+/// Signals that are forwarded and end nothing by themselves.
 const PASSED_ON: [SignalKind; 4] =
     [SignalKind::hangup(), SignalKind::quit(), SignalKind::user_defined1(), SignalKind::user_defined2()];
 
-/// The command, or none. Dropping it kills one that still runs.
+/// The command, if any. Dropping it kills a running command.
 pub struct First {
     child: Option<Child>,
     status: Option<u8>,
 }
 
 impl First {
-    /// Starts `words` in `folder` with this program's streams and its environment, less the token. No words: nothing is
-    /// started, and it never ends. To be called on the program's one thread.
+    /// Starts `words` in `folder` with this program's streams and environment, without the token. Without
+    /// words nothing starts and it never ends. Must be called on the program's only thread.
     ///
     /// # Errors
-    /// There is no such program, or it cannot be run.
+    /// The program is absent or cannot be executed.
     pub fn start(words: &[OsString], folder: Option<&Path>) -> Result<First, Error> {
         let Some((program, arguments)) = words.split_first() else {
             return Ok(First { child: None, status: None });
@@ -53,7 +53,7 @@ impl First {
         Ok(First { child: Some(child), status: None })
     }
 
-    /// Its exit status, once it has ended: 128 and the number of the signal that ended it.
+    /// Waits for its end and returns its exit status: 128 plus the number of a signal that ended it.
     pub async fn ended(&mut self) -> u8 {
         if let Some(status) = self.status {
             return status;
@@ -64,7 +64,7 @@ impl First {
         *self.status.insert(status)
     }
 
-    /// Returns when it has ended, after this signal; at once when there is none.
+    /// Sends this signal and waits for its end; returns at once without a command.
     pub async fn end(&mut self, told: Signal) {
         if self.child.is_some() {
             send(told);
@@ -72,7 +72,7 @@ impl First {
         }
     }
 
-    /// What this program's own exit status is to be: success without a command.
+    /// Returns the exit status for this program: success without a command.
     pub fn status(&self) -> u8 {
         match (&self.child, self.status) {
             (None, _) => 0,
@@ -81,21 +81,22 @@ impl First {
     }
 }
 
-/// Signals that are the command's. From the moment this is made they end nothing and none is lost.
+/// Signals for the command. From their creation on they end nothing and none is lost.
 pub struct Signals(Vec<(SignalKind, tokio::signal::unix::Signal)>);
 
 impl Signals {
-    /// To be made before the command starts, which may be sent one at once. Without a command they are left as they are.
+    /// Must be created before the command starts, which may receive one at once. Without a command they are
+    /// unchanged.
     ///
     /// # Errors
-    /// When they cannot be handled.
+    /// The signals cannot be handled.
     pub fn keep(words: &[OsString]) -> Result<Signals, Error> {
         let kinds = PASSED_ON.into_iter().filter(|_| !words.is_empty());
         let kept = kinds.map(|kind| Ok((kind, signal(kind).map_err(Error::Signals)?)));
         kept.collect::<Result<_, _>>().map(Signals)
     }
 
-    /// Passes them on to the command for as long as it is polled.
+    /// Forwards the signals to the command while it is polled.
     pub async fn pass_on(self) {
         let each = self.0.into_iter().map(async |(kind, mut coming)| {
             while coming.recv().await.is_some() {
@@ -107,10 +108,10 @@ impl Signals {
     }
 }
 
-/// To the command, if it runs.
+/// Signals the command if it runs.
 fn send(signal: Signal) {
     if let Some(pid) = reap::left_alone() {
-        // It may have ended just now.
+        // It may have just ended.
         let _ = kill_process(pid, signal);
     }
 }

@@ -1,18 +1,18 @@
-//! Whatever reads bytes of a client, each as one function of any bytes: it neither panics nor runs without end.
+//! Hostile tests of the parsers of client input: for any bytes they neither panic nor loop.
 
 use std::path::Path;
 
-/// Bodies of calls: frames and messages.
+/// Parses bodies of calls: frames and messages.
 pub fn rpc(bytes: &[u8]) {
     crate::rpc::hostile::bodies(bytes);
 }
 
-/// Paths, parameters and ranges.
+/// Parses paths, parameters and ranges.
 pub fn rest(bytes: &[u8]) {
     crate::rest::hostile::targets(bytes);
 }
 
-/// The body of `/execute`, and a command line.
+/// Parses the body of `/execute`, and a command line.
 pub fn execute(bytes: &[u8]) {
     crate::legacy::execute::any_body(bytes);
     if let Ok(line) = std::str::from_utf8(bytes) {
@@ -20,10 +20,10 @@ pub fn execute(bytes: &[u8]) {
     }
 }
 
-/// A tar stream, unpacked into a folder that is made for it; nothing beside that folder changes.
+/// Unpacks a tar stream into a new folder; nothing beside that folder changes.
 ///
 /// # Panics
-/// When something was made elsewhere, or no folder can be had.
+/// If something was created elsewhere, or no folder can be created.
 pub fn archive(bytes: &[u8]) {
     let folder = std::env::temp_dir().join(format!("hutch-hostile-{}", std::process::id()));
     let base = folder.join("base");
@@ -40,7 +40,7 @@ mod tests {
     use hutch_testkit::hostile::feed;
 
     #[test]
-    fn any_bytes_are_taken() {
+    fn any_input_is_handled() {
         feed("sandboxd_rpc", super::rpc);
         feed("sandboxd_rest", super::rest);
         feed("sandboxd_execute", super::execute);

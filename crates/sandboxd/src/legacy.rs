@@ -1,5 +1,5 @@
-//! The HTTP contract of Agent Sandbox's Python runtime (port 8888), answer by answer, in the form that its FastAPI
-//! program gives them: clients read these bodies.
+//! HTTP contract of Agent Sandbox's Python runtime (port 8888), with the response bodies of its FastAPI
+//! program, which clients parse.
 
 pub(crate) mod execute;
 mod invalid;
@@ -20,12 +20,13 @@ use crate::python::unquote;
 use crate::server::Door;
 use crate::token::Token;
 
-/// Bytes of a JSON request. The system takes command lines of two megabytes; escapes make them longer.
+/// Maximum bytes of a JSON request. The system accepts command lines of two megabytes; escapes make them
+/// longer.
 pub const JSON_LIMIT: usize = 8 << 20;
-/// Bytes of an uploaded file, framing included. The volume's own size is the bound that is met first.
+/// Maximum bytes of an uploaded file, framing included. The volume's own size is the smaller limit.
 pub const UPLOAD_LIMIT: usize = 64 << 30;
 
-/// Answers requests. Cloning it is cheap.
+/// Handler of requests. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Legacy {
     files: Arc<Root>,
@@ -51,14 +52,15 @@ struct Health {
 }
 
 impl Legacy {
-    /// Serves files below `files`; commands start there and end after `time_limit` when their request names none.
+    /// Serves files below `files`; commands start there and time out after `time_limit` unless their request
+    /// sets a limit.
     pub fn new(files: Arc<Root>, runner: Arc<Runner>, time_limit: Duration, token: Token) -> Legacy {
         Legacy { files, runner, time_limit, token }
     }
 }
 
 impl Door for Legacy {
-    /// When the future is dropped, the command that it runs is killed and the file that it receives is forgotten.
+    /// Dropping the future kills the running command and removes the unfinished upload.
     async fn answer(&self, request: Request<Content>) -> Response<Body> {
         let path = unquote(request.uri().path());
         let get = request.method() == Method::GET;
@@ -82,7 +84,7 @@ impl Door for Legacy {
                 match routed {
                     None => json(StatusCode::NOT_FOUND, &Detail { detail: "Not Found" }),
                     Some(_) if !get => not_allowed("GET"),
-                    // The second decoding is the contract's: clients that encode twice rely on it.
+                    // The second decoding is part of the contract: clients that encode twice rely on it.
                     Some(("/download/", file)) => self.download(unquote(file)).await,
                     Some(("/list/", folder)) => self.list(unquote(folder)).await,
                     Some((_, file)) => self.exists(unquote(file)).await,
@@ -110,7 +112,7 @@ fn not_allowed(allow: &'static str) -> Response<Body> {
     response
 }
 
-/// The route exists with a slash behind it.
+/// Redirects to the route with a slash at its end.
 fn slash<B>(request: &Request<B>) -> Response<Body> {
     let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));
     let target = format!("{}/{query}", request.uri().path());

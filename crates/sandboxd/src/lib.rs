@@ -1,14 +1,15 @@
-//! What runs inside a sandbox and does the work that a client asks for: starts commands and reads and writes files
-//! below one folder.
+//! Runtime inside a sandbox: runs commands, and reads and writes files below one folder, for
+//! clients.
 //!
-//! The work itself ([`process`], [`files`], [`archive`], [`watch`], [`ports`]) knows nothing of HTTP. Three doors lead to
-//! it: [`rpc`] (gRPC, gRPC-Web and Connect, port 9090) and [`rest`] (port 8080) as sandboxd of Agent Sandbox has them, and
-//! [`legacy`], the contract of its Python runtime (port 8888). It is one thread for all clients and a few for files, a
-//! few megabytes, built as a static program, so that it can be put into any image.
+//! The work itself ([`process`], [`files`], [`archive`], [`watch`], [`ports`]) does not depend on HTTP. Three
+//! APIs lead to it: [`rpc`] (gRPC, gRPC-Web and Connect, port 9090) and [`rest`] (port 8080) as in sandboxd
+//! of Agent Sandbox, and [`legacy`], the contract of its Python runtime (port 8888). One thread serves all
+//! clients, and a few threads work on files. It is a static program of a few megabytes that runs in any
+//! image.
 //!
-//! It refuses to name, open or make a file outside its base folder, to run a shell that nobody asked for, and, unless a
-//! process was detached, to outlive the interest in a command: when the client goes away, the command's process group is
-//! killed. When it was given a [`token`], it demands it; otherwise who may reach the ports is decided outside the sandbox.
+//! It never names, opens or creates a file outside its base folder, and starts no shell of its own. When a
+//! client disconnects, the process group of its command is killed, unless the process is detached. With a
+//! [`token`], every request needs it; otherwise access to the ports is decided outside the sandbox.
 
 pub mod activity;
 mod answer;
@@ -36,34 +37,34 @@ mod watch;
 
 pub use settings::{HELP, Port, Settings, Usage};
 
-/// Why the program cannot serve.
+/// Reason why the program cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The base folder cannot be made or opened.
+    /// The base folder cannot be created or opened.
     #[error("cannot open the base folder {folder}: {source}")]
     BaseFolder {
-        /// As it was given.
+        /// Folder as configured.
         folder: String,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The port cannot be listened on.
     #[error("cannot listen on port {port}: {source}")]
     Listen {
-        /// As it was given.
+        /// Port as configured.
         port: u16,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The handlers of SIGTERM, SIGINT or SIGCHLD cannot be set.
     #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),
-    /// The command that was to be started with it cannot be.
+    /// The container's own command cannot be started.
     #[error("{text}")]
     First {
-        /// Exit status that says why.
+        /// Exit status of this program.
         status: u8,
-        /// What is wrong.
+        /// Error text.
         text: String,
     },
 }

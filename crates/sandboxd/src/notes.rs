@@ -1,46 +1,46 @@
-//! Entries of a tar stream that only tell about the next one: its name, and what a link leads to, where they do not fit into
-//! a header. Both are read here for all who unpack streams of others, because the library keeps a note of any length.
+//! PAX and GNU headers of a tar stream: entries with the name or link target of the next entry, if these do
+//! not fit into its header. All unpackers parse them here with a length limit, because the library has none.
 
 use std::io::{self, Read};
 
 use tar::{Entry, EntryType, PaxExtensions};
 
-/// Longest note, in bytes.
+/// Maximum bytes of a PAX or GNU header.
 pub const NOTE_LIMIT: u64 = 64 << 10;
 
-/// Why a note was not taken.
+/// Reason why a PAX or GNU header was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum NoteError {
     /// The stream broke off.
     #[error("the tar stream cannot be read: {0}")]
     Stream(io::Error),
-    /// A pax header is none.
+    /// Invalid PAX header.
     #[error("the tar stream cannot be read: {0}")]
     Pax(io::Error),
-    /// It is too long to be a name, in bytes.
+    /// Too long for a name, in bytes.
     #[error("the tar stream has a name or header of {0} bytes; at most {NOTE_LIMIT} are taken")]
     Long(u64),
-    /// The size of an entry is told where it is not looked for.
+    /// Size of an entry in a PAX header, which is not supported.
     #[error(
         "the tar stream tells a size in a pax header, which is not supported: files of less than 8 GiB need none"
     )]
     Size,
 }
 
-/// What the notes so far tell of the next entry, in bytes that nobody has checked.
+/// Values of the headers so far for the next entry, as unvalidated bytes.
 #[derive(Debug, Default)]
 pub struct Notes {
-    /// Its path.
+    /// Path of the entry.
     pub path: Option<Vec<u8>>,
-    /// What it leads to, if it is a link.
+    /// Link target of the entry.
     pub link: Option<Vec<u8>>,
 }
 
 impl Notes {
-    /// Whether the entry only tells about the next one. The stream has to be read raw.
+    /// Returns true if the entry is a PAX or GNU header. The stream must be read raw.
     ///
     /// # Errors
-    /// [`NoteError`]; nothing more of the stream makes sense then.
+    /// [`NoteError`]; the rest of the stream is then invalid.
     pub fn take(&mut self, entry: &mut Entry<'_, impl Read>) -> Result<bool, NoteError> {
         match entry.header().entry_type() {
             EntryType::GNULongName => self.path = Some(text(note(entry)?)),
@@ -73,7 +73,7 @@ fn note(entry: &mut Entry<'_, impl Read>) -> Result<Vec<u8>, NoteError> {
     Ok(note)
 }
 
-/// Up to the NUL with which it ends.
+/// Truncates at the terminating NUL.
 fn text(mut note: Vec<u8>) -> Vec<u8> {
     let end = note.iter().position(|&byte| byte == 0).unwrap_or(note.len());
     note.truncate(end);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_note_is_taken_up_to_its_bound() {
+    fn each_header_kind_is_accepted_up_to_its_limit() {
         let mut notes = Notes::default();
         let longest = vec![b'n'; 64 << 10];
         assert!(take(&mut notes, EntryType::GNULongName, &longest).unwrap());

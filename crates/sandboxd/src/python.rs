@@ -1,8 +1,8 @@
-//! Texts as Python writes them. Clients and agents have learned to read them, so they are part of the contract.
+//! Formats texts as Python does. Clients and agents parse them, so they are part of the contract.
 
 use std::fmt::Write;
 
-/// `repr()` of a string.
+/// Formats a string like `repr()`.
 pub(crate) fn repr(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::with_capacity(text.len() + 2);
@@ -27,13 +27,13 @@ pub(crate) fn repr(text: &str) -> String {
     out
 }
 
-/// `repr()` of a list of strings.
+/// Formats a list of strings like `repr()`.
 pub(crate) fn repr_list(items: &[String]) -> String {
     let items: Vec<String> = items.iter().map(|item| repr(item)).collect();
     format!("[{}]", items.join(", "))
 }
 
-/// `str()` of an `OSError` that names a file.
+/// Formats an `OSError` that names a file like `str()`.
 pub(crate) fn os_error(error: &std::io::Error, file: &str) -> String {
     match error.raw_os_error() {
         Some(number) => {
@@ -45,7 +45,7 @@ pub(crate) fn os_error(error: &std::io::Error, file: &str) -> String {
     }
 }
 
-/// What `text=True` makes of a command's output: strict UTF-8, and every line end is `\n`.
+/// Decodes a command's output like `text=True`: strict UTF-8, and every line end becomes `\n`.
 ///
 /// # Errors
 /// The text of the `UnicodeDecodeError`.
@@ -69,7 +69,7 @@ pub(crate) fn decode(bytes: Vec<u8>) -> Result<String, String> {
     Ok(if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text })
 }
 
-/// `urllib.parse.unquote`: what is not a valid escape stays, and what is not UTF-8 becomes U+FFFD.
+/// Decodes like `urllib.parse.unquote`: invalid escapes stay, invalid UTF-8 becomes U+FFFD.
 pub(crate) fn unquote(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();
@@ -86,7 +86,7 @@ pub(crate) fn unquote(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// `urllib.parse.quote` with its default safe characters, the slash included.
+/// Encodes like `urllib.parse.quote` with its default safe characters, the slash included.
 pub(crate) fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_python_shows_strings() {
+    fn strings_are_formatted_like_python() {
         assert_eq!(repr("a"), "'a'");
         assert_eq!(repr("it's"), "\"it's\"");
         assert_eq!(repr("'\""), "'\\'\"'");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_python_refuses_bytes() {
+    fn invalid_utf8_fails_like_python() {
         let refused = |bytes: &[u8]| decode(bytes.to_vec()).unwrap_err();
         assert_eq!(
             refused(b"\xff"),

@@ -1,4 +1,4 @@
-//! What the program is told: flags first, then environment, then the contracts' defaults.
+//! Settings of the program: from flags first, then the environment, then the defaults of the contracts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,21 +8,21 @@ use std::time::Duration;
 use crate::server::IDLE_LIMIT;
 use crate::token::Token;
 
-/// Where a door is.
+/// Port of one API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Port {
-    /// TCP port; 0 picks a free one. Nothing: the door stays closed.
+    /// TCP port; 0 picks a free one. `None`: the API is disabled.
     pub number: Option<u16>,
-    /// Whether it was asked for. One that was not stays closed when its port is taken.
+    /// True if explicitly configured. A default port that is in use stays closed.
     pub asked: bool,
 }
 
-/// How the program serves.
+/// Settings of the program.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Folder below which files live and in which commands start. Default `/workspace`.
+    /// Folder of files, and working directory of commands. Default `/workspace`.
     pub root: PathBuf,
-    /// Address to listen on; all of them when not given.
+    /// Address to listen on; all addresses if absent.
     pub host: Option<IpAddr>,
     /// The HTTP contract of the Python runtime. Default 8888.
     pub http: Port,
@@ -30,52 +30,53 @@ pub struct Settings {
     pub rest: Port,
     /// Processes over gRPC. Default 9090.
     pub grpc: Port,
-    /// How long a command of the HTTP contract may run when its request does not say. Default 300 s.
+    /// Maximum duration of a command of the HTTP contract whose request sets none. Default 300 s.
     pub time_limit: Duration,
-    /// Variables whose name begins so are shown to clients. Default `SANDBOX_`.
+    /// Prefix of the variables that clients see. Default `SANDBOX_`.
     pub metadata_prefix: String,
-    /// How long the end may take after SIGTERM. Default 10 s.
+    /// Maximum duration of a shutdown after SIGTERM. Default 10 s.
     pub shutdown_limit: Duration,
-    /// How long a connection may be silent before a request. Default 75 s.
+    /// Idle timeout of a connection before a request. Default 75 s.
     pub idle_limit: Duration,
-    /// Bytes of output in one message at most. Default 32 KiB.
+    /// Maximum bytes of output in one message. Default 32 KiB.
     pub chunk: usize,
-    /// What clients have to say.
+    /// Token that every request must carry.
     pub token: Token,
 }
 
-/// What the arguments asked for when it was not to serve.
+/// Reason not to serve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Usage {
     /// `--help`.
     Help,
     /// `--version`.
     Version,
-    /// An argument that is not known or has no value; the text says which. Exit status 2.
+    /// Unknown argument, or one without its value; with the error text. Exit status 2.
     Wrong(String),
-    /// A value that cannot be used; the text says why. Exit status 1.
+    /// Invalid value; with the error text. Exit status 1.
     Invalid(String),
 }
 
-/// What `--help` prints.
+/// Text of `--help`.
 pub const HELP: &str = "hutch-sandboxd: runs commands and keeps files inside a sandbox
 
 Usage: hutch-sandboxd [FLAG VALUE]... [-- COMMAND [ARGUMENT]...] | --clock
 
-  -- COMMAND [ARGUMENT]...   start this too, as what the container is there for: it gets the signals, and its end ends all
+  -- COMMAND [ARGUMENT]...   the container's own command: it receives the signals, and its end ends sandboxd
   --clock                    print CLOCK_MONOTONIC in nanoseconds and end
-  --root-dir DIR             files and commands live here (SANDBOX_BASE_DIR; default /workspace); also --base-dir
+  --root-dir DIR             folder of files, working directory of commands (SANDBOX_BASE_DIR; default /workspace);
+                             also --base-dir
   --listen-host ADDRESS      listen on this address only (default: all)
   --grpc-port PORT           gRPC, gRPC-Web and Connect (SANDBOX_GRPC_PORT; default 9090)
   --rest-port PORT           files over REST (SANDBOX_REST_PORT; default 8080)
   --port PORT                the Python runtime's HTTP contract (SANDBOX_PORT; default 8888)
-  --metadata-env-prefix TEXT variables that begin so are shown (default SANDBOX_)
-  --shutdown-timeout TIME    how long the end may take (default 10s)
-  --http-idle-timeout TIME   how long a connection may be silent before a request (default 1m15s)
+  --metadata-env-prefix TEXT prefix of the variables in /v1/metadata (default SANDBOX_)
+  --shutdown-timeout TIME    maximum duration of a shutdown (default 10s)
+  --http-idle-timeout TIME   idle timeout of a connection (default 1m15s)
   --stream-chunk-size BYTES  output in one message (default 0, which is 32768; at most 1048576)
 
-PORT: 1 to 65535, 0 for a free one, or `off`. A port that was not asked for and is taken is left alone.
-SANDBOXD_TOKEN or SANDBOXD_TOKEN_FILE: what every client has to say, as `Authorization: Bearer TOKEN`.
+PORT: 1 to 65535, 0 for a free one, or `off`. A default port that is in use stays closed.
+SANDBOXD_TOKEN or SANDBOXD_TOKEN_FILE: token that every request must carry, as `Authorization: Bearer TOKEN`.
 SANDBOX_EXEC_TIMEOUT_SECONDS: time limit of a command of the HTTP contract that names none (default 300).
 ";
 
@@ -102,10 +103,10 @@ const FLAGS: [&str; 10] = [
 ];
 
 impl Settings {
-    /// Reads the arguments (without the program's name) and the environment.
+    /// Parses the arguments (without the program's name) and the environment.
     ///
     /// # Errors
-    /// When the program is not to serve: help, version, or something that is wrong.
+    /// Returns the reason not to serve: help, version, or an invalid setting.
     pub fn read(
         arguments: impl IntoIterator<Item = String>,
         environment: impl Fn(&str) -> Option<String>,
@@ -116,7 +117,7 @@ impl Settings {
         let port =
             |name, variable_name, usual| port(name, flag(name).or_else(|| variable(variable_name)), usual);
         let root = flag("root-dir").or_else(|| flag("base-dir")).or_else(|| variable("SANDBOX_BASE_DIR"));
-        // A wrong time limit is the default, not an error: that is the contract.
+        // An invalid time limit yields the default, not an error, as in the upstream contract.
         let time_limit = environment("SANDBOX_EXEC_TIMEOUT_SECONDS")
             .and_then(|text| text.trim().parse::<f64>().ok())
             .filter(|seconds| *seconds > 0.0)
@@ -155,8 +156,8 @@ impl Settings {
     }
 }
 
-/// Every flag that was given, the last one of a name. One dash is as good as two. Flags about logging are taken and
-/// change nothing: there is no log.
+/// Returns every flag; the last of a repeated flag wins. One dash is as good as two. Logging flags are
+/// accepted and have no effect: there is no log.
 fn flags(arguments: impl IntoIterator<Item = String>) -> Result<BTreeMap<String, String>, Usage> {
     let mut given = BTreeMap::new();
     let mut arguments = arguments.into_iter();
@@ -217,7 +218,7 @@ fn time(name: &str, given: Option<String>, usual: Duration) -> Result<Duration, 
     read.ok_or_else(wrong)
 }
 
-/// A duration as `1h30m`, `1.5s`, `500ms`.
+/// Parses a duration such as `1h30m`, `1.5s`, `500ms`.
 fn duration(text: &str) -> Option<Duration> {
     let (mut rest, mut total) = (text, Duration::ZERO);
     while !rest.is_empty() {
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_is_told_in_the_help_and_in_the_documents() {
+    fn every_flag_is_in_help_and_docs() {
         let told = include_str!("../../../docs/sandboxd.md");
         for name in FLAGS.into_iter().chain(["clock", "help", "version"]) {
             assert!(told.contains(&format!("`--{name}`")), "docs/sandboxd.md does not tell of --{name}");
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_environment_and_environment_over_defaults() {
+    fn flags_override_environment_and_environment_overrides_defaults() {
         let plain = read(&[], &[]).unwrap();
         assert_eq!((plain.root, plain.time_limit), (PathBuf::from("/workspace"), Duration::from_secs(300)));
         let numbers = [plain.http, plain.rest, plain.grpc].map(|port| (port.number, port.asked));
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_time_limit_is_the_default_and_anything_else_that_is_wrong_is_named() {
+    fn invalid_settings_are_errors_except_the_time_limit() {
         for wrong in ["", "x", "-1", "0", "nan", "inf"] {
             let settings = read(&[], &[("SANDBOX_EXEC_TIMEOUT_SECONDS", wrong)]).unwrap();
             assert_eq!(settings.time_limit, Duration::from_secs(300), "{wrong:?}");
@@ -310,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_words_are_settings_or_a_refusal(words in prop::collection::vec("-{0,3}[a-z=-]{0,12}[0-9a-zµ.]{0,6}", 0..6)) {
+        fn any_arguments_yield_settings_or_an_error(words in prop::collection::vec("-{0,3}[a-z=-]{0,12}[0-9a-zµ.]{0,6}", 0..6)) {
             let _ = Settings::read(words, |_| None);
         }
 

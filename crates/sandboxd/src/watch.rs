@@ -1,4 +1,4 @@
-//! What changes below a folder, told as it happens.
+//! Reports changes below a folder as they happen.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
@@ -18,42 +18,42 @@ use crate::files::work;
 use crate::files::{FileError, Root, names};
 use crate::readiness::register;
 
-/// Folders that one watch follows.
+/// Maximum number of folders of one watch.
 pub(crate) const FOLDER_LIMIT: usize = 4096;
-/// Changes that wait to be told. The kernel keeps more; when that is too much it drops them and says so.
+/// Maximum number of unreported changes. The kernel queues more; on overflow it drops them and reports that.
 const WAITING_LIMIT: usize = 1024;
 const READ_SIZE: usize = 16 << 10;
 
-/// What happened.
+/// Kind of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum What {
-    /// It is there now.
+    /// Created.
     Create,
-    /// Its content changed.
+    /// Content changed.
     Write,
-    /// Its permissions, owner or times changed.
+    /// Permissions, owner or times changed.
     Attributes,
-    /// It is gone.
+    /// Removed.
     Remove,
-    /// It has another name now, or is elsewhere.
+    /// Renamed, or moved elsewhere.
     MovedFrom,
-    /// It came from another name.
+    /// Result of a rename.
     MovedTo,
-    /// Changes were lost, or folders are too many to follow: what is there has to be looked at anew.
+    /// Changes were lost, or there are too many folders to watch: the client must list the folder again.
     Overflow,
 }
 
-/// A change.
+/// Change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Change {
-    /// What happened.
+    /// Kind of change.
     pub r#type: What,
-    /// To what, from the base folder on; what is not UTF-8 is replaced.
+    /// Path from the base folder on; invalid UTF-8 is replaced.
     pub path: String,
-    /// Whether it is a folder.
+    /// True for a folder.
     pub directory: bool,
-    /// The same number in both halves of a move, 0 elsewhere.
+    /// The same number in both halves of a move, 0 otherwise.
     pub cookie: u32,
 }
 
@@ -63,13 +63,13 @@ impl Change {
     }
 }
 
-/// A folder that is watched, with all below it when that was asked for. Links are not followed.
+/// Watched folder, recursive if configured. Links are not followed.
 #[derive(Debug)]
 pub(crate) struct Watch {
     notify: Arc<AsyncFd<OwnedFd>>,
     tree: Option<Tree>,
     waiting: VecDeque<Change>,
-    /// Folders that have come and are not followed yet, and whether what is in them is news.
+    /// New folders that are not watched yet, and whether their content is reported as created.
     fresh: Vec<(PathBuf, bool)>,
 }
 
@@ -82,10 +82,10 @@ struct Tree {
 }
 
 impl Watch {
-    /// Watches the folder at `path`. Whatever happens after this is told.
+    /// Watches the folder at `path`. Every later change is reported.
     ///
     /// # Errors
-    /// When it is no folder, or has more than [`FOLDER_LIMIT`] below it.
+    /// Not a folder, or more than [`FOLDER_LIMIT`] folders below it.
     pub(crate) async fn new(root: Arc<Root>, path: PathBuf, recursive: bool) -> Result<Watch, FileError> {
         let refused = |source: std::io::Error| FileError::System { path: path.clone(), source };
         let descriptor = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC);
@@ -100,10 +100,10 @@ impl Watch {
         Ok(Watch { notify, tree: Some(tree.await?), waiting: VecDeque::new(), fresh: Vec::new() })
     }
 
-    /// The next change.
+    /// Returns the next change.
     ///
     /// # Errors
-    /// When the kernel tells no more.
+    /// The kernel reports no more changes.
     pub(crate) async fn next(&mut self) -> Result<Change, FileError> {
         loop {
             if let Some(change) = self.waiting.pop_front() {
@@ -126,7 +126,7 @@ impl Watch {
     async fn follow(&mut self, path: PathBuf, news: bool) -> Result<(), FileError> {
         let Some(mut tree) = self.tree.take() else { return Err(FileError::NotFound) };
         let (tree, found) = work::on_files(move || {
-            // It may be gone again.
+            // The folder may be removed again.
             let found = tree.follow(&path).unwrap_or((Vec::new(), true));
             Ok((tree, found))
         })
@@ -142,12 +142,12 @@ impl Watch {
         Ok(())
     }
 
-    /// Takes what the kernel has, up to a bound.
+    /// Reads the kernel's events, up to a bound.
     fn read(&mut self, descriptor: &OwnedFd) -> Result<(), Errno> {
         let mut buffer = [MaybeUninit::uninit(); READ_SIZE];
         let mut reader = inotify::Reader::new(descriptor, &mut buffer);
         loop {
-            // What is in the buffer is not in the kernel any more.
+            // Events in the buffer are no longer in the kernel.
             if reader.is_buffer_empty() && self.waiting.len() >= WAITING_LIMIT {
                 return Ok(());
             }
@@ -206,7 +206,7 @@ fn take(
             _ => {}
         }
     }
-    // A folder below that goes is told by the folder that it was in.
+    // The removal of a folder below is reported by its parent folder.
     let told_above =
         flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) && !tree.is_top(event.wd());
     if !told_above {
@@ -226,15 +226,15 @@ impl Tree {
         self.folders.retain(|watch, folder| {
             let kept = !folder.starts_with(path);
             if !kept {
-                // Its last event, which says that it is ignored, finds nothing here.
+                // Its last event, `IN_IGNORED`, then finds no entry.
                 let _ = inotify::remove_watch(notify.get_ref(), *watch);
             }
             kept
         });
     }
 
-    /// Follows a folder and, when that was asked for, all below it. Gives what is there, and whether all of it is
-    /// followed.
+    /// Watches a folder, recursively if configured. Returns its entries, and whether all of them are
+    /// watched.
     fn follow(&mut self, path: &Path) -> Result<(Vec<Change>, bool), FileError> {
         let mut found = Vec::new();
         let mut open = vec![(self.root.folder(path)?, path.to_owned())];
@@ -259,7 +259,7 @@ impl Tree {
                     found.push(Change::new(What::Create, &inner, directory, 0));
                 }
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                // What cannot be opened is gone, or is no folder.
+                // The entry is gone, or not a folder.
                 if let Some(opened) =
                     directory.then(|| openat(&folder, name, flags, Mode::empty()).ok()).flatten()
                 {
@@ -283,7 +283,7 @@ impl Tree {
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
-        // The descriptor's own link leads to the folder that was opened and nowhere else.
+        // The descriptor's link in /proc leads to the opened folder, even after a rename.
         let own = format!("/proc/self/fd/{}", folder.as_raw_fd());
         let watch = inotify::add_watch(self.notify.get_ref(), own, flags)
             .map_err(|errno| FileError::System { path: path.clone(), source: errno.into() })?;
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_far_below_are_told_also_after_a_move() {
+    async fn deep_changes_are_reported_after_a_move() {
         let folder = tempfile::tempdir().unwrap();
         let base = folder.path().join("base");
         let root = Arc::new(Root::open(&base).unwrap());
@@ -324,7 +324,7 @@ mod tests {
         let to = until(&mut watch, What::MovedTo, "/top/moved").await;
         assert!(from.cookie == to.cookie && from.cookie != 0 && to.directory);
         fs::remove_file(base.join("top/moved/deep/a")).unwrap();
-        // The folder is followed under its new name once the move has been told.
+        // The folder is watched under its new name once the move was reported.
         fs::write(base.join("top/moved/deep/later"), "1").unwrap();
         let told = tokio::time::timeout(std::time::Duration::from_secs(10), async {
             loop {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_folder_itself_when_that_was_asked_for() {
+    async fn non_recursive_watches_report_only_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let root = Arc::new(Root::open(folder.path()).unwrap());
         fs::create_dir(folder.path().join("inner")).unwrap();

@@ -1,12 +1,13 @@
-//! The secret that a request shows.
+//! Credential of a request.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
-/// What `Authorization` holds: a bearer token, or both halves of Basic (old clients can only put a credential into
-/// the URL, where it becomes either), the longer half first. Nothing when the header is there twice.
+/// Returns the secrets in `Authorization`: a bearer token, or both halves of Basic, the longer half first.
+/// Old clients can only put a credential into the URL, where it becomes either half. Empty if the header
+/// occurs twice.
 pub(crate) fn shown(headers: &HeaderMap) -> Vec<String> {
     read(headers).unwrap_or_default()
 }
@@ -44,18 +45,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_value_of_the_header_breaks_it(value in "[ -~]{0,80}") {
+        fn any_header_value_yields_at_most_two_secrets(value in "[ -~]{0,80}") {
             prop_assert!(of(&value).len() <= 2);
         }
 
         #[test]
-        fn both_halves_of_basic_are_tried(user in "[!-9;-~]{1,40}", password in "[!-~]{1,40}") {
+        fn basic_yields_both_halves(user in "[!-9;-~]{1,40}", password in "[!-~]{1,40}") {
             let halves = of(&format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))));
             prop_assert!(halves.contains(&user) && halves.contains(&password));
         }
 
         #[test]
-        fn a_bearer_token_is_taken_whole(token in "[!-~]{1,80}") {
+        fn bearer_yields_the_whole_token(token in "[!-~]{1,80}") {
             prop_assert_eq!(of(&format!("BEARER {token}")), [token]);
         }
     }

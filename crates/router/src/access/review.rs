@@ -1,4 +1,4 @@
-//! Tokens that the Kubernetes API knows: asked by TokenReview, remembered for a while.
+//! Checks tokens with TokenReview and caches the results.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,21 +13,21 @@ use tokio::time::Instant;
 use super::shared::digest;
 use crate::refusal::Refusal;
 
-/// How long the API may take for one review.
+/// Maximum duration of one TokenReview.
 const QUESTION_LIMIT: Duration = Duration::from_secs(3);
-/// The shortest time that a failure is remembered, so that a broken API is not asked for every request.
+/// Minimum time that a failure is cached, so that a failing API does not receive a review for every request.
 const FAILURE_SHORTEST: Duration = Duration::from_secs(1);
-/// A failure is remembered for this part of the time of an answer.
+/// Divisor of the cache time for failures.
 const FAILURE_PART: u32 = 3;
 
-/// What is asked, and how long answers are kept.
+/// Audiences and cache of token reviews.
 #[derive(Debug, Clone)]
 pub struct ReviewConfig {
-    /// How long an answer is good.
+    /// Time that a result is cached.
     pub ttl: Duration,
-    /// Answers kept at most; the one not used for the longest time goes first.
+    /// Maximum number of cached results; the least recently used one is evicted first.
     pub cache_size: usize,
-    /// Audiences of which the token must have one; none is the API server's own.
+    /// Audiences of which the token must have one; empty means the API server's own.
     pub audiences: Vec<String>,
 }
 
@@ -39,7 +39,8 @@ impl Default for ReviewConfig {
 
 type Verdict = Result<bool, String>;
 
-/// What is known of one token. Who asks holds `asking`, so that one token is asked for once however many wait.
+/// Cached result of one token. A reviewing request holds `asking`, so each token has at most one review in
+/// flight.
 #[derive(Default)]
 struct Entry {
     known: Mutex<Option<(Verdict, Instant)>>,
@@ -47,7 +48,7 @@ struct Entry {
     used: AtomicU64,
 }
 
-/// Asks the API whether it knows a token.
+/// Checks tokens with the Kubernetes API.
 pub struct Reviewer {
     client: Client,
     config: ReviewConfig,
@@ -62,12 +63,12 @@ impl std::fmt::Debug for Reviewer {
 }
 
 impl Reviewer {
-    /// One that asks by this client, which must be allowed to create TokenReviews.
+    /// Creates a reviewer with this client, which needs permission to create TokenReviews.
     pub fn new(client: Client, config: ReviewConfig) -> Reviewer {
         Reviewer { client, config, entries: Mutex::default(), clock: AtomicU64::new(0) }
     }
 
-    /// Whether the API knows the token.
+    /// Returns true if the API accepts the token.
     pub(crate) async fn accepts(&self, token: &str) -> Result<bool, Refusal> {
         let entry = self.entry(digest(token.as_bytes()));
         if let Some(verdict) = entry.fresh() {
@@ -112,7 +113,7 @@ impl Reviewer {
         let answer = match asked {
             Err(_) => return Err(format!("no answer within {} s", QUESTION_LIMIT.as_secs())),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "a token could not be reviewed");
+                tracing::warn!(%error, "failed to review token");
                 return Err(public(&error));
             }
             Ok(Ok(answer)) => answer,
@@ -120,7 +121,8 @@ impl Reviewer {
         let Some(status) = answer.status else { return Ok(false) };
         let wanted = &self.config.audiences;
         let heard = status.audiences.unwrap_or_default();
-        // An API server that does not know audiences leaves them out; its word is then not for this audience.
+        // An API server that does not support audiences omits them; its result is then not valid for this
+        // audience.
         let for_us = wanted.is_empty() || wanted.iter().any(|audience| heard.contains(audience));
         Ok(status.authenticated == Some(true) && for_us)
     }
@@ -140,7 +142,7 @@ fn said(verdict: Verdict, cached: bool) -> Result<bool, Refusal> {
     })
 }
 
-/// What a client may know of a failure: not where the API is.
+/// Describes a failure for clients, without the address of the API.
 fn public(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => format!("the API answered {}", status.code),

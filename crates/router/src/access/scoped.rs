@@ -1,4 +1,4 @@
-//! Tokens for one Sandbox: a claim, signed with a key that the router and whoever mints share.
+//! Tokens for one Sandbox: claims, signed with a key that the router shares with the issuer of tokens.
 //!
 //! `v1.<payload>.<signature>`, both parts base64url without padding; the signature is HMAC-SHA256 over
 //! `agent-sandbox/scoped-token/v1.<payload>`.
@@ -12,10 +12,10 @@ use crate::Error;
 
 const VERSION: &str = "v1";
 const DOMAIN: &str = "agent-sandbox/scoped-token/v1.";
-/// Characters of a token; a longer text is not looked at. Names are at most 253 characters each.
+/// Maximum characters of a token; a longer one is rejected unparsed. Names have at most 253 characters each.
 const LONGEST: usize = 4096;
 
-/// What a token says. Anything else in a payload makes the token void: it could be a restriction not known here.
+/// Payload of a token. An unknown field makes the token invalid: it could be a restriction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claims {
@@ -23,14 +23,14 @@ pub struct Claims {
     pub ns: String,
     /// Name of the Sandbox.
     pub name: String,
-    /// End of its life: seconds since 1970. It is void from that second on.
+    /// Expiry in seconds since 1970. The token is invalid from that second on.
     pub exp: u64,
-    /// UID of the Sandbox. With it the token does not open a later Sandbox of the same name.
+    /// UID of the Sandbox. With a UID the token does not admit a later Sandbox of the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
 }
 
-/// The key that signs tokens. It cannot be shown.
+/// Key that signs tokens. `Debug` does not show it.
 pub struct TokenKey(hmac::Key);
 
 impl std::fmt::Debug for TokenKey {
@@ -39,7 +39,7 @@ impl std::fmt::Debug for TokenKey {
     }
 }
 
-/// A key from what a file says, without the white space around it.
+/// Makes a key from the content of a file, without surrounding white space.
 pub(crate) fn hmac_key(secret: &[u8]) -> Result<hmac::Key, Error> {
     let secret = secret.trim_ascii();
     if secret.len() < TokenKey::SHORTEST {
@@ -49,10 +49,10 @@ pub(crate) fn hmac_key(secret: &[u8]) -> Result<hmac::Key, Error> {
 }
 
 impl TokenKey {
-    /// Bytes that a key must have at least.
+    /// Minimum bytes of a key.
     pub const SHORTEST: usize = 32;
 
-    /// Takes the key, without the white space around it.
+    /// Makes a key, without surrounding white space.
     ///
     /// # Errors
     /// [`Error::WeakKey`].
@@ -60,10 +60,10 @@ impl TokenKey {
         hmac_key(secret).map(TokenKey)
     }
 
-    /// Signs a claim.
+    /// Signs claims.
     ///
     /// # Errors
-    /// [`Error::Claim`] for one that no router would accept.
+    /// [`Error::Claim`] for claims that no router accepts.
     pub fn mint(&self, claims: &Claims) -> Result<String, Error> {
         if claims.ns.is_empty() || claims.name.is_empty() {
             return Err(Error::Claim("a token names a namespace and a Sandbox"));
@@ -75,13 +75,14 @@ impl TokenKey {
         Ok(self.signed(&URL_SAFE_NO_PAD.encode(payload)))
     }
 
-    /// A token of this payload, whatever it says.
+    /// Signs a payload without validating it.
     pub(crate) fn signed(&self, payload: &str) -> String {
         let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&self.0, &signed(payload)));
         format!("{VERSION}.{payload}.{signature}")
     }
 
-    /// The claim of a token that was signed with this key and is not void yet. `now` is in seconds since 1970.
+    /// Returns the claims of a token with a valid signature that has not expired. `now` is in seconds since
+    /// 1970.
     pub fn verify(&self, token: &str, now: u64) -> Option<Claims> {
         if token.len() > LONGEST {
             return None;
@@ -119,14 +120,14 @@ mod tests {
     }
 
     #[test]
-    fn the_published_vector() {
+    fn the_published_vector_is_minted_and_verified() {
         assert_eq!(key().mint(&claims()).unwrap(), VECTOR);
         assert_eq!(key().verify(VECTOR, 4_102_444_799), Some(claims()));
         assert_eq!(key().verify(VECTOR, 4_102_444_800), None, "void from that second on");
     }
 
     #[test]
-    fn what_was_not_signed_so_is_void() {
+    fn malformed_or_unsigned_tokens_are_rejected() {
         let (head, signature) = VECTOR.rsplit_once('.').unwrap();
         let other = TokenKey::new(&[b'l'; 32]).unwrap();
         let unknown = |payload: &str| {
@@ -169,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_minted_is_read(ns in "[a-z0-9-]{1,63}", name in "[a-z0-9-]{1,63}", exp in 1..u64::MAX, uid in proptest::option::of("[a-f0-9-]{1,36}")) {
+        fn minted_tokens_verify_until_they_expire(ns in "[a-z0-9-]{1,63}", name in "[a-z0-9-]{1,63}", exp in 1..u64::MAX, uid in proptest::option::of("[a-f0-9-]{1,36}")) {
             let claims = Claims { ns, name, exp, uid };
             let token = key().mint(&claims).unwrap();
             prop_assert_eq!(key().verify(&token, exp - 1), Some(claims));
@@ -177,7 +178,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_breaks_it_and_no_change_passes(text in ".{0,200}", place in 0..VECTOR.len(), byte in 33_u8..127) {
+        fn arbitrary_or_modified_tokens_are_rejected(text in ".{0,200}", place in 0..VECTOR.len(), byte in 33_u8..127) {
             prop_assert_eq!(key().verify(&text, 0), None);
             let mut changed = VECTOR.as_bytes().to_vec();
             changed[place] = byte;

@@ -1,10 +1,10 @@
-//! One secret for everybody who may come in.
+//! Shared secret that admits every client that has it.
 
 use sha2::{Digest, Sha256};
 
 use crate::Error;
 
-/// A shared secret. It is kept only as a digest and cannot be shown.
+/// Shared secret. Only its digest is kept, and `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token([u8; 32]);
 
@@ -15,10 +15,10 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Characters that a token must have at least.
+    /// Minimum characters of a token.
     pub const SHORTEST: usize = 16;
 
-    /// Takes the secret, without the white space around it.
+    /// Makes a token, without surrounding white space.
     ///
     /// # Errors
     /// [`Error::WeakToken`].
@@ -30,7 +30,7 @@ impl Token {
         Ok(Token(digest(secret.as_bytes())))
     }
 
-    /// Compares digests, over all of their length: the time tells nothing of the secret.
+    /// Compares digests over their full length, so that the duration does not depend on the secret.
     pub(crate) fn is(&self, given: &[u8]) -> bool {
         let pairs = self.0.iter().zip(digest(given));
         std::hint::black_box(pairs.fold(0, |difference, (own, given)| difference | (own ^ given))) == 0
@@ -48,7 +48,7 @@ mod tests {
     const SECRET: &str = "0123456789abcdef";
 
     #[test]
-    fn only_the_one_secret_is_it() {
+    fn only_the_exact_secret_matches() {
         let token = Token::new(&format!(" {SECRET}\n")).unwrap();
         assert!(token.is(SECRET.as_bytes()));
         for wrong in ["", "0123456789abcde", "0123456789abcdef0", "0123456789abcdeF"] {
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weak_token_is_refused_and_no_token_is_shown() {
+    fn weak_tokens_are_refused_and_debug_hides_tokens() {
         for weak in ["", "   ", "0123456789abcde", "0123456789 abcdef", "0123456789abcdé"] {
             assert_eq!(Token::new(weak), Err(Error::WeakToken), "{weak:?}");
         }

@@ -1,8 +1,8 @@
-//! Asks what is inside a Sandbox that is about to fall asleep when it was last used: whoever reached it past the router is
-//! seen there alone.
+//! Polls Sandboxes that will soon be suspended for their last activity: only the Sandbox itself sees
+//! connections that bypass the router.
 //!
-//! Beside it runs code that nobody has read, so the answer is a claim. It is bounded in size and time, and good for one
-//! thing: that this one Sandbox stays awake. No answer is no use.
+//! The Sandbox runs untrusted code, so its response is untrusted. It is bounded in size and time, and can
+//! only keep this one Sandbox awake. No response counts as no activity.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,32 +22,32 @@ use tokio::sync::Semaphore;
 use crate::activity::Activity;
 use crate::{Backend, Dial, PodKey, Resolve, Sleeps};
 
-/// Pause between looks who is to be asked, and the shortest between two questions to the same one.
+/// Interval between checks for due polls, and minimum interval between two polls of one Sandbox.
 const LOOK: Duration = Duration::from_secs(1);
-/// Questions at once.
+/// Maximum number of concurrent polls.
 const QUESTIONS: usize = 32;
-/// How long one may take, connecting included.
+/// Maximum duration of a poll, connecting included.
 const QUESTION_LIMIT: Duration = Duration::from_secs(2);
-/// Bytes of the head of an answer, and of its body.
+/// Maximum bytes of the head of a response, and of its body.
 const HEAD_LIMIT: usize = 8 << 10;
 const BODY_LIMIT: usize = 1 << 10;
-/// What is not worth a report: answers count whole seconds.
+/// Difference that is too small to report: responses count whole seconds.
 const SAME: SignedDuration = SignedDuration::from_secs(1);
 
-/// The part of the answer that is read.
+/// Decoded part of the response.
 #[derive(Deserialize)]
 struct Answer {
     idle_seconds: u64,
 }
 
-/// Who asks.
+/// Poller of last activity.
 pub(crate) struct Asking<D> {
     dial: Arc<D>,
     resolver: Arc<dyn Resolve>,
     key: Option<Arc<PodKey>>,
     activity: Arc<Activity>,
     questions: Arc<Semaphore>,
-    /// When each Sandbox is asked again, by UID.
+    /// Time of the next poll of each Sandbox, by UID.
     again: Mutex<HashMap<String, Timestamp>>,
 }
 
@@ -71,7 +71,7 @@ impl<D: Dial> Asking<D> {
         }
     }
 
-    /// Begins the questions that are due. One that finds no place is due at the next look.
+    /// Starts the polls that are due. A poll that exceeds the limit is due again at the next check.
     fn look(self: &Arc<Asking<D>>, now: Timestamp) {
         let known = self.resolver.asked_before_sleep();
         let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ impl<D: Dial> Asking<D> {
             let due = again.remove(&backend.sandbox).filter(|at| *at > now);
             let pause = pause(sleeps, now);
             let at = match (due, pause) {
-                // Used lately, as somebody has reported.
+                // Recent activity has been reported.
                 (_, None) => continue,
                 (Some(at), Some(_)) => at,
                 (None, Some(pause)) => {
@@ -106,7 +106,7 @@ impl<D: Dial> Asking<D> {
         let idle = match answered.unwrap_or_else(|_| Err("no answer in time".into())) {
             Ok(idle) => idle,
             Err(error) => {
-                return tracing::debug!(namespace, sandbox, error, "nobody inside says when it was used");
+                return tracing::debug!(namespace, sandbox, error, "failed to poll last activity");
             }
         };
         let idle = SignedDuration::try_from(idle).unwrap_or(SignedDuration::MAX);
@@ -114,7 +114,7 @@ impl<D: Dial> Asking<D> {
         if sleeps.reported.is_some_and(|told| at.duration_since(told) <= SAME) {
             return;
         }
-        // With the version that was looked at: a later report of somebody else is not taken back.
+        // With the observed resourceVersion, so that a later report of another client is not overwritten.
         let written =
             self.activity.write(namespace, sandbox, &backend.sandbox, at, sleeps.version.as_deref());
         match written.await {
@@ -125,7 +125,7 @@ impl<D: Dial> Asking<D> {
     }
 
     async fn question(&self, backend: &Backend, sleeps: &Sleeps) -> Result<Duration, String> {
-        let port = sleeps.activity_port.ok_or("it has no port for it")?;
+        let port = sleeps.activity_port.ok_or("the Sandbox has no activity port")?;
         let stream = self.dial.dial(backend, port).await.map_err(|error| error.to_string())?;
         let mut builder = http1::Builder::new();
         let opened = builder.max_buf_size(HEAD_LIMIT).handshake(TokioIo::new(stream)).await;
@@ -137,7 +137,7 @@ impl<D: Dial> Asking<D> {
         if let Some(authorization) = authorization {
             request.headers_mut().insert(AUTHORIZATION, authorization);
         }
-        // Ends with the question, whatever becomes of it.
+        // Ends with the poll, whatever its result.
         let _driven = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(connection));
         let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
         if response.status() != StatusCode::OK {
@@ -150,11 +150,12 @@ impl<D: Dial> Asking<D> {
     }
 }
 
-/// How long to wait after a question that is asked now: half of what is left before it falls asleep, so that questions are
-/// few and the last one comes shortly before. Nothing: less than half of its time has passed since the last report.
+/// Returns the time until the next poll: half of the time left before the suspend. So polls are few, and the
+/// last one comes shortly before the suspend. `None`: less than half of the idle timeout has passed since the
+/// last report.
 fn pause(sleeps: &Sleeps, now: Timestamp) -> Option<Duration> {
     let passed = sleeps.reported.map_or(sleeps.after, |told| {
-        // A clock that is ahead has told of the future.
+        // A clock that is ahead reports a future time.
         Duration::try_from(now.duration_since(told)).unwrap_or_default()
     });
     let left = sleeps.after.saturating_sub(passed);
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_come_closer_as_the_end_does() {
+    fn polls_become_frequent_before_the_suspend() {
         let asked = |seconds: Option<i64>| {
             let now = Timestamp::from_second(1_800_000_000).unwrap();
             let reported = seconds.map(|seconds| now - SignedDuration::from_secs(seconds));
@@ -182,6 +183,6 @@ mod tests {
         assert_eq!(asked(Some(3540)), Some(Duration::from_secs(30)));
         assert_eq!(asked(Some(3599)), Some(LOOK));
         assert_eq!(asked(Some(9999)), Some(LOOK));
-        assert_eq!(asked(None), Some(Duration::from_secs(1800)), "nobody has ever reported");
+        assert_eq!(asked(None), Some(Duration::from_secs(1800)), "no report yet");
     }
 }

@@ -1,4 +1,4 @@
-//! A connection that notes when bytes move on it.
+//! Connection that records activity when bytes move.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::activity::Followed;
 
-/// A connection to a Sandbox that sleeps when nobody uses it. One that is open and silent is no use.
+/// Connection to a Sandbox with an idle timeout. An open but silent connection does not count as activity.
 pub(crate) struct Touched {
     stream: Box<dyn Duplex>,
     followed: Arc<Followed>,

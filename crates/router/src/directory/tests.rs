@@ -29,7 +29,7 @@ fn found(target: &Target, sandbox: &Named, pod: Value) -> Result<Backend, Unreso
 }
 
 #[test]
-fn a_ready_pod_of_its_own_is_reached() {
+fn the_sandboxs_own_ready_pod_is_reached() {
     let backend = found(&target(), &sandbox(json!({})), pod()).unwrap();
     assert_eq!(backend.pod, PodId { namespace: "n".into(), name: "p".into(), uid: "u".into() });
     assert_eq!(backend.ips, ["10.89.0.7".parse::<IpAddr>().unwrap(), "fd00::7".parse().unwrap()]);
@@ -38,7 +38,7 @@ fn a_ready_pod_of_its_own_is_reached() {
 }
 
 #[test]
-fn what_is_not_its_own_ready_pod_is_not() {
+fn other_or_unready_pods_are_not_reached() {
     for (pointer, value) in [
         ("/metadata/ownerReferences/0/uid", json!("other")),
         ("/metadata/ownerReferences/0/controller", json!(false)),
@@ -58,7 +58,7 @@ fn what_is_not_its_own_ready_pod_is_not() {
 }
 
 #[test]
-fn a_pooled_sandbox_and_a_namesake_are_not_reached() {
+fn pooled_sandboxes_and_other_uids_are_not_reached() {
     let owner = |kind: &str, group: &str| json!({"ownerReferences": [{"apiVersion": format!("{group}/v1beta1"), "kind": kind, "name": "o", "uid": "o", "controller": true}]});
     let pooled = sandbox(owner("SandboxWarmPool", "extensions.agents.x-k8s.io"));
     assert!(matches!(found(&target(), &pooled, pod()), Err(Unresolved::Pooled)));
@@ -71,13 +71,13 @@ fn a_pooled_sandbox_and_a_namesake_are_not_reached() {
 }
 
 #[test]
-fn the_pod_is_annotated_or_has_the_sandboxs_name() {
+fn the_pod_name_comes_from_annotation_or_sandbox() {
     assert_eq!(pod_name(&sandbox(json!({}))), "a");
     assert_eq!(pod_name(&sandbox(json!({"annotations": {"agents.x-k8s.io/pod-name": "p"}}))), "p");
     assert_eq!(pod_name(&sandbox(json!({"annotations": {"agents.x-k8s.io/pod-name": ""}}))), "a");
 }
 #[test]
-fn pods_alone_show_what_is_claimed_and_owned_by_that_name() {
+fn pods_alone_reaches_claimed_pods_of_that_owner() {
     let of = |pod: Value| alone(&target(), Some(&serde_json::from_value(pod).unwrap()));
     assert_eq!(of(pod()).unwrap().sandbox, "s");
     let mut pooled = pod();

@@ -1,4 +1,4 @@
-//! Lines that a thread of their own writes, many at a time: a request does not wait for whoever reads the log.
+//! Writes log lines from a thread of its own, many at a time, so that no request waits for a slow log reader.
 
 use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// Bytes that wait to be written; beyond, lines are lost and their number is told.
+/// Maximum bytes of unwritten lines; further lines are dropped and counted.
 const WAITING: usize = 4 << 20;
-/// How long lines are gathered after the first one.
+/// Time that lines are collected after the first one.
 const GATHER: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ struct Waiting {
     closed: bool,
 }
 
-/// Takes lines and has them written.
+/// Queues lines for a writer thread.
 pub struct LogSink {
     waiting: Mutex<Waiting>,
     changed: Condvar,
@@ -33,7 +33,7 @@ struct Lost {
 }
 
 impl LogSink {
-    /// A sink that writes to `out` from a thread of its own.
+    /// Starts a sink that writes to `out` from a thread of its own.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -44,7 +44,7 @@ impl LogSink {
         Ok(sink)
     }
 
-    /// Takes what can be written as one line of JSON.
+    /// Queues a value as one line of JSON.
     pub(crate) fn put(&self, entry: &impl Serialize) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.bytes.len() >= WAITING {
@@ -52,7 +52,7 @@ impl LogSink {
             return;
         }
         let first = waiting.bytes.is_empty();
-        // Into memory, of structs of texts and numbers: it cannot fail.
+        // Encoding structs of strings and numbers into memory cannot fail.
         let _ = serde_json::to_writer(&mut waiting.bytes, entry);
         waiting.bytes.push(b'\n');
         drop(waiting);
@@ -61,13 +61,13 @@ impl LogSink {
         }
     }
 
-    /// Returns when everything taken so far was written, or after `limit`.
+    /// Returns when every queued line has been written, or after `limit`.
     pub fn flush(&self, limit: Duration) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.closed = true;
         self.changed.notify_all();
         let unwritten = |waiting: &mut Waiting| !waiting.bytes.is_empty() || waiting.writing;
-        // After the limit the lines are lost; there is nobody left to tell.
+        // After the limit the remaining lines are lost, and the process ends without a log.
         let _ = self.changed.wait_timeout_while(waiting, limit, unwritten);
     }
 
@@ -90,7 +90,7 @@ impl LogSink {
             let lost = std::mem::take(&mut waiting.lost);
             waiting.writing = true;
             drop(waiting);
-            // A log that cannot be written is no reason to stop routing.
+            // A failing log must not stop routing.
             let _ = out.write_all(&taken);
             if lost > 0 {
                 let entry = Lost { level: "error", msg: "access log lines lost", lost };
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// Writes to a channel, once it was let.
+    /// Writes to a channel after it is released.
     struct Held(mpsc::Receiver<()>, mpsc::Sender<Vec<u8>>);
 
     impl Write for Held {
@@ -123,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_written_and_those_lost_are_told() {
+    fn lost_lines_are_counted_in_the_log() {
         let (go, gone) = mpsc::channel();
         let (wrote, written) = mpsc::channel();
         let sink = LogSink::start(Held(gone, wrote)).unwrap();
         sink.put(&"first");
-        // The writer holds the first line; everything else waits, up to the bound.
+        // The writer holds the first line; further lines queue up to the bound.
         while !sink.waiting.lock().unwrap().writing {
             std::thread::sleep(Duration::from_millis(1));
         }

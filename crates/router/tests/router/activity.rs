@@ -1,4 +1,4 @@
-//! What is in use is reported seldom, on Sandboxes that are suspended when nobody uses them.
+//! Activity of Sandboxes with an idle timeout is reported rarely.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ impl Api {
         self.patches.lock().unwrap().len()
     }
 
-    /// Waits for more reports than there were.
+    /// Waits until there are more than `count` reports.
     async fn more_than(&self, count: usize) {
         within(async {
             while self.count() <= count {
@@ -68,7 +68,7 @@ fn backend(after: Option<Duration>) -> Backend {
 }
 
 #[tokio::test]
-async fn a_request_is_reported_before_it_is_let_in_and_many_share_the_report() {
+async fn concurrent_requests_wait_for_one_shared_report() {
     let (api, reporting) = reporting();
     let asked = backend(Some(Duration::from_secs(3600)));
     let holds = join_all((0..1000).map(|_| reporting.hold(&asked))).await;
@@ -86,7 +86,7 @@ async fn a_request_is_reported_before_it_is_let_in_and_many_share_the_report() {
 }
 
 #[tokio::test]
-async fn a_request_that_lasts_and_bytes_that_move_are_use_and_silence_is_not() {
+async fn long_requests_and_traffic_count_as_activity() {
     let (api, reporting) = reporting();
     let asked = backend(Some(Duration::from_secs(2)));
     let hold = reporting.hold(&asked).await.ok().unwrap();
@@ -110,7 +110,7 @@ async fn a_request_that_lasts_and_bytes_that_move_are_use_and_silence_is_not() {
         }
     })
     .await;
-    // One that was due may still be written; from then on the open connection is silent.
+    // A due report may still be written; afterwards the open connection is silent.
     tokio::time::sleep(Duration::from_millis(800)).await;
     let silent = api.count();
     tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -118,7 +118,7 @@ async fn a_request_that_lasts_and_bytes_that_move_are_use_and_silence_is_not() {
 }
 
 #[tokio::test]
-async fn of_a_suspend_and_a_request_at_the_same_moment_the_request_finds_out() {
+async fn suspend_racing_a_request_fails_the_request() {
     let (api, reporting) = reporting();
     api.suspended.store(true, Ordering::SeqCst);
     let refused = reporting.hold(&backend(Some(Duration::from_secs(2)))).await.err();

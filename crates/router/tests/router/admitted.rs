@@ -1,4 +1,4 @@
-//! Who is let in: tokens that the Kubernetes API knows, and tokens for one Sandbox.
+//! Authorization with tokens that the Kubernetes API reviews, and with tokens for one Sandbox.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,13 +30,13 @@ async fn answering() -> String {
     port.to_string()
 }
 
-/// An API that reviews tokens, and how often it was asked.
+/// API that reviews tokens, and the number of its reviews.
 fn reviewer(config: ReviewConfig) -> (Access, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();
     let review = async move |Json(review): Json<Value>| {
         counted.fetch_add(1, Ordering::SeqCst);
-        // Long enough for requests that came together to find the question under way.
+        // Long enough that concurrent requests find the review in flight.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let token = review["spec"]["token"].as_str().unwrap();
         if token == "broken-token" {
@@ -59,7 +59,7 @@ async fn get(routed: &Routed, port: &str, authorization: &str) -> (u16, String) 
 }
 
 #[tokio::test]
-async fn a_token_is_reviewed_once_and_then_known() {
+async fn a_token_is_reviewed_once_and_cached() {
     let (access, asked) = reviewer(ReviewConfig::default());
     let (routed, port) = (routed(access).await, answering().await);
     assert_eq!(get(&routed, &port, "").await.0, 401, "a token is always wanted");
@@ -83,7 +83,7 @@ async fn a_token_is_reviewed_once_and_then_known() {
 }
 
 #[tokio::test]
-async fn answers_are_kept_for_their_time_and_in_their_number() {
+async fn reviews_are_cached_within_ttl_and_size() {
     let config = ReviewConfig { ttl: Duration::from_millis(200), cache_size: 2, ..ReviewConfig::default() };
     let (access, asked) = reviewer(config);
     let (routed, port) = (routed(access).await, answering().await);
@@ -97,7 +97,7 @@ async fn answers_are_kept_for_their_time_and_in_their_number() {
 }
 
 #[tokio::test]
-async fn a_token_for_another_audience_is_none() {
+async fn a_token_for_another_audience_is_refused() {
     for (audiences, status) in [(vec![], 200), (vec!["x", "router"], 200), (vec!["x"], 401)] {
         let audiences: Vec<String> = audiences.into_iter().map(str::to_owned).collect();
         let (access, _) = reviewer(ReviewConfig { audiences: audiences.clone(), ..ReviewConfig::default() });
@@ -107,7 +107,7 @@ async fn a_token_for_another_audience_is_none() {
 }
 
 #[tokio::test]
-async fn a_scoped_token_opens_one_life_of_one_sandbox() {
+async fn a_scoped_token_admits_one_sandbox_uid() {
     let key = TokenKey::new(&[b'k'; 32]).unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let mint = |ns: &str, name: &str, uid: Option<&str>, exp: u64| {
@@ -134,7 +134,7 @@ async fn a_scoped_token_opens_one_life_of_one_sandbox() {
         };
         assert_eq!((given, body.as_str()), (*status, expected), "{token}");
     }
-    // What the stock clients send along is compared, and changes nothing of the right.
+    // Headers that upstream clients also send are checked and do not extend the grant.
     let headers = [
         ("x-sandbox-id", "a"),
         ("x-sandbox-port", port.as_str()),

@@ -1,4 +1,4 @@
-//! How often a request is sent, and how often it is answered.
+//! A request is sent once and has one response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::routed::{backend, head, quick, routed, send, with, within};
 
 #[tokio::test]
-async fn a_body_that_could_not_be_dialled_arrives_once_and_whole() {
+async fn a_body_arrives_once_after_connect_retries() {
     const SIZE: usize = 1 << 20;
     let routed = routed(Access::Anyone).await;
     let requests = Arc::new(AtomicUsize::new(0));
@@ -51,7 +51,7 @@ async fn a_body_that_could_not_be_dialled_arrives_once_and_whole() {
     assert_eq!(requests.load(Ordering::SeqCst), 3, "nothing of it was sent");
 }
 
-/// The answers in what came over a connection, to requests of these methods: status and body.
+/// Parses the responses to requests with these methods: status and body.
 fn answers(mut text: &str, methods: &[&str]) -> Vec<(u16, String)> {
     let mut answers = Vec::new();
     for method in methods {
@@ -66,7 +66,7 @@ fn answers(mut text: &str, methods: &[&str]) -> Vec<(u16, String)> {
 }
 
 #[tokio::test]
-async fn every_request_of_a_connection_has_one_answer_in_its_order() {
+async fn pipelined_requests_have_one_response_each_in_order() {
     let routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
         loop {
@@ -80,7 +80,7 @@ async fn every_request_of_a_connection_has_one_answer_in_its_order() {
                 Some("/") => "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
                 _ => return,
             };
-            // A HEAD has the head alone.
+            // A response to HEAD has no body.
             let end = answer.find("\r\n\r\n").map_or(answer.len(), |end| end + 4);
             send(&mut stream, if head.starts_with("HEAD") { &answer[..end] } else { answer }).await;
             if head.contains(" /garbage ") {
@@ -121,7 +121,7 @@ async fn every_request_of_a_connection_has_one_answer_in_its_order() {
 }
 
 #[tokio::test]
-async fn a_response_header_timeout_that_was_set_binds_who_asks_for_more() {
+async fn the_header_timeout_limit_bounds_the_clients_timeout() {
     let short = Duration::from_millis(300);
     let config = Config { header_timeout: short, header_timeout_limit: short, ..quick() };
     let routed = with(config, Access::Anyone, None, None).await;
@@ -139,7 +139,7 @@ async fn a_response_header_timeout_that_was_set_binds_who_asks_for_more() {
 }
 
 #[tokio::test]
-async fn a_length_that_lies_over_http2_never_becomes_two_requests() {
+async fn a_wrong_http2_length_never_becomes_two_requests() {
     let routed = routed(Access::Anyone).await;
     let (seen, mut bodies) = mpsc::unbounded_channel();
     let (port, _) = backend(move |mut stream| {
@@ -161,7 +161,7 @@ async fn a_length_that_lies_over_http2_never_becomes_two_requests() {
             .header("x-sandbox-id", "a")
             .header("x-sandbox-port", port.to_string())
             .header("content-length", length)
-            // Of a stream, so that our own client does not see the lie.
+            // As a stream, so that the test's client does not detect the wrong length.
             .body(Body::from_stream(futures::stream::iter([Ok::<_, std::io::Error>(smuggled)])))
             .unwrap();
         let answer = within(sender.send_request(request)).await;
@@ -172,7 +172,7 @@ async fn a_length_that_lies_over_http2_never_becomes_two_requests() {
         arrived.push(text);
     }
     for text in arrived {
-        // What is inside a body of the declared length is a body; nothing may stand behind its end.
+        // Bytes within the declared length are the body; none may follow.
         let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         let declared = text.lines().find_map(|line| line.strip_prefix("content-length: "));
         let most = declared.map_or(0, |length| length.parse().unwrap());

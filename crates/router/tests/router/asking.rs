@@ -1,5 +1,5 @@
-//! Who is inside a Sandbox that is about to fall asleep is asked when it was last used, believed only that, and shown the
-//! token of its own Pod.
+//! Polls for last activity: a Sandbox that will soon be suspended receives a poll with the token of its own
+//! Pod, and the response can only report activity.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use crate::routed::{backend as server, head, quick, send, with, within};
 
 const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
 
-/// Sandboxes, by the port at which each is asked.
+/// Sandboxes, with the port of the poll.
 struct Known(Vec<Arc<Backend>>);
 
 impl Resolve for Known {
@@ -42,7 +42,7 @@ impl Resolve for Known {
     }
 }
 
-/// Last used so many seconds ago, as was reported, and asleep after an hour.
+/// Sandbox with an idle timeout of one hour and a last activity that many seconds ago.
 fn sandbox(name: &str, port: u16, used: Option<i64>) -> Arc<Backend> {
     let reported = used.map(|ago| Timestamp::now() - jiff::SignedDuration::from_secs(ago));
     let after = Duration::from_secs(3600);
@@ -62,7 +62,7 @@ fn sandbox(name: &str, port: u16, used: Option<i64>) -> Arc<Backend> {
 
 type Patches = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// Asks these; what is written about them.
+/// Polls these Sandboxes; returns the patches.
 fn asking(known: Vec<Arc<Backend>>) -> (Patches, Shutdown) {
     let (patches, shutdown) = (Patches::default(), Shutdown::new());
     let answer = async |State(patches): State<Patches>, uri: http::Uri, body: axum::body::Bytes| {
@@ -77,7 +77,7 @@ fn asking(known: Vec<Arc<Backend>>) -> (Patches, Shutdown) {
     (patches, shutdown)
 }
 
-/// Answers every question with these bytes, after noting its head.
+/// Responds to every poll with these bytes and records its head.
 async fn inside(answer: String) -> (u16, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::<Mutex<Vec<String>>>::default();
     let noted = heads.clone();
@@ -108,7 +108,7 @@ async fn until(holds: impl Fn() -> bool) {
 }
 
 #[tokio::test]
-async fn what_is_used_inside_is_reported_before_it_falls_asleep() {
+async fn polled_activity_is_reported_before_the_suspend() {
     let (used, heads) = inside(ok(r#"{"idle_seconds":7,"requests":0,"more":"x"}"#)).await;
     let (fresh, fresh_heads) = inside(ok(r#"{"idle_seconds":0,"requests":1}"#)).await;
     let known = vec![
@@ -143,7 +143,7 @@ async fn what_is_used_inside_is_reported_before_it_falls_asleep() {
 }
 
 #[tokio::test]
-async fn whatever_else_is_answered_changes_nothing_and_keeps_nobody_waiting() {
+async fn invalid_or_slow_poll_responses_are_ignored() {
     let long = format!(r#"{{"idle_seconds":0,"x":"{}"}}"#, "x".repeat(2000));
     let mut known = Vec::new();
     let mut asked = Vec::new();
@@ -151,7 +151,7 @@ async fn whatever_else_is_answered_changes_nothing_and_keeps_nobody_waiting() {
         ok("[]"),
         ok(r#"{"idle_seconds":-5}"#),
         ok(r#"{"idle_seconds":"0"}"#),
-        // Later than it was told to be last used: that is known already.
+        // Earlier than the reported activity: already known.
         ok(r#"{"idle_seconds":3500}"#),
         ok(r#"{"idle_seconds":18446744073709551615}"#),
         ok(&long),
@@ -175,14 +175,14 @@ async fn whatever_else_is_answered_changes_nothing_and_keeps_nobody_waiting() {
     let (patches, _shutdown) = asking(known);
     until(|| asked.iter().all(|heads| !heads.lock().unwrap().is_empty())).await;
     until(|| !patches.lock().unwrap().is_empty()).await;
-    // Longer than a question may take.
+    // Longer than the limit of a poll.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     let patches = patches.lock().unwrap();
     assert!(patches.iter().all(|(name, _)| name == "honest"), "{patches:?}");
 }
 
 #[tokio::test]
-async fn each_pod_is_shown_its_own_token_and_not_the_clients() {
+async fn each_pod_receives_its_own_token() {
     let (port, heads) = inside(ok("hello")).await;
     let config = hutch_router::Config { pod_key: Some(Arc::new(PodKey::new(KEY).unwrap())), ..quick() };
     let routed = with(config, Access::Anyone, None, None).await;

@@ -1,4 +1,4 @@
-//! How many connections there may be, and what counts as one.
+//! Bounds on the number of connections.
 
 use axum::body::Body;
 use http::{Request, StatusCode};
@@ -43,7 +43,7 @@ async fn requests_of_one_http2_connection_share_a_bound_of_connections_to_sandbo
     let (port, _) = backend(|mut stream| async move {
         head(&mut stream).await;
         send(&mut stream, "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n").await;
-        // The answer goes on until the client leaves.
+        // The response continues until the client disconnects.
         head(&mut stream).await;
     })
     .await;

@@ -1,4 +1,4 @@
-//! An authority, what it signs, and clients that trust it.
+//! Certificate authority, its certificates, and clients that trust it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), pem }
     }
 
-    /// Certificate and key, PEM.
+    /// Returns certificate and key, PEM.
     fn sign(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> (String, String) {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         params.extended_key_usages = vec![usage];
@@ -29,7 +29,7 @@ impl Authority {
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
     }
 
-    /// `tls.crt`, `tls.key` and `ca.crt` in a folder.
+    /// Writes `tls.crt`, `tls.key` and `ca.crt` into a folder.
     pub(crate) fn write(&self, folder: &Path, name: &str) {
         let (certificate, key) = self.sign(name, ExtendedKeyUsagePurpose::ServerAuth);
         for (file, text) in [("tls.crt", &certificate), ("tls.key", &key), ("ca.crt", &self.pem)] {
@@ -37,13 +37,13 @@ impl Authority {
         }
     }
 
-    /// `ca.crt` alone.
+    /// Writes only `ca.crt`.
     pub(crate) fn write_itself(&self, folder: &Path) {
         std::fs::write(folder.join("ca.crt"), &self.pem).unwrap();
     }
 }
 
-/// A client that trusts one authority and shows a certificate of another, or none.
+/// Client that trusts one authority and presents a certificate of another, or none.
 pub(crate) fn client_config(trusted: &Authority, own: Option<&Authority>) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(trusted.pem.as_bytes()).unwrap()).unwrap();

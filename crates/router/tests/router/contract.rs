@@ -1,4 +1,4 @@
-//! The contract of the headers, over real connections.
+//! Header contract, over real connections.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -15,7 +15,7 @@ fn detail(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn wrong_headers_have_their_answers() {
+async fn invalid_headers_have_documented_errors() {
     let routed = routed(Access::Anyone).await;
     let id = ("X-Sandbox-ID", "a");
     for (headers, text) in [
@@ -42,7 +42,7 @@ async fn wrong_headers_have_their_answers() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_a_bad_gateway() {
+async fn unreachable_sandboxes_are_a_bad_gateway() {
     let routed = routed(Access::Anyone).await;
     let text = |id: &str| detail(&format!("Could not connect to the backend sandbox: {id}"));
     assert_eq!(routed.get("/", &[("x-sandbox-id", "nobody")]).await, (502, text("nobody")));
@@ -50,7 +50,7 @@ async fn what_cannot_be_reached_is_a_bad_gateway() {
         routed.get("/", &[("x-sandbox-id", "a"), ("x-sandbox-namespace", "other")]).await,
         (502, text("a"))
     );
-    // A port on which nobody listens: four tries.
+    // A port without a listener: four attempts.
     let (port, _) = backend(|_| async {}).await;
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     assert_ne!(port, free);
@@ -62,7 +62,7 @@ async fn what_cannot_be_reached_is_a_bad_gateway() {
 }
 
 #[tokio::test]
-async fn the_pod_ip_is_compared_and_never_dialled() {
+async fn the_pod_ip_header_is_compared_and_never_used() {
     let routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
         head(&mut stream).await;
@@ -75,8 +75,8 @@ async fn the_pod_ip_is_compared_and_never_dialled() {
     };
     assert_eq!(routed.get("/", &with("10.89.0.7")).await, (200, "ok".into()));
     assert_eq!(routed.get("/", &with("fd00::7")).await, (200, "ok".into()));
-    // Another life of the Pod: the address that it had is late, one that nobody had is late perhaps, and another
-    // Sandbox's is wrong.
+    // After a restart of the Pod: its earlier address is accepted as late, an unknown address may be late,
+    // and the address of another Sandbox is an error.
     routed.cluster.add("a", &["10.89.0.9"]);
     assert_eq!(routed.get("/", &with("10.89.0.9")).await, (200, "ok".into()));
     assert_eq!(routed.get("/", &with("10.89.0.7")).await, (200, "ok".into()));
@@ -86,7 +86,7 @@ async fn the_pod_ip_is_compared_and_never_dialled() {
 }
 
 #[tokio::test]
-async fn a_token_is_asked_for_and_kept() {
+async fn a_token_is_required_and_not_forwarded() {
     let secret = "correct-horse-battery";
     let routed = routed(Access::Token(Token::new(secret).unwrap())).await;
     let (port, _) = backend(|mut stream| async move {
@@ -119,7 +119,7 @@ async fn a_token_is_asked_for_and_kept() {
 }
 
 #[tokio::test]
-async fn the_request_arrives_as_it_was_sent() {
+async fn requests_are_forwarded_byte_for_byte() {
     let routed = routed(Access::Anyone).await;
     let (seen, mut heads) = mpsc::channel(4);
     let (port, _) = backend(move |mut stream| {
@@ -230,7 +230,7 @@ async fn a_forwarded_stream_needs_no_token() {
 }
 
 #[tokio::test]
-async fn only_one_who_asked_for_a_switch_gets_it() {
+async fn unrequested_upgrades_are_refused() {
     let routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
         let head = head(&mut stream).await.to_lowercase();
@@ -274,7 +274,7 @@ async fn only_one_who_asked_for_a_switch_gets_it() {
     let _ = routed::within(stream.read_to_end(&mut rest)).await;
 }
 
-/// A node whose only Pod has this machine's loopback.
+/// Node whose only Pod uses this machine's loopback.
 struct Node;
 
 impl Kubelet for Node {
@@ -313,7 +313,7 @@ impl Kubelet for Node {
 }
 
 #[tokio::test]
-async fn a_pod_is_dialled_inside_its_namespace_or_at_its_address() {
+async fn pods_are_reached_through_namespace_or_address() {
     let (port, _) = backend(|mut stream| async move {
         head(&mut stream).await;
         send(&mut stream, "HTTP/1.1 200 OK\r\n\r\n").await;

@@ -1,4 +1,4 @@
-//! The directory against an API that lists, watches and answers, in memory.
+//! Directory against an in-memory API that lists, watches and reads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ struct Api {
 }
 
 impl Api {
-    /// Stores an object, and tells those who watch if asked to.
+    /// Stores an object; `tell` also sends a watch event.
     fn put(&self, object: Value, tell: bool) {
         let mut objects = self.objects.lock().unwrap();
         objects.retain(|old| {
@@ -46,7 +46,7 @@ async fn answer(State(api): State<Arc<Api>>, uri: Uri, RawQuery(query): RawQuery
             loop {
                 let object = events.recv().await.ok()?;
                 if object["kind"] == kind {
-                    // In this order, as API servers write it.
+                    // In the field order of API servers.
                     let line = format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n");
                     return Some((Ok::<_, std::io::Error>(line), events));
                 }
@@ -99,7 +99,7 @@ fn target(id: &str) -> Target {
 }
 
 #[tokio::test]
-async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
+async fn the_directory_reads_the_api_on_cache_misses() {
     let api = Arc::new(Api {
         objects: Mutex::default(),
         events: broadcast::channel(16).0,
@@ -111,14 +111,14 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
     let directory = Directory::start(client, Scope::default(), &shutdown);
     eventually("it is ready", async || directory.ready().then_some(())).await;
     assert!(matches!(directory.resolve(&target("a")).await, Err(Unresolved::Unknown)));
-    // The client is quicker than the watch.
+    // The client is faster than the watch.
     api.put(sandbox("a"), false);
     assert!(matches!(directory.resolve(&target("a")).await, Err(Unresolved::NotReady)));
     api.put(pod("a", "True"), false);
     let backend = directory.resolve(&target("a")).await.unwrap();
     assert_eq!((backend.sandbox.as_str(), backend.pod.uid.as_str()), ("uid-a", "pod-a"));
     assert!(api.questions.load(Ordering::SeqCst) >= 5);
-    // Once the watch has told it, nothing is asked.
+    // After the watch event no API request is sent.
     eventually("both watches have begun", async || (api.events.receiver_count() == 2).then_some(())).await;
     api.put(sandbox("a"), true);
     api.put(pod("a", "True"), true);
@@ -128,7 +128,7 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
         (known && api.questions.load(Ordering::SeqCst) == before).then_some(())
     })
     .await;
-    // Who waits for a Pod hears of it by the watch alone.
+    // A request that waits for a Pod is notified by the watch alone.
     api.put(pod("a", "False"), true);
     eventually("it is not ready", async || directory.resolve(&target("a")).await.is_err().then_some(()))
         .await;
@@ -140,7 +140,7 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
     api.put(pod("a", "True"), true);
     reachable.await;
     assert_eq!(api.questions.load(Ordering::SeqCst), asked);
-    // The Pod gets another address: the earlier one is remembered, and whose it was.
+    // The Pod's address changes: the earlier one is remembered with its owner.
     let mut moved = pod("a", "True");
     moved["status"]["podIP"] = json!("10.89.0.8");
     api.put(moved, true);
@@ -167,7 +167,7 @@ async fn it_knows_by_watching_and_asks_when_it_does_not_know() {
 }
 
 #[tokio::test]
-async fn it_asks_every_time_without_watches_and_reads_pods_alone_where_it_must() {
+async fn without_watches_every_resolve_reads_the_api() {
     let api = Arc::new(Api {
         objects: Mutex::new(vec![sandbox("a"), pod("a", "True"), pod("b", "True")]),
         events: broadcast::channel(16).0,

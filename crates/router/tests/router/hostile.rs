@@ -1,4 +1,4 @@
-//! Clients and sandboxes that do not keep to the rules.
+//! Clients and Sandboxes that violate the protocol.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::routed::{backend, head, quick, routed, send, with, within};
 
-/// A sandbox that tells every head that reaches it, and answers `ok`.
+/// Sandbox that reports every request head and responds `ok`.
 async fn witness() -> (u16, mpsc::UnboundedReceiver<String>) {
     let (seen, heads) = mpsc::unbounded_channel();
     let (port, _) = backend(move |mut stream| {
@@ -31,7 +31,7 @@ async fn witness() -> (u16, mpsc::UnboundedReceiver<String>) {
     (port, heads)
 }
 
-/// A sandbox that answers each request with these bytes and ends.
+/// Sandbox that responds to each request with these bytes and closes.
 async fn answering(bytes: impl Into<Vec<u8>>) -> u16 {
     let bytes: Arc<Vec<u8>> = Arc::new(bytes.into());
     backend(move |mut stream| {
@@ -46,12 +46,12 @@ async fn answering(bytes: impl Into<Vec<u8>>) -> u16 {
 }
 
 #[tokio::test]
-async fn what_can_be_read_in_two_ways_is_not_passed_on() {
+async fn ambiguous_requests_are_not_forwarded() {
     let routed = routed(Access::Anyone).await;
     let (port, mut heads) = witness().await;
     let own = format!("x-sandbox-id: a\r\nx-sandbox-port: {port}\r\nconnection: close\r\n");
     for request in [
-        // A line that goes on in the next one.
+        // A header line with a continuation line.
         format!("GET / HTTP/1.1\r\nhost: r\r\n{own}x-folded: a\r\n b\r\n\r\n"),
         format!("GET / HTTP/1.1\r\nhost: r\r\n{own}x-name : a\r\n\r\n"),
         format!("GET / HTTP/1.1\r\nhost: r\r\n{own}x-nul: a\0b\r\n\r\n"),
@@ -75,7 +75,7 @@ async fn what_can_be_read_in_two_ways_is_not_passed_on() {
 }
 
 #[tokio::test]
-async fn routing_headers_given_twice_are_wrong_and_odd_spellings_too() {
+async fn repeated_or_malformed_routing_headers_are_refused() {
     let routed = routed(Access::Anyone).await;
     let (port, mut heads) = witness().await;
     let port = port.to_string();
@@ -97,7 +97,7 @@ async fn routing_headers_given_twice_are_wrong_and_odd_spellings_too() {
         assert_eq!(routed.get("/", headers).await.0, 400, "{headers:?}");
     }
     assert!(heads.try_recv().is_err());
-    // Connection cannot take a routing header out of the request before it was read.
+    // `Connection` cannot remove a routing header before it is parsed.
     let request = format!(
         "GET / HTTP/1.1\r\nhost: r\r\nx-sandbox-id: a\r\nx-sandbox-port: {port}\r\nconnection: close, x-sandbox-id\r\n\r\n"
     );
@@ -105,7 +105,7 @@ async fn routing_headers_given_twice_are_wrong_and_odd_spellings_too() {
 }
 
 #[tokio::test]
-async fn paths_arrive_byte_for_byte() {
+async fn paths_are_forwarded_byte_for_byte() {
     let routed = routed(Access::Anyone).await;
     let (port, mut heads) = witness().await;
     let port = port.to_string();
@@ -127,7 +127,7 @@ async fn paths_arrive_byte_for_byte() {
         let head = heads.recv().await.unwrap();
         assert!(head.starts_with(&format!("GET {path} HTTP/1.1\r\n")), "{path}: {head}");
     }
-    // In the absolute form the host is the router's business; the path stays.
+    // In the absolute form the router replaces the host; the path stays.
     assert_eq!(routed.get("http://169.254.169.254/latest//x", &headers).await.0, 200);
     let head = heads.recv().await.unwrap();
     assert!(
@@ -142,7 +142,7 @@ async fn paths_arrive_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn heads_have_a_bound_on_both_sides() {
+async fn heads_are_bounded_on_both_sides() {
     let routed = routed(Access::Anyone).await;
     let (port, mut heads) = witness().await;
     let port_text = port.to_string();
@@ -169,7 +169,7 @@ async fn heads_have_a_bound_on_both_sides() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_answers_garbage_is_a_bad_gateway() {
+async fn garbage_responses_are_a_bad_gateway() {
     let routed = routed(Access::Anyone).await;
     let answers: [&[u8]; 12] = [
         b"",
@@ -193,9 +193,9 @@ async fn a_sandbox_that_answers_garbage_is_a_bad_gateway() {
 }
 
 #[tokio::test]
-async fn what_follows_an_answer_is_nobodys() {
+async fn bytes_after_a_response_are_discarded() {
     let routed = routed(Access::Anyone).await;
-    // A second answer that nobody asked for must not be given to the next request.
+    // An unrequested second response must not reach the next request.
     let (port, connections) = backend(|mut stream| async move {
         while !head(&mut stream).await.is_empty() {
             let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
@@ -214,7 +214,7 @@ async fn what_follows_an_answer_is_nobodys() {
 }
 
 #[tokio::test]
-async fn heads_that_are_no_answer_end() {
+async fn endless_1xx_heads_are_cut_off() {
     let routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
         let head = head(&mut stream).await;
@@ -232,7 +232,7 @@ async fn heads_that_are_no_answer_end() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_trickles_its_head_is_given_up() {
+async fn a_slow_response_head_times_out() {
     let routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
         head(&mut stream).await;
@@ -250,7 +250,7 @@ async fn a_sandbox_that_trickles_its_head_is_given_up() {
 #[tokio::test]
 async fn nothing_is_decompressed() {
     let routed = routed(Access::Anyone).await;
-    // The head of a gzip stream that would grow; here it is as good as any bytes.
+    // A gzip stream that would expand is forwarded like any bytes.
     let body = [b"\x1f\x8b\x08\0\0\0\0\0\0\x03".as_slice(), &[0xff; 64]].concat();
     let mut answer =
         format!("HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n", body.len())
@@ -269,7 +269,7 @@ async fn nothing_is_decompressed() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_the_router_is_the_clients_to_follow() {
+async fn redirects_are_passed_to_the_client() {
     let routed = routed(Access::Anyone).await;
     let location = format!("http://{}/again", routed.address);
     let port =
@@ -287,7 +287,7 @@ async fn a_redirect_to_the_router_is_the_clients_to_follow() {
 }
 
 #[tokio::test]
-async fn a_client_that_has_said_all_and_closed_its_side_is_gone() {
+async fn a_half_closed_client_counts_as_disconnected() {
     let routed = routed(Access::Anyone).await;
     let (seen, mut ends) = mpsc::channel(4);
     let (port, _) = backend(move |mut stream| {
@@ -308,7 +308,7 @@ async fn a_client_that_has_said_all_and_closed_its_side_is_gone() {
 }
 
 #[tokio::test]
-async fn a_half_closed_upgrade_goes_on_in_the_other_direction() {
+async fn a_half_closed_upgrade_continues_in_the_other_direction() {
     let routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
         head(&mut stream).await;
@@ -333,7 +333,7 @@ async fn a_half_closed_upgrade_goes_on_in_the_other_direction() {
 }
 
 #[tokio::test]
-async fn a_body_has_the_bound_that_was_set() {
+async fn bodies_are_bounded_by_the_configured_limit() {
     let bounded = Config { body_limit: Some(4), ..quick() };
     let routed = with(bounded, Access::Anyone, None, None).await;
     let read = Arc::new(AtomicUsize::new(0));
@@ -365,7 +365,7 @@ async fn a_body_has_the_bound_that_was_set() {
 }
 
 #[tokio::test]
-async fn nobody_learns_what_exists_without_a_right() {
+async fn unauthorized_clients_cannot_probe_for_sandboxes() {
     let token = hutch_router::Token::new("correct-horse-battery").unwrap();
     let routed = routed(Access::Token(token)).await;
     let mut answers = Vec::new();
@@ -388,7 +388,7 @@ async fn nobody_learns_what_exists_without_a_right() {
 }
 
 #[tokio::test]
-async fn names_of_other_tenants_are_forbidden_alike() {
+async fn other_tenants_names_are_forbidden_alike() {
     let key = TokenKey::new(&[b'k'; 32]).unwrap();
     let claims = Claims { ns: "default".into(), name: "a".into(), exp: u64::MAX, uid: None };
     let right = format!("Bearer {}", key.mint(&claims).unwrap());
@@ -397,7 +397,8 @@ async fn names_of_other_tenants_are_forbidden_alike() {
     let port = port.to_string();
     let base = [("authorization", right.as_str()), ("x-sandbox-port", port.as_str())];
     for other in [
-        // One that is there, one that is not, one of another namespace, and each with what a client may know of it.
+        // An existing Sandbox, an absent one, one in another namespace, and each with the headers that a
+        // client may know.
         &[("x-sandbox-id", "b")][..],
         &[("x-sandbox-id", "nobody")],
         &[("x-sandbox-id", "a"), ("x-sandbox-namespace", "other")],
@@ -407,7 +408,7 @@ async fn names_of_other_tenants_are_forbidden_alike() {
         let answer = routed.get("/", &[&base[..], other].concat()).await;
         assert_eq!(answer, (403, r#"{"detail":"forbidden"}"#.into()), "{other:?}");
     }
-    // Its own name does not open what is another's.
+    // A token for one's own Sandbox does not admit requests to another.
     for own in [("x-sandbox-uid", "uid-of-b"), ("x-sandbox-pod-ip", "10.89.0.66")] {
         let (status, _) = routed.get("/", &[&base[..], &[("x-sandbox-id", "a"), own]].concat()).await;
         assert!(status == 400 || status == 200, "{own:?}: {status}");
@@ -422,7 +423,7 @@ async fn names_of_other_tenants_are_forbidden_alike() {
 }
 
 #[tokio::test]
-async fn a_token_for_a_sandbox_that_was_created_anew_opens_nothing() {
+async fn a_token_for_a_recreated_sandbox_is_refused() {
     let key = TokenKey::new(&[b'k'; 32]).unwrap();
     let claims =
         Claims { ns: "default".into(), name: "a".into(), exp: u64::MAX, uid: Some("uid-of-a".into()) };
@@ -436,12 +437,12 @@ async fn a_token_for_a_sandbox_that_was_created_anew_opens_nothing() {
     let anew = routed.cluster.sandboxes.lock().unwrap()["a"].as_ref().clone();
     let anew = Arc::new(Backend { sandbox: "uid-of-a-later-a".into(), ..anew });
     routed.cluster.sandboxes.lock().unwrap().insert("a".into(), anew);
-    // The connection to the earlier one that is kept is not used either.
+    // The pooled connection to the earlier Sandbox is not used either.
     assert_eq!(routed.get("/", &headers).await, (403, r#"{"detail":"forbidden"}"#.into()));
 }
 
 #[tokio::test]
-async fn a_compressed_request_arrives_as_it_is() {
+async fn compressed_requests_are_forwarded_unchanged() {
     let routed = routed(Access::Anyone).await;
     let bomb = [b"\x1f\x8b\x08\0\0\0\0\0\0\x03".as_slice(), &[0xff; 64]].concat();
     let (seen, mut bodies) = mpsc::channel(1);

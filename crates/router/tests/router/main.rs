@@ -1,4 +1,4 @@
-//! The router with real connections: clients, Sandboxes and an API server are ports of this machine.
+//! Router with real connections: clients, Sandboxes and the API server are ports of this machine.
 
 mod activity;
 mod admitted;

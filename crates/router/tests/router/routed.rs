@@ -1,4 +1,4 @@
-//! A router on a free port, Sandboxes that are ports of this machine, and clients and servers of plain bytes.
+//! Router on a free port, Sandboxes that are ports of this machine, and clients and servers of plain bytes.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,14 +16,14 @@ use hutch_serve::Shutdown;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A cluster of Sandboxes; each port of each is the same port of this machine's loopback.
+/// Cluster of Sandboxes; each port of each is the same port of this machine's loopback.
 #[derive(Default)]
 pub(crate) struct Cluster {
     pub(crate) sandboxes: Mutex<HashMap<String, Arc<Backend>>>,
-    /// Every address that each had.
+    /// All current and former addresses of each Sandbox.
     pub(crate) addresses: Mutex<Vec<(String, IpAddr)>>,
     pub(crate) dialled: AtomicUsize,
-    /// So many tries to connect fail before one is made.
+    /// Number of connection attempts that fail before one succeeds.
     pub(crate) failing: AtomicUsize,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Routed {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) router: Router,
     pub(crate) shutdown: Shutdown,
-    /// No new connections and requests from when it is triggered.
+    /// Stops new connections and requests when triggered.
     pub(crate) drain: Shutdown,
     pub(crate) served: Option<tokio::task::JoinHandle<()>>,
 }
@@ -102,7 +102,7 @@ impl Drop for Routed {
     }
 }
 
-/// Times that are short enough to wait for.
+/// Timeouts that are short enough for tests.
 pub(crate) fn quick() -> Config {
     Config {
         retry_delays: vec![Duration::from_millis(5); 3],
@@ -111,7 +111,7 @@ pub(crate) fn quick() -> Config {
     }
 }
 
-/// A router with one Sandbox `a` at 10.89.0.7 and fd00::7, and another `b`.
+/// Starts a router with one Sandbox `a` at 10.89.0.7 and fd00::7, and another `b`.
 pub(crate) async fn routed(access: Access) -> Routed {
     with(quick(), access, None, None).await
 }
@@ -144,7 +144,7 @@ impl Routed {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// One GET with these headers; status and body.
+    /// Sends one GET with these headers; returns status and body.
     pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
         let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let text = self
@@ -155,7 +155,7 @@ impl Routed {
     }
 }
 
-/// A server that hands each connection to `serve`; its port and how many connections it has had.
+/// Starts a server that passes each connection to `serve`; returns its port and its number of connections.
 pub(crate) async fn backend<F, R>(serve: F) -> (u16, Arc<AtomicUsize>)
 where
     F: Fn(TcpStream) -> R + Send + 'static,
@@ -174,7 +174,7 @@ where
     (port, connections)
 }
 
-/// Reads the head of a message, and no more.
+/// Reads the head of a message, and nothing after it.
 pub(crate) async fn head(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
     while !text.ends_with(b"\r\n\r\n") {

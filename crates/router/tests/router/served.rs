@@ -1,4 +1,4 @@
-//! The router's own listeners: TLS, HTTP/2, gRPC, draining, what is counted and logged.
+//! Listeners of the router: TLS, HTTP/2, gRPC, draining, metrics and the access log.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ async fn h2(stream: TcpStream) -> hyper::client::conn::http2::SendRequest<Body> 
 }
 
 #[tokio::test]
-async fn http2_goes_in_and_http11_comes_out() {
+async fn http2_requests_are_forwarded_over_http11() {
     let routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
         let head = head(&mut stream).await;
@@ -59,7 +59,7 @@ async fn http2_goes_in_and_http11_comes_out() {
     }
 }
 
-/// Answers each call of gRPC with what was sent, as it comes, and a status in the trailers.
+/// Echoes each gRPC call as it arrives, with a status in the trailers.
 async fn echo_calls() -> u16 {
     let service = hyper::service::service_fn(|request: Request<hyper::body::Incoming>| async move {
         assert_eq!(request.version(), Version::HTTP_2);
@@ -123,7 +123,7 @@ fn files(folder: &std::path::Path, client: ClientCertificates) -> TlsFiles {
     }
 }
 
-/// One GET /healthz over TLS; the serial number of the server's certificate.
+/// Sends GET /healthz over TLS; returns the serial number of the server's certificate.
 async fn greet(address: std::net::SocketAddr, config: rustls::ClientConfig) -> std::io::Result<Vec<u8>> {
     let name = "localhost".try_into().unwrap();
     let stream = TcpStream::connect(address).await?;
@@ -138,7 +138,7 @@ async fn greet(address: std::net::SocketAddr, config: rustls::ClientConfig) -> s
 }
 
 #[tokio::test]
-async fn a_certificate_is_read_anew_when_its_files_change() {
+async fn certificates_are_reloaded_when_files_change() {
     let authority = Authority::new();
     let folder = tempfile::tempdir().unwrap();
     authority.write(folder.path(), "localhost");
@@ -173,7 +173,7 @@ async fn a_certificate_is_read_anew_when_its_files_change() {
 }
 
 #[tokio::test]
-async fn client_certificates_are_asked_for_as_configured() {
+async fn client_certificates_are_required_as_configured() {
     let (authority, other) = (Authority::new(), Authority::new());
     let folder = tempfile::tempdir().unwrap();
     authority.write(folder.path(), "localhost");
@@ -197,7 +197,7 @@ async fn client_certificates_are_asked_for_as_configured() {
 }
 
 #[tokio::test]
-async fn the_authority_of_clients_is_read_anew_when_its_file_changes() {
+async fn the_client_authority_is_reloaded_when_its_file_changes() {
     let (authority, other) = (Authority::new(), Authority::new());
     let folder = tempfile::tempdir().unwrap();
     authority.write(folder.path(), "localhost");
@@ -221,7 +221,7 @@ async fn the_authority_of_clients_is_read_anew_when_its_file_changes() {
 }
 
 #[tokio::test]
-async fn requests_in_progress_end_well_when_it_drains() {
+async fn draining_completes_requests_in_progress() {
     let mut routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
         head(&mut stream).await;
@@ -253,7 +253,7 @@ async fn requests_in_progress_end_well_when_it_drains() {
     within(routed.served.take().unwrap()).await.unwrap();
 }
 
-/// A log that a test can read.
+/// Log that a test can read.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -269,7 +269,7 @@ impl Write for Log {
 }
 
 #[tokio::test]
-async fn each_request_is_a_line_and_a_number_and_no_secret() {
+async fn requests_are_logged_and_counted_without_secrets() {
     let (log, token) = (Log::default(), "correct-horse-battery");
     let sink = LogSink::start(log.clone()).unwrap();
     let config = Config { access_log: AccessLog::Lines(sink.clone()), ..quick() };
@@ -339,7 +339,7 @@ async fn each_request_is_a_line_and_a_number_and_no_secret() {
 }
 
 #[tokio::test]
-async fn a_request_may_take_as_long_as_was_set_and_an_upgrade_any_time() {
+async fn the_request_timeout_does_not_bound_upgrades() {
     let config = Config { exchange_timeout: Some(Duration::from_millis(300)), ..quick() };
     let routed = with(config, Access::Anyone, None, None).await;
     let (port, _) = backend(|mut stream| async move {

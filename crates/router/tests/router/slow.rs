@@ -1,4 +1,4 @@
-//! Clients and sandboxes that are slow: what of it ends a request, and what does not.
+//! Timeouts of slow clients and Sandboxes.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn request(method: &str, port: u16, more: &str) -> String {
     format!("{method} /x HTTP/1.1\r\nhost: r\r\nx-sandbox-id: a\r\nx-sandbox-port: {port}\r\n{more}\r\n")
 }
 
-/// A sandbox that answers with that head, and reads and writes nothing more.
+/// Sandbox that responds with that head, and neither reads nor writes more.
 async fn deaf(answer: &'static str) -> u16 {
     let (port, _) = backend(move |mut stream| async move {
         head(&mut stream).await;
@@ -36,7 +36,7 @@ async fn deaf(answer: &'static str) -> u16 {
     port
 }
 
-/// A sandbox whose answer has no end, and that tells when nobody takes it any more.
+/// Sandbox whose response has no end, and that reports when it is no longer read.
 async fn endless() -> (u16, mpsc::Receiver<()>) {
     let (told, ends) = mpsc::channel(4);
     let (port, _) = backend(move |mut stream| {
@@ -53,7 +53,7 @@ async fn endless() -> (u16, mpsc::Receiver<()>) {
 }
 
 #[tokio::test]
-async fn a_client_that_trickles_its_head_is_given_up() {
+async fn a_slow_request_head_times_out() {
     let routed = limited(Limits { head: SHORT, ..PATIENT }).await;
     let mut client = TcpStream::connect(routed.address).await.unwrap();
     send(&mut client, "GET / HTTP/1.1\r\nhost: ").await;
@@ -61,21 +61,21 @@ async fn a_client_that_trickles_its_head_is_given_up() {
     assert_eq!(routed.cluster.dialled.load(std::sync::atomic::Ordering::SeqCst), 0);
 }
 
-/// Whether the other side has closed; waits a little.
+/// Returns true if the other side has closed; waits briefly.
 async fn ended(stream: &mut TcpStream) -> bool {
     let read = tokio::time::timeout(Duration::from_millis(20), stream.read_u8()).await;
     matches!(read, Ok(Err(_)))
 }
 
 #[tokio::test]
-async fn a_client_that_says_nothing_is_given_up() {
+async fn a_silent_client_times_out() {
     let routed = limited(Limits { idle: SHORT, ..PATIENT }).await;
     let mut client = TcpStream::connect(routed.address).await.unwrap();
     assert_eq!(within(client.read(&mut [0; 1])).await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn a_tls_handshake_that_does_not_come_is_given_up() {
+async fn a_missing_tls_handshake_times_out() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());
     authority.write(folder.path(), "localhost");
     let tls = Tls::open(TlsFiles {
@@ -92,7 +92,7 @@ async fn a_tls_handshake_that_does_not_come_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_body_that_hardly_comes_is_given_up() {
+async fn a_slow_request_body_times_out() {
     let routed = limited(Limits { body: SHORT, body_least: 1000, ..PATIENT }).await;
     let (seen, mut ends) = mpsc::channel(1);
     let (port, _) = backend(move |mut stream| {
@@ -132,7 +132,7 @@ async fn a_body_that_hardly_comes_is_given_up() {
 }
 
 #[tokio::test]
-async fn who_is_turned_away_cannot_go_on_sending() {
+async fn a_refused_client_cannot_continue_to_send() {
     let token = Token::new("correct-horse-battery").unwrap();
     let routed = with(Config { limits: PATIENT, ..quick() }, Access::Token(token), None, None).await;
     let mut client = TcpStream::connect(routed.address).await.unwrap();
@@ -142,13 +142,13 @@ async fn who_is_turned_away_cannot_go_on_sending() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_does_not_take_a_body_is_given_up() {
+async fn a_sandbox_that_reads_no_body_times_out() {
     let routed = limited(Limits { stall: SHORT, ..PATIENT }).await;
     let port = deaf("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n").await;
     let mut client = TcpStream::connect(routed.address).await.unwrap();
     send(&mut client, &request("POST", port, &format!("content-length: {}\r\n", 1_u64 << 40))).await;
     within(async { while client.write_all(&[0; 64 << 10]).await.is_ok() {} }).await;
-    // Before its answer has begun, the client is told.
+    // Before the response has begun, the client receives an error.
     let port = deaf("").await;
     let mut client = TcpStream::connect(routed.address).await.unwrap();
     send(&mut client, &request("POST", port, &format!("content-length: {}\r\n", 1_u64 << 40))).await;
@@ -169,13 +169,13 @@ async fn a_sandbox_that_does_not_take_a_body_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_take_its_answer_is_given_up() {
+async fn a_client_that_reads_no_response_times_out() {
     let routed = limited(Limits { stall: SHORT, ..PATIENT }).await;
     let (port, mut ends) = endless().await;
     let mut client = TcpStream::connect(routed.address).await.unwrap();
     send(&mut client, &request("GET", port, "")).await;
     within(ends.recv()).await.unwrap();
-    // On HTTP/2 the connection goes on, and only this answer is not taken.
+    // On HTTP/2 the connection continues; only this response stalls.
     let stream = TcpStream::connect(routed.address).await.unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -190,7 +190,7 @@ async fn a_client_that_does_not_take_its_answer_is_given_up() {
 }
 
 #[tokio::test]
-async fn silence_is_no_slowness() {
+async fn silence_does_not_time_out() {
     let limits = Limits { head: SHORT, idle: SHORT, stall: SHORT, body: SHORT, body_least: 1000 };
     let routed = limited(limits).await;
     let silence = SHORT * 4;
@@ -218,7 +218,7 @@ async fn silence_is_no_slowness() {
         send(&mut client, &request(method, port, more)).await;
         client
     };
-    // Events that come rarely, and a command that says nothing until it ends.
+    // Rare events, and a command without output until it ends.
     let (mut events, mut command) = (begin("GET", "").await, begin("POST", "content-length: 0\r\n").await);
     let mut upload = begin("PUT", "transfer-encoding: chunked\r\n").await;
     let mut socket = begin("GET", "connection: upgrade\r\nupgrade: x\r\n").await;
@@ -235,7 +235,7 @@ async fn silence_is_no_slowness() {
 }
 
 #[tokio::test]
-async fn an_answer_that_trickles_is_passed_on_until_the_client_leaves() {
+async fn a_slow_response_continues_until_the_client_disconnects() {
     let routed =
         limited(Limits { head: SHORT, idle: SHORT, stall: SHORT, body: SHORT, body_least: 1000 }).await;
     let (told, mut ends) = mpsc::channel(1);

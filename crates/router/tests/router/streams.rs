@@ -1,4 +1,4 @@
-//! Bodies in motion, WebSockets, ends from either side, and what is sent how often.
+//! Streaming bodies, WebSockets, ends from either side, and numbers of sent requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ fn request(method: &str, port: u16, more: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_is_passed_on_as_it_comes_with_its_trailers() {
+async fn responses_are_streamed_with_trailers() {
     let routed = routed(Access::Anyone).await;
     let (go, gone) = mpsc::channel::<()>(1);
     let gone = Arc::new(Mutex::new(gone));
@@ -43,7 +43,7 @@ async fn an_answer_is_passed_on_as_it_comes_with_its_trailers() {
 }
 
 #[tokio::test]
-async fn a_request_is_passed_on_as_it_comes() {
+async fn requests_are_streamed() {
     let routed = routed(Access::Anyone).await;
     let (seen, mut pieces) = mpsc::channel(8);
     let (port, _) = backend(move |mut stream| {
@@ -97,7 +97,7 @@ async fn a_websocket_goes_through() {
 }
 
 #[tokio::test]
-async fn large_bodies_go_both_ways() {
+async fn large_bodies_are_forwarded_in_both_directions() {
     const SIZE: usize = 48 << 20;
     let routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
@@ -129,7 +129,7 @@ async fn large_bodies_go_both_ways() {
 }
 
 #[tokio::test]
-async fn when_the_client_goes_the_sandbox_is_told() {
+async fn a_client_disconnect_closes_the_sandbox_connection() {
     let routed = routed(Access::Anyone).await;
     let (seen, mut ends) = mpsc::channel(4);
     let (port, _) = backend(move |mut stream| {
@@ -146,7 +146,7 @@ async fn when_the_client_goes_the_sandbox_is_told() {
         }
     })
     .await;
-    // Once while it waits for an answer, once in the middle of one.
+    // Once while it waits for a response, once in the middle of one.
     for method in ["POST", "GET"] {
         let mut client = TcpStream::connect(routed.address).await.unwrap();
         send(&mut client, &request(method, port, "")).await;
@@ -161,7 +161,7 @@ async fn a_request_is_sent_at_most_once() {
     let routed = routed(Access::Anyone).await;
     let requests = Arc::new(AtomicUsize::new(0));
     let counted = requests.clone();
-    // It takes the request and hangs up.
+    // The server reads the request and closes.
     let (port, connections) = backend(move |mut stream| {
         let counted = counted.clone();
         async move {
@@ -175,7 +175,7 @@ async fn a_request_is_sent_at_most_once() {
     let (status, body) = routed.get("/", &headers).await;
     assert_eq!((status, body.contains("Could not connect to the backend sandbox: a")), (502, true));
     assert_eq!((requests.load(Ordering::SeqCst), connections.load(Ordering::SeqCst)), (1, 1));
-    // Connecting is tried again, with the same single request afterwards.
+    // Connecting is retried; afterwards the request is sent once.
     routed.cluster.failing.store(3, Ordering::SeqCst);
     assert_eq!(routed.get("/", &headers).await.0, 502);
     assert_eq!((requests.load(Ordering::SeqCst), routed.cluster.failing.load(Ordering::SeqCst)), (2, 0));
@@ -185,10 +185,10 @@ async fn a_request_is_sent_at_most_once() {
 }
 
 #[tokio::test]
-async fn connections_are_used_again_and_dead_ones_are_not() {
+async fn live_connections_are_reused() {
     let routed = routed(Access::Anyone).await;
     let (port, connections) = backend(|mut stream| async move {
-        // Three answers, then it closes while idle.
+        // Three responses, then it closes while idle.
         for _ in 0..3 {
             if head(&mut stream).await.is_empty() {
                 return;
@@ -201,25 +201,25 @@ async fn connections_are_used_again_and_dead_ones_are_not() {
     let headers = [("x-sandbox-id", "a"), ("x-sandbox-port", port.as_str())];
     for number in 1..=6_usize {
         assert_eq!(routed.get("/", &headers).await, (200, "ok".into()), "{number}");
-        // The connection comes back, or is seen to be closed, a moment after the answer.
+        // The connection is pooled, or detected as closed, shortly after the response.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(connections.load(Ordering::SeqCst), number.div_ceil(3), "{number}");
     }
-    // Another life of the Pod gets another connection.
+    // A new Pod has a new connection.
     routed.cluster.add("a", &["10.89.0.10"]);
     assert_eq!(routed.get("/", &headers).await, (200, "ok".into()));
     assert_eq!(connections.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test]
-async fn the_clients_timeout_bounds_the_wait_for_the_head_and_nothing_else() {
+async fn the_clients_timeout_bounds_only_the_response_head() {
     let routed = routed(Access::Anyone).await;
     let (port, _) = backend(|mut stream| async move {
         let head = head(&mut stream).await;
         if head.contains("content-length: 4") {
             stream.read_exact(&mut [0; 4]).await.unwrap();
         } else if head.starts_with("POST") {
-            // Silent until the other side gives up.
+            // Silent until the other side disconnects.
             let _ = stream.read_u8().await;
             return;
         }
@@ -236,10 +236,10 @@ async fn the_clients_timeout_bounds_the_wait_for_the_head_and_nothing_else() {
     assert!(silent.starts_with("HTTP/1.1 504 "), "{silent}");
     assert!(silent.ends_with(r#"{"detail":"Timed out waiting for the backend sandbox: a"}"#), "{silent}");
     assert!((0.3..5.0).contains(&begun.elapsed().as_secs_f64()));
-    // A body that takes longer than the limit is not cut.
+    // A body that takes longer than the limit is not cut off.
     let slow = routed.exchange(&request("GET", port, limit)).await;
     assert!(slow.starts_with("HTTP/1.1 200 ") && slow.ends_with("\r\n\r\nxxxx"), "{slow}");
-    // Neither is a request whose body takes longer, as long as it moves.
+    // Neither is a request whose body takes longer, while it makes progress.
     let mut client = TcpStream::connect(routed.address).await.unwrap();
     send(&mut client, &request("PUT", port, &format!("content-length: 4\r\n{limit}"))).await;
     for _ in 0..4 {

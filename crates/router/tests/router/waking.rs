@@ -1,4 +1,4 @@
-//! A request for a Sandbox that sleeps: held, one waking however many wait, then sent.
+//! Requests for suspended Sandboxes: held, woken once for all of them, then sent.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::routed::{Cluster, backend, head, quick, send, with, within};
 
-/// Wakes what it may wake, by adding it to the cluster after a moment.
+/// Wakes Sandboxes by adding them to the cluster after a delay.
 #[derive(Default)]
 struct Alarm {
     cluster: Mutex<Option<Arc<Cluster>>>,
@@ -44,7 +44,7 @@ impl Wake for Alarm {
 }
 
 #[tokio::test]
-async fn many_requests_wake_it_once_and_all_are_answered() {
+async fn concurrent_requests_wake_a_sandbox_once() {
     let alarm = Arc::new(Alarm::default());
     let routed = with(quick(), Access::Anyone, None, Some(alarm.clone())).await;
     *alarm.cluster.lock().unwrap() = Some(routed.cluster.clone());
@@ -61,7 +61,7 @@ async fn many_requests_wake_it_once_and_all_are_answered() {
 }
 
 #[tokio::test]
-async fn what_does_not_wake_in_time_is_to_come_again() {
+async fn a_wake_timeout_returns_retry_after() {
     let alarm = Arc::new(Alarm::default());
     let routed = with(quick(), Access::Anyone, None, Some(alarm.clone())).await;
     let ask = async |id: &str| {
@@ -76,7 +76,7 @@ async fn what_does_not_wake_in_time_is_to_come_again() {
         "{late}"
     );
     assert!(late.ends_with(r#"{"detail":"The backend sandbox is waking up: asleep-for-ever"}"#), "{late}");
-    // One that may not be woken is like any that is not there.
+    // A Sandbox that may not be woken is like an absent one.
     assert!(ask("asleep-by-its-user").await.starts_with("HTTP/1.1 502 "));
     assert!(ask("nobody").await.starts_with("HTTP/1.1 502 "));
     alarm.broken.store(true, Ordering::SeqCst);
@@ -100,7 +100,7 @@ async fn answer(
 }
 
 #[tokio::test]
-async fn waking_is_one_guarded_write() {
+async fn waking_patches_once_with_resource_version() {
     let patches = Arc::new(Mutex::new(Vec::new()));
     let client = hutch_serve::memory::client(Router::new().fallback(answer).with_state(patches.clone()), "n");
     let wake = ApiWake::new(client);

@@ -1,4 +1,4 @@
-//! Reads the settings, listens, serves until SIGTERM.
+//! Reads the settings, listens, and serves until SIGTERM.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The threads for files stay: when a sandbox is full of processes there may be no new one.
+/// Idle timeout of the file threads: they stay, since a sandbox full of processes may allow no new thread.
 const THREAD_IDLE: std::time::Duration = std::time::Duration::from_secs(10 * 365 * 24 * 3600);
 const THREAD_STACK: usize = 128 << 10;
 
@@ -69,28 +69,29 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints CLOCK_MONOTONIC in nanoseconds: from outside, it tells how long the way to a first instruction in here took.
+/// Prints CLOCK_MONOTONIC in nanoseconds, to measure from outside the time until the first instruction in
+/// here.
 fn clock() -> ExitCode {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let nanos = now.tv_sec * 1_000_000_000 + now.tv_nsec;
     if writeln!(std::io::stdout(), "{nanos}").is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Waits to be ended. Process 1 inside reaps, so there is nothing else to do.
+/// Waits for a signal. Process 1 inside reaps, so there is nothing else to do.
 fn pause() -> ! {
     loop {
         std::thread::park();
     }
 }
 
-/// The exit status.
+/// Runs the program and returns its exit status.
 async fn run(settings: Settings, command: &[OsString]) -> Result<u8, Error> {
     let root = Arc::new(Root::open(&settings.root)?);
     let before = std::env::current_dir().ok();
-    // Commands start here, and need no change of folder then.
+    // Commands start here and then need no change of folder.
     let _ = std::env::set_current_dir(root.path());
     if settings.token.is_set() {
-        // Nobody else of the same user reads the environment or the memory of this process.
+        // Other processes of the same user must not read the environment or the memory of this process.
         let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
     }
     let open = async |port: Port| open(settings.host, port).await;
@@ -104,7 +105,7 @@ async fn run(settings: Settings, command: &[OsString]) -> Result<u8, Error> {
             _ = interrupt.recv() => Signal::INT,
         }
     };
-    // The one thread that is always there; see THREAD_IDLE.
+    // Starts the one thread that always exists; see THREAD_IDLE.
     let _ = tokio::task::spawn_blocking(|| ()).await;
 
     let (requests, health) = (CancellationToken::new(), CancellationToken::new());
@@ -141,7 +142,7 @@ async fn run(settings: Settings, command: &[OsString]) -> Result<u8, Error> {
     Ok(first.status())
 }
 
-/// Waits until it is told to end, or the command has ended; then ends what runs, and requests after it.
+/// Waits for a signal or the end of the command; then ends the processes, and the requests after them.
 async fn end(
     first: &mut First,
     told: impl Future<Output = Signal>,
@@ -152,7 +153,8 @@ async fn end(
         signal = told => signal,
         _ = first.ended() => Signal::TERM,
     };
-    // First every process ends, so that those who wait for one hear of it; then nothing new is taken.
+    // All processes end first, so that clients that wait for them receive their exit; then no new request is
+    // accepted.
     health.cancel();
     let ending = async {
         tokio::join!(reap::end_all(), first.end(signal));
@@ -174,7 +176,7 @@ async fn serve(
     }
 }
 
-/// Nothing when the door is to stay closed, or has a port that nobody asked for and that is taken.
+/// Opens a port; `None` if the API is disabled, or its default port is in use.
 async fn open(host: Option<std::net::IpAddr>, port: Port) -> Result<Option<TcpListener>, Error> {
     let Some(number) = port.number else { return Ok(None) };
     match server::listen(host, number).await {

@@ -1,4 +1,4 @@
-//! Folders made, names moved, permissions set.
+//! Creates folders, renames entries, sets permissions.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,10 +12,10 @@ use super::{FileError, Root};
 use crate::walk::Place;
 
 impl Root {
-    /// Makes a folder and those above it that are missing. `mode` is that of new folders, less the umask.
+    /// Creates a folder and its missing parents. `mode` is that of new folders, less the umask.
     ///
     /// # Errors
-    /// [`FileError::Exists`] when something else than a folder is there.
+    /// [`FileError::Exists`] if the path exists and is not a folder.
     pub fn make_folder(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), FileError> {
         let path = path.as_ref();
         match self.walk(path)? {
@@ -30,11 +30,11 @@ impl Root {
         }
     }
 
-    /// Gives what is at `from` the name `to`. A link is moved itself; the folders of `to` must be there.
+    /// Renames `from` to `to`. A link is renamed itself; the parent folders of `to` must exist.
     ///
     /// # Errors
-    /// [`FileError::Exists`] when something is at `to`, unless it is to be replaced (a folder only by a folder, and
-    /// only an empty one).
+    /// [`FileError::Exists`] if `to` exists, unless `replace` is set (a folder replaces only an empty
+    /// folder).
     pub fn rename(
         &self,
         from: impl AsRef<Path>,
@@ -57,23 +57,23 @@ impl Root {
         })
     }
 
-    /// Sets the permission bits of what is at the path, its links followed.
+    /// Sets the permission bits of the path, with its links followed.
     ///
     /// # Errors
-    /// When nothing is there, or the system refuses.
+    /// The path is absent, or the system refuses.
     pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), FileError> {
         let path = path.as_ref();
         let found = self.open_beneath(path, OFlags::PATH)?;
-        // The descriptor's own link leads to what was found and nowhere else, whatever has the name by now.
+        // The descriptor's link in /proc leads to the opened file, even if the name was replaced meanwhile.
         let own = format!("/proc/self/fd/{}", found.as_raw_fd());
         chmod(own, Mode::from_raw_mode(mode as RawMode)).map_err(|errno| self.refused(path, errno))
     }
 
-    /// Makes a link, in the place of whatever is there unless that is a folder. Where it leads is not looked at: it
-    /// is followed by nobody here when that is outside.
+    /// Creates a link and replaces an existing entry unless that is a folder. The target is not validated: a
+    /// link that leads outside is never followed here.
     ///
     /// # Errors
-    /// [`FileError::IsFolder`] when a folder is there; when the system refuses.
+    /// [`FileError::IsFolder`] if the path is a folder; other errors of the system.
     pub fn link(&self, path: impl AsRef<Path>, target: impl AsRef<Path>) -> Result<(), FileError> {
         let path = path.as_ref();
         let (folder, name) = self.spot(path)?;
@@ -89,7 +89,7 @@ impl Root {
         })
     }
 
-    /// The folder of a name, and the name; what the name is, is not looked at.
+    /// Returns the parent folder and the name; the entry itself is not inspected.
     fn spot(&self, path: &Path) -> Result<(OwnedFd, OsString), FileError> {
         if path.as_os_str().as_encoded_bytes().contains(&0) {
             return Err(FileError::Outside);

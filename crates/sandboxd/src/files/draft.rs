@@ -1,4 +1,4 @@
-//! A file that is replaced as a whole: written under another name, on the disk before it has its own.
+//! File that is replaced as a whole: written under a temporary name, synced to disk, then renamed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,13 +14,13 @@ use rustix::io::Errno;
 use super::{FileError, Root};
 use crate::walk::Place;
 
-/// A name for something that is not finished; no two of this program's are the same.
+/// Returns a temporary name that is unique within this process.
 pub(super) fn temporary_name() -> String {
     static NAMES: AtomicU64 = AtomicU64::new(0);
     format!(".sandboxd-tmp-{}-{}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A file that is being written and has not its name yet. Dropping it leaves nothing behind.
+/// File that is being written under a temporary name. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Draft {
     file: File,
@@ -37,17 +37,18 @@ struct Leftover {
 
 impl Drop for Leftover {
     fn drop(&mut self) {
-        // It has its final name when it was kept; then there is nothing to remove.
+        // After `keep` it has its final name and is not removed.
         let _ = unlinkat(&self.folder, &self.draft, AtFlags::empty());
     }
 }
 
 impl Root {
-    /// Begins to replace the file at the path, whose folders are made. Nothing is seen of it before [`Draft::keep`].
-    /// Without a mode it keeps the one of the file that it replaces, or has the usual one of a new file.
+    /// Starts to replace the file at the path and creates its parent folders. The file is invisible before
+    /// [`Draft::keep`]. Without a mode it keeps that of the replaced file, or has the default mode of a new
+    /// file.
     ///
     /// # Errors
-    /// When the path leads outside, is a folder, or the system refuses.
+    /// The path leads outside, is a folder, or the system refuses.
     pub fn draft(&self, path: impl AsRef<Path>, mode: Option<u32>) -> Result<Draft, FileError> {
         let path = path.as_ref();
         let refused = |errno: Errno| self.refused(path, errno);
@@ -84,18 +85,18 @@ impl Root {
 }
 
 impl Draft {
-    /// Writes on.
+    /// Appends to the file.
     ///
     /// # Errors
-    /// When the system refuses, as with a full disk.
+    /// Error of the system, such as a full disk.
     pub fn write(&mut self, content: &[u8]) -> Result<(), FileError> {
         std::io::Write::write_all(&mut self.file, content).map_err(|source| self.refused(source))
     }
 
-    /// Gives it its name, in one step, after its content is on the disk.
+    /// Gives the file its name, atomically, after its content was synced to disk.
     ///
     /// # Errors
-    /// When the system refuses; what was there before is there still.
+    /// Error of the system; the previous file is then unchanged.
     pub fn keep(mut self) -> Result<(), FileError> {
         self.file.sync_all().map_err(|source| self.refused(source))?;
         let Some(left) = self.left.take() else { return Ok(()) };
@@ -108,7 +109,7 @@ impl Draft {
     }
 }
 
-/// Makes a folder unless it is there, and opens it. A link in its place is refused: the walk has seen nothing here.
+/// Creates a folder unless it exists, and opens it. A link in its place is refused: the walk found none here.
 pub(super) fn make_folder(parent: &OwnedFd, name: &OsStr, mode: u32) -> Result<OwnedFd, Errno> {
     match mkdirat(parent, name, Mode::from_raw_mode(mode as RawMode)) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -123,7 +124,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_draft_replaces_a_file_at_once_or_leaves_no_trace() {
+    fn a_draft_replaces_a_file_atomically_or_leaves_no_trace() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::open(folder.path()).unwrap();
         let target = folder.path().join("deep/down/file");

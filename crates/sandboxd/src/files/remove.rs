@@ -1,5 +1,5 @@
-//! Removal, of whole trees too. However deep a tree is, few descriptors and no stack are used: a folder that is not
-//! empty is first brought up to the top of what is being removed.
+//! Removes files and whole trees. A tree of any depth needs few descriptors and no stack: a folder that is
+//! not empty is first moved to the top of the removed tree.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,14 +12,14 @@ use super::draft::temporary_name;
 use super::{FileError, Root};
 use crate::walk::Place;
 
-/// Names read from a folder at once.
+/// Maximum names in one read of a folder.
 const BATCH: usize = 1024;
-/// Times that a folder is found filled again behind our back before the removal is given up.
+/// Maximum times that a folder is found refilled by other processes before the removal fails.
 const REFILL_LIMIT: usize = 1000;
 
 impl Root {
-    /// Removes what is at the path, its links followed, so that a link is left and what it points to is removed.
-    /// The base folder itself is emptied.
+    /// Removes the path, with its links followed: a link is left and its target is removed. The base folder
+    /// itself is emptied.
     ///
     /// # Errors
     /// [`FileError::NotEmpty`] and, for the base folder, [`FileError::IsRoot`], unless `recursive`.
@@ -84,7 +84,7 @@ fn empty(top: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Removes the folder `name` of `top`; the folders in it that are not empty come up into `top` first.
+/// Removes the folder `name` of `top`; its folders that are not empty are moved to `top` first.
 fn raise(top: &OwnedFd, name: &CStr) -> Result<(), Errno> {
     for _ in 0..REFILL_LIMIT {
         let folder = open_folder(top, name)?;
@@ -101,7 +101,8 @@ fn raise(top: &OwnedFd, name: &CStr) -> Result<(), Errno> {
             other => return other,
         }
     }
-    // More than a million names, or a folder that somebody fills; what is left is for the next round of `empty`.
+    // More than a million names, or another process fills the folder; the next round of `empty` removes the
+    // rest.
     Ok(())
 }
 
@@ -127,7 +128,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn trees_go_and_what_links_point_to_outside_stays() {
+    fn removal_spares_link_targets_outside() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::open(&folder.path().join("base")).unwrap();
         let at = |path: &str| folder.path().join("base").join(path);
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_deeper_than_any_path_goes() {
+    fn a_tree_deeper_than_path_max_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::open(folder.path()).unwrap();
         let mut here = root.folder("").unwrap();

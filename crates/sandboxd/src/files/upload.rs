@@ -1,4 +1,4 @@
-//! Content that comes piece by piece from a client, written without holding up a thread between the pieces.
+//! Writes content that arrives from a client in pieces, without holding a thread between the pieces.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::{Draft, FileError, Root};
 use crate::files::work;
 
-/// Bytes gathered before they are written. A file that is not larger costs one visit to a thread for files.
+/// Bytes collected before a write. A smaller file needs one task on a file thread.
 const GATHER_SIZE: usize = 128 << 10;
 
-/// A file that is being received. It has its name when [`Upload::finish`] says so; dropping it leaves nothing behind.
+/// File that is being received. It has its name after [`Upload::finish`]; dropping it removes the file.
 #[derive(Debug)]
 pub struct Upload {
     root: Arc<Root>,
@@ -20,15 +20,15 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Begins to receive the file at `path`; `mode` as in [`Root::draft`].
+    /// Starts to receive the file at `path`; `mode` as in [`Root::draft`].
     pub fn new(root: Arc<Root>, path: PathBuf, mode: Option<u32>) -> Upload {
         Upload { root, path, mode, draft: None, gathered: Vec::new() }
     }
 
-    /// Takes the next piece.
+    /// Appends the next piece.
     ///
     /// # Errors
-    /// As [`Root::draft`] and [`Draft::write`]. Nothing more can be pushed then.
+    /// As [`Root::draft`] and [`Draft::write`]. No more pieces can be pushed then.
     pub async fn push(&mut self, piece: &[u8]) -> Result<(), FileError> {
         self.gathered.extend_from_slice(piece);
         if self.gathered.len() < GATHER_SIZE {
@@ -47,7 +47,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Writes what is left and gives the file its name.
+    /// Writes the rest and gives the file its name.
     ///
     /// # Errors
     /// As [`Root::draft`], [`Draft::write`] and [`Draft::keep`].

@@ -1,4 +1,4 @@
-//! `POST /execute`: one command, its output, its exit code.
+//! `POST /execute`: runs one command and returns its output and exit code.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::content::Content;
 use crate::process::{Captured, Exit, Finished, Job, Program, RunError, StartError};
 use crate::{python, shlex};
 
-/// The longest time that a request may give its command; more is cut to this. A week is as good as no limit.
+/// Maximum time limit of a command; a longer one is reduced to it. A week is as good as no limit.
 const TIME_LIMIT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Serialize)]
@@ -28,7 +28,7 @@ struct Executed {
 
 struct Asked {
     command: String,
-    /// As it is written in the text of a timeout.
+    /// Seconds as written in the text of a timeout.
     seconds: Option<String>,
     time_limit: Option<Duration>,
 }
@@ -100,12 +100,12 @@ fn shown(finished: Finished) -> Executed {
     }
 }
 
-/// A stream as text; what was left out of it is said at its end.
+/// Decodes a stream as text; a truncation is reported at its end.
 fn text(mut captured: Captured) -> Result<String, String> {
     if captured.dropped == 0 {
         return python::decode(captured.kept);
     }
-    // The cut may have gone through a character.
+    // The truncation may have split a character.
     let cut = (0..captured.kept.len().min(4)).find_map(|back| {
         let end = captured.kept.len() - back;
         match std::str::from_utf8(&captured.kept[end.saturating_sub(4)..end]) {
@@ -122,7 +122,7 @@ fn text(mut captured: Captured) -> Result<String, String> {
     Ok(text)
 }
 
-/// The body of a request, from any bytes.
+/// Parses the body of a request, from any bytes.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn any_body(body: &[u8]) {
     let _ = read(Some("application/json"), body);
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_does_not_go_through_a_character() {
+    fn truncation_does_not_split_a_character() {
         let captured = |kept: &[u8]| Captured::cut(kept, 7);
         let marked =
             |kept, dropped| format!("{kept}\n[output truncated: {dropped} more bytes were not kept]\n");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_json_object_with_a_command_is_taken() {
+    fn only_a_json_object_with_a_command_is_accepted() {
         let asked = read(Some("application/json; charset=utf-8"), br#"{"command":"a","timeout_seconds":2}"#);
         assert_eq!(asked.ok().and_then(|asked| asked.time_limit), Some(Duration::from_secs(2)));
         for (declared, body) in [

@@ -1,4 +1,4 @@
-//! Answers to requests that are not what a route takes, in FastAPI's form.
+//! Validation errors in FastAPI's form.
 
 use hyper::{Response, StatusCode};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde_json::{Value, json as value};
 
 use crate::answer::{Body, json};
 
-/// One thing that is wrong with a request.
+/// One validation error.
 #[derive(Serialize)]
 pub(super) struct Invalid {
     r#type: &'static str,
@@ -27,23 +27,23 @@ impl Invalid {
         Invalid { r#type, loc, msg: msg.to_owned(), input, ctx: Value::Null }
     }
 
-    /// A field that is not there; `input` is what it was looked for in.
+    /// Missing field; `input` is the object without it.
     pub(super) fn missing(field: &str, input: Value) -> Invalid {
         Invalid::new("missing", vec!["body".into(), field.into()], "Field required", input)
     }
 
-    /// No body at all.
+    /// Missing body.
     pub(super) fn no_body() -> Invalid {
         Invalid::new("missing", vec!["body".into()], "Field required", Value::Null)
     }
 
-    /// A body that is no object.
+    /// Body that is not an object.
     pub(super) fn no_object(input: Value) -> Invalid {
         let text = "Input should be a valid dictionary or object to extract fields from";
         Invalid::new("model_attributes_type", vec!["body".into()], text, input)
     }
 
-    /// A field that is no string.
+    /// Field that is not a string.
     pub(super) fn no_string(field: &str, input: Value) -> Invalid {
         Invalid::new(
             "string_type",
@@ -53,12 +53,12 @@ impl Invalid {
         )
     }
 
-    /// A field that is no number.
+    /// Field that is not a number.
     pub(super) fn no_number(field: &str, input: Value) -> Invalid {
         Invalid::new("float_type", vec!["body".into(), field.into()], "Input should be a valid number", input)
     }
 
-    /// A number that is zero or less.
+    /// Number that is zero or negative.
     pub(super) fn not_positive(field: &str, input: Value) -> Invalid {
         let text = "Input should be greater than 0";
         let mut invalid = Invalid::new("greater_than", vec!["body".into(), field.into()], text, input);
@@ -66,7 +66,7 @@ impl Invalid {
         invalid
     }
 
-    /// A part of a form that is no file.
+    /// Form part that is not a file.
     pub(super) fn no_file(field: &str, input: Value) -> Invalid {
         let text = "Value error, Expected UploadFile, received: <class 'str'>";
         let mut invalid = Invalid::new("value_error", vec!["body".into(), field.into()], text, input);
@@ -74,7 +74,7 @@ impl Invalid {
         invalid
     }
 
-    /// A body that is no JSON.
+    /// Body that is not JSON.
     pub(super) fn no_json(body: &[u8], error: &serde_json::Error) -> Invalid {
         let lines = body.split_inclusive(|byte| *byte == b'\n').take(error.line().saturating_sub(1));
         let position = lines.map(<[u8]>::len).sum::<usize>() + error.column().saturating_sub(1);
@@ -87,7 +87,7 @@ impl Invalid {
     }
 }
 
-/// 422 with everything that is wrong.
+/// Responds 422 with all validation errors.
 pub(super) fn unprocessable(detail: Vec<Invalid>) -> Response<Body> {
     json(StatusCode::UNPROCESSABLE_ENTITY, &Refusal { detail })
 }

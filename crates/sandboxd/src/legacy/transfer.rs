@@ -20,9 +20,9 @@ use crate::files::work;
 use crate::files::{FileError, Kind, Opened, Upload};
 use crate::python;
 
-/// Bytes read from a file at once.
+/// Maximum bytes of one read of a file.
 const READ_SIZE: usize = 64 << 10;
-/// Characters of a text field that an answer shows when a file was expected.
+/// Maximum characters of a text field in the error of a missing file.
 const SHOWN_LIMIT: usize = 1024;
 
 #[derive(Serialize)]
@@ -40,7 +40,7 @@ struct Existence {
 }
 
 enum Unreceived {
-    /// The form is not what it should be.
+    /// Invalid form.
     Form(Response<Body>),
     File(FileError),
 }
@@ -76,7 +76,7 @@ impl Legacy {
         }
     }
 
-    /// Takes the file out of the form; it has its name only when the whole form has come in.
+    /// Receives the file of the form; it has its name only when the whole form has arrived.
     async fn receive(&self, mut form: Multipart<'_>) -> Result<String, Unreceived> {
         let mut received = None;
         while let Some(mut part) = form.next_field().await.map_err(unreadable)? {
@@ -92,8 +92,8 @@ impl Legacy {
             };
             let mut upload = Upload::new(self.files.clone(), name.clone().into(), None);
             let mut failed = None;
-            // After an error the rest is read and dropped: a client that is cut off while it sends does not see the
-            // answer.
+            // After an error the rest is read and discarded: a client that is cut off while it sends receives
+            // no response.
             while let Some(piece) = part.chunk().await.map_err(unreadable)? {
                 if failed.is_none() {
                     failed = upload.push(&piece).await.err();
@@ -148,7 +148,7 @@ impl Legacy {
         let (files, wanted) = (self.files.clone(), path.clone());
         match work::on_files(move || files.exists(&wanted)).await {
             Err(FileError::Outside) => denied(),
-            // What cannot be followed (a loop of links, a name too long) is not there, as for Python.
+            // A path that cannot be resolved (a loop of links, a name too long) does not exist, as in Python.
             found => json(StatusCode::OK, &Existence { path, exists: found.unwrap_or(false) }),
         }
     }

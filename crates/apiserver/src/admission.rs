@@ -7,6 +7,7 @@ pub(crate) mod definition;
 pub(crate) mod names;
 pub(crate) mod namespace;
 pub(crate) mod pod;
+pub(crate) mod rbac;
 pub(crate) mod service;
 pub(crate) mod volume_claim;
 pub(crate) mod workload;
@@ -41,6 +42,7 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
         ("", "nodes") => Ok(()),
         ("apps" | "batch", _) => workload::create(kind, object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => definition::create(kind, object),
+        (crate::access::GROUP, _) => rbac::check(kind, None, object),
         _ => Ok(()),
     }
 }
@@ -67,6 +69,7 @@ pub(crate) fn update(
         }
         ("apps" | "batch", _) => workload::update(kind, old, object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => definition::update(kind, old, object),
+        (crate::access::GROUP, _) => rbac::check(kind, Some(old), object),
         _ => Ok(()),
     }
 }

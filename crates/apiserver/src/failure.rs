@@ -107,9 +107,11 @@ impl Failure {
     }
 
     /// The caller may not do this. An empty resource means that the request is for no object.
-    pub(crate) fn denied(group: &str, resource: &str, name: &str, why: &str) -> Self {
+    pub(crate) fn denied(group: &str, resource: &str, name: &str, why: &str, reason: &str) -> Self {
         // As Kubernetes does, so that no browser takes the message for a page.
         let why = why.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        let colon = if reason.is_empty() { "" } else { ": " };
+        let why = format!("{why}{colon}{reason}");
         let kind = Kind { group: group.into(), plural: resource.into(), ..Kind::default() };
         let message = match (resource, name) {
             ("", _) => format!("forbidden: {why}"),

@@ -8,6 +8,7 @@ use hutch_serve::Ambient;
 use hutch_store::Store;
 use serde_json::Value;
 
+use crate::access::Access;
 use crate::bounds::Bound;
 use crate::identity::{Ahead, Credentials, authenticate, caller};
 use crate::object::Object;
@@ -25,6 +26,9 @@ pub struct Config {
     pub default_node: Option<String>,
     /// Host and port under which clients reach the server; discovery tells it.
     pub address: String,
+    /// Roles and bindings that exist from the start, besides those of Kubernetes. They are kept up to date at each start in the
+    /// same way.
+    pub roles: Vec<Value>,
     /// Where the times, uids and generated names of objects come from.
     pub ambient: Ambient,
 }
@@ -34,6 +38,7 @@ pub(crate) struct Core {
     pub(crate) store: Store<Object>,
     pub(crate) registry: Registry,
     pub(crate) credentials: Credentials,
+    pub(crate) access: Access,
     pub(crate) signer: Signer,
     pub(crate) default_node: Option<String>,
     pub(crate) address: OnceLock<String>,
@@ -66,6 +71,7 @@ impl ApiServer {
             store,
             registry: Registry::new(),
             credentials,
+            access: Access::default(),
             signer,
             default_node: config.default_node,
             address: OnceLock::new(),
@@ -79,7 +85,7 @@ impl ApiServer {
             // Set once, here, before anyone else has the core.
             let _ = core.address.set(config.address);
         }
-        bootstrap::run(&core).await?;
+        bootstrap::run(&core, &config.roles).await?;
         Ok(ApiServer(core))
     }
 
@@ -139,6 +145,12 @@ impl ApiServer {
     pub fn client_ahead(&self, identity: Identity, default_namespace: &str) -> hutch_serve::memory::Client {
         let router = self.router_as(identity).layer(Extension(Ahead));
         hutch_serve::memory::client(router, default_namespace)
+    }
+
+    /// What the handlers share, for tests of single parts.
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Core {
+        &self.0
     }
 
     /// Revision of the last change.

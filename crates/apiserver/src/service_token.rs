@@ -137,7 +137,19 @@ pub(crate) fn identify(core: &Core, token: &[u8]) -> Option<(Identity, Vec<Strin
     }
     let mut identity = Identity::service_account(namespace, &serviceaccount.name);
     identity.uid.clone_from(&serviceaccount.uid);
+    identity.extra.insert(extra("credential-id"), vec![format!("JTI={}", claims.jti)]);
+    for (kind, reference) in [("pod", pod), ("node", node)] {
+        if let Some(reference) = reference {
+            identity.extra.insert(extra(&format!("{kind}-name")), vec![reference.name.clone()]);
+            identity.extra.insert(extra(&format!("{kind}-uid")), vec![reference.uid.clone()]);
+        }
+    }
     Some((identity, claims.aud))
+}
+
+/// Key of what a token says of its bearer.
+fn extra(name: &str) -> String {
+    format!("authentication.kubernetes.io/{name}")
 }
 
 /// Returns true if an object is being deleted and its grace period has ended.

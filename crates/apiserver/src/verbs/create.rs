@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{admission, body, convert, fields, meta, number, respond};
+use crate::{access, admission, body, convert, fields, meta, number, respond};
 
 /// Names that are tried for a `generateName`.
 const NAMES: usize = 8;
@@ -63,6 +63,11 @@ pub(crate) async fn insert(
     }
     if call.resource.is("", "namespaces") {
         admission::namespace::label(&mut object);
+    }
+    if kind.group == access::GROUP {
+        namespace_accepts(call, meta::text(&object, "name"))?;
+        admission::rbac::default_references(&mut object);
+        access::escalation::check(call, None, &object)?;
     }
     check(call, &mut object, None)?;
     ownership::record(call, ownership, "", None, &mut object);
@@ -116,7 +121,15 @@ async fn after(call: &Call, name: &str) -> Result<(), Failure> {
         super::retain::events(call).await;
     }
     definitions_changed(call);
+    roles_changed(call).await;
     Ok(())
+}
+
+/// Brings the rules of aggregated ClusterRoles up to date.
+pub(crate) async fn roles_changed(call: &Call) {
+    if call.resource.is(access::GROUP, "clusterroles") {
+        access::reconcile_aggregated(&call.core).await;
+    }
 }
 
 /// Serves what the definitions now say.

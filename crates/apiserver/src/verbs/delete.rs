@@ -7,7 +7,7 @@ use hutch_store::{Entry, Error};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use super::create::{definitions_changed, preview};
+use super::create::{definitions_changed, preview, roles_changed};
 use crate::admission;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
@@ -226,6 +226,7 @@ fn pod_grace(pod: &Value, options: &Options) -> i64 {
 
 /// What follows from the kind: with a definition go its objects.
 async fn after(call: &Call, gone: &Value) {
+    roles_changed(call).await;
     if !call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
         return;
     }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use hutch_store::{Entry, Error};
 use serde_json::{Map, Value};
 
-use super::create::{check, definitions_changed, preview};
+use super::create::{check, definitions_changed, preview, roles_changed};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{admission, convert, meta};
+use crate::{access, admission, convert, meta};
 
 /// How often a write without a precondition is tried against other writers.
 const TRIES: usize = 16;
@@ -60,7 +60,11 @@ pub(crate) async fn modify(
         };
         let stored = entry.value.value();
         let current = convert::from_storage(kind, stored.clone())?;
-        let wanted = change(&current)?;
+        let mut wanted = change(&current)?;
+        if kind.group == access::GROUP {
+            admission::rbac::default_references(&mut wanted);
+            access::escalation::check(call, Some(&current), &wanted)?;
+        }
         let pinned = preconditions(kind, &current, &wanted)?;
         let mut next = settle(call, part, &current, wanted)?;
         let subresource = if part == Part::Status { "status" } else { "" };
@@ -87,6 +91,7 @@ pub(crate) async fn modify(
         match call.store.update(&call.resource.collection, &key, entry.revision, next).await {
             Ok(entry) => {
                 definitions_changed(call);
+                roles_changed(call).await;
                 return Ok(entry);
             }
             Err(Error::Conflict { .. }) if !pinned => {}
@@ -108,6 +113,7 @@ async fn remove(
     }
     let removed = call.store.delete(&call.resource.collection, key, entry.revision, last).await?;
     definitions_changed(call);
+    roles_changed(call).await;
     Ok(removed)
 }
 

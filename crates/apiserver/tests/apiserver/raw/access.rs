@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn nobody_passes_without_a_credential() {
+async fn credential_that_is_not_valid_gets_401_and_none_is_anonymous() {
     let server = server().await;
     server.accept_token("a-good-token", Identity::admin()).unwrap();
     let app = server.authenticated();
@@ -15,7 +15,7 @@ async fn nobody_passes_without_a_credential() {
         request.body(Body::empty()).unwrap()
     };
     for path in ["/api", "/version", "/readyz", "/openapi/v3", PODS, "/nonsense"] {
-        for header in [None, Some("Bearer wrong"), Some("Bearer "), Some("Basic YWRtaW46YWRtaW4=")] {
+        for header in [Some("Bearer wrong"), Some("Bearer "), Some("Basic YWRtaW46YWRtaW4=")] {
             let (code, body) = text(send(&app, with(header, path)).await).await;
             let status: Value = serde_json::from_str(&body).unwrap();
             assert_eq!(
@@ -24,6 +24,13 @@ async fn nobody_passes_without_a_credential() {
                 "{path} {header:?}"
             );
         }
+    }
+    for (path, expected) in
+        [("/version", 200), ("/readyz", 200), ("/api", 403), ("/openapi/v3", 403), (PODS, 403)]
+    {
+        let (code, body) = text(send(&app, with(None, path)).await).await;
+        assert_eq!(code.as_u16(), expected, "{path}: {body}");
+        assert!(expected == 200 || body.contains(r#"User \"system:anonymous\" cannot"#), "{body}");
     }
     let (code, _) = text(send(&app, with(Some("Bearer a-good-token"), PODS)).await).await;
     assert_eq!(code, 200);

@@ -45,6 +45,8 @@ pub(crate) struct Access {
     current: RwLock<Arc<Policy>>,
     /// Held while a policy is compiled, so that concurrent requests do not all do it.
     compiling: Mutex<()>,
+    /// How callers have impersonated others.
+    impersonations: impersonation::Memory,
 }
 
 /// The answer to whether an identity may do something.
@@ -120,7 +122,7 @@ pub(crate) fn check(core: &Core, identity: &Identity, action: Action<'_>) -> Res
 }
 
 /// Records one decision about a request: the one place that sees all of them.
-fn record(identity: &Identity, action: &Action<'_>, decision: &Decision) {
+pub(crate) fn record(identity: &Identity, action: &Action<'_>, decision: &Decision) {
     let Decision { allowed, reason } = decision;
     tracing::trace!(user = %identity.name, groups = ?identity.groups, %action, allowed, %reason, "access decided");
 }

@@ -9,6 +9,7 @@ pub(crate) mod namespace;
 pub(crate) mod pod;
 pub(crate) mod rbac;
 pub(crate) mod service;
+pub(crate) mod token_secret;
 pub(crate) mod volume_claim;
 pub(crate) mod workload;
 
@@ -33,6 +34,7 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
         ("", "secrets") => {
             fold_string_data(object);
             default(object, "type", "Opaque");
+            token_secret::fill(core, kind, object)?;
             data::check(kind, None, object)
         }
         ("", "persistentvolumes") => {
@@ -65,6 +67,7 @@ pub(crate) fn update(
         ("", "configmaps") => data::check(kind, Some(old), object),
         ("", "secrets") => {
             fold_string_data(object);
+            token_secret::fill(core, kind, object)?;
             data::check(kind, Some(old), object)
         }
         ("apps" | "batch", _) => workload::update(kind, old, object),

@@ -240,6 +240,11 @@ impl Failure {
             "reason": self.reason,
             "code": self.code.as_u16(),
         });
+        if self.reason.is_empty()
+            && let Some(fields) = status.as_object_mut()
+        {
+            fields.remove("reason");
+        }
         if let Some(details) = &self.details {
             let mut object = serde_json::Map::new();
             for (field, value) in [

@@ -9,6 +9,7 @@ use crate::access::Action;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::identity::bearer;
+use crate::kinds::Kind;
 use crate::service_token::AUDIENCE;
 use crate::verbs::create::{check_place, settle_type};
 use crate::{Identity, access, body, fields, meta, respond};
@@ -67,7 +68,11 @@ fn subject(spec: &Value) -> Identity {
 fn allowed(call: &Call, identity: &Identity, object: &Value) -> Result<Value, Failure> {
     let causes = check(call, object);
     let action = Action::of_review(&object["spec"]).filter(|_| causes.is_empty());
-    let Some(action) = action else { return Err(Failure::invalid(call.kind(), "", causes)) };
+    let Some(action) = action else {
+        // A Kubernetes API server does not name the kind here.
+        let unnamed = Kind { kind: String::new(), ..call.kind().clone() };
+        return Err(Failure::invalid(&unnamed, "", causes));
+    };
     let decision = access::decide(&call.core, identity, &action);
     let mut status = json!({ "allowed": decision.allowed });
     let reason = decision.reason.to_string();
@@ -75,6 +80,12 @@ fn allowed(call: &Call, identity: &Identity, object: &Value) -> Result<Value, Fa
         status["reason"] = reason.into();
     }
     Ok(status)
+}
+
+/// The attributes of a path under the names that they have in messages.
+fn in_go(path: &Value) -> Value {
+    let text = |field: &str| path[field].as_str().unwrap_or_default();
+    json!({"Path": text("path"), "Verb": text("verb")})
 }
 
 /// What is wrong with a review of access, in the order of Kubernetes.
@@ -85,7 +96,7 @@ fn check(call: &Call, object: &Value) -> Vec<Cause> {
     match (resource.is_object(), path.is_object()) {
         (true, true) => {
             let why = "cannot be specified in combination with resourceAttributes";
-            causes.push(Cause::invalid("spec.nonResourceAttributes", path, why));
+            causes.push(Cause::invalid("spec.nonResourceAttributes", &in_go(path), why));
         }
         (false, false) => {
             let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
@@ -112,7 +123,7 @@ fn check(call: &Call, object: &Value) -> Vec<Cause> {
         }
         if path.is_object() {
             let why = "disallowed on this kind of request";
-            causes.push(Cause::invalid("spec.nonResourceAttributes", path, why));
+            causes.push(Cause::invalid("spec.nonResourceAttributes", &in_go(path), why));
         }
     }
     if !metadata.is_empty() {
@@ -136,7 +147,7 @@ fn token(call: &Call, object: &mut Value) -> Result<Value, Failure> {
     if wanted.is_empty() {
         wanted.push(AUDIENCE);
     }
-    let refused = |error: &str| json!({ "authenticated": false, "user": {}, "error": error });
+    let refused = |error: &str| json!({ "user": {}, "error": error });
     let Some((identity, audiences)) = bearer(&call.core, token.as_bytes()) else {
         return Ok(refused("invalid bearer token"));
     };

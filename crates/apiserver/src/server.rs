@@ -29,6 +29,8 @@ pub struct Config {
     /// Roles and bindings that exist from the start, besides those of Kubernetes. They are kept up to date at each start in the
     /// same way.
     pub roles: Vec<Value>,
+    /// Certificate (PEM) of the authority that signs the server's certificate, for Secrets of tokens.
+    pub root_ca: String,
     /// Where the times, uids and generated names of objects come from.
     pub ambient: Ambient,
 }
@@ -41,6 +43,7 @@ pub(crate) struct Core {
     pub(crate) access: Access,
     pub(crate) signer: Signer,
     pub(crate) default_node: Option<String>,
+    pub(crate) root_ca: String,
     pub(crate) address: OnceLock<String>,
     pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
     pub(crate) ambient: Ambient,
@@ -74,6 +77,7 @@ impl ApiServer {
             access: Access::default(),
             signer,
             default_node: config.default_node,
+            root_ca: config.root_ca,
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
             ambient: config.ambient,

@@ -7,7 +7,6 @@ use super::rule::{Rule, quoted, summary, uncovered};
 use super::{Action, GROUP, decide, is_master};
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::kinds::Kind;
 use crate::{Identity, meta};
 
 /// Fields of metadata that the garbage collector changes.
@@ -84,9 +83,7 @@ fn binding(call: &Call, object: &Value) -> Result<(), Failure> {
     }
     let policy = call.core.access.policy(&call.core.store);
     let Some(rules) = policy.role(kind, name, namespace) else {
-        let singular = kind.to_lowercase();
-        let stored = Kind { group: GROUP.into(), plural: singular, ..Kind::default() };
-        return Err(Failure::not_found(&stored, name));
+        return Err(Failure::not_found(call.kind(), name));
     };
     holds(call, &policy, object, &rules)
 }

@@ -4,7 +4,8 @@
 //! and `impersonate:MODE`); the last one, `impersonate`, allows all verbs. The refusal is that of the first mode that
 //! fits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
 
 use http::HeaderMap;
 
@@ -24,6 +25,9 @@ const PREFIX: &str = "impersonate-";
 const EXTRA: &str = "impersonate-extra-";
 /// Where the token of a ServiceAccount names the node of its Pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+
+/// Maximum callers whose mode is remembered. When there are more, all are forgotten: only the order of the tries changes.
+const REMEMBERED: usize = 1024;
 
 /// A way of impersonating.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +73,24 @@ impl Mode {
     }
 }
 
+/// The mode by which each caller has impersonated last: it is tried first.
+#[derive(Debug, Default)]
+pub(super) struct Memory(Mutex<HashMap<String, Mode>>);
+
+impl Memory {
+    fn of(&self, caller: &Identity) -> Option<Mode> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&caller.name).copied()
+    }
+
+    fn set(&self, caller: &Identity, mode: Mode) {
+        let mut modes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if modes.len() >= REMEMBERED && !modes.contains_key(&caller.name) {
+            modes.clear();
+        }
+        modes.insert(caller.name.clone(), mode);
+    }
+}
+
 /// The identity that a request is answered for: the caller's own, or the one that its headers name.
 pub(crate) fn impersonated(
     core: &Core,
@@ -95,9 +117,14 @@ pub(crate) fn impersonated(
         )));
     }
     let mut refusal = None;
-    for mode in Mode::ALL.into_iter().filter(|mode| mode.fits(&caller, &wanted)) {
+    let known = core.access.impersonations.of(&caller);
+    let others = Mode::ALL.into_iter().filter(|mode| Some(*mode) != known);
+    for mode in known.into_iter().chain(others).filter(|mode| mode.fits(&caller, &wanted)) {
         match attempt(core, &caller, &wanted, mode, request) {
-            Ok(identity) => return Ok(identity),
+            Ok(identity) => {
+                core.access.impersonations.set(&caller, mode);
+                return Ok(identity);
+            }
             Err(failure) => refusal = refusal.or(Some(failure)),
         }
     }

@@ -32,6 +32,11 @@ fn default_group(reference: &mut Value, group: &str) {
 /// Completes and checks a role or a binding.
 pub(crate) fn check(kind: &Kind, before: Option<&Value>, object: &mut Value) -> Result<(), Failure> {
     default_references(object);
+    if list(&object["subjects"]).is_empty()
+        && let Some(fields) = object.as_object_mut()
+    {
+        fields.remove("subjects");
+    }
     let causes = match kind.plural.as_str() {
         "roles" => rules(object, true),
         "clusterroles" => {
@@ -113,9 +118,7 @@ fn binding(before: Option<&Value>, object: &Value, namespaced: bool) -> Vec<Caus
     }
     let kinds: &[&str] = if namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
     if !kinds.contains(&role("kind")) {
-        let mut kinds = kinds.to_vec();
-        kinds.sort_unstable();
-        causes.push(unsupported("roleRef.kind".into(), role("kind"), &kinds));
+        causes.push(unsupported("roleRef.kind".into(), role("kind"), kinds));
     }
     match role("name") {
         "" => causes.push(Cause::required("roleRef.name", "")),
@@ -126,7 +129,7 @@ fn binding(before: Option<&Value>, object: &Value, namespaced: bool) -> Vec<Caus
     }
     if before.is_some_and(|before| before["roleRef"] != object["roleRef"]) {
         let shown = format!(
-            "{{\"apiGroup\":{:?},\"kind\":{:?},\"name\":{:?}}}",
+            "{{\"APIGroup\":{:?},\"Kind\":{:?},\"Name\":{:?}}}",
             role("apiGroup"),
             role("kind"),
             role("name")
@@ -160,7 +163,7 @@ fn check_subject(subject: &Value, namespaced: bool, field: &str, causes: &mut Ve
             }
         }
         kind => {
-            let kinds = ["Group", "ServiceAccount", "User"];
+            let kinds = ["ServiceAccount", "User", "Group"];
             causes.push(unsupported(format!("{field}.kind"), kind, &kinds));
         }
     }

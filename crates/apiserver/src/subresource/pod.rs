@@ -31,7 +31,12 @@ pub(crate) async fn stream(call: &Call, name: &str, request: Request) -> Result<
         // By GET a WebSocket is opened, and what begins in the Pod is the same as by POST.
         let namespace = call.namespace.as_deref().unwrap_or_default();
         let create = Action::on("create", "", "pods", &call.name).inside(namespace).below(name);
-        access::check(&call.core, &call.identity, create)?;
+        let decision = access::decide(&call.core, &call.identity, &create);
+        access::record(&call.identity, &create, &decision);
+        if !decision.allowed {
+            let why = decision.reason.to_string();
+            return Err(Failure::forbidden(call.kind(), &call.name, &why, Vec::new()));
+        }
     }
     let pod = call.core.read(&call.resource.collection, &call.key(&call.name));
     let pod = pod.ok_or_else(|| Failure::not_found(call.kind(), &call.name))?;

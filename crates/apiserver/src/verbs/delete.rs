@@ -224,9 +224,17 @@ fn pod_grace(pod: &Value, options: &Options) -> i64 {
     options.grace.unwrap_or(own)
 }
 
+/// What follows from every removal, also from the one of the last finalizer.
+pub(super) async fn after_removal(call: &Call, gone: &Value) {
+    roles_changed(call).await;
+    if call.resource.is("", "serviceaccounts") {
+        admission::token_secret::collect(&call.core, gone).await;
+    }
+}
+
 /// What follows from the kind: with a definition go its objects.
 async fn after(call: &Call, gone: &Value) {
-    roles_changed(call).await;
+    after_removal(call, gone).await;
     if !call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
         return;
     }

@@ -7,6 +7,7 @@ use hutch_store::{Entry, Error};
 use serde_json::{Map, Value};
 
 use super::create::{check, definitions_changed, preview, roles_changed};
+use super::delete::after_removal;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
@@ -113,7 +114,7 @@ async fn remove(
     }
     let removed = call.store.delete(&call.resource.collection, key, entry.revision, last).await?;
     definitions_changed(call);
-    roles_changed(call).await;
+    after_removal(call, &removed.value.value()).await;
     Ok(removed)
 }
 

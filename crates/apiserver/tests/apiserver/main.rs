@@ -2,6 +2,7 @@
 
 mod crud;
 mod differential;
+mod exchanges;
 mod hostile;
 mod raw;
 mod streams;

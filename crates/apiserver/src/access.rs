@@ -9,6 +9,7 @@
 
 mod action;
 mod aggregate;
+pub(crate) mod certificates;
 pub(crate) mod defaults;
 pub(crate) mod escalation;
 pub(crate) mod impersonation;

@@ -245,7 +245,12 @@ fn credential(core: &Core, request: &Request) -> Option<Identity> {
             .flatten();
     }
     match request.extensions().get::<PeerCertificate>() {
-        Some(certificate) => core.credentials.identify(&certificate.0),
+        Some(certificate) => {
+            let (now, connection) =
+                (core.ambient.now().as_second(), request.extensions().get::<Connection>());
+            let user = || core.certificates.identify(&core.store, &certificate.0, now, connection);
+            core.credentials.identify(&certificate.0).or_else(user)
+        }
         None => Some(Identity::anonymous()),
     }
 }

@@ -4,11 +4,12 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::{Request, State};
 use axum::{Extension, Router, middleware};
 use hutch_remote::Kubelet;
-use hutch_serve::Ambient;
+use hutch_serve::{Ambient, Authority};
 use hutch_store::Store;
 use serde_json::Value;
 
 use crate::access::Access;
+use crate::access::certificates::Certificates;
 use crate::bounds::Bound;
 use crate::identity::{Ahead, Credentials, authenticate, caller};
 use crate::object::Object;
@@ -29,8 +30,8 @@ pub struct Config {
     /// Roles and bindings that exist from the start, besides those of Kubernetes. They are kept up to date at each start in the
     /// same way.
     pub roles: Vec<Value>,
-    /// Certificate (PEM) of the authority that signs the server's certificate, for Secrets of tokens.
-    pub root_ca: String,
+    /// The authority of the server's certificate. It signs those of users, and its certificate is in the Secrets of tokens.
+    pub authority: Option<Arc<Authority>>,
     /// Where the times, uids and generated names of objects come from.
     pub ambient: Ambient,
 }
@@ -43,7 +44,8 @@ pub(crate) struct Core {
     pub(crate) access: Access,
     pub(crate) signer: Signer,
     pub(crate) default_node: Option<String>,
-    pub(crate) root_ca: String,
+    pub(crate) authority: Option<Arc<Authority>>,
+    pub(crate) certificates: Certificates,
     pub(crate) address: OnceLock<String>,
     pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
     pub(crate) ambient: Ambient,
@@ -77,7 +79,8 @@ impl ApiServer {
             access: Access::default(),
             signer,
             default_node: config.default_node,
-            root_ca: config.root_ca,
+            authority: config.authority,
+            certificates: Certificates::default(),
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
             ambient: config.ambient,

@@ -55,8 +55,8 @@ pub(super) fn fill(core: &Core, kind: &Kind, secret: &mut Value) -> Result<(), F
         data.insert("token".into(), STANDARD.encode(token).into());
     }
     data.entry("namespace").or_insert_with(|| STANDARD.encode(&namespace).into());
-    if !core.root_ca.is_empty() {
-        data.insert("ca.crt".into(), STANDARD.encode(&core.root_ca).into());
+    if let Some(authority) = &core.authority {
+        data.insert("ca.crt".into(), STANDARD.encode(authority.certificate_pem()).into());
     }
     Ok(())
 }

@@ -119,6 +119,15 @@ const ROWS: &[Row] = &[
     .all(),
     row("batch/v1", BATCH, "CronJob", "cronjobs", true, STATUS).short(&["cj"]).all(),
     row("batch/v1", BATCH, "Job", "jobs", true, STATUS).all(),
+    row(
+        "certificates.k8s.io/v1",
+        "io.k8s.api.certificates.v1",
+        "CertificateSigningRequest",
+        "certificatesigningrequests",
+        false,
+        &["status", "approval"],
+    )
+    .short(&["csr"]),
     row("coordination.k8s.io/v1", "io.k8s.api.coordination.v1", "Lease", "leases", true, &[]),
     row("discovery.k8s.io/v1", "io.k8s.api.discovery.v1", "EndpointSlice", "endpointslices", true, &[]),
     row("events.k8s.io/v1", "io.k8s.api.events.v1", "Event", "events", true, &[]).short(&["ev"]),

@@ -69,6 +69,9 @@ pub(crate) async fn insert(
         admission::rbac::default_references(&mut object);
         access::escalation::check(call, None, &object)?;
     }
+    if call.resource.is(access::certificates::GROUP, access::certificates::REQUESTS) {
+        access::certificates::create(call, &mut object)?;
+    }
     check(call, &mut object, None)?;
     ownership::record(call, ownership, "", None, &mut object);
     let mut stored = convert::to_storage(kind, object)?;

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use super::create::{definitions_changed, preview, roles_changed};
-use crate::admission;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
+use crate::{access, admission};
 use crate::{body, meta, respond};
 
 /// How often a delete is tried against other writers.
@@ -227,6 +227,7 @@ fn pod_grace(pod: &Value, options: &Options) -> i64 {
 /// What follows from every removal, also from the one of the last finalizer.
 pub(super) async fn after_removal(call: &Call, gone: &Value) {
     roles_changed(call).await;
+    access::certificates::changed(call);
     if call.resource.is("", "serviceaccounts") {
         admission::token_secret::collect(&call.core, gone).await;
     }

@@ -39,6 +39,8 @@ pub(crate) enum Part {
     Status,
     /// A namespace's finalizers in its spec.
     Finalize,
+    /// The conditions of a CertificateSigningRequest that approve or deny it.
+    Approval,
     /// A Pod's node, with the condition that tells of it. The change is the server's own.
     Bind,
 }
@@ -93,6 +95,7 @@ pub(crate) async fn modify(
             Ok(entry) => {
                 definitions_changed(call);
                 roles_changed(call).await;
+                access::certificates::changed(call);
                 return Ok(entry);
             }
             Err(Error::Conflict { .. }) if !pinned => {}
@@ -153,7 +156,9 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
             if kind.has_status {
                 carry(current, &mut wanted, "status");
             }
-            if call.resource.is("", "namespaces") {
+            if call.resource.is("", "namespaces")
+                || call.resource.is(access::certificates::GROUP, access::certificates::REQUESTS)
+            {
                 carry(current, &mut wanted, "spec");
             }
             wanted
@@ -164,6 +169,10 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
             next["spec"] = wanted["spec"].take();
             next["metadata"]["finalizers"] = wanted["metadata"]["finalizers"].take();
             next
+        }
+        Part::Approval => {
+            access::certificates::may_approve(call, current)?;
+            access::certificates::decided(call, current, &wanted)?
         }
         Part::Bind => wanted,
     };

@@ -6,3 +6,4 @@ mod exchanges;
 mod hostile;
 mod raw;
 mod streams;
+mod users;

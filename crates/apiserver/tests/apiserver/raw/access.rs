@@ -142,7 +142,9 @@ async fn bearing(app: &Router, token: &str, path: &str) -> StatusCode {
 #[tokio::test]
 async fn token_secret_is_filled_and_ends_with_its_account() {
     use base64::Engine;
-    let config = Config { root_ca: "PEM".into(), ..Config::default() };
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Arc::new(hutch_serve::Authority::open(folder.path()).unwrap());
+    let config = Config { authority: Some(authority.clone()), ..Config::default() };
     let server = ApiServer::open(config).await.unwrap();
     let (admin, app) = (server.router_as(Identity::admin()), server.authenticated());
     let secrets = "/api/v1/namespaces/default/secrets";
@@ -161,7 +163,10 @@ async fn token_secret_is_filled_and_ends_with_its_account() {
     };
     let (code, made) = call(&admin, "POST", secrets, &secret("t", "default").to_string()).await;
     assert_eq!(code, 201, "{made}");
-    assert_eq!((decode(&made, "ca.crt").as_str(), decode(&made, "namespace").as_str()), ("PEM", "default"));
+    assert_eq!(
+        (decode(&made, "ca.crt").as_str(), decode(&made, "namespace").as_str()),
+        (authority.certificate_pem(), "default")
+    );
     let token = decode(&made, "token");
     let identity = server.identify_token(&token).unwrap();
     assert_eq!(identity.name, "system:serviceaccount:default:default");

@@ -92,7 +92,11 @@ async fn many(server: &Server) -> anyhow::Result<()> {
 }
 
 /// One claim: time to Ready, and to the first instruction inside when `exec`.
-async fn one(client: &kube::Client, name: &str, exec: bool) -> anyhow::Result<(Duration, Option<Duration>)> {
+pub(crate) async fn one(
+    client: &kube::Client,
+    name: &str,
+    exec: bool,
+) -> anyhow::Result<(Duration, Option<Duration>)> {
     let claims = api(client, "SandboxClaim");
     let object = serde_json::from_value(json!({
         "apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxClaim",

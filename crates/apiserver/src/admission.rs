@@ -16,6 +16,7 @@ pub(crate) mod workload;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
+use crate::quota::limits;
 use crate::registry::Resource;
 use crate::server::Core;
 
@@ -29,7 +30,18 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
             namespace::create(object);
             Ok(())
         }
-        ("", "persistentvolumeclaims") => volume_claim::create(kind, object),
+        ("", "persistentvolumeclaims") => {
+            volume_claim::create(kind, object)?;
+            limits::check_volume_claim(core, kind, object)
+        }
+        ("", "limitranges") => {
+            limits::complete(object);
+            Ok(())
+        }
+        ("", "resourcequotas") => {
+            object["status"] = json!({});
+            Ok(())
+        }
         ("", "configmaps") => data::check(kind, None, object),
         ("", "secrets") => {
             fold_string_data(object);
@@ -65,6 +77,11 @@ pub(crate) fn update(
             Ok(())
         }
         ("", "configmaps") => data::check(kind, Some(old), object),
+        ("", "persistentvolumeclaims") => limits::check_volume_claim(core, kind, object),
+        ("", "limitranges") => {
+            limits::complete(object);
+            Ok(())
+        }
         ("", "secrets") => {
             fold_string_data(object);
             token_secret::fill(core, kind, object)?;

@@ -37,6 +37,7 @@ mod openapi;
 mod ownership;
 mod patch;
 mod protobuf;
+mod quota;
 mod registry;
 mod respond;
 mod review;

@@ -13,6 +13,7 @@ use crate::access::certificates::Certificates;
 use crate::bounds::Bound;
 use crate::identity::{Ahead, Credentials, authenticate, caller};
 use crate::object::Object;
+use crate::quota::Turns;
 use crate::registry::Registry;
 use crate::service_token::Signer;
 use crate::{Error, Identity, bootstrap, dispatch};
@@ -42,6 +43,7 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     pub(crate) credentials: Credentials,
     pub(crate) access: Access,
+    pub(crate) turns: Turns,
     pub(crate) signer: Signer,
     pub(crate) default_node: Option<String>,
     pub(crate) authority: Option<Arc<Authority>>,
@@ -77,6 +79,7 @@ impl ApiServer {
             registry: Registry::new(),
             credentials,
             access: Access::default(),
+            turns: Turns::default(),
             signer,
             default_node: config.default_node,
             authority: config.authority,

@@ -20,6 +20,7 @@ mod migrate;
 mod people;
 mod programs;
 mod quantity;
+mod roles;
 mod router;
 mod run;
 mod sandboxd;
@@ -28,6 +29,7 @@ mod signals;
 mod telemetry;
 mod token;
 mod up;
+mod user;
 
 use std::process::ExitCode;
 
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
         Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),
+        Ok(cli::Command::User(arguments)) => user::main(&arguments),
         Ok(cli::Command::Sandboxd(arguments)) => sandboxd::main(&arguments),
         Ok(cli::Command::Exec(arguments)) => people::exec(arguments),
         Ok(cli::Command::Shell(arguments)) => people::shell(arguments),

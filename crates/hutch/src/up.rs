@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use crate::cli::UpArguments;
 use crate::folder::DataFolder;
 use crate::services::{ControllerService, RouterService};
-use crate::{bootstrap, kubeconfig, programs, signals};
+use crate::{bootstrap, kubeconfig, programs, roles, signals};
 
 /// Name of the one Node.
 const NODE: &str = "hutch";
@@ -153,13 +153,15 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         None => None,
     };
     let programs = programs::install(&folder.join("bin"))?;
-    let authority = Authority::open(&folder.join("ca")).context("the certificate authority")?;
+    let authority = Arc::new(Authority::open(&folder.join("ca")).context("the certificate authority")?);
     let tls = authority.server_config(&[]).context("the server's certificate")?;
     let address = api_listener.address();
     let api = ApiServer::open(hutch_apiserver::Config {
         data: Some(folder.path().to_owned()),
         default_node: Some(NODE.to_owned()),
         address: address.to_string(),
+        roles: roles::all()?,
+        authority: Some(authority.clone()),
         ..hutch_apiserver::Config::default()
     })
     .await
@@ -169,8 +171,6 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
 
     let shutdown = Shutdown::new();
     let mut services = JoinSet::new();
-    let as_system =
-        |name: &str| api.client(Identity::new(format!("system:{name}"), &["system:masters"]), "default");
     let router_service = Arc::new(RouterService::default());
     let controller_service = Arc::new(ControllerService::default());
     let embedded = BTreeMap::from([
@@ -178,14 +178,14 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         (ServiceKind::Controller, controller_service.clone()),
     ]);
     let config = node_config(arguments, &folder, programs, runtime_classes, embedded)?;
-    let node = Node::start(as_system(&format!("node:{NODE}")), config, shutdown.clone())
+    let node = Node::start(api.client(roles::node(NODE), "default"), config, shutdown.clone())
         .await
         .context("the node")?;
     let node = Arc::new(node);
     let kubelet: Arc<dyn Kubelet> = node.clone();
     api.set_kubelet(kubelet.clone());
 
-    let router = router(as_system("router"), kubelet, &shutdown);
+    let router = router(api.client(roles::router(), "default"), kubelet, &shutdown);
     router_service.is(router.clone());
     controllers(&mut services, &api, &controller_service, authority.certificate_pem(), &shutdown);
 
@@ -205,8 +205,8 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
             None => "kubectl port-forward -n agent-sandbox-system svc/sandbox-router-svc 8080".to_owned(),
         },
     ));
-    let client = as_system("hutch");
-    bootstrap::run(&client).await?;
+    bootstrap::run(&api.client(roles::bootstrap(), "default")).await?;
+    let client = api.client(Identity::admin(), "default");
     let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
     kubeconfig::write(&file, address, authority.certificate_pem(), &token)?;
     said.extend([("kubeconfig", file.display().to_string()), ("data", folder.path().display().to_string())]);
@@ -261,10 +261,8 @@ fn controllers(
     shutdown: &Shutdown,
 ) {
     // All that they do is to write to the API, so they need not wait for the disk between a cause and its effect.
-    let ahead = |name: &str| {
-        api.client_ahead(Identity::new(format!("system:{name}"), &["system:masters"]), "default")
-    };
-    let (client, stop, service) = (ahead("controller"), shutdown.clone(), service.clone());
+    let ahead = |identity| api.client_ahead(identity, "default");
+    let (client, stop, service) = (ahead(roles::controller()), shutdown.clone(), service.clone());
     services.spawn(async move {
         service.set_ready(true);
         // Writes cost little here, and a pool that is refilled at once is what the next claim needs.
@@ -277,7 +275,7 @@ fn controllers(
         service.set_ready(false);
         Ok(())
     });
-    let (client, stop) = (ahead("upkeep"), shutdown.wait());
+    let (client, stop) = (ahead(roles::upkeep()), shutdown.wait());
     let settings =
         hutch_upkeep::Settings { root_ca: root_ca.to_owned(), ..hutch_upkeep::Settings::default() };
     services.spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("upkeep") });

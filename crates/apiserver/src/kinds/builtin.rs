@@ -84,6 +84,8 @@ const ROWS: &[Row] = &[
     row("v1", CORE, "PersistentVolumeClaim", "persistentvolumeclaims", true, STATUS).short(&["pvc"]),
     row("v1", CORE, "PersistentVolume", "persistentvolumes", false, STATUS).short(&["pv"]),
     row("v1", CORE, "Pod", "pods", true, POD).short(&["po"]).all(),
+    row("v1", CORE, "LimitRange", "limitranges", true, &[]).short(&["limits"]),
+    row("v1", CORE, "ResourceQuota", "resourcequotas", true, STATUS).short(&["quota"]),
     row("v1", CORE, "Secret", "secrets", true, &[]),
     row("v1", CORE, "ServiceAccount", "serviceaccounts", true, &["token"]).short(&["sa"]),
     row("v1", CORE, "Service", "services", true, STATUS).short(&["svc"]).all(),

@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{access, admission, body, convert, fields, meta, number, respond};
+use crate::{access, admission, body, convert, fields, meta, number, quota, respond};
 
 /// Names that are tried for a `generateName`.
 const NAMES: usize = 8;
@@ -77,6 +77,7 @@ pub(crate) async fn insert(
     let mut stored = convert::to_storage(kind, object)?;
     namespace_accepts(call, meta::text(&stored, "name"))?;
     admission::create(&call.core, &call.resource, &mut stored)?;
+    let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {
         return dry(call, stored);
     }
@@ -125,6 +126,7 @@ async fn after(call: &Call, name: &str) -> Result<(), Failure> {
     }
     definitions_changed(call);
     roles_changed(call).await;
+    quota::refresh(&call.core, call.namespace.as_deref().unwrap_or_default()).await;
     Ok(())
 }
 

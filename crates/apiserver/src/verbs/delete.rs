@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
 use crate::{access, admission};
-use crate::{body, meta, respond};
+use crate::{body, meta, quota, respond};
 
 /// How often a delete is tried against other writers.
 const TRIES: usize = 16;
@@ -228,6 +228,7 @@ fn pod_grace(pod: &Value, options: &Options) -> i64 {
 pub(super) async fn after_removal(call: &Call, gone: &Value) {
     roles_changed(call).await;
     access::certificates::changed(call);
+    quota::refresh(&call.core, meta::text(gone, "namespace")).await;
     if call.resource.is("", "serviceaccounts") {
         admission::token_secret::collect(&call.core, gone).await;
     }

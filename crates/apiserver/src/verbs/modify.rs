@@ -13,7 +13,7 @@ use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{access, admission, convert, meta};
+use crate::{access, admission, convert, meta, quota};
 
 /// How often a write without a precondition is tried against other writers.
 const TRIES: usize = 16;
@@ -75,6 +75,7 @@ pub(crate) async fn modify(
         let mut next = convert::to_storage(kind, next)?;
         if part == Part::Main {
             admission::update(&call.core, &call.resource, &stored, &mut next)?;
+            quota::check_change(&call.core, kind, &stored, &next)?;
         }
         if is_over(&next) {
             match remove(call, &key, &entry, next, dry_run).await {
@@ -96,6 +97,7 @@ pub(crate) async fn modify(
                 definitions_changed(call);
                 roles_changed(call).await;
                 access::certificates::changed(call);
+                counted_again(call, &stored, &entry).await;
                 return Ok(entry);
             }
             Err(Error::Conflict { .. }) if !pinned => {}
@@ -119,6 +121,18 @@ async fn remove(
     definitions_changed(call);
     after_removal(call, &removed.value.value()).await;
     Ok(removed)
+}
+
+/// Counts what quotas bound again, where a change can make a difference.
+async fn counted_again(call: &Call, before: &Value, entry: &Entry<Object>) {
+    let counts = match call.kind().group_resource().as_str() {
+        "resourcequotas" | "services" | "persistentvolumeclaims" => true,
+        "pods" => before["status"]["phase"] != entry.value.value()["status"]["phase"],
+        _ => false,
+    };
+    if counts {
+        quota::refresh(&call.core, call.namespace.as_deref().unwrap_or_default()).await;
+    }
 }
 
 /// Whether nothing holds a terminating object any more.

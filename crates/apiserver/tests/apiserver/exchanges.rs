@@ -7,6 +7,7 @@
 mod escalations;
 mod impersonation;
 mod objects;
+mod quotas;
 mod requests;
 mod reviews;
 mod server;
@@ -52,6 +53,8 @@ struct Exchange {
     headers: Vec<(&'static str, String)>,
     /// JSON pointer to what is compared of an object that is answered. Empty compares the code alone.
     place: &'static str,
+    /// Whether a real server needs time before this and after it, until its controllers and caches know.
+    settles: bool,
 }
 
 impl Exchange {
@@ -62,7 +65,7 @@ impl Exchange {
             Caller::User(name, groups) => format!("{name} of {}: {method} {path}", groups.join(",")),
             other => format!("{other:?}: {method} {path}"),
         };
-        Exchange { name, caller, method, path, body, headers: Vec::new(), place: "" }
+        Exchange { name, caller, method, path, body, headers: Vec::new(), place: "", settles: false }
     }
 
     fn named(self, detail: &str) -> Exchange {
@@ -71,6 +74,10 @@ impl Exchange {
 
     fn showing(self, place: &'static str) -> Exchange {
         Exchange { place, ..self }
+    }
+
+    fn settling(self) -> Exchange {
+        Exchange { settles: true, ..self }
     }
 
     fn with(mut self, name: &'static str, value: impl Into<String>) -> Exchange {
@@ -102,6 +109,7 @@ async fn ask(server: &Server) -> Answers {
         objects::all(),
         escalations::all(),
         tokens::all(),
+        quotas::all(),
     ];
     let mut answers = Answers::new();
     for exchange in groups.into_iter().flatten() {

@@ -15,7 +15,7 @@ use super::{Answer, Caller, Exchange};
 
 const ADMIN: &str = "the-token-of-the-admin";
 /// How long a real server may take until its authorizer knows of a role.
-const LAG: Duration = Duration::from_millis(400);
+const LAG: Duration = Duration::from_millis(800);
 
 pub(super) struct Server {
     /// Sends what it is given, without a credential of its own.
@@ -68,7 +68,13 @@ impl Server {
     }
 
     pub(super) async fn send(&self, exchange: &Exchange) -> Answer {
+        if exchange.settles {
+            self.settle().await;
+        }
         let (code, body) = self.raw(exchange).await;
+        if exchange.settles {
+            self.settle().await;
+        }
         if exchange.method != "GET" && exchange.path.contains("rbac.authorization.k8s.io") && code < 300 {
             self.settle().await;
         }

@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::access::impersonation::impersonated;
-use crate::access::{AUTHENTICATED, MASTERS, RequestAction, UNAUTHENTICATED, is_master};
-use crate::call::Query;
+use crate::access::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, is_master};
 use crate::failure::Failure;
 use crate::server::Core;
 use crate::{Error, service_token};
@@ -222,9 +221,7 @@ pub(crate) async fn authenticate(
     {
         connection.trust();
     }
-    let query = Query::of(request.uri()).ok();
-    let action = RequestAction::of(request.method().as_str(), request.uri().path(), query.as_ref());
-    let identity = match impersonated(&core, identity, request.headers_mut(), &action) {
+    let identity = match impersonated(&core, identity, &mut request) {
         Ok(identity) => identity,
         Err(failure) => return failure.into_response(),
     };

@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
+use axum::extract::Request;
 use http::HeaderMap;
 
 use super::{AUTHENTICATED, Action, MASTERS, RequestAction, UNAUTHENTICATED, check, decide, denied};
 use crate::Identity;
-use crate::call::percent_decode;
+use crate::call::{Query, percent_decode};
 use crate::failure::Failure;
 use crate::identity::{ANONYMOUS, split_service_account};
 use crate::server::Core;
@@ -95,17 +96,22 @@ impl Memory {
 pub(crate) fn impersonated(
     core: &Core,
     caller: Identity,
-    headers: &mut HeaderMap,
-    request: &RequestAction,
+    request: &mut Request,
 ) -> Result<Identity, Failure> {
-    if !headers.keys().any(|name| name.as_str().starts_with(PREFIX)) {
+    let named = |headers: &HeaderMap| {
+        let names = headers.keys().filter(|name| name.as_str().starts_with(PREFIX));
+        names.cloned().collect::<Vec<_>>()
+    };
+    let named = named(request.headers());
+    if named.is_empty() {
         return Ok(caller);
     }
-    let wanted = wanted(headers);
-    let named: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with(PREFIX)).cloned().collect();
+    let wanted = wanted(request.headers());
     for name in named {
-        headers.remove(name);
+        request.headers_mut().remove(name);
     }
+    let query = Query::of(request.uri()).ok();
+    let action = RequestAction::of(request.method().as_str(), request.uri().path(), query.as_ref());
     let Identity { name, uid, groups, extra } = &wanted;
     if name.is_empty() {
         if uid.is_empty() && groups.is_empty() && extra.is_empty() {
@@ -120,7 +126,7 @@ pub(crate) fn impersonated(
     let known = core.access.impersonations.of(&caller);
     let others = Mode::ALL.into_iter().filter(|mode| Some(*mode) != known);
     for mode in known.into_iter().chain(others).filter(|mode| mode.fits(&caller, &wanted)) {
-        match attempt(core, &caller, &wanted, mode, request) {
+        match attempt(core, &caller, &wanted, mode, &action) {
             Ok(identity) => {
                 core.access.impersonations.set(&caller, mode);
                 return Ok(identity);

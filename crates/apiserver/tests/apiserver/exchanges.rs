@@ -152,10 +152,19 @@ async fn exchanges_get_the_answers_of_a_real_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_server_answers_the_exchanges_as_recorded() {
-    require!(kubernetes);
-    let differences = differences(&recorded(), &real().await);
+async fn a_real_server_answers_the_exchanges_as_recorded_and_kubectl_lists_the_same_rules() {
+    require!(kubernetes, kubectl);
+    let cluster = Cluster::start(CONTROLLERS).await.expect("a control plane");
+    let real = Server::of_cluster(&cluster).await;
+    let differences = differences(&recorded(), &ask(&real).await);
     assert!(differences.is_empty(), "{}:\n{}", differences.len(), differences.join("\n"));
+    let own = Server::embedded().await;
+    setup::run(&own).await;
+    for user in ["alice", "victor", "adam", "olga", "nora", "nobody"] {
+        let lines = own.can_i(user, "team-a").await;
+        assert_eq!(lines, real.can_i(user, "team-a").await, "{user}");
+        assert!(lines.len() > 5, "{lines:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

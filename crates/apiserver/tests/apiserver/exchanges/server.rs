@@ -1,15 +1,17 @@
 //! A server that is asked: this one, or a real one.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::Request;
 use http_body_util::BodyExt;
 use hutch_apiserver::{ApiServer, Config, Identity};
+use hutch_serve::{Authority, Listener, Shutdown};
 use hutch_testkit::cluster::Cluster;
 use kube::Client;
 use kube::client::Body;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Answer, Caller, Exchange};
 
@@ -23,6 +25,18 @@ pub(super) struct Server {
     admin: String,
     bot: std::sync::OnceLock<String>,
     real: bool,
+    /// Of the admin, for kubectl.
+    kubeconfig: PathBuf,
+    /// The folder of the kubeconfig and the listener, of a server of this process.
+    site: Option<(tempfile::TempDir, Shutdown)>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some((_, shutdown)) = &self.site {
+            shutdown.trigger();
+        }
+    }
 }
 
 impl Server {
@@ -30,7 +44,15 @@ impl Server {
         let server = ApiServer::open(Config::default()).await.expect("a server");
         server.accept_token(ADMIN, Identity::admin()).expect("a token");
         let client = hutch_serve::memory::client(server.authenticated(), "default");
-        Server { client, admin: ADMIN.into(), bot: Default::default(), real: false }
+        let (site, kubeconfig) = listen(&server).await;
+        Server {
+            client,
+            admin: ADMIN.into(),
+            bot: Default::default(),
+            real: false,
+            kubeconfig,
+            site: Some(site),
+        }
     }
 
     pub(super) async fn of_cluster(cluster: &Cluster) -> Server {
@@ -44,7 +66,22 @@ impl Server {
         config.auth_info = AuthInfo::default();
         config.default_retry = false;
         let client = Client::try_from(config).expect("a client");
-        Server { client, admin, bot: Default::default(), real: true }
+        let kubeconfig = cluster.kubeconfig().to_owned();
+        Server { client, admin, bot: Default::default(), real: true, kubeconfig, site: None }
+    }
+
+    /// What `kubectl auth can-i --list` prints for a user, in an order of its own.
+    pub(super) async fn can_i(&self, user: &str, namespace: &str) -> Vec<String> {
+        let kubectl = hutch_testkit::tool("kubectl").expect("kubectl");
+        let mut command = tokio::process::Command::new(kubectl);
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command.args(["auth", "can-i", "--list", "--as", user, "--namespace", namespace]);
+        let output = command.output().await.expect("kubectl runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut lines: Vec<String> =
+            String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
     }
 
     /// Sends a request of the admin and gives code and body.
@@ -123,6 +160,23 @@ impl Server {
         let bytes = answer.into_body().collect().await.expect("all of it").to_bytes();
         (code, serde_json::from_slice(&bytes).unwrap_or_default())
     }
+}
+
+/// Serves over TLS and writes a kubeconfig of the admin.
+async fn listen(server: &ApiServer) -> ((tempfile::TempDir, Shutdown), PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = Authority::open(folder.path()).expect("an authority");
+    let listener = Listener::bind(([127, 0, 0, 1], 0).into()).await.expect("a port");
+    let (address, shutdown) = (listener.address(), Shutdown::new());
+    let tls = authority.server_config(&[]).expect("a certificate");
+    tokio::spawn(listener.serve_tls(server.authenticated(), tls, shutdown.clone()));
+    let file = folder.path().join("kubeconfig");
+    let cluster = json!({"server": format!("https://{address}"), "certificate-authority": folder.path().join("ca.crt")});
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "a",
+        "clusters": [{"name": "a", "cluster": cluster}], "users": [{"name": "a", "user": {"token": ADMIN}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
+    std::fs::write(&file, config.to_string()).expect("the kubeconfig is written");
+    ((folder, shutdown), file)
 }
 
 /// Rules in an order of their own: a real server lists them in none.

@@ -92,7 +92,11 @@ async fn many(server: &Server) -> anyhow::Result<()> {
 }
 
 /// Measures one claim: the time to Ready, and with `exec` the time to the first instruction inside.
-async fn one(client: &kube::Client, name: &str, exec: bool) -> anyhow::Result<(Duration, Option<Duration>)> {
+pub(crate) async fn one(
+    client: &kube::Client,
+    name: &str,
+    exec: bool,
+) -> anyhow::Result<(Duration, Option<Duration>)> {
     let claims = api(client, "SandboxClaim");
     let object = serde_json::from_value(json!({
         "apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxClaim",

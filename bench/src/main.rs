@@ -9,6 +9,7 @@ mod least;
 mod machine;
 mod noise;
 mod rate;
+mod rbac;
 mod router;
 mod sandboxd;
 mod sdk;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 13] = [
+const BENCHMARKS: [Benchmark; 14] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -38,6 +39,7 @@ const BENCHMARKS: [Benchmark; 13] = [
     ("sdk", sdk::run),
     ("wake", wake::run),
     ("noise", noise::run),
+    ("rbac", rbac::run),
 ];
 
 fn main() -> ExitCode {

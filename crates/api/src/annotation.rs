@@ -6,48 +6,48 @@ pub const POD_NAME: &str = "agents.x-k8s.io/pod-name";
 pub const PROPAGATED_LABELS: &str = "agents.x-k8s.io/propagated-labels";
 /// On a Pod: the annotation keys that came from the template, sorted, joined by commas.
 pub const PROPAGATED_ANNOTATIONS: &str = "agents.x-k8s.io/propagated-annotations";
-/// On a Sandbox: name of the template that it was made from.
+/// On a Sandbox: name of its template.
 pub const TEMPLATE_REF: &str = "agents.x-k8s.io/sandbox-template-ref";
 /// On a claim: name of the Sandbox assigned to it. Also a deprecated label of the same key.
 pub const SANDBOX_NAME: &str = "agents.x-k8s.io/sandbox-name";
-/// On a claim, by clients: when the user asked (RFC 3339, nanoseconds).
+/// On a claim, set by clients: time of the user's request (RFC 3339, nanoseconds).
 pub const CLIENT_FIRST_REQUESTED_AT: &str = "agents.x-k8s.io/client-first-requested-at";
-/// On a claim, by an optional webhook: when the API server saw it.
+/// On a claim, set by an optional webhook: time at which the API server received it.
 pub const WEBHOOK_FIRST_OBSERVED_AT: &str = "agents.x-k8s.io/webhook-first-observed-at";
-/// On a claim: when the controller saw it.
+/// On a claim: time at which the controller first observed it.
 pub const CONTROLLER_FIRST_OBSERVED_AT: &str = "agents.x-k8s.io/controller-first-observed-at";
-/// On a claim: when it was first Ready, or `unknown`.
+/// On a claim: time at which it first became Ready, or `unknown`.
 pub const CLAIM_FIRST_READY_AT: &str = "agents.x-k8s.io/claim-first-ready-at";
 /// On claim and Sandbox: W3C trace context as a JSON object.
 pub const TRACE_CONTEXT: &str = "opentelemetry.io/trace-context";
 /// On the Pod of a pooled Sandbox: `"true"`.
 pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
-/// On a Pod, or its template: the container that is meant when none is named.
+/// On a Pod, or its template: the default container of requests that name none.
 pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// On a claimed Sandbox that came from a pool, and on its Pod: the claim's `env`, as JSON, for containers that run already.
+/// On a Sandbox adopted from a pool, and on its Pod: the claim's `env`, as JSON, for running containers.
 pub const LATE_ENV: &str = "hutch.dev/env";
-/// On a Sandbox: `"true"` lets a connection through the router wake it when it sleeps.
+/// On a Sandbox: `"true"` lets a connection through the router wake it while it is frozen or suspended.
 pub const WAKE_ON_CONNECT: &str = "hutch.dev/wake-on-connect";
 /// On a Sandbox that was suspended for being idle: its `metadata.generation` after that write. Any later change of the
 /// spec, such as a user's own suspend, makes it void.
 pub const ASLEEP_GENERATION: &str = "hutch.dev/asleep-generation";
 /// On a Sandbox or its Pod template: frozen when idle for so long, where Hutch runs the Pod (Go's notation: `10m`).
 pub const IDLE_AFTER: &str = "hutch.dev/idle-after";
-/// On a Sandbox or its Pod template: suspended when idle for so long (Go's notation: `1h`).
+/// On a Sandbox or its Pod template: idle time until it is suspended (Go duration: `1h`).
 pub const SUSPEND_AFTER: &str = "hutch.dev/suspend-after";
-/// On a Sandbox or its Pod template: the port at which the sandboxd inside says when it was last used.
+/// On a Sandbox or its Pod template: port at which its sandboxd reports the time of last use.
 pub const ACTIVITY_PORT: &str = "hutch.dev/activity-port";
-/// On a Sandbox that sleeps on disk or will: when to wake it (RFC 3339). Removed when that was done.
+/// On a Sandbox that is or will be suspended: time to wake it (RFC 3339). Removed after the wake.
 pub const WAKE_AT: &str = "hutch.dev/wake-at";
-/// On a Sandbox that may be suspended for being idle: when it was last used, as reported now and then (RFC 3339).
+/// On a Sandbox that may be suspended when idle: time of last use, reported periodically (RFC 3339).
 pub const LAST_ACTIVITY: &str = "hutch.dev/last-activity";
-/// On a Sandbox whose processes stand still: since when (RFC 3339).
+/// On a frozen Sandbox: time since when it is frozen (RFC 3339).
 pub const FROZEN_SINCE: &str = "hutch.dev/frozen-since";
-/// On a shadow pool: made by a migration.
+/// On a shadow pool: marks it as created by a migration.
 pub const MIGRATION_SHADOW: &str = "agents.x-k8s.io/migration-shadow";
-/// On a shadow pool: the template whose claims it stands for.
+/// On a shadow pool: the template whose claims it serves.
 pub const MIGRATION_SOURCE: &str = "agents.x-k8s.io/migration-source-template";
-/// On every object that a migration has rewritten: when (RFC 3339).
+/// On every object that a migration has rewritten: time of the rewrite (RFC 3339).
 pub const STORAGE_MIGRATED_AT: &str = "agents.x-k8s.io/storage-migrated-at";
 
 /// On a stored Sandbox that was written as `v1alpha1`: that object.
@@ -58,9 +58,9 @@ pub const CLAIM_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandboxclaim-state";
 pub const TEMPLATE_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandboxtemplate-state";
 /// On a stored SandboxWarmPool that was written as `v1alpha1`: that object.
 pub const POOL_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandboxwarmpool-state";
-/// On a `v1alpha1` SandboxTemplate: the field that the older version has not.
+/// On a `v1alpha1` SandboxTemplate: the field that the older version lacks.
 pub const VOLUME_CLAIM_TEMPLATES_POLICY: &str = "api.agents.x-k8s.io/v1beta1-volume-claim-templates-policy";
-/// On a `v1alpha1` SandboxClaim: the field that the older version has not, as JSON.
+/// On a `v1alpha1` SandboxClaim: the field that the older version lacks, as JSON.
 pub const VOLUME_CLAIM_TEMPLATES: &str = "api.agents.x-k8s.io/v1beta1-volume-claim-templates";
 /// On a `v1alpha1` SandboxClaim: the pool, where the older version's fields alone would come back as another one.
 pub const WARM_POOL_REF: &str = "api.agents.x-k8s.io/v1beta1-warm-pool-ref";

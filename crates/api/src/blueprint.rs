@@ -1,4 +1,4 @@
-//! What a Sandbox is made of: the part that `Sandbox` and `SandboxTemplate` share.
+//! Blueprint of a Sandbox: the fields that `Sandbox` and `SandboxTemplate` share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimSpec, PodSpec};
 use serde::{Deserialize, Serialize};
 
-/// Labels and annotations that the Pod of a Sandbox is to carry.
+/// Labels and annotations to set on the Pod of a Sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodMetadata {
@@ -22,15 +22,15 @@ pub struct PodMetadata {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTemplate {
-    /// What the Pod runs. Shared, since it is the largest part of a Sandbox and mostly the same in many of them.
+    /// Pod spec. Shared, since it is the largest part of a Sandbox and mostly identical across Sandboxes.
     #[serde(with = "shared")]
     pub spec: Arc<PodSpec>,
-    /// What the Pod is labelled and annotated with.
+    /// Labels and annotations of the Pod.
     #[serde(default)]
     pub metadata: PodMetadata,
 }
 
-/// A shared value as JSON: the value.
+/// Serializes a shared value as the value itself.
 mod shared {
     use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl VolumeClaimTemplate {
     }
 }
 
-/// The whole of what is copied from a template to a Sandbox; what the blueprint hash is taken over.
+/// Everything that is copied from a template to a Sandbox; input of the blueprint hash.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Blueprint {
@@ -89,7 +89,7 @@ pub struct Blueprint {
     /// Volumes that outlive the Pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_claim_templates: Option<Vec<VolumeClaimTemplate>>,
-    /// Whether a headless Service is wanted: yes, no, or "keep one that is there".
+    /// Headless Service: `true` creates it, `false` removes it, unset keeps an existing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! `SandboxClaim`: somebody's wish for one Sandbox of a pool.
+//! `SandboxClaim`: requests one Sandbox of a pool.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube_derive::CustomResource;
@@ -9,11 +9,11 @@ use crate::{PodMetadata, VolumeClaimTemplate};
 /// Names a SandboxWarmPool of the same namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmPoolRef {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
 }
 
-/// What happens to a claim whose time is up.
+/// Policy for an expired claim.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ClaimShutdownPolicy {
     /// The claim is deleted, its Sandbox after it.
@@ -25,14 +25,14 @@ pub enum ClaimShutdownPolicy {
     Retain,
 }
 
-/// When a claim ends, and how.
+/// Expiry of a claim, and the policy that applies then.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimLifecycle {
-    /// When the claim ends.
+    /// Time at which the claim expires.
     #[serde(default, with = "crate::end_time", skip_serializing_if = "Option::is_none")]
     pub shutdown_time: Option<Time>,
-    /// Seconds between the end of the Sandbox's own work and the end of the claim.
+    /// Seconds between the end of the Sandbox's workload and the expiry of the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
     /// `Retain` when unset.
@@ -40,15 +40,15 @@ pub struct ClaimLifecycle {
     pub shutdown_policy: Option<ClaimShutdownPolicy>,
 }
 
-/// An environment variable that a claim sets; it forces a cold start but for where a running Pod can take it.
+/// An environment variable of a claim. Forces a cold start, except where a running Pod accepts late env.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimEnvVar {
     /// Name of the variable.
     pub name: String,
-    /// Its value, literal.
+    /// Literal value.
     pub value: String,
-    /// Container that gets it; the first one when unset or empty.
+    /// Target container; the first one when unset or empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_name: Option<String>,
 }
@@ -71,7 +71,7 @@ pub struct ClaimEnvVar {
 pub struct SandboxClaimSpec {
     /// The pool.
     pub warm_pool_ref: WarmPoolRef,
-    /// When the claim ends, and how.
+    /// Expiry of the claim, and the policy that applies then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifecycle: Option<ClaimLifecycle>,
     /// Labels and annotations to add to the Pod.
@@ -85,10 +85,10 @@ pub struct SandboxClaimSpec {
     pub volume_claim_templates: Option<Vec<VolumeClaimTemplate>>,
 }
 
-/// The Sandbox that a claim got.
+/// The Sandbox assigned to a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimedSandbox {
-    /// Its name.
+    /// Name of the Sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Addresses of its Pod.
@@ -103,7 +103,7 @@ pub struct SandboxClaimStatus {
     /// See [`crate::condition`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conditions: Option<Vec<Condition>>,
-    /// The Sandbox.
+    /// The assigned Sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<ClaimedSandbox>,
 }

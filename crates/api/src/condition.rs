@@ -1,12 +1,12 @@
-//! Condition types, reasons and messages. Clients and tests compare them, so they are spelt here once.
+//! Condition types, reasons and messages. Clients and tests compare them, so each is defined once, here.
 
 /// Condition: the Sandbox, or the claim's Sandbox, can be used.
 pub const READY: &str = "Ready";
-/// Condition: the Sandbox has no Pod on purpose.
+/// Condition: the Sandbox has no Pod because it is suspended.
 pub const SUSPENDED: &str = "Suspended";
-/// Condition: the Pod has ended by itself.
+/// Condition: the Pod has terminated by itself.
 pub const FINISHED: &str = "Finished";
-/// Condition: the Pod has a node. The same name as the Pod's own.
+/// Condition: the Pod is bound to a node. Same name as the Pod's own condition.
 pub const POD_SCHEDULED: &str = "PodScheduled";
 
 /// Status of a condition.
@@ -18,48 +18,48 @@ pub const UNKNOWN: &str = "Unknown";
 
 /// Reasons.
 pub mod reason {
-    /// Sandbox Ready: all is there.
+    /// Sandbox Ready: all dependencies are ready.
     pub const DEPENDENCIES_READY: &str = "DependenciesReady";
-    /// Sandbox Ready: something is missing.
+    /// Sandbox Ready: a dependency is not ready.
     pub const DEPENDENCIES_NOT_READY: &str = "DependenciesNotReady";
     /// Sandbox Ready: suspended.
     pub const SANDBOX_SUSPENDED: &str = "SandboxSuspended";
-    /// Sandbox and claim Ready: the Sandbox's time is up.
+    /// Sandbox and claim Ready: the Sandbox has expired.
     pub const SANDBOX_EXPIRED: &str = "SandboxExpired";
-    /// Sandbox Ready and Finished: the Pod ended well.
+    /// Sandbox Ready and Finished: the Pod succeeded.
     pub const POD_SUCCEEDED: &str = "PodSucceeded";
-    /// Sandbox Ready and Finished: the Pod ended badly.
+    /// Sandbox Ready and Finished: the Pod failed.
     pub const POD_FAILED: &str = "PodFailed";
-    /// Sandbox Ready: more Pods than one.
+    /// Sandbox Ready: more than one Pod.
     pub const MULTIPLE_PODS: &str = "MultiplePods";
-    /// Ready: an error that is tried again.
+    /// Ready: an error that is retried.
     pub const RECONCILER_ERROR: &str = "ReconcilerError";
 
-    /// Suspended: it is running.
+    /// Suspended: the Sandbox is running.
     pub const NOT_SUSPENDED: &str = "NotSuspended";
     /// Suspended: the Pod is gone.
     pub const POD_TERMINATED: &str = "PodTerminated";
-    /// Suspended: the Pod is going.
+    /// Suspended: the Pod is terminating.
     pub const POD_TERMINATING: &str = "PodTerminating";
-    /// Suspended: a Pod of that name belongs to somebody else.
+    /// Suspended: a Pod of that name has another owner.
     pub const POD_NOT_OWNED: &str = "PodNotOwned";
-    /// Suspended: the Pod could not be read.
+    /// Suspended: the Pod could not be fetched.
     pub const POD_STATE_UNKNOWN: &str = "PodStateUnknown";
 
     /// PodScheduled: True and the Pod gives no reason.
     pub const POD_SCHEDULED: &str = "PodScheduled";
-    /// PodScheduled: not known.
+    /// PodScheduled: unknown.
     pub const POD_SCHEDULING_UNKNOWN: &str = "PodSchedulingUnknown";
-    /// PodScheduled of a Pod: no node has room.
+    /// PodScheduled of a Pod: no node has enough capacity.
     pub const UNSCHEDULABLE: &str = "Unschedulable";
 
-    /// Claim Ready: no such template.
+    /// Claim Ready: the template does not exist.
     pub const TEMPLATE_NOT_FOUND: &str = "TemplateNotFound";
-    /// Claim Ready: no such pool.
+    /// Claim Ready: the pool does not exist.
     pub const WARM_POOL_NOT_FOUND: &str = "WarmPoolNotFound";
-    /// Claim Ready: lost a race for a Sandbox; tried again.
+    /// Claim Ready: lost a race for a Sandbox; retried.
     pub const ADOPTION_CONFLICT: &str = "AdoptionConflict";
-    /// Claim Ready: created, not seen yet.
+    /// Claim Ready: created, not yet observed.
     pub const SANDBOX_CREATE_PENDING: &str = "SandboxCreatePending";
     /// Claim Ready: `additionalPodMetadata` is not allowed.
     pub const INVALID_METADATA: &str = "InvalidMetadata";
@@ -67,11 +67,11 @@ pub mod reason {
     pub const ENV_VARS_INJECTION_REJECTED: &str = "EnvVarsInjectionRejected";
     /// Claim Ready: `volumeClaimTemplates` is not allowed.
     pub const VOLUME_CLAIM_TEMPLATES_ERROR: &str = "VolumeClaimTemplatesError";
-    /// Claim Ready: the claim's time is up.
+    /// Claim Ready: the claim has expired.
     pub const CLAIM_EXPIRED: &str = "ClaimExpired";
     /// Claim Ready: there is no Sandbox.
     pub const SANDBOX_MISSING: &str = "SandboxMissing";
-    /// Claim Ready: the Sandbox says nothing yet.
+    /// Claim Ready: the Sandbox has no Ready condition yet.
     pub const SANDBOX_NOT_READY: &str = "SandboxNotReady";
 }
 

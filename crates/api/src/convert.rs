@@ -1,13 +1,13 @@
 //! Conversion between the two served versions, on JSON.
 //!
-//! `v1beta1` is the hub. What it cannot express rides in an annotation that holds the whole `v1alpha1` object, so that
-//! a client of the older version reads back what it wrote. The other way, fields of `spec` that the older version has not
-//! ride in annotations of their own, so that an old client that reads and writes does not lose them. Two fields of `status`
-//! do not ride along, `nodeName` and `observedGeneration`: who may write annotations must not write status, and the
-//! controller observes them again.
+//! `v1beta1` is the hub. An annotation holds the whole `v1alpha1` object, so that a client of the older
+//! version reads back what it wrote. In the other direction, fields of `spec` that the older version lacks
+//! are kept in annotations of their own, so that an old client that reads and writes does not lose them. Two
+//! fields of `status` are not kept, `nodeName` and `observedGeneration`: permission to write annotations must
+//! not grant writes to status, and the controller observes both again.
 //!
-//! An annotation that cannot be read counts as none and stays where it is: a conversion review holds all objects of a list,
-//! so whoever may write an annotation could otherwise keep everybody from reading objects of that kind.
+//! An undecodable annotation is ignored and stays in place: a conversion review holds all objects of a list,
+//! so a user who may write one annotation could otherwise block every read of that kind.
 
 mod carried;
 mod claim;
@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 use self::carried::{Saved, saved_copy, set_annotation, take_annotation, take_readable};
 use crate::{DEPRECATED_VERSION, EXTENSIONS_GROUP, GROUP, STORED_VERSION, annotation};
 
-/// Why an object could not be converted.
+/// Reason why an object could not be converted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The object is no JSON object, or one of its parts has the wrong shape.
@@ -33,7 +33,7 @@ pub enum Error {
         kind: String,
         /// Its version.
         from: String,
-        /// The version asked for.
+        /// The requested version.
         to: String,
     },
 }
@@ -44,7 +44,7 @@ impl From<Error> for String {
     }
 }
 
-/// The object in another version, for example `agents.x-k8s.io/v1alpha1`; unchanged when it has that version already.
+/// Converts the object to another version, for example `agents.x-k8s.io/v1alpha1`; no-op for its own version.
 ///
 /// # Errors
 /// When the kind or a version is unknown, or the object is malformed.
@@ -83,7 +83,7 @@ pub fn convert(object: Value, to_api_version: &str) -> Result<Value, Error> {
 /// One direction of one kind: changes the object in place; `Some` is the older object that was saved with it.
 type Step = fn(&mut Map<String, Value>, Option<&Saved>) -> Result<(), Error>;
 
-/// The object under that key, made when it is missing or null.
+/// Returns the object at that key; creates it when missing or null.
 fn object_entry<'a>(
     parent: &'a mut Map<String, Value>,
     key: &'static str,
@@ -95,7 +95,7 @@ fn object_entry<'a>(
     entry.as_object_mut().ok_or(Error::Shape(key))
 }
 
-/// A string inside the object, empty when it is not there.
+/// Returns a string of the object, empty when absent.
 fn text<'a>(object: &'a Map<String, Value>, path: &[&str]) -> &'a str {
     let Some((first, rest)) = path.split_first() else { return "" };
     let mut value = object.get(*first);

@@ -2,7 +2,7 @@
 
 /// The four CustomResourceDefinitions as YAML: Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool.
 ///
-/// They carry what types cannot: defaults, enums, list-map keys of the embedded Pod schema, the one CEL rule.
+/// They hold what Rust types cannot: defaults, enums, list-map keys of the embedded Pod schema, one CEL rule.
 pub fn crds() -> &'static [&'static str] {
     &[
         include_str!("../crds/agents.x-k8s.io_sandboxes.yaml"),

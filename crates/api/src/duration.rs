@@ -1,8 +1,8 @@
-//! Spans of time as Go writes them.
+//! Durations in Go's notation.
 
 use std::time::Duration;
 
-/// `0`, or numbers with units: `1h30m`, `1.5s`, `250ms`, `10us`, `5ns`. Never less than nothing: no flag has a use for that.
+/// `0`, or numbers with units: `1h30m`, `1.5s`, `250ms`, `10us`, `5ns`. Never negative: no flag needs that.
 pub fn go_duration(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -30,6 +30,6 @@ pub fn go_duration(text: &str) -> Option<Duration> {
         sum = sum.checked_add(Duration::try_from_secs_f64(part).ok()?)?;
         rest = tail;
     }
-    // As long as Go can count.
+    // Maximum of Go's `time.Duration`.
     (sum.as_nanos() <= i64::MAX as u128).then_some(sum)
 }

@@ -1,11 +1,11 @@
-//! Times that a user may choose. Kubernetes takes every date to the end of the year 9999; the last day and a half of that
-//! year are out of this library's range, and are where people who mean "never" put an end.
+//! Times that a user may choose. Kubernetes accepts every date to the end of the year 9999. The last day and
+//! a half of that year are out of this library's range, and users who mean "never" choose dates there.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// How the dates begin that are read as the latest time there is.
+/// Prefixes of dates that are decoded as the latest representable time.
 const LAST_DAYS: &str = "9999-12-3";
 
 pub(crate) fn serialize<S: Serializer>(time: &Option<Time>, to: S) -> Result<S::Ok, S::Error> {

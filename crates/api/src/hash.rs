@@ -1,8 +1,8 @@
-//! The hash by which objects refer to names in label values.
+//! The hash of names that label values hold.
 
 /// FNV-1a of 32 bits over the name's UTF-8 bytes, as exactly eight lower-case hex digits.
 ///
-/// It is a label value, not a security boundary: names may collide, so an owner reference always decides.
+/// It is a label value, not a security boundary: hashes may collide, so the owner reference always decides.
 pub fn name_hash(name: &str) -> String {
     let hash =
         name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));

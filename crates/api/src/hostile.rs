@@ -1,5 +1,5 @@
-//! Conversion between versions, and what users write into fields and annotations, each as one function of any bytes: it
-//! neither panics nor runs without end.
+//! Hostile tests of version conversion and of user-written fields and annotations. Each is one function of
+//! arbitrary bytes that neither panics nor loops forever.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::{
     ClaimLifecycle, DEPRECATED_VERSION, EXTENSIONS_GROUP, Error, GROUP, STORED_VERSION, convert, go_duration,
 };
 
-/// An object as JSON, converted to each version. One that an API server can hold is converted whatever its annotations and
-/// fields say, there and back.
+/// Converts a JSON object to each version. Any object that an API server can store converts in both
+/// directions, whatever its annotations and fields hold.
 pub fn conversion(bytes: &[u8]) {
     let Ok(object) = serde_json::from_slice::<Value>(bytes) else { return };
     let can_be_held = object.is_object()
@@ -47,7 +47,7 @@ pub fn times(bytes: &[u8]) {
     let written =
         |lifecycle| serde_json::to_value(lifecycle).expect("a date is written")["shutdownTime"].take();
     if let Some(whole) = read(text.into()).map(written) {
-        // Whole seconds are written.
+        // Only whole seconds are formatted.
         assert_eq!(read(whole.clone()).map(written), Some(whole), "{text:?}");
     }
 }

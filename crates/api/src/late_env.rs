@@ -1,10 +1,10 @@
-//! Variables that a running Pod is given: what its node says about them.
+//! Late env: Pod condition by which the node reports variables passed to a running Pod.
 
 /// Type of the Pod condition.
 pub const CONDITION: &str = "hutch.dev/LateEnv";
-/// Its reason while it is True: the Pod has no variables of a claim, and would take them as if it had been started so.
+/// Reason while True: the Pod has no variables of a claim yet, and accepts them as if set at its start.
 pub const POSSIBLE: &str = "Possible";
 /// Its reason while it is True: every process that starts in the Pod has the variables of [`crate::annotation::LATE_ENV`].
 pub const IN_FORCE: &str = "InForce";
-/// Its reason while it is False: the Pod has the annotation, and some container does not follow it yet.
+/// Reason while False: the Pod has the annotation, and at least one container has not applied it yet.
 pub const PENDING: &str = "Pending";

@@ -1,8 +1,8 @@
 //! The vocabulary of Agent Sandbox: the four custom resources, their published CRDs, the names, labels, reasons
 //! and messages that clients compare, and the conversion between the two served versions.
 //!
-//! Everything here is data and pure functions. It refuses to do I/O, to read a clock and to know an async runtime, so
-//! that every other crate may depend on it.
+//! Everything here is data and pure functions. It does no I/O, reads no clock and depends on no async
+//! runtime, so that every other crate may depend on it.
 //!
 //! The Rust types are those of `v1beta1`, the version that is stored; `v1alpha1` exists only as JSON, in [`convert`].
 
@@ -53,15 +53,15 @@ pub use template::{
 pub const GROUP: &str = "agents.x-k8s.io";
 /// API group of `SandboxClaim`, `SandboxTemplate` and `SandboxWarmPool`.
 pub const EXTENSIONS_GROUP: &str = "extensions.agents.x-k8s.io";
-/// The version that is stored, and that the types of this crate describe.
+/// The stored version, which the types of this crate describe.
 pub const STORED_VERSION: &str = "v1beta1";
-/// The older version that is still served, by conversion.
+/// The older version, still served by conversion.
 pub const DEPRECATED_VERSION: &str = "v1alpha1";
-/// Start of the pool name that stands for "cold, from the template whose name follows": what a claim of the older
-/// version that names only a template converts to.
+/// Prefix of pool names that mean "cold start from the template whose name follows": a claim of the older
+/// version that names only a template converts to such a name.
 pub const SHADOW_POOL_PREFIX: &str = "shadow-pool-";
 
-/// The processor that this program was built for, as Kubernetes names it.
+/// Processor architecture of this program, as Kubernetes names it.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

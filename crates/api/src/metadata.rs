@@ -1,13 +1,13 @@
-//! Which metadata keys belong to the project and may not come from a user's Pod template.
+//! Metadata keys that are reserved by the project and may not come from a user's Pod template.
 
 use crate::{EXTENSIONS_GROUP, GROUP, annotation};
 
-/// Whether a label of a Pod template is dropped on the way to the Pod.
+/// Returns `true` for a Pod template label that is not propagated to the Pod.
 pub fn is_reserved_label(key: &str) -> bool {
     key.split_once('/').is_some_and(|(domain, _)| domain == GROUP || domain == EXTENSIONS_GROUP)
 }
 
-/// Whether an annotation of a Pod template is dropped on the way to the Pod.
+/// Returns `true` for a Pod template annotation that is not propagated to the Pod.
 pub fn is_reserved_annotation(key: &str) -> bool {
     is_reserved_label(key) || [annotation::TRACE_CONTEXT, annotation::LATE_ENV].contains(&key)
 }

@@ -1,4 +1,4 @@
-//! `SandboxWarmPool`: Sandboxes of a template that are started before anyone asks.
+//! `SandboxWarmPool`: Sandboxes of a template that are started before a claim needs them.
 
 use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 /// Names a SandboxTemplate of the same namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxTemplateRef {
-    /// Its name.
+    /// Name of the template.
     pub name: String,
 }
 
-/// When members of an older blueprint are replaced.
+/// Time at which pooled Sandboxes of an outdated blueprint are replaced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpdateStrategyType {
-    /// At once.
+    /// Immediately.
     Recreate,
-    /// Only as they are used up.
+    /// Only as claims adopt them.
     #[default]
     OnReplenish,
 }
 
-/// How members of an older blueprint are replaced.
+/// Update strategy for pooled Sandboxes of an outdated blueprint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpdateStrategy {
     /// `OnReplenish` when unset.
@@ -45,18 +45,18 @@ pub struct UpdateStrategy {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxWarmPoolSpec {
-    /// Members wanted, 1 when unset.
+    /// Desired number of pooled Sandboxes, 1 when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// What members are made of.
+    /// Template of the pooled Sandboxes.
     pub sandbox_template_ref: SandboxTemplateRef,
-    /// How members of an older blueprint are replaced.
+    /// Update strategy for pooled Sandboxes of an outdated blueprint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
 }
 
 impl SandboxWarmPoolSpec {
-    /// The strategy, its default when unset.
+    /// Returns the strategy, its default when unset.
     pub fn strategy(&self) -> UpdateStrategyType {
         self.update_strategy.as_ref().and_then(|strategy| strategy.kind).unwrap_or_default()
     }
@@ -66,13 +66,13 @@ impl SandboxWarmPoolSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxWarmPoolStatus {
-    /// Members that are not going away.
+    /// Pooled Sandboxes that are not being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// Members that are Ready.
+    /// Pooled Sandboxes that are Ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_replicas: Option<i32>,
-    /// Label selector of the members, `key=value`.
+    /// Label selector of the pooled Sandboxes, `key=value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
     /// Generation of the pool that this status describes.

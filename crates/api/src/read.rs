@@ -1,4 +1,4 @@
-//! Objects as a list or a watch brings them: one that cannot be read keeps no other from being read.
+//! Decodes objects of a list or a watch; an undecodable object does not fail the rest.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -9,26 +9,26 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// What is read in the place of a `K`. Works where JSON text is read, not a [`serde_json::Value`].
+/// Decoding result of a `K`. Works with JSON text, not with a [`serde_json::Value`].
 #[derive(Debug, Clone)]
 pub enum Read<K> {
     /// The object.
     Object(K),
-    /// Something that is none of its kind as it is known here.
+    /// An undecodable object: its schema differs from the type known here.
     Unreadable(Box<Unreadable>),
 }
 
-/// What is known of an object that cannot be read.
+/// Known fields of an undecodable object.
 #[derive(Debug, Clone)]
 pub struct Unreadable {
-    /// Its name, namespace, uid, resource version; labels, owners and when it was deleted, where they can be read.
+    /// Name, namespace, UID, resourceVersion; labels, owners and deletion time, where they are decodable.
     pub metadata: ObjectMeta,
-    /// Which field is wrong, and how.
+    /// Path of the invalid field, and the problem.
     pub problem: String,
 }
 
 impl Unreadable {
-    /// What an Event says of an object with this `problem`.
+    /// Returns the Event message for an object with this `problem`.
     pub fn note(problem: &str) -> String {
         format!("Cannot be read and is left as it is: {problem}")
     }
@@ -119,18 +119,18 @@ impl<K: Resource> Resource for Read<K> {
 fn problem(text: &str, error: &serde_json::Error) -> String {
     let before: usize = text.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     let said = error.to_string();
-    // A field that is missing is no part of the one before it.
+    // A missing field is not part of the field before it.
     let missing = said.starts_with("missing field");
     let path = path_at(&text.as_bytes()[..text.len().min(before + error.column())], missing);
     let said = said.rsplit_once(" at line ").map_or(said.as_str(), |(said, _)| said);
     if path.is_empty() { said.to_owned() } else { format!("{path}: {said}") }
 }
 
-/// What a JSON text is inside of.
+/// JSON container at the current position.
 enum Inside {
-    /// An object: the present field, and whether the next string is the name of one.
+    /// An object: the current field, and `true` when the next string is a field name.
     Object(String, bool),
-    /// A list: the present index.
+    /// A list: the current index.
     List(usize),
 }
 
@@ -168,7 +168,7 @@ fn path_at(text: &[u8], whole: bool) -> String {
     }
     let mut path = String::new();
     for step in &inside {
-        // Writing to a String does not fail.
+        // Writing to a `String` is infallible.
         let _ = match step {
             Inside::Object(field, _) if path.is_empty() || field.is_empty() => write!(path, "{field}"),
             Inside::Object(field, _) => write!(path, ".{field}"),

@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Blueprint, PodTemplate, VolumeClaimTemplate, annotation};
 
-/// Whether a Sandbox has a Pod.
+/// Operating mode of a Sandbox: with or without a Pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OperatingMode {
-    /// It has one.
+    /// The Sandbox has a Pod.
     #[default]
     Running,
-    /// It has none; its volumes and name are kept.
+    /// The Sandbox has no Pod; volumes and name are kept.
     Suspended,
 }
 
-/// What happens to a Sandbox whose time is up.
+/// Policy for an expired Sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShutdownPolicy {
-    /// The Sandbox object is deleted, and with it everything it owns.
+    /// The Sandbox object and everything that it owns are deleted.
     Delete,
-    /// Pod and Service are deleted; the object and its volumes stay.
+    /// Pod and Service are deleted; the object and its volumes are kept.
     #[default]
     Retain,
 }
@@ -47,13 +47,13 @@ pub struct SandboxSpec {
     /// Volumes that outlive the Pod. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_claim_templates: Option<Vec<VolumeClaimTemplate>>,
-    /// Whether a headless Service is wanted: yes, no, or "keep one that is there".
+    /// Headless Service: `true` creates it, `false` removes it, unset keeps an existing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<bool>,
-    /// When the Sandbox ends.
+    /// Time at which the Sandbox expires.
     #[serde(default, with = "crate::end_time", skip_serializing_if = "Option::is_none")]
     pub shutdown_time: Option<Time>,
-    /// What happens then; `Retain` when unset.
+    /// Policy at expiry; `Retain` when unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shutdown_policy: Option<ShutdownPolicy>,
     /// `Running` when unset.
@@ -61,7 +61,7 @@ pub struct SandboxSpec {
     pub operating_mode: Option<OperatingMode>,
 }
 
-/// Name of a Sandbox's Pod: what it is annotated with, else its own.
+/// Returns the name of a Sandbox's Pod: the annotation if set, else the Sandbox's own name.
 pub fn pod_name(sandbox: &impl kube_core::Resource) -> &str {
     let metadata = sandbox.meta();
     let noted = metadata.annotations.as_ref().and_then(|noted| noted.get(annotation::POD_NAME));
@@ -70,7 +70,7 @@ pub fn pod_name(sandbox: &impl kube_core::Resource) -> &str {
 }
 
 impl SandboxSpec {
-    /// The part that came from a template.
+    /// Returns the part that came from a template.
     pub fn blueprint(&self) -> Blueprint {
         Blueprint {
             pod_template: self.pod_template.clone(),
@@ -79,13 +79,13 @@ impl SandboxSpec {
         }
     }
 
-    /// A running Sandbox of that blueprint, without an end.
+    /// Returns a running Sandbox of that blueprint that never expires.
     pub fn from_blueprint(blueprint: Blueprint) -> Self {
         let Blueprint { pod_template, volume_claim_templates, service } = blueprint;
         Self { pod_template, volume_claim_templates, service, ..Self::default() }
     }
 
-    /// The volumes, none when unset.
+    /// Returns the volumes, empty when unset.
     pub fn volumes(&self) -> &[VolumeClaimTemplate] {
         self.volume_claim_templates.as_deref().unwrap_or_default()
     }

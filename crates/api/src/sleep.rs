@@ -1,7 +1,7 @@
-//! When a Sandbox falls asleep and wakes: what its annotations ask for, and the states of one life of its Pod.
+//! Sleep of a Sandbox: the annotations that configure it, and the states of one instance of its Pod.
 //!
-//! Two kinds of sleep. *Frozen*: the processes stand still and keep their memory; `operatingMode` stays `Running`.
-//! *On disk*: `operatingMode` is `Suspended`; processes and memory are gone, volumes stay.
+//! Two kinds of sleep. *Frozen*: the processes are stopped and keep their memory; `operatingMode` stays
+//! `Running`. *On disk*: `operatingMode` is `Suspended`; processes and memory are gone, volumes stay.
 
 mod machine;
 mod patience;
@@ -11,7 +11,7 @@ pub use patience::{BadPatience, LEAST, MOST_SELDOM, Patience, report_every};
 
 /// Condition of a Pod and of its Sandbox while it is frozen: True; absent otherwise.
 pub const FROZEN_OF_POD: &str = "hutch.dev/Frozen";
-/// The same on a Sandbox.
+/// The same condition on a Sandbox.
 pub const FROZEN: &str = "Frozen";
 /// Condition of a Sandbox whose annotations about sleep cannot be followed: True; absent otherwise. It never sleeps.
 pub const INVALID: &str = "SleepInvalid";

@@ -1,16 +1,16 @@
-//! Names and keys, and what Kubernetes says of those that are none, in words that clients may compare. Nothing said: it is one.
+//! Validates names and keys with Kubernetes' messages, which clients may compare; `None` means valid.
 
-/// Of a name that is no DNS subdomain.
+/// Message for an invalid DNS subdomain.
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-/// Of a name that is no DNS label.
+/// Message for an invalid DNS label.
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-/// Of a label's value.
+/// Message for an invalid label value.
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-/// Of what stands behind the slash of a key.
+/// Message for an invalid name part, after the slash of a key.
 const NAME_PART: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
-/// Bytes of a subdomain at most.
+/// Maximum bytes of a subdomain.
 const SUBDOMAIN_BYTES: usize = 253;
-/// Bytes of a label, a label's value and the name part of a key at most.
+/// Maximum bytes of a label, a label value and the name part of a key.
 const LABEL_BYTES: usize = 63;
 
 fn has_form_of_label(text: &str) -> bool {
@@ -33,25 +33,25 @@ fn is_name_part(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(b))
 }
 
-/// Whether a text is a DNS label, as names of namespaces and of Sandboxes that can be routed to are.
+/// Returns `true` for a DNS label, the form of names of namespaces and of routable Sandboxes.
 pub fn is_label(text: &str) -> bool {
     text.len() <= LABEL_BYTES && has_form_of_label(text)
 }
 
-/// Whether a text is a DNS subdomain, as names of most kinds are.
+/// Returns `true` for a DNS subdomain, the form of names of most kinds.
 pub fn is_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_BYTES && has_form_of_subdomain(text)
 }
 
-/// Whether a text can name an object in the path of a request. Names of some kinds have other characters than a
-/// subdomain, but none has these: clients put a name into the path as it is, and it could become another path.
+/// Returns `true` for a valid path segment. Names of some kinds have other characters than a subdomain, but
+/// never these: clients insert the name into a request path unescaped, so it could become another path.
 pub fn is_path_segment(text: &str) -> bool {
     !matches!(text, "" | "." | "..")
         && text.len() <= SUBDOMAIN_BYTES
         && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"/%?#".contains(&byte))
 }
 
-/// What is wrong with the name of most kinds.
+/// Validates the name of most kinds.
 pub fn subdomain(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > SUBDOMAIN_BYTES {
@@ -63,7 +63,7 @@ pub fn subdomain(text: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a name that is also a DNS label.
+/// Validates a name that is also a DNS label.
 pub fn label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_BYTES {
@@ -76,7 +76,7 @@ pub fn label(text: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a name that need only be a segment of a path, or with the start of one.
+/// Validates a name that need only be a path segment, or a prefix of one.
 pub fn segment(text: &str, whole: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     if whole && matches!(text, "." | "..") {
@@ -90,7 +90,7 @@ pub fn segment(text: &str, whole: bool) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with the key of a label, an annotation or a finalizer.
+/// Validates the key of a label, an annotation or a finalizer.
 pub fn key(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let name = match text.split('/').collect::<Vec<_>>()[..] {
@@ -125,12 +125,12 @@ pub fn key(text: &str) -> Vec<String> {
     wrong
 }
 
-/// Whether a text may be the value of a label.
+/// Returns `true` for a valid label value.
 pub fn is_label_value(text: &str) -> bool {
     text.len() <= LABEL_BYTES && (text.is_empty() || is_name_part(text))
 }
 
-/// What is wrong with the value of a label.
+/// Validates a label value.
 pub fn label_value(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_BYTES {

@@ -1,4 +1,4 @@
-//! `SandboxTemplate`: a blueprint with the policies for those who use it.
+//! `SandboxTemplate`: a blueprint with policies for its claims.
 
 use k8s_openapi::api::networking::v1::{NetworkPolicyEgressRule, NetworkPolicyIngressRule};
 use kube_derive::CustomResource;
@@ -6,37 +6,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Blueprint, PodTemplate, VolumeClaimTemplate};
 
-/// Who makes the NetworkPolicy of a template.
+/// Manager of the NetworkPolicy of a template.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkPolicyManagement {
     /// The controller.
     #[default]
     Managed,
-    /// Somebody else, or nobody.
+    /// An external manager, or none.
     Unmanaged,
 }
 
-/// Whether a claim may set environment variables.
+/// Policy for environment variables of a claim.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EnvVarsInjectionPolicy {
-    /// New ones only.
+    /// Only variables that the template lacks.
     Allowed,
-    /// New ones and ones that the template has.
+    /// Any variables, including those of the template.
     Overrides,
-    /// None.
+    /// No variables.
     #[default]
     Disallowed,
 }
 
-/// Whether a claim may bring volumes.
+/// Policy for volumes of a claim.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VolumeClaimTemplatesPolicy {
-    /// None.
+    /// No volumes.
     #[default]
     Disallowed,
-    /// New ones only.
+    /// Only volumes that the template lacks.
     Allowed,
-    /// New ones and ones that the template has.
+    /// Any volumes, including those of the template.
     Overrides,
 }
 
@@ -44,10 +44,10 @@ pub enum VolumeClaimTemplatesPolicy {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateNetworkPolicy {
-    /// Who may come in.
+    /// Allowed ingress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress: Option<Vec<NetworkPolicyIngressRule>>,
-    /// What may be reached.
+    /// Allowed egress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<Vec<NetworkPolicyEgressRule>>,
 }
@@ -72,7 +72,7 @@ pub struct SandboxTemplateSpec {
     /// Volumes that outlive the Pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_claim_templates: Option<Vec<VolumeClaimTemplate>>,
-    /// Whether a headless Service is wanted.
+    /// Headless Service: `true` creates it, `false` removes it, unset keeps an existing one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<bool>,
     /// Network rules; the secure default when unset.
@@ -90,7 +90,7 @@ pub struct SandboxTemplateSpec {
 }
 
 impl SandboxTemplateSpec {
-    /// The part that a Sandbox copies.
+    /// Returns the part that a Sandbox copies.
     pub fn blueprint(&self) -> Blueprint {
         Blueprint {
             pod_template: self.pod_template.clone(),

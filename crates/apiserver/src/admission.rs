@@ -7,13 +7,16 @@ pub(crate) mod definition;
 pub(crate) mod names;
 pub(crate) mod namespace;
 pub(crate) mod pod;
+pub(crate) mod rbac;
 pub(crate) mod service;
+pub(crate) mod token_secret;
 pub(crate) mod volume_claim;
 pub(crate) mod workload;
 
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
+use crate::quota::limits;
 use crate::registry::Resource;
 use crate::server::Core;
 
@@ -27,11 +30,23 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
             namespace::create(object);
             Ok(())
         }
-        ("", "persistentvolumeclaims") => volume_claim::create(kind, object),
+        ("", "persistentvolumeclaims") => {
+            volume_claim::create(kind, object)?;
+            limits::check_volume_claim(core, kind, object)
+        }
+        ("", "limitranges") => {
+            limits::complete(object);
+            Ok(())
+        }
+        ("", "resourcequotas") => {
+            object["status"] = json!({});
+            Ok(())
+        }
         ("", "configmaps") => data::check(kind, None, object),
         ("", "secrets") => {
             fold_string_data(object);
             default(object, "type", "Opaque");
+            token_secret::fill(core, kind, object)?;
             data::check(kind, None, object)
         }
         ("", "persistentvolumes") => {
@@ -41,6 +56,7 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
         ("", "nodes") => Ok(()),
         ("apps" | "batch", _) => workload::create(kind, object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => definition::create(kind, object),
+        (crate::access::GROUP, _) => rbac::check(kind, None, object),
         _ => Ok(()),
     }
 }
@@ -61,12 +77,19 @@ pub(crate) fn update(
             Ok(())
         }
         ("", "configmaps") => data::check(kind, Some(old), object),
+        ("", "persistentvolumeclaims") => limits::check_volume_claim(core, kind, object),
+        ("", "limitranges") => {
+            limits::complete(object);
+            Ok(())
+        }
         ("", "secrets") => {
             fold_string_data(object);
+            token_secret::fill(core, kind, object)?;
             data::check(kind, Some(old), object)
         }
         ("apps" | "batch", _) => workload::update(kind, old, object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => definition::update(kind, old, object),
+        (crate::access::GROUP, _) => rbac::check(kind, Some(old), object),
         _ => Ok(()),
     }
 }

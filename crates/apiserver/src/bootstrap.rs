@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::admission::definition::{BUILT_IN, BuiltIn};
 use crate::server::Core;
-use crate::{Error, admission, meta};
+use crate::{Error, access, admission, meta};
 
 /// Collection of CustomResourceDefinitions.
 pub(crate) const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
@@ -14,7 +14,8 @@ pub(crate) const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8
 const NAMESPACES: &[&str] =
     &["default", "kube-system", "kube-public", "kube-node-lease", "agent-sandbox-system"];
 
-pub(crate) async fn run(core: &Arc<Core>) -> Result<(), Error> {
+/// Makes the first objects. `roles` are the roles and bindings of the configuration.
+pub(crate) async fn run(core: &Arc<Core>, roles: &[Value]) -> Result<(), Error> {
     for builtin in BUILT_IN {
         definition(core, builtin).await?;
     }
@@ -29,7 +30,8 @@ pub(crate) async fn run(core: &Arc<Core>) -> Result<(), Error> {
             .await
             .map_err(|failure| Error::Bootstrap(failure.message))?;
     }
-    service(core).await
+    service(core).await?;
+    access::defaults::run(core, roles).await
 }
 
 /// Puts a built-in definition, or brings the stored one to this version's state.
@@ -89,7 +91,7 @@ pub(crate) fn object(
     object
 }
 
-fn fill_metadata(core: &Core, object: &mut Value) {
+pub(crate) fn fill_metadata(core: &Core, object: &mut Value) {
     let metadata = meta::metadata(object);
     metadata.insert("uid".into(), core.ambient.uuid().to_string().into());
     metadata.insert("creationTimestamp".into(), meta::seconds(core.ambient.now()).into());

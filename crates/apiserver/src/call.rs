@@ -8,6 +8,7 @@ use http::Uri;
 use hutch_store::Store;
 
 use crate::accept::Form;
+use crate::access::Action;
 use crate::failure::{Cause, Failure};
 use crate::identity::Identity;
 use crate::kinds::Kind;
@@ -55,10 +56,9 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Reads a path below `/api` or `/apis`, already without its leading slash.
+    /// Reads a path below `/api` or `/apis`, decoded and without its leading slash.
     pub(crate) fn of(path: &str, served: &Served) -> Option<Target> {
-        let decoded: Vec<String> = path.split('/').map(percent_decode).collect::<Option<_>>()?;
-        let segments: Vec<&str> = decoded.iter().map(String::as_str).collect();
+        let segments: Vec<&str> = path.split('/').collect();
         let (group, version, rest) = match segments.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
@@ -66,7 +66,7 @@ impl Target {
         };
         let (namespace, rest) = match rest {
             // What belongs to a namespace itself, against what lies in it.
-            ["namespaces", _] | ["namespaces", _, "status" | "finalize"] if group.is_empty() => (None, rest),
+            ["namespaces", _] | ["namespaces", _, "status" | "finalize", ..] => (None, rest),
             ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some(*namespace), rest),
             rest => (None, rest),
         };
@@ -92,9 +92,23 @@ impl Target {
             subresource: subresource.into(),
         })
     }
+
+    /// Returns true if this is what an action is about. A path is read twice, for the decision and for the answer: both
+    /// must come to the same.
+    pub(crate) fn agrees(&self, action: &Action<'_>) -> bool {
+        let Action::Resource { group, resource, subresource, namespace, name, .. } = action else {
+            return false;
+        };
+        let in_itself = self.namespace.is_none() && self.resource.is("", "namespaces");
+        self.resource.is(group, resource)
+            && self.subresource == *subresource
+            && (self.namespace.as_deref().unwrap_or_default() == *namespace || in_itself)
+            && (self.name.is_empty() || self.name == *name)
+    }
 }
 
-fn percent_decode(segment: &str) -> Option<String> {
+/// Decodes `%XX` in a path; `None` when it is malformed or not UTF-8.
+pub(crate) fn percent_decode(segment: &str) -> Option<String> {
     if !segment.contains('%') {
         return Some(segment.to_owned());
     }

@@ -7,8 +7,8 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
-use crate::access::Action;
-use crate::call::{Call, Caller, Query, Target};
+use crate::access::RequestAction;
+use crate::call::{Call, Caller, Query, Target, percent_decode};
 use crate::failure::Failure;
 use crate::identity::{Ahead, External};
 use crate::server::Core;
@@ -27,28 +27,23 @@ pub(crate) async fn handle(core: Arc<Core>, request: Request) -> Response {
 }
 
 async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
-    let path = request.uri().path().trim_matches('/').to_owned();
+    // What cannot be decoded is not a path of anything.
+    let path = percent_decode(request.uri().path()).map(|path| path.trim_matches('/').to_owned());
     let Some(identity) = request.extensions().get::<Identity>().cloned() else {
         return Err(Failure::unauthorized());
     };
     let served = core.registry.served();
-    let target = Target::of(&path, &served);
+    let target = path.as_deref().and_then(|path| Target::of(path, &served));
     drop(served);
     let query = Query::of(request.uri());
     // Before the body is read, and before an answer reveals what exists.
-    let verb = request.method().as_str().to_ascii_lowercase();
-    let action = match &target {
-        Some(target) => {
-            let watch = query.as_ref().is_ok_and(|query| query.flag("watch"));
-            Action::of(target, request.method().as_str(), watch)
-        }
-        None => Action::Path { verb: &verb, path: request.uri().path() },
-    };
-    access::check(&identity, action)?;
+    let action = RequestAction::of(request.method().as_str(), request.uri().path(), query.as_ref().ok());
+    access::check(&core, &identity, action.action())?;
+    let path = path.ok_or_else(Failure::no_such_path)?;
     if let Some(answer) = about_the_server(&core, &request, &path)? {
         return Ok(answer);
     }
-    let target = target.ok_or_else(Failure::no_such_path)?;
+    let target = target.filter(|target| target.agrees(&action.action())).ok_or_else(Failure::no_such_path)?;
     let query = query?;
     let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
     let caller = Caller {

@@ -107,9 +107,11 @@ impl Failure {
     }
 
     /// The caller may not do this. An empty resource means that the request is for no object.
-    pub(crate) fn denied(group: &str, resource: &str, name: &str, why: &str) -> Self {
+    pub(crate) fn denied(group: &str, resource: &str, name: &str, why: &str, reason: &str) -> Self {
         // As Kubernetes does, so that no browser takes the message for a page.
         let why = why.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        let colon = if reason.is_empty() { "" } else { ": " };
+        let why = format!("{why}{colon}{reason}");
         let kind = Kind { group: group.into(), plural: resource.into(), ..Kind::default() };
         let message = match (resource, name) {
             ("", _) => format!("forbidden: {why}"),
@@ -238,6 +240,11 @@ impl Failure {
             "reason": self.reason,
             "code": self.code.as_u16(),
         });
+        if self.reason.is_empty()
+            && let Some(fields) = status.as_object_mut()
+        {
+            fields.remove("reason");
+        }
         if let Some(details) = &self.details {
             let mut object = serde_json::Map::new();
             for (field, value) in [

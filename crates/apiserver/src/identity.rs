@@ -1,18 +1,19 @@
 //! Who calls, and how they show it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, header};
+use http::header;
 use hutch_serve::{Connection, PeerCertificate};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::access::{self, AUTHENTICATED, Action, MASTERS, is_master};
+use crate::access::impersonation::impersonated;
+use crate::access::{AUTHENTICATED, MASTERS, UNAUTHENTICATED, is_master};
 use crate::failure::Failure;
 use crate::server::Core;
 use crate::{Error, service_token};
@@ -22,6 +23,21 @@ pub(crate) const TOKEN_BYTES: usize = 4096;
 
 /// Start of the name of every ServiceAccount's identity.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+/// Name of callers without a credential.
+pub(crate) const ANONYMOUS: &str = "system:anonymous";
+
+/// The name of a ServiceAccount's identity.
+pub(crate) fn service_account_name(namespace: &str, name: &str) -> String {
+    format!("{SERVICE_ACCOUNT}{namespace}:{name}")
+}
+
+/// Namespace and name of the ServiceAccount that an identity's name stands for.
+pub(crate) fn split_service_account(identity: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = identity.strip_prefix(SERVICE_ACCOUNT)?.split_once(':')?;
+    let valid =
+        hutch_api::syntax::label(namespace).is_empty() && hutch_api::syntax::subdomain(name).is_empty();
+    valid.then_some((namespace, name))
+}
 
 /// An authenticated caller.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +49,9 @@ pub struct Identity {
     pub uid: String,
     /// Such as `system:masters`.
     pub groups: Vec<String>,
+    /// What else is known of the caller, such as the Pod of a ServiceAccount's token.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl Identity {
@@ -40,7 +59,7 @@ impl Identity {
     pub fn new(name: impl Into<String>, groups: &[&str]) -> Identity {
         let mut groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
         groups.push(AUTHENTICATED.into());
-        Identity { name: name.into(), uid: String::new(), groups }
+        Identity { name: name.into(), groups, ..Identity::default() }
     }
 
     /// The owner of the machine.
@@ -49,9 +68,14 @@ impl Identity {
     }
 
     /// A ServiceAccount.
-    pub(crate) fn service_account(namespace: &str, name: &str) -> Identity {
+    pub fn service_account(namespace: &str, name: &str) -> Identity {
         let all = format!("system:serviceaccounts:{namespace}");
-        Identity::new(format!("{SERVICE_ACCOUNT}{namespace}:{name}"), &["system:serviceaccounts", &all])
+        Identity::new(service_account_name(namespace, name), &["system:serviceaccounts", &all])
+    }
+
+    /// A caller without a credential.
+    pub(crate) fn anonymous() -> Identity {
+        Identity { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..Identity::default() }
     }
 }
 
@@ -184,33 +208,20 @@ pub(crate) fn caller(core: &Core, token: &[u8]) -> Option<Identity> {
     audiences.iter().any(|audience| audience == service_token::AUDIENCE).then_some(identity)
 }
 
-/// Lets nobody pass without a credential: a bearer token, or a client certificate that was granted.
+/// Finds out who calls: the bearer of a token, the holder of a client certificate, or `system:anonymous`. A credential
+/// that is not valid gets 401. Then applies impersonation.
 pub(crate) async fn authenticate(
     State(core): State<Arc<Core>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = header.and_then(|value| {
-        let (scheme, token) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-    });
-    let identity = match (header, token) {
-        (_, Some(token)) => caller(&core, token.as_bytes()),
-        // Another scheme is a credential that was tried and is not known.
-        (Some(_), None) => None,
-        (None, None) => request
-            .extensions()
-            .get::<PeerCertificate>()
-            .and_then(|certificate| core.credentials.identify(&certificate.0)),
-    };
-    let Some(identity) = identity else { return Failure::unauthorized().into_response() };
+    let Some(identity) = credential(&core, &request) else { return Failure::unauthorized().into_response() };
     if is_master(&identity)
         && let Some(connection) = request.extensions().get::<Connection>()
     {
         connection.trust();
     }
-    let identity = match impersonated(identity, request.headers()) {
+    let identity = match impersonated(&core, identity, &mut request) {
         Ok(identity) => identity,
         Err(failure) => return failure.into_response(),
     };
@@ -220,36 +231,23 @@ pub(crate) async fn authenticate(
     next.run(request).await
 }
 
-/// The identity that a request is to be answered for: the caller's own, or the one that its `Impersonate-*` headers
-/// name, as `kubectl --as` does.
-fn impersonated(identity: Identity, headers: &HeaderMap) -> Result<Identity, Failure> {
-    if !headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
-        return Ok(identity);
+/// The identity of a request's credential; `None` when the credential is not valid.
+fn credential(core: &Core, request: &Request) -> Option<Identity> {
+    if let Some(value) = request.headers().get(header::AUTHORIZATION) {
+        // Another scheme is a credential that is not known.
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        return scheme
+            .eq_ignore_ascii_case("bearer")
+            .then(|| caller(core, token.trim().as_bytes()))
+            .flatten();
     }
-    let all = |name: &str| {
-        let values = headers.get_all(name).iter();
-        values.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect::<Vec<_>>()
-    };
-    let user = all("impersonate-user").into_iter().next().unwrap_or_default();
-    let resource = Action::Resource {
-        verb: "impersonate",
-        group: "",
-        resource: "users",
-        subresource: "",
-        namespace: "",
-        name: &user,
-    };
-    access::check(&identity, resource)?;
-    if user.is_empty() {
-        return Err(Failure::bad_request("groups and UIDs can only be impersonated together with a user"));
+    match request.extensions().get::<PeerCertificate>() {
+        Some(certificate) => {
+            let (now, connection) =
+                (core.ambient.now().as_second(), request.extensions().get::<Connection>());
+            let user = || core.certificates.identify(&core.store, &certificate.0, now, connection);
+            core.credentials.identify(&certificate.0).or_else(user)
+        }
+        None => Some(Identity::anonymous()),
     }
-    let mut groups = all("impersonate-group");
-    let account = user.strip_prefix(SERVICE_ACCOUNT).and_then(|rest| rest.split_once(':'));
-    if let Some((namespace, name)) = account.filter(|_| groups.is_empty()) {
-        return Ok(Identity::service_account(namespace, name));
-    }
-    if !groups.iter().any(|group| group == AUTHENTICATED) {
-        groups.push(AUTHENTICATED.into());
-    }
-    Ok(Identity { name: user, uid: String::new(), groups })
 }

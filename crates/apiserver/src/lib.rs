@@ -6,8 +6,8 @@
 //! server fills in) and `subresource`.
 //!
 //! [`ApiServer`] is offered twice: [`ApiServer::router_as`] answers callers of this process under an identity they are
-//! given, [`ApiServer::authenticated`] requires a credential. There is one user, the owner of the machine,
-//! who may do everything. A ServiceAccount may only ask about itself. RBAC objects are stored and not consulted.
+//! given, [`ApiServer::authenticated`] finds out who calls. Who may do what is decided in `access`, by the stored roles and
+//! bindings.
 //!
 //! It refuses to reconcile: it collects no garbage, empties no namespace and runs no Pod. It keeps the finalizers,
 //! timestamps and preconditions by which others can.
@@ -37,6 +37,7 @@ mod openapi;
 mod ownership;
 mod patch;
 mod protobuf;
+mod quota;
 mod registry;
 mod respond;
 mod review;

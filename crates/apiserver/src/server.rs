@@ -4,13 +4,16 @@ use std::sync::{Arc, OnceLock};
 use axum::extract::{Request, State};
 use axum::{Extension, Router, middleware};
 use hutch_kubelet::Kubelet;
-use hutch_serve::Ambient;
+use hutch_serve::{Ambient, Authority};
 use hutch_store::Store;
 use serde_json::Value;
 
+use crate::access::Access;
+use crate::access::certificates::Certificates;
 use crate::bounds::Bound;
 use crate::identity::{Ahead, Credentials, authenticate, caller};
 use crate::object::Object;
+use crate::quota::Turns;
 use crate::registry::Registry;
 use crate::service_token::Signer;
 use crate::{Error, Identity, bootstrap, dispatch};
@@ -25,6 +28,11 @@ pub struct Config {
     pub default_node: Option<String>,
     /// Host and port under which clients reach the server; discovery tells it.
     pub address: String,
+    /// Roles and bindings that exist from the start, besides those of Kubernetes. They are kept up to date at each start in the
+    /// same way.
+    pub roles: Vec<Value>,
+    /// The authority of the server's certificate. It signs those of users, and its certificate is in the Secrets of tokens.
+    pub authority: Option<Arc<Authority>>,
     /// Where the times, uids and generated names of objects come from.
     pub ambient: Ambient,
 }
@@ -34,8 +42,12 @@ pub(crate) struct Core {
     pub(crate) store: Store<Object>,
     pub(crate) registry: Registry,
     pub(crate) credentials: Credentials,
+    pub(crate) access: Access,
+    pub(crate) turns: Turns,
     pub(crate) signer: Signer,
     pub(crate) default_node: Option<String>,
+    pub(crate) authority: Option<Arc<Authority>>,
+    pub(crate) certificates: Certificates,
     pub(crate) address: OnceLock<String>,
     pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
     pub(crate) ambient: Ambient,
@@ -66,8 +78,12 @@ impl ApiServer {
             store,
             registry: Registry::new(),
             credentials,
+            access: Access::default(),
+            turns: Turns::default(),
             signer,
             default_node: config.default_node,
+            authority: config.authority,
+            certificates: Certificates::default(),
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
             ambient: config.ambient,
@@ -79,7 +95,7 @@ impl ApiServer {
             // Set once, here, before anyone else has the core.
             let _ = core.address.set(config.address);
         }
-        bootstrap::run(&core).await?;
+        bootstrap::run(&core, &config.roles).await?;
         Ok(ApiServer(core))
     }
 
@@ -139,6 +155,12 @@ impl ApiServer {
     pub fn client_ahead(&self, identity: Identity, default_namespace: &str) -> hutch_serve::memory::Client {
         let router = self.router_as(identity).layer(Extension(Ahead));
         hutch_serve::memory::client(router, default_namespace)
+    }
+
+    /// What the handlers share, for tests of single parts.
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Core {
+        &self.0
     }
 
     /// Revision of the last change.

@@ -1,4 +1,4 @@
-//! Tokens of ServiceAccounts: JSON Web Tokens that are signed with a key of the data folder and not stored.
+//! Tokens of ServiceAccounts: JSON Web Tokens that are signed with a key of the data folder. Only those of Secrets are stored.
 //!
 //! A token names its account by UID and is checked against the stored objects whenever it is used. It ends with its
 //! time, its account, the namespace of the account, and the object that it is bound to.
@@ -27,8 +27,9 @@ const KEY_BYTES: usize = 32;
 pub(crate) struct Claims {
     /// Audiences for which it is good.
     pub(crate) aud: Vec<String>,
-    /// Unix second from which on it is void.
-    pub(crate) exp: i64,
+    /// Unix second from which on it is void; `None` for the token of a Secret.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) exp: Option<i64>,
     pub(crate) iat: i64,
     pub(crate) iss: String,
     /// Tells this token from all others.
@@ -102,7 +103,7 @@ impl Signer {
         // Compared in constant time.
         hmac::verify(&self.0, signed.as_bytes(), &signature).ok()?;
         let claims: Claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?;
-        (claims.nbf <= now && now < claims.exp).then_some(claims)
+        (claims.nbf <= now && claims.exp.is_none_or(|end| now < end)).then_some(claims)
     }
 }
 
@@ -137,7 +138,19 @@ pub(crate) fn identify(core: &Core, token: &[u8]) -> Option<(Identity, Vec<Strin
     }
     let mut identity = Identity::service_account(namespace, &serviceaccount.name);
     identity.uid.clone_from(&serviceaccount.uid);
+    identity.extra.insert(extra("credential-id"), vec![format!("JTI={}", claims.jti)]);
+    for (kind, reference) in [("pod", pod), ("node", node)] {
+        if let Some(reference) = reference {
+            identity.extra.insert(extra(&format!("{kind}-name")), vec![reference.name.clone()]);
+            identity.extra.insert(extra(&format!("{kind}-uid")), vec![reference.uid.clone()]);
+        }
+    }
     Some((identity, claims.aud))
+}
+
+/// Key of what a token says of its bearer.
+fn extra(name: &str) -> String {
+    format!("authentication.kubernetes.io/{name}")
 }
 
 /// Returns true if an object is being deleted and its grace period has ended.
@@ -154,7 +167,7 @@ mod tests {
         let reference = |name: &str| Reference { name: name.into(), uid: format!("uid-{name}") };
         Claims {
             aud: vec![AUDIENCE.into()],
-            exp: 200,
+            exp: Some(200),
             iat: 100,
             iss: AUDIENCE.into(),
             jti: "1".into(),
@@ -189,7 +202,7 @@ mod tests {
         let (payload, signature) = rest.split_once('.').unwrap();
         let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","typ":"JWT"}"#);
         let mut other = claims();
-        other.exp = 1 << 40;
+        other.exp = Some(1 << 40);
         let longer = URL_SAFE_NO_PAD.encode(serde_json::to_vec(&other).unwrap());
         for forged in [
             format!("{none}.{payload}."),

@@ -9,6 +9,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use http::Method;
 
+use crate::access::certificates;
 use crate::body;
 use crate::call::{Call, Target};
 use crate::failure::Failure;
@@ -25,9 +26,16 @@ pub(crate) async fn handle(call: &Call, target: &Target, request: Request) -> Re
     }
     let media_type = body::media_type(request.headers());
     let (parts, incoming) = request.into_parts();
+    let is_request = call.resource.is(certificates::GROUP, certificates::REQUESTS);
+    if is_request && name == "status" && parts.method != Method::GET {
+        // Certificates are signed by this server alone.
+        return Err(Failure::method_not_allowed());
+    }
     let bytes = body::read(incoming).await?;
     match (name, parts.method) {
-        ("status", Method::GET) => get::get(call),
+        ("status" | "approval", Method::GET) => get::get(call),
+        ("approval", Method::PUT) => update::update(call, Part::Approval, &bytes, &media_type).await,
+        ("approval", Method::PATCH) => patch::patch(call, Part::Approval, &bytes, &media_type).await,
         ("status", Method::PUT) => update::update(call, Part::Status, &bytes, &media_type).await,
         ("status", Method::PATCH) => patch::patch(call, Part::Status, &bytes, &media_type).await,
         ("finalize", Method::PUT) => update::update(call, Part::Finalize, &bytes, &media_type).await,

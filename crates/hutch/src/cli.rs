@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Router(RouterArguments),
     /// Make tokens for the router.
     Token(TokenArguments),
+    /// Create, list and delete users of the API.
+    User(UserArguments),
     /// Put sandboxd where a container can start it.
     Sandboxd(SandboxdArguments),
     /// Run a command in a Sandbox.
@@ -245,6 +247,63 @@ pub(crate) struct TokenCreateArguments {
     /// File with the key that the router has too (--authz-scoped-token-secret-file).
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: PathBuf,
+}
+
+/// `hutch user`.
+#[derive(Args)]
+pub(crate) struct UserArguments {
+    #[command(subcommand)]
+    pub(crate) command: UserCommand,
+}
+
+/// What is to be done with users.
+#[derive(Subcommand)]
+pub(crate) enum UserCommand {
+    /// Create a user with a client certificate; print its kubeconfig. Roles are bound to its name and its groups.
+    Create(UserCreateArguments),
+    /// List the users.
+    List(UserListArguments),
+    /// Delete a user: its certificate ends, and so do its open connections.
+    Delete(UserDeleteArguments),
+}
+
+/// `hutch user create`.
+#[derive(Args)]
+pub(crate) struct UserCreateArguments {
+    /// Name of the user: lower case letters, digits, '-' and '.'.
+    #[arg(value_name = "NAME", value_parser = quantity::subdomain)]
+    pub(crate) name: String,
+    /// Group of the user. Repeatable.
+    #[arg(long = "group", value_name = "G")]
+    pub(crate) groups: Vec<String>,
+    /// Write the kubeconfig to this file (mode 0600) instead of standard output.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// How long the certificate is good: ten minutes to a year, which is the default.
+    #[arg(long, value_name = "DURATION", value_parser = quantity::seconds)]
+    pub(crate) ttl: Option<Duration>,
+    /// The server and the credential that may approve users; default KUBECONFIG, ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+/// `hutch user list`.
+#[derive(Args)]
+pub(crate) struct UserListArguments {
+    /// The server; default KUBECONFIG, ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+/// `hutch user delete`.
+#[derive(Args)]
+pub(crate) struct UserDeleteArguments {
+    /// Name of the user.
+    #[arg(value_name = "NAME", value_parser = quantity::subdomain)]
+    pub(crate) name: String,
+    /// The server; default KUBECONFIG, ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
 }
 
 /// `hutch controller`.

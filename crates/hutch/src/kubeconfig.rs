@@ -11,9 +11,13 @@ use base64::engine::general_purpose::STANDARD;
 
 /// Writes the file, mode 0600, whole or not at all.
 pub(crate) fn write(file: &Path, api: SocketAddr, authority_pem: &str, token: &str) -> anyhow::Result<()> {
+    put(file, &text(api, authority_pem, token))
+}
+
+/// Writes the text of a kubeconfig, mode 0600, whole or not at all.
+pub(crate) fn put(file: &Path, text: &str) -> anyhow::Result<()> {
     let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let text = text(api, authority_pem, token);
     // What is the same is not written again: the disk may be full.
     let same = |found: std::fs::Metadata| found.is_file() && found.mode() & 0o7777 == 0o600;
     if std::fs::symlink_metadata(file).is_ok_and(same)
@@ -40,6 +44,32 @@ fn text(api: SocketAddr, authority_pem: &str, token: &str) -> String {
          certificate-authority-data: {authority}\nusers:\n- name: admin\n  user:\n    token: {token}\ncontexts:\n\
          - name: hutch\n  context: {{cluster: hutch, user: admin, namespace: default}}\ncurrent-context: hutch\n"
     )
+}
+
+/// The kubeconfig of a user with a client certificate.
+pub(crate) fn of_user(
+    server: &str,
+    authority_pem: &str,
+    name: &str,
+    certificate: &[u8],
+    key: &str,
+) -> String {
+    let [authority, certificate, key] =
+        [authority_pem.as_bytes(), certificate, key.as_bytes()].map(|text| STANDARD.encode(text));
+    format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: hutch\n  cluster:\n    server: {server}\n    \
+         certificate-authority-data: {authority}\nusers:\n- name: {name}\n  user:\n    \
+         client-certificate-data: {certificate}\n    client-key-data: {key}\ncontexts:\n\
+         - name: hutch\n  context: {{cluster: hutch, user: {name}, namespace: default}}\n\
+         current-context: hutch\n"
+    )
+}
+
+/// Bytes as PEM.
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy);
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// The credential of a data folder: made once, kept in a file of mode 0600.

@@ -22,6 +22,7 @@ mod people;
 mod programs;
 mod protect;
 mod quantity;
+mod roles;
 mod router;
 mod run;
 mod runtime;
@@ -31,6 +32,7 @@ mod signals;
 mod telemetry;
 mod token;
 mod up;
+mod user;
 
 use std::process::ExitCode;
 
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
         Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),
+        Ok(cli::Command::User(arguments)) => user::main(&arguments),
         Ok(cli::Command::Sandboxd(arguments)) => sandboxd::main(&arguments),
         Ok(cli::Command::Exec(arguments)) => people::exec(arguments),
         Ok(cli::Command::Shell(arguments)) => people::shell(arguments),

@@ -22,7 +22,7 @@ pub(crate) use mode::{resume, suspend};
 const NOBODY_READS: u8 = 141;
 
 /// Runs it and says on one line why it failed; what it answers is the exit status, `failed` that of a failure.
-fn finish(command: &str, failed: u8, work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
+pub(crate) fn finish(command: &str, failed: u8, work: impl Future<Output = anyhow::Result<u8>>) -> ExitCode {
     let outcome = crate::runtime::runtime().and_then(|runtime| {
         let outcome = runtime.block_on(work);
         // Nothing that is still under way may keep the program.
@@ -45,7 +45,7 @@ fn plain(text: &str) -> String {
 }
 
 /// What the API server said, without the library's dump of the object.
-fn api_error(error: kube::Error) -> anyhow::Error {
+pub(crate) fn api_error(error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => anyhow::anyhow!("{}", status.message),
         error => anyhow::Error::new(error).context("the API server"),

@@ -95,6 +95,14 @@ pub(crate) fn label(text: &str) -> Result<String, String> {
     }
 }
 
+/// A DNS-1123 subdomain, as names of most objects are.
+pub(crate) fn subdomain(text: &str) -> Result<String, String> {
+    if syntax::subdomain(text).is_empty() {
+        return Ok(text.to_owned());
+    }
+    Err(format!("`{text}` is not a name of lower-case letters, digits, inner hyphens and dots"))
+}
+
 /// CPUs, as thousandths of one.
 pub(crate) fn cpus(text: &str) -> Result<u64, String> {
     let number: f64 =

@@ -1,4 +1,4 @@
-//! The contract of a node: what it offers for the Pods that it runs.
+//! The contract of a node's streams into the Pods that it runs.
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -18,10 +18,10 @@ pub type ByteWriter = Pin<Box<dyn AsyncWrite + Send>>;
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// Keeps a Pod awake until it is dropped.
+/// Keeps a Pod awake until dropped.
 pub type Hold = Box<dyn Send + Sync>;
 
-/// Names one life of a Pod. The UID keeps a stream from reaching a namesake.
+/// Identifies one instance of a Pod. The UID keeps a stream from reaching a later Pod of the same name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodId {
     /// Namespace of the Pod.
@@ -39,13 +39,13 @@ pub struct ExecRequest {
     pub container: Option<String>,
     /// Program and arguments; no shell is involved.
     pub command: Vec<String>,
-    /// Whether the client sends standard input.
+    /// `true` when the client sends standard input.
     pub stdin: bool,
-    /// Whether the client wants standard output.
+    /// `true` when the client reads standard output.
     pub stdout: bool,
-    /// Whether the client wants standard error; always false with `tty`.
+    /// `true` when the client reads standard error; always `false` with `tty`.
     pub stderr: bool,
-    /// Whether the process gets a pseudo-terminal.
+    /// `true` when the process gets a pseudo-terminal.
     pub tty: bool,
 }
 
@@ -58,68 +58,68 @@ pub struct TerminalSize {
     pub rows: u16,
 }
 
-/// How a process ended.
+/// Exit status of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
-    /// It returned this code.
+    /// The process returned this code.
     Code(i32),
-    /// It was killed by this signal number.
+    /// The process was killed by this signal number.
     Signal(i32),
-    /// It could not be started or followed; the text is for the caller.
+    /// The process could not be started or observed; the text is for the caller.
     Failed(String),
 }
 
 /// A process whose streams are joined to a client. Dropping it ends a process started by `exec`.
 pub struct Session {
-    /// Present when the request asked for standard input.
+    /// Present when the request enables standard input.
     pub stdin: Option<ByteWriter>,
-    /// Present when the request asked for standard output (or has a terminal).
+    /// Present when the request enables standard output (or has a terminal).
     pub stdout: Option<ByteReader>,
-    /// Present when the request asked for standard error and has no terminal.
+    /// Present when the request enables standard error and has no terminal.
     pub stderr: Option<ByteReader>,
-    /// Where terminal sizes go; present with a terminal.
+    /// Receiver of terminal sizes; present with a terminal.
     pub resize: Option<mpsc::Sender<TerminalSize>>,
-    /// Resolves when the process has ended; the output may still hold bytes then.
+    /// Resolves when the process has ended; the output may still hold unread bytes then.
     pub exit: BoxFuture<'static, Exit>,
 }
 
-/// What part of a container's log is wanted.
+/// Options of a log request, as in `PodLogOptions`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogRequest {
     /// Container name; `None` is the default container.
     pub container: Option<String>,
-    /// Go on with what is written later, until the container ends.
+    /// Follows the log until the container ends.
     pub follow: bool,
-    /// Only the last so many lines.
+    /// Returns only this many lines from the end.
     pub tail_lines: Option<u64>,
-    /// Only lines not older than so many seconds.
+    /// Returns only lines that are at most this many seconds old.
     pub since_seconds: Option<u64>,
-    /// Put an RFC 3339 time before each line.
+    /// Prefixes each line with an RFC 3339 timestamp.
     pub timestamps: bool,
-    /// Stop after so many bytes.
+    /// Stops after this many bytes.
     pub limit_bytes: Option<u64>,
-    /// The log of the container's previous life.
+    /// Returns the log of the container's previous instance.
     pub previous: bool,
 }
 
-/// Why a stream could not be opened. The texts are for the caller and hold no secret.
+/// Reason why a stream could not be opened. The texts are for the caller and hold no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum StreamError {
-    /// No such Pod or container here, or another life of it.
+    /// This node has no such Pod or container, or has another instance of the Pod.
     #[error("{0}")]
     NotFound(String),
-    /// The request makes no sense for this Pod.
+    /// The request is invalid for this Pod.
     #[error("{0}")]
     BadRequest(String),
-    /// The Pod exists and is not running, or nothing listens on the port.
+    /// The Pod exists but is not running, or no process listens on the port.
     #[error("{0}")]
     Unavailable(String),
-    /// Something went wrong on the node; the cause is in its log.
+    /// The node failed; the cause is in its log.
     #[error("{0}")]
     Internal(String),
 }
 
-/// What a node offers for the Pods that it runs.
+/// Streams that a node offers into the Pods that it runs.
 pub trait Kubelet: Send + Sync + 'static {
     /// Starts a command in a container.
     fn exec<'a>(
@@ -149,38 +149,38 @@ pub trait Kubelet: Send + Sync + 'static {
         pod: &'a PodId,
         request: LogRequest,
     ) -> BoxFuture<'a, Result<ByteReader, StreamError>>;
-    /// Wakes a Pod whose processes stand still, and keeps it awake for as long as the answer lives. A node whose Pods
-    /// never sleep has nothing to do.
+    /// Wakes a frozen Pod and keeps it awake until the returned value is dropped. No-op on a node that never
+    /// freezes Pods.
     fn hold<'a>(&'a self, pod: &'a PodId) -> BoxFuture<'a, Result<Hold, StreamError>> {
         let _ = pod;
         Box::pin(futures::future::ready(Ok(Box::new(()) as Hold)))
     }
 }
 
-/// A process whose streams are descriptors. Dropping it ends the process.
+/// A process whose streams are file descriptors. Dropping it ends the process.
 pub struct PipedSession {
-    /// Write end of a pipe; present when the request asked for standard input.
+    /// Write end of a pipe; present when the request enables standard input.
     pub stdin: Option<OwnedFd>,
-    /// Read end of a pipe; present when the request asked for standard output.
+    /// Read end of a pipe; present when the request enables standard output.
     pub stdout: Option<OwnedFd>,
-    /// Read end of a pipe; present when the request asked for standard error.
+    /// Read end of a pipe; present when the request enables standard error.
     pub stderr: Option<OwnedFd>,
-    /// Resolves when the process has ended; the output may still hold bytes then.
+    /// Resolves when the process has ended; the output may still hold unread bytes then.
     pub exit: BoxFuture<'static, Exit>,
 }
 
-/// Reports that bytes move through a connection: keeps its Pod awake, and wakes it first if it sleeps.
+/// Reports traffic on a connection: keeps its Pod awake, and wakes it first if it is frozen.
 pub type Activity = Box<dyn Fn() -> BoxFuture<'static, Result<(), StreamError>> + Send + Sync>;
 
-/// A connection to a port of a Pod, as a descriptor.
+/// A connection to a port of a Pod, as a file descriptor.
 pub enum ConnectedSocket {
-    /// A connected TCP socket, and what to call while bytes move through it.
+    /// A connected TCP socket, and the callback that reports traffic on it.
     Socket(OwnedFd, Activity),
-    /// The Pod holds no process: this service of the caller's own answers for it.
+    /// The Pod has no process: a service in the caller's own process serves the port.
     Service(String),
 }
 
-/// A node that hands streams to another process by their descriptors, where copying would cost too much.
+/// A node that passes streams to another process as file descriptors, which avoids copying.
 pub trait Handover: Kubelet {
     /// Starts a command without a terminal. As [`Kubelet::exec`].
     fn exec_pipes<'a>(

@@ -64,7 +64,12 @@ impl Sleepers {
         match tokio::time::timeout(limit, woken).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {
-                tracing::warn!(sandbox = target.id, namespace = target.namespace, error, "failed to wake sandbox");
+                tracing::warn!(
+                    sandbox = target.id,
+                    namespace = target.namespace,
+                    error,
+                    "failed to wake sandbox"
+                );
                 Err(asleep())
             }
             Err(_) => Err(asleep()),

@@ -32,7 +32,7 @@ pub(crate) fn answer(status: StatusCode, kind: &'static str, content: impl Into<
 pub(crate) fn json(status: StatusCode, content: &impl Serialize) -> Response<Body> {
     match serde_json::to_vec(content) {
         Ok(content) => answer(status, "application/json", content),
-        // Only a map with keys that are not strings fails to encode, and there is none.
+        // Encoding fails only for a map with non-string keys, which does not occur.
         Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, "application/json", error.to_string()),
     }
 }

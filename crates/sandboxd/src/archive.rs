@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_oversized_name_is_refused_unread() {
+    fn an_oversized_name_is_refused_early() {
         let (folder, root) = root();
         for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader] {
             let mut sent = noted(kind, 10 << 20);

@@ -1,25 +1,25 @@
-//! The ports that processes of the sandbox listen on.
+//! Ports that processes of the sandbox listen on.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::Serialize;
 
-/// A TCP port that somebody listens on.
+/// Listening TCP port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct Listening {
-    /// Its number.
+    /// Port number.
     pub port: u16,
-    /// The address that is listened on: all of them, the loopback, or one.
+    /// Listening address: all addresses, the loopback, or one.
     pub address: IpAddr,
 }
 
-/// Ports that are listed at most.
+/// Maximum number of listed ports.
 pub(crate) const PORT_LIMIT: usize = 4096;
 
-/// Every TCP port that is listened on in this network namespace, by number, but for `own`.
+/// Lists the listening TCP ports of this network namespace by number, except `own`.
 ///
 /// # Errors
-/// When the kernel's table cannot be read.
+/// The kernel's table cannot be read.
 pub(crate) fn listening(own: &[u16]) -> std::io::Result<Vec<Listening>> {
     let mut all = Vec::new();
     for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
@@ -37,7 +37,7 @@ pub(crate) fn listening(own: &[u16]) -> std::io::Result<Vec<Listening>> {
     Ok(all)
 }
 
-/// A line of the table that tells of a listener.
+/// Parses a line of the table; `None` unless it is a listener.
 fn line(line: &str) -> Option<Listening> {
     const LISTEN: &str = "0A";
     let mut fields = line.split_ascii_whitespace().skip(1);
@@ -57,7 +57,7 @@ fn line(line: &str) -> Option<Listening> {
     (state == LISTEN).then_some(Listening { port: u16::from_str_radix(port, 16).ok()?, address })
 }
 
-/// The kernel writes each word of an address as a number of this machine's order.
+/// Parses a word of an address, which the kernel prints as a number in native byte order.
 fn word(text: &str) -> Option<[u8; 4]> {
     u32::from_str_radix(text, 16).ok().map(u32::to_ne_bytes)
 }
@@ -69,7 +69,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_listener_is_listed_until_it_goes() {
+    fn listeners_are_listed_until_they_close() {
         let four = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = four.local_addr().unwrap();
         let expected = Listening { port: address.port(), address: address.ip() };
@@ -81,7 +81,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_line_is_a_listener_or_not(text in "[0-9A-F: é]{0,120}") {
+        fn any_line_is_parsed_or_ignored(text in "[0-9A-F: é]{0,120}") {
             let _ = line(&text);
         }
     }

@@ -1,5 +1,5 @@
-//! Commands: started without a shell in a process group of their own, followed to their end, ended as a group when
-//! nobody wants them any more. Run to the end ([`Runner`]) or talked to while they run ([`Processes`]).
+//! Commands, started without a shell in their own process group, and killed as a group when no client waits
+//! for them. [`Runner`] runs them to the end; [`Processes`] are interactive.
 
 mod capture;
 mod follow;
@@ -23,12 +23,12 @@ pub(crate) use start::pid;
 pub use start::{Program, StartError};
 pub use terminal::Size;
 
-/// How a process ended.
+/// End of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// By itself, with this code (0 to 255).
+    /// Exit with this code (0 to 255).
     Code(i32),
-    /// By this signal.
+    /// Killed by this signal.
     Signal(i32),
 }
 
@@ -42,28 +42,28 @@ impl Exit {
     }
 }
 
-/// Why a command gave no result.
+/// Reason why a command has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It could not be started.
+    /// The command could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// It ran into its time limit and was killed with its group.
+    /// The command exceeded its time limit and was killed with its group.
     #[error("the command ran longer than {0:?}")]
     TimedOut(std::time::Duration),
-    /// Its output or its end could not be read.
+    /// Its output or its exit status could not be read.
     #[error("cannot follow the command: {0}")]
     Follow(std::io::Error),
 }
 
-/// Kills a process group when it is dropped, unless it was told that the group has ended.
+/// Kills a process group on drop, unless the group has been marked as ended.
 pub(crate) struct Group(pub(crate) Option<Pid>);
 
 impl Group {
     pub(crate) fn kill(&mut self) {
         if let Some(leader) = self.0.take() {
-            // It may have ended in this moment, which is what was wanted; or is about to lead its own group and does
-            // not yet.
+            // It may have just ended, or is about to lead its own group and does not
+            // yet.
             if kill_process_group(leader, Signal::KILL).is_err() {
                 let _ = rustix::process::kill_process(leader, Signal::KILL);
             }

@@ -1,4 +1,4 @@
-//! Descriptors whose readiness tokio tells.
+//! Descriptors whose readiness tokio reports.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Registers a descriptor that does not block. Needs a tokio runtime.
+/// Registers a nonblocking descriptor. Needs a tokio runtime.
 #[expect(
     deprecated,
     reason = "its successor is unsafe for types that may close their descriptor early; OwnedFd does not"

@@ -1,5 +1,5 @@
-//! Buries the processes that others have left behind: this program adopts the orphans of what it started, whether or
-//! not it is the first process of its pid namespace.
+//! Reaps orphans: this program adopts the orphaned descendants of its children, whether or not it is the
+//! first process of its pid namespace.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -9,26 +9,26 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group, set_
 use tokio::signal::unix::{SignalKind, signal};
 
 thread_local! {
-    // The program has one thread; what it started itself is waited for where it was started.
+    // The program has one thread; its own children are waited for where they were started.
     static STARTED: RefCell<HashSet<i32>> = RefCell::new(HashSet::new());
-    // Waited for and ended elsewhere; 0 where there is none.
+    // Waited for and killed elsewhere; 0 if absent.
     static APART: Cell<i32> = const { Cell::new(0) };
 }
 
-/// That one child is waited for and ended by somebody else.
+/// Excludes one child, which is waited for and killed by other code.
 pub(crate) fn leave_alone(pid: Option<Pid>) {
     APART.set(pid.map_or(0, |pid| pid.as_raw_nonzero().get()));
 }
 
-/// That child, while it has not been waited for.
+/// Returns that child until it has been waited for.
 pub(crate) fn left_alone() -> Option<Pid> {
     Pid::from_raw(APART.get())
 }
 
-/// The dead are looked for at most this often: each look reads one small file per child.
+/// Minimum interval between searches for dead children: each reads one small file per child.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A process that this program started and waits for itself. Dropping it gives the number free.
+/// Child that this program waits for itself. Dropping it releases its number.
 pub(crate) struct Ours(Option<Pid>);
 
 impl Ours {
@@ -49,11 +49,11 @@ impl Drop for Ours {
     }
 }
 
-/// How long processes may take to end after SIGTERM.
+/// Time that processes have to end after SIGTERM.
 pub const END_LIMIT: Duration = Duration::from_secs(2);
 const END_STEP: Duration = Duration::from_millis(10);
 
-/// Ends everything that was started here and runs: SIGTERM, and SIGKILL for what is left after [`END_LIMIT`].
+/// Ends every running process that was started here: SIGTERM, and SIGKILL after [`END_LIMIT`].
 pub async fn end_all() {
     signal_all(Signal::TERM);
     let end = tokio::time::Instant::now() + END_LIMIT;
@@ -66,19 +66,19 @@ pub async fn end_all() {
 fn signal_all(signal: Signal) {
     let leaders: Vec<i32> = STARTED.with_borrow(|started| started.iter().copied().collect());
     for leader in leaders.into_iter().filter_map(Pid::from_raw) {
-        // One that is about to lead its own group is not there yet, and hears of it alone.
+        // A child that is about to lead its own group is not in the list yet, and receives the signal alone.
         if kill_process_group(leader, signal).is_err() {
             let _ = rustix::process::kill_process(leader, signal);
         }
     }
 }
 
-/// Reaps orphans for as long as the program runs.
+/// Reaps orphans while the program runs.
 ///
 /// # Errors
-/// When SIGCHLD cannot be handled.
+/// SIGCHLD cannot be handled.
 pub async fn orphans() -> Result<(), crate::Error> {
-    // A kernel that refuses leaves orphans to the first process, as if nothing had been said.
+    // If the kernel refuses, orphans belong to the first process, as without this call.
     let _ = set_child_subreaper(Some(getpid()));
     let mut died = signal(SignalKind::child()).map_err(crate::Error::Signals)?;
     loop {
@@ -88,12 +88,12 @@ pub async fn orphans() -> Result<(), crate::Error> {
     }
 }
 
-/// Buries every dead child that nobody here waits for.
+/// Reaps every dead child that no other code waits for.
 fn bury() {
     for pid in dead_children() {
         let number = pid.as_raw_nonzero().get();
         if number != APART.get() && !STARTED.with_borrow(|started| started.contains(&number)) {
-            // It may have been buried by the runtime in between.
+            // The runtime may have reaped it in between.
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         }
     }
@@ -108,7 +108,7 @@ fn dead_children() -> Vec<Pid> {
     dead.filter_map(Pid::from_raw).collect()
 }
 
-/// The children of this program, where the kernel lists them.
+/// Lists the children of this program, if the kernel provides that list.
 fn children() -> Option<Vec<i32>> {
     let mut all = Vec::new();
     for thread in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
@@ -118,13 +118,14 @@ fn children() -> Option<Vec<i32>> {
     Some(all)
 }
 
-/// Every process that can be seen.
+/// Lists every visible process.
 fn processes() -> Vec<i32> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether a line of `/proc/<pid>/stat` is that of a dead child of `parent`. The name in parentheses may hold anything.
+/// Returns true if a line of `/proc/<pid>/stat` is that of a dead child of `parent`. The name in parentheses
+/// may contain any characters.
 fn is_dead_child(line: &str, parent: i32) -> bool {
     let mut fields = line.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     fields.next() == Some("Z") && fields.next().and_then(|field| field.parse().ok()) == Some(parent)
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_dead_children_are_buried() {
+    fn only_dead_children_are_reaped() {
         assert!(is_dead_child("7 (sh) Z 1 7 7 0 -1", 1));
         assert!(is_dead_child("7 (a) Z 2 (b) Z 1 7", 1));
         assert!(!is_dead_child("7 (sh) S 1 7 7", 1));

@@ -1,5 +1,5 @@
-//! Files over REST (port 8080): `/v1/files`, `/v1/health`, `/v1/metadata` as sandboxd of Agent Sandbox answers them, and
-//! beside them what it does not have: stat, move, mkdir, chmod, folders as tar, watching, listening ports.
+//! Files over REST (port 8080): `/v1/files`, `/v1/health`, `/v1/metadata` as in sandboxd of Agent Sandbox,
+//! and further routes: stat, move, mkdir, chmod, folders as tar, watching, listening ports.
 
 mod archive;
 mod change;
@@ -29,11 +29,11 @@ use crate::server::Door;
 use crate::token::Token;
 use crate::{ports, rest::refusal::Refusal};
 
-/// Words that, within the name of a variable, keep it from being shown.
+/// Parts of a variable's name that hide it from clients.
 const WITHHELD: [&str; 10] =
     ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CRED", "KEY", "AUTH", "BEARER", "PRIVATE", "CERT"];
 
-/// Answers requests. Cloning it is cheap.
+/// Handler of requests. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Rest {
     root: Arc<Root>,
@@ -63,7 +63,7 @@ struct Ports {
     ports: Vec<ports::Listening>,
 }
 
-/// Which variables clients are shown: those whose name begins with `prefix` and does not sound like a secret's.
+/// Returns the variables for clients: those with the prefix and without a name that suggests a secret.
 pub fn metadata(
     prefix: &str,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -76,8 +76,8 @@ pub fn metadata(
 }
 
 impl Rest {
-    /// Serves files below `root`, shows `metadata` and `activity`, leaves out `own_ports` where it lists ports. From
-    /// `stop` on it says that it is shutting down, and ends what would go on for ever.
+    /// Serves files below `root`, `metadata` and `activity`, and lists ports except `own_ports`. After `stop`
+    /// it reports shutting down, and ends endless responses.
     pub fn new(
         root: Arc<Root>,
         metadata: BTreeMap<String, String>,
@@ -178,7 +178,7 @@ impl Door for Rest {
     }
 }
 
-/// With a line end behind it, as clients of this contract get it.
+/// Adds a line end, as in the upstream contract.
 fn json(status: StatusCode, content: &impl Serialize) -> Response<Body> {
     match serde_json::to_vec(content) {
         Ok(mut content) => {
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_sounds_like_a_secret_is_not_shown() {
+    fn variables_named_like_secrets_are_hidden() {
         let environment =
             ["SANDBOX_ID", "SANDBOX_API_KEY", "SANDBOX_token", "SANDBOX_cert_dir", "HOME", "sandbox_x"];
         let shown = metadata("SANDBOX_", environment.map(|name| (name.to_owned(), "v".to_owned())));

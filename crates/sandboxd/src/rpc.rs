@@ -1,8 +1,9 @@
-//! Processes over gRPC (port 9090): `process.v1.ProcessService`, to clients of gRPC, gRPC-Web and Connect alike, and
-//! server reflection.
+//! Processes over gRPC (port 9090): `process.v1.ProcessService` for clients of gRPC, gRPC-Web and Connect,
+//! and server reflection.
 //!
-//! The three differ in how a message is framed and how an error is told; one message in a frame of five bytes and its
-//! content is common to them. So the framing is here, below `hyper`, and the methods know nothing of it.
+//! The protocols differ in the framing of messages and the encoding of errors; a frame of five bytes before
+//! each message is common to them. So the framing is here, above `hyper`, and the methods do not depend on
+//! it.
 
 mod call;
 mod framing;
@@ -33,7 +34,7 @@ use status::{Code, Status};
 
 pub use framing::MESSAGE_LIMIT;
 
-/// Answers requests. Cloning it is cheap.
+/// Handler of requests. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Rpc {
     root: Arc<Root>,

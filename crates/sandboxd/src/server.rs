@@ -1,4 +1,4 @@
-//! The listeners: one task per connection, a bound on them, an orderly end.
+//! Listeners: one task per connection, a limit of connections, graceful shutdown.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,35 +20,35 @@ use crate::Error;
 use crate::answer::Body;
 use crate::content::Content;
 
-/// Connections of one door at once; further ones wait in the kernel's queue.
+/// Maximum number of connections of one port; further ones wait in the kernel's queue.
 pub const CONNECTION_LIMIT: usize = 512;
-/// Requests at once on one HTTP/2 connection.
+/// Maximum number of concurrent requests on one HTTP/2 connection.
 pub const STREAM_LIMIT: u32 = 128;
-/// Bytes of the header fields of one request.
+/// Maximum bytes of the header fields of one request.
 pub const HEADER_LIMIT: u32 = 64 << 10;
-/// How long a connection may be silent before a request when nothing else is said. Longer than what proxies keep a
-/// connection for, so that they, who know whether they are about to use it, are the ones to close it.
+/// Default idle timeout of a connection before a request. It is longer than that of proxies, which know
+/// whether they are about to use a connection and so should be the ones to close it.
 pub const IDLE_LIMIT: Duration = Duration::from_secs(75);
 
-/// After a failed accept (no descriptor left, mostly) nothing is gained by trying at once.
+/// Pause after a failed accept. It mostly lacks a descriptor, and an immediate retry would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How often the other side of an HTTP/2 connection is asked whether it is there, and how long it may take to say so.
+/// Interval of HTTP/2 pings, and maximum time until their acknowledgement.
 const PING_PAUSE: Duration = Duration::from_secs(30);
 const PING_LIMIT: Duration = Duration::from_secs(20);
 
-/// One contract, served at one port.
+/// API on one port.
 pub trait Door: Clone + Send + Sync + 'static {
-    /// Answers a request. When the future is dropped, the client has gone.
+    /// Responds to a request. The future is dropped when the client disconnects.
     fn answer(&self, request: Request<Content>) -> impl Future<Output = Response<Body>> + Send;
 
-    /// Whether somebody uses the sandbox by it, rather than looks whether the program lives.
+    /// Returns true if a request counts as activity, unlike a probe.
     fn is_use(&self, request: &Request<Content>) -> bool;
 }
 
-/// Listens on one address or, when none is given, on all: IPv6 and IPv4, or IPv4 alone where there is no IPv6.
+/// Listens on one address, or on all without an address: IPv6 and IPv4, or only IPv4 on a host without IPv6.
 ///
 /// # Errors
-/// When the port is taken or not allowed.
+/// The port is in use or not allowed.
 pub async fn listen(host: Option<IpAddr>, port: u16) -> Result<TcpListener, Error> {
     let refused = |source| Error::Listen { port, source };
     if let Some(host) = host {
@@ -72,7 +72,7 @@ pub async fn serve(listener: TcpListener, door: impl Door, idle: Duration, stop:
         };
         tokio::select! {
             () = stop.cancelled() => break,
-            // What has ended is forgotten as it ends.
+            // Tasks are removed as they end.
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             (accepted, place) = accepted => match accepted {
                 Ok((stream, _)) => {
@@ -90,8 +90,8 @@ pub async fn serve(listener: TcpListener, door: impl Door, idle: Duration, stop:
     while connections.join_next().await.is_some() {}
 }
 
-/// HTTP/1.1 or HTTP/2, as the client begins. When it closes the connection, the answers that it waited for are
-/// dropped, and with them the commands.
+/// Serves HTTP/1.1 or HTTP/2, as the client begins. When the client closes the connection, pending responses
+/// are dropped, and their commands are killed.
 async fn connection(stream: TcpStream, door: impl Door, idle: Duration, stop: CancellationToken) {
     let _ = stream.set_nodelay(true);
     let asked = Arc::new(AtomicBool::new(false));
@@ -117,7 +117,7 @@ async fn connection(stream: TcpStream, door: impl Door, idle: Duration, stop: Ca
     };
     tokio::select! {
         _ = connection.as_mut() => return,
-        // Whoever has not asked for anything by now takes a place that others need.
+        // An idle connection takes a permit that others need.
         () = silent => return,
         () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }

@@ -1,12 +1,12 @@
-//! Splits a command line as Python's `shlex.split` does, because that is what the callers of `/execute` quote for.
+//! Splits a command line like Python's `shlex.split`, because callers of `/execute` quote for it.
 //!
-//! Words, quotes and backslashes only: no variables, globs, pipes or comments. A shell is what a caller starts when
-//! it wants one.
+//! Only words, quotes and backslashes: no variables, globs, pipes or comments. A caller that needs a shell
+//! starts one.
 
-/// Why a line cannot be split. The texts are Python's.
+/// Reason why a line cannot be split. The texts are Python's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
-    /// A `'` or `"` was opened and not closed.
+    /// A `'` or `"` is not closed.
     #[error("No closing quotation")]
     Quotation,
     /// The line ends in a backslash.
@@ -20,7 +20,7 @@ enum State {
     Space,
     /// Inside a word.
     Word,
-    /// Inside single quotes, where nothing is special.
+    /// Inside single quotes, where no character is special.
     Single,
     /// Inside double quotes, where a backslash escapes only itself and the quote.
     Double,
@@ -30,10 +30,10 @@ enum State {
     DoubleEscape,
 }
 
-/// The words of a line.
+/// Splits a line into words.
 ///
 /// # Errors
-/// When a quotation or an escape is not finished.
+/// A quotation or an escape is incomplete.
 pub fn split(line: &str) -> Result<Vec<String>, SplitError> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finished_is_refused() {
+    fn incomplete_quotes_and_escapes_are_refused() {
         assert_eq!(split("echo 'a"), Err(SplitError::Quotation));
         assert_eq!(split("echo \"a"), Err(SplitError::Quotation));
         assert_eq!(split("echo \\"), Err(SplitError::Escape));

@@ -1,24 +1,24 @@
-//! The word that a client has to say, when one was given at start. It is read from the environment or a file, never
-//! from the arguments, which everybody can list.
+//! Token that clients must present, if configured. It is read from the environment or a file, never from the
+//! arguments, which every process can list.
 
 use std::path::Path;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 
-/// Variable that holds the token.
+/// Variable with the token.
 pub(crate) const VARIABLE: &str = "SANDBOXD_TOKEN";
-/// Variable that names a file that holds it.
+/// Variable with the path of a file with the token.
 pub(crate) const FILE_VARIABLE: &str = "SANDBOXD_TOKEN_FILE";
-/// Variables that no process started here inherits.
+/// Variables that no started process inherits.
 pub(crate) const VARIABLES: [&str; 2] = [VARIABLE, FILE_VARIABLE];
 
-/// Bytes that a token must have, so that it cannot be guessed.
+/// Minimum bytes of a token, so that it cannot be guessed.
 pub(crate) const SHORTEST: usize = 16;
-/// Bytes that it may have.
+/// Maximum bytes of a token.
 pub(crate) const LONGEST: usize = 4096;
 
-/// A token to ask for, or none.
+/// Required token, if any.
 #[derive(Clone, Default)]
 pub struct Token(Option<std::sync::Arc<[u8]>>);
 
@@ -29,11 +29,11 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token from the environment or from the file that is named there; white space around it does not
-    /// count.
+    /// Reads the token from the environment or from the file that is named there, without surrounding white
+    /// space.
     ///
     /// # Errors
-    /// What is wrong with it, in words that do not hold it.
+    /// Describes the invalid setting, without the token.
     pub fn read(environment: impl Fn(&str) -> Option<String>) -> Result<Token, String> {
         let given = |name| environment(name).filter(|text| !text.is_empty());
         let (text, from) = match (given(VARIABLE), given(FILE_VARIABLE)) {
@@ -57,12 +57,12 @@ impl Token {
         }
     }
 
-    /// Whether clients have to say it.
+    /// Returns true if clients must present a token.
     pub fn is_set(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether a request carries the token, as `Authorization: Bearer <token>`, or need not.
+    /// Returns true if a request carries the token, as `Authorization: Bearer <token>`, or none is required.
     pub fn admits(&self, headers: &HeaderMap) -> bool {
         let Some(token) = &self.0 else { return true };
         let mut given = headers.get_all(AUTHORIZATION).iter();
@@ -72,7 +72,7 @@ impl Token {
     }
 }
 
-/// Compares in a time that tells nothing but the length.
+/// Compares in a time that depends only on the length.
 fn same(one: &[u8], other: &[u8]) -> bool {
     let different =
         one.iter().zip(other).fold(0, |different, (a, b)| std::hint::black_box(different | (a ^ b)));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_says_the_token_is_admitted() {
+    fn only_requests_with_the_token_are_admitted() {
         let token = token(" 0123456789abcdef\n").unwrap();
         assert!(admits(&token, &["Bearer 0123456789abcdef"]) && admits(&token, &["bearer 0123456789abcdef"]));
         for wrong in [
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_could_be_guessed_or_not_be_sent_is_refused_without_being_shown() {
+    fn invalid_tokens_are_refused_and_not_printed() {
         for wrong in
             ["short", "fifteen-letters", "with a space in it", "caf\u{e9}-caf\u{e9}-caf\u{e9}-caf\u{e9}"]
         {

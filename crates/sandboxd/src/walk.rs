@@ -1,5 +1,5 @@
-//! Finds a path below a folder without ever leaving it, one component at a time, each opened through the folder
-//! before it. Nothing that happens to the tree meanwhile can lead outside: there is no check that a use could race.
+//! Resolves a path below a folder one component at a time, each opened through the folder before it.
+//! Concurrent changes of the tree cannot lead outside: there is no check that a use could race.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -10,15 +10,15 @@ use std::path::{Component, Path};
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat, readlinkat};
 use rustix::io::Errno;
 
-/// Symbolic links followed for one path, as in the kernel.
+/// Maximum symbolic links followed for one path, as in the kernel.
 const LINK_LIMIT: usize = 40;
-/// Components walked for one path, those of links included. The kernel takes paths of 4,096 bytes.
+/// Maximum components walked for one path, those of links included. The kernel accepts paths of 4,096 bytes.
 const STEP_LIMIT: usize = 4096;
 
-/// Why a path was not found below the folder.
+/// Reason why a path was not found below the folder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WalkError {
-    /// It leads outside.
+    /// The path leads outside.
     #[error("the path leads outside the base folder")]
     Outside,
     /// The system refused a step.
@@ -32,12 +32,12 @@ impl From<Errno> for WalkError {
     }
 }
 
-/// Where a path leads. Neither name is, or was, a symbolic link: they were followed.
+/// Result of a walk. Neither name is, or was, a symbolic link: links were followed.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// Something with this name in that folder; `.` is the base folder itself.
+    /// An entry with this name in that folder; `.` is the base folder itself.
     Found(OwnedFd, OsString),
-    /// Nothing: the folder that is there, and the names that would have to be made below it (at least one).
+    /// Absent: the last existing folder, and the names to create below it (at least one).
     Missing(OwnedFd, Vec<OsString>),
 }
 
@@ -45,15 +45,15 @@ struct Walk<'a> {
     base: BorrowedFd<'a>,
     /// Folders entered below the base, with their names.
     entered: Vec<(OwnedFd, OsString)>,
-    /// A name that is not a folder; nothing can be found below it.
+    /// Name of an entry that is not a folder; no path continues below it.
     leaf: Option<OsString>,
-    /// Names below the last folder entered that are not there.
+    /// Absent names below the last entered folder.
     missing: Vec<OsString>,
     links: usize,
 }
 
-/// Follows `path`, taken relative to `base` whether or not it starts with a slash. Symbolic links are followed; an
-/// absolute one only when it points below `base_path`, the real path of `base`.
+/// Resolves `path` relative to `base`, with or without a leading slash. Symbolic links are followed, absolute
+/// ones only if they point below `base_path`, the real path of `base`.
 pub(crate) fn walk(base: BorrowedFd<'_>, base_path: &Path, path: &Path) -> Result<Place, WalkError> {
     let mut walk = Walk { base, entered: Vec::new(), leaf: None, missing: Vec::new(), links: 0 };
     let mut todo: VecDeque<OsString> = components(path.as_os_str());
@@ -95,7 +95,7 @@ impl Walk<'_> {
         self.entered.last().map_or(self.base, |(folder, _)| folder.as_fd())
     }
 
-    /// Takes one step; gives the target when it met a symbolic link, from whose folder the target goes on.
+    /// Takes one step; returns the target of a symbolic link, to be resolved from the current folder.
     fn step(&mut self, name: OsString) -> Result<Option<OsString>, WalkError> {
         if name == ".." {
             let left =
@@ -133,7 +133,7 @@ impl Walk<'_> {
     fn place(mut self) -> Result<Place, WalkError> {
         if !self.missing.is_empty() {
             if let Some(file) = self.leaf {
-                // A file in the place of a folder: the system will say so to whoever tries to make something below.
+                // A file in the place of a folder: the system reports it when an entry is created below it.
                 self.missing.insert(0, file);
             }
             let folder =
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_below_the_base() {
+    fn paths_below_the_base_are_resolved() {
         for (path, expected) in [
             ("", ""),
             ("/", ""),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_lead_outside() {
+    fn paths_that_lead_outside_are_refused() {
         for path in
             ["..", "a/../..", "../base/a", "a/out", "etc", "etc/passwd", "no/../../secret", "a/file/../../.."]
         {

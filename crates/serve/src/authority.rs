@@ -2,6 +2,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -13,10 +14,11 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::{Error, write_private};
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Days that the authority is good for: the life of a data folder.
-const AUTHORITY_DAYS: i64 = 3650;
+const AUTHORITY_DAYS: u32 = 3650;
 /// Days that a leaf certificate is good for. Server certificates are made anew at each start.
-const LEAF_DAYS: i64 = 365;
+const LEAF_DAYS: u32 = 365;
 
 /// The certificate authority of a data folder. It signs for this machine's names only.
 pub struct Authority {
@@ -33,6 +35,13 @@ pub struct ClientCertificate {
     pub key_pem: String,
     /// The certificate, DER: what [`crate::PeerCertificate`] will hold.
     pub der: Vec<u8>,
+}
+
+/// Without the key.
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
 }
 
 impl Authority {
@@ -141,9 +150,13 @@ impl Authority {
         })
     }
 
+    pub(crate) fn issuer(&self) -> &Issuer<'static, KeyPair> {
+        &self.issuer
+    }
+
     fn sign(&self, mut params: CertificateParams) -> Result<(rcgen::Certificate, KeyPair), Error> {
         let made = |error: rcgen::Error| Error::Certificate(error.to_string());
-        validity(&mut params, LEAF_DAYS);
+        validity(&mut params, DAY * LEAF_DAYS);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().map_err(made)?;
@@ -165,15 +178,14 @@ fn make_authority() -> Result<(String, KeyPair), Error> {
     let made = |error: rcgen::Error| Error::Certificate(error.to_string());
     let key = KeyPair::generate().map_err(made)?;
     let mut params = authority_params();
-    validity(&mut params, AUTHORITY_DAYS);
+    validity(&mut params, DAY * AUTHORITY_DAYS);
     let certificate = params.self_signed(&key).map_err(made)?;
     Ok((certificate.pem(), key))
 }
 
 /// From an hour ago, because the clocks of two machines differ.
-fn validity(params: &mut CertificateParams, days: i64) {
+pub(crate) fn validity(params: &mut CertificateParams, life: Duration) {
     let now = std::time::SystemTime::now();
-    let hour = std::time::Duration::from_secs(3600);
-    params.not_before = (now - hour).into();
-    params.not_after = (now + hour * 24 * u32::try_from(days).unwrap_or(1)).into();
+    params.not_before = (now - DAY / 24).into();
+    params.not_after = (now + life).into();
 }

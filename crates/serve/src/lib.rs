@@ -17,6 +17,7 @@
 mod ambient;
 mod authority;
 mod certificate;
+mod client_request;
 mod descriptors;
 mod error;
 mod listener;
@@ -31,9 +32,12 @@ mod shutdown;
 pub use ambient::Ambient;
 pub use authority::{Authority, ClientCertificate};
 pub use certificate::ServerCertificate;
+pub use client_request::{ClientRequest, NewRequest, SignedRequest};
 pub use descriptors::{connection_limit, raise_descriptor_limit};
 pub use error::Error;
-pub use listener::{CONNECTIONS, Connection, Listener, PeerAddress, PeerCertificate, Permit, accept};
+pub use listener::{
+    CONNECTIONS, Connection, Connections, Listener, PeerAddress, PeerCertificate, Permit, accept,
+};
 pub use placed::Placed;
 pub use private::write_private;
 pub use said::said;

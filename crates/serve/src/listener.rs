@@ -1,3 +1,4 @@
+mod cut;
 mod table;
 
 use std::convert::Infallible;
@@ -20,10 +21,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 use tower::Service;
 
+use self::cut::Cut;
 use self::table::{Place, Table};
 use crate::{Error, Placed, Shutdown, connection_limit};
 
-pub use self::table::Connection;
+pub use self::table::{Connection, Connections};
 
 /// Maximum connections of a [`Listener`], for their memory. Where descriptors are scarce there are fewer.
 pub const CONNECTIONS: usize = 4096;
@@ -108,7 +110,7 @@ impl Listener {
                     return;
                 };
                 let connection = place.connection().clone();
-                let stream = Placed::new(socket, place);
+                let stream = Cut::new(Placed::new(socket, place), &connection);
                 let served = async {
                     match tls {
                         None => converse(stream, app, peer, None, &connection, shutdown).await,
@@ -182,7 +184,7 @@ where
 }
 
 async fn greet(
-    stream: Placed<TcpStream, Place>,
+    stream: Cut<Placed<TcpStream, Place>>,
     tls: TlsAcceptor,
     app: Router,
     peer: SocketAddr,

@@ -25,6 +25,8 @@ pub(crate) struct Collection<V> {
     window_bytes: usize,
     /// Revision of the newest event that has left the window.
     compacted: u64,
+    /// Revision of the newest change.
+    changed: u64,
     bell: watch::Sender<u64>,
 }
 
@@ -35,7 +37,9 @@ impl<V: Value> State<V> {
 
     /// Puts a value read from disk.
     pub(crate) fn load(&mut self, collection: &str, entry: Entry<V>) {
-        self.collection(collection).live.insert(entry.name.clone(), Arc::new(entry));
+        let collection = self.collection(collection);
+        collection.changed = collection.changed.max(entry.revision);
+        collection.live.insert(entry.name.clone(), Arc::new(entry));
     }
 
     pub(crate) fn collection(&mut self, name: &str) -> &mut Collection<V> {
@@ -47,6 +51,12 @@ impl<V: Value> State<V> {
 
     pub(crate) fn existing(&self, name: &str) -> Option<&Collection<V>> {
         self.collections.get(name)
+    }
+
+    /// Revision of the newest change in any of these collections; 0 when there was none.
+    pub(crate) fn changed(&self, collections: &[&str]) -> u64 {
+        let changed = |name: &&str| self.existing(name).map_or(0, |collection| collection.changed);
+        collections.iter().map(changed).max().unwrap_or_default()
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
@@ -78,7 +88,9 @@ impl<V: Value> State<V> {
     pub(crate) fn fork(&self) -> State<V> {
         let mut fork = State::new(self.revision);
         for (name, collection) in &self.collections {
-            fork.collection(name).live = collection.live.clone();
+            let copy = fork.collection(name);
+            copy.live = collection.live.clone();
+            copy.changed = collection.changed;
         }
         fork
     }
@@ -93,6 +105,7 @@ impl<V: Value> State<V> {
             collection.window.clear();
             collection.window_bytes = 0;
             collection.compacted = self.revision;
+            collection.changed = self.revision;
             collection.bell.send_replace(self.revision);
         }
     }
@@ -114,11 +127,13 @@ impl<V: Value> Collection<V> {
             window: VecDeque::new(),
             window_bytes: 0,
             compacted,
+            changed: 0,
             bell: watch::Sender::new(0),
         }
     }
 
     fn apply(&mut self, event: Event<V>) {
+        self.changed = event.revision();
         match &event {
             Event::Created(entry) | Event::Updated { now: entry, .. } => {
                 self.live.insert(entry.name.clone(), entry.clone());

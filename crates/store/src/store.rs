@@ -173,6 +173,12 @@ impl<V: Value> Store<V> {
         self.read().names().map(str::to_owned).collect()
     }
 
+    /// Revision of the newest change in any of these collections; 0 when there was none. What was compiled from their
+    /// entries is up to date as long as it stays the same.
+    pub fn changed(&self, collections: &[&str]) -> u64 {
+        self.read().changed(collections)
+    }
+
     /// Revision of the last write.
     pub fn current_revision(&self) -> u64 {
         self.read().revision

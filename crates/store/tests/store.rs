@@ -143,3 +143,21 @@ async fn a_file_that_is_not_ours_or_newer_is_refused_by_name() {
     let Err(error) = Store::<Text>::open(folder.path()) else { panic!("opened a newer file") };
     assert!(matches!(error, Error::Newer { found: 2, known: 1, .. }), "{error}");
 }
+
+#[tokio::test]
+async fn change_of_a_collection_is_seen_by_its_revision_after_a_restart_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::<Text>::open(folder.path()).unwrap();
+    assert_eq!(store.changed(&["roles", "bindings"]), 0);
+    store.create("roles", "a", "1".into()).await.unwrap();
+    store.create("pods", "a", "1".into()).await.unwrap();
+    assert_eq!((store.changed(&["roles", "bindings"]), store.changed(&["pods"])), (1, 2));
+    store.delete("roles", "a", 1, "gone".into()).await.unwrap();
+    assert_eq!((store.changed(&["roles", "bindings"]), store.ahead().changed(&["roles"])), (3, 3));
+    store.create("bindings", "b", "1".into()).await.unwrap();
+    assert_eq!(store.changed(&["roles", "bindings"]), 4);
+    store.close().await;
+    drop(store);
+    let store = Store::<Text>::open(folder.path()).unwrap();
+    assert_eq!((store.changed(&["bindings"]), store.ahead().changed(&["bindings"])), (4, 4));
+}

@@ -1,17 +1,17 @@
-//! What rides in annotations because the other version has no field for it.
+//! Data that annotations carry because the other version has no field for it.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{Error, object_entry};
 
-/// Bytes of all annotations of an object, keys and values: what Kubernetes takes.
+/// Maximum bytes of all annotations of an object, keys and values; the limit of Kubernetes.
 const ANNOTATIONS_BYTES: usize = 256 << 10;
-/// The fields of the older version for which the newer one has no place, with all kinds together.
+/// Fields of the older version that the newer version lacks, over all kinds.
 const OLD_FIELDS: [(&str, &str); 4] =
     [("spec", "replicas"), ("spec", "sandboxTemplateRef"), ("spec", "warmpool"), ("status", "replicas")];
 
-/// What counts of the older object that was saved with a newer one.
+/// Relevant parts of the older object that was saved with a newer one.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Saved {
     #[serde(default)]
@@ -61,10 +61,10 @@ impl Saved {
     }
 }
 
-/// The older object as text, without what changes at every write: else an update that changes nothing would
-/// still change the stored object, and wake every watcher.
+/// Serializes the older object without the fields that change at every write: otherwise an update that
+/// changes nothing would still change the stored object, and wake every watcher.
 ///
-/// Where the whole would not fit among the object's annotations, the fields that the newer version has not.
+/// Falls back to the fields that the newer version lacks when the whole exceeds the annotation limit.
 pub(super) fn saved_copy(object: &Map<String, Value>, key: &str) -> String {
     let mut copy = object.clone();
     let mut others = 0;
@@ -96,7 +96,7 @@ fn old_fields(object: &Map<String, Value>) -> Value {
     kept
 }
 
-/// Takes what an annotation holds; one that cannot be read is left in its place.
+/// Removes an annotation and returns its value; an undecodable one stays in place.
 pub(super) fn take_readable<T>(
     object: &mut Map<String, Value>,
     key: &str,

@@ -1,5 +1,5 @@
-//! `spec.sandboxTemplateRef` and `spec.warmpool` against `spec.warmPoolRef`; `spec.volumeClaimTemplates`, which the older
-//! version has not.
+//! Converts `spec.sandboxTemplateRef` and `spec.warmpool` from and to `spec.warmPoolRef`; carries
+//! `spec.volumeClaimTemplates`, which the older version lacks.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ use super::{Error, Saved, object_entry, text};
 use crate::SHADOW_POOL_PREFIX;
 use crate::annotation::{VOLUME_CLAIM_TEMPLATES, WARM_POOL_REF};
 
-/// A pool, and how it was shown to the older version. It counts as long as that was not changed.
+/// A pool, and its form in the older version. Valid while that form is unchanged.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Shown {
@@ -42,12 +42,12 @@ pub(super) fn up(object: &mut Map<String, Value>, _: Option<&Saved>) -> Result<(
     Ok(())
 }
 
-/// The pool that a claim of the older version means.
+/// Returns the pool that a claim of the older version refers to.
 fn pool_of(object: &Map<String, Value>) -> String {
     let bound = text(object, &["status", "sandbox", "name"]);
     match specific_pool(text(object, &["spec", "warmpool"])) {
         Some(pool) => pool.to_owned(),
-        // A pool names its Sandboxes after itself, so the bound one tells which pool it came from.
+        // A pool names its Sandboxes after itself, so the bound Sandbox identifies its pool.
         None if !bound.is_empty() && bound != text(object, &["metadata", "name"]) => {
             without_suffix(bound).to_owned()
         }
@@ -63,7 +63,7 @@ fn shows(object: &Map<String, Value>, pool: &str) -> Shown {
     }
 }
 
-/// Schemas are not checked after a conversion, so what comes in by this way must at least have their shape.
+/// Schemas are not checked after a conversion, so values from annotations must at least have the right shape.
 fn volume_claims(text: &str) -> Option<Value> {
     let list: Vec<Map<String, Value>> = serde_json::from_str(text).ok()?;
     let fits = |item: &Map<String, Value>| {
@@ -77,7 +77,7 @@ fn volume_claims(text: &str) -> Option<Value> {
 pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Saved>) -> Result<(), Error> {
     let pool = text(object, &["spec", "warmPoolRef", "name"]).to_owned();
     let bound = text(object, &["status", "sandbox", "name"]).to_owned();
-    // On a newer object they mean nothing, and must not mean something when it comes back.
+    // On a newer object these annotations have no meaning, and must not gain one when it is converted back.
     take_readable(object, WARM_POOL_REF, Shown::parse);
     take_readable(object, VOLUME_CLAIM_TEMPLATES, volume_claims);
     let spec = object_entry(object, "spec")?;
@@ -106,7 +106,7 @@ pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Saved>) -> Re
     }
 }
 
-/// Template and `warmpool` as they were written in the older version, or the pool that was chosen since.
+/// Returns template and `warmpool` as written in the older version, or the pool that was chosen since.
 fn as_written(saved: &Saved, pool: &str, bound: &str) -> (String, Option<String>) {
     let (template, warmpool) = (saved.template().unwrap_or_default(), saved.warmpool());
     let expected = specific_pool(warmpool.unwrap_or_default()).unwrap_or(template);
@@ -117,7 +117,7 @@ fn as_written(saved: &Saved, pool: &str, bound: &str) -> (String, Option<String>
     (template.to_owned(), warmpool)
 }
 
-/// The value of `warmpool` when it names one pool and is no general word.
+/// Returns the value of `warmpool` when it names one pool and is not a keyword.
 fn specific_pool(warmpool: &str) -> Option<&str> {
     (!matches!(warmpool, "" | "none" | "default")).then_some(warmpool)
 }

@@ -1,4 +1,4 @@
-//! `spec.replicas` (0 or 1) against `spec.operatingMode`.
+//! Converts `spec.replicas` (0 or 1) from and to `spec.operatingMode`.
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Saved>) -> Re
     let plain = if mode == "Suspended" { 0 } else { 1 };
     let spec = object_entry(object, "spec")?;
     spec.remove("operatingMode");
-    // The client's own value comes back, "not set" included, unless it meant suspended.
+    // Restores the client's own value, "not set" included, unless that value meant suspended.
     let replicas = match saved.filter(|_| mode == "Running") {
         Some(saved) => saved.replicas().map(|n| if n == 0 { 1 } else { n }),
         None => Some(plain),
@@ -29,7 +29,7 @@ pub(super) fn down(object: &mut Map<String, Value>, saved: Option<&Saved>) -> Re
     }
     let observed = match saved {
         Some(saved) => saved.observed_replicas(),
-        // None is left out, as Go's types do.
+        // `None` is omitted, as Go's types do.
         None => (plain > 0).then_some(plain),
     };
     let has_status = object.get("status").is_some_and(Value::is_object);

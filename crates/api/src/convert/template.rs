@@ -1,4 +1,4 @@
-//! `spec.volumeClaimTemplatesPolicy`, which the older version carries as an annotation.
+//! Converts `spec.volumeClaimTemplatesPolicy`, which the older version carries as an annotation.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ fn policy(value: &str) -> Option<String> {
 }
 
 pub(super) fn down(object: &mut Map<String, Value>, _: Option<&Saved>) -> Result<(), Error> {
-    // On a newer object it means nothing, and must not mean something when it comes back.
+    // On a newer object the annotation has no meaning, and must not gain one when it is converted back.
     take_readable(object, KEY, policy);
     let policy = text(object, &["spec", "volumeClaimTemplatesPolicy"]).to_owned();
     object_entry(object, "spec")?.remove("volumeClaimTemplatesPolicy");

@@ -140,7 +140,7 @@ fn pool_gets_its_default_and_loses_what_the_old_version_lacks() {
     assert_eq!(down["status"], json!({"replicas": 1}));
 }
 
-/// An object with one annotation, and without any.
+/// Returns an object with one annotation, and the same object without any.
 fn with_and_without(version: &str, kind: &str, spec: Value, key: &str, value: &str) -> [Value; 2] {
     let mut with = object(version, kind, spec);
     let without = with.clone();
@@ -169,7 +169,7 @@ fn a_saved_object_that_cannot_be_read_counts_as_none_and_stays() {
     }
 }
 
-/// The annotations that carry what the older version has not, each with values that none of them holds.
+/// The annotations that carry fields the older version lacks, each with undecodable values.
 #[test]
 fn a_carried_field_that_cannot_be_read_counts_as_none_and_stays_both_ways() {
     let claim = json!({"sandboxTemplateRef": {"name": "t"}, "warmpool": "p"});
@@ -328,7 +328,7 @@ proptest! {
         }
     }
 
-    /// What the older version can express survives a read and a write by an old client.
+    /// Everything that the older version can express survives a read and a write by an old client.
     #[test]
     fn new_objects_keep_their_meaning(
         suspended: bool, pool in "(shadow-pool-)?[a-z]{1,8}", policy in 0..3_usize, replicas in 0..5,

@@ -1,72 +1,72 @@
-//! The states of one life of a Pod between awake and asleep: a pure function of what happens.
+//! State machine of one instance of a Pod between awake and asleep: a pure function of events.
 
-/// Where a Pod is.
+/// State of a Pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Awake, with somebody inside.
+    /// Awake, with open connections.
     Running,
-    /// Awake, with nobody inside.
+    /// Awake, without connections.
     #[default]
     Idle,
-    /// Its processes are being stopped.
+    /// Its processes are being frozen.
     Freezing,
-    /// Its processes stand still.
+    /// Its processes are frozen.
     Frozen,
-    /// It is being ended: for good, or to sleep on disk.
+    /// It is terminating: for good, or to be suspended.
     Suspending,
-    /// It has ended. The next life has another machine.
+    /// It has terminated. The next instance has its own machine.
     Suspended,
-    /// Its processes are being let go on.
+    /// Its processes are being thawed.
     Resuming,
-    /// Its processes could not be let go on; whoever runs the Pod has to start them anew.
+    /// Thawing failed; the node has to restart the processes.
     Failed,
 }
 
-/// What happens.
+/// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
-    /// Somebody wants in, and wakes it for that.
+    /// A visitor requests entry and wakes the Pod.
     Enter,
-    /// Somebody wants in when it is awake, and does not wake it: a probe.
+    /// A visitor requests entry only if the Pod is awake, and does not wake it: a probe.
     Visit,
-    /// One of those who wait asks again.
+    /// A waiting visitor retries.
     Again,
-    /// One of those who wait goes away.
+    /// A waiting visitor gives up.
     GiveUp,
-    /// One of those inside goes away.
+    /// A visitor that was admitted leaves.
     Leave,
-    /// It has been idle for long enough.
+    /// The idle time has passed.
     Quiet,
-    /// The processes stand still, or could not be stopped.
+    /// Freezing succeeded or failed.
     Stopped(bool),
-    /// The processes go on, or could not be let go on.
+    /// Thawing succeeded or failed.
     Going(bool),
-    /// The processes were started anew.
+    /// The processes were restarted.
     Begun,
-    /// It is to end.
+    /// Termination begins.
     End,
-    /// It has ended.
+    /// Termination is complete.
     Ended,
 }
 
-/// What is to be done.
+/// Action that the caller must perform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Nothing.
+    /// No action.
     Nothing,
-    /// Whoever asked is inside now, and has to leave.
+    /// The visitor is admitted, and must leave later.
     Admit,
-    /// Whoever asked waits for the next change, and asks again or gives up. A visitor counts for nothing meanwhile.
+    /// The visitor waits for the next change, and retries or gives up. A waiting probe is not counted.
     Wait,
-    /// Whoever asked cannot come in any more.
+    /// The visitor is refused: the Pod is terminating or has terminated.
     Refuse,
-    /// Stop the processes, and say how that went. Never while somebody is inside or waits.
+    /// Freeze the processes and report the result. Never while a visitor is admitted or waits.
     Freeze,
-    /// Let the processes go on, and say how that went. Whoever asked waits.
+    /// Thaw the processes and report the result. The visitor waits.
     Thaw,
 }
 
-/// One life of a Pod.
+/// One instance of a Pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Machine {
     phase: Phase,
@@ -75,17 +75,17 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Where it is.
+    /// State of the Pod.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// How many are inside.
+    /// Number of admitted visitors.
     pub fn inside(&self) -> u32 {
         self.inside
     }
 
-    /// Takes note of what happened, and tells what is to be done.
+    /// Applies an event and returns the action to perform.
     pub fn step(&mut self, input: Input) -> Act {
         use Phase::{Failed, Freezing, Frozen, Idle, Resuming, Running, Suspended, Suspending};
         match (input, self.phase) {
@@ -130,7 +130,7 @@ impl Machine {
                 Act::Nothing
             }
             (Input::Stopped(_), Freezing) => self.thaw(),
-            // Its end began meanwhile, which a process that stands still cannot take part in.
+            // Termination began meanwhile, and a frozen process cannot handle it.
             (Input::Stopped(_), Suspending) => Act::Thaw,
             (Input::Going(true), Resuming) | (Input::Begun, Failed) => {
                 self.phase = Idle;

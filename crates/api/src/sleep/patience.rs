@@ -1,48 +1,48 @@
-//! How long a Sandbox may be idle, as its annotations say.
+//! Idle times of a Sandbox, decoded from its annotations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::{annotation, go_duration};
 
-/// The least time that can be asked for: it takes a look or two to see that nothing happens.
+/// Minimum idle time: one or two reconciles are needed to observe that a Sandbox is idle.
 pub const LEAST: Duration = Duration::from_secs(1);
-/// The longest time between two reports of activity on a Sandbox that goes to sleep on disk.
+/// Maximum time between two activity reports of a Sandbox that may be suspended when idle.
 pub const MOST_SELDOM: Duration = Duration::from_secs(300);
 
-/// How long a Sandbox may be idle before it falls asleep. Nothing: it never does.
+/// Idle times before a Sandbox falls asleep. `None`: never.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Patience {
-    /// Before it is frozen, where Hutch runs the Pod itself.
+    /// Idle time before it is frozen, where Hutch runs the Pod itself.
     pub freeze_after: Option<Duration>,
-    /// Before it is suspended.
+    /// Idle time before it is suspended.
     pub suspend_after: Option<Duration>,
-    /// Where its sandboxd can be asked when it was last used.
+    /// Port at which its sandboxd reports the time of last use.
     pub activity_port: Option<u16>,
 }
 
-/// What durations look like.
+/// Valid form of durations.
 const DURATION: &str = "a duration of at least 1s, such as 90s, 10m or 1h30m";
-/// What ports look like.
+/// Valid form of ports.
 const PORT: &str = "a port, 1 to 65535";
 
-/// An annotation that cannot be followed.
+/// An invalid annotation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("annotation {key}: {value:?} is not {wanted}")]
 pub struct BadPatience {
-    /// Which one.
+    /// Key of the annotation.
     pub key: &'static str,
-    /// What would be right.
+    /// Valid form.
     pub wanted: &'static str,
-    /// What it says, cut at 64 characters.
+    /// Its value, cut at 64 characters.
     pub value: String,
 }
 
 impl Patience {
-    /// Reads annotations. The Sandbox's own come first; for what they do not say, those of its Pod template count.
+    /// Decodes annotations. The Sandbox's own take precedence; those of its Pod template are the fallback.
     ///
     /// # Errors
-    /// The first annotation that is no duration, too short a one, or no port.
+    /// The first annotation that is not a duration, is too short, or is not a port.
     pub fn read<'a>(
         sets: impl IntoIterator<Item = &'a BTreeMap<String, String>> + Clone,
     ) -> Result<Patience, BadPatience> {
@@ -74,8 +74,8 @@ fn port(said: &str) -> Option<u16> {
     said.parse().ok().filter(|_| plain)
 }
 
-/// How often activity is reported at the most, on a Sandbox that is suspended after so long: often enough that the
-/// last report is never much older than the activity.
+/// Returns the minimum interval of activity reports on a Sandbox with this idle time before suspension: short
+/// enough that the last report is never much older than the activity.
 pub fn report_every(suspend_after: Duration) -> Duration {
     (suspend_after / 4).min(MOST_SELDOM)
 }

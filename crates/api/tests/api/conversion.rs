@@ -1,5 +1,5 @@
-//! Conversion against the published schemas: objects made from the schema of one version, converted, must fit the schema of
-//! the other version and come back as they were.
+//! Conversion against the published schemas: objects generated from the schema of one version must convert to
+//! the schema of the other version and round-trip.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 const OLD: &str = hutch_api::DEPRECATED_VERSION;
 const NEW: &str = hutch_api::STORED_VERSION;
 
-/// Few names, so that those which mean something together meet.
+/// Few names, so that related fields collide often.
 const NAMES: [&str; 11] = [
     "",
     "one",
@@ -40,7 +40,7 @@ fn api_version(crd: &Value, version: &str) -> String {
     format!("{}/{version}", crd["spec"]["group"].as_str().expect("a group"))
 }
 
-/// Where Kubernetes' own types begin: conversion must not touch them.
+/// Paths of Kubernetes' own types, which conversion must not change.
 fn is_foreign(path: &str) -> bool {
     path.ends_with("podTemplate")
         || path.ends_with("volumeClaimTemplates[].spec")
@@ -120,7 +120,7 @@ fn metadata() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Any object of any of the four kinds in that version, with its definition.
+/// Any object of the four kinds in that version, with its CRD.
 fn objects(version: &'static str) -> impl Strategy<Value = (&'static Value, Value)> {
     prop::sample::select((0..4_usize).collect::<Vec<_>>()).prop_flat_map(move |index| {
         let crd = &CRDS[index];
@@ -143,7 +143,7 @@ fn objects(version: &'static str) -> impl Strategy<Value = (&'static Value, Valu
     })
 }
 
-/// Whether a value has only what the schema knows, all that it demands, of the right type.
+/// Returns `true` when a value has only known fields, all required fields, and the right types.
 fn misfit(schema: &Value, value: &Value, path: &str) -> Option<String> {
     if is_foreign(path) {
         return None;
@@ -188,7 +188,7 @@ fn there(crd: &Value, object: &Value, version: &str) -> Value {
     convert(object.clone(), &api_version(crd, version)).expect("a valid object converts")
 }
 
-/// The defaults of the schema, which the API server fills in before anything is converted.
+/// Applies the schema's defaults, as the API server does before any conversion.
 fn defaulted(mut object: Value) -> Value {
     match object["kind"].as_str() {
         Some("Sandbox") if object["spec"].get("operatingMode").is_none() => {

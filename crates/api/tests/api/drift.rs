@@ -4,7 +4,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
-/// Schemas that end where Kubernetes' own types begin: the smallest value that those accept.
+/// Schemas at which Kubernetes' own types begin, with the smallest value that each accepts.
 fn foreign(path: &str) -> Option<Value> {
     if path.ends_with("podTemplate.spec") {
         return Some(json!({"containers": [{"name": "c"}]}));
@@ -18,7 +18,7 @@ fn foreign(path: &str) -> Option<Value> {
     None
 }
 
-/// A value with every property that the schema names.
+/// Returns a value with every property of the schema.
 fn sample(schema: &Value, path: &str) -> Value {
     if let Some(value) = foreign(path) {
         return value;
@@ -80,7 +80,7 @@ fn every_property_of_the_crds_is_in_the_types() {
     }
 }
 
-/// Names and versions that the constants repeat.
+/// Names and versions that the constants duplicate.
 #[test]
 fn names_are_those_of_the_crds() {
     use kube_core::Resource;

@@ -1,4 +1,4 @@
-//! The types and their conversion against the published definitions.
+//! The types and their conversion against the published CRDs.
 
 mod conversion;
 mod drift;

@@ -9,6 +9,7 @@ use super::{default, items, map};
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::meta;
+use crate::quota::limits;
 use crate::server::Core;
 
 pub(crate) fn create(core: &Core, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
@@ -28,6 +29,8 @@ pub(crate) fn create(core: &Core, kind: &Kind, object: &mut Value) -> Result<(),
         default(spec, "nodeName", node.as_str());
     }
     requests_from_limits(spec);
+    limits::apply_to_pod(core, kind, object)?;
+    let spec = &object["spec"];
     let mut status = json!({ "phase": "Pending", "qosClass": quality(spec) });
     if spec["nodeName"].as_str().is_some_and(|node| !node.is_empty()) {
         status["conditions"] = json!([{

@@ -46,8 +46,8 @@ fn what_cannot_be_read_is_said_clearly() {
             "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]",
         ),
         (
-            envelope("v1", "ResourceQuota", b""),
-            "the body of media type \"application/vnd.kubernetes.protobuf\" holds a ResourceQuota of \"v1\", \
+            envelope("v1", "PodTemplate", b""),
+            "the body of media type \"application/vnd.kubernetes.protobuf\" holds a PodTemplate of \"v1\", \
              which is accepted as JSON only",
         ),
         (

@@ -10,6 +10,7 @@ use hutch_kubelet::{Kubelet, PodId};
 use serde_json::{Value, json};
 
 use super::held::Held;
+use crate::access::{self, Action};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::ownership::Ownership;
@@ -25,6 +26,17 @@ pub(crate) async fn stream(call: &Call, name: &str, request: Request) -> Result<
     };
     if !method_fits {
         return Err(Failure::method_not_allowed());
+    }
+    if name != "log" && *request.method() == Method::GET {
+        // By GET a WebSocket is opened, and what begins in the Pod is the same as by POST.
+        let namespace = call.namespace.as_deref().unwrap_or_default();
+        let create = Action::on("create", "", "pods", &call.name).inside(namespace).below(name);
+        let decision = access::decide(&call.core, &call.identity, &create);
+        access::record(&call.identity, &create, &decision);
+        if !decision.allowed {
+            let why = decision.reason.to_string();
+            return Err(Failure::forbidden(call.kind(), &call.name, &why, Vec::new()));
+        }
     }
     let pod = call.core.read(&call.resource.collection, &call.key(&call.name));
     let pod = pod.ok_or_else(|| Failure::not_found(call.kind(), &call.name))?;

@@ -61,7 +61,7 @@ pub(crate) fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Res
     let now = call.core.ambient.now();
     let mut claims = Claims {
         aud: audiences.clone(),
-        exp: now.as_second() + seconds,
+        exp: Some(now.as_second() + seconds),
         iat: now.as_second(),
         iss: AUDIENCE.into(),
         jti: call.core.ambient.uuid().to_string(),
@@ -94,6 +94,9 @@ pub(crate) fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Res
     metadata.insert("creationTimestamp".into(), meta::seconds(now).into());
     request["spec"]["audiences"] = audiences.into();
     request["spec"]["expirationSeconds"] = seconds.into();
+    if request["spec"]["boundObjectRef"].is_null() {
+        request["spec"]["boundObjectRef"] = Value::Null;
+    }
     let end = now + jiff::SignedDuration::from_secs(seconds);
     request["status"] = json!({ "token": token, "expirationTimestamp": meta::seconds(end) });
     respond::object(call, StatusCode::CREATED, request)

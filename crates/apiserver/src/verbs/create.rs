@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{admission, body, convert, fields, meta, number, respond};
+use crate::{access, admission, body, convert, fields, meta, number, quota, respond};
 
 /// Names that are tried for a `generateName`.
 const NAMES: usize = 8;
@@ -64,11 +64,20 @@ pub(crate) async fn insert(
     if call.resource.is("", "namespaces") {
         admission::namespace::label(&mut object);
     }
+    if kind.group == access::GROUP {
+        namespace_accepts(call, meta::text(&object, "name"))?;
+        admission::rbac::default_references(&mut object);
+        access::escalation::check(call, None, &object)?;
+    }
+    if call.resource.is(access::certificates::GROUP, access::certificates::REQUESTS) {
+        access::certificates::create(call, &mut object)?;
+    }
     check(call, &mut object, None)?;
     ownership::record(call, ownership, "", None, &mut object);
     let mut stored = convert::to_storage(kind, object)?;
     namespace_accepts(call, meta::text(&stored, "name"))?;
     admission::create(&call.core, &call.resource, &mut stored)?;
+    let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {
         return dry(call, stored);
     }
@@ -116,7 +125,16 @@ async fn after(call: &Call, name: &str) -> Result<(), Failure> {
         super::retain::events(call).await;
     }
     definitions_changed(call);
+    roles_changed(call).await;
+    quota::refresh(&call.core, call.namespace.as_deref().unwrap_or_default()).await;
     Ok(())
+}
+
+/// Brings the rules of aggregated ClusterRoles up to date.
+pub(crate) async fn roles_changed(call: &Call) {
+    if call.resource.is(access::GROUP, "clusterroles") {
+        access::reconcile_aggregated(&call.core).await;
+    }
 }
 
 /// Serves what the definitions now say.

@@ -7,12 +7,12 @@ use hutch_store::{Entry, Error};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use super::create::{definitions_changed, preview};
-use crate::admission;
+use super::create::{definitions_changed, preview, roles_changed};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
-use crate::{body, meta, respond};
+use crate::{access, admission};
+use crate::{body, meta, quota, respond};
 
 /// How often a delete is tried against other writers.
 const TRIES: usize = 16;
@@ -224,8 +224,19 @@ fn pod_grace(pod: &Value, options: &Options) -> i64 {
     options.grace.unwrap_or(own)
 }
 
+/// What follows from every removal, also from the one of the last finalizer.
+pub(super) async fn after_removal(call: &Call, gone: &Value) {
+    roles_changed(call).await;
+    access::certificates::changed(call);
+    quota::refresh(&call.core, meta::text(gone, "namespace")).await;
+    if call.resource.is("", "serviceaccounts") {
+        admission::token_secret::collect(&call.core, gone).await;
+    }
+}
+
 /// What follows from the kind: with a definition go its objects.
 async fn after(call: &Call, gone: &Value) {
+    after_removal(call, gone).await;
     if !call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
         return;
     }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use hutch_store::{Entry, Error};
 use serde_json::{Map, Value};
 
-use super::create::{check, definitions_changed, preview};
+use super::create::{check, definitions_changed, preview, roles_changed};
+use super::delete::after_removal;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{admission, convert, meta};
+use crate::{access, admission, convert, meta, quota};
 
 /// How often a write without a precondition is tried against other writers.
 const TRIES: usize = 16;
@@ -38,6 +39,8 @@ pub(crate) enum Part {
     Status,
     /// A namespace's finalizers in its spec.
     Finalize,
+    /// The conditions of a CertificateSigningRequest that approve or deny it.
+    Approval,
     /// A Pod's node, with the condition that tells of it. The change is the server's own.
     Bind,
 }
@@ -60,7 +63,11 @@ pub(crate) async fn modify(
         };
         let stored = entry.value.value();
         let current = convert::from_storage(kind, stored.clone())?;
-        let wanted = change(&current)?;
+        let mut wanted = change(&current)?;
+        if kind.group == access::GROUP {
+            admission::rbac::default_references(&mut wanted);
+            access::escalation::check(call, Some(&current), &wanted)?;
+        }
         let pinned = preconditions(kind, &current, &wanted)?;
         let mut next = settle(call, part, &current, wanted)?;
         let subresource = if part == Part::Status { "status" } else { "" };
@@ -68,6 +75,7 @@ pub(crate) async fn modify(
         let mut next = convert::to_storage(kind, next)?;
         if part == Part::Main {
             admission::update(&call.core, &call.resource, &stored, &mut next)?;
+            quota::check_change(&call.core, kind, &stored, &next)?;
         }
         if is_over(&next) {
             match remove(call, &key, &entry, next, dry_run).await {
@@ -87,6 +95,9 @@ pub(crate) async fn modify(
         match call.store.update(&call.resource.collection, &key, entry.revision, next).await {
             Ok(entry) => {
                 definitions_changed(call);
+                roles_changed(call).await;
+                access::certificates::changed(call);
+                counted_again(call, &stored, &entry).await;
                 return Ok(entry);
             }
             Err(Error::Conflict { .. }) if !pinned => {}
@@ -108,7 +119,20 @@ async fn remove(
     }
     let removed = call.store.delete(&call.resource.collection, key, entry.revision, last).await?;
     definitions_changed(call);
+    after_removal(call, &removed.value.value()).await;
     Ok(removed)
+}
+
+/// Counts what quotas bound again, where a change can make a difference.
+async fn counted_again(call: &Call, before: &Value, entry: &Entry<Object>) {
+    let counts = match call.kind().group_resource().as_str() {
+        "resourcequotas" | "services" | "persistentvolumeclaims" => true,
+        "pods" => before["status"]["phase"] != entry.value.value()["status"]["phase"],
+        _ => false,
+    };
+    if counts {
+        quota::refresh(&call.core, call.namespace.as_deref().unwrap_or_default()).await;
+    }
 }
 
 /// Whether nothing holds a terminating object any more.
@@ -146,7 +170,9 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
             if kind.has_status {
                 carry(current, &mut wanted, "status");
             }
-            if call.resource.is("", "namespaces") {
+            if call.resource.is("", "namespaces")
+                || call.resource.is(access::certificates::GROUP, access::certificates::REQUESTS)
+            {
                 carry(current, &mut wanted, "spec");
             }
             wanted
@@ -157,6 +183,10 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
             next["spec"] = wanted["spec"].take();
             next["metadata"]["finalizers"] = wanted["metadata"]["finalizers"].take();
             next
+        }
+        Part::Approval => {
+            access::certificates::may_approve(call, current)?;
+            access::certificates::decided(call, current, &wanted)?
         }
         Part::Bind => wanted,
     };

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::create::{check_place, insert};
 use super::modify::{Part, modify};
+use crate::access::{self, Action};
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::ownership::Ownership;
@@ -125,6 +126,9 @@ async fn apply(call: &Call, part: Part, bytes: &Bytes) -> Result<Response, Failu
             let why = "Precondition failed: UID in precondition: , UID in object meta: ";
             return Err(Failure::conflict(call.kind(), &call.name, &format!("{why}{uid}")));
         }
+        let place = call.namespace.as_deref().unwrap_or_default();
+        let create = Action::on("create", &call.kind().group, &call.kind().plural, &call.name).inside(place);
+        access::check(&call.core, &call.identity, create)?;
         let made =
             patch::apply(None, &applied, applier, call.kind()).map_err(|error| refused(call, error))?;
         match insert(call, made, Ownership::Settled).await {

@@ -167,3 +167,30 @@ async fn finalizers_hold_an_object() {
     api.patch("s", &PatchParams::default(), &Patch::Merge(none)).await.unwrap();
     assert_eq!(code(api.get("s").await.unwrap_err()).0, 404);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_creates_do_not_exceed_a_quota() {
+    let server = server().await;
+    let client: Client = server.client(Identity::admin(), "default");
+    let quotas: Api<k8s_openapi::api::core::v1::ResourceQuota> = Api::default_namespaced(client.clone());
+    let quota =
+        serde_json::from_value(json!({"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "5"}}}))
+            .unwrap();
+    quotas.create(&PostParams::default(), &quota).await.unwrap();
+    let maps: Api<ConfigMap> = Api::default_namespaced(client);
+    let creates = (0..40).map(|number| {
+        let maps = maps.clone();
+        tokio::spawn(async move {
+            let map = serde_json::from_value(json!({"metadata": {"name": format!("m{number}")}})).unwrap();
+            maps.create(&PostParams::default(), &map).await.is_ok()
+        })
+    });
+    let made = futures::future::join_all(creates).await;
+    assert_eq!(made.into_iter().filter(|made| *made.as_ref().unwrap()).count(), 5);
+    let status = quotas.get("q").await.unwrap().status.unwrap();
+    assert_eq!(serde_json::to_value(&status.used).unwrap(), json!({"configmaps": "5"}));
+    let deleted = maps.list(&Default::default()).await.unwrap().items[0].metadata.name.clone().unwrap();
+    maps.delete(&deleted, &Default::default()).await.unwrap();
+    let status = quotas.get("q").await.unwrap().status.unwrap();
+    assert_eq!(serde_json::to_value(&status.used).unwrap(), json!({"configmaps": "4"}));
+}

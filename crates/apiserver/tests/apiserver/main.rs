@@ -2,6 +2,8 @@
 
 mod crud;
 mod differential;
+mod exchanges;
 mod hostile;
 mod raw;
 mod streams;
+mod users;

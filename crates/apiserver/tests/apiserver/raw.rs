@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 const SANDBOXES: &str = "/apis/agents.x-k8s.io/v1beta1/namespaces/default/sandboxes";
-const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub(crate) const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 async fn server() -> ApiServer {
@@ -36,11 +36,17 @@ async fn text(response: Response<Body>) -> (StatusCode, String) {
     (code, String::from_utf8_lossy(&bytes).into_owned())
 }
 
-async fn call(app: &Router, method: &str, path: &str, body: &str) -> (StatusCode, Value) {
+pub(crate) async fn call(app: &Router, method: &str, path: &str, body: &str) -> (StatusCode, Value) {
     typed(app, method, path, "application/json", body).await
 }
 
-async fn typed(app: &Router, method: &str, path: &str, media: &str, body: &str) -> (StatusCode, Value) {
+pub(crate) async fn typed(
+    app: &Router,
+    method: &str,
+    path: &str,
+    media: &str,
+    body: &str,
+) -> (StatusCode, Value) {
     let request = Request::builder().method(method).uri(path).header("content-type", media);
     let response = send(app, request.body(Body::from(body.to_owned())).unwrap()).await;
     let (code, text) = text(response).await;

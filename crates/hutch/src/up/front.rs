@@ -26,7 +26,7 @@ use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, re
 use super::{NODE, STOP_LIMIT};
 use crate::runtime::{log, runtime};
 use crate::services::{ControllerService, RouterService};
-use crate::{bootstrap, kubeconfig};
+use crate::{bootstrap, kubeconfig, roles};
 
 /// Name of the program as the root process starts it. It is no command of users.
 pub(crate) const NAME: &str = "hutch-front";
@@ -64,10 +64,17 @@ fn front() -> anyhow::Result<()> {
     // A static program reads random numbers from these files.
     let random = [Path::new("/dev/random"), Path::new("/dev/urandom")];
     // Before the first thread: Landlock and seccomp bind a thread, and those that it starts.
-    let landlock = confine(&Confinement { uid: start.id, gid: start.id, writable: &[store, authority], readable: &random })
-        .context("cannot be confined")?;
+    let landlock = confine(&Confinement {
+        uid: start.id,
+        gid: start.id,
+        writable: &[store, authority],
+        readable: &random,
+    })
+    .context("cannot be confined")?;
     if !landlock {
-        tracing::warn!("this kernel has no Landlock: file permissions alone bound what the front reads and writes");
+        tracing::warn!(
+            "this kernel has no Landlock: file permissions alone bound what the front reads and writes"
+        );
     }
     runtime()?.block_on(async {
         let root = Arc::new(Channel::new(input)?);
@@ -130,12 +137,14 @@ impl Sockets {
 impl Front {
     async fn start(start: Start, descriptors: Vec<OwnedFd>, root: &Arc<Channel>) -> anyhow::Result<Front> {
         let sockets = Sockets::of(&start, descriptors)?;
-        let authority = Authority::open(Path::new("ca")).context("the certificate authority")?;
+        let authority = Arc::new(Authority::open(Path::new("ca")).context("the certificate authority")?);
         let tls = authority.server_config(&[]).context("the server's certificate")?;
         let api = ApiServer::open(hutch_apiserver::Config {
             data: Some(".".into()),
             default_node: Some(NODE.to_owned()),
             address: start.api.to_string(),
+            roles: roles::all()?,
+            authority: Some(authority.clone()),
             ..hutch_apiserver::Config::default()
         })
         .await
@@ -145,8 +154,6 @@ impl Front {
 
         let shutdown = Shutdown::new();
         let mut services = JoinSet::new();
-        let as_system =
-            |name: &str| api.client(Identity::new(format!("system:{name}"), &["system:masters"]), "default");
         let (router_service, controller_service) =
             (Arc::new(RouterService::default()), Arc::new(ControllerService::default()));
         let embedded = [
@@ -155,12 +162,11 @@ impl Front {
         ];
         let kubelet: Arc<dyn Kubelet> = Arc::new(RemoteKubelet::new(sockets.kubelet, embedded)?);
         api.set_kubelet(kubelet.clone());
-        let node = Identity::new(format!("system:node:{NODE}"), &["system:masters"]);
-        let node_app = api.router_as(node);
+        let node_app = api.router_as(roles::node(NODE));
         // It ends when the root process closes its socket, after everything else.
         tokio::spawn(hutch_serve::pair::serve(sockets.node, node_app));
 
-        let router = router(as_system("router"), kubelet, &shutdown);
+        let router = router(api.client(roles::router(), "default"), kubelet, &shutdown);
         router_service.is(router.clone());
         controllers(&mut services, &api, &controller_service, authority.certificate_pem(), &shutdown);
         let (app, stop) = (api.authenticated(), shutdown.clone());
@@ -172,7 +178,7 @@ impl Front {
         if let (Some(socket), Some(how)) = (sockets.router, start.router) {
             listen(&mut services, listener_of_router(socket)?, &router, how, &shutdown)?;
         }
-        bootstrap::run(&as_system("hutch")).await?;
+        bootstrap::run(&api.client(roles::bootstrap(), "default")).await?;
         let credentials = Credentials { authority: authority.certificate_pem().to_owned(), token };
         root.send(&FromFront::Serving(credentials), &[]).await?;
         tokio::spawn(report_ready(root.clone(), router_service, controller_service));
@@ -247,10 +253,8 @@ fn controllers(
     shutdown: &Shutdown,
 ) {
     // All that they do is to write to the API, so they need not wait for the disk between a cause and its effect.
-    let ahead = |name: &str| {
-        api.client_ahead(Identity::new(format!("system:{name}"), &["system:masters"]), "default")
-    };
-    let (client, stop, service) = (ahead("controller"), shutdown.clone(), service.clone());
+    let ahead = |identity| api.client_ahead(identity, "default");
+    let (client, stop, service) = (ahead(roles::controller()), shutdown.clone(), service.clone());
     services.spawn(async move {
         service.set_ready(true);
         // Writes cost little here, and a pool that is refilled at once is what the next claim needs.
@@ -263,7 +267,7 @@ fn controllers(
         service.set_ready(false);
         Ok(())
     });
-    let (client, stop) = (ahead("upkeep"), shutdown.wait());
+    let (client, stop) = (ahead(roles::upkeep()), shutdown.wait());
     let settings =
         hutch_upkeep::Settings { root_ca: root_ca.to_owned(), ..hutch_upkeep::Settings::default() };
     services.spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("upkeep") });

@@ -62,7 +62,10 @@ fn service_account_token_opens_nothing_but_itself() {
         ("create configmap m", format!("{user} create resource \"configmaps\" {in_default}")),
         ("create token default", format!("{user} create resource \"serviceaccounts/token\" {in_default}")),
         ("get --raw /metrics", format!("{user} get path \"/metrics\"")),
-        ("get pods --as=admin --as-group=system:masters", "cannot impersonate resource \"users\"".to_owned()),
+        (
+            "get pods --as=admin --as-group=system:masters",
+            "cannot impersonate-on:user-info:list resource \"pods\"".to_owned(),
+        ),
     ] {
         forbidden(&with_token(&up, &token, words), &message);
     }

@@ -1,4 +1,4 @@
-//! Output kept in memory, up to a bound for each and a bound for all.
+//! Output kept in memory, bounded for each stream and in total.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,22 +8,22 @@ use tokio::io::AsyncRead;
 
 use super::follow::Ended;
 
-/// Bytes kept of each of a command's two output streams; what comes after is read, counted and dropped.
-/// An answer holds both in memory, and the programs of a sandbox share a few hundred megabytes.
+/// Maximum bytes kept of each output stream of a command; the rest is read, counted and discarded. A response
+/// holds both streams in memory, and the programs of a sandbox share a few hundred megabytes.
 pub const OUTPUT_LIMIT: usize = 4 << 20;
 
-/// Bytes kept of all output together. When they are used up, what comes is dropped as if [`OUTPUT_LIMIT`]
-/// was reached: one greedy command must not be the end of the program that serves all.
+/// Maximum bytes kept of all output. Beyond it, output is discarded as beyond [`OUTPUT_LIMIT`]: one command
+/// must not exhaust the memory of the program that serves all clients.
 pub const TOTAL_LIMIT: usize = 64 << 20;
 
 const READ_SIZE: usize = 16 << 10;
 
-/// What one output stream of a command carried.
+/// Output of one stream of a command.
 #[derive(Debug, Default)]
 pub struct Captured {
     /// The first bytes, [`OUTPUT_LIMIT`] at most.
     pub kept: Vec<u8>,
-    /// How many bytes came after them.
+    /// Number of bytes discarded after them.
     pub dropped: u64,
     held: Held,
 }
@@ -35,7 +35,7 @@ impl Captured {
     }
 }
 
-/// A part of [`TOTAL_LIMIT`], given back when it is dropped.
+/// Share of [`TOTAL_LIMIT`], released on drop.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     of: Arc<AtomicUsize>,
@@ -47,7 +47,7 @@ impl Held {
         Held { of: of.clone(), bytes: 0 }
     }
 
-    /// Whether there was room.
+    /// Returns true if there was room.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let grown = self.of.fetch_add(bytes, Ordering::Relaxed) + bytes <= TOTAL_LIMIT;
         if grown {
@@ -84,7 +84,7 @@ pub(super) async fn capture(
         if count == 0 {
             return Ok(captured);
         }
-        // Nothing is kept again after something was dropped: what is kept is the start of it all.
+        // Nothing is kept after the first discarded byte: the kept bytes are the start of the output.
         let room = if captured.dropped == 0 { count.min(OUTPUT_LIMIT - captured.kept.len()) } else { 0 };
         let keep = if captured.held.grow(room) { room } else { 0 };
         captured.kept.extend_from_slice(&read[..keep]);
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn all_output_together_is_bounded_and_given_back() {
+    async fn total_output_is_bounded_and_released() {
         let held = Arc::new(AtomicUsize::new(TOTAL_LIMIT - 100_000));
         let (_ending, ended) = Ending::pair();
         let first = capture(Some(&[1; 90_000][..]), &held, &ended).await.unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_stream_is_bounded() {
+    async fn each_stream_is_bounded() {
         let long = vec![3; OUTPUT_LIMIT + 5];
         let (_ending, ended) = Ending::pair();
         let captured = capture(Some(&long[..]), &Arc::default(), &ended).await.unwrap();

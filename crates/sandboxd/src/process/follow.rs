@@ -1,5 +1,5 @@
-//! The output of a process, read as fast as it is taken, to the end that counts: that of the process, not that of
-//! whatever it left behind holding its pipes.
+//! Reads the output of a process as fast as the client accepts it, until the process ends. Other processes
+//! that hold its pipes do not extend that.
 
 use std::io;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use super::Exit;
 use super::ring::Ring;
 
-/// After the process has ended, what it has written is in its pipes already. Others who hold them may write on for as
-/// long as they never pause longer than this...
+/// When a process has ended, its own output is in its pipes already. Other holders of the pipes may continue
+/// to write until they pause longer than this...
 const SILENCE_LIMIT: Duration = Duration::from_millis(100);
-/// ...and not longer than this in all.
+/// ...and at most this long in total.
 const LINGER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Which of its outputs a process wrote to. A terminal has one.
+/// Output stream of a process. A terminal has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Standard output, or the terminal.
@@ -28,22 +28,22 @@ pub enum Source {
     Stderr,
 }
 
-/// What a process did.
+/// Event of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// It wrote.
+    /// Output.
     Output(Source, Bytes),
-    /// So many bytes that it wrote are lost to this reader.
+    /// Number of output bytes that are lost to this reader.
     Dropped(u64),
-    /// It ended; nothing comes after.
+    /// Exit; the last event.
     Exit(Exit),
 }
 
-/// Tells those who read its output that a process has ended.
+/// Notifies the readers of the output that a process has ended.
 #[derive(Debug, Clone)]
 pub(super) struct Ended(watch::Receiver<Option<Instant>>);
 
-/// The other side of [`Ended`].
+/// Receiving side of [`Ending`].
 #[derive(Debug)]
 pub(super) struct Ending(watch::Sender<Option<Instant>>);
 
@@ -59,19 +59,19 @@ impl Ending {
 }
 
 impl Ended {
-    /// Returns when the process has ended and nothing more is to be waited for.
+    /// Returns when the process has ended and its output has paused or run out of time.
     async fn silence(&self) {
         let mut told = self.0.clone();
         match told.wait_for(Option::is_some).await.map(|at| *at) {
             Ok(Some(at)) => {
                 tokio::time::sleep_until((Instant::now() + SILENCE_LIMIT).min(at + LINGER_LIMIT)).await
             }
-            // Nobody will tell: the output counts to its own end.
+            // No notification will come: the output is read to its own end.
             _ => std::future::pending().await,
         }
     }
 
-    /// Reads some, `most` bytes at most; 0 at the end.
+    /// Reads at most `most` bytes; 0 at the end.
     pub(super) async fn read(
         &self,
         from: &mut (impl AsyncRead + Unpin),
@@ -87,17 +87,17 @@ impl Ended {
     }
 }
 
-/// Where output goes.
+/// Destination of output.
 #[derive(Debug, Clone)]
 pub(super) enum Sink {
-    /// To whoever started the process, who is waited for.
+    /// The client that started the process. Reading waits for it.
     Client(tokio::sync::mpsc::Sender<Event>),
-    /// Into a ring, which takes everything.
+    /// A ring, which never blocks.
     Ring(Arc<Ring>),
 }
 
 impl Sink {
-    /// Whether there is anybody to give more to.
+    /// Returns true if the destination accepts more.
     async fn put(&self, source: Source, content: Bytes) -> bool {
         match self {
             Sink::Client(client) => client.send(Event::Output(source, content)).await.is_ok(),
@@ -108,7 +108,7 @@ impl Sink {
         }
     }
 
-    /// Returns when nobody wants the process any more.
+    /// Returns when the client has disconnected.
     pub(super) async fn abandoned(&self) {
         match self {
             Sink::Client(client) => client.closed().await,
@@ -124,7 +124,7 @@ impl Sink {
     }
 }
 
-/// Moves one output to the sink, `chunk` bytes at most at once, until it ends or nobody takes it.
+/// Copies one output to the sink, at most `chunk` bytes at a time, until it ends or the client disconnects.
 pub(super) async fn pump(
     from: Option<impl AsyncRead + Unpin>,
     source: Source,
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn output_after_the_end_is_read_until_it_pauses() {
+    async fn late_output_is_read_until_it_pauses() {
         let (ending, ended) = Ending::pair();
         let (mut writer, mut reader) = tokio::io::duplex(1 << 10);
         let mut read = BytesMut::new();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_never_pauses_is_cut_off_all_the_same() {
+    async fn endless_late_output_is_cut_off() {
         let (ending, ended) = Ending::pair();
         let (mut writer, mut reader) = tokio::io::duplex(1);
         let chatter = async {

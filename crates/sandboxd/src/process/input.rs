@@ -1,4 +1,4 @@
-//! What is written to a process: its standard input, or the terminal that it has.
+//! Input of a process: its standard input, or its terminal.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use tokio::process::ChildStdin;
 
 use super::terminal::Terminal;
 
-/// Why input was not taken.
+/// Reason why input was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// It was closed before.
+    /// The input was closed before.
     #[error("the standard input is closed")]
     Closed,
     /// The process has closed its side, or has ended.
@@ -19,7 +19,7 @@ pub enum InputError {
     Refused(std::io::Error),
 }
 
-/// The way into a process.
+/// Input of a process.
 #[derive(Debug)]
 pub(super) enum Input {
     /// Closed.
@@ -27,13 +27,13 @@ pub(super) enum Input {
     Pipe(ChildStdin),
     Terminal {
         terminal: Arc<Terminal>,
-        /// Whether the process has read all that was written, up to the end of a line.
+        /// True if the last write ended a line, so that `^D` is the end of file.
         at_line_start: bool,
     },
 }
 
 impl Input {
-    /// Writes all of it; waits while the process does not read.
+    /// Writes all bytes; waits while the process does not read.
     pub(super) async fn write(&mut self, content: &[u8]) -> Result<(), InputError> {
         match self {
             Input::None => Err(InputError::Closed),
@@ -48,7 +48,7 @@ impl Input {
         }
     }
 
-    /// Ends the input: closes the pipe; at a terminal, sends what a person would, `^D`, and the terminal stays open.
+    /// Ends the input: closes a pipe, or sends `^D` to a terminal, which stays open.
     pub(super) async fn end(&mut self) -> Result<(), InputError> {
         match self {
             Input::None => Err(InputError::Closed),
@@ -60,7 +60,7 @@ impl Input {
                 let modes =
                     tcgetattr(terminal.descriptor()).map_err(|errno| InputError::Refused(errno.into()))?;
                 let end = modes.special_codes[SpecialCodeIndex::VEOF];
-                // Within a line the first one only hands over what has been typed.
+                // Within a line the first `^D` only submits the typed characters.
                 let twice = modes.local_modes.contains(LocalModes::ICANON) && !*at_line_start;
                 let keys = [end, end];
                 let keys = if twice { &keys[..] } else { &keys[..1] };

@@ -1,12 +1,13 @@
-//! Variables that the machine gives this sandbox while it runs, such as those of the claim that has just taken it.
+//! Late env: variables that the sandbox receives while it runs, such as those of the claim that has just
+//! adopted it.
 
 use std::io;
 use std::path::Path;
 
-/// Mounted by the machine where it may have some: `NAME=VALUE`, each ended by a NUL byte. Not there is none.
+/// File of late env, mounted by the node: `NAME=VALUE`, each ended by a NUL byte. Absent without late env.
 pub(super) const FILE: &str = "/.hutch/env/variables";
 
-/// All of them, in their order. What is no `NAME=VALUE` in UTF-8 is passed over.
+/// Reads all variables in order. Entries that are not `NAME=VALUE` in UTF-8 are skipped.
 pub(super) fn read(file: &Path) -> io::Result<Vec<(String, String)>> {
     let bytes = match std::fs::read(file) {
         Ok(bytes) => bytes,
@@ -28,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_may_hold_lines_and_equals_signs_and_no_file_is_none() {
+    fn values_may_contain_newlines_and_equals_signs() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("variables");
         assert_eq!(read(&file).unwrap(), []);

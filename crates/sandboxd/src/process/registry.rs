@@ -1,4 +1,4 @@
-//! The processes that clients have started and talk to, each under a number that is never given twice.
+//! Interactive processes of clients. Each has a number that is not reused while it is in use.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -18,23 +18,24 @@ use super::terminal::{self, Screen, Size, Terminal};
 use super::{Exit, Group};
 use crate::reap::Ours;
 
-/// Processes that run at once.
+/// Maximum number of running processes.
 pub const RUNNING_LIMIT: usize = 256;
-/// Of these, detached ones.
+/// Maximum number of running detached processes.
 pub const DETACHED_LIMIT: usize = 64;
-/// Detached processes that have ended and are remembered with their output; the one that ended first is forgotten.
+/// Maximum number of ended detached processes that are kept with their output; the one that ended first is
+/// evicted.
 pub const ENDED_LIMIT: usize = 32;
 
-/// Pieces of output on their way to the client that started the process. When it takes no more, the process waits.
+/// Maximum pieces of output on their way to the client. When the client does not read, the process waits.
 const WAITING_LIMIT: usize = 2;
 
-/// Why something could not be done with a process.
+/// Reason why an operation on a process failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// There is none of that number, or it has ended.
+    /// No process has that number, or it has ended.
     #[error("process {0} not found")]
     NotFound(i32),
-    /// It has no terminal.
+    /// The process has no terminal.
     #[error("failed to resize TTY: process {0} has no terminal")]
     NoTerminal(i32),
     /// The terminal cannot have that size.
@@ -43,14 +44,14 @@ pub enum ProcessError {
     /// Its output goes to the client that started it.
     #[error("process {0} was not started with detach: its output goes to the client that started it")]
     Attached(i32),
-    /// More was asked for than it has written.
+    /// The offset is beyond its output.
     #[error("offset {offset} is beyond the {end} bytes that process {id} has written")]
     Offset {
-        /// The process.
+        /// Number of the process.
         id: i32,
-        /// What was asked for.
+        /// Requested offset.
         offset: u64,
-        /// What there is.
+        /// Bytes written so far.
         end: u64,
     },
     /// Its input is closed.
@@ -59,48 +60,48 @@ pub enum ProcessError {
     /// Its input could not be written.
     #[error(transparent)]
     Input(InputError),
-    /// There are as many as there may be.
+    /// The maximum number of processes run already.
     #[error("{0} processes run already; that is the bound for this kind")]
     TooMany(usize),
-    /// The system would not signal it.
+    /// The signal could not be sent.
     #[error("cannot signal process {id}: {source}")]
     Signal {
-        /// The process.
+        /// Number of the process.
         id: i32,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// It could not be started.
+    /// The process could not be started.
     #[error(transparent)]
     Start(#[from] StartError),
 }
 
-/// A process that has been started.
+/// Started process.
 #[derive(Debug)]
 pub struct Started {
-    /// Its number.
+    /// Number of the process.
     pub id: i32,
-    /// What it does, until its exit. When it was not detached, dropping this kills it.
+    /// Events until its exit. Dropping them kills the process unless it is detached.
     pub events: Events,
 }
 
-/// What a process does, one after the other.
+/// Events of a process, in order.
 #[derive(Debug)]
 pub enum Events {
-    /// Of a process that belongs to whoever reads this.
+    /// Events of a process that is not detached.
     Attached(mpsc::Receiver<Event>),
-    /// Of a detached one.
+    /// Events of a detached process.
     #[allow(private_interfaces)]
     Detached {
-        /// Where its output is kept.
+        /// Kept output of the process.
         ring: Arc<Ring>,
-        /// What has been read already.
+        /// Offset of the next event.
         offset: u64,
     },
 }
 
 impl Events {
-    /// The next; nothing after the exit.
+    /// Returns the next event; `None` after the exit.
     pub async fn next(&mut self) -> Option<Event> {
         match self {
             Events::Attached(events) => events.recv().await,
@@ -117,20 +118,20 @@ impl Events {
     }
 }
 
-/// A process as it is listed.
+/// Process in a listing.
 #[derive(Debug)]
 pub struct Listed {
-    /// Its number.
+    /// Number of the process.
     pub id: i32,
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Whether it outlives the client that started it.
+    /// True if it outlives the client that started it.
     pub detached: bool,
-    /// Whether it has a terminal.
+    /// True if it has a terminal.
     pub terminal: bool,
-    /// How it ended, when it has.
+    /// Exit, once it has ended.
     pub exit: Option<Exit>,
-    /// Offsets of its first byte of output that is kept and behind the last; 0 and 0 when it is not detached.
+    /// Offsets of the first kept byte of output and after the last one; 0 and 0 unless it is detached.
     pub output: (u64, u64),
 }
 
@@ -151,11 +152,11 @@ struct Table {
     running: usize,
     detached: usize,
     entries: BTreeMap<i32, Arc<Entry>>,
-    /// Detached ones that have ended, the first first.
+    /// Detached processes that have ended, in order of their end.
     ended: std::collections::VecDeque<i32>,
 }
 
-/// All of them. Cloning it is cheap.
+/// All processes. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Processes {
     table: Arc<Mutex<Table>>,
@@ -163,7 +164,7 @@ pub struct Processes {
     chunk: usize,
 }
 
-/// A place in the table, given back when it is dropped.
+/// Permit for a process in the table, released on drop.
 #[derive(Debug)]
 struct Place {
     table: Arc<Mutex<Table>>,
@@ -179,7 +180,8 @@ impl Drop for Place {
 }
 
 impl Processes {
-    /// Output comes in pieces of `chunk` bytes at most; `held` counts the memory of kept output, which others share.
+    /// Output comes in pieces of at most `chunk` bytes; `held` counts the memory of kept output, which is
+    /// shared.
     pub fn new(chunk: usize, held: Arc<AtomicUsize>) -> Processes {
         Processes { table: Arc::default(), held, chunk }
     }
@@ -201,10 +203,10 @@ impl Processes {
         Ok(Place { table: self.table.clone(), detached })
     }
 
-    /// Starts a program. Unless it is detached, it is killed with its group when the events are dropped.
+    /// Starts a program. Unless it is detached, dropping the events kills it with its group.
     ///
     /// # Errors
-    /// When there are too many, or it cannot be started.
+    /// There are too many processes, or it cannot be started.
     pub async fn start(
         &self,
         program: Program,
@@ -264,7 +266,7 @@ impl Processes {
         ring: Option<Arc<Ring>>,
     ) -> Arc<Entry> {
         let mut table = self.lock();
-        // After two thousand million processes the numbers begin anew, past those that are taken.
+        // After two billion processes the numbers restart and skip those in use.
         loop {
             table.last = table.last.checked_add(1).unwrap_or(1);
             if !table.entries.contains_key(&table.last) {
@@ -281,7 +283,7 @@ impl Processes {
         self.lock().entries.get(&id).cloned().ok_or(ProcessError::NotFound(id))
     }
 
-    /// One that has not ended.
+    /// Returns a process that has not ended.
     fn running(&self, id: i32) -> Result<Arc<Entry>, ProcessError> {
         let entry = self.find(id)?;
         let ended = entry.exit.borrow().is_some();
@@ -291,7 +293,7 @@ impl Processes {
     /// Writes to a process; waits while it does not read.
     ///
     /// # Errors
-    /// When there is none, its input is closed or cannot be written.
+    /// There is no such process, or its input is closed or cannot be written.
     pub async fn write(&self, id: i32, content: &[u8]) -> Result<(), ProcessError> {
         let entry = self.running(id)?;
         let write = async { entry.input.lock().await.write(content).await };
@@ -301,17 +303,17 @@ impl Processes {
     /// Ends the input of a process; at a terminal as `^D` does.
     ///
     /// # Errors
-    /// When there is none, or its input is closed already.
+    /// There is no such process, or its input is closed already.
     pub async fn end_input(&self, id: i32) -> Result<(), ProcessError> {
         let entry = self.running(id)?;
         let end = async { entry.input.lock().await.end().await };
         entry.unless_it_ends(end).await
     }
 
-    /// Signals the group of a process and, at a terminal, the job in the foreground.
+    /// Signals the group of a process and, at a terminal, the foreground job.
     ///
     /// # Errors
-    /// When there is none, or the system refuses.
+    /// There is no such process, or the system refuses.
     pub fn signal(&self, id: i32, signal: Signal) -> Result<(), ProcessError> {
         let entry = self.running(id)?;
         let Some(leader) = entry.leader else { return Err(ProcessError::NotFound(id)) };
@@ -321,20 +323,20 @@ impl Processes {
         kill_process_group(leader, signal).map_err(|errno| ProcessError::Signal { id, source: errno.into() })
     }
 
-    /// Gives the terminal of a process another size.
+    /// Resizes the terminal of a process.
     ///
     /// # Errors
-    /// When there is none, or it has no terminal.
+    /// There is no such process, or it has no terminal.
     pub fn resize(&self, id: i32, size: Size) -> Result<(), ProcessError> {
         let entry = self.running(id)?;
         let terminal = entry.terminal.as_ref().ok_or(ProcessError::NoTerminal(id))?;
         terminal.resize(size).map_err(ProcessError::Resize)
     }
 
-    /// The output of a detached process from `offset` on, then its exit.
+    /// Returns the output of a detached process from `offset` on, then its exit.
     ///
     /// # Errors
-    /// When there is none, it is not detached, or has not written that much.
+    /// There is no such process, it is not detached, or it has not written that much.
     pub fn connect(&self, id: i32, offset: u64) -> Result<Events, ProcessError> {
         let entry = self.find(id)?;
         let ring = entry.ring.clone().ok_or(ProcessError::Attached(id))?;
@@ -348,14 +350,14 @@ impl Processes {
     /// Waits for a process to end.
     ///
     /// # Errors
-    /// When there is none.
+    /// There is no such process.
     pub async fn wait(&self, id: i32) -> Result<Exit, ProcessError> {
         let mut exit = self.find(id)?.exit.subscribe();
         let ended = exit.wait_for(Option::is_some).await.map(|exit| *exit);
         ended.ok().flatten().ok_or(ProcessError::NotFound(id))
     }
 
-    /// All of them, by number.
+    /// Lists all processes by number.
     pub fn list(&self) -> Vec<Listed> {
         let table = self.lock();
         let listed = table.entries.values().map(|entry| Listed {
@@ -369,7 +371,7 @@ impl Processes {
         listed.collect()
     }
 
-    /// After its last output: a detached one is remembered, one that belongs to its client is not.
+    /// Called after the last output: only a detached process is kept.
     fn ended(&self, entry: &Entry) {
         let mut table = self.lock();
         if entry.ring.is_none() {
@@ -386,7 +388,7 @@ impl Processes {
 }
 
 impl Entry {
-    /// What is written to a process that ends meanwhile goes nowhere, and nobody shall wait for it.
+    /// Runs an operation on a process; returns early if the process ends.
     async fn unless_it_ends(
         &self,
         work: impl Future<Output = Result<(), InputError>>,
@@ -403,10 +405,10 @@ impl Entry {
     }
 }
 
-/// A process on its way to its end.
+/// Task that follows a process to its end.
 struct Work {
-    // Dropped in this order: the group is killed while its leader is not reaped yet, so that the number cannot belong
-    // to anybody else.
+    // Dropped in this order: the group is killed before its leader is reaped, so that the number cannot
+    // belong to another process.
     group: Group,
     child: Child,
     ours: Ours,

@@ -1,4 +1,4 @@
-//! The output of a detached process: the newest of it, up to a bound, each byte with its offset in all that was written.
+//! Output of a detached process: the newest bytes up to a limit, each with its offset in the whole output.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
@@ -11,12 +11,12 @@ use super::Exit;
 use super::capture::Held;
 use super::follow::{Event, Source};
 
-/// Bytes of output kept of one detached process, what their keeping costs included.
+/// Maximum bytes kept of the output of one detached process, overhead included.
 pub const RING_LIMIT: usize = 1 << 20;
 
-/// Bytes of one piece. The oldest goes as a whole.
+/// Maximum bytes of a piece. The oldest piece is discarded as a whole.
 const PIECE_SIZE: usize = 16 << 10;
-/// What a piece costs beside its content, so that many tiny ones are not free.
+/// Overhead of a piece, so that many tiny ones count too.
 const PIECE_COST: usize = 64;
 
 #[derive(Debug)]
@@ -28,16 +28,16 @@ struct Piece {
 #[derive(Debug)]
 struct Kept {
     pieces: VecDeque<Piece>,
-    /// Offset of the first byte that is kept.
+    /// Offset of the first kept byte.
     start: u64,
-    /// Offset behind the last.
+    /// Offset after the last byte.
     end: u64,
     cost: usize,
     held: Held,
     exit: Option<Exit>,
 }
 
-/// Output that is kept.
+/// Kept output.
 #[derive(Debug)]
 pub(super) struct Ring {
     kept: Mutex<Kept>,
@@ -66,13 +66,13 @@ impl Ring {
         self.news.notify_waiters();
     }
 
-    /// The offsets of the first byte that is kept and behind the last.
+    /// Returns the offsets of the first kept byte and after the last one.
     pub(super) fn offsets(&self) -> (u64, u64) {
         let kept = self.lock();
         (kept.start, kept.end)
     }
 
-    /// What comes at `offset`, once there is something.
+    /// Waits for output at `offset` and returns it.
     pub(super) async fn next(&self, offset: u64) -> Event {
         loop {
             let news = self.news.notified();
@@ -98,13 +98,14 @@ impl Kept {
         }
     }
 
-    /// Keeps at most [`PIECE_SIZE`] bytes.
+    /// Appends at most [`PIECE_SIZE`] bytes.
     fn append(&mut self, source: Source, content: &[u8]) {
         let most = content.len() + PIECE_COST;
         self.end += content.len() as u64;
         while self.cost + most > RING_LIMIT && self.drop_oldest() {}
         while !self.held.grow(most) {
-            // The memory that all share is used up: this one lives on what it has, and on nothing when that is gone.
+            // The shared memory is used up: this ring discards its own oldest bytes, or the new ones if it
+            // has no others.
             if !self.drop_oldest() {
                 self.start = self.end;
                 return;
@@ -159,7 +160,7 @@ mod tests {
     use super::super::capture::TOTAL_LIMIT;
     use super::*;
 
-    /// Everything from an offset on, and how much of it was dropped.
+    /// Returns everything from an offset on, and the number of discarded bytes.
     async fn read(ring: &Ring, mut offset: u64) -> (Vec<u8>, u64) {
         let (mut all, mut dropped) = (Vec::new(), 0);
         loop {
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_newest_is_kept_and_what_went_is_counted() {
+    async fn the_newest_output_is_kept_and_losses_are_counted() {
         let held = Arc::default();
         let ring = Ring::new(&held);
         let written: Vec<u8> = (0..3 * RING_LIMIT).map(|number| (number % 251) as u8).collect();
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_tiny_pieces_and_no_memory_left() {
+    async fn tiny_pieces_are_bounded_without_shared_memory() {
         let held = Arc::default();
         let ring = Ring::new(&held);
         for number in 0..200_000 {

@@ -1,4 +1,4 @@
-//! A command run to its end, its output captured up to a bound.
+//! Runs a command to its end and captures its output up to a limit.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use super::start::{Program, pid};
 use super::{Exit, Group, RunError};
 use crate::reap::Ours;
 
-/// Commands that run at once; more wait for their turn.
+/// Maximum number of concurrent commands; further ones wait.
 pub const TURNS: usize = 256;
 
-/// A command to run.
+/// Command to run.
 pub struct Job {
-    /// What to start.
+    /// Program to start.
     pub program: Program,
-    /// How long it may run; for ever when it does not say.
+    /// Time limit; unlimited if absent.
     pub time_limit: Option<Duration>,
-    /// Whether it is over only when nobody holds its output any more, be it something that it left behind. Otherwise
-    /// its own end counts.
+    /// Waits until every holder of the outputs has closed them, including processes that the command left
+    /// behind. Otherwise until the command ends.
     pub to_last_writer: bool,
 }
 
-/// A command that has ended by itself.
+/// Command that has ended by itself.
 #[derive(Debug)]
 pub struct Finished {
     /// Standard output.
     pub stdout: Captured,
     /// Standard error.
     pub stderr: Captured,
-    /// How it ended.
+    /// End of the command.
     pub exit: Exit,
 }
 
-/// Runs commands, no more than [`TURNS`] at once.
+/// Runs at most [`TURNS`] concurrent commands.
 #[derive(Debug)]
 pub struct Runner {
     turns: Semaphore,
@@ -46,7 +46,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// `held` counts the memory of captured output, which others share.
+    /// `held` counts the memory of captured output, which is shared.
     pub fn new(held: Arc<AtomicUsize>) -> Runner {
         Runner { turns: Semaphore::new(TURNS), held }
     }
@@ -54,13 +54,13 @@ impl Runner {
     /// Runs a command to its end. Dropping the future kills its group.
     ///
     /// # Errors
-    /// When it cannot be started or followed, or ran out of time.
+    /// The command cannot be started or followed, or timed out.
     pub async fn run(&self, job: &Job) -> Result<Finished, RunError> {
         let _turn = self.turns.acquire().await;
         let mut child = job.program.start(Stdio::null())?;
         let leader = pid(&child);
-        // The order of these matters on drop: the group is killed while its leader is not reaped yet, so that the
-        // number cannot belong to anybody else.
+        // The drop order matters: the group is killed before its leader is reaped, so that the number cannot
+        // belong to another process.
         let ours = Ours::register(leader);
         let mut group = Group(leader);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -94,7 +94,7 @@ impl Runner {
             Ok(Err(source)) => Err(RunError::Follow(source)),
             Err(_) => {
                 drop(group);
-                // SIGKILL cannot be refused; a leader that is stuck in the kernel is left to the reaper.
+                // SIGKILL cannot be refused; a leader that hangs in the kernel is left to the reaper.
                 let _ = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
                 Err(RunError::TimedOut(job.time_limit.unwrap_or_default()))
             }

@@ -1,4 +1,4 @@
-//! The start of a program.
+//! Starts a program.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,58 +11,58 @@ use tokio::process::{Child, Command};
 use super::late_env;
 use crate::token;
 
-/// A program to start. Not `Debug`: its environment may hold secrets.
+/// Program to start. Not `Debug`: its environment may hold secrets.
 #[derive(Default)]
 pub struct Program {
-    /// The program (looked up in `PATH` unless it has a slash) and its arguments.
+    /// Program (looked up in `PATH` unless it contains a slash) and arguments.
     pub argv: Vec<String>,
-    /// Added to the environment of this program, less what [`token::VARIABLES`] names, and to what the machine has
-    /// given since.
+    /// Added to the environment of this program, without [`token::VARIABLES`], and to late
+    /// env.
     pub env: Vec<(String, String)>,
-    /// Folder in which it starts.
+    /// Working directory.
     pub folder: PathBuf,
-    /// The same folder, opened: when it is given, it counts, and `folder` is for messages.
+    /// The working directory, opened: if present it is used, and `folder` is for messages.
     pub opened: Option<OwnedFd>,
 }
 
-/// Why a program was not started.
+/// Reason why a program was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// There is no program in `argv`.
+    /// `argv` contains no program.
     #[error("there is no command to run")]
     Empty,
-    /// An argument or a variable holds a NUL byte, which no program can be given.
+    /// An argument or a variable contains a NUL byte, which the kernel does not accept.
     #[error("an argument or a variable holds a NUL byte")]
     Nul,
-    /// The name of a variable is empty or holds `=`.
+    /// The name of a variable is empty or contains `=`.
     #[error("the name of a variable, {0:?}, must not be empty or hold '='")]
     Variable(String),
-    /// The folder to start in is not there or cannot be entered.
+    /// The working directory is absent or cannot be entered.
     #[error("cannot start in {}: {source}", folder.display())]
     Folder {
-        /// The folder.
+        /// Working directory.
         folder: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The program could not be started.
     #[error("cannot start {program:?}: {source}")]
     Program {
-        /// As it was named.
+        /// Program as requested.
         program: String,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// Variables that the machine has for every process cannot be read.
+    /// Late env cannot be read.
     #[error("cannot read the variables of this sandbox: {0}")]
     Variables(std::io::Error),
-    /// There is no terminal for it.
+    /// No terminal can be opened.
     #[error("cannot open a terminal: {0}")]
     Terminal(std::io::Error),
 }
 
 impl Program {
-    /// As it was named, for messages.
+    /// Returns the program as requested, for messages.
     pub(super) fn name(&self) -> String {
         self.argv.first().cloned().unwrap_or_default()
     }
@@ -71,7 +71,7 @@ impl Program {
         StartError::Program { program: self.name(), source }
     }
 
-    /// The command that starts `words` in this program's folder and environment.
+    /// Builds the command that starts `words` in this program's folder and environment.
     pub(super) fn command<'a>(
         &self,
         mut words: impl Iterator<Item = &'a str>,
@@ -87,7 +87,8 @@ impl Program {
         command.envs(late.into_iter().filter(|(name, _)| !token::VARIABLES.contains(&name.as_str())));
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         match &self.opened {
-            // The new process has the descriptor until its program begins; what has the name by then does not count.
+            // The new process has the descriptor until its program begins; a later entry of that name does
+            // not matter.
             Some(folder) => {
                 command.current_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()));
             }
@@ -102,7 +103,7 @@ impl Program {
         Ok(command)
     }
 
-    /// Refuses what no program can be given.
+    /// Rejects arguments and variables that the kernel does not accept.
     pub(super) fn check(&self) -> Result<(), StartError> {
         let program = self.argv.first().ok_or(StartError::Empty)?;
         let texts = self.argv.iter().chain(self.env.iter().flat_map(|(name, value)| [name, value]));
@@ -127,12 +128,12 @@ impl Program {
     }
 }
 
-/// The number of a process that was started and not waited for.
+/// Returns the number of a process that was started and not waited for.
 pub(crate) fn pid(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-/// A missing folder and a missing program give the same number; they are told apart here.
+/// Distinguishes a missing folder from a missing program, which have the same error number.
 fn enterable(folder: &Path) -> std::io::Result<()> {
     match std::fs::metadata(folder)?.is_dir() {
         true => Ok(()),

@@ -1,8 +1,8 @@
-//! Processes at a terminal of their own.
+//! Processes with their own terminal.
 //!
-//! A process gets a controlling terminal only by its own doing, so a few instructions of this program ([`enter`])
-//! run in it first. Why the program that was asked for could not be started comes back through its standard error,
-//! which becomes the terminal only at the last moment.
+//! A process must acquire its controlling terminal itself, so a few instructions of this program ([`enter`])
+//! run in it first. An error of the actual program's start returns through its standard error, which becomes
+//! the terminal only at the last moment.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -23,13 +23,13 @@ use tokio::process::Child;
 use super::start::{Program, StartError};
 use crate::readiness::register;
 
-/// The first argument by which this program knows that it is to become another at a terminal.
+/// First argument that makes this program become another one at a terminal.
 pub const WORD: &str = "--enter-terminal";
 
-/// Bytes read at once; the kernel gives no more.
+/// Maximum bytes of one read; the kernel returns no more.
 const READ_SIZE: usize = 4096;
 
-/// Columns and rows when a client gives none.
+/// Default columns and rows.
 const USUAL: Size = Size { cols: 80, rows: 24 };
 
 /// Columns and rows of a terminal.
@@ -41,7 +41,7 @@ pub struct Size {
     pub rows: u16,
 }
 
-/// The side of a terminal at which a person would sit.
+/// Master side of a terminal.
 #[derive(Debug)]
 pub(super) struct Terminal(AsyncFd<OwnedFd>);
 
@@ -60,7 +60,7 @@ impl Terminal {
         Ok(tcsetwinsize(self.descriptor(), Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?)
     }
 
-    /// Sends a signal to the foreground job, when that is not the leader's own group.
+    /// Sends a signal to the foreground job, unless that is the leader's own group.
     pub(super) fn signal_foreground(&self, leader: Pid, signal: Signal) {
         if let Ok(foreground) = tcgetpgrp(self.descriptor())
             && foreground != leader
@@ -70,7 +70,7 @@ impl Terminal {
     }
 }
 
-/// Reads what the processes at a terminal write. It ends when none of them has it open any more.
+/// Reads the output of the processes at a terminal. It ends when no process has the terminal open.
 #[derive(Debug)]
 pub(super) struct Screen(pub(super) Arc<Terminal>);
 
@@ -112,7 +112,7 @@ pub(super) fn start(program: &Program, size: Size) -> Result<(Child, Arc<Termina
     Ok((child, terminal))
 }
 
-/// Waits until the program that was asked for runs, or says why it does not.
+/// Waits until the actual program runs, or returns its start error.
 pub(super) async fn begun(child: &mut Child, program: &Program) -> Result<(), StartError> {
     let mut said = String::new();
     if let Some(told) = &mut child.stderr.take() {
@@ -135,8 +135,8 @@ fn open(size: Size) -> std::io::Result<(Arc<Terminal>, OwnedFd)> {
     Ok((Arc::new(terminal), inside))
 }
 
-/// Becomes `words` at the terminal that is standard input; gives the reason when that cannot be. What went wrong is
-/// also written to standard error, as the number of the system's error.
+/// Becomes `words` at the terminal that is standard input; returns only on an error. The number of that error
+/// is also written to standard error.
 pub fn enter(words: &[std::ffi::OsString]) -> std::io::Error {
     let error = match become_program(words) {
         Ok(never) => match never {},
@@ -151,7 +151,7 @@ fn become_program(words: &[std::ffi::OsString]) -> std::io::Result<std::convert:
     let (program, arguments) = words.split_first().ok_or(Errno::INVAL)?;
     rustix::process::setsid()?;
     rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
-    // Kept beside, to tell what goes wrong; it closes by itself when nothing does.
+    // A copy of standard error for the error number; closed on success.
     let report = fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3)?;
     rustix::stdio::dup2_stderr(rustix::stdio::stdin())?;
     let flags = fcntl_getfd(rustix::stdio::stderr())?;

@@ -1,4 +1,4 @@
-//! `/v1/archive/…`: a folder as a tar stream, down and up.
+//! `/v1/archive/…`: downloads and uploads a folder as a tar stream.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -18,14 +18,14 @@ use crate::content::Content;
 use crate::files::FileError;
 use crate::files::work;
 
-/// Archives under way at once. Each has a thread, which waits for its client.
+/// Maximum number of concurrent archives. Each has a thread, which waits for its client.
 const ARCHIVE_LIMIT: usize = 2;
-/// Pieces on their way between thread and client.
+/// Maximum pieces between thread and client.
 const WAITING_LIMIT: usize = 4;
 const PIECE_SIZE: usize = 64 << 10;
 const THREAD_STACK: usize = 256 << 10;
 
-/// The places for archives.
+/// Permits for archives.
 #[derive(Debug, Clone)]
 pub(super) struct Archives(Arc<Semaphore>);
 
@@ -53,7 +53,7 @@ impl Rest {
             let mut outlet = Outlet { pieces, gathered: Vec::new() };
             let packed = pack(&root, &path, &mut outlet);
             if let Err(error) = packed {
-                // The stream ends here, and not as a whole one does.
+                // The stream ends here without the end marker of a complete one.
                 let _ = outlet.pieces.blocking_send(Err(error));
             }
             drop(place);
@@ -88,7 +88,8 @@ impl Rest {
                 Ok(frame) => frame.into_data().map_err(|_| ()).ok().map(Ok),
                 Err(error) => Some(Err(io::Error::other(error))),
             };
-            // After an error the rest is read and dropped: a client that is cut off while it sends sees no answer.
+            // After an error the rest is read and discarded: a client that is cut off while it sends receives
+            // no response.
             if let Some(piece) = piece {
                 let _ = pieces.send(piece).await;
             }
@@ -118,7 +119,7 @@ fn thread(work: impl FnOnce() + Send + 'static) -> Result<(), Refusal> {
     started.map(drop).map_err(|error| Refusal::unavailable(&format!("no thread for the archive: {error}")))
 }
 
-/// Gives what is written to the client, in pieces.
+/// Sends written bytes to the client, in pieces.
 struct Outlet {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     gathered: Vec<u8>,
@@ -142,7 +143,7 @@ impl Write for Outlet {
     }
 }
 
-/// What the client sends, to be read.
+/// Reads the bytes that the client sends.
 struct Inlet {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     piece: Bytes,

@@ -26,7 +26,7 @@ use crate::content::Content;
 use crate::files::work;
 use crate::files::{Entry, FileError, Got, Kind, Opened, Upload};
 
-/// Bytes read from a file at once.
+/// Maximum bytes of one read of a file.
 const READ_SIZE: usize = 64 << 10;
 const MODE: u32 = 0o644;
 
@@ -75,7 +75,7 @@ impl Rest {
                 let entries = entries.into_iter().map(Listed::from).collect();
                 Ok(json(StatusCode::OK, &Listing { path, entries }))
             }
-            // It is there, which is what the question was.
+            // It exists, which is all that HEAD needs.
             Err(FileError::Special) if request.method() == Method::HEAD => Ok(empty(StatusCode::OK)),
             Err(error) => Err(not_below_a_file(error)),
         }
@@ -120,7 +120,7 @@ impl Rest {
     }
 }
 
-/// What is asked for below a file is not there.
+/// A path below a file does not exist.
 pub(super) fn not_below_a_file(error: FileError) -> Refusal {
     let refusal = Refusal::from(error);
     if refusal.status == StatusCode::CONFLICT { Refusal::not_found() } else { refusal }
@@ -130,7 +130,8 @@ async fn receive(mut upload: Upload, mut body: Content) -> Result<(), Refusal> {
     let mut failed = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Refusal::invalid(&format!("the body broke off: {error}")))?;
-        // After an error the rest is read and dropped: a client that is cut off while it sends sees no answer.
+        // After an error the rest is read and discarded: a client that is cut off while it sends receives no
+        // response.
         if let (Ok(piece), None) = (frame.into_data(), &failed) {
             failed = upload.push(&piece).await.err();
         }
@@ -141,7 +142,7 @@ async fn receive(mut upload: Upload, mut body: Content) -> Result<(), Refusal> {
     }
 }
 
-/// Takes the part `file` out of a form; it has its name only when the whole form has come in.
+/// Receives the part `file` of a form; the file has its name only when the whole form has arrived.
 async fn receive_form(mut upload: Upload, mut form: Multipart<'_>) -> Result<(), Refusal> {
     let (mut found, mut failed) = (false, None);
     while let Some(mut part) = form.next_field().await.map_err(|error| unreadable(&error))? {
@@ -164,7 +165,7 @@ fn unreadable(error: &multer::Error) -> Refusal {
     Refusal::invalid(&format!("invalid multipart body: {error}"))
 }
 
-/// A file, or the part of it that was asked for, or word that the client has it already.
+/// Responds with a file, a part of it, or 304 if the client has it already.
 async fn content(headers: &HeaderMap, opened: Opened) -> Result<Response<Body>, Refusal> {
     let seconds = u64::try_from(opened.modified.0).unwrap_or(0);
     let written = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
@@ -179,7 +180,8 @@ async fn content(headers: &HeaderMap, opened: Opened) -> Result<Response<Body>, 
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         return Ok(response);
     }
-    // A part is of use only to who has the rest of the same file; the names of versions are not ours.
+    // A range needs the same version of the file; `If-Range` with an ETag never matches, since there are no
+    // ETags.
     let same = !headers.contains_key(IF_RANGE) || date(IF_RANGE) == Some(written);
     let range = headers.get(RANGE).filter(|_| same).and_then(|range| range.to_str().ok());
     let (first, length) = match range.map_or(Wanted::All, |range| wanted(range, opened.size)) {

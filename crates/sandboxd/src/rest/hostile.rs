@@ -1,11 +1,11 @@
-//! Paths and ranges of a request, from any bytes.
+//! Hostile tests of the paths and ranges of a request.
 
 use hyper::Uri;
 
 use super::range::{Wanted, wanted};
 use super::target;
 
-/// The path and the parameters of a URI; and a range, of files of several sizes.
+/// Parses the path and the parameters of a URI; and a range, for files of several sizes.
 pub(crate) fn targets(bytes: &[u8]) {
     if let Ok(uri) = Uri::try_from([b"/v1/".as_slice(), bytes].concat()) {
         if let Some(clean) = target::cleaned(uri.path()) {

@@ -1,17 +1,17 @@
-//! Which bytes of a file a request wants.
+//! Byte ranges of requests.
 
-/// What a `Range` header asks for of a file.
+/// Range that a `Range` header selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// All of it: no range, or several, which are answered with the whole.
+    /// The whole file: no range, or several, which have the whole file as response.
     All,
     /// From the first to the last byte, both included.
     Part(u64, u64),
-    /// Nothing that there is.
+    /// Not satisfiable.
     Nothing,
 }
 
-/// Reads `bytes=first-last`, `bytes=first-` or `bytes=-count`. Of an empty file everything is asked for.
+/// Parses `bytes=first-last`, `bytes=first-` or `bytes=-count`. An empty file is always returned as a whole.
 pub(super) fn wanted(header: &str, size: u64) -> Wanted {
     let Some(ranges) = header.trim().strip_prefix("bytes=") else { return Wanted::Nothing };
     if ranges.contains(',') || size == 0 {
@@ -69,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_part_is_within_the_file(header in "(bytes=)?[0-9,-]{0,24}", size in any::<u64>()) {
+        fn ranges_are_within_the_file(header in "(bytes=)?[0-9,-]{0,24}", size in any::<u64>()) {
             if let Wanted::Part(first, last) = wanted(&header, size) {
                 prop_assert!(first <= last && last < size);
             }

@@ -1,4 +1,4 @@
-//! Errors as the contract tells them: a status, a code, a message.
+//! Errors of the contract: a status, a code, a message.
 
 use hyper::{Response, StatusCode};
 use rustix::io::Errno;
@@ -8,7 +8,7 @@ use super::json;
 use crate::answer::Body;
 use crate::files::{FileError, LIST_LIMIT};
 
-/// Why a request is not answered as it wished.
+/// Error response.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,

@@ -1,4 +1,4 @@
-//! What a request is about: route, path and parameters, read from its target.
+//! Target of a request: route, path and parameters.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,7 +7,7 @@ use hyper::Uri;
 
 use super::refusal::Refusal;
 
-/// Routes below `/v1/` that have a path behind them, and their methods.
+/// Routes below `/v1/` that are followed by a path, and their methods.
 const ROUTES: [(&str, &str); 7] = [
     ("files", "DELETE, GET, HEAD, PUT"),
     ("stat", "GET, HEAD"),
@@ -18,18 +18,18 @@ const ROUTES: [(&str, &str); 7] = [
     ("watch", "GET"),
 ];
 
-/// The route and the path behind it, as it was sent.
+/// Splits a target into the route and the path as sent.
 pub(super) fn route(path: &str) -> Option<(&'static str, &str)> {
     let (name, rest) = path.strip_prefix("/v1/")?.split_once('/')?;
     ROUTES.iter().find(|(route, _)| *route == name).map(|(route, _)| (*route, rest))
 }
 
-/// The methods of a route.
+/// Returns the methods of a route.
 pub(super) fn methods(route: &str) -> &'static str {
     ROUTES.iter().find(|(name, _)| *name == route).map_or("", |(_, methods)| methods)
 }
 
-/// The path without the empty, `.` and `..` segments that it was sent with, when it was. Encoded ones are not meant.
+/// Returns the path without empty, `.` and `..` segments, if it has any. Encoded ones do not count.
 pub(super) fn cleaned(path: &str) -> Option<String> {
     let mut segments = path.split('/').skip(1).peekable();
     let mut odd = !path.starts_with('/');
@@ -52,7 +52,7 @@ pub(super) fn cleaned(path: &str) -> Option<String> {
     odd.then(|| format!("/{}{slash}", kept.join("/")))
 }
 
-/// The path that was sent, its escapes decoded.
+/// Decodes the escapes of a path.
 pub(super) fn decode(text: &str) -> Result<OsString, Refusal> {
     let decoded =
         unescape(text, false).ok_or_else(|| Refusal::invalid("path has a % without two hex digits"))?;
@@ -62,7 +62,7 @@ pub(super) fn decode(text: &str) -> Result<OsString, Refusal> {
     }
 }
 
-/// A parameter, the first of its name; what is not UTF-8 in it is replaced.
+/// Returns the first parameter of that name; invalid UTF-8 in it is replaced.
 pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query()?.split('&');
     let read = |text| unescape(text, true).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -74,7 +74,7 @@ pub(super) fn parameter(uri: &Uri, name: &str) -> Option<String> {
         .next()
 }
 
-/// A parameter that says yes or no; no when it is not there.
+/// Returns a boolean parameter; false if absent.
 pub(super) fn yes(uri: &Uri, name: &str) -> Result<bool, Refusal> {
     let Some(text) = parameter(uri, name).filter(|text| !text.is_empty()) else { return Ok(false) };
     match text.as_str() {
@@ -84,7 +84,7 @@ pub(super) fn yes(uri: &Uri, name: &str) -> Result<bool, Refusal> {
     }
 }
 
-/// The parameter `mode`: three octal digits after a zero.
+/// Returns the parameter `mode`: three octal digits after a zero.
 pub(super) fn mode(uri: &Uri, usual: u32) -> Result<u32, Refusal> {
     let Some(text) = parameter(uri, "mode").filter(|text| !text.is_empty()) else { return Ok(usual) };
     let digits = text
@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn odd_paths_are_cleaned_and_others_are_not_touched() {
+    fn unclean_paths_are_cleaned_and_others_unchanged() {
         for (sent, expected) in [
             ("/v1/files/a/b", None),
             ("/v1/files/", None),

@@ -1,6 +1,6 @@
-//! Times as the contract writes them.
+//! Formats times as in the contract.
 
-/// `2026-01-02T03:04:05Z` of seconds since 1970.
+/// Formats seconds since 1970 as `2026-01-02T03:04:05Z`.
 pub(super) fn rfc3339(seconds: i64) -> String {
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = date(days);
@@ -8,8 +8,8 @@ pub(super) fn rfc3339(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
 }
 
-/// Year, month and day of a number of days since 1970, in the Gregorian calendar. Years are counted from March, so that
-/// the odd day is the last of one.
+/// Returns year, month and day of a number of days since 1970, in the Gregorian calendar. Years start in
+/// March, so that the leap day is the last of one.
 fn date(days: i64) -> (i64, i64, i64) {
     let since_march_of_year_0 = days + 719_468;
     let era = since_march_of_year_0.div_euclid(146_097);
@@ -41,9 +41,9 @@ mod tests {
     }
 
     proptest! {
-        /// The same library that writes `Last-Modified` agrees.
+        /// Compares with the library that writes `Last-Modified`.
         #[test]
-        fn every_day_is_a_day(seconds in 0i64..32_503_680_000) {
+        fn dates_match_the_http_library(seconds in 0i64..32_503_680_000) {
             let http = httpdate::fmt_http_date(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds as u64));
             let text = rfc3339(seconds);
             prop_assert_eq!(&http[5..7], &text[8..10]);

@@ -1,4 +1,4 @@
-//! `/v1/watch/…`: changes below a folder, a line of JSON each, for as long as the client listens.
+//! `/v1/watch/…`: streams changes below a folder, a line of JSON each, until the client disconnects.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::{Rest, target};
 use crate::answer::{Body, answer, stream};
 use crate::watch::Watch;
 
-/// Watches at once. Each has a queue in the kernel.
+/// Maximum number of concurrent watches. Each has a queue in the kernel.
 const WATCH_LIMIT: usize = 16;
 
-/// The places for watches.
+/// Permits for watches.
 #[derive(Debug, Clone)]
 pub(super) struct Watches(Arc<Semaphore>);
 

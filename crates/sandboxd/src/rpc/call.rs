@@ -1,4 +1,4 @@
-//! One request: its protocol, its deadline, its messages.
+//! One call: its protocol, its deadline, its messages.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::status::{Code, Status};
 use crate::answer::Body;
 use crate::content::Content;
 
-/// A request that has been understood so far.
+/// Request with a decoded head.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) protocol: Protocol,
@@ -27,7 +27,7 @@ pub(super) struct Call {
     pub(super) incoming: Messages,
 }
 
-/// The messages of a request, one after the other.
+/// Messages of a request, in order.
 #[derive(Debug)]
 pub(super) struct Messages {
     protocol: Protocol,
@@ -50,12 +50,12 @@ impl Call {
             let message = format!("messages encoded as {encoding:?} are not understood; identity is");
             return Err(Status::new(Code::Unimplemented, message));
         }
-        // A time so far away that it cannot be told is no limit.
+        // A deadline too far away for the clock is no limit.
         call.deadline = time_limit(&call.headers)?.and_then(|limit| Instant::now().checked_add(limit));
         Ok(call)
     }
 
-    /// Answers with a failure alone.
+    /// Responds with only a failure.
     pub(super) fn refuse(&self, status: Status) -> Response<Body> {
         reply::failure(self.protocol, &status)
     }
@@ -64,7 +64,7 @@ impl Call {
         self.refuse(Status::new(Code::Unimplemented, format!("there is no method {}", self.path)))
     }
 
-    /// Runs one step of the answer, within the deadline.
+    /// Runs one step of the response, within the deadline.
     pub(super) async fn in_time<T>(
         deadline: Option<Instant>,
         work: impl Future<Output = Result<T, Status>>,
@@ -81,7 +81,7 @@ pub(super) fn late() -> Status {
 }
 
 impl Messages {
-    /// The next message, or nothing after the last.
+    /// Returns the next message; `None` after the last.
     pub(super) async fn next<M: Message + Default + DeserializeOwned>(
         &mut self,
     ) -> Result<Option<M>, Status> {
@@ -92,7 +92,7 @@ impl Messages {
         bytes.map(|bytes| decode(self.protocol.codec, &bytes)).transpose()
     }
 
-    /// The one message of a call that has one.
+    /// Returns the message of a unary call.
     pub(super) async fn only<M: Message + Default + DeserializeOwned>(&mut self) -> Result<M, Status> {
         let missing = || Status::new(Code::InvalidArgument, "the request holds no message");
         let message = self.next().await?.ok_or_else(missing)?;
@@ -169,7 +169,7 @@ pub(super) fn decode<M: Message + Default + DeserializeOwned>(
     }
 }
 
-/// How long the client waits: `grpc-timeout` (digits and a unit) or `connect-timeout-ms`.
+/// Parses the deadline of the client: `grpc-timeout` (digits and a unit) or `connect-timeout-ms`.
 pub(super) fn time_limit(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let wrong =
@@ -230,7 +230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_timeout_is_a_time_or_none(text in "\\PC{0,12}") {
+        fn any_timeout_is_parsed_or_refused(text in "\\PC{0,12}") {
             let _ = grpc_time(&text);
         }
     }

@@ -6,31 +6,31 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::status::{Code, Status};
 
-/// Bytes of one message that a client sends.
+/// Maximum bytes of one message of a client.
 pub const MESSAGE_LIMIT: usize = 4 << 20;
 
-/// Flags and length.
+/// Bytes of flags and length.
 const HEAD: usize = 5;
-/// A message that is compressed. None is taken, and none sent.
+/// Flag of a compressed message. None is accepted, and none sent.
 const COMPRESSED: u8 = 1;
-/// The last frame of a Connect stream, which holds no message.
+/// Flag of the last frame of a Connect stream, which contains no message.
 const END_OF_STREAM: u8 = 2;
 
-/// The frame of a message.
+/// Makes the frame of a message.
 pub(super) fn frame(flags: u8, message: &[u8]) -> Bytes {
     let mut framed = BytesMut::with_capacity(HEAD + message.len());
     framed.put_u8(flags);
-    // Nothing that is sent is nearly that long; what was would not be understood.
+    // No response is nearly that long; a client would reject it.
     framed.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
     framed.put_slice(message);
     framed.freeze()
 }
 
-/// Takes frames out of bytes that come in pieces of any size.
+/// Extracts frames from bytes in pieces of any size.
 #[derive(Debug, Default)]
 pub(super) struct Deframer {
     held: BytesMut,
-    /// Base64 that has not come in groups of four yet.
+    /// Incomplete group of four Base64 characters.
     text: Option<Vec<u8>>,
 }
 
@@ -47,7 +47,7 @@ impl Deframer {
         text.extend_from_slice(piece);
         let whole = text.len() - text.len() % 4;
         for group in text[..whole].chunks(4) {
-            // Padding may come in the middle: what was encoded apart is sent one after the other.
+            // Padding may occur in the middle: parts that were encoded separately are concatenated.
             let end = group.iter().position(|byte| *byte == b'=').unwrap_or(4);
             let engine = if end == 4 { &STANDARD } else { &STANDARD_NO_PAD };
             let padded = group[end..].iter().all(|byte| *byte == b'=');
@@ -60,13 +60,13 @@ impl Deframer {
         Ok(())
     }
 
-    /// The next message, when all of it is there.
+    /// Returns the next message once it is complete.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
             match self.frame()? {
                 None => return Ok(None),
                 Some((flags, message)) if flags != END_OF_STREAM => return Ok(Some(message)),
-                // The end of a stream says nothing to this end.
+                // The end of a stream carries no information for a server.
                 Some(_) => {}
             }
         }
@@ -98,7 +98,7 @@ impl Deframer {
         Ok(Some((flags, message)))
     }
 
-    /// Whether the bytes ended where a frame ended.
+    /// Returns true if the bytes ended at the end of a frame.
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.text.as_ref().is_none_or(Vec::is_empty)
     }
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_come_out_as_they_went_in(
+        fn frames_round_trip_in_pieces_of_any_size(
             messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..6),
             step in 1usize..64,
             text in any::<bool>(),
@@ -144,7 +144,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_messages_or_a_refusal(bytes in prop::collection::vec(any::<u8>(), 0..400), text in any::<bool>()) {
+        fn any_input_is_messages_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..400), text in any::<bool>()) {
             let mut deframer = Deframer::new(text);
             if let Ok(messages) = read(&mut deframer, &bytes, 7) {
                 prop_assert!(messages.iter().map(|m| m.len() + HEAD).sum::<usize>() <= bytes.len());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_streams_without_number_do_not_use_up_the_stack() {
+    fn many_end_frames_do_not_exhaust_the_stack() {
         let mut deframer = Deframer::new(false);
         deframer.push(&[END_OF_STREAM, 0, 0, 0, 0].repeat(200_000)).unwrap();
         assert_eq!(deframer.next().unwrap(), None);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_compressed_is_refused_before_it_comes() {
+    fn long_or_compressed_messages_are_refused_by_their_head() {
         let mut deframer = Deframer::new(false);
         deframer.push(&[0, 0xff, 0xff, 0xff, 0xff]).unwrap();
         assert_eq!(deframer.next().unwrap_err().code, Code::ResourceExhausted);

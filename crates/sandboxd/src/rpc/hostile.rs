@@ -1,4 +1,4 @@
-//! Bodies and times of a call, from any bytes.
+//! Hostile tests of the bodies and deadlines of a call.
 
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
@@ -11,7 +11,7 @@ use super::messages::{
 };
 use super::protocol::Codec;
 
-/// Frames, binary and as text, and what is in them as every message; the bytes themselves too.
+/// Decodes frames, binary and as text, and their content as every message; also the bytes themselves.
 pub(crate) fn bodies(bytes: &[u8]) {
     messages(bytes);
     for text in [false, true] {

@@ -1,4 +1,4 @@
-//! The messages of `proto/process/v1/process.proto`, in both their forms: fields by number, and JSON.
+//! Messages of `proto/process/v1/process.proto` in both encodings: fields by number, and JSON.
 
 use std::collections::BTreeMap;
 
@@ -131,7 +131,7 @@ pub(super) enum Payload {
     Eof(Empty),
 }
 
-/// A message without fields.
+/// Message without fields.
 #[derive(Clone, PartialEq, Message, Serialize, Deserialize)]
 pub(super) struct Empty {}
 
@@ -161,7 +161,7 @@ pub(super) enum Signal {
     Sigstop = 19,
 }
 
-/// Every signal with its name in the contract.
+/// All signals with their names in the contract.
 pub(super) const SIGNALS: [(&str, Signal); 10] = [
     ("SIGNAL_UNSPECIFIED", Signal::Unspecified),
     ("SIGNAL_SIGHUP", Signal::Sighup),
@@ -250,7 +250,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn messages_as_json() {
+    fn messages_are_encoded_as_json() {
         let event = StartResponse { event: Some(ProcessEvent::Stdout("hi\n".into())) };
         let text = serde_json::to_string(&event).unwrap();
         assert_eq!(text, r#"{"stdout":"aGkK"}"#);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_signals_are_those_of_the_contract() {
+    fn signal_names_match_the_contract() {
         let contract = include_str!("../../proto/process/v1/process.proto");
         for (name, signal) in SIGNALS {
             assert!(contract.contains(&format!("  {name} = {};", signal as i32)), "{name}");
@@ -282,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_message_or_a_refusal(bytes in prop::collection::vec(any::<u8>(), 0..200), text in ".{0,80}") {
+        fn any_input_is_a_message_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200), text in ".{0,80}") {
             let _ = StartRequest::decode(&bytes[..]);
             let _ = WriteStdinRequest::decode(&bytes[..]);
             let _ = serde_json::from_str::<StartRequest>(&text);

@@ -1,5 +1,5 @@
-//! How the JSON of protocol buffers writes what plain JSON has no form for: long numbers as text, bytes in Base64, the
-//! values of an enumeration by name.
+//! JSON encoding of protocol buffers for values without a form in plain JSON: 64-bit numbers as strings,
+//! bytes in Base64, enumerations by name.
 
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serializer};
@@ -13,7 +13,7 @@ enum Given<'a> {
     Text(std::borrow::Cow<'a, str>),
 }
 
-/// A number, or a number as text.
+/// Decodes a number, or a number as a string.
 pub(super) fn lenient<'de, D: Deserializer<'de>, N: TryFrom<i128>>(from: D) -> Result<N, D::Error> {
     let number = match Given::deserialize(from)? {
         Given::Unsigned(number) => i128::from(number),
@@ -42,7 +42,7 @@ pub(super) mod base64 {
         to.serialize_str(&general_purpose::STANDARD.encode(bytes))
     }
 
-    /// Either alphabet, padded or not.
+    /// Decodes either alphabet, padded or not.
     pub(in crate::rpc) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
         let text = String::deserialize(from)?.replace('-', "+").replace('_', "/");
         let lenient = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);

@@ -1,13 +1,13 @@
-//! Which of the protocols a request speaks. Its content type says so.
+//! Protocol of a request, selected by its content type.
 
-/// How messages are framed and failures told.
+/// Framing of messages and encoding of failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wire {
     /// Frames; the status in trailers.
     Grpc,
     /// Frames; the status in a last frame.
     GrpcWeb {
-        /// All of it in Base64.
+        /// True if everything is Base64.
         text: bool,
     },
     /// One message as the whole body; the status is that of HTTP.
@@ -16,7 +16,7 @@ pub(super) enum Wire {
     ConnectStream,
 }
 
-/// How a message is written.
+/// Encoding of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Codec {
     Proto,
@@ -27,11 +27,11 @@ pub(super) enum Codec {
 pub(super) struct Protocol {
     pub(super) wire: Wire,
     pub(super) codec: Codec,
-    /// The content type, which is that of the answer too.
+    /// Content type, also of the response.
     pub(super) kind: &'static str,
 }
 
-/// Every content type that is understood.
+/// Supported content types.
 pub(super) const KINDS: [&str; 10] = [
     "application/grpc",
     "application/grpc+proto",
@@ -46,7 +46,7 @@ pub(super) const KINDS: [&str; 10] = [
 ];
 
 impl Protocol {
-    /// The protocol of a content type, if it is one of [`KINDS`].
+    /// Returns the protocol of a content type, if it is one of [`KINDS`].
     pub(super) fn of(kind: &str) -> Option<Protocol> {
         let bare = kind.split(';').next().unwrap_or("").trim();
         let kind = KINDS.into_iter().find(|known| known.eq_ignore_ascii_case(bare))?;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_understood_and_no_other() {
+    fn exactly_the_listed_content_types_are_supported() {
         for kind in KINDS {
             assert_eq!(Protocol::of(&format!("{}; charset=utf-8", kind.to_uppercase())).unwrap().kind, kind);
         }

@@ -1,4 +1,4 @@
-//! Server reflection: clients that have no `.proto` at hand ask for it here.
+//! Server reflection, for clients without the `.proto` file.
 
 use futures::stream;
 use hyper::Response;
@@ -10,7 +10,8 @@ use super::reply;
 use super::status::{Code, Status};
 use crate::answer::Body;
 
-/// `process.proto` and what it imports, compiled: the output of
+/// `process.proto` and its imports, compiled: the output of
+/// `protoc -I proto --include_imports --descriptor_set_out=proto/descriptors.binpb process/v1/process.proto`.
 /// `protoc -I proto --include_imports --descriptor_set_out=proto/descriptors.binpb process/v1/process.proto`.
 const DESCRIPTORS: &[u8] = include_bytes!("../../proto/descriptors.binpb");
 const SERVICE: &str = "process.v1.ProcessService";
@@ -23,7 +24,7 @@ struct FileSet {
     files: Vec<Vec<u8>>,
 }
 
-/// The part of a compiled file that is looked at here.
+/// Decoded part of a compiled file.
 #[derive(Clone, PartialEq, Message)]
 struct FileName {
     #[prost(string, tag = "1")]
@@ -96,7 +97,7 @@ struct Failure {
     message: String,
 }
 
-/// Answers each question as it comes.
+/// Responds to each request as it arrives.
 pub(super) fn answer(call: Call) -> Response<Body> {
     let Call { protocol, incoming, .. } = call;
     let answers = stream::unfold(Some(incoming), |incoming| async move {
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_compiled_files_are_there() {
+    fn the_compiled_files_are_embedded() {
         let set = FileSet::decode(DESCRIPTORS).unwrap();
         let names: Vec<String> = set.files.iter().map(|file| name(file)).collect();
         assert_eq!(names, ["google/protobuf/empty.proto", "process/v1/process.proto"]);

@@ -1,4 +1,4 @@
-//! Answers, in the form of each protocol.
+//! Responses in the form of each protocol.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -18,9 +18,9 @@ use crate::answer::{Body, answer, full, stream};
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// The last frame of gRPC-Web.
+/// Flag of the last frame of gRPC-Web.
 const WEB_TRAILERS: u8 = 0x80;
-/// The last frame of a Connect stream.
+/// Flag of the last frame of a Connect stream.
 const CONNECT_END: u8 = 2;
 
 #[derive(Serialize)]
@@ -39,7 +39,7 @@ fn told(status: &Status) -> Told<'_> {
     Told { code: status.code.name(), message: &status.message }
 }
 
-/// One message, or why there is none.
+/// Responds with one message, or with a failure.
 pub(super) fn one<M: Message + Serialize + 'static>(
     protocol: Protocol,
     result: Result<M, Status>,
@@ -54,13 +54,13 @@ pub(super) fn one<M: Message + Serialize + 'static>(
     }
 }
 
-/// Messages as they come, then how it ended.
+/// Responds with messages as they arrive, then with the status.
 pub(super) fn many<M: Message + Serialize + 'static>(
     protocol: Protocol,
     messages: impl Stream<Item = Result<M, Status>> + Send + 'static,
 ) -> Response<Body> {
     let contents = messages.map(move |message| message.and_then(|message| encode(protocol.codec, &message)));
-    // Nothing comes after the first failure.
+    // Nothing follows the first failure.
     let to_the_end = contents.map(Some).chain(futures::stream::iter([None])).scan(false, |over, next| {
         let ended = std::mem::replace(over, matches!(next, Some(Err(_)) | None));
         std::future::ready((!ended).then_some(next))
@@ -75,7 +75,7 @@ pub(super) fn many<M: Message + Serialize + 'static>(
     head(protocol, stream(frames))
 }
 
-/// To a client that asked for a stream as if it was one message.
+/// Refuses a unary request for a streaming method.
 pub(super) fn no_stream() -> Response<Body> {
     let mut refused = answer(StatusCode::UNSUPPORTED_MEDIA_TYPE, "text/plain", "");
     let kinds = HeaderValue::from_static("application/connect+proto, application/connect+json");
@@ -83,7 +83,7 @@ pub(super) fn no_stream() -> Response<Body> {
     refused
 }
 
-/// A failure and nothing else.
+/// Responds with only a failure.
 pub(super) fn failure(protocol: Protocol, status: &Status) -> Response<Body> {
     match protocol.wire {
         Wire::ConnectUnary => crate::answer::json(status.code.http(), &told(status)),

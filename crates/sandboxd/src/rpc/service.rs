@@ -1,4 +1,4 @@
-//! The methods of `process.v1.ProcessService`.
+//! Methods of `process.v1.ProcessService`.
 
 use futures::stream::{self, Stream, StreamExt};
 use hyper::Response;
@@ -49,7 +49,7 @@ pub(super) async fn dispatch(rpc: &Rpc, method: &str, mut call: Call) -> Respons
     }
 }
 
-/// What a process does, as messages: its number first, its exit last.
+/// Converts the events of a process to messages: its number first, its exit last.
 fn events(
     started: Started,
     deadline: Option<tokio::time::Instant>,

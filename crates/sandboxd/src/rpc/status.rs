@@ -1,8 +1,8 @@
-//! How a call ended when it did not end well.
+//! Failures of calls.
 
 use hyper::StatusCode;
 
-/// The kinds of failure, as gRPC numbers them.
+/// Kinds of failure, numbered as in gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
     InvalidArgument = 3,
@@ -18,7 +18,7 @@ pub(super) enum Code {
 }
 
 impl Code {
-    /// Its name in Connect.
+    /// Returns its name in Connect.
     pub(super) fn name(self) -> &'static str {
         match self {
             Code::InvalidArgument => "invalid_argument",
@@ -34,7 +34,7 @@ impl Code {
         }
     }
 
-    /// The status of Connect's answer to a call with one message.
+    /// Returns the status of Connect's response to a unary call.
     pub(super) fn http(self) -> StatusCode {
         match self {
             Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => StatusCode::BAD_REQUEST,
@@ -49,7 +49,7 @@ impl Code {
     }
 }
 
-/// A failure, told to the client.
+/// Failure of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Status {
     pub(super) code: Code,
@@ -61,7 +61,7 @@ impl Status {
         Status { code, message: message.into() }
     }
 
-    /// The message in the form in which a header can carry it.
+    /// Encodes the message for a header.
     pub(super) fn header_text(&self) -> String {
         let mut out = String::with_capacity(self.message.len());
         for byte in self.message.bytes() {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_fits_into_a_header() {
+    fn messages_are_encoded_for_headers() {
         let status = Status::new(Code::Internal, "100% é\n");
         assert_eq!(status.header_text(), "100%25 %C3%A9%0A");
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use axum::body::{Body, HttpBody};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// The connections of one listener, `most` at a time.
 #[derive(Debug)]
@@ -31,6 +31,21 @@ struct State {
     trusted: AtomicBool,
     activity: Mutex<Activity>,
     evicted: CancellationToken,
+    /// Whether [`Connection::closed_by`] was called.
+    held: AtomicBool,
+}
+
+/// Connections that are closed together, for example those of one credential. Connections that have ended are forgotten.
+#[derive(Debug, Default)]
+pub struct Connections(Mutex<Vec<Weak<State>>>);
+
+impl Connections {
+    /// Closes all of them, upgraded ones too.
+    pub fn close(&self) {
+        for connection in locked(&self.0).drain(..).filter_map(|connection| connection.upgrade()) {
+            connection.evicted.cancel();
+        }
+    }
 }
 
 /// Requests of a connection and its idle time.
@@ -98,6 +113,7 @@ impl Connection {
             trusted: AtomicBool::new(false),
             activity: Mutex::new(activity),
             evicted: CancellationToken::new(),
+            held: AtomicBool::new(false),
         }))
     }
 
@@ -105,6 +121,25 @@ impl Connection {
     /// never while it has a request in progress.
     pub fn trust(&self) {
         self.0.trusted.store(true, Ordering::Relaxed);
+    }
+
+    /// Closes this connection with those, if it does not belong to others already.
+    pub fn closed_by(&self, connections: &Connections) {
+        if self.0.held.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut open = locked(&connections.0);
+        open.retain(|connection| connection.strong_count() > 0);
+        open.push(Arc::downgrade(&self.0));
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.evicted.is_cancelled()
+    }
+
+    /// Resolves as [`Connection::evicted`] does, without borrowing the connection.
+    pub(super) fn until_evicted(&self) -> WaitForCancellationFutureOwned {
+        self.0.evicted.clone().cancelled_owned()
     }
 
     /// The order in which connections are closed for others: peers without a credential before others, idle connections

@@ -1,10 +1,10 @@
-//! Every order of requests, probes, failures, ends and restarts, against what must hold in any of them.
+//! Property test: every order of requests, probes, failures, terminations and restarts keeps the invariants.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What the world may do next; results of acts come in the order in which they were asked for.
+/// Next event of the environment; results of actions arrive in the order of the actions.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Enter,
@@ -13,12 +13,12 @@ enum Event {
     GiveUp,
     Leave,
     Quiet,
-    /// The oldest act that is under way ends, well or badly.
+    /// The oldest pending action completes, with success or failure.
     Done(bool),
     Begun,
     End,
     Ended,
-    /// The process that holds the machine dies, and everything with it.
+    /// The process that holds the machine dies with all its state.
     Restart,
 }
 
@@ -39,16 +39,16 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(one, 0..120)
 }
 
-/// The machine and a model of who is where.
+/// The machine and a model of its visitors.
 #[derive(Default)]
 struct World {
     machine: Machine,
     inside: u32,
     waiting: u32,
     under_way: std::collections::VecDeque<Act>,
-    /// Whether the processes stand still, as far as the acts that were done say.
+    /// `true` while the processes are frozen, according to the completed actions.
     still: bool,
-    /// A thaw failed, and whoever stood still was killed.
+    /// A thaw failed, and the frozen processes were killed.
     killed: bool,
 }
 
@@ -71,7 +71,7 @@ impl World {
             }
             Event::Quiet => self.tell(Input::Quiet),
             Event::Done(well) => self.done(well),
-            // Whoever runs the Pod starts it anew only in answer to a failure.
+            // The node restarts the Pod only in response to a failure.
             Event::Begun if self.machine.phase() == Phase::Failed => {
                 self.still = false;
                 self.tell(Input::Begun);
@@ -123,7 +123,7 @@ impl World {
 
     fn done(&mut self, well: bool) {
         match self.under_way.pop_front() {
-            // What could not be frozen was let go on.
+            // A failed freeze was thawed.
             Some(Act::Freeze) => {
                 self.still = well;
                 self.tell(Input::Stopped(well));
@@ -191,7 +191,7 @@ proptest! {
         while !world.under_way.is_empty() {
             world.happen(Event::Done(true));
         }
-        // What cannot be thawed is killed.
+        // A failed thaw kills the processes.
         prop_assert!(!world.still || world.killed || world.machine.phase() == Phase::Suspended);
     }
 }

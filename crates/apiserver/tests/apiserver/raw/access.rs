@@ -1,9 +1,12 @@
 //! Who may ask, and what is said of the caller and of the server.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use super::*;
 
 #[tokio::test]
-async fn nobody_passes_without_a_credential() {
+async fn credential_that_is_not_valid_gets_401_and_none_is_anonymous() {
     let server = server().await;
     server.accept_token("a-good-token", Identity::admin()).unwrap();
     let app = server.authenticated();
@@ -15,7 +18,7 @@ async fn nobody_passes_without_a_credential() {
         request.body(Body::empty()).unwrap()
     };
     for path in ["/api", "/version", "/readyz", "/openapi/v3", PODS, "/nonsense"] {
-        for header in [None, Some("Bearer wrong"), Some("Bearer "), Some("Basic YWRtaW46YWRtaW4=")] {
+        for header in [Some("Bearer wrong"), Some("Bearer "), Some("Basic YWRtaW46YWRtaW4=")] {
             let (code, body) = text(send(&app, with(header, path)).await).await;
             let status: Value = serde_json::from_str(&body).unwrap();
             assert_eq!(
@@ -24,6 +27,13 @@ async fn nobody_passes_without_a_credential() {
                 "{path} {header:?}"
             );
         }
+    }
+    for (path, expected) in
+        [("/version", 200), ("/readyz", 200), ("/api", 403), ("/openapi/v3", 403), (PODS, 403)]
+    {
+        let (code, body) = text(send(&app, with(None, path)).await).await;
+        assert_eq!(code.as_u16(), expected, "{path}: {body}");
+        assert!(expected == 200 || body.contains(r#"User \"system:anonymous\" cannot"#), "{body}");
     }
     let (code, _) = text(send(&app, with(Some("Bearer a-good-token"), PODS)).await).await;
     assert_eq!(code, 200);
@@ -71,7 +81,8 @@ async fn reviews_tokens_and_the_server_itself() {
     let (_, good) = call(&app, "POST", path, &review(token)).await;
     assert_eq!(good["status"]["user"]["username"], "system:serviceaccount:default:default");
     let (_, bad) = call(&app, "POST", path, &review("guess")).await;
-    assert_eq!(bad["status"]["authenticated"], false);
+    assert_eq!(bad["status"]["authenticated"], Value::Null);
+    assert_eq!(bad["status"]["error"], "invalid bearer token");
     assert!(!bad.to_string().contains("guess"));
     assert_eq!(
         call(&app, "GET", "/version", "").await.1["gitVersion"].as_str().map(|v| v.starts_with("v1.")),
@@ -120,4 +131,114 @@ async fn identity_without_system_masters_is_refused_before_anything_is_read() {
     }
     let (_, status) = call(&app, "GET", PODS, "").await;
     assert_eq!((&status["reason"], &status["details"]["kind"]), (&json!("Forbidden"), &json!("pods")));
+}
+
+/// Sends a request with a bearer token.
+async fn bearing(app: &Router, token: &str, path: &str) -> StatusCode {
+    let request = Request::get(path).header("authorization", format!("Bearer {token}"));
+    send(app, request.body(Body::empty()).unwrap()).await.status()
+}
+
+#[tokio::test]
+async fn token_secret_is_filled_and_ends_with_its_account() {
+    use base64::Engine;
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Arc::new(hutch_serve::Authority::open(folder.path()).unwrap());
+    let config = Config { authority: Some(authority.clone()), ..Config::default() };
+    let server = ApiServer::open(config).await.unwrap();
+    let (admin, app) = (server.router_as(Identity::admin()), server.authenticated());
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let secret = |name: &str, account: &str| {
+        json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+            "metadata": {"name": name, "annotations": {"kubernetes.io/service-account.name": account}}})
+    };
+    let mut unnamed = secret("t", "");
+    let (code, refused) = call(&admin, "POST", secrets, &unnamed.to_string()).await;
+    assert_eq!(code, 422, "{refused}");
+    unnamed["type"] = "Opaque".into();
+    assert_eq!(call(&admin, "POST", secrets, &secret("t", "nobody").to_string()).await.0, 404);
+    let decode = |secret: &Value, key: &str| {
+        let bytes = base64::engine::general_purpose::STANDARD.decode(secret["data"][key].as_str().unwrap());
+        String::from_utf8(bytes.unwrap()).unwrap()
+    };
+    let (code, made) = call(&admin, "POST", secrets, &secret("t", "default").to_string()).await;
+    assert_eq!(code, 201, "{made}");
+    assert_eq!(
+        (decode(&made, "ca.crt").as_str(), decode(&made, "namespace").as_str()),
+        (authority.certificate_pem(), "default")
+    );
+    let token = decode(&made, "token");
+    let identity = server.identify_token(&token).unwrap();
+    assert_eq!(identity.name, "system:serviceaccount:default:default");
+    assert_eq!(bearing(&app, &token, "/api").await, 200);
+    assert_eq!(bearing(&app, &token, PODS).await, 403);
+    // A token that was taken out of the Secret is made again; the first one stays good.
+    let path = format!("{secrets}/t");
+    let (_, again) =
+        typed(&admin, "PATCH", &path, "application/merge-patch+json", r#"{"data": {"token": null}}"#).await;
+    assert_eq!(
+        server.identify_token(&decode(&again, "token")).map(|identity| identity.name),
+        Some(identity.name)
+    );
+    assert_eq!(call(&admin, "DELETE", &path, "").await.0, 200);
+    assert_eq!(bearing(&app, &token, "/api").await, 401);
+    let (_, made) = call(&admin, "POST", secrets, &secret("u", "default").to_string()).await;
+    let token = decode(&made, "token");
+    assert_eq!(bearing(&app, &token, "/api").await, 200);
+    assert_eq!(call(&admin, "DELETE", "/api/v1/namespaces/default/serviceaccounts/default", "").await.0, 200);
+    assert_eq!(bearing(&app, &token, "/api").await, 401);
+    assert_eq!(call(&admin, "GET", &format!("{secrets}/u"), "").await.0, 404);
+}
+
+#[tokio::test]
+async fn token_ends_with_its_audience_time_pod_and_account() {
+    let second = Arc::new(AtomicI64::new(1_800_000_000));
+    let clock = second.clone();
+    let now = move || jiff::Timestamp::from_second(clock.load(Ordering::Relaxed)).unwrap();
+    let ambient = hutch_serve::Ambient::new(now, rand::random);
+    let config = Config { ambient, default_node: Some("hutch".into()), ..Config::default() };
+    let server = ApiServer::open(config).await.unwrap();
+    let (admin, app) = (server.router_as(Identity::admin()), server.authenticated());
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    let token = async |spec: Value| {
+        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
+        let (code, made) =
+            call(&admin, "POST", &format!("{accounts}/default/token"), &body.to_string()).await;
+        assert_eq!(code, 201, "{made}");
+        made["status"]["token"].as_str().unwrap().to_owned()
+    };
+    let foreign = token(json!({"audiences": ["vault"]})).await;
+    assert_eq!(bearing(&app, &foreign, "/api").await, 401);
+    let review = |token: &str, audience: &str| {
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token, "audiences": [audience]}})
+            .to_string()
+    };
+    let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let (_, good) = call(&admin, "POST", reviews, &review(&foreign, "vault")).await;
+    assert_eq!(
+        (&good["status"]["authenticated"], &good["status"]["audiences"]),
+        (&json!(true), &json!(["vault"]))
+    );
+    let (_, bad) = call(&admin, "POST", reviews, &review(&foreign, "other")).await;
+    assert_eq!(bad["status"]["authenticated"], Value::Null);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    assert_eq!(call(&admin, "POST", PODS, &pod.to_string()).await.0, 201);
+    let reference = json!({"apiVersion": "v1", "kind": "Pod", "name": "p"});
+    let bound = token(json!({"boundObjectRef": reference, "expirationSeconds": 600})).await;
+    let plain = token(json!({})).await;
+    let extra = server.identify_token(&bound).unwrap().extra;
+    assert_eq!(extra["authentication.kubernetes.io/pod-name"], ["p"]);
+    assert_eq!(bearing(&app, &bound, "/api").await, 200);
+    call(&admin, "DELETE", &format!("{PODS}/p"), r#"{"gracePeriodSeconds": 0}"#).await;
+    assert_eq!(bearing(&app, &bound, "/api").await, 401);
+    assert_eq!(bearing(&app, &plain, "/api").await, 200);
+    let short = token(json!({"expirationSeconds": 600})).await;
+    second.fetch_add(601, Ordering::Relaxed);
+    assert_eq!(bearing(&app, &short, "/api").await, 401);
+    assert_eq!(bearing(&app, &plain, "/api").await, 200);
+    let account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}).to_string();
+    call(&admin, "DELETE", &format!("{accounts}/default"), "").await;
+    assert_eq!(call(&admin, "POST", accounts, &account).await.0, 201);
+    assert_eq!(bearing(&app, &plain, "/api").await, 401, "another account of the same name");
 }

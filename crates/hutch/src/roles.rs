@@ -1,0 +1,224 @@
+//! The identities of the components of `hutch up`, and the roles that they have.
+//!
+//! They act as they do on a cluster: the controllers and the router as the ServiceAccounts of `deploy/`, with the rules
+//! from there; the node as a member of `system:nodes`; what kube-controller-manager would do as that. None is a member of
+//! `system:masters`. The roles have names of their own, so that manifests which are applied to this server cannot take
+//! anything away.
+
+use anyhow::Context;
+use hutch_apiserver::Identity;
+use serde_json::Value;
+
+/// Manifests with roles. Objects of other kinds in them are not used here.
+const MANIFESTS: [&str; 4] = [
+    include_str!("../../../deploy/rbac.yaml"),
+    include_str!("../../../deploy/sandbox-router.yaml"),
+    include_str!("../../../deploy/sandbox-sleep.yaml"),
+    include_str!("roles.yaml"),
+];
+/// Start of the names of these roles and their bindings.
+const PREFIX: &str = "hutch:";
+const GROUP: &str = "rbac.authorization.k8s.io";
+/// Where the ServiceAccounts of the controllers and the router are.
+const NAMESPACE: &str = "agent-sandbox-system";
+
+/// The controllers of the four kinds.
+pub(crate) fn controller() -> Identity {
+    Identity::service_account(NAMESPACE, "agent-sandbox-controller")
+}
+
+/// The router.
+pub(crate) fn router() -> Identity {
+    Identity::service_account(NAMESPACE, "sandbox-router")
+}
+
+/// The node of that name.
+pub(crate) fn node(name: &str) -> Identity {
+    Identity::new(format!("system:node:{name}"), &["system:nodes"])
+}
+
+/// Garbage collection, namespaces, workloads, endpoints.
+pub(crate) fn upkeep() -> Identity {
+    Identity::new("system:kube-controller-manager", &[])
+}
+
+/// Creates the objects that show the services of this process.
+pub(crate) fn bootstrap() -> Identity {
+    Identity::new("system:hutch", &[])
+}
+
+/// The roles and bindings of all of them.
+pub(crate) fn all() -> anyhow::Result<Vec<Value>> {
+    let mut roles = Vec::new();
+    for manifest in MANIFESTS {
+        let documents: Vec<Value> = serde_saphyr::from_multiple(manifest).context("a manifest with roles")?;
+        let kinds = ["Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"];
+        let wanted =
+            documents.into_iter().filter(|document| kinds.iter().any(|kind| document["kind"] == *kind));
+        roles.extend(wanted.map(named));
+    }
+    Ok(roles)
+}
+
+/// The object under a name of its own, with what the short form in `roles.yaml` leaves out.
+fn named(mut object: Value) -> Value {
+    object["apiVersion"] = format!("{GROUP}/v1").into();
+    object["metadata"]["annotations"]["rbac.authorization.kubernetes.io/autoupdate"] = "true".into();
+    for pointer in ["/metadata/name", "/roleRef/name"] {
+        if let Some(name) = object.pointer_mut(pointer)
+            && let Some(text) = name.as_str()
+        {
+            *name = format!("{PREFIX}{text}").into();
+        }
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use hutch_apiserver::{ApiServer, Config};
+    use k8s_openapi::api::authorization::v1::{
+        ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+    };
+    use kube::Api;
+    use kube::api::PostParams;
+
+    use super::*;
+
+    async fn server() -> ApiServer {
+        ApiServer::open(Config { roles: all().expect("the roles"), ..Config::default() })
+            .await
+            .expect("a server")
+    }
+
+    /// Asks for each of `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAMESPACE]` whether a component may do it.
+    async fn ask(identity: Identity, allowed: &[&str], denied: &[&str]) {
+        let server = server().await;
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(server.client(identity, "default"));
+        let cases = allowed.iter().map(|text| (text, true)).chain(denied.iter().map(|text| (text, false)));
+        for (text, wanted) in cases {
+            let words: Vec<&str> = text.split(' ').collect();
+            let parts: Vec<&str> = words[1].split('/').collect();
+            let attributes = ResourceAttributes {
+                verb: Some(words[0].into()),
+                group: Some(parts[0].into()),
+                resource: Some(parts[1].into()),
+                subresource: parts.get(2).map(ToString::to_string),
+                namespace: words.get(2).map(ToString::to_string),
+                ..ResourceAttributes::default()
+            };
+            let spec =
+                SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+            let review = SelfSubjectAccessReview { spec, ..Default::default() };
+            let status = reviews.create(&PostParams::default(), &review).await.expect("a review").status;
+            assert_eq!(status.expect("a status").allowed, wanted, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn controller_writes_sandboxes_and_pods_but_reads_no_secrets() {
+        let allowed = [
+            "watch agents.x-k8s.io/sandboxes",
+            "create agents.x-k8s.io/sandboxes default",
+            "create /pods default",
+            "patch extensions.agents.x-k8s.io/sandboxclaims/status default",
+            "create networking.k8s.io/networkpolicies x",
+        ];
+        let denied = [
+            "list /secrets",
+            "get /secrets default",
+            "create /pods/exec default",
+            "list /nodes",
+            "delete /namespaces",
+            "create rbac.authorization.k8s.io/clusterroles",
+            "impersonate /users",
+            "get /configmaps default",
+        ];
+        ask(controller(), &allowed, &denied).await;
+    }
+
+    #[tokio::test]
+    async fn router_finds_and_wakes_sandboxes_and_nothing_else() {
+        let allowed = [
+            "watch /pods",
+            "watch agents.x-k8s.io/sandboxes",
+            "patch agents.x-k8s.io/sandboxes default",
+            "create authentication.k8s.io/tokenreviews",
+        ];
+        let denied = [
+            "list /secrets",
+            "get /secrets default",
+            "create /pods default",
+            "create /pods/exec default",
+            "delete agents.x-k8s.io/sandboxes default",
+            "create agents.x-k8s.io/sandboxes default",
+            "list /configmaps",
+        ];
+        ask(router(), &allowed, &denied).await;
+    }
+
+    #[tokio::test]
+    async fn node_reads_single_secrets_but_lists_none() {
+        let allowed = [
+            "watch /pods",
+            "patch /pods/status default",
+            "get /secrets default",
+            "create /nodes",
+            "create coordination.k8s.io/leases kube-node-lease",
+            "patch agents.x-k8s.io/sandboxes default",
+        ];
+        let denied = [
+            "list /secrets",
+            "watch /secrets default",
+            "create /pods default",
+            "create /secrets default",
+            "create coordination.k8s.io/leases default",
+            "create /serviceaccounts/token default",
+            "list extensions.agents.x-k8s.io/sandboxclaims",
+            "delete /nodes",
+        ];
+        ask(node("hutch"), &allowed, &denied).await;
+    }
+
+    #[tokio::test]
+    async fn upkeep_collects_every_kind_but_grants_and_enters_nothing() {
+        let allowed = [
+            "list example.com/things",
+            "delete /secrets default",
+            "create /pods default",
+            "update /namespaces/finalize",
+            "create discovery.k8s.io/endpointslices default",
+        ];
+        let denied = [
+            "create /secrets default",
+            "create /pods/exec default",
+            "create /serviceaccounts/token default",
+            "create rbac.authorization.k8s.io/clusterrolebindings",
+            "escalate rbac.authorization.k8s.io/clusterroles",
+            "impersonate /users",
+            "update rbac.authorization.k8s.io/clusterroles",
+            "create agents.x-k8s.io/sandboxes default",
+        ];
+        ask(upkeep(), &allowed, &denied).await;
+    }
+
+    #[tokio::test]
+    async fn bootstrap_creates_objects_of_its_namespace_only() {
+        let allowed =
+            ["create apps/deployments agent-sandbox-system", "create /serviceaccounts agent-sandbox-system"];
+        let denied = [
+            "create apps/deployments default",
+            "get apps/deployments agent-sandbox-system",
+            "create /pods agent-sandbox-system",
+            "list /secrets agent-sandbox-system",
+        ];
+        ask(bootstrap(), &allowed, &denied).await;
+    }
+
+    #[test]
+    fn no_component_is_a_master() {
+        for identity in [controller(), router(), node("n"), upkeep(), bootstrap()] {
+            assert!(!identity.groups.iter().any(|group| group == "system:masters"), "{}", identity.name);
+        }
+    }
+}

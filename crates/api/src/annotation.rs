@@ -31,7 +31,7 @@ pub const WAKE_ON_CONNECT: &str = "hutch.dev/wake-on-connect";
 /// On a Sandbox that was suspended for being idle: its `metadata.generation` after that write. Any later change of the
 /// spec, such as a user's own suspend, makes it void.
 pub const ASLEEP_GENERATION: &str = "hutch.dev/asleep-generation";
-/// On a Sandbox or its Pod template: frozen when idle for so long, where Hutch runs the Pod (Go's notation: `10m`).
+/// On a Sandbox or its Pod template: idle time until it is frozen, where Hutch runs the Pod (Go: `10m`).
 pub const IDLE_AFTER: &str = "hutch.dev/idle-after";
 /// On a Sandbox or its Pod template: idle time until it is suspended (Go duration: `1h`).
 pub const SUSPEND_AFTER: &str = "hutch.dev/suspend-after";
@@ -62,13 +62,13 @@ pub const POOL_STATE: &str = "api.agents.x-k8s.io/v1alpha1-sandboxwarmpool-state
 pub const VOLUME_CLAIM_TEMPLATES_POLICY: &str = "api.agents.x-k8s.io/v1beta1-volume-claim-templates-policy";
 /// On a `v1alpha1` SandboxClaim: the field that the older version lacks, as JSON.
 pub const VOLUME_CLAIM_TEMPLATES: &str = "api.agents.x-k8s.io/v1beta1-volume-claim-templates";
-/// On a `v1alpha1` SandboxClaim: the pool, where the older version's fields alone would come back as another one.
+/// On a `v1alpha1` SandboxClaim: the pool, where the older version's fields would convert to a different one.
 pub const WARM_POOL_REF: &str = "api.agents.x-k8s.io/v1beta1-warm-pool-ref";
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_key_is_told_in_the_documents() {
+    fn every_key_is_documented() {
         let told = include_str!("../../../docs/annotations.md");
         let sources = [include_str!("annotation.rs"), include_str!("label.rs")];
         let constants =

@@ -80,7 +80,7 @@ pub fn convert(object: Value, to_api_version: &str) -> Result<Value, Error> {
     Ok(Value::Object(object))
 }
 
-/// One direction of one kind: changes the object in place; `Some` is the older object that was saved with it.
+/// Converts one kind in one direction, in place; `Some` is the older object that was saved with it.
 type Step = fn(&mut Map<String, Value>, Option<&Saved>) -> Result<(), Error>;
 
 /// Returns the object at that key; creates it when missing or null.

@@ -134,7 +134,7 @@ enum Inside {
     List(usize),
 }
 
-/// The path of the value in which a piece of JSON text ends; of the `whole` object where it ends with one.
+/// Returns the path of the value at which JSON text ends; of the `whole` object if it ends with one.
 fn path_at(text: &[u8], whole: bool) -> String {
     let mut inside: Vec<Inside> = Vec::new();
     let mut at = 0;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_field_is_named() {
+    fn undecodable_object_names_its_field() {
         let spec = |spec: Value| json!({"metadata": {"name": "p"}, "spec": spec});
         let reference = json!({"name": "t"});
         let pool = spec(json!({"replicas": 1.5, "sandboxTemplateRef": reference}));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_has_what_can_be_read_and_the_names_of_the_rest() {
+    fn list_decodes_objects_and_names_undecodable_ones() {
         let bad = json!({"name": "b", "ports": "none"});
         let list = json!([sandbox(&json!({"name": "b"})), sandbox(&bad)]);
         let list: Vec<Read<Sandbox>> = serde_json::from_str(&list.to_string()).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_and_owners_are_known_where_they_can_be_read() {
+    fn undecodable_object_keeps_decodable_labels_and_owners() {
         let owner = json!({"apiVersion": "v1", "kind": "K", "name": "o", "uid": "u"});
         let metadata = |labels: Value, owners: Value| {
             let object = json!({"metadata": {"name": "p", "labels": labels, "ownerReferences": owners}});
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_end_are_told_where_they_can_be_read() {
+    fn undecodable_object_keeps_decodable_owners_and_deletion() {
         let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "7", "controller": true});
         let meta = |owners: Value, end: Value| {
             let object = json!({"metadata": {"name": "p", "ownerReferences": owners, "deletionTimestamp": end}, "spec": 1});

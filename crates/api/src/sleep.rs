@@ -13,7 +13,7 @@ pub use patience::{BadPatience, LEAST, MOST_SELDOM, Patience, report_every};
 pub const FROZEN_OF_POD: &str = "hutch.dev/Frozen";
 /// The same condition on a Sandbox.
 pub const FROZEN: &str = "Frozen";
-/// Condition of a Sandbox whose annotations about sleep cannot be followed: True; absent otherwise. It never sleeps.
+/// Condition of a Sandbox with invalid sleep annotations: True; absent otherwise. It never sleeps.
 pub const INVALID: &str = "SleepInvalid";
 /// Reason of that condition.
 pub const INVALID_REASON: &str = "InvalidAnnotation";

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_that_would_be_another_path_is_no_segment() {
+    fn name_that_changes_the_path_is_invalid() {
         for name in ["a", "kube-root-ca.crt", "system:node"] {
             assert!(is_path_segment(name), "{name}");
         }

@@ -16,7 +16,7 @@ pub(crate) use people::{
     CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
 };
 
-/// Isolated, stateful, named environments for code that nobody has read.
+/// Run untrusted code in isolated, stateful, named sandboxes.
 #[derive(Parser)]
 #[command(name = "hutch", version, disable_help_subcommand = true)]
 struct Cli {
@@ -33,10 +33,10 @@ struct Run {
     arguments: RunArguments,
 }
 
-/// What `hutch run` does.
+/// Help text of `hutch run`.
 const RUN: &str = "Run one command in a jail, without a server";
 
-/// What is to be done.
+/// Subcommands of `hutch`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     #[command(about = RUN)]
@@ -45,11 +45,11 @@ pub(crate) enum Command {
     Up(UpArguments),
     /// Route HTTP and WebSocket to the sandboxes of a cluster.
     Router(RouterArguments),
-    /// Make tokens for the router.
+    /// Create tokens for the router.
     Token(TokenArguments),
     /// Create, list and delete users of the API.
     User(UserArguments),
-    /// Put sandboxd where a container can start it.
+    /// Install sandboxd into a folder for a container.
     Sandboxd(SandboxdArguments),
     /// Run a command in a Sandbox.
     Exec(ExecArguments),
@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Shell(ShellArguments),
     /// Copy files and folders into a Sandbox or out of it.
     Cp(CopyArguments),
-    /// Print what the main process of a Sandbox wrote.
+    /// Print the output of the main process of a Sandbox.
     Logs(LogsArguments),
     /// End the processes of a Sandbox and keep its volumes.
     Suspend(ModeArguments),
@@ -68,9 +68,9 @@ pub(crate) enum Command {
     Controller(ControllerArguments),
     /// Move a cluster from v1alpha1 to v1beta1, in two phases around the upgrade.
     Migrate(MigrateArguments),
-    /// Show everything once, in a temporary folder, with times.
+    /// Demonstrate every feature in a temporary folder, with times.
     Demo(DemoArguments),
-    /// Say what this machine allows, and what each missing thing costs.
+    /// Report what this machine supports, and the consequence of each missing feature.
     Doctor(DoctorArguments),
 }
 
@@ -99,19 +99,19 @@ pub(crate) struct RunArguments {
     /// Set a variable of the command's environment (nothing else of this environment goes in). Repeatable.
     #[arg(long, value_name = "K=V", value_parser = quantity::variable)]
     pub(crate) env: Vec<(String, String)>,
-    /// CPUs at most, such as 0.5.
+    /// Maximum CPUs, such as 0.5.
     #[arg(long, value_name = "N", value_parser = quantity::cpus, allow_hyphen_values = true)]
     pub(crate) cpus: Option<u64>,
-    /// Memory at most, such as 512Mi.
+    /// Maximum memory, such as 512Mi.
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, allow_hyphen_values = true)]
     pub(crate) memory: Option<u64>,
-    /// Processes and threads at most.
+    /// Maximum number of processes and threads.
     #[arg(long, value_name = "N", value_parser = quantity::processes, allow_hyphen_values = true)]
     pub(crate) pids: Option<u64>,
     /// End the command after this time, such as 30s or 5m: SIGTERM, then SIGKILL. Exit status 124.
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
-    /// What confines the command.
+    /// Isolation of the command.
     #[arg(long, value_enum, default_value = "hutch")]
     pub(crate) isolation: Isolation,
     /// Image: hutch/host, hutch/python-runtime, hutch/pause, or a folder in the OCI layout.
@@ -120,7 +120,7 @@ pub(crate) struct RunArguments {
     /// A folder that holds a root file system; it is not written to.
     #[arg(long, value_name = "DIR")]
     pub(crate) rootfs: Option<PathBuf>,
-    /// Print one JSON object that tells how it went, with the output inside.
+    /// Print one JSON object with the result and the output.
     #[arg(long)]
     pub(crate) json: bool,
     /// The command and its arguments, after `--`.
@@ -131,28 +131,28 @@ pub(crate) struct RunArguments {
 /// `hutch up`.
 #[derive(Args, Clone)]
 pub(crate) struct UpArguments {
-    /// Where everything that lasts is kept.
+    /// Folder for all persistent state.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/hutch")]
     pub(crate) data_dir: PathBuf,
-    /// Where the Kubernetes API listens (TLS); port 0 picks a free one.
+    /// Address of the Kubernetes API (TLS); port 0 picks a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
     pub(crate) api_listen: SocketAddr,
-    /// Where the sandbox router listens (plain HTTP, bearer token); without it, it is reached by port-forward only.
+    /// Address of the sandbox router (plain HTTP, bearer token); without it, only port-forward reaches the router.
     #[arg(long, value_name = "ADDR")]
     pub(crate) router_listen: Option<SocketAddr>,
-    /// Let anybody who reaches the router's address use every sandbox.
+    /// Let every client of the router's address use every sandbox.
     #[arg(long, requires = "router_listen")]
     pub(crate) router_allow_unauthenticated: bool,
-    /// Where the kubeconfig with the admin credential is written; default DIR/kubeconfig of the data folder.
+    /// File for the kubeconfig with the admin credential; default DIR/kubeconfig of the data folder.
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// What runs Pods of a RuntimeClass: hutch, gvisor. Repeatable. `gvisor=hutch` maps the class to the native jail.
+    /// Handler for Pods of a RuntimeClass: hutch, gvisor. Repeatable. `gvisor=hutch` maps the class to the native jail.
     #[arg(long, value_name = "NAME=HANDLER", value_parser = quantity::variable)]
     pub(crate) runtime_class: Vec<(String, String)>,
     /// Addresses of Pods: synthetic, seen only inside sandboxes.
     #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/16", value_parser = quantity::cidr)]
     pub(crate) pod_cidr: String,
-    /// Do not answer the published images with built-in ones; nothing is pulled, so Pods with these names do not start.
+    /// Do not replace the published images with built-in ones; nothing is pulled, so Pods with these names do not start.
     #[arg(long)]
     pub(crate) no_builtin_runtime_images: bool,
     /// Folder of the OCI layouts that Pods may name as `oci:PATH`; without it they may name none.
@@ -200,7 +200,7 @@ pub(crate) struct SandboxdArguments {
     pub(crate) command: SandboxdCommand,
 }
 
-/// What is to be done with sandboxd.
+/// Subcommands of `hutch sandboxd`.
 #[derive(Subcommand)]
 pub(crate) enum SandboxdCommand {
     /// Write DIR/hutch-sandboxd, and with a key DIR/token, which it demands: what an init container does for the container
@@ -222,7 +222,7 @@ pub(crate) struct InstallArguments {
     pub(crate) pod_uid: Option<String>,
 }
 
-/// What is to be done with tokens.
+/// Subcommands of `hutch token`.
 #[derive(Subcommand)]
 pub(crate) enum TokenCommand {
     /// Print a token that opens one Sandbox through a router in mode scoped-token.
@@ -241,7 +241,7 @@ pub(crate) struct TokenCreateArguments {
     /// UID of the Sandbox: the token does not open a later one of the same name.
     #[arg(long, value_name = "UID")]
     pub(crate) uid: Option<String>,
-    /// How long the token is good, one second at least.
+    /// Lifetime of the token, at least one second.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = quantity::seconds)]
     pub(crate) ttl: Duration,
     /// File with the key that the router has too (--authz-scoped-token-secret-file).
@@ -256,7 +256,7 @@ pub(crate) struct UserArguments {
     pub(crate) command: UserCommand,
 }
 
-/// What is to be done with users.
+/// Subcommands of `hutch user`.
 #[derive(Subcommand)]
 pub(crate) enum UserCommand {
     /// Create a user with a client certificate; print its kubeconfig. Roles are bound to its name and its groups.
@@ -279,7 +279,7 @@ pub(crate) struct UserCreateArguments {
     /// Write the kubeconfig to this file (mode 0600) instead of standard output.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// How long the certificate is good: ten minutes to a year, which is the default.
+    /// Lifetime of the certificate: ten minutes to a year, which is the default.
     #[arg(long, value_name = "DURATION", value_parser = quantity::seconds)]
     pub(crate) ttl: Option<Duration>,
     /// The server and the credential that may approve users; default KUBECONFIG, ~/.kube/config.
@@ -326,7 +326,7 @@ pub(crate) enum Phase {
 /// `hutch migrate`.
 #[derive(Args)]
 pub(crate) struct MigrateArguments {
-    /// Which half.
+    /// Phase of the migration.
     #[arg(long, value_enum)]
     pub(crate) phase: Phase,
     /// Only say what would be done.
@@ -350,7 +350,7 @@ pub(crate) struct DoctorArguments {
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Try known attacks from inside a sandbox of this machine, native and gVisor, and say what held.
+    /// Try known attacks from inside a sandbox of this machine, native and gVisor, and report the result of each.
     #[arg(long)]
     pub(crate) attack: bool,
 }

@@ -21,7 +21,7 @@ const WITHIN: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
-/// What an entry is set to after it was made.
+/// Ownership and mode to set on an entry after its creation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attributes {
     /// Permission bits; set-id bits are never kept.
@@ -148,7 +148,7 @@ impl Folder {
         rustix::fs::linkat(&existing.fd, existing_name, &self.fd, name, AtFlags::empty())
     }
 
-    /// Whether something of that name is here.
+    /// Returns `true` when an entry of that name exists.
     pub(crate) fn has(&self, name: &Path) -> bool {
         rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between an image's name and its folders.
+//! Errors of resolving an image name to folders.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub enum Error {
     InvalidReference {
         /// As given.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
     /// An OCI layout folder lacks a part or has one that says nonsense.
@@ -24,7 +24,7 @@ pub enum Error {
     Layout {
         /// The layout folder or the file in it.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// Content differs from its digest.
@@ -53,7 +53,7 @@ pub enum Error {
     HostileEntry {
         /// Path in the archive, shortened.
         entry: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
     /// Something is larger than its bound.
@@ -75,7 +75,7 @@ pub enum Error {
     /// A call of the operating system failed.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// What was being done, such as `read`.
+        /// Operation that failed, such as `read`.
         action: &'static str,
         /// To which file.
         path: PathBuf,

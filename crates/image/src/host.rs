@@ -44,7 +44,7 @@ const EMPTY_FOLDERS: [(&str, u32); 20] = [
     ("var/tmp", 0o1777),
     ("workspace", 0o1777),
 ];
-/// Files of `/etc` that are the same everywhere and name nobody.
+/// Files of `/etc` that are the same on every machine and contain no user names.
 const COPIED_FILES: [&str; 17] = [
     "ld.so.cache",
     "ld.so.conf",
@@ -64,7 +64,7 @@ const COPIED_FILES: [&str; 17] = [
     "locale.alias",
     "ssl/openssl.cnf",
 ];
-/// Folders of `/etc`: links, and files that everybody may read and that hold no private key.
+/// Folders of `/etc`: symlinks, and world-readable files without a private key.
 const COPIED_FOLDERS: [&str; 7] = [
     "alternatives",
     "ld.so.conf.d",
@@ -94,7 +94,7 @@ const WRITTEN_FILES: [(&str, &str); 10] = [
     ),
     ("profile", "export PATH=\"${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\"\n"),
     ("shells", "/bin/sh\n/bin/bash\n"),
-    // During a run, placeholders lie in a workspace (`hutch run`); nobody should commit them.
+    // During a run, placeholders lie in a workspace (`hutch run`); they must not be committed to git.
     ("gitconfig", "[core]\n\texcludesFile = /etc/gitignore\n"),
     ("gitignore", "/.envrc\n/.vscode/\n/.idea/\n/.mcp.json\n/.claude/\n/.cargo/config.toml\n"),
 ];
@@ -135,7 +135,7 @@ pub(crate) fn resolve(dir: &Path, image: BuiltIn) -> Result<Resolved, Error> {
 
 /// Changes when something changes that the skeleton was made from. Some thirty calls of stat, about 30 us.
 fn stamp(root: &Path) -> u64 {
-    // FNV-1a: the value only tells versions apart, nobody gains by a collision.
+    // FNV-1a: the value only distinguishes versions; a collision gives no advantage.
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325 ^ VERSION;
     let mut add = |value: u64| hash = (hash ^ value).wrapping_mul(0x0000_0100_0000_01b3);
     for folder in PROGRAM_FOLDERS {

@@ -49,7 +49,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nobody can be told, and the folder is a temporary one.
+        // Errors cannot be reported from `drop`, and the folder is a temporary one.
         let _ = remove_tree(&self.0);
     }
 }
@@ -113,11 +113,11 @@ pub fn layers(bytes: &[u8]) {
     }
 }
 
-/// The first line names an account, the rest is `passwd` and `group` of the image. Whoever is named by no number, no
-/// well-formed line and not as root is not root.
+/// The first line names an account, the rest is `passwd` and `group` of the image. It resolves to root
+/// only for an empty user, user 0, or when a line of the files has id 0.
 ///
 /// # Panics
-/// When no folder can be had, or somebody became root.
+/// When no folder can be created, or an account resolves to root without such a cause.
 pub fn accounts(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let (spec, files) = text.split_once('\n').unwrap_or((text, ""));

@@ -1,6 +1,6 @@
 //! Reads an OCI layout folder: index, manifest, configuration, layers. Everything is checked against its digest.
 //!
-//! Whoever writes the folder is not trusted: only regular files below it are opened, no link is followed, and no error
+//! The folder is untrusted: only regular files below it are opened, no link is followed, and no error
 //! repeats content or its digest.
 
 use std::fs::File;

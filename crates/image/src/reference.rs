@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::Error;
 
-/// Longest image name that is looked at, in bytes.
+/// Maximum bytes of an image name.
 const MAX_NAME_BYTES: usize = 4096;
 
 /// An image that is made here.
@@ -29,7 +29,7 @@ impl BuiltIn {
     }
 }
 
-/// What a name means.
+/// Meaning of an image name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reference {
     /// An image that is made here.
@@ -89,7 +89,7 @@ pub(crate) fn split_tag(text: &str) -> Option<(&Path, &str)> {
     (!path.is_empty() && !tag.is_empty() && !tag.contains('/')).then_some((Path::new(path), tag))
 }
 
-/// Whether `name` is `repository:tag` with a well-formed tag.
+/// Returns `true` when `name` is `repository:tag` with a well-formed tag.
 fn is_tag_of(name: &str, repository: &str) -> bool {
     let Some(tag) = name.strip_prefix(repository).and_then(|rest| rest.strip_prefix(':')) else {
         return false;

@@ -77,7 +77,7 @@ fn open(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(parent, name, flags, Mode::empty(), within)
 }
 
-/// What became of an entry.
+/// Result of removing an entry.
 enum Outcome {
     Removed,
     /// It is a folder that holds something.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 pub const SANDBOXD_PATH: &str = "/.hutch/sandboxd";
 /// The command of [`crate::BuiltIn::Pause`].
 pub const PAUSE: [&str; 2] = [SANDBOXD_PATH, "--pause"];
-/// What stands behind an image's name.
+/// A resolved image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
     /// Identity of the content: `sha256:...` of the manifest, or the name and version of a built-in image.
@@ -15,11 +15,11 @@ pub struct Resolved {
     pub layers: Vec<PathBuf>,
     /// Parts of this machine that belong to the image, read-only.
     pub mounts: Vec<HostMount>,
-    /// What the image says about its program.
+    /// The image's program configuration.
     pub config: ImageConfig,
-    /// The name of the built-in image that stands in for the published one that was asked for.
+    /// Name of the built-in image that replaces the requested published one.
     pub substituted: Option<&'static str>,
-    /// Whether the sandbox runtime must be put to [`SANDBOXD_PATH`].
+    /// `true` when the sandbox runtime must be mounted at [`SANDBOXD_PATH`].
     pub wants_sandboxd: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct HostMount {
     pub target: PathBuf,
 }
 
-/// What an image says about its program.
+/// Program configuration of an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageConfig {
     /// The part of the command that a user's arguments follow.

@@ -91,7 +91,7 @@ impl Store {
         }
     }
 
-    /// Opens `PATH`, or where there is none, `PATH` of `PATH:TAG`.
+    /// Opens `PATH`; if absent, `PATH` of `PATH:TAG`.
     fn open_layout<'a>(&self, text: &'a str) -> Result<(Layout, Option<&'a str>), Error> {
         let whole = Path::new(text);
         let errno = match self.open_folder(whole)? {

@@ -11,14 +11,14 @@ use crate::removal::remove_tree;
 
 /// Name of unfinished folders.
 const UNFINISHED: &str = "unfinished-";
-/// An unfinished folder of this age that nobody has locked belongs to nobody any more.
+/// Minimum age at which an unfinished, unlocked folder is abandoned.
 const UNFINISHED_AGE: Duration = Duration::from_secs(6 * 3600);
 
 /// A new folder, removed on drop unless it is [finished](finish). Its content is an archive's, so it may be nested deep
 /// and have any time of change.
 pub(crate) struct Unfinished {
     folder: Option<tempfile::TempDir>,
-    /// Locked, so that nobody sweeps it.
+    /// Locked, so that a concurrent sweep does not remove it.
     _lock: std::fs::File,
 }
 
@@ -61,13 +61,13 @@ pub(crate) fn finish(mut unfinished: Unfinished, name: &Path) -> Result<(), Erro
             let _ = unfinished.folder.take().map(tempfile::TempDir::keep);
             Ok(())
         }
-        // Somebody else was quicker with the same content.
+        // Another process was faster with the same content.
         Err(_) if name.is_dir() => Ok(()),
         Err(source) => Err(Error::File { action: "name", path: name.into(), source }),
     }
 }
 
-/// Locks a folder until the descriptor is closed; an error when somebody else has it locked.
+/// Locks a folder until the file descriptor is closed; an error when another process holds the lock.
 fn lock(folder: &Path) -> std::io::Result<std::fs::File> {
     let folder = std::fs::File::open(folder)?;
     rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;

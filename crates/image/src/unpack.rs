@@ -40,8 +40,8 @@ pub(crate) struct Digests {
     pub(crate) archive: String,
 }
 
-/// Reads the blob, writes its entries below `target`, and tells both digests. The caller compares them, and throws
-/// the folder away when they are not as expected.
+/// Reads the blob, writes its entries below `target`, and returns both digests. The caller compares them, and
+/// removes the folder on a mismatch.
 pub(crate) fn unpack(blob: File, packing: Packing, target: &Path) -> Result<Digests, Error> {
     let root = Folder::open(target).map_err(Error::file("open", target))?;
     let blob_hash = Rc::new(RefCell::new(Sha256::new()));
@@ -97,7 +97,7 @@ impl<R: Read> Read for Hashing<R> {
 
 struct Layer {
     root: Folder,
-    /// Whether owners can be set.
+    /// `true` when file owners can be set.
     own: bool,
     /// Folders' attributes, set at the end: a folder may be read-only and hold something.
     folders: BTreeMap<PathBuf, Attributes>,

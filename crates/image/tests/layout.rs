@@ -18,7 +18,7 @@ struct Image {
     diff_ids: Vec<String>,
 }
 
-/// What a layer holds.
+/// Entry of a layer.
 enum Entry<'a> {
     Dir(&'a str),
     File(&'a str, &'a str, u32),
@@ -253,7 +253,7 @@ fn changed_content_is_refused() {
 }
 
 #[test]
-fn what_is_no_layout_is_said_so() {
+fn invalid_layout_is_reported() {
     let empty = tempfile::tempdir().unwrap();
     let images = tempfile::tempdir().unwrap();
     let store = Store::open(images.path()).unwrap();

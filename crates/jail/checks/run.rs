@@ -78,7 +78,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-fn the_end_of_a_command_is_told_as_it_was() {
+fn exit_status_of_a_command_is_reported() {
     require!(user_namespaces);
     for (script, ended, status) in [
         ("exit 0", Ended::Exited(0), 0),
@@ -101,7 +101,7 @@ fn output_is_kept_up_to_its_bound_byte_for_byte() {
     assert_eq!(outcome.stderr.expect("captured").bytes, b"xy");
 }
 
-fn a_command_out_of_time_is_asked_and_then_killed() {
+fn command_over_its_timeout_is_terminated_then_killed() {
     require!(user_namespaces);
     let options = RunOptions {
         timeout: Some(Duration::from_millis(300)),
@@ -265,7 +265,7 @@ fn nothing_stays_mounted_or_running() {
     assert!(!running("4242"), "a process of the jail outlived it");
 }
 
-/// Whether a process runs whose arguments contain `text`.
+/// Returns `true` when a process runs whose arguments contain `text`.
 fn running(text: &str) -> bool {
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };
     processes.flatten().any(|process| {
@@ -332,9 +332,9 @@ fn main() -> ExitCode {
         write_to_input();
     }
     let checks = checks![
-        the_end_of_a_command_is_told_as_it_was,
+        exit_status_of_a_command_is_reported,
         output_is_kept_up_to_its_bound_byte_for_byte,
-        a_command_out_of_time_is_asked_and_then_killed,
+        command_over_its_timeout_is_terminated_then_killed,
         a_command_that_cannot_be_run_is_an_error_with_its_number,
         a_missing_source_is_an_error_that_names_it,
         a_program_with_threads_is_refused,

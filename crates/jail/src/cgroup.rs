@@ -1,7 +1,7 @@
 //! Cgroups: limits on CPU time, memory and processes, on version 2 and on version 1, whichever has the controller.
 //!
-//! A limit that cannot be enforced is an error that says why and what would help; none is dropped. Nothing is made
-//! where no limit is asked for. A group is made, and entered, before there is anything in it to limit:
+//! A limit that cannot be enforced is an error with the reason and a remedy; no limit is dropped. Without
+//! limits, no group is created. A group is created, and entered, before there is anything in it to limit:
 //!
 //! - on version 2, fork with `CLONE_INTO_CGROUP` and [`Group::unified`];
 //! - on version 1, let the new process itself call [`Entry::enter`] before it makes its cgroup namespace. A thread
@@ -29,20 +29,20 @@ pub(crate) use layout::{Controller, Layout};
 
 /// The folder, in each hierarchy, that holds the groups of all jails.
 pub(crate) const FOLDER: &str = "hutch";
-/// The least memory limit, in bytes: below it not even the init of a jail starts.
+/// Minimum memory limit, in bytes: below it not even the init of a jail starts.
 pub(crate) const LEAST_MEMORY: u64 = 1024 * 1024;
-/// The least CPU limit, in thousandths of a CPU: the kernel's own (1 ms in a period of 100 ms).
+/// Minimum CPU limit, in thousandths of a CPU: the kernel's own (1 ms in a period of 100 ms).
 pub(crate) const LEAST_CPU: u64 = 10;
-/// The most CPU limit, in thousandths of a CPU.
+/// Maximum CPU limit, in thousandths of a CPU.
 pub(crate) const MOST_CPU: u64 = 10_000_000;
-/// The least limit of processes: init and one more.
+/// Minimum process limit: init and one more.
 pub(crate) const LEAST_PIDS: u64 = 2;
-/// Length of the period in which CPU time is shared out, in microseconds.
+/// Length of the CPU quota period, in microseconds.
 const CPU_PERIOD: u64 = 100_000;
-/// Times that a group is made anew because another program removed the folder around it, being empty.
+/// Maximum attempts to recreate a group after another program removed its empty parent folder.
 const MOST_RACES: usize = 8;
 
-/// Checks limits without making anything: what is too small or too large to be meant.
+/// Validates limits without creating anything: rejects values too small or too large to be intended.
 ///
 /// # Errors
 /// [`Error::LimitRefused`], naming the limit.
@@ -71,7 +71,7 @@ fn refuse(limit: &'static str, reason: String) -> Result<(), Error> {
 
 /// The groups of one jail: one in each hierarchy that its limits need.
 ///
-/// Dropping it leaves them; see [`Group::kill_and_remove`].
+/// Dropping it does not remove them; see [`Group::kill_and_remove`].
 #[derive(Debug)]
 pub(crate) struct Group {
     /// The group of version 2.
@@ -81,17 +81,17 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Makes the groups `hutch/<id>` that `limits` need on this machine; with no limits there are none, and the
-    /// group is empty.
+    /// Creates the groups `hutch/<id>` that `limits` need on this machine; without limits, no group is
+    /// created and the result is empty.
     ///
     /// # Errors
-    /// [`Error::LimitRefused`] when a limit makes no sense or cannot be enforced here; [`Error::Cgroup`] when the
+    /// [`Error::LimitRefused`] when a limit is invalid or cannot be enforced here; [`Error::Cgroup`] when the
     /// kernel refuses otherwise.
     pub(crate) fn create(id: &str, limits: &Limits) -> Result<Group, Error> {
         Self::create_in(&Layout::of_this_machine()?, id, limits)
     }
 
-    /// As [`Group::create`], for a layout that was read before.
+    /// As [`Group::create`], for an already read layout.
     pub(crate) fn create_in(layout: &Layout, id: &str, limits: &Limits) -> Result<Group, Error> {
         check(limits)?;
         let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
@@ -102,7 +102,7 @@ impl Group {
         match group.build(layout, id, limits) {
             Ok(()) => Ok(group),
             Err(error) => {
-                // What was made is empty; the first failure is the one worth telling.
+                // Created groups are still empty; the first failure is the one to return.
                 let _ = group.kill_and_remove();
                 Err(error)
             }
@@ -117,7 +117,7 @@ impl Group {
             let group = self.legacy_group(layout, controller, id)?;
             v1::limit(controller, &group, limits)?;
         }
-        // CPU time is counted by a controller of its own; it limits nothing, so doing without is no failure.
+        // A controller of its own accounts CPU time; it limits nothing, so its absence is not a failure.
         if !self.legacy.is_empty() && unified.is_empty() && layout.legacy_has(Controller::CpuAccount) {
             let _ = self.legacy_group(layout, Controller::CpuAccount, id);
         }
@@ -129,11 +129,11 @@ impl Group {
         Ok(())
     }
 
-    /// Adds what freezing needs: the group of version 2, made without a controller when limits need none there, else
-    /// one of version 1's freezer. `id` is that of the group.
+    /// Adds the group that freezing needs: that of version 2, created without a controller when limits need
+    /// none there, else one of version 1's freezer. `id` is that of the group.
     ///
     /// # Errors
-    /// As [`Group::create`]; what there was stays.
+    /// As [`Group::create`]; existing groups are kept.
     pub(crate) fn make_freezable(&mut self, layout: &Layout, id: &str) -> Result<Freezer, Error> {
         if self.unified.is_none() && layout.unified.is_some() {
             self.unified = Some(v2::create(layout, &[], id)?);
@@ -144,7 +144,7 @@ impl Group {
         }
     }
 
-    /// The group of a controller, which is that of another when both are mounted together.
+    /// Returns the group of a controller; controllers that are mounted together share one.
     fn legacy_group(&mut self, layout: &Layout, controller: Controller, id: &str) -> Result<PathBuf, Error> {
         let place = layout.legacy_of(controller).map(|hierarchy| hierarchy.own.join(FOLDER).join(id));
         let made = self.legacy.iter().find(|(_, group)| Some(group) == place.as_ref());
@@ -156,12 +156,12 @@ impl Group {
         Ok(group)
     }
 
-    /// Whether there is no group, since no limit was asked for.
+    /// Returns `true` without a group, since no limit is configured.
     pub(crate) fn is_empty(&self) -> bool {
         self.unified.is_none() && self.legacy.is_empty()
     }
 
-    /// The folder of version 2, for `CLONE_INTO_CGROUP`; nothing where the limits are version 1's.
+    /// Returns the folder of version 2, for `CLONE_INTO_CGROUP`; `None` where version 1 enforces the limits.
     pub(crate) fn unified(&self) -> Result<Option<OwnedFd>, Error> {
         let Some(path) = &self.unified else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -171,7 +171,7 @@ impl Group {
         }
     }
 
-    /// What a new, single-threaded process needs to move itself into the groups of version 1.
+    /// Returns the files by which a new, single-threaded process moves itself into the groups of version 1.
     pub(crate) fn entry(&self) -> Result<Entry, Error> {
         let open = |(_, group): &(Controller, PathBuf)| {
             let path = group.join("tasks");
@@ -180,7 +180,7 @@ impl Group {
         Ok(Entry { tasks: self.legacy.iter().map(open).collect::<Result<_, _>>()? })
     }
 
-    /// What has been used so far. A number that no hierarchy of this group counts is 0.
+    /// Returns the resource usage so far. A value that no hierarchy of this group accounts is 0.
     pub(crate) fn usage(&self) -> Result<Usage, Error> {
         if self.is_empty() {
             return Err(Error::NoGroup);
@@ -195,22 +195,22 @@ impl Group {
         Ok(usage)
     }
 
-    /// Kills what is inside and removes the groups. Waits up to 3 s for processes to go.
+    /// Kills all processes inside and removes the groups. Waits up to 3 s for processes to exit.
     ///
     /// # Errors
-    /// [`Error::Cgroup`] when a group is still in use; a later [`sweep`] can try again.
+    /// [`Error::Cgroup`] when a group is still in use; a later [`sweep`] can retry.
     pub(crate) fn kill_and_remove(&self) -> Result<(), Error> {
         let mut outcome = Ok(());
-        // A process that version 1 has frozen does not take the signal.
+        // A process frozen by version 1 does not receive the signal.
         self.release();
         for folder in self.folders() {
-            // Each is tried, whatever became of the one before.
+            // Tries each, regardless of earlier failures.
             outcome = end::kill_and_remove(folder).and(outcome);
         }
         outcome
     }
 
-    /// Lets what version 1 froze go on, so that a signal is taken.
+    /// Thaws processes that version 1 froze, so that they receive a signal.
     pub(crate) fn release(&self) {
         self.folders().for_each(freezer::release);
     }
@@ -220,7 +220,7 @@ impl Group {
     }
 }
 
-/// Open files by which a process moves itself.
+/// Open files through which a process moves itself.
 #[derive(Debug)]
 pub(crate) struct Entry {
     tasks: Vec<File>,
@@ -236,7 +236,7 @@ impl Entry {
     }
 }
 
-/// Makes `<parent>/hutch/<id>`, running `prepare` on `<parent>/hutch` in between.
+/// Creates `<parent>/hutch/<id>`, running `prepare` on `<parent>/hutch` in between.
 fn make(parent: &Path, id: &str, prepare: &dyn Fn(&Path) -> Result<(), Error>) -> Result<PathBuf, Error> {
     let folder = parent.join(FOLDER);
     let group = folder.join(id);
@@ -250,9 +250,9 @@ fn make(parent: &Path, id: &str, prepare: &dyn Fn(&Path) -> Result<(), Error>) -
             .and_then(|()| std::fs::create_dir(&group).map_err(|error| failed(&group, "make", error)));
         match made {
             Ok(()) => return Ok(group),
-            // The last jail of another program has just gone, and the folder with it.
+            // The last jail of another program has just ended, and the folder was removed with it.
             Err(Error::Cgroup { errno: Errno(libc::ENOENT), .. }) => {}
-            // A leftover of that name goes, if nothing is in it.
+            // A leftover group of that name is removed, if it is empty.
             Err(Error::Cgroup { errno: Errno(libc::EEXIST), .. }) if std::fs::remove_dir(&group).is_ok() => {}
             Err(error) => return Err(error),
         }
@@ -268,12 +268,12 @@ fn write(path: &Path, value: &str) -> Result<(), Error> {
     std::fs::write(path, value).map_err(|error| failed(path, "write", error))
 }
 
-/// A file that holds one number, or 0.
+/// Reads a file that holds one number; 0 on failure.
 fn number(path: &Path) -> u64 {
     std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// The number after a word in a file of lines `word number`, or 0.
+/// Returns the number after a word in a file of lines `word number`, or 0.
 fn number_of(path: &Path, word: &str) -> u64 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let line = |line: &str| line.strip_prefix(word)?.strip_prefix(' ')?.trim().parse().ok();

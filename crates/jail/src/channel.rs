@@ -1,5 +1,5 @@
-//! Messages with descriptors over a pair of connected sockets: between the launcher and what it forked, between the
-//! warden and its caller, between a jail's init and its caller.
+//! Messages with file descriptors over a socket pair: between the launcher and the process it forked, between
+//! the warden and its caller, between a jail's init and its caller.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -20,22 +20,22 @@ use crate::error::Error;
 /// default socket buffer (208 KiB) sets the ceiling.
 pub(crate) const MAX_MESSAGE: usize = 160 * 1024;
 
-/// Most descriptors in one message: the kernel's own bound.
+/// Maximum file descriptors of one message: the kernel's own limit.
 pub(crate) const MAX_DESCRIPTORS: usize = 253;
 
-/// One end of a message channel. Message borders are kept, and the other end's death is seen.
+/// One end of a message channel. Message borders are kept, and the death of the other end is noticed.
 #[derive(Debug)]
 pub(crate) struct Channel(OwnedFd);
 
-/// One message as it came.
+/// A received message.
 pub(crate) struct Received {
     bytes: Vec<u8>,
-    /// The descriptors that came with it.
+    /// File descriptors that came with it.
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 impl Received {
-    /// Reads the message as what it should be.
+    /// Decodes the message as the expected type.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.bytes).map_err(|e| Error::Message(e.to_string()))
     }
@@ -46,7 +46,7 @@ impl Received {
         Received { bytes: bytes.to_owned(), descriptors: Vec::new() }
     }
 
-    /// Whether the message has no content beside descriptors.
+    /// Returns `true` when the message has no content besides file descriptors.
     pub(crate) fn is_bare(&self) -> bool {
         self.bytes == BARE
     }
@@ -59,7 +59,7 @@ fn failed(step: &'static str, errno: Errno) -> Error {
 }
 
 impl Channel {
-    /// Two connected ends.
+    /// Creates two connected ends.
     pub(crate) fn pair() -> Result<(Self, Self), Error> {
         let (one, other) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -67,17 +67,17 @@ impl Channel {
         Ok((Self(one), Self(other)))
     }
 
-    /// An end that was handed over.
+    /// Creates an end from an inherited file descriptor.
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
 
-    /// The descriptor itself, to hand over.
+    /// Returns the file descriptor, to pass it on.
     pub(crate) fn into_fd(self) -> OwnedFd {
         self.0
     }
 
-    /// Sends a message. `Ok(false)`: the buffer is full and `wait` was not asked for.
+    /// Sends a message. `Ok(false)`: the buffer is full and `wait` is `false`.
     pub(crate) fn send(
         &self,
         message: &impl Serialize,
@@ -94,7 +94,7 @@ impl Channel {
         self.send_bytes(&bytes, descriptors, wait)
     }
 
-    /// Sends descriptors alone.
+    /// Sends file descriptors alone.
     pub(crate) fn send_bare(&self, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
         self.send_bytes(BARE, descriptors, true).map(|_| ())
     }
@@ -116,17 +116,17 @@ impl Channel {
         }
     }
 
-    /// The next message. `Ok(None)`: the other end is closed.
+    /// Receives the next message. `Ok(None)`: the other end is closed.
     pub(crate) fn receive(&self) -> Result<Option<Received>, Error> {
         self.receive_with(RecvFlags::empty())
     }
 
-    /// The next message if one waits. `Err` with `EAGAIN` inside stands for none; see [`Channel::is_empty`].
+    /// Receives a queued message. `Err` with `EAGAIN` inside: none is queued; see [`Channel::is_empty`].
     pub(crate) fn try_receive(&self) -> Result<Option<Received>, Error> {
         self.receive_with(RecvFlags::DONTWAIT)
     }
 
-    /// Whether an error of [`Channel::try_receive`] says that no message waits.
+    /// Returns `true` when an error of [`Channel::try_receive`] means that no message is queued.
     pub(crate) fn is_empty(error: &Error) -> bool {
         matches!(error, Error::Channel { errno, .. } if errno.0 == libc::EAGAIN)
     }
@@ -138,7 +138,7 @@ impl Channel {
             match rustix::net::recv(&self.0, &mut [0_u8; 0][..], peek) {
                 Ok((_, 0)) => return Ok(None),
                 Ok((_, length)) => break length,
-                // The other end was closed before it had read all of ours. Said once; what it sent is still here.
+                // The other end was closed before it had read all of ours. Reported once; its messages are still here.
                 Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(errno) => return Err(failed("receive", errno)),
             }
@@ -161,7 +161,7 @@ impl Channel {
         Ok(Some(Received { bytes, descriptors }))
     }
 
-    /// Waits until a message waits or the other end is closed; `false` when `timeout` passed first.
+    /// Waits until a message is queued or the other end is closed; `false` when `timeout` passed first.
     pub(crate) fn wait_readable(&self, timeout: std::time::Duration) -> Result<bool, Error> {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         loop {
@@ -173,7 +173,7 @@ impl Channel {
         }
     }
 
-    /// Whether the other end is closed already.
+    /// Returns `true` when the other end is already closed.
     pub(crate) fn is_closed(&self) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::empty())];
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };

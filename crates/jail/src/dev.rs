@@ -19,7 +19,7 @@ const LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "/dev/ptmx"),
 ];
 
-/// Whether [`build`] mounts something at this path.
+/// Returns `true` when [`build`] mounts something at this path.
 pub(crate) fn makes(path: &str) -> bool {
     let device = |path: &str| path.strip_prefix("/dev/").is_some_and(|name| DEVICES.contains(&name));
     path == "/dev" || path == "/dev/pts" || device(path)

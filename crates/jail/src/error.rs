@@ -1,4 +1,4 @@
-//! What went wrong, named for the step that failed.
+//! Errors, named for the step that failed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// An error number of the kernel, in a form that travels between processes.
+/// An errno of the kernel, in a form that is sent between processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errno(pub i32);
 
@@ -28,7 +28,7 @@ impl From<std::io::Error> for Errno {
     }
 }
 
-/// Why a jail could not be made, or could not do what was asked.
+/// Reason why a jail could not be created, or could not serve a request.
 ///
 /// It crosses process borders (from the inside of a half-made jail to the caller), so it holds only plain data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -37,37 +37,37 @@ pub enum Error {
     /// The description contradicts itself or breaks a bound.
     #[error("the description of the jail is not valid: {0}")]
     Spec(String),
-    /// The launcher was called in a program that has more than one thread.
+    /// The launcher was called in a multithreaded program.
     #[error("a jail can only be launched from a single-threaded program")]
     Threads,
-    /// The namespaces could not be made.
+    /// The namespaces could not be created.
     #[error("cannot make namespaces: {errno}{}", namespace_hint(.errno))]
     Namespaces {
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
     /// The id map could not be written.
     #[error("cannot map user and group ids ({step}): {errno}")]
     IdMap {
-        /// File or call.
+        /// File or system call.
         step: Cow<'static, str>,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
-    /// A file or folder of the host, named as the source of a mount, could not be had.
+    /// A file or folder of the host, named as the source of a mount, could not be opened.
     #[error("cannot use {}: {errno}{}", .path.display(), source_hint(.errno))]
     Source {
-        /// Path outside.
+        /// Path on the host.
         path: PathBuf,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
-    /// The file system of a writable source cannot map ids, so files would change their owner.
+    /// The file system of a writable source does not support id mapping, so files would change their owner.
     #[error("the file system of {} cannot map ids (idmapped mounts), so it cannot be writable inside: {errno}", .path.display())]
     IdMappedMount {
-        /// Path outside.
+        /// Path on the host.
         path: PathBuf,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
     /// A mount inside failed.
@@ -75,87 +75,87 @@ pub enum Error {
     Mount {
         /// Path inside.
         target: PathBuf,
-        /// What was being done.
+        /// Operation that failed.
         step: Cow<'static, str>,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
     /// The root file system could not be built or entered.
     #[error("cannot build the root file system ({step}): {errno}")]
     Root {
-        /// What was being done.
+        /// Operation that failed.
         step: Cow<'static, str>,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
     /// The network inside could not be set up.
     #[error("cannot set up the network inside ({step}): {errno}")]
     Network {
-        /// What was being done.
+        /// Operation that failed.
         step: Cow<'static, str>,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
-    /// Something that must hold in every jail does not. The jail was ended before anything ran in it.
+    /// An invariant of every jail is violated. The jail was killed before anything ran in it.
     #[error("the jail was refused, because it is not as it has to be: {what}; found: {found}")]
     Invariant {
-        /// What must hold.
+        /// Expected state.
         what: Cow<'static, str>,
-        /// What was found.
+        /// Actual state.
         found: String,
     },
-    /// A privilege could not be given up.
+    /// A privilege could not be dropped.
     #[error("cannot give up privileges ({step}): {errno}")]
     Privileges {
-        /// What was being done.
+        /// Operation that failed.
         step: Cow<'static, str>,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
-    /// Landlock is there but refused the rules.
+    /// Landlock is supported but refused the rules.
     #[error("cannot apply Landlock ({step}): {reason}")]
     Landlock {
-        /// What was being done.
+        /// Operation that failed.
         step: Cow<'static, str>,
         /// Reason.
         reason: String,
     },
-    /// The system call filter could not be installed.
+    /// The seccomp filter could not be installed.
     #[error("cannot install the system call filter: {errno}")]
     Seccomp {
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
-    /// A cgroup file or folder could not be written, read or made.
+    /// A cgroup file or folder could not be written, read or created.
     #[error("cannot use the control group {} ({step}): {errno}", .path.display())]
     Cgroup {
         /// File or folder.
         path: PathBuf,
-        /// What was being done.
+        /// Operation that failed.
         step: Cow<'static, str>,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
-    /// A limit was asked for that cannot be enforced here.
+    /// A requested limit cannot be enforced here.
     #[error("the {limit} limit cannot be enforced here: {reason}")]
     LimitRefused {
         /// `cpu`, `memory` or `pids`.
         limit: Cow<'static, str>,
-        /// Why, and what would help.
+        /// Reason, and remedy.
         reason: String,
     },
-    /// The jail has no cgroup, so its use cannot be told.
+    /// The jail has no cgroup, so its resource usage is unknown.
     #[error("the jail has no control group")]
     NoGroup,
-    /// A system call between processes of our own failed.
+    /// A system call between processes of this project failed.
     #[error("cannot talk between the processes of a jail ({step}): {errno}")]
     Channel {
-        /// What was being done.
+        /// Operation that failed.
         step: Cow<'static, str>,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
-    /// A message exceeded its bound or made no sense.
+    /// A message exceeded its bound or was malformed.
     #[error("a message to or from a jail was refused: {0}")]
     Message(String),
     /// The warden program could not be started.
@@ -166,23 +166,23 @@ pub enum Error {
         /// Reason.
         errno: Errno,
     },
-    /// The warden is gone; so are all its jails.
+    /// The warden has exited, and all its jails with it.
     #[error("the warden has ended")]
     WardenEnded,
-    /// The init of the jail ended before the jail was ready.
+    /// The init of the jail exited before the jail was ready.
     #[error("the jail ended while it was being made")]
     EndedEarly,
     /// The command of `run` could not be executed.
     #[error("cannot run {program}: {reason}")]
     NotStarted {
-        /// As it was named.
+        /// Program as given in the request.
         program: String,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
-        /// In words.
+        /// Message text.
         reason: String,
     },
-    /// The caller's standard input is a folder, through which the folders above it could be reached.
+    /// The caller's standard input is a folder, through which its parent folders could be reached.
     #[error("{name} is a folder: redirect it from a file, a pipe or /dev/null")]
     StreamIsFolder {
         /// `standard input`, `standard output` or `standard error`.
@@ -193,16 +193,16 @@ pub enum Error {
     Stream {
         /// `standard input`, `standard output` or `standard error`.
         name: Cow<'static, str>,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
-    /// The jail takes no request at the moment.
+    /// The jail accepts no request at the moment.
     #[error("the jail takes no request at the moment: too many wait already")]
     Busy,
-    /// No range of ids is free, or what keeps them apart cannot be used.
+    /// No range of ids is free, or the lock file that keeps ranges apart is unusable.
     #[error("cannot give the jail ids of its own ({step}): {reason}")]
     IdRange {
-        /// File, or what was being done.
+        /// File, or operation that failed.
         step: String,
         /// Reason.
         reason: String,
@@ -210,9 +210,9 @@ pub enum Error {
     /// The terminal could not be set up.
     #[error("cannot set up the terminal ({step}): {errno}")]
     Terminal {
-        /// What was being done.
+        /// Operation that failed.
         step: Cow<'static, str>,
-        /// Reason given by the kernel.
+        /// Errno.
         errno: Errno,
     },
 }

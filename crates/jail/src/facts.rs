@@ -1,7 +1,7 @@
-//! What this machine allows: each thing tried, not guessed, and for each that is missing what that costs and how to
-//! get it. The content of `hutch doctor`.
+//! Capabilities of this machine: each is tested, not guessed. Each missing one is reported with its impact
+//! and a remedy. The content of `hutch doctor`.
 //!
-//! It forks children that try things; call it from a single-threaded program.
+//! It forks children for the tests; call it from a single-threaded program.
 
 mod advice;
 mod attempt;
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::cgroup::{Controller, Layout};
 
-/// What this machine allows the calling user.
+/// Features of this machine that the calling user may use.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
@@ -21,37 +21,37 @@ pub struct Facts {
     pub kernel: String,
     /// Processor architecture.
     pub architecture: &'static str,
-    /// Whether the calling user is root.
+    /// `true` when the calling user is root.
     pub root: bool,
-    /// Each namespace that a jail is made of.
+    /// Each namespace of a jail.
     pub namespaces: Vec<Namespace>,
-    /// Whether an ordinary user can make user namespaces.
+    /// `true` when an ordinary user can create user namespaces.
     pub unprivileged_user_namespaces: bool,
-    /// Limits on CPU, memory, processes.
+    /// Support for limits on CPU, memory, processes.
     pub cgroups: Cgroups,
-    /// Version of Landlock.
+    /// ABI version of Landlock.
     pub landlock: Option<u32>,
-    /// Whether system calls can be filtered.
+    /// `true` when seccomp filters are supported.
     pub seccomp: bool,
-    /// Whether a mount can map ids; nothing is known (`null`) when not root.
+    /// `true` when mounts support id mapping; unknown (`null`) when not root.
     pub idmapped_mounts: Option<bool>,
-    /// Whether folders can be stacked.
+    /// `true` when overlay mounts are supported.
     pub overlayfs: bool,
     /// gVisor.
     pub runsc: Option<Runsc>,
-    /// Whether `/dev/kvm` can be used.
+    /// `true` when `/dev/kvm` is usable.
     pub kvm: bool,
-    /// What is missing.
+    /// Missing features.
     pub missing: Vec<Missing>,
 }
 
-/// A namespace.
+/// Support for one kind of namespace.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Namespace {
     /// Its name, as under `/proc/self/ns`.
     pub name: &'static str,
-    /// Whether one could be made.
+    /// `true` when one could be created.
     pub available: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct Namespace {
 pub struct Cgroups {
     /// `v1`, `v2`, `hybrid` or `none`.
     pub version: &'static str,
-    /// What can be limited.
+    /// Controllers that can be limited.
     pub controllers: Vec<ControllerFact>,
 }
 
@@ -71,38 +71,38 @@ pub struct Cgroups {
 pub struct ControllerFact {
     /// Its name.
     pub name: &'static str,
-    /// In which version it is mounted: `v1` or `v2`.
+    /// Cgroup version under which it is mounted: `v1` or `v2`.
     pub version: Option<&'static str>,
-    /// Whether the calling user can set limits.
+    /// `true` when the calling user can set limits.
     pub usable: bool,
-    /// Why not.
+    /// Reason when not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// gVisor's program.
+/// gVisor's program, `runsc`.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Runsc {
-    /// Where it is.
+    /// Path of the program.
     pub path: PathBuf,
-    /// What it says of its version, if it runs.
+    /// First line of its version output, if it runs.
     pub version: Option<String>,
 }
 
-/// Something that is missing.
+/// A missing feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Missing {
-    /// What.
+    /// Name of the feature.
     pub what: String,
-    /// What does not work without it.
+    /// Functionality that is unavailable without it.
     pub costs: String,
-    /// How to get it.
+    /// Remedy.
     pub remedy: String,
 }
 
-/// The namespaces of a jail and the flags that make them.
+/// The namespaces of a jail and their clone flags.
 const NAMESPACES: [(&str, i32); 7] = [
     ("user", libc::CLONE_NEWUSER),
     ("pid", libc::CLONE_NEWPID),
@@ -114,7 +114,7 @@ const NAMESPACES: [(&str, i32); 7] = [
 ];
 
 impl Facts {
-    /// Tries everything; takes some milliseconds, and the time that `runsc --version` takes.
+    /// Tests everything; takes some milliseconds, and the time that `runsc --version` takes.
     pub fn collect() -> Facts {
         let root = rustix::process::geteuid().is_root();
         let system = rustix::system::uname();
@@ -166,7 +166,7 @@ impl Cgroups {
     }
 }
 
-/// The first `runsc` on a path and the first line of what it says of itself.
+/// Returns the first `runsc` on a path and the first line of its version output.
 fn runsc(path: &std::ffi::OsStr) -> Option<Runsc> {
     let executable = |file: &PathBuf| file.is_file() && rustix::fs::access(file, Access::EXEC_OK).is_ok();
     let path = std::env::split_paths(path).map(|folder| folder.join("runsc")).find(executable)?;
@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(controller.usable, controller.reason.is_none());
             assert!(!controller.usable || controller.version.is_some());
         }
-        // What was tried is gone.
+        // The test cgroup is removed.
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains("hutch-facts"));
         assert!(serde_json::to_value(&facts).unwrap()["unprivilegedUserNamespaces"].is_boolean());

@@ -8,9 +8,9 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// A folder as it was when it was looked at.
+/// A folder, identified at the time of its inspection.
 ///
-/// Whoever may write the folders above it, such as code in another jail, can put another folder or a link in its place
+/// A process that may write its parent folders, such as one in another jail, can put another folder or a link in its place
 /// at any time. Then it is refused: it never leads elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckedFolder {

@@ -1,8 +1,8 @@
-//! Process 1 inside a jail: starts processes, signals them, reaps everything, tells how they ended.
+//! Process 1 inside a jail: starts processes, signals them, reaps everything, reports exit statuses.
 //!
-//! It is a fork of the launcher and runs no program of its own, so it costs a few private pages. It dies with its
-//! control channel, and the kernel then ends everything inside. From inside it can be neither killed (the kernel
-//! spares process 1) nor traced nor read (it is not dumpable).
+//! It is a fork of the launcher and runs no program of its own, so it costs a few private pages. It exits
+//! with its control channel, and the kernel then kills everything inside. From inside it can be neither
+//! killed (the kernel protects process 1) nor traced nor read (it is not dumpable).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -17,21 +17,21 @@ use crate::spawn::{self, NotStarted, Starting};
 use crate::spec::Process;
 use crate::sys;
 
-/// Most processes that init keeps track of at once (their descendants are not counted: cgroups bound those).
+/// Maximum processes that init tracks at once (their descendants are not counted: cgroups bound those).
 const MAX_PROCESSES: usize = 4096;
 
-/// Most events that wait for a caller who does not read. Beyond it no request is taken until some are gone.
+/// Maximum events queued for a caller that does not read. Beyond it, requests wait until some are sent.
 const MAX_PENDING: usize = 1024;
 
-/// To whom events go.
+/// Receiver of events.
 enum Audience {
-    /// To a caller who starts any number of processes.
+    /// A caller that starts any number of processes.
     Caller,
-    /// To the launcher, about the one command of the jail, with whose end the jail ends.
+    /// The launcher, for the single command of the jail, whose exit ends the jail.
     Launcher { process: u64, reached: Reached },
 }
 
-/// How far a start has come.
+/// Progress of a start.
 enum Begun {
     Runs(u32),
     Starts(Starting),
@@ -45,16 +45,16 @@ pub(crate) struct Init {
     processes: Vec<(u64, u32)>,
     /// Processes that have not executed their programs yet.
     starting: Vec<(u64, Starting)>,
-    /// Whether nothing has run inside so far.
+    /// `true` while no process has run inside.
     untouched: bool,
-    /// Processes that it stands for itself.
+    /// Placeholder processes that init itself stands for.
     held: Vec<u64>,
     pending: VecDeque<Event>,
     confined: bool,
 }
 
 impl Init {
-    /// What tells an init of its children.
+    /// Source of notifications about init's children.
     pub(crate) fn signals() -> Result<OwnedFd, Error> {
         let children = sys::signal_set(&[libc::SIGCHLD]);
         sys::block_signals(&children);
@@ -62,7 +62,7 @@ impl Init {
             .map_err(|e| Error::Channel { step: "signalfd".into(), errno: e.into() })
     }
 
-    /// An init that serves whoever holds the other end of `control`.
+    /// Creates an init that serves the process at the other end of `control`.
     pub(crate) fn new(control: Channel, signals: OwnedFd, confined: bool) -> Self {
         Self {
             control,
@@ -84,7 +84,7 @@ impl Init {
         self.spawn(process, what, stdio);
     }
 
-    /// Serves until the control channel closes, or the one command ends. Never returns.
+    /// Serves until the control channel closes, or the one command exits. Never returns.
     pub(crate) fn serve(mut self) -> ! {
         loop {
             self.flush();
@@ -147,7 +147,7 @@ impl Init {
                 self.report(Event::Started { process, pid: 1 });
             }
             Ok(Request::Signal { process, signal }) => self.signal(process, signal),
-            // The caller is of the same build as we are; it is not a thing that a jail could send.
+            // The caller is of the same build; a process inside a jail cannot send this.
             Err(_) => exit(),
         }
     }
@@ -172,7 +172,7 @@ impl Init {
         }
     }
 
-    /// Takes note of processes whose start has come to something: of all, or of the one with this pid, which has ended.
+    /// Records starts that have succeeded or failed: all, or that of this pid, which has exited.
     fn settle(&mut self, ended: Option<u32>) {
         let mut at = 0;
         while at < self.starting.len() {
@@ -207,11 +207,11 @@ impl Init {
             return self.report(Event::Exited { process, exit });
         }
         if let Some((_, pid)) = self.processes.iter().find(|(number, _)| *number == process) {
-            // SAFETY: no memory is involved. The pid is of a child that is not reaped, so it is nobody else's.
+            // SAFETY: no memory is involved. The pid is of a child that is not reaped, so no other process has it.
             unsafe { libc::kill(-(*pid as i32), signal) };
         }
         if let Some((_, starting)) = self.starting.iter().find(|(number, _)| *number == process) {
-            // SAFETY: as above. It may not lead a group of its own yet.
+            // SAFETY: as above. It may not lead a process group of its own yet.
             unsafe { libc::kill(starting.pid as i32, signal) };
         }
     }
@@ -241,12 +241,12 @@ impl Init {
             }),
             _ => return,
         };
-        // When nobody listens any more there is nobody to tell.
+        // Without a reader, events are dropped.
         let _ = self.control.send(&report, &[], true);
         exit();
     }
 
-    /// Sends what waits, as far as the channel takes it.
+    /// Sends queued events until the channel is full.
     fn flush(&mut self) {
         while let Some(event) = self.pending.front() {
             match self.control.send(event, &[], false) {
@@ -258,7 +258,7 @@ impl Init {
     }
 }
 
-/// What a wait status says.
+/// Decodes a wait status.
 pub(crate) fn exit_of(status: i32) -> ProcessExit {
     if libc::WIFSIGNALED(status) {
         ProcessExit::Signal(libc::WTERMSIG(status))
@@ -267,7 +267,7 @@ pub(crate) fn exit_of(status: i32) -> ProcessExit {
     }
 }
 
-/// Ends process 1, and with it everything inside.
+/// Exits process 1, which kills everything inside.
 fn exit() -> ! {
     // SAFETY: it does not return. Nothing of the launcher whose fork this is may run: no destructors, no handlers.
     unsafe { libc::_exit(0) }

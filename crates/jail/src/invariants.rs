@@ -22,7 +22,7 @@ pub(crate) struct Planned {
     /// Its number, as the kernel gave it when it was made.
     pub(crate) id: u64,
     pub(crate) read_only: bool,
-    /// Whether what is mounted below it comes along: the kernel lets no ordinary user uncover that.
+    /// `true` when submounts come along: the kernel lets no ordinary user uncover what lies under a mount.
     pub(crate) with_submounts: bool,
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn mount_id(at: impl std::os::fd::AsFd, path: &str) -> Result<u64, Er
     statx(at, path, AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).map(|found| found.stx_mnt_id)
 }
 
-/// What a jail was made to be.
+/// Expected state of a jail.
 pub(crate) struct Expected<'a> {
     /// The mount of the root.
     pub(crate) root: Planned,

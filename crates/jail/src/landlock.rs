@@ -57,7 +57,7 @@ struct PathBeneath {
 
 /// The version of Landlock that the kernel has, if it is built in and switched on.
 pub fn abi() -> Option<u32> {
-    // SAFETY: asks for the version; no memory is read.
+    // SAFETY: requests the version; no memory is read.
     let version = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
@@ -69,7 +69,7 @@ pub fn abi() -> Option<u32> {
     u32::try_from(version).ok().filter(|version| *version > 0)
 }
 
-/// Whether [`restrict`] keeps signals and abstract sockets inside.
+/// Returns `true` when [`restrict`] keeps signals and abstract sockets inside.
 pub(crate) fn has_scopes() -> bool {
     abi().is_some_and(|abi| abi >= SCOPES_ABI)
 }

@@ -1,8 +1,8 @@
 //! The launcher: forks a process into new namespaces and, in it, builds the jail and gives up all privileges.
 //!
-//! It belongs into a single-threaded program, because the forked process goes on without an exec: that saves the
-//! start of a program for every jail. The two sides split the work. Outside, with the caller's rights: the id map
-//! and the mounts of what the host shows. Inside, without any: all else.
+//! It belongs in a single-threaded program, because the forked process continues without an exec: that saves
+//! a program start for every jail. The two sides split the work. Outside, with the caller's rights: the id
+//! map and the mounts of host sources. Inside, without rights on the host: everything else.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::{dev, ids, invariants, landlock, network, privileges, proc, root, sec
 #[cfg(test)]
 mod wrong;
 
-/// The steps that give up rights.
+/// The steps that drop privileges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Privileges,
@@ -33,7 +33,7 @@ enum Step {
     Seccomp,
 }
 
-/// Whether a test leaves this step out, to see that the jail is refused. Outside of the tests of this crate none is.
+/// `true` when a test skips this step, to see that the jail is refused. Outside of the tests of this crate, no step is.
 #[cfg(not(test))]
 const fn left_out(_: Step) -> bool {
     false
@@ -41,42 +41,42 @@ const fn left_out(_: Step) -> bool {
 #[cfg(test)]
 use wrong::left_out;
 
-/// What a launch needs beside the description.
+/// Inputs of a launch besides the description.
 pub(crate) struct Plan<'a> {
     pub(crate) spec: &'a Spec,
     /// The namespace to join, for [`Network::Join`].
     pub(crate) join: Option<BorrowedFd<'a>>,
     /// The cgroups, when there are limits.
     pub(crate) group: Option<&'a Group>,
-    /// Descriptors above 2 that have to stay open inside.
+    /// File descriptors above 2 that must stay open inside.
     pub(crate) keep: &'a [RawFd],
 }
 
-/// A process 1 that is being made, or stands.
+/// A process 1 that is being set up or is ready.
 pub(crate) struct Launched {
     pub(crate) pid: i32,
     pub(crate) pidfd: OwnedFd,
-    /// Carries [`Report`]s from it.
+    /// Carries [`Report`]s from process 1.
     pub(crate) channel: Channel,
-    /// Listeners of the plan of its network, opened before its first instruction.
+    /// Listeners of the network plan, opened before the first instruction of process 1.
     pub(crate) listeners: Vec<OwnedFd>,
 }
 
-/// Who launched: the ids outside, asked before the fork, since inside they are not mapped.
+/// Ids of the launcher outside, read before the fork, since they are not mapped inside.
 struct Caller {
     uid: rustix::process::Uid,
     gid: rustix::process::Gid,
 }
 
-/// Forks a jail. In it, when it stands, `inside` takes over with the other end of the channel, and tells there what
-/// fails, as [`Report::Failed`]; so does the making before it.
+/// Forks a jail. When the jail is ready, `inside` takes over in it with the other end of the channel.
+/// Failures of the setup and of `inside` are sent there as [`Report::Failed`].
 ///
 /// The caller must have checked the description.
 pub(crate) fn launch(
     plan: &Plan<'_>,
     inside: impl FnOnce(Channel, Reached) -> Error,
 ) -> Result<Launched, Error> {
-    // Two links and one for each thread: the cheapest count there is.
+    // Two links and one for each thread: the cheapest way to count threads.
     let tasks = rustix::fs::stat("/proc/self/task").map_err(|_| Error::Threads)?;
     if tasks.st_nlink != 3 {
         return Err(Error::Threads);
@@ -87,7 +87,7 @@ pub(crate) fn launch(
     let caller = Caller { uid: rustix::process::geteuid(), gid: rustix::process::getegid() };
     let home = enter_other_network(plan)?;
     let fork = || {
-        // SAFETY: there is one thread, as was just seen.
+        // SAFETY: there is one thread, as just checked.
         unsafe { sys::fork_into(namespaces(plan.spec.profile), unified.as_ref().map(AsFd::as_fd)) }
     };
     let forked = match (plan.spec.profile, plan.spec.ids) {
@@ -136,7 +136,7 @@ fn failed_network(step: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Network { step: step.into(), errno: errno.into() }
 }
 
-/// All but those of network and cgroups, which the child makes itself, beside the parent's work.
+/// All namespaces but network and cgroup, which the child creates itself, in parallel to the parent's work.
 fn namespaces(profile: Profile) -> u64 {
     let flags = match profile {
         Profile::Native => {
@@ -151,8 +151,8 @@ fn namespaces(profile: Profile) -> u64 {
     flags as u64
 }
 
-/// To join a network namespace the launcher itself goes there for the fork: from within a new user namespace the
-/// way is closed. Gives the way back.
+/// To join a network namespace, the launcher itself enters it for the fork: a process in a new user namespace
+/// is not permitted to. Returns the file descriptor for the way back.
 fn enter_other_network(plan: &Plan<'_>) -> Result<Option<OwnedFd>, Error> {
     if !matches!(plan.spec.network, Network::Join) {
         return Ok(None);
@@ -167,7 +167,7 @@ fn enter_other_network(plan: &Plan<'_>) -> Result<Option<OwnedFd>, Error> {
     Ok(Some(home))
 }
 
-/// The parent's share: id map and mounts, sent in one message that also says: go on.
+/// The parent's part: id map and mounts, sent in one message that also releases the child.
 fn provide(plan: &Plan<'_>, pid: i32, channel: &Channel) -> Result<(), Error> {
     let sources = match (plan.spec.profile, plan.spec.ids) {
         (Profile::Native, Ids::Range { base }) => {
@@ -175,16 +175,16 @@ fn provide(plan: &Plan<'_>, pid: i32, channel: &Channel) -> Result<(), Error> {
             let map = ids::user_namespace(pid)?;
             Sources::take(plan.spec, Some(map.as_fd()))?
         }
-        // The child takes them by itself.
+        // The child joins them by itself.
         (Profile::Native, Ids::Caller) => return Ok(()),
         (Profile::Runtime, _) => Sources::take(plan.spec, None)?,
     };
-    // When the child has died of something, it has said so: that is the error worth telling.
+    // A child that died of an error has reported it: that error is the one to return.
     let _ = channel.send_bare(&sources.descriptors());
     Ok(())
 }
 
-/// Ends a process which must not run anything of the program it was forked from, even when it panics.
+/// Exits a process that must not run any code of the program it was forked from, even when it panics.
 struct EndHere;
 
 impl Drop for EndHere {
@@ -214,7 +214,7 @@ fn child(
     unsafe { libc::_exit(1) }
 }
 
-/// What needs no ids and nothing from the parent, so that both work at the same time.
+/// Setup that needs neither ids nor data from the parent, so that both work in parallel.
 fn prepare(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channel) -> Result<(), Error> {
     if let Some(entry) = entry {
         entry.enter().map_err(|errno| Error::Cgroup {
@@ -240,7 +240,7 @@ fn prepare(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channel) -> Result<
     Ok(())
 }
 
-/// Waits for the parent's share.
+/// Waits for the parent's part.
 fn provided(channel: &Channel) -> Result<Sources, Error> {
     match channel.receive()? {
         Some(message) if message.is_bare() => Ok(Sources::received(message.descriptors)),
@@ -248,13 +248,13 @@ fn provided(channel: &Channel) -> Result<Sources, Error> {
     }
 }
 
-/// Ties the life of this process to the launcher's, and shuts out whoever would look into it. To be called after
-/// the last change of ids, which would undo both.
+/// Ties the life of this process to the launcher's, and denies ptrace and memory access to it. To be called
+/// after the last change of ids, which would undo both.
 fn tie_to_parent(channel: &Channel) -> Result<(), Error> {
     let failed = |errno: Errno| Error::Privileges { step: "tie to the parent".into(), errno: errno.into() };
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
-    // The signal comes only for a death after this. An earlier one shows on the channel; getppid() is always 0 here.
+    // The signal covers only a later death. An earlier one shows on the channel; getppid() is always 0 here.
     if channel.is_closed() { Err(Error::EndedEarly) } else { Ok(()) }
 }
 
@@ -304,7 +304,7 @@ fn build(
     Ok(Reached { landlock })
 }
 
-/// Where files may be written: what is mounted writable, and `/dev` and `/proc`, whose files answer for themselves.
+/// Paths where files may be written: writable mounts, and `/dev` and `/proc`, whose files answer for themselves.
 fn writable(spec: &Spec) -> Vec<&Path> {
     let mut paths = vec![Path::new("/dev"), Path::new("/proc")];
     if !matches!(spec.root.upper, Upper::ReadOnly) {
@@ -324,14 +324,14 @@ fn close_others(plan: &Plan<'_>, channel: &Channel) -> Result<(), Error> {
         .map_err(|errno| Error::Privileges { step: "close descriptors".into(), errno: errno.into() })
 }
 
-/// Builds the shell around a runtime that isolates by itself: its processes, its mounts and its network end with it.
+/// Builds the outer jail of a runtime that isolates by itself: its processes, mounts and network end with it.
 fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channel) -> Result<Reached, Error> {
     prepare(plan, entry, channel)?;
     let mut sources = provided(channel)?;
     tie_to_parent(channel)?;
     let failed =
         |step: &'static str| move |errno: Errno| Error::Root { step: step.into(), errno: errno.into() };
-    // Mounts made in here stay in here; what the host unmounts goes here too.
+    // Mounts made in here stay in here; unmounts of the host propagate here too.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .map_err(failed("separate the mounts"))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;

@@ -81,7 +81,7 @@ pub struct Listener {
     pub transport: Transport,
     /// Where it is bound.
     pub address: SocketAddr,
-    /// Whether captures may deliver to it (`IP_TRANSPARENT`). `getsockname` of an accepted connection is then the
+    /// `true` when captures may deliver to it (`IP_TRANSPARENT`). `getsockname` of an accepted connection is then the
     /// original destination; a UDP socket receives it with each datagram (`IP_RECVORIGDSTADDR`).
     pub transparent: bool,
 }

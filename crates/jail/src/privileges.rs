@@ -45,7 +45,7 @@ pub(crate) fn clear_bounding_set() -> Result<(), Error> {
     rustix::thread::clear_ambient_capability_set().map_err(failed("ambient set"))
 }
 
-/// Makes `kept` the effective and permitted capabilities; the inheritable ones are none.
+/// Makes `kept` the effective and permitted capabilities; clears the inheritable ones.
 pub(crate) fn set_exactly(kept: CapabilitySet) -> Result<(), Errno> {
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, sets)

@@ -1,4 +1,4 @@
-//! `/proc` inside: fresh, and without what tells of or changes the machine.
+//! `/proc` inside: a new mount, without files that disclose or change the state of the machine.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +30,7 @@ const MASKED: [&CStr; 11] = [
 /// Never to be written, as OCI runtimes do.
 const READ_ONLY: [&CStr; 5] = [c"/proc/sys", c"/proc/bus", c"/proc/fs", c"/proc/irq", c"/proc/sysrq-trigger"];
 
-/// Whether [`attach`] mounts something at this path.
+/// Returns `true` when [`attach`] mounts something at this path.
 pub(crate) fn makes(path: &str) -> bool {
     path == "/proc" || MASKED.iter().chain(&READ_ONLY).any(|known| known.to_bytes() == path.as_bytes())
 }
@@ -56,7 +56,7 @@ pub(crate) fn attach(proc: OwnedFd) -> Result<(), Error> {
     move_mount(proc.as_fd(), "", CWD, "/proc", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .map_err(failed("attach"))?;
     // What belongs to an id that is not mapped here is out of reach already, whatever its rights say: the user
-    // namespace has no power over it. So most jails need a mask for none but what everybody may read.
+    // namespace has no power over it. So most jails need a mask only for world-readable files.
     for path in MASKED {
         match rustix::fs::accessat(CWD, path, Access::READ_OK, AtFlags::empty()) {
             Ok(()) => mask(path).map_err(failed("mask"))?,

@@ -12,7 +12,7 @@ pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Channel { step: step.into(), errno: errno.into() }
 }
 
-/// What was kept of an output stream.
+/// Captured part of an output stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Captured {
     /// Its beginning, up to the bound.
@@ -31,7 +31,7 @@ pub(crate) struct Inlet {
     from: BorrowedFd<'static>,
     /// Closed at the end of the caller's stream, so that the command sees it.
     into: Option<OwnedFd>,
-    /// The end that the command reads from: tells how much it has left unread.
+    /// The command's read end; used to query the bytes that the command has not read.
     unread: OwnedFd,
     waiting: Vec<u8>,
 }
@@ -209,7 +209,7 @@ impl Outlet {
         }
     }
 
-    /// What was kept.
+    /// Returns the captured output.
     pub(crate) fn kept(&mut self) -> Option<Captured> {
         match &mut self.into {
             Sink::Kept { kept, .. } => Some(std::mem::take(kept)),

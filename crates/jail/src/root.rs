@@ -88,7 +88,7 @@ pub(crate) fn enter(
     Ok((Planned { id, read_only, with_submounts: false }, planned))
 }
 
-/// What the kernel must list for a mount.
+/// Returns the mount that the kernel must list.
 fn plan(spec: &Spec, mount: &Mount, tree: &OwnedFd) -> Result<Planned, Error> {
     let (read_only, may_bring) = match mount.source {
         MountSource::Host { .. } => (true, true),
@@ -110,7 +110,7 @@ enum Made {
     Stacked,
 }
 
-/// Whether every mount point is in the layer itself or in an earlier mount, so that nothing has to be laid over it.
+/// `true` when every mount point is in the layer or in an earlier mount, so that it needs no skeleton layer.
 fn has_all_targets(layer: &OwnedFd, spec: &Spec) -> bool {
     let fixed = [Path::new("/proc"), Path::new("/dev")];
     let all: Vec<&Path> = spec.mounts.iter().map(|mount| mount.target.as_path()).collect();
@@ -337,7 +337,7 @@ pub(crate) fn attach_tree(
 #[derive(Clone, Copy)]
 struct Top<'a> {
     folder: &'a OwnedFd,
-    /// What is refused beside leaving it.
+    /// Flags that refuse more than leaving it.
     links: ResolveFlags,
 }
 

@@ -24,7 +24,7 @@ use crate::watcher::Watcher;
 /// touch memory which nothing else of a run needs, and the kernel takes it all back anyway. What is to be written to
 /// standard output must have been.
 pub fn leave(status: u8) -> ! {
-    // SAFETY: it does not return, and nothing is owed to anybody outside of this process.
+    // SAFETY: it does not return, and no destructor has effects outside of this process.
     unsafe { libc::_exit(status.into()) }
 }
 
@@ -46,7 +46,7 @@ impl Default for RunOptions {
     }
 }
 
-/// What takes the listeners of a network plan.
+/// Receiver of the listeners of a network plan.
 pub type Serve<'a> = &'a mut dyn FnMut(Vec<OwnedFd>) -> Result<(), Error>;
 
 /// Why a command ended.
@@ -102,7 +102,7 @@ pub struct Outcome {
     pub stdout: Option<Captured>,
     /// With [`RunOptions::capture`].
     pub stderr: Option<Captured>,
-    /// What the jail was made of.
+    /// The jail's isolation.
     pub isolation: Isolation,
 }
 
@@ -122,7 +122,7 @@ const FORWARDED: [libc::c_int; 6] =
 /// command. If the caller is killed, so is everything inside.
 ///
 /// # Errors
-/// [`Error::NotStarted`] when the command cannot be executed (its `errno` tells a missing program from one that may
+/// [`Error::NotStarted`] when the command cannot be executed (its `errno` distinguishes a missing program from one that may
 /// not be run); [`Error::LimitRefused`] for a limit that cannot be enforced here; else the step of making the jail
 /// that failed.
 pub fn run(spec: &Spec, process: &Process, options: &RunOptions) -> Result<Outcome, Error> {

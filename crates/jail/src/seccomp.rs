@@ -24,7 +24,7 @@ static WITHOUT_SET_ID: Program = Program::assemble(&table::answers(true));
 /// Every call, less those that set set-user-id and set-group-id bits.
 static AROUND_RUNTIME: Program = Program::assemble(&table::around_runtime());
 
-/// What a service may call: see [`crate::service`].
+/// System calls allowed to a service: see [`crate::service`].
 static SERVICE: Program = Program::assemble(&table::service());
 
 /// Confines the calling thread, and the threads that it starts, to what a service needs. Sets `no_new_privs`.

@@ -22,9 +22,9 @@ struct Wanted<'a> {
     path: &'a Path,
     found: Found<'a>,
     read_only: bool,
-    /// Whether ids are mapped, where they can be.
+    /// `true` when ids are mapped, where the file system supports it.
     mapped: bool,
-    /// Whether it is the writable side of the root: the folders in it are made when missing.
+    /// `true` for the writable side of the root: the folders in it are created when missing.
     holds_upper: bool,
 }
 
@@ -63,7 +63,7 @@ fn wanted(spec: &Spec) -> Vec<Wanted<'_>> {
     list
 }
 
-/// The detached mounts, in the order in which the building of the jail asks for them.
+/// The detached mounts, in the order in which building the jail consumes them.
 pub(crate) struct Sources(VecDeque<OwnedFd>);
 
 impl Sources {
@@ -115,7 +115,7 @@ fn take_one(wanted: &Wanted<'_>, map: Option<BorrowedFd<'_>>) -> Result<OwnedFd,
     match sys::set_mount_attributes(tree.as_fd(), attributes, map, recursive) {
         Ok(()) => return Ok(tree),
         Err(errno) if map.is_none() => return Err(failed(errno)),
-        // Not every file system can map ids. Read-only it still serves: its files belong to nobody inside.
+        // Not every file system can map ids. Read-only it is still usable: its files have the overflow id inside.
         Err(_) if wanted.read_only => {
             sys::set_mount_attributes(tree.as_fd(), attributes, None, false).map_err(failed)?;
         }

@@ -3,7 +3,7 @@
 //! The first process shares init's memory until it has executed its program (as `vfork` does): nothing is copied, and
 //! what failed is known at once. Init waits for that, which is safe while nothing else runs inside. Any later process
 //! could be stopped by one that runs already, and init with it; so it gets a copy of the memory, init does not wait, and
-//! a pipe tells what came of it.
+//! a pipe reports the result.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -79,7 +79,7 @@ impl Starting {
         &self.outcome
     }
 
-    /// Whether the program runs, or why it does not. Nothing when that is not known yet. A process that was killed
+    /// Success of the start, or the reason of its failure. `None` when not known yet. A process that was killed
     /// before counts as one that ran.
     pub(crate) fn settled(&self) -> Option<Result<(), NotStarted>> {
         let mut failure = [0; 5];
@@ -122,7 +122,7 @@ pub(crate) fn start(
         match prepared.failure.get() {
             None => Ok(pid as u32),
             Some((step, errno)) => {
-                // It has ended; nobody but us may see it.
+                // It has exited; only this process may reap it.
                 let _ = sys::wait(pid, true);
                 Err(NotStarted { errno: errno.raw_os_error(), reason: describe(process, step, errno) })
             }
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_said_with_its_number() {
+    fn failed_start_reports_its_errno() {
         let mask = sys::signal_set(&[]);
         let start = |process: &Process| start(process, [0, 1, 2], &mask, false).unwrap_err();
         let begun = begin(&process(&["no-such-program"], &[], "/"), [0, 1, 2], &mask, false).unwrap();

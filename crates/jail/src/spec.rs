@@ -1,4 +1,4 @@
-//! What a jail is made of, as data. The same description serves `hutch run` and the warden.
+//! Description of a jail, as data. `hutch run` and the warden use the same description.
 
 use std::ffi::OsStr;
 use std::path::{Component, PathBuf};
@@ -9,97 +9,97 @@ use crate::error::Error;
 use crate::folder::CheckedFolder;
 use crate::network::NetworkPlan;
 
-/// One jail.
+/// Description of one jail.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
-    /// Names the jail and its cgroups: 1 to 63 of `[a-z0-9-]`.
+    /// Name of the jail and its cgroups: 1 to 63 of `[a-z0-9-]`.
     pub id: String,
-    /// Host name inside.
+    /// Host name inside the jail.
     pub hostname: String,
-    /// What confines the processes inside.
+    /// Confinement of the processes inside.
     pub profile: Profile,
-    /// The root file system. Not looked at for [`Profile::Runtime`].
+    /// The root file system. Ignored for [`Profile::Runtime`].
     pub root: Root,
     /// Further mounts, in order.
     pub mounts: Vec<Mount>,
-    /// How ids inside map to ids outside.
+    /// Mapping of ids inside to ids outside.
     pub ids: Ids,
     /// The network namespace.
     pub network: Network,
-    /// Cgroup limits; with none set, no cgroup is made.
+    /// Cgroup limits; without limits, no cgroup is created.
     pub limits: Limits,
-    /// Refuse to set set-user-id and set-group-id bits on files: wanted whenever a folder of the host, in which
-    /// other users of the host may run programs, is writable inside.
+    /// Refuses set-user-id and set-group-id bits on files. Required whenever a writable mount is a folder of
+    /// the host in which other users of the host may run programs.
     pub deny_set_id_bits: bool,
-    /// Make what [`crate::Freezer`] needs, where the machine has it.
+    /// Creates the cgroup that [`crate::Freezer`] needs, where the machine supports it.
     #[serde(default)]
     pub freezable: bool,
 }
 
-/// What confines the processes inside.
+/// Confinement of the processes inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Profile {
     /// All namespaces, pivoted root, no capabilities, no new privileges, seccomp, Landlock.
     Native,
-    /// Own pid, mount, net, ipc namespaces only, root and capabilities of the caller: the shell around a runtime
-    /// that isolates by itself (runsc), so that its processes and mounts end with the jail.
+    /// Own pid, mount, net, ipc namespaces only, with the caller's root and capabilities: the outer jail of a
+    /// runtime that isolates by itself (runsc), so that its processes and mounts end with the jail.
     Runtime,
 }
 
 /// The root file system.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Root {
-    /// Folders to stack, topmost first; never written. No link may be on the way to one.
+    /// Lower layers of the overlay, topmost first; never written. Their paths must have no symlink.
     pub layers: Vec<PathBuf>,
-    /// Where writes go.
+    /// Destination of writes.
     pub upper: Upper,
 }
 
-/// Where writes to an overlay go.
+/// Destination of writes to an overlay.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Upper {
-    /// Nowhere: the mount is read-only.
+    /// None: the mount is read-only.
     ReadOnly,
-    /// To memory, at most so many bytes, gone with the jail.
+    /// A tmpfs of bounded size, discarded with the jail.
     Memory {
-        /// Bound in bytes.
+        /// Maximum bytes.
         bytes: u64,
     },
-    /// To this folder of the host (made when missing; it holds `upper` and `work`).
+    /// This folder of the host as upperdir (created when missing; it holds `upper` and `work`).
     Dir(PathBuf),
 }
 
 /// A mount inside the jail.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mount {
-    /// What is mounted.
+    /// Source of the mount.
     pub source: MountSource,
-    /// Absolute path inside; made when missing (in the writable or skeleton part of the root).
+    /// Absolute path inside; created when missing (in the writable or skeleton part of the root).
     pub target: PathBuf,
-    /// Whether writes are refused.
+    /// `true` for a read-only mount.
     pub read_only: bool,
 }
 
-/// What is mounted.
+/// Source of a mount.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum MountSource {
     /// A file or folder that belongs to the jail or to its user, without what is mounted below it (for an ordinary
-    /// user with it: the kernel lets nobody else uncover what lies under a mount). As root, ids are mapped: uid 0
+    /// user with it: the kernel lets only root uncover what lies under a mount). As root, ids are mapped: uid 0
     /// inside is uid 0 on disk. For an ordinary user they appear as they are. Where the file system cannot map ids,
-    /// files of a read-only mount belong to nobody, and a writable mount is refused.
+    /// files of a read-only mount have the overflow id, and a writable mount is refused.
     ///
-    /// The path is looked up once, with all rights of the caller: it must not lead through a folder that a jail can
+    /// The path is resolved once, with all rights of the caller: no component may be a folder that a jail can
     /// write.
     Bind(PathBuf),
-    /// As [`MountSource::Bind`], for a folder whose name, and all names in it, a jail may give to something else: links
+    /// As [`MountSource::Bind`], for a folder whose path, and all names in it, a jail may replace: symlinks
     /// are not followed.
     Beneath {
         /// The folder.
         folder: CheckedFolder,
-        /// What in it, relative; empty for the folder itself.
+        /// Relative path in the folder; empty for the folder itself.
         path: PathBuf,
     },
     /// A folder of the host that others use too, such as `/usr`, or one file of it: always read-only, under an
@@ -109,19 +109,19 @@ pub enum MountSource {
     Host {
         /// The folder.
         folder: PathBuf,
-        /// Name of the one file in it that is mounted; without it, the folder is.
+        /// Name of the one file in it to mount; without it, the whole folder is mounted.
         file: Option<String>,
     },
-    /// Empty memory.
+    /// An empty tmpfs.
     Tmpfs {
-        /// Bound in bytes.
+        /// Maximum bytes.
         bytes: u64,
-        /// Permission bits of its top, such as 0o1777.
+        /// Permission bits of its root directory, such as 0o1777.
         mode: u32,
     },
 }
 
-/// How ids inside map to ids outside.
+/// Mapping of ids inside to ids outside.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Ids {
@@ -134,13 +134,13 @@ pub enum Ids {
     Caller,
 }
 
-/// The network namespace of a jail.
+/// Network namespace of a jail.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Network {
     /// A new one, which the user namespace of the jail owns. Only for [`crate::run()`].
     New(NetworkPlan),
-    /// One that exists already, whose descriptor is handed over with the description: see [`crate::Warden::launch`].
+    /// An existing one; its file descriptor is sent with the description: see [`crate::Warden::launch`].
     Join,
 }
 
@@ -149,24 +149,24 @@ pub enum Network {
 pub struct Limits {
     /// CPU time per second, in thousandths of a CPU.
     pub cpu_millis: Option<u64>,
-    /// Memory in bytes (swap included).
+    /// Maximum memory in bytes (swap included).
     pub memory_bytes: Option<u64>,
-    /// Processes and threads.
+    /// Maximum number of processes and threads.
     pub pids: Option<u64>,
 }
 
 /// A process inside a jail. `Debug` shows neither arguments nor values of variables: they may hold secrets.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Process {
-    /// Program (looked up on `PATH` of `env` when it has no slash) and arguments.
+    /// Program (resolved on `PATH` of `env` when it has no slash) and arguments.
     pub argv: Vec<String>,
-    /// The whole environment.
+    /// The complete environment.
     pub env: Vec<(String, String)>,
     /// Working directory inside.
     pub cwd: PathBuf,
-    /// Make the process the leader of a new session whose controlling terminal is its standard input.
+    /// Makes the process the leader of a new session whose controlling terminal is its standard input.
     pub terminal: bool,
-    /// Who it runs as, in ids inside.
+    /// User and groups of the process, as ids inside.
     pub user: User,
 }
 
@@ -180,25 +180,25 @@ impl std::fmt::Debug for Process {
     }
 }
 
-/// Who a process runs as, in ids inside.
+/// User and groups of a process, as ids inside.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct User {
     /// User id.
     pub uid: u32,
     /// Group id.
     pub gid: u32,
-    /// Further groups.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
 }
 
-/// Most layers and mounts from the host in one jail: as many descriptors as one message may carry, less some room.
+/// Maximum layers and host mounts of one jail: the maximum file descriptors of one message, less a reserve.
 pub(crate) const MAX_SOURCES: usize = 240;
 
-/// How many ids [`Ids::Range`] maps.
+/// Number of ids that [`Ids::Range`] maps.
 pub(crate) const RANGE: u32 = 65536;
 
 impl Spec {
-    /// Whether the description makes sense and keeps to the bounds.
+    /// Validates the description, its bounds included.
     pub fn check(&self) -> Result<(), Error> {
         let refuse = |what: String| Err(Error::Spec(what));
         let id = self.id.as_bytes();
@@ -233,7 +233,7 @@ impl Spec {
         self.mounts.iter().try_for_each(|mount| self.check_mount(mount))
     }
 
-    /// Number of descriptors of what it takes from the host.
+    /// Number of file descriptors of its sources on the host.
     pub(crate) fn sources(&self) -> usize {
         let upper = usize::from(matches!(self.root.upper, Upper::Dir(_)));
         let root = if self.profile == Profile::Native { self.root.layers.len() + upper } else { 0 };
@@ -270,7 +270,7 @@ impl Spec {
 }
 
 impl Process {
-    /// Whether it can be handed to the kernel at all.
+    /// Checks that it can be passed to the kernel at all.
     pub fn check(&self) -> Result<(), Error> {
         let refuse = |what: &str| Err(Error::Spec(what.into()));
         if self.argv.first().is_none_or(String::is_empty) {

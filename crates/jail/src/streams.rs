@@ -34,7 +34,7 @@ pub(crate) struct Streams {
     outlets: Vec<Outlet>,
 }
 
-/// What a standard stream is inside.
+/// Form of a standard stream inside.
 enum Inside {
     /// The caller's own descriptor of that number.
     Caller,
@@ -168,7 +168,7 @@ impl Streams {
         Ok((fds, Some(slave)))
     }
 
-    /// Whether standard input inside is a terminal.
+    /// Returns `true` when standard input inside is a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
         self.terminal.as_ref().is_some_and(|terminal| terminal.streams()[0])
     }
@@ -222,7 +222,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Takes what is left, when all inside has ended. Input that nobody read is left to who reads the file next.
+    /// Reads the rest after all processes inside have ended. Unread input is left for the file's next reader.
     pub(crate) fn drain(&mut self) -> Result<(), Error> {
         if let Some(inlet) = self.inlet.take() {
             inlet.give_back();
@@ -245,7 +245,7 @@ impl Streams {
         }
     }
 
-    /// What was kept of standard output and standard error.
+    /// Returns the captured standard output and standard error.
     pub(crate) fn captured(&mut self) -> (Option<Captured>, Option<Captured>) {
         let mut kept = self.outlets.iter_mut().filter_map(Outlet::kept);
         (kept.next(), kept.next())

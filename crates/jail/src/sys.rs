@@ -1,4 +1,4 @@
-//! System calls that rustix does not have, each behind a safe or a narrowly unsafe function.
+//! System calls that rustix lacks, each behind a safe or a narrowly unsafe function.
 
 use std::ffi::CStr;
 use std::mem::{MaybeUninit, size_of};
@@ -6,13 +6,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 
-/// Which side of a [`fork_into`] the caller finds itself on.
+/// Side of a [`fork_into`] on which the caller runs.
 pub(crate) enum Forked {
-    /// In the new process.
+    /// In the child.
     Child,
-    /// In the old one.
+    /// In the parent.
     Parent {
-        /// The new process, as seen from here.
+        /// The child, as seen from the parent.
         pid: i32,
         /// Its pidfd.
         pidfd: OwnedFd,
@@ -32,8 +32,8 @@ fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
 /// Forks into new namespaces (`CLONE_NEW*` bits) and, where given, into a cgroup of version 2, as `clone3` does.
 ///
 /// # Safety
-/// The caller must be single-threaded: the child goes on as ordinary Rust on a copy of all memory, and a lock that
-/// another thread held would stay held for ever.
+/// The caller must be single-threaded: the child continues as ordinary Rust on a copy of all memory, and a lock that
+/// another thread held would stay held forever.
 pub(crate) unsafe fn fork_into(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> Result<Forked, Errno> {
     let mut pidfd: RawFd = -1;
     // SAFETY: clone_args is plain integers, for which zero is valid.
@@ -52,7 +52,7 @@ pub(crate) unsafe fn fork_into(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) 
     if pid == 0 {
         return Ok(Forked::Child);
     }
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this file descriptor for us.
     Ok(Forked::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })
 }
 
@@ -64,7 +64,7 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// Sets a socket option that is a number.
+/// Sets an integer socket option.
 pub(crate) fn set_socket_option(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -72,13 +72,13 @@ pub(crate) fn set_socket_option(
     value: libc::c_int,
 ) -> Result<(), Errno> {
     let length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the pointer is to a number of the length given.
+    // SAFETY: the pointer is to an integer of the given length.
     let result =
         unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length) };
     check(result.into()).map(drop)
 }
 
-/// Sets attributes of the mount behind a descriptor; with `map`, maps ids as that user namespace does.
+/// Sets attributes of the mount behind a file descriptor; with `map`, maps ids as that user namespace does.
 pub(crate) fn set_mount_attributes(
     mount: BorrowedFd<'_>,
     set: u64,
@@ -106,10 +106,10 @@ pub(crate) fn set_mount_attributes(
     Ok(())
 }
 
-/// Joins a new, anonymous session keyring. A kernel without keyrings has nothing to leave.
+/// Joins a new, anonymous session keyring. No-op on a kernel without keyrings.
 pub(crate) fn join_new_session_keyring() -> Result<(), Errno> {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
-    // SAFETY: a null name asks for an anonymous keyring; no memory is read.
+    // SAFETY: a null name requests an anonymous keyring; no memory is read.
     let result = check(unsafe {
         libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
     });
@@ -119,10 +119,10 @@ pub(crate) fn join_new_session_keyring() -> Result<(), Errno> {
     }
 }
 
-/// Closes all descriptors above 2, except those in `keep`.
+/// Closes all file descriptors above 2, except those in `keep`.
 ///
 /// # Safety
-/// Nothing that owns a descriptor which is closed here may be used or dropped afterwards.
+/// No owner of a file descriptor that is closed here may be used or dropped afterwards.
 pub(crate) unsafe fn close_all_but(keep: &mut [RawFd]) -> Result<(), Errno> {
     keep.sort_unstable();
     let mut first: libc::c_uint = 3;
@@ -137,37 +137,37 @@ pub(crate) unsafe fn close_all_but(keep: &mut [RawFd]) -> Result<(), Errno> {
 }
 
 pub(crate) fn close_range(first: libc::c_uint, last: libc::c_uint) -> Result<(), Errno> {
-    // SAFETY: no memory is touched; callers answer for the descriptors.
+    // SAFETY: no memory is touched; callers are responsible for the file descriptors.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })?;
     Ok(())
 }
 
-/// Locks or unlocks one byte of a file for the open file description, without waiting. `EAGAIN` or `EACCES`: another
-/// description has it.
+/// Locks or unlocks one byte of a file for the open file description, without waiting. `EAGAIN` or `EACCES`:
+/// another open file description holds the lock.
 pub(crate) fn lock_byte(file: BorrowedFd<'_>, offset: i64, lock: bool) -> Result<(), Errno> {
     // SAFETY: flock is plain integers, for which zero is valid.
     let mut what: libc::flock = unsafe { std::mem::zeroed() };
     what.l_type = if lock { libc::F_WRLCK } else { libc::F_UNLCK } as libc::c_short;
     what.l_whence = libc::SEEK_SET as libc::c_short;
     (what.l_start, what.l_len) = (offset, 1);
-    // SAFETY: the description of the lock lives until the call returns.
+    // SAFETY: the lock's description (`flock`) lives until the call returns.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const what) }.into()).map(|_| ())
 }
 
-/// Forks as the oldest call does, which a system call filter of a jail lets pass; gives 0 in the child.
+/// Forks with `clone` and `SIGCHLD` alone, which the jails' seccomp filter allows; returns 0 in the child.
 ///
 /// # Safety
 /// As of [`fork_into`].
 pub(crate) unsafe fn fork() -> Result<i32, Errno> {
-    // SAFETY: no stack and no memory are named; the caller promised that there is no other thread.
+    // SAFETY: no stack and no memory are passed; the caller guarantees that there is no other thread.
     check(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0_usize, 0_usize, 0_usize, 0_usize) })
         .map(|pid| pid as i32)
 }
 
-/// A set of signals.
+/// A signal set.
 pub(crate) fn signal_set(signals: &[libc::c_int]) -> libc::sigset_t {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises the set; sigaddset refuses bad numbers without harm.
+    // SAFETY: sigemptyset initializes the set; sigaddset refuses invalid numbers without harm.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         for &signal in signals {
@@ -177,7 +177,7 @@ pub(crate) fn signal_set(signals: &[libc::c_int]) -> libc::sigset_t {
     }
 }
 
-/// Blocks `set` and gives the mask as it was.
+/// Blocks `set` and returns the previous mask.
 pub(crate) fn block_signals(set: &libc::sigset_t) -> libc::sigset_t {
     let mut old = signal_set(&[]);
     // SAFETY: both sets are valid; the call cannot fail with SIG_BLOCK.
@@ -185,35 +185,35 @@ pub(crate) fn block_signals(set: &libc::sigset_t) -> libc::sigset_t {
     old
 }
 
-/// Makes `mask` the mask of blocked signals.
+/// Sets the mask of blocked signals.
 pub(crate) fn set_signal_mask(mask: &libc::sigset_t) {
     // SAFETY: the set is valid; the call cannot fail with SIG_SETMASK.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
 }
 
-/// A descriptor that is readable when one of `set` (which must be blocked) waits.
+/// Creates a signalfd, readable when one of `set` (which must be blocked) is pending.
 pub(crate) fn signal_descriptor(set: &libc::sigset_t) -> Result<OwnedFd, Errno> {
-    // SAFETY: the set is valid; -1 asks for a new descriptor.
+    // SAFETY: the set is valid; -1 requests a new file descriptor.
     let fd = unsafe { libc::signalfd(-1, set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     check(fd.into())?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this file descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The next waiting signal of a [`signal_descriptor`].
+/// Reads the next pending signal of a [`signal_descriptor`].
 pub(crate) fn next_signal(fd: BorrowedFd<'_>) -> Option<libc::c_int> {
     let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
     let size = size_of::<libc::signalfd_siginfo>();
-    // SAFETY: the buffer is as long as said.
+    // SAFETY: the buffer has the given length.
     let read = unsafe { libc::read(fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
     if read != size as isize {
         return None;
     }
-    // SAFETY: the kernel has filled it whole.
+    // SAFETY: the kernel has filled it completely.
     Some(unsafe { info.assume_init() }.ssi_signo as libc::c_int)
 }
 
-/// What a process and all that it waited for have used.
+/// Resource usage of a process and its waited-for descendants.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Consumption {
     /// User and system time in microseconds.
@@ -222,8 +222,8 @@ pub(crate) struct Consumption {
     pub(crate) memory_peak_bytes: u64,
 }
 
-/// Waits for a child; gives its wait status and what it used. With `block` false, `None` when none has ended.
-/// `pid` -1 means any child.
+/// Waits for a child; returns its wait status and resource usage. With `block` false, `None` when none has
+/// exited. `pid` -1 means any child.
 pub(crate) fn wait(pid: i32, block: bool) -> Result<Option<(i32, i32, Consumption)>, Errno> {
     let mut status = 0;
     // SAFETY: rusage is plain integers, for which zero is valid.
@@ -247,13 +247,13 @@ pub(crate) fn wait(pid: i32, block: bool) -> Result<Option<(i32, i32, Consumptio
     }
 }
 
-/// Sends a signal to whom a pidfd stands for. One that has ended already is no error.
+/// Sends a signal to the process of a pidfd. A process that has already exited is not an error.
 pub(crate) fn signal_pidfd(pidfd: BorrowedFd<'_>, signal: libc::c_int) {
-    // SAFETY: a null siginfo asks for the default one.
+    // SAFETY: a null siginfo requests the default one.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, 0_usize, 0) };
 }
 
-/// Mounts with the classic call: a path that exists, in the namespace of the caller.
+/// Mounts with the classic `mount` call: on an existing path, in the caller's mount namespace.
 pub(crate) fn mount(
     source: &CStr,
     target: &CStr,
@@ -267,8 +267,8 @@ pub(crate) fn mount(
     check(result.into()).map(|_| ())
 }
 
-/// Overwrites the arguments of this process as others see them in `/proc/PID/cmdline`, so that a forked init does
-/// not tell what its parent was called with.
+/// Overwrites the arguments of this process that other processes see in `/proc/PID/cmdline`, so that a forked
+/// init does not disclose its parent's arguments.
 pub(crate) fn hide_arguments(name: &CStr) {
     unsafe extern "C" {
         static program_invocation_name: *mut libc::c_char;
@@ -287,31 +287,31 @@ pub(crate) fn hide_arguments(name: &CStr) {
     }
 }
 
-/// Gives free pages of the heap back to the kernel.
+/// Returns free pages of the heap to the kernel.
 pub(crate) fn give_back_memory() {
-    // SAFETY: it touches nothing but memory that the allocator has on its free lists.
+    // SAFETY: it touches only memory that the allocator has on its free lists.
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0)
     };
 }
 
-/// Lets go of the pages of this program's code and constants. They come back from the file when they are used, so that what was
-/// needed once takes no memory from here on. Breakpoints of a debugger are lost.
+/// Drops the pages of this program's code and constants. They are read from the file again on use, so code
+/// that ran only once takes no memory from then on. Breakpoints of a debugger are lost.
 ///
 /// # Errors
-/// Memory that is locked cannot be let go of.
+/// Locked memory cannot be dropped.
 pub fn forget_program() -> Result<(), Errno> {
     unsafe extern "C" {
-        // Both are made by the linker, as addresses of nothing.
+        // The linker defines both symbols; they are addresses without content.
         static __executable_start: u8;
         static etext: u8;
     }
     let page = rustix::param::page_size();
     let start = (&raw const __executable_start).addr().next_multiple_of(page);
     let end = (&raw const etext).addr() / page * page;
-    // SAFETY: between the two lie only segments that are mapped from the file and that nobody may write to, so what
-    // comes back is what was there.
+    // SAFETY: between the two lie only segments that are mapped from the file and that no process may write
+    // to, so the pages read back have the same content.
     check(unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_DONTNEED) }.into())
         .map(|_| ())
 }
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_takes_less_memory_once_it_is_forgotten_and_goes_on() {
+    fn dropped_program_pages_free_memory_and_are_reread() {
         let resident = || {
             let status = std::fs::read_to_string("/proc/self/status").unwrap();
             let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();

@@ -35,7 +35,7 @@ pub(crate) struct Terminal {
     output_open: bool,
 }
 
-/// A direction that can go on.
+/// A direction that can make progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flow {
     TypedIn,
@@ -125,7 +125,7 @@ impl Terminal {
     /// Gives the caller's terminal its state back.
     pub(crate) fn restore(&mut self) {
         if std::mem::take(&mut self.raw) {
-            // There is nobody to tell when the terminal is gone.
+            // The error cannot be reported when the terminal is gone.
             let _ = rustix::termios::tcsetattr(host(0), OptionalActions::Drain, &self.outer);
         }
     }
@@ -138,7 +138,7 @@ impl Terminal {
         }
     }
 
-    /// What to wait for.
+    /// Adds the file descriptors to poll.
     pub(crate) fn interest<'a>(&'a self, fds: &mut Vec<PollFd<'a>>, flows: &mut Vec<Flow>) {
         let Some(master) = &self.master else { return };
         let mut add = |flow, fd: BorrowedFd<'a>, flags| {
@@ -185,7 +185,7 @@ impl Terminal {
                 Ok(0) => self.output_open = false,
                 Ok(n) => self.output.extend_from_slice(&buffer[..n]),
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                // Nobody holds the other end any more.
+                // The other end has no open file descriptor.
                 Err(_) => self.output_open = false,
             },
             Flow::Shown => {

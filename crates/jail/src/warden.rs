@@ -26,7 +26,7 @@ use crate::{streams, sys, terminal};
 
 pub use program::main;
 
-/// Orders and answers, from any bytes.
+/// Hostile test of orders and answers, from arbitrary bytes.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn any_message(message: &crate::channel::Received) {
     use crate::hostile::same;
@@ -42,21 +42,21 @@ pub(crate) fn any_message(message: &crate::channel::Received) {
     same::<Answer>(message);
 }
 
-/// How long the warden may take to start; most of it would be waiting for an earlier one to end.
+/// Maximum start time of the warden; most of it is for waiting until an earlier one exits.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a process of a jail gets as its standard streams.
+/// Standard streams of a process of a jail.
 #[derive(Debug)]
 pub struct Stdio {
-    /// Descriptor 0.
+    /// File descriptor 0.
     pub stdin: OwnedFd,
-    /// Descriptor 1.
+    /// File descriptor 1.
     pub stdout: OwnedFd,
-    /// Descriptor 2.
+    /// File descriptor 2.
     pub stderr: OwnedFd,
 }
 
-/// A network namespace of a plan.
+/// A network namespace created from a plan.
 #[derive(Debug)]
 pub struct NetworkNamespace {
     /// The namespace.
@@ -65,7 +65,7 @@ pub struct NetworkNamespace {
     pub listeners: Vec<OwnedFd>,
 }
 
-/// A running warden. It is thread-safe; jails are launched one after the other.
+/// A running warden. It is thread-safe; jails are launched one at a time.
 #[derive(Debug)]
 pub struct Warden {
     line: Arc<Line>,
@@ -79,8 +79,8 @@ struct Line(Mutex<Channel>);
 
 impl Line {
     fn ask(&self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Error> {
-        // A thread that panicked between order and answer would leave the channel out of step; then no further
-        // order is sent.
+        // A thread that panicked between order and answer would leave the channel out of step; then no
+        // further order is sent.
         let channel = self.0.lock().map_err(|_| Error::WardenEnded)?;
         let gone = |error: Error| match error {
             Error::Channel { .. } => Error::WardenEnded,
@@ -119,7 +119,7 @@ impl Warden {
                 Ok(Self { line, process, child: Mutex::new(child) })
             }
             Err(error) => {
-                // It has ended already, or is of no use.
+                // It has already exited, or is unusable.
                 let _ = child.kill();
                 let _ = child.wait();
                 Err(error)
@@ -146,7 +146,7 @@ impl Warden {
         }
     }
 
-    /// Makes a jail in a network namespace; its description has [`crate::Network::Join`]. Blocks 1 to 2 ms.
+    /// Creates a jail in a network namespace; its description has [`crate::Network::Join`]. Blocks 1 to 2 ms.
     pub fn launch(&self, spec: &Spec, network: BorrowedFd<'_>) -> Result<Jail, Error> {
         spec.check()?;
         let (control, theirs) = Channel::pair()?;
@@ -184,7 +184,7 @@ impl Warden {
     }
 }
 
-/// Waits for the warden's first word.
+/// Waits for the warden's first message.
 fn began(channel: &Channel) -> Result<(), Error> {
     if !channel.wait_readable(START_TIMEOUT)? {
         let errno = rustix::io::Errno::TIMEDOUT.into();
@@ -198,8 +198,8 @@ fn began(channel: &Channel) -> Result<(), Error> {
 }
 
 impl Drop for Warden {
-    /// Ends the warden, and with it all jails; waits until their cgroups are gone too. A [`Jail`] that outlives this
-    /// only reports its end.
+    /// Stops the warden, and with it all jails; waits until their cgroups are removed too. A [`Jail`] that
+    /// outlives this only reports its end.
     fn drop(&mut self) {
         if let Ok(channel) = self.line.0.lock() {
             let _ = rustix::net::shutdown(&*channel, rustix::net::Shutdown::Both);
@@ -231,19 +231,19 @@ impl Jail {
         &self.id
     }
 
-    /// Process id of its init, seen from outside.
+    /// Process id of its init in the outer pid namespace.
     pub fn init_pid(&self) -> u32 {
         self.init_pid
     }
 
-    /// Asks for a process. The number is unique in the jail; [`Event::Started`] or [`Event::NotStarted`] follows.
+    /// Requests a process. The number is unique in the jail; [`Event::Started`] or [`Event::NotStarted`] follows.
     ///
-    /// Pipes and terminals among `stdio` are given to who runs inside, so that programs can open them anew
-    /// (`/dev/stdout`).
+    /// Ownership of pipes and terminals among `stdio` passes to the user inside, so that programs can reopen
+    /// them (`/dev/stdout`).
     ///
     /// # Errors
-    /// [`Error::Busy`] when the jail takes no request at the moment: nothing was done, and a later call may succeed. It
-    /// never waits.
+    /// [`Error::Busy`] when the jail accepts no request at the moment: nothing was done, and a later call may
+    /// succeed. It never waits.
     pub fn spawn(&self, process: &Process, stdio: &Stdio) -> Result<u64, Error> {
         process.check()?;
         let descriptors = [stdio.stdin.as_fd(), stdio.stdout.as_fd(), stdio.stderr.as_fd()];
@@ -263,8 +263,8 @@ impl Jail {
         Ok(number)
     }
 
-    /// Asks for a process that does nothing but wait to be ended; SIGTERM and SIGINT end it with status 0. Init stands for
-    /// it, so it costs nothing.
+    /// Requests a placeholder process that only waits; SIGTERM and SIGINT end it with status 0. Init stands
+    /// for it, so it needs no process of its own.
     ///
     /// # Errors
     /// When the jail has ended; [`Error::Busy`] as for [`Jail::spawn`].
@@ -274,8 +274,8 @@ impl Jail {
         Ok(number)
     }
 
-    /// A terminal that has a path inside (`/dev/pts/N`) and belongs to `user`: the end that shows what is written
-    /// and takes what is typed, and the end to give to [`Jail::spawn`] with [`Process::terminal`]. Only for
+    /// A terminal that has a path inside (`/dev/pts/N`) and belongs to `user`. Returns the master end, for
+    /// output and input, and the slave end for [`Jail::spawn`] with [`Process::terminal`]. Only for
     /// [`Profile::Native`], and only as root.
     pub fn terminal(&self, user: &User) -> Result<(OwnedFd, OwnedFd), Error> {
         const DEVPTS: i64 = 0x1cd1;
@@ -285,13 +285,13 @@ impl Jail {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(format!("/proc/{}/root", self.init_pid), flags, Mode::empty())
             .map_err(failed("find the root"))?;
-        // Nothing that runs inside can put something else in this place: it is a mount, and links are not followed.
+        // No process inside can replace this path: it is a mount, and symlinks are not followed.
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let master = rustix::fs::openat2(&root, "dev/pts/ptmx", flags, Mode::empty(), resolve)
             .map_err(failed("open one inside"))?;
         let kind = rustix::fs::fstatfs(&master).map_err(failed("look at it"))?.f_type;
-        // A process id can come to stand for another process, but not before this jail has ended.
+        // A process id can be reused, but not before this jail has ended.
         if kind != DEVPTS || self.has_ended() {
             return Err(failed("open one inside")(rustix::io::Errno::NODEV));
         }
@@ -309,7 +309,7 @@ impl Jail {
         rustix::event::poll(&mut fds, Some(&none)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Sends a signal to the process group of a process. One that has ended already is no error.
+    /// Sends a signal to the process group of a process. An already exited one is not an error.
     ///
     /// # Errors
     /// When the jail has ended; [`Error::Busy`] as for [`Jail::spawn`].
@@ -324,7 +324,7 @@ impl Jail {
         }
     }
 
-    /// The next event, or nothing when none waits. Never blocks.
+    /// Returns the next event, or `None` when none is queued. Never blocks.
     pub fn try_event(&self) -> Result<Option<Event>, Error> {
         match self.control.try_receive() {
             Ok(Some(message)) => message.decode().map(Some),
@@ -334,7 +334,7 @@ impl Jail {
         }
     }
 
-    /// What it has used so far. Fails with [`Error::NoGroup`] when it was launched without limits, or has ended.
+    /// Its resource usage so far. Fails with [`Error::NoGroup`] when it was launched without limits, or has ended.
     pub fn usage(&self) -> Result<Usage, Error> {
         match self.line.ask(&Order::Usage(self.number), &[])?.0 {
             Answer::Used(usage) => Ok(usage),
@@ -343,7 +343,7 @@ impl Jail {
         }
     }
 
-    /// What stops and continues everything inside, when [`Spec::freezable`] was asked for and the machine can.
+    /// Returns the freezer of everything inside, when [`Spec::freezable`] is set and the machine supports it.
     pub fn freezer(&self) -> Option<&Freezer> {
         self.freezer.as_ref()
     }
@@ -362,7 +362,7 @@ impl Drop for Jail {
 }
 
 impl AsFd for Jail {
-    /// Readable when an event waits.
+    /// File descriptor that is readable when an event is queued.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }

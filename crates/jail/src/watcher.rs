@@ -1,4 +1,4 @@
-//! Who removes a run's cgroups: a process outside the jail that waits for the runner to end, however it ends.
+//! Removes a run's cgroups: a process outside the jail that waits for the runner to end, however it ends.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 

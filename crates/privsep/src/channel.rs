@@ -43,7 +43,7 @@ impl Message {
     }
 }
 
-/// Whether a receiver accepts descriptors.
+/// Policy of a receiver for file descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Descriptors {
     Accepted,

@@ -25,10 +25,10 @@ use crate::wire::{Answer, Control, Ended, FromFront, Opened, Request, What};
 
 /// Minimum time between two reports that bytes move through a connection. A Pod sleeps after a second at the earliest.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum number of terminal sizes that wait; only the last one matters.
+/// Maximum queued terminal sizes; only the last one matters.
 const SIZES: usize = 4;
 
-/// A service of the front that answers for Pods without a process.
+/// A service of the front that serves Pods without a process.
 pub trait Service: Send + Sync + 'static {
     /// Connects to what would be a port of its container.
     fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>>;
@@ -52,11 +52,11 @@ impl Drop for RemoteKubelet {
 #[derive(Default)]
 struct Pending {
     answers: HashMap<u64, oneshot::Sender<Opening>>,
-    /// Whether the root process has closed its end.
+    /// `true` when the root process has closed its end.
     over: bool,
 }
 
-/// An answer and its descriptors.
+/// An answer and its file descriptors.
 struct Opening {
     /// Present if a connection was opened. Dropped without one, it reports its end.
     report: Option<Report>,
@@ -88,7 +88,7 @@ impl RemoteKubelet {
     /// tokio runtime.
     ///
     /// # Errors
-    /// When the descriptor cannot be registered with the runtime.
+    /// When the file descriptor cannot be registered with the runtime.
     pub fn new(
         root: OwnedFd,
         services: impl IntoIterator<Item = (String, Arc<dyn Service>)>,
@@ -110,7 +110,7 @@ impl RemoteKubelet {
             }
             pending.answers.insert(number, sender);
         }
-        // A caller that gives up leaves no entry.
+        // A caller that is dropped leaves no entry.
         let _entry = Entry { pending: &self.pending, number };
         let request = FromFront::Request(Request { number, pod: pod.clone(), what });
         let sent = self.channel.send(&request, &[]).await;
@@ -137,7 +137,7 @@ impl RemoteKubelet {
     }
 }
 
-/// An entry for an answer, which goes with the caller that waits.
+/// An entry for an answer; removed when the caller is dropped.
 struct Entry<'a> {
     pending: &'a Mutex<Pending>,
     number: u64,
@@ -177,7 +177,7 @@ fn deliver(message: Message, pending: &Mutex<Pending>, channel: &Arc<Channel>) -
     let report =
         matches!(result, Ok(Opened::Connection)).then(|| Report { channel: Arc::downgrade(channel), number });
     if let Some(answer) = answer {
-        // A caller that no longer waits closes the descriptors, which releases what they stand for.
+        // A caller that no longer waits closes the file descriptors, which releases their resources.
         let _ = answer.send(Opening { report, result, descriptors: message.descriptors.into_iter() });
     }
     Ok(())
@@ -255,7 +255,7 @@ impl Kubelet for RemoteKubelet {
         async move {
             let Ok(mut opening) = self.request(pod, What::Ended).await else { return };
             let Ok(control) = opening.control() else { return };
-            // No message follows: the socket is closed when the Pod has ended, or the node.
+            // No message follows: the socket is closed when the Pod or the node has ended.
             let _ = control.receive_bare().await;
         }
         .boxed()
@@ -308,14 +308,14 @@ impl Drop for Report {
         let Some(channel) = self.channel.upgrade() else { return };
         let closed = FromFront::Closed(self.number);
         if matches!(channel.try_send(&closed), Ok(false)) {
-            // This one must arrive: the root process keeps a place for the connection.
+            // This message must arrive: the root process reserves a slot for the connection.
             tokio::spawn(async move { channel.send(&closed, &[]).await });
         }
     }
 }
 
 impl Connection {
-    /// Reports that bytes move, unless that was reported a moment ago.
+    /// Reports traffic, rate-limited.
     fn report(&mut self) -> io::Result<()> {
         if self.reported.is_some_and(|at| at.elapsed() < REPORT_INTERVAL) {
             return Ok(());

@@ -1,6 +1,6 @@
-//! Messages of a hostile front, from any bytes: reading them neither panics nor runs without end.
+//! Hostile tests of the front's messages, from arbitrary bytes: decoding neither panics nor loops forever.
 
-/// Reads a message as each kind that the root process receives.
+/// Decodes a message as each kind that the root process receives.
 pub fn requests(bytes: &[u8]) {
     crate::server::any_request(bytes);
 }

@@ -54,12 +54,12 @@ struct Connections(Mutex<HashMap<u64, Connection>>);
 
 struct Connection {
     activity: Arc<Activity>,
-    /// Its place among all that is open.
+    /// Its slot among all open streams.
     _place: OwnedSemaphorePermit,
 }
 
 impl Connections {
-    /// A panic while the lock was held leaves whole values, so the lock stays usable.
+    /// A panic while the lock was held leaves the map consistent, so the lock stays usable.
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,7 +67,7 @@ impl Connections {
     /// Keeps the Pod of a connection awake, and wakes it first if it is frozen.
     fn is_active(&self, number: u64, room: &Arc<Semaphore>) {
         let activity = self.lock().get(&number).map(|connection| connection.activity.clone());
-        // Without a place the report is lost; the next one follows at once.
+        // Without a free slot the report is dropped; the next one follows soon.
         if let (Some(activity), Ok(place)) = (activity, room.clone().try_acquire_owned()) {
             tokio::spawn(async move {
                 // The connection into a Pod that cannot be thawed ends with the Pod's processes.
@@ -78,14 +78,14 @@ impl Connections {
     }
 }
 
-/// An opened stream: what is sent to the front, and what is done until its end.
+/// An opened stream: the answer to the front, and the work until its end.
 struct Stream {
     opened: Opened,
     descriptors: Vec<OwnedFd>,
     rest: Rest,
 }
 
-/// What remains to be done after the answer. `OwnedFd` is this end of the control socket.
+/// Work that remains after the answer. `OwnedFd` is this end of the control socket.
 enum Rest {
     Nothing,
     Session(OwnedFd, Option<mpsc::Sender<TerminalSize>>, futures::future::BoxFuture<'static, Exit>),
@@ -108,7 +108,7 @@ async fn answer(
     };
     let mut place = Some(place);
     let rest = match (rest, place.take()) {
-        // Before the answer: the front reports by this number as soon as it has it.
+        // Before the answer: the front sends reports by this number as soon as it has the answer.
         (Rest::Connection(activity), Some(place)) => {
             connections.lock().insert(number, Connection { activity: Arc::new(activity), _place: place });
             Rest::Nothing
@@ -125,7 +125,7 @@ async fn answer(
         return;
     }
     drop(borrowed);
-    // The front has its own copies. While this one is open, the front's end would not be seen as closed.
+    // The front has its own copies. While this one is open, closing the front's end would go unnoticed.
     drop(descriptors);
     if let Err(error) = follow(rest).await {
         tracing::debug!(%error, "a stream into a pod ended early");
@@ -200,7 +200,7 @@ fn copied(session: Session) -> io::Result<Stream> {
     Ok(Stream { opened, descriptors, rest: Rest::Session(ours, resize, exit) })
 }
 
-/// Does what remains until the stream ends or the front closes its control socket.
+/// Performs the remaining work until the stream ends or the front closes its control socket.
 async fn follow(rest: Rest) -> io::Result<()> {
     match rest {
         Rest::Nothing | Rest::Connection(_) => Ok(()),
@@ -211,7 +211,7 @@ async fn follow(rest: Rest) -> io::Result<()> {
                     exit = &mut exit => return control.send(&Ended(exit), &[]).await,
                     message = control.receive_bare() => match (message?.map(|m| m.decode()).transpose()?, &resize) {
                         (Some(Control::Resize(size)), Some(resize)) => {
-                            // A size that finds the queue full is followed by a newer one.
+                            // A size that finds the queue full is superseded by a newer one.
                             let _ = resize.try_send(size);
                         }
                         (Some(_), _) => {}
@@ -243,7 +243,7 @@ async fn closed(control: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A request in any form, for tests.
+/// Decodes a request in any form, for tests.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn any_request(bytes: &[u8]) {
     if let Ok(request) = serde_json::from_slice::<FromFront>(bytes) {

@@ -1,4 +1,4 @@
-//! Streams as descriptors, and descriptors as streams.
+//! Converts streams to file descriptors, and file descriptors to streams.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,7 +7,7 @@ use hutch_kubelet::{ByteReader, ByteWriter};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 
-/// Copies a stream into a descriptor for another process, until either ends.
+/// Copies a stream to a file descriptor of another process, until either ends.
 pub(crate) fn outgoing(mut from: ByteReader) -> io::Result<OwnedFd> {
     let (mut sender, receiver) = pipe::pipe()?;
     tokio::spawn(async move {

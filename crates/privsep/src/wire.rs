@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromFront {
     Request(Request),
-    /// Bytes move through the connection that this request opened.
+    /// Traffic on the connection that this request opened.
     Active(u64),
     /// The connection that this request opened is closed.
     Closed(u64),
@@ -17,13 +17,13 @@ pub(crate) enum FromFront {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Request {
-    /// Chosen by the front; the answer has the same.
+    /// Chosen by the front; repeated in the answer.
     pub(crate) number: u64,
     pub(crate) pod: PodId,
     pub(crate) what: What,
 }
 
-/// What is requested for a Pod.
+/// Operation requested for a Pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum What {
     Exec(ExecRequest),
@@ -41,14 +41,14 @@ pub(crate) struct Answer {
     pub(crate) result: Result<Opened, StreamError>,
 }
 
-/// What was opened, and the descriptors that come along, in order.
+/// Opened resource; its file descriptors come along, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Opened {
     /// The control socket, and the streams that are present.
     Session { stdin: bool, stdout: bool, stderr: bool, resize: bool },
     /// A connected TCP socket.
     Connection,
-    /// Nothing: the front's own service of this name answers for the Pod.
+    /// No file descriptor: the front's own service of this name serves the Pod.
     Service(String),
     /// The read end of a pipe.
     Log,
@@ -61,7 +61,7 @@ pub(crate) enum Opened {
 /// A message on a control socket, from the front.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Control {
-    /// The terminal has this size now.
+    /// New size of the terminal.
     Resize(TerminalSize),
 }
 

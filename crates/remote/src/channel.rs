@@ -14,14 +14,14 @@ use tokio::io::AsyncWrite;
 use tokio::sync::mpsc;
 use tokio_util::sync::PollSender;
 
-/// Messages that wait to be sent; with [`MAX_PAYLOAD`] it bounds what a slow client keeps in memory.
+/// Maximum messages that wait to be sent; with [`MAX_PAYLOAD`] it bounds the memory for a slow client.
 pub(crate) const QUEUE: usize = 16;
-/// Longest payload of a message that is sent.
+/// Maximum payload of a sent message.
 const MAX_PAYLOAD: usize = 32 * 1024;
-/// How long the end of a session waits for the client to take the last messages and hang up.
+/// Maximum time at the end of a session for the client to read the last messages and close.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// How messages are written.
+/// Encoding of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
     /// The channel is the first byte of a binary message.
@@ -31,7 +31,7 @@ pub(crate) enum Coding {
 }
 
 impl Coding {
-    /// The coding of a subprotocol by its name.
+    /// Returns the encoding of a subprotocol.
     pub(crate) fn of(subprotocol: &str) -> Self {
         if subprotocol.contains("base64") { Self::Base64 } else { Self::Binary }
     }
@@ -52,9 +52,9 @@ impl Coding {
         }
     }
 
-    /// Channel and payload. `None` for what is not a message of this protocol, or not base64.
+    /// Decodes channel and payload. `None` for a message of another protocol or invalid base64.
     pub(crate) fn decode(self, message: Message) -> Option<(u8, Bytes)> {
-        // Clients of the binary protocols may send text messages, whose first byte is the channel all the same.
+        // Clients of the binary protocols may send text messages; their first byte is the channel, too.
         let mut bytes = match message {
             Message::Binary(bytes) => bytes,
             Message::Text(text) => Bytes::from(text),
@@ -69,7 +69,7 @@ impl Coding {
     }
 }
 
-/// The sending side of one channel as an `AsyncWrite`.
+/// Sending side of one channel as an `AsyncWrite`.
 #[derive(Debug)]
 pub(crate) struct ChannelWriter {
     pub(crate) coding: Coding,
@@ -96,13 +96,13 @@ impl AsyncWrite for ChannelWriter {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        // A channel has no end of its own; the queue ends when all its writers are gone.
+        // A channel has no end of its own; the queue ends when all its writers are dropped.
         self.queue.close();
         Poll::Ready(Ok(()))
     }
 }
 
-/// Sends what is queued, then a normal close.
+/// Sends the queued messages, then a normal close.
 pub(crate) async fn send_all(mut sink: SplitSink<WebSocket, Message>, mut queue: mpsc::Receiver<Message>) {
     while let Some(message) = queue.recv().await {
         if sink.send(message).await.is_err() {
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_back_as_they_were() {
+    fn messages_round_trip() {
         for coding in [Coding::Binary, Coding::Base64] {
             for payload in [&b""[..], b"x", b"\x00\xff\x80"] {
                 let message = coding.encode(3, payload);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_not_decoded() {
+    fn malformed_messages_are_not_decoded() {
         assert_eq!(Coding::Binary.decode(Message::Binary(Bytes::new())), None);
         assert_eq!(Coding::Base64.decode(Message::Text("0%%%".into())), None);
         assert_eq!(Coding::Base64.decode(Message::Text("\u{1}AAAA".into())), None);

@@ -1,4 +1,4 @@
-//! Whatever reads bytes of a client, each as one function of any bytes: it neither panics nor runs without end.
+//! Hostile tests of the parsers of client input: for any bytes they neither panic nor loop.
 
 use axum::extract::ws::Message;
 use bytes::Bytes;
@@ -8,12 +8,12 @@ use crate::channel::Coding;
 use crate::exec::resize::Sizes;
 use crate::query::Query;
 
-/// Frames and header blocks of SPDY.
+/// Parses frames and header blocks of SPDY.
 pub fn spdy(bytes: &[u8]) {
     crate::spdy::hostile::frames(bytes);
 }
 
-/// Messages of the WebSocket protocols, and terminal sizes in them.
+/// Parses messages of the WebSocket protocols, and terminal sizes in them.
 pub fn channels(bytes: &[u8]) {
     let mut sizes = Sizes::default();
     for coding in [Coding::Binary, Coding::Base64] {
@@ -27,7 +27,7 @@ pub fn channels(bytes: &[u8]) {
     }
 }
 
-/// The query of a stream, as what each kind of stream takes it for.
+/// Parses the query of a stream for each kind of stream.
 pub fn queries(bytes: &[u8]) {
     let Ok(uri) = http::Uri::try_from([b"/?".as_slice(), bytes].concat()) else { return };
     let query = Query::of(&uri);
@@ -42,7 +42,7 @@ mod tests {
     use hutch_testkit::hostile::feed;
 
     #[test]
-    fn any_bytes_are_taken() {
+    fn any_input_is_handled() {
         feed("remote_spdy", super::spdy);
         feed("remote_channels", super::channels);
         feed("remote_queries", super::queries);

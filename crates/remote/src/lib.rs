@@ -1,6 +1,6 @@
-//! The wire protocols in which kubectl and the Kubernetes client libraries carry streams to a running Pod.
+//! Wire protocols of kubectl and the Kubernetes client libraries for streams into a running Pod.
 //!
-//! It joins a client's streams to a [`Kubelet`] and knows neither jails nor where a Pod runs.
+//! Joins a client's streams to a [`Kubelet`], independent of jails and of where a Pod runs.
 
 mod channel;
 mod exec;

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::status::Refusal;
 use crate::{ExecRequest, LogRequest};
 
-/// Parameters of a request in order, decoded.
+/// Decoded parameters of a request, in order.
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
@@ -26,7 +26,7 @@ impl Query {
         self.all(name).next()
     }
 
-    /// As the API server reads booleans: only absence, `false` and `0` are false.
+    /// Parses a boolean like the API server: only absence, `false` and `0` are false.
     fn flag(&self, name: &str) -> bool {
         self.first(name).is_some_and(|value| !value.eq_ignore_ascii_case("false") && value != "0")
     }
@@ -39,7 +39,7 @@ impl Query {
             .map_err(|_| Refusal::Malformed(format!("{name}: {value:?} is not a number of 0 or more")))
     }
 
-    /// What `exec` is asked to start.
+    /// Returns the request of `exec`.
     pub(crate) fn exec(&self) -> Result<ExecRequest, Refusal> {
         let request = self.streams()?;
         if request.command.is_empty() {
@@ -48,7 +48,7 @@ impl Query {
         Ok(request)
     }
 
-    /// What `attach` is asked to join.
+    /// Returns the request of `attach`.
     pub(crate) fn attach(&self) -> Result<ExecRequest, Refusal> {
         Ok(ExecRequest { command: Vec::new(), ..self.streams()? })
     }
@@ -60,7 +60,7 @@ impl Query {
             command: self.all("command").map(str::to_owned).collect(),
             stdin: self.flag("stdin"),
             stdout: self.flag("stdout"),
-            // A terminal has one output; a client that asks for both gets that one.
+            // A terminal has one output; a client that requests both streams receives that one.
             stderr: self.flag("stderr") && !tty,
             tty,
         };
@@ -74,7 +74,7 @@ impl Query {
         self.first("container").filter(|name| !name.is_empty()).map(str::to_owned)
     }
 
-    /// What part of the log is wanted; `now` turns `sinceTime` into an age.
+    /// Returns the selected part of the log; `now` converts `sinceTime` to an age.
     pub(crate) fn logs(&self, now: Timestamp) -> Result<LogRequest, Refusal> {
         let mut since_seconds = self.number("sinceSeconds")?;
         if let Some(text) = self.first("sinceTime") {
@@ -99,7 +99,7 @@ impl Query {
         })
     }
 
-    /// The ports of a WebSocket port-forward: `ports=80&ports=81,82`.
+    /// Returns the ports of a WebSocket port-forward: `ports=80&ports=81,82`.
     pub(crate) fn ports(&self) -> Result<Vec<u16>, Refusal> {
         let values: Vec<&str> = self.all("ports").collect();
         if values.is_empty() {
@@ -109,9 +109,9 @@ impl Query {
     }
 }
 
-/// A port number in decimal, 1 to 65535.
+/// Parses a port number in decimal, 1 to 65535.
 pub(crate) fn port(text: &str) -> Result<u16, Refusal> {
-    // No sign: a port has none.
+    // A port has no sign.
     let number = text.parse::<u16>().ok().filter(|_| !text.starts_with('+'));
     let number = number.ok_or_else(|| Refusal::Malformed(format!("unable to parse {text:?} as a port")))?;
     if number == 0 {
@@ -120,7 +120,7 @@ pub(crate) fn port(text: &str) -> Result<u16, Refusal> {
     Ok(number)
 }
 
-/// `application/x-www-form-urlencoded`: `+` is a space, `%XX` a byte, other bytes stand for themselves.
+/// Decodes `application/x-www-form-urlencoded`: `+` is a space, `%XX` a byte, other bytes are literal.
 fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_read_as_the_api_server_reads_them() {
+    fn flags_are_parsed_like_the_api_server() {
         for (text, stdin) in
             [("stdin=1", true), ("stdin=", true), ("stdin=False", false), ("stdin=0", false), ("", false)]
         {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_make_no_sense_are_refused() {
+    fn invalid_requests_are_refused() {
         let none = query("command=x").exec().unwrap_err().to_string();
         assert_eq!(none, "you must specify at least 1 of stdin, stdout, stderr");
         assert!(query("stdout=1").exec().is_err());
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_escape_stands_for_itself() {
+    fn a_truncated_escape_is_literal() {
         for text in ["%", "%4", "%zz", "%+1"] {
             assert!(decode(text).starts_with('%'), "{text}");
         }

@@ -1,8 +1,8 @@
-//! The four stream subresources of a Pod, each one call for the API server.
+//! The four stream subresources of a Pod, each with one function for the API server.
 //!
-//! All of them answer a `Status` (400, 403, 404, 500, 503) when the stream cannot be opened: the node is asked
-//! before the protocol is switched, so that a missing container is a plain HTTP error. The connection must be
-//! served with upgrades, and the caller has already authorized the request.
+//! All of them respond with a `Status` (400, 403, 404, 500, 503) if the stream cannot be opened: the node
+//! opens it before the protocol switch, so that a missing container is a plain HTTP error. The connection
+//! must be served with upgrades, and the caller has already authorized the request.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ pub async fn port_forward(request: Request, kubelet: Arc<dyn Kubelet>, pod: PodI
     opened.await.unwrap_or_else(|refusal| refusal.response())
 }
 
-/// `…/pods/{name}/log`: the container's log as plain text, as it is read.
+/// `…/pods/{name}/log`: streams the container's log as plain text.
 pub async fn logs(request: Request, kubelet: Arc<dyn Kubelet>, pod: PodId) -> Response {
     let wanted = Query::of(request.uri()).logs(Timestamp::now());
     let opened = async { Ok::<_, Refusal>(kubelet.logs(&pod, wanted?).await?) };

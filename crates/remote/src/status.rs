@@ -1,4 +1,4 @@
-//! Kubernetes `Status` objects: the answer when no stream is opened, and the last word of a process.
+//! Kubernetes `Status` objects: the response without a stream, and the exit status of a process.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -7,21 +7,21 @@ use serde_json::{Value, json};
 
 use crate::{Exit, StreamError};
 
-/// The shell's convention for a process that a signal ended: 128 plus its number.
+/// Shell convention for a process that a signal ended: 128 plus the number of the signal.
 const SIGNAL_BASE: i32 = 128;
 
-/// Why a request is answered with a `Status` instead of a stream.
+/// Reason for a `Status` response instead of a stream.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// The request itself is wrong.
+    /// The request is invalid.
     #[error("{0}")]
     Malformed(String),
-    /// The client speaks none of our protocols; the list is what it may speak.
+    /// The client supports none of the accepted protocols, which the response lists.
     #[error("unable to upgrade: unable to negotiate protocol: client supports [{offered}], server accepts [{}]", accepted.join(" "))]
     NoCommonProtocol {
-        /// What the client offered, as it was sent.
+        /// Protocols of the client, as sent.
         offered: String,
-        /// What this end speaks.
+        /// Accepted protocols.
         accepted: &'static [&'static str],
     },
     /// The node could not open the stream.
@@ -30,7 +30,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// The HTTP answer: a `Status` of kind `Failure`.
+    /// Returns the HTTP response: a `Status` with status `Failure`.
     pub(crate) fn response(&self) -> Response {
         let (code, reason) = match self {
             Self::Malformed(_) | Self::Node(StreamError::BadRequest(_)) => {
@@ -65,16 +65,16 @@ impl Refusal {
     }
 }
 
-/// How the end of a process is told to the client.
+/// Reporting of the end of a process to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The exit code matters: `exec`.
+    /// Reports the exit code: `exec`.
     ExitCode,
-    /// Only whether the stream could be followed matters: `attach`.
+    /// Reports only whether the stream could be followed: `attach`.
     Followed,
 }
 
-/// The `Status` that ends a session.
+/// Returns the `Status` that ends a session.
 pub(crate) fn last_word(exit: &Exit, verdict: Verdict) -> Value {
     let code = match (exit, verdict) {
         (Exit::Failed(text), Verdict::ExitCode) => {
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_tells_how_the_process_ended() {
+    fn the_final_status_reports_the_exit() {
         let table = [
             (Exit::Code(0), Verdict::ExitCode, "Success", None),
             (Exit::Code(3), Verdict::ExitCode, "Failure", Some("3")),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_a_common_protocol_learns_ours() {
+    fn a_client_without_a_common_protocol_receives_the_accepted_ones() {
         let refusal = Refusal::NoCommonProtocol { offered: "v9".into(), accepted: &["v4", "v3"] };
         let response = refusal.response();
         assert_eq!(response.status(), StatusCode::FORBIDDEN);

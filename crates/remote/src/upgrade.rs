@@ -1,4 +1,4 @@
-//! Which streaming protocol a request asks for, and the switch to it.
+//! Negotiates the streaming protocol of a request, and switches to it.
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, WebSocketUpgrade, ws::WebSocket};
@@ -10,14 +10,15 @@ use crate::status::Refusal;
 
 const STREAM_PROTOCOL: &str = "x-stream-protocol-version";
 const SPDY: &str = "spdy/3.1";
-/// Longest WebSocket message that is read. Clients send what a user pipes in in one message, so it is the limit that
-/// the kubelet has.
+/// Maximum WebSocket message. Clients send piped input in one message, so it equals the kubelet's
+/// limit.
 const MAX_MESSAGE: usize = 32 * 1024 * 1024;
 
-/// What a subresource speaks, most wanted first.
+/// Protocols of a subresource, the preferred ones first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Protocols {
-    /// WebSocket subprotocols with a channel number in each message. Without a subprotocol it is `channel.k8s.io`.
+    /// WebSocket subprotocols with a channel number in each message. The default subprotocol is
+    /// `channel.k8s.io`.
     pub(crate) channels: &'static [&'static str],
     /// WebSocket subprotocols that carry SPDY frames.
     pub(crate) tunnels: &'static [&'static str],
@@ -25,10 +26,10 @@ pub(crate) struct Protocols {
     pub(crate) spdy: &'static [&'static str],
 }
 
-/// What both ends speak.
+/// Negotiated protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offer {
-    /// WebSocket channels; the subprotocol is empty when the client named none.
+    /// WebSocket channels; the subprotocol is empty if the client named none.
     Channels(&'static str),
     /// SPDY frames in WebSocket messages.
     Tunnel(&'static str),
@@ -36,18 +37,18 @@ pub(crate) enum Offer {
     Spdy(&'static str),
 }
 
-/// A connection that has been switched.
+/// Connection that has switched protocols.
 pub(crate) enum Upgraded {
-    /// WebSocket channels under this subprotocol.
+    /// WebSocket channels with this subprotocol.
     Channels(Box<WebSocket>, &'static str),
     /// SPDY frames in WebSocket messages.
     Tunnel(Box<WebSocket>),
-    /// SPDY frames under this version.
+    /// SPDY frames with this version.
     Spdy(TokioIo<hyper::upgrade::Upgraded>, &'static str),
 }
 
 impl Offer {
-    /// Finds the first protocol of the client's that is spoken here.
+    /// Finds the client's first protocol that the subresource supports.
     pub(crate) fn of(request: &Request, protocols: Protocols) -> Result<Self, Refusal> {
         let headers = request.headers();
         let upgrade = list(headers, header::UPGRADE.as_str());
@@ -81,7 +82,7 @@ impl Offer {
         found.ok_or_else(|| refused(&offered, protocols.channels))
     }
 
-    /// Whether the streams are WebSocket channels.
+    /// Returns true if the streams are WebSocket channels.
     pub(crate) fn is_channels(self) -> bool {
         matches!(self, Self::Channels(_))
     }
@@ -100,8 +101,8 @@ fn refused(offered: &[&str], accepted: &'static [&'static str]) -> Refusal {
     Refusal::NoCommonProtocol { offered: offered.join(" "), accepted }
 }
 
-/// Switches the protocol and leaves the connection to `run`. When the client hangs up before the switch, `run` is
-/// dropped with all it holds.
+/// Switches the protocol and passes the connection to `run`. If the client disconnects before the switch,
+/// `run` is dropped with everything it holds.
 pub(crate) async fn accept<R, F>(request: Request, offer: Offer, run: R) -> Result<Response, Refusal>
 where
     R: FnOnce(Upgraded) -> F + Send + 'static,
@@ -127,7 +128,7 @@ async fn websocket(request: Request, subprotocol: &'static str) -> Result<WebSoc
     if !subprotocol.is_empty() {
         upgrade.set_selected_protocol(HeaderValue::from_static(subprotocol));
     }
-    // Every message is flushed as it is sent: a prompt must not wait in a buffer.
+    // Every message is flushed when sent: a prompt must not wait in a buffer.
     Ok(upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE).write_buffer_size(0))
 }
 
@@ -140,7 +141,7 @@ where
     tokio::spawn(async move {
         match switch.await {
             Ok(upgraded) => run(Upgraded::Spdy(TokioIo::new(upgraded), version)).await,
-            Err(error) => tracing::debug!(%error, "a client asked for SPDY and did not switch to it"),
+            Err(error) => tracing::debug!(%error, "client did not complete the upgrade to SPDY"),
         }
     });
     let mut response = Response::new(Body::empty());
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_protocol_of_the_client_that_is_ours_is_taken() {
+    fn the_clients_first_supported_protocol_is_selected() {
         let websocket = ("upgrade", "websocket");
         assert_eq!(offer(&[websocket]), Ok(Offer::Channels("")));
         assert_eq!(offer(&[websocket, ("sec-websocket-protocol", "v9, v4,v5")]), Ok(Offer::Channels("v4")));
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_spoken_is_refused() {
+    fn unsupported_protocols_are_refused() {
         assert_eq!(offer(&[]), Err("Upgrade request required".into()));
         assert!(offer(&[("upgrade", "spdy/3.1")]).unwrap_err().contains("does not exist"));
         assert!(

@@ -22,7 +22,7 @@ pub enum NoteError {
     Long(u64),
     /// Size of an entry in a PAX header, which is not supported.
     #[error(
-        "the tar stream tells a size in a pax header, which is not supported: files of less than 8 GiB need none"
+        "the tar stream has a size in a pax header, which is not supported: files of less than 8 GiB need none"
     )]
     Size,
 }

@@ -48,7 +48,7 @@ impl Ambient {
 
     /// A number of [0, 1).
     pub fn fraction(&self) -> f64 {
-        /// Numbers that a float tells apart in that range.
+        /// Distinct values of a float in that range.
         const STEPS: u64 = 1 << 53;
         (self.number() % STEPS) as f64 / STEPS as f64
     }

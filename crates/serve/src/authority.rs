@@ -45,7 +45,7 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Reads the authority of a folder, or makes it there (folder 0700, files 0600) when there is none.
+    /// Loads the authority of a folder, or creates it there (folder 0700, files 0600) when missing.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::Unusable`], [`Error::Certificate`].
@@ -88,7 +88,7 @@ impl Authority {
         &self.pem
     }
 
-    /// What a TLS listener needs: a fresh server certificate for localhost, the loopback addresses, this host's
+    /// Returns a TLS configuration: a new server certificate for localhost, the loopback addresses, this host's
     /// name and `extra` names or addresses. Clients may show a certificate of this authority, and need not.
     ///
     /// # Errors

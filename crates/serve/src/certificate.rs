@@ -18,7 +18,7 @@ struct Current(RwLock<Arc<CertifiedKey>>);
 impl ServerCertificate {
     /// From a chain (PEM, the server's certificate first) and its private key (PEM: PKCS#8, SEC1 or PKCS#1).
     ///
-    /// Whether it has expired is not looked at: clients do.
+    /// Expiry is not checked here: clients check it.
     ///
     /// # Errors
     /// [`Error::Pair`] when either cannot be read, or the key is another certificate's.
@@ -37,7 +37,7 @@ impl ServerCertificate {
         Ok(())
     }
 
-    /// What a TLS listener needs: this certificate, HTTP/2 and HTTP/1.1 by ALPN, no certificate asked of clients.
+    /// Returns a TLS configuration: this certificate, HTTP/2 and HTTP/1.1 by ALPN, no client certificates.
     ///
     /// # Errors
     /// [`Error::Certificate`] when the TLS library refuses its own defaults.

@@ -10,9 +10,9 @@ pub enum Error {
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {cause}")]
     Listen {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         cause: std::io::Error,
     },
     /// A file of the authority cannot be read or written.
@@ -20,7 +20,7 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         cause: std::io::Error,
     },
     /// A file of the authority does not hold what it should.
@@ -28,12 +28,12 @@ pub enum Error {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What was expected.
+        /// Expected content.
         what: &'static str,
-        /// What is wrong.
+        /// The problem.
         cause: String,
     },
-    /// A certificate and its key, given by somebody else, cannot be used.
+    /// A user-supplied certificate and its key are invalid.
     #[error("{0}")]
     Pair(String),
     /// A certificate could not be made.

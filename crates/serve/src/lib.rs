@@ -4,11 +4,11 @@
 //! - [`pair`]: a `kube::Client` onto a router of another process, over a pair of sockets.
 //! - [`patience`]: a `kube::Client` that waits for a server that is busy.
 //! - [`Authority`]: the certificate authority of a data folder and the server certificate that it signs.
-//! - [`ServerCertificate`]: a server certificate that somebody else made, replaced while a listener shows it.
+//! - [`ServerCertificate`]: a user-supplied server certificate, replaced while a listener serves it.
 //! - [`Listener`]: a TCP listener, plain or TLS (HTTP/1.1 and HTTP/2), with bounds on how many connections there are and for
 //!   how long an idle one is kept.
-//! - [`Shutdown`]: the one way in which services are told to stop.
-//! - [`said`]: what an API server said, for people.
+//! - [`Shutdown`]: stops services.
+//! - [`said`]: formats an API server's error for users.
 //! - [`Ambient`]: the time of day and chance, as services take them.
 //!
 //! It refuses to know what it serves: no Kubernetes semantics, no authentication. A client certificate that the

@@ -37,10 +37,10 @@ const GREETING: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(90);
 /// Maximum bytes of the head of a request on HTTP/1.1, which a stranger can make the server keep.
 const HEAD_BYTES: usize = 128 << 10;
-/// How often a peer on HTTP/2 is asked whether it is still there, and how long it may take to answer.
+/// Interval of HTTP/2 keepalive pings, and their timeout.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(15);
-/// How long connections may go on after the shutdown was triggered.
+/// Maximum time that connections stay open after the shutdown was triggered.
 const GRACE: Duration = Duration::from_secs(2);
 /// Pause after an accept that failed for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -1,7 +1,7 @@
 //! HTTP between two processes over a pair of connected sockets: one HTTP/2 connection, for a `kube::Client` in one process
 //! and a router in the other.
 //!
-//! Nothing authenticates a request: whoever holds the socket is who `app` says. Upgrades are not carried.
+//! Requests are not authenticated: the holder of the socket is the user that `app` sets. No upgrades.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What a client does when the API server has too much to do: it waits for as long as it was told, and asks again.
+//! Retry policy of a client: honors `Retry-After` of an overloaded API server.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::{Sleep, sleep};
 use tower::retry::{Policy, RetryLayer};
 use tower::{BoxError, ServiceBuilder};
 
-/// A request is repeated so often at most. Whoever sent it then gets the last answer.
+/// Maximum retries of a request. The sender then gets the last response.
 const TRIES: u32 = 5;
 /// Longest wait that a server can ask for.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_millis(20);
 
 /// A policy for [`RetryLayer`]. Repeated is what was answered with 429 or 503, or with any other 5xx and `Retry-After`: the
-/// server has not done it then, or asks for it again. The wait is that of `Retry-After` in seconds, 60 s at most.
+/// server has not processed it then, or requests a retry. The wait is that of `Retry-After` in seconds, 60 s at most.
 ///
 /// Any other failure is for the caller to judge: a request that ended with 500 or 504 may have been done.
 #[derive(Debug, Clone, Default)]
@@ -68,7 +68,7 @@ impl<B> Policy<Request<Body>, Response<B>, BoxError> for Patience {
 /// A client with [`Patience`] in place of the library's own, which waits without a bound.
 ///
 /// # Errors
-/// A configuration that makes no client: credentials that cannot be read, a certificate that is none.
+/// An invalid configuration: undecodable credentials or certificate.
 ///
 /// Must be called inside a tokio runtime.
 pub fn client(mut config: Config) -> Result<Client, kube::Error> {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_as_told_and_bounded() {
+    fn wait_follows_retry_after_up_to_its_bound() {
         for (tries, status, told, wanted) in [
             (0, 429, Some("7"), Some(7_000)),
             (4, 429, Some("7"), Some(7_000)),
@@ -105,7 +105,7 @@ mod tests {
             (0, 500, Some("2"), Some(2_000)),
             (0, 429, Some("86400"), Some(60_000)),
             (0, 429, Some("18446744073709551615"), Some(60_000)),
-            // Told nothing of use, the waits grow.
+            // Without a usable `Retry-After`, the waits grow.
             (0, 429, Some("0"), Some(20)),
             (0, 429, Some("Sat, 21 Nov 2026 20:00:00 GMT"), Some(20)),
             (0, 503, None, Some(20)),

@@ -1,6 +1,6 @@
-//! What an API server said, without what was meant for programs.
+//! Formats an API server's error for users.
 
-/// The server's own words, where it has answered; else what the client says.
+/// Returns the message of the server's response; without a response, the client's error.
 pub fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),

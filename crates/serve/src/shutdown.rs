@@ -2,7 +2,7 @@ use std::future::Future;
 
 use tokio_util::sync::CancellationToken;
 
-/// Tells services to stop. Clones share it; it is triggered once and stays so.
+/// Signals services to stop. Clones share it; it is triggered once and stays so.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown(CancellationToken);
 
@@ -12,12 +12,12 @@ impl Shutdown {
         Self::default()
     }
 
-    /// Tells everyone.
+    /// Signals all clones.
     pub fn trigger(&self) {
         self.0.cancel();
     }
 
-    /// Whether it was triggered.
+    /// Returns `true` once it was triggered.
     pub fn is_triggered(&self) -> bool {
         self.0.is_cancelled()
     }

@@ -32,9 +32,9 @@ impl Value for Text {
 /// A disk that knows what it has promised to keep.
 #[derive(Debug, Default)]
 struct Platter {
-    /// What a reader of the running machine sees.
+    /// Content as readers of the running machine see it.
     now: Vec<u8>,
-    /// What is there after the last sync.
+    /// Content after the last sync.
     kept: Vec<u8>,
     /// Writes since the last sync.
     loose: Vec<(usize, Vec<u8>)>,
@@ -201,7 +201,7 @@ async fn live(steps: Vec<Step>) {
         match step {
             Step::Full(full) => drive.full.store(full, Ordering::SeqCst),
             Step::Crash(survivors) => {
-                // The old life goes on using the old drive; nothing of it may reach the new one.
+                // The old store keeps using the old drive; none of its writes may reach the new one.
                 drive = drive.after_power_cut(survivors);
                 store = drive.store().unwrap();
             }
@@ -225,7 +225,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_disk_is_said_and_forgotten_when_there_is_room_again() {
+fn full_disk_fails_writes_until_space_is_free() {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
         let drive = Drive::default();
         let store = drive.store().unwrap();

@@ -16,7 +16,7 @@ const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const CACHE_BYTES: usize = 8 << 20;
 const HEADER: usize = 16;
 
-/// How the file is opened; again after an error, because the engine refuses to go on after one.
+/// Opens the file; called again after an error, because the engine stays unusable after one.
 pub(crate) type Opener = Box<dyn Fn() -> Result<Database, DatabaseError> + Send>;
 
 /// The durable side: one file.
@@ -114,7 +114,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Opens the file again and tells the last revision in it.
+    /// Reopens the file and returns its last revision.
     fn reopen(&mut self) -> Result<Option<u64>, redb::Error> {
         let database = (self.opener)()?;
         self.database = Some(database);

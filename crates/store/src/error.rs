@@ -23,7 +23,7 @@ pub enum Error {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         cause: String,
     },
     /// The file could not be opened or made.
@@ -31,7 +31,7 @@ pub enum Error {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         cause: String,
     },
     /// No room on the disk. The write was not done; it may be tried again when there is room.

@@ -1,16 +1,16 @@
 //! A revisioned, watchable, durable key-value store: what etcd is to Kubernetes, for one process.
 //!
-//! All live values are in memory; get, list and watch are answered from there. A write takes the next revision and a
-//! place in a bounded queue; one writer thread commits the queue in groups to one `redb` file. Revisions go on after a
-//! restart.
+//! All live values are in memory; get, list and watch are served from there. A write takes the next revision and a
+//! place in a bounded queue; one writer thread commits the queue in groups to one `redb` file. Revisions continue
+//! after a restart.
 //!
 //! There are two views. An ordinary handle sees what is on disk, and its writes are answered when they are. A handle
 //! from [`Store::ahead`] sees every write as soon as it has its revision: a chain of writes, each caused by the one
-//! before, then costs one or two commits instead of one each. Nobody outside ever sees what a crash could undo, because the
-//! queue keeps the order.
+//! before, then costs one or two commits instead of one each. No other handle ever sees a write that a crash could undo, because
+//! the queue keeps the order.
 //!
 //! A *collection* (one resource of one API group) has its own window of recent events, bounded in number and in
-//! bytes. A watch is a cursor into that window, so a slow reader costs nothing and is told
+//! bytes. A watch is a cursor into that window, so a slow reader costs nothing and gets
 //! [`Error::Compacted`] when it has fallen out of it. The window is not kept over a restart.
 //!
 //! What a value is, the store does not know: a [`Value`] turns a draft and a revision into bytes. The API server

@@ -13,7 +13,7 @@ pub(crate) enum Change<V: Value> {
     Delete { expected: u64, last: V::Draft },
 }
 
-/// What is asked of the writer.
+/// Request to the writer.
 pub(crate) enum Request<V: Value> {
     Write(Write<V>),
     /// Answered when everything before it is on disk and the file is closed.
@@ -33,7 +33,7 @@ type OnDisk = oneshot::Receiver<Result<(), Error>>;
 
 /// Gives writes their order: checks each against what is there after the ones before it, and gives it the next revision.
 pub(crate) struct Sequencer<V: Value> {
-    /// What is there when everything in the queue is on disk. Whoever holds its lock for writing owns the end of the queue.
+    /// State after the whole queue is on disk. The holder of its write lock owns the end of the queue.
     state: Arc<RwLock<State<V>>>,
     queue: mpsc::UnboundedSender<Request<V>>,
     /// Bounds the queue.
@@ -56,7 +56,7 @@ impl<V: Value> Sequencer<V> {
         &self.state
     }
 
-    /// Makes a change visible to those who run ahead. The second part tells when it is on disk, or why it is not.
+    /// Makes a change visible to handles that run ahead. The second part resolves when it is on disk, or failed.
     pub(crate) async fn write(
         &self,
         collection: &str,

@@ -79,7 +79,7 @@ impl<V: Value> State<V> {
         self.commits.send_replace(());
     }
 
-    /// Told of every [`State::ring`].
+    /// Notified by every [`State::ring`].
     pub(crate) fn commits(&self) -> watch::Receiver<()> {
         self.commits.subscribe()
     }

@@ -16,10 +16,10 @@ use crate::writer;
 /// A handle to the store; clones share it. When the last one is dropped the file is closed soon after;
 /// [`Store::close`] waits for that.
 pub struct Store<V: Value> {
-    /// What is on disk.
+    /// State on disk.
     durable: Arc<RwLock<State<V>>>,
     sequencer: Sequencer<V>,
-    /// Whether this handle sees, and is answered, before the disk is.
+    /// `true` when this handle sees writes, and is answered, before they are on disk.
     ahead: bool,
 }
 
@@ -102,7 +102,7 @@ impl<V: Value> Store<V> {
     }
 
     /// A handle that runs ahead of the disk: it sees every write at once and is answered at once. What it sees is on
-    /// disk before anything later is; when the disk refuses it is taken back, and watches are told
+    /// disk before anything later is; when the disk refuses it is taken back, and watches get
     /// [`Error::Compacted`].
     ///
     /// For those whose every act is a write to this store, so that an act and its cause are lost together.
@@ -248,7 +248,7 @@ impl<V: Value> Store<V> {
     }
 
     /// Waits until all writes before are on disk and the file is closed. Later writes get [`Error::Closed`];
-    /// reads go on.
+    /// reads continue.
     pub async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.sequencer.close(done) {

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
-/// What the store keeps: bytes on disk, and whatever shape of them serves readers best in memory.
+/// A stored value: bytes on disk, and in memory the form that serves readers best.
 pub trait Value: Send + Sync + Sized + 'static {
-    /// What a writer hands in, before the revision of the write is known.
+    /// Input of a write, before its revision is known.
     type Draft: Send + 'static;
 
     /// Makes the value of a draft. Others wait meanwhile, so it should cost microseconds.

@@ -85,7 +85,7 @@ async fn a_watch_sees_every_change_after_its_revision_and_only_of_its_prefix() {
 }
 
 #[tokio::test]
-async fn a_reader_that_is_too_slow_is_told() {
+async fn slow_watch_returns_compacted() {
     let store = Store::<Text>::volatile().unwrap();
     let mut slow = store.watch("pods", "", 0).unwrap();
     let mut quiet = store.watch("services", "", 0).unwrap();
@@ -105,7 +105,7 @@ async fn a_reader_that_is_too_slow_is_told() {
 }
 
 #[tokio::test]
-async fn everything_is_there_after_a_restart_and_revisions_go_on() {
+async fn restart_keeps_values_and_continues_revisions() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::<Text>::open(folder.path()).unwrap();
     store.create("pods", "a", "one".into()).await.unwrap();

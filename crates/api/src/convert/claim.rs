@@ -122,7 +122,7 @@ fn specific_pool(warmpool: &str) -> Option<&str> {
     (!matches!(warmpool, "" | "none" | "default")).then_some(warmpool)
 }
 
-/// `a-b-x7k2p` -> `a-b`; the name itself when there is no dash in it.
+/// `a-b-x7k2p` -> `a-b`; the name itself when it has no dash.
 fn without_suffix(name: &str) -> &str {
     name.rsplit_once('-').map_or(name, |(start, _)| start)
 }

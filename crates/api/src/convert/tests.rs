@@ -55,7 +55,7 @@ fn sandbox_mode_becomes_replicas() {
 }
 
 #[test]
-fn a_mode_changed_meanwhile_wins_over_the_saved_replicas() {
+fn changed_mode_overrides_the_saved_replicas() {
     for (written, mode, read) in [
         (json!({"replicas": 0}), "Running", json!({"replicas": 1})),
         (json!({"replicas": 1}), "Suspended", json!({"replicas": 0})),
@@ -101,7 +101,7 @@ fn new_claims_are_readable_as_old_ones() {
 }
 
 #[test]
-fn a_pool_changed_meanwhile_shows_in_the_old_claim() {
+fn changed_pool_appears_in_the_old_claim() {
     let old = object(OLD, "SandboxClaim", json!({"sandboxTemplateRef": {"name": "t"}, "warmpool": "none"}));
     let mut up = convert(old, NEW).unwrap();
     for (pool, bound, warmpool) in [
@@ -149,7 +149,7 @@ fn with_and_without(version: &str, kind: &str, spec: Value, key: &str, value: &s
 }
 
 #[test]
-fn a_saved_object_that_cannot_be_read_counts_as_none_and_stays() {
+fn undecodable_saved_object_is_ignored_and_kept() {
     let template = r#"{"spec": {"sandboxTemplateRef": {"name": 7}}}"#;
     for state in ["", "{", "[]", "7", "null", template, r#"{"spec": {"warmpool": []}}"#] {
         let spec = json!({"warmPoolRef": {"name": "p"}});
@@ -171,7 +171,7 @@ fn a_saved_object_that_cannot_be_read_counts_as_none_and_stays() {
 
 /// The annotations that carry fields the older version lacks, each with undecodable values.
 #[test]
-fn a_carried_field_that_cannot_be_read_counts_as_none_and_stays_both_ways() {
+fn undecodable_carried_field_is_ignored_and_kept() {
     let claim = json!({"sandboxTemplateRef": {"name": "t"}, "warmpool": "p"});
     for (kind, spec, key, values) in [
         (
@@ -220,7 +220,7 @@ fn a_carried_field_that_cannot_be_read_counts_as_none_and_stays_both_ways() {
 }
 
 #[test]
-fn a_carried_field_on_a_newer_object_means_nothing_when_an_old_client_writes_it_back() {
+fn carried_field_of_a_newer_object_is_ignored() {
     for (kind, spec, key, value) in [
         ("SandboxTemplate", json!({"service": true}), annotation::VOLUME_CLAIM_TEMPLATES_POLICY, "Overrides"),
         (
@@ -247,7 +247,7 @@ fn volumes_of_a_claim_survive_an_old_client() {
 }
 
 #[test]
-fn a_pool_with_the_name_of_a_general_word_stays_that_pool_until_an_old_client_chooses() {
+fn pool_named_like_a_keyword_round_trips() {
     for pool in ["default", "none", "shadow-pool-default"] {
         let spec = json!({"warmPoolRef": {"name": pool}});
         let mut down = convert(object(NEW, "SandboxClaim", spec.clone()), OLD).unwrap();
@@ -259,9 +259,9 @@ fn a_pool_with_the_name_of_a_general_word_stays_that_pool_until_an_old_client_ch
     }
 }
 
-/// Kubernetes takes 256 KiB of annotations; an object with more than half of that in itself would not fit with its copy.
+/// Kubernetes limits annotations to 256 KiB; an object above half of that does not fit with its copy.
 #[test]
-fn of_a_big_object_only_what_the_new_version_lacks_is_saved() {
+fn large_object_saves_only_fields_the_new_version_lacks() {
     let big = "x".repeat(200 << 10);
     let mut old = object(
         OLD_CORE,
@@ -278,7 +278,7 @@ fn of_a_big_object_only_what_the_new_version_lacks_is_saved() {
 }
 
 #[test]
-fn writing_back_what_was_read_changes_nothing() {
+fn unchanged_write_back_changes_nothing() {
     let mut claim = object(OLD, "SandboxClaim", json!({"sandboxTemplateRef": {"name": "t"}}));
     let first = convert(claim.clone(), NEW).unwrap();
     claim["metadata"]["resourceVersion"] = "7".into();

@@ -1,4 +1,4 @@
-//! `spec.replicas`, which the older version requires, and `status.observedGeneration`, which it has not.
+//! Converts `spec.replicas`, required in the older version, and `status.observedGeneration`, absent in it.
 
 use serde_json::{Map, Value, json};
 

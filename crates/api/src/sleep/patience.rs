@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sandbox_speaks_before_its_template() {
+    fn sandbox_annotation_overrides_its_template() {
         let own = set(&[(annotation::IDLE_AFTER, "90s")]);
         let template = set(&[(annotation::IDLE_AFTER, "1h"), (annotation::SUSPEND_AFTER, "2h")]);
         let read = Patience::read([&own, &template]).unwrap();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_named() {
+    fn invalid_duration_is_reported() {
         for bad in ["soon", "10", "-5m", "500ms", "0"] {
             let error = Patience::read([&set(&[(annotation::SUSPEND_AFTER, bad)])]).unwrap_err();
             assert!(error.to_string().contains(annotation::SUSPEND_AFTER), "{error}");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_a_port() {
+    fn invalid_port_is_reported() {
         let said = |text| Patience::read([&set(&[(annotation::ACTIVITY_PORT, text)])]);
         assert_eq!(said("8080").unwrap().activity_port, Some(8080));
         assert_eq!(said("").unwrap().activity_port, None);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_rare_and_in_time() {
+    fn report_interval_is_bounded_by_idle_time() {
         for seconds in [1, 4, 60, 3600, 1_000_000] {
             let after = Duration::from_secs(seconds);
             assert!(report_every(after) * 4 <= after && report_every(after) <= MOST_SELDOM);

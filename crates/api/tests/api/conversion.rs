@@ -202,7 +202,7 @@ fn defaulted(mut object: Value) -> Value {
     object
 }
 
-/// A newer object without what an old client's write may cost: what the controller observes again, and the saved copy.
+/// A newer object without fields that an old client's write may lose: observed status, the saved copy.
 fn lasting(mut object: Value) -> Value {
     let metadata = object["metadata"].as_object_mut().expect("metadata");
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -225,14 +225,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn what_an_old_client_wrote_fits_the_new_schema_and_comes_back((crd, old) in objects(OLD)) {
+    fn old_object_fits_the_new_schema_and_round_trips((crd, old) in objects(OLD)) {
         let new = there(crd, &old, NEW);
         prop_assert_eq!(fits(crd, NEW, &new), None);
         prop_assert_eq!(there(crd, &new, OLD), old);
     }
 
     #[test]
-    fn what_a_new_client_wrote_fits_the_old_schema_and_survives_an_old_clients_write((crd, new) in objects(NEW)) {
+    fn new_object_fits_the_old_schema_and_round_trips((crd, new) in objects(NEW)) {
         let new = defaulted(new);
         let old = there(crd, &new, OLD);
         prop_assert_eq!(fits(crd, OLD, &old), None);
@@ -241,7 +241,7 @@ proptest! {
 
     /// Both at once: written by an old client, changed by a new one, read and written back by an old one.
     #[test]
-    fn what_a_new_client_changed_survives_an_old_clients_write(
+    fn new_clients_change_survives_an_old_clients_write(
         (crd, old) in objects(OLD), suspended: bool,
         pool in prop::sample::select(NAMES.as_slice()), bound in prop::sample::select(NAMES.as_slice()),
     ) {

@@ -1,4 +1,4 @@
-//! Flags of what people do with a Sandbox.
+//! Flags of the client commands for a Sandbox.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Place {
 /// What is done about a Sandbox that is not ready.
 #[derive(Args)]
 pub(crate) struct Readiness {
-    /// Wait so long for the Sandbox to be ready; 0 tries at once, ready or not.
+    /// Maximum time to wait until the Sandbox is ready; 0 tries at once, ready or not.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = quantity::patience)]
     pub(crate) wait: Duration,
     /// Resume the Sandbox when it is suspended.
@@ -93,7 +93,7 @@ pub(crate) struct CopyArguments {
     /// A file or folder: `PATH` here, or `SANDBOX:PATH`.
     #[arg(value_name = "SRC")]
     pub(crate) from: Side,
-    /// Where it goes: into a folder that is there, else under this name. `PATH` here, or `SANDBOX:PATH`.
+    /// Destination: an existing folder, or the new name. `PATH` here, or `SANDBOX:PATH`.
     #[arg(value_name = "DST")]
     pub(crate) to: Side,
 }
@@ -103,13 +103,13 @@ pub(crate) struct CopyArguments {
 pub(crate) struct LogsArguments {
     #[command(flatten)]
     pub(crate) place: Place,
-    /// Go on with what is written later.
+    /// Continue with new output.
     #[arg(long, short)]
     pub(crate) follow: bool,
-    /// Only the last so many lines.
+    /// Print only the last N lines.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32))]
     pub(crate) tail: Option<u32>,
-    /// Only what is not older than this, such as 5m.
+    /// Print only output newer than this, such as 5m.
     #[arg(long, value_name = "DURATION", value_parser = quantity::seconds)]
     pub(crate) since: Option<Duration>,
     #[command(flatten)]
@@ -123,7 +123,7 @@ pub(crate) struct LogsArguments {
 pub(crate) struct ModeArguments {
     #[command(flatten)]
     pub(crate) place: Place,
-    /// Wait so long until it is so; 0 only asks for it.
+    /// Maximum time to wait for the change; 0 only sends the request.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = quantity::patience)]
     pub(crate) wait: Duration,
     #[command(flatten)]

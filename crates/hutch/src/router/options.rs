@@ -12,23 +12,23 @@ use crate::address::BindAddress;
 use Kind::{Switch, Value};
 
 const FLAGS: [Flag; 40] = [
-    ("http-bind-address", Value("ADDRESS"), ":8080", "where plain HTTP is served; empty: nowhere"),
-    ("https-bind-address", Value("ADDRESS"), "", "where HTTPS is served; empty: nowhere"),
-    ("metrics-bind-address", Value("ADDRESS"), ":9090", "where /metrics is served; empty or 0: nowhere"),
+    ("http-bind-address", Value("ADDRESS"), ":8080", "address for plain HTTP; empty disables it"),
+    ("https-bind-address", Value("ADDRESS"), "", "address for HTTPS; empty disables it"),
+    ("metrics-bind-address", Value("ADDRESS"), ":9090", "address for /metrics; empty or 0 disables it"),
     (
         "health-probe-bind-address",
         Value("ADDRESS"),
         ":8081",
-        "where /healthz and /readyz are served; empty or 0: nowhere",
+        "address for /healthz and /readyz; empty or 0 disables it",
     ),
     ("tls-cert-file", Value("FILE"), "", "certificate chain, PEM; read again when it changes"),
     ("tls-key-file", Value("FILE"), "", "private key, PEM; read again when it changes"),
     ("tls-client-ca-file", Value("FILE"), "", "authorities that sign client certificates, PEM"),
     ("mtls-mode", Value("MODE"), "off", "client certificates: off, optional, required"),
-    ("cluster-domain", Value("DOMAIN"), "cluster.local", "taken and not used: addresses come from the API"),
+    ("cluster-domain", Value("DOMAIN"), "cluster.local", "accepted for compatibility, no effect: addresses come from the API"),
     ("proxy-timeout", Value("DURATION"), "none", "how long a whole request may take, its answer included"),
     ("response-header-timeout", Value("DURATION"), "none", "how long the head of an answer may take"),
-    ("shutdown-timeout", Value("DURATION"), "30s", "how long requests may go on after SIGTERM"),
+    ("shutdown-timeout", Value("DURATION"), "30s", "maximum time to complete requests after SIGTERM"),
     ("max-request-body-bytes", Value("NUMBER"), "0", "bytes of a request's body at most; 0: any"),
     ("allow-loopback-pod-ip", Switch, "false", "a Pod may have a loopback address"),
     ("upstream-max-retries", Value("NUMBER"), "3", "further tries to connect to a sandbox"),
@@ -50,7 +50,7 @@ const FLAGS: [Flag; 40] = [
         "authz-mode",
         Value("MODE"),
         "none",
-        "tokenreview, scoped-token, or allow-all: everybody who reaches it",
+        "tokenreview, scoped-token, or allow-all: every client",
     ),
     ("authz-tokenreview-ttl", Value("DURATION"), "30s", "how long an answer about a token is good"),
     ("authz-tokenreview-cache-size", Value("NUMBER"), "2048", "answers that are kept"),
@@ -84,8 +84,8 @@ const FLAGS: [Flag; 40] = [
     ("zap-log-level", Value("LEVEL"), "info", "debug, info, error, panic or a number"),
     ("zap-encoder", Value("NAME"), "json", "json or console"),
     ("zap-devel", Switch, "false", "level debug, encoder console"),
-    ("zap-stacktrace-level", Value("LEVEL"), "", "taken and not used"),
-    ("zap-time-encoding", Value("NAME"), "", "taken and not used"),
+    ("zap-stacktrace-level", Value("LEVEL"), "", "accepted for compatibility, no effect"),
+    ("zap-time-encoding", Value("NAME"), "", "accepted for compatibility, no effect"),
     ("h", Switch, "false", "print this"),
 ];
 
@@ -140,7 +140,7 @@ pub(crate) struct Options {
     pub(crate) warnings: Vec<String>,
 }
 
-/// What the command line asks for.
+/// Action that the command line requests.
 #[derive(Debug)]
 pub(crate) enum Wanted {
     Help(String),

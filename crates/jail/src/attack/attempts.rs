@@ -82,7 +82,7 @@ fn descriptors() -> String {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc/self/fd").into_iter().flatten().flatten() {
         let target = fs::read_link(entry.path()).unwrap_or_default();
-        // The listing itself; its descriptor is closed when it is looked at elsewhere.
+        // The listing itself; its file descriptor is closed when other code inspects it.
         if !target.to_string_lossy().ends_with("/fd") {
             found.push(entry.file_name().to_string_lossy().into_owned());
         }

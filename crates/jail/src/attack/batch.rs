@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ANSWER_BYTES: u64 = 16 * 1024;
 
 /// Tries each attempt and writes one line for it: the attempt, a tab, what it found (`Signaled(31)`, `Exited(1)` or
-/// `timeout` when it said nothing). Line breaks in an answer become ` | `.
+/// `timeout` when it wrote nothing). Line breaks in an answer become ` | `.
 ///
 /// The calling program must have one thread.
 ///
@@ -47,7 +47,7 @@ fn try_one(attempt: &str) -> io::Result<String> {
     drop(to);
     let found = answer(from);
     if found.is_none() {
-        // SAFETY: a child of our own that nobody has waited for; it may have ended.
+        // SAFETY: our own child, not yet waited for, so the pid is not reused; it may have exited.
         unsafe { libc::kill(child, libc::SIGKILL) };
     }
     let mut status = 0;
@@ -72,7 +72,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// What comes until the other side ends; nothing when that takes too long.
+/// Reads until the other side closes; `None` on timeout.
 fn answer(from: OwnedFd) -> Option<String> {
     let until = Instant::now() + PATIENCE;
     let mut file = std::fs::File::from(from);

@@ -123,32 +123,32 @@ pub(super) fn by_the_32_bit_gate() -> String {
     "no such gate".to_owned()
 }
 
-/// Whether a System V shared memory segment is there.
+/// Reports a System V shared memory segment, if present.
 pub(super) fn shared_memory(key: i32) -> String {
     // SAFETY: numbers only.
     outcome(unsafe { libc::shmget(key, 0, 0) }.into())
 }
 
-/// Whether System V semaphores are there.
+/// Reports System V semaphores, if present.
 pub(super) fn semaphores(key: i32) -> String {
     // SAFETY: numbers only.
     outcome(unsafe { libc::semget(key, 0, 0) }.into())
 }
 
-/// Whether a System V message queue is there.
+/// Reports a System V message queue, if present.
 pub(super) fn messages(key: i32) -> String {
     // SAFETY: numbers only.
     outcome(unsafe { libc::msgget(key, 0) }.into())
 }
 
-/// Whether a POSIX message queue is there.
+/// Reports a POSIX message queue, if present.
 pub(super) fn named_messages(name: &str) -> String {
     let name = CString::new(name).unwrap_or_default();
     // SAFETY: a C string and numbers; the kernel's names have no slash in front.
     outcome(unsafe { libc::syscall(libc::SYS_mq_open, name.as_ptr(), libc::O_RDONLY, 0, 0) })
 }
 
-/// Takes a read lease on a file: whoever opens it to write then waits for this process.
+/// Takes a read lease on a file: a process that opens it for writing then waits for this process.
 pub(super) fn lease(path: &str) -> String {
     match std::fs::File::open(path) {
         // SAFETY: a descriptor of our own, and numbers.
@@ -255,7 +255,7 @@ pub(super) fn session_keyring() -> String {
 /// A new session keyring for this process; its number, or -1.
 pub fn new_session_keyring() -> i64 {
     const JOIN_SESSION_KEYRING: i64 = 1;
-    // SAFETY: a null name asks for an anonymous one.
+    // SAFETY: a null name requests an anonymous keyring.
     unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0_usize) }
 }
 
@@ -363,7 +363,7 @@ pub(super) fn forks(most: usize) -> String {
 /// How many layers of Landlock can be laid over this process; the kernel allows 16 in all.
 pub(super) fn landlock_layers() -> String {
     let handled_write: u64 = 1 << 1;
-    // SAFETY: the attribute is as long as said; the rest are numbers.
+    // SAFETY: the attribute has the given length; the rest are integers.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         for layer in 0..32 {

@@ -28,7 +28,7 @@ pub(super) fn write(path: &str) -> String {
     }
 }
 
-/// What is in a folder, sorted, or `empty`.
+/// Lists a folder, sorted, or `empty`.
 pub(super) fn list(path: &str) -> String {
     match fs::read_dir(path) {
         Ok(entries) => {
@@ -65,7 +65,7 @@ fn opened(file: std::io::Result<fs::File>) -> String {
     file.map_or_else(|error| calls::failed(&error), |_| "ok".to_owned())
 }
 
-/// Takes the lock of a file, if nobody has it.
+/// Takes the lock of a file, if it is free.
 pub(super) fn lock(path: &str) -> String {
     let taken = fs::File::open(path)
         .and_then(|file| flock(file, FlockOperation::NonBlockingLockExclusive).map_err(Into::into));
@@ -80,7 +80,7 @@ pub(super) fn held_folders() -> String {
 }
 
 fn is_folder(number: i32) -> bool {
-    // SAFETY: looked at while nothing else runs in this process; a number that is not open gives an error.
+    // SAFETY: inspected while nothing else runs in this process; a number that is not open gives an error.
     let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
     fstat(descriptor.as_fd()).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory)
 }

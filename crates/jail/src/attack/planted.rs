@@ -1,4 +1,4 @@
-//! What is put on the host for attacks to look for.
+//! Objects placed on the host as targets for attacks.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// A program that every view of the host shows, of which nobody needs the lock.
+/// A program that every view of the host shows, and whose lock no other process needs.
 const LOCKED: &str = "/usr/bin/env";
 
 /// Files, sockets and memory of the host, for as long as this is held.
@@ -70,7 +70,7 @@ impl Planted {
 
 impl Drop for Planted {
     fn drop(&mut self) {
-        // It may have been killed by somebody else.
+        // Another process may have killed it.
         let _ = self.process.kill().and_then(|()| self.process.wait());
         self.ipc.remove(&self.name);
         for path in
@@ -82,7 +82,7 @@ impl Drop for Planted {
     }
 }
 
-/// System V shared memory, semaphores and messages, and POSIX messages. Anybody may use them.
+/// System V shared memory, semaphores and messages, and POSIX messages, accessible to every user.
 struct Ipc {
     memory: i32,
     semaphores: i32,
@@ -90,7 +90,7 @@ struct Ipc {
 }
 
 impl Ipc {
-    /// With the first key that nobody uses.
+    /// Creates them under the first unused key.
     fn new(name: &str) -> io::Result<(Ipc, i32)> {
         let flags = libc::IPC_CREAT | libc::IPC_EXCL | 0o666;
         let first = 0x4875_0000 + (std::process::id() & 0xfff) as i32 * 16;

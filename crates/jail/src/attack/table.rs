@@ -34,11 +34,11 @@ pub enum Control {
 /// One attack.
 #[derive(Debug, Clone)]
 pub struct Attack {
-    /// What it goes after.
+    /// Target of the attack.
     pub name: &'static str,
     /// The attempt and its arguments: what [`super::attempt`] takes.
     pub attempt: String,
-    /// What it may find, one of these.
+    /// Possible findings.
     pub finds: &'static [&'static str],
     /// By whom.
     pub kept: Kept,
@@ -49,7 +49,7 @@ pub struct Attack {
 }
 
 impl Attack {
-    /// Whether this answer shows that the protection holds.
+    /// Returns `true` when this answer shows that the protection holds.
     pub fn held(&self, found: &str) -> bool {
         if self.finds == CGROUP_ROOTS {
             return !found.is_empty() && found.split(['\n', '|']).all(|line| line.trim().ends_with(":/"));
@@ -353,10 +353,10 @@ fn other_processes() -> Vec<Attack> {
     ]
 }
 
-/// Looked at line by line: see [`Attack::held`].
+/// Compared line by line: see [`Attack::held`].
 const CGROUP_ROOTS: &[&str] = &["every path is /"];
 
-/// Attacks on files, sockets, processes and memory that somebody put on the host for them.
+/// Attacks on files, sockets, processes and memory that the test placed on the host.
 fn planted_on_the_host(planted: &Planted) -> Vec<Attack> {
     const GONE: &[&str] = &["ENOENT"];
     let natively = |name, attempt: &str, finds| {

@@ -1,4 +1,4 @@
-//! What the tests of the jail run: `launch` makes a jail as a single-threaded program has to, `hold` makes one through
+//! Program for the tests of the jail: `launch` makes a jail as a single-threaded program has to, `hold` makes one through
 //! a warden and waits to be killed, `attempt` is an attack
 //! that is tried inside it and says on one line how it went: `ok`, the name of an error, or what was found. `attempts`
 //! tries many.
@@ -22,7 +22,7 @@ const KEPT: usize = 256 * 1024;
 /// User and group id of `service`.
 const SERVICE_ID: u32 = 0x2fff_fff0;
 
-/// What `launch` reads.
+/// Input of `launch`.
 #[derive(Deserialize)]
 struct Job {
     spec: Spec,
@@ -32,7 +32,7 @@ struct Job {
     leak: Option<String>,
 }
 
-/// What `launch` writes.
+/// Output of `launch`.
 #[derive(Default, Serialize)]
 struct Report {
     error: Option<String>,

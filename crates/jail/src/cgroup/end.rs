@@ -61,7 +61,7 @@ fn remove(group: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Lets go of the few cached pages of files and folders that were read or written first by this group. As long as there is one of
+/// Drops the few cached pages of files and folders that were read or written first by this group. As long as there is one of
 /// them, the kernel keeps all that it knows of a removed group: 80 KiB on some machines, which it does not count as free.
 fn give_up_cache(group: &Path) {
     let few = |file: &str| Some(number(&group.join(file))).filter(|bytes| (1..=FEW_BYTES).contains(bytes));
@@ -83,8 +83,8 @@ fn kill(group: &Path) {
     for child in folders_in(group) {
         kill(&child);
     }
-    // A number may pass on to another process between reading and killing. Whoever is listed before and after its
-    // descriptor was opened is the one that the descriptor stands for.
+    // A pid can be reused between reading and killing. A process that is listed before and after its pidfd
+    // was opened is the one that the pidfd refers to.
     let listed = members(group);
     let opened: Vec<_> =
         listed.iter().filter_map(|pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?))).collect();

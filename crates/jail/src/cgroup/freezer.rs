@@ -1,7 +1,7 @@
 //! Stopping all processes of a group where they are, and continuing them.
 //!
-//! Version 2 lets a frozen process be killed; version 1 does not, so there a kill is preceded by a thaw. On both,
-//! a process that is put into a frozen group hangs: whoever starts one thaws first, and waits for the confirmation.
+//! Version 2 lets a frozen process be killed; version 1 does not, so there a kill is preceded by a thaw. On
+//! both, a process that is put into a frozen group hangs: thaw before a start, and wait for the confirmation.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -36,8 +36,8 @@ impl Freezer {
         Freezer { group: group.to_owned(), unified: false }
     }
 
-    /// Stops every process, and returns when the kernel says that all have stopped. When that takes longer than
-    /// `limit` they are let go on.
+    /// Freezes every process, and returns when the kernel reports that all are frozen. When that takes longer
+    /// than `limit`, they are thawed.
     ///
     /// # Errors
     /// [`Error::Cgroup`]: some process does not stop in time, or the group has gone.
@@ -50,7 +50,7 @@ impl Freezer {
         frozen
     }
 
-    /// Lets every process go on, and returns when the kernel says that none is stopped. A group that has gone has none.
+    /// Thaws every process, and returns when the kernel reports none as frozen. No-op on a removed group.
     ///
     /// # Errors
     /// [`Error::Cgroup`]: not confirmed within `limit`.
@@ -88,7 +88,7 @@ impl Freezer {
         Ok(())
     }
 
-    /// Whether all have stopped; on version 1, being about to is not enough.
+    /// Returns `true` when all are frozen; on version 1, `FREEZING` is not enough.
     fn is_frozen(&self) -> Result<bool, Error> {
         let file = self.group.join(if self.unified { "cgroup.events" } else { STATE });
         let text = std::fs::read_to_string(&file).map_err(|error| failed(&file, "read", error))?;
@@ -97,7 +97,7 @@ impl Freezer {
     }
 }
 
-/// Lets the processes of a group of version 1's freezer go on. Others have no such file.
+/// Thaws the processes of a group of version 1's freezer. Other groups lack the file.
 pub(super) fn release(group: &Path) {
     let state = group.join(STATE);
     if state.exists() {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{Error, Limits};
 
-/// What can be limited or counted.
+/// A resource that cgroups limit or account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Controller {
     /// CPU time per second.
@@ -95,14 +95,14 @@ impl Layout {
         layout
     }
 
-    /// Whether version 2 has a controller, for some group at least.
+    /// Returns `true` when version 2 has a controller, for at least one group.
     pub(crate) fn unified_has(&self, controller: Controller) -> bool {
         self.unified
             .as_ref()
             .is_some_and(|hierarchy| has_word(&hierarchy.mount.join("cgroup.controllers"), controller))
     }
 
-    /// Whether version 1 has a controller.
+    /// Returns `true` when version 1 has a controller.
     pub(crate) fn legacy_has(&self, controller: Controller) -> bool {
         self.legacy_of(controller).is_some()
     }
@@ -123,7 +123,7 @@ impl Layout {
         }
     }
 
-    /// Whether the calling user can make groups with a controller; else why not. Changes nothing.
+    /// Checks that the calling user can make groups with a controller; else why not. Changes nothing.
     ///
     /// # Errors
     /// The reason, in words.
@@ -146,7 +146,7 @@ impl Layout {
     }
 }
 
-/// Whether a file of words names a controller.
+/// Returns `true` when a file of words lists a controller.
 pub(super) fn has_word(path: &Path, controller: Controller) -> bool {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.split_ascii_whitespace().any(|word| word == controller.name())

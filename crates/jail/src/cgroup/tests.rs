@@ -70,7 +70,7 @@ fn version_2_gets_all_limits_in_one_group() {
 }
 
 #[test]
-fn version_2_writes_only_what_is_asked_for() {
+fn version_2_writes_only_configured_limits() {
     let (_folder, layout) = unified("cpu memory pids\n");
     Group::create_in(&layout, "j-1", &Limits { pids: Some(9), ..Limits::default() }).unwrap();
     let path = only_group(&layout);
@@ -138,7 +138,7 @@ fn without_limits_nothing_is_made() {
 }
 
 #[test]
-fn both_versions_are_told_apart() {
+fn both_versions_are_distinguished() {
     let mountinfo = "\
 32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
 35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw,relatime master:2 - cgroup cgroup rw,memory
@@ -310,7 +310,7 @@ fn a_version_2_group_is_killed_at_once() {
     }
 }
 
-/// What attaching costs after a pause: `cargo test -p hutch-jail -- --ignored --nocapture attach_time`.
+/// Measures attaching after a pause: `cargo test -p hutch-jail -- --ignored --nocapture attach_time`.
 #[test]
 #[ignore = "prints a measurement"]
 fn attach_time() {
@@ -365,7 +365,7 @@ fn cpu_ticks(child: &Child) -> u64 {
 }
 
 /// Freezes what uses CPU time, and kills it while it is frozen.
-fn stops_goes_on_and_dies(layout: &Layout, name: &str) {
+fn freezes_thaws_and_dies(layout: &Layout, name: &str) {
     const LIMIT: Duration = Duration::from_secs(20);
     let id = test_id(name);
     let mut group = Group::create_in(layout, &id, &Limits::default()).unwrap();
@@ -392,14 +392,14 @@ fn stops_goes_on_and_dies(layout: &Layout, name: &str) {
 }
 
 #[test]
-fn a_frozen_group_stands_still_goes_on_and_can_be_killed() {
+fn group_is_frozen_thawed_and_killed_while_frozen() {
     hutch_testkit::require!(root);
     let layout = Layout::of_this_machine().unwrap();
     if layout.unified.is_some() {
-        stops_goes_on_and_dies(&layout, "freeze");
+        freezes_thaws_and_dies(&layout, "freeze");
     }
     let legacy = Layout { unified: None, legacy: layout.legacy.clone() };
     if legacy.legacy_has(Controller::Freezer) {
-        stops_goes_on_and_dies(&legacy, "freeze-v1");
+        freezes_thaws_and_dies(&legacy, "freeze-v1");
     }
 }

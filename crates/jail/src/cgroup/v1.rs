@@ -16,7 +16,7 @@ pub(super) fn create(layout: &Layout, controller: Controller, id: &str) -> Resul
     let Some(hierarchy) = layout.legacy_of(controller) else {
         return Err(refused(controller, no_controller(layout, controller)));
     };
-    // Below version 1's root everything is allowed to everybody who may write there.
+    // Below version 1's root, every user with write access to the folder may do everything.
     super::make(&hierarchy.own, id, &|folder| {
         if controller == Controller::Memory {
             let hierarchical = folder.join("memory.use_hierarchy");
@@ -114,7 +114,7 @@ pub(super) fn usage(controller: Controller, group: &Path, usage: &mut Usage) {
     }
 }
 
-/// Whether the caller could make groups with this controller, and else why not.
+/// Checks that the caller could create groups with this controller; else returns the reason.
 pub(super) fn usable(layout: &Layout, controller: Controller) -> Result<(), String> {
     let Some(hierarchy) = layout.legacy_of(controller) else { return Err(no_controller(layout, controller)) };
     match rustix::fs::access(&hierarchy.own, rustix::fs::Access::WRITE_OK) {

@@ -13,7 +13,7 @@ use crate::{Errno, Error, Limits, Usage};
 const CALLERS: &str = "hutch.caller";
 /// Bound of the processes that are moved there.
 const MOST_CALLERS: usize = 256;
-/// Bound of the ancestors of a group that are looked at.
+/// Maximum ancestors of a group that are inspected.
 const MOST_ANCESTORS: usize = 32;
 
 /// Makes the group with all the controllers that are wanted.
@@ -47,7 +47,7 @@ fn parents(hierarchy: &Hierarchy, root: bool) -> Vec<PathBuf> {
     ancestors.take_while(|group| group.starts_with(&hierarchy.mount)).map(Path::to_owned).collect()
 }
 
-/// Whether systemd marked a group as handed over to the one who runs in it.
+/// Returns `true` when systemd marked a group as delegated.
 fn delegated(group: &Path) -> bool {
     let mut value = [0; 8];
     ["trusted.delegate", "user.delegate"].iter().any(|name| {
@@ -60,7 +60,7 @@ fn create_below(parent: &Path, wanted: &[Controller], id: &str) -> Result<PathBu
     if let Some(missing) = wanted.iter().find(|c| !has_word(&parent.join("cgroup.controllers"), **c)) {
         return Err(format!("{} does not have the controller {}", parent.display(), missing.name()));
     }
-    // Whoever starts a process in a group must be allowed to write here too, at the nearest common ancestor.
+    // Starting a process in a group requires write access here too, at the nearest common ancestor.
     if rustix::fs::access(parent.join("cgroup.procs"), Access::WRITE_OK).is_err() {
         return Err(format!("{} is not this user's", parent.display()));
     }
@@ -153,7 +153,7 @@ pub(super) fn usage(group: &Path, usage: &mut Usage) {
     usage.processes = number(&group.join("pids.current"));
 }
 
-/// Whether the caller could make groups with this controller, and else why not.
+/// Checks that the caller could create groups with this controller; else returns the reason.
 pub(super) fn usable(hierarchy: &Hierarchy, controller: Controller) -> Result<(), String> {
     let root = rustix::process::geteuid().is_root();
     let mut reason = format!("no group at or above {} is this user's", hierarchy.own.display());

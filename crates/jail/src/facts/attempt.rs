@@ -1,4 +1,4 @@
-//! Attempts, each in a child process that makes system calls only and ends.
+//! Feature tests, each in a child process that makes system calls only and exits.
 
 use std::os::fd::AsFd;
 
@@ -11,10 +11,10 @@ use rustix::mount::{
 
 use crate::sys;
 
-/// The id that nobody has, as whom an ordinary user is played.
+/// The overflow id, used to act as an ordinary user.
 const NOBODY: libc::uid_t = 65534;
 
-/// Whether `body` succeeds in a child.
+/// Returns `true` when `body` succeeds in a child.
 fn succeeds(body: impl FnOnce() -> Result<(), Errno>) -> bool {
     // SAFETY: the child makes system calls only and leaves by `_exit`.
     match unsafe { libc::fork() } {
@@ -37,12 +37,12 @@ fn last() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Whether a namespace can be made, as a jail would: in a user namespace.
+/// Tests that a namespace can be created as for a jail: in a user namespace.
 pub(super) fn namespace(flag: i32) -> bool {
     succeeds(|| unshare(libc::CLONE_NEWUSER | flag))
 }
 
-/// Whether an ordinary user can make a user namespace; root plays one.
+/// Tests that an ordinary user can create a user namespace; root changes to one.
 pub(super) fn user_namespace_as_nobody() -> bool {
     succeeds(|| {
         if rustix::process::geteuid().is_root() {
@@ -57,17 +57,17 @@ pub(super) fn user_namespace_as_nobody() -> bool {
             }
         }
         unshare(libc::CLONE_NEWUSER)?;
-        // Some systems let the namespace be made, but give no rights in it.
+        // Some systems create the namespace, but grant no rights in it.
         unshare(libc::CLONE_NEWNET)
     })
 }
 
-/// Whether the filter of jails can be installed.
+/// Tests that the jails' seccomp filter can be installed.
 pub(super) fn seccomp() -> bool {
     succeeds(|| crate::seccomp::install(true).map_err(|_| Errno::PERM))
 }
 
-/// A new user namespace with the mapping that is given, in a private set of mounts.
+/// Enters a new user namespace with the given mapping, and a private mount namespace.
 fn own_mounts() -> Result<(), Errno> {
     let root = rustix::process::geteuid().is_root();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -99,12 +99,12 @@ fn tmpfs() -> Result<std::os::fd::OwnedFd, Errno> {
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
 }
 
-/// Whether folders can be stacked, in a user namespace when not root.
+/// Tests overlay mounts, in a user namespace when not root.
 pub(super) fn overlay() -> bool {
     succeeds(|| {
         own_mounts()?;
         let memory = tmpfs()?;
-        // Any folder that is there everywhere; the mount is seen by this child alone.
+        // Any folder that always exists; only this child sees the mount.
         move_mount(memory.as_fd(), c"", CWD, c"/proc", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         for folder in [c"/proc/lower", c"/proc/upper", c"/proc/work"] {
             rustix::fs::mkdir(folder, Mode::from_raw_mode(0o755))?;
@@ -122,7 +122,7 @@ pub(super) fn overlay() -> bool {
     })
 }
 
-/// Whether a mount can map ids (tried on memory; the file system of a workspace has to be able to, too).
+/// Tests id-mapped mounts (on tmpfs; the file system of a workspace must support them, too).
 pub(super) fn idmapped_mount() -> bool {
     succeeds(|| {
         // SAFETY: this child has one thread.

@@ -21,7 +21,7 @@ const FILE: &str = "/run/hutch/ids";
 /// Number of the first range. Below it are the ids of users, of systemd's services and containers (to 0x6fff_ffff),
 /// and the ranges of most entries of `/etc/subuid`.
 const FIRST: u32 = 0x7000;
-/// Number after the last range: the range with the id -1 is nobody's.
+/// Number after the last range: the range with the id -1 is unusable.
 const END: u32 = 0xffff;
 /// Files that give ranges of ids to users.
 const DELEGATED: [&str; 2] = ["/etc/subuid", "/etc/subgid"];

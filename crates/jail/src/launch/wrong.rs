@@ -14,12 +14,12 @@ use crate::error::Error;
 use crate::spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
 use crate::{NetworkPlan, RunOptions, landlock, sys};
 
-/// What is wrong.
+/// The deliberate fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     /// Something lies over the root.
     Root,
-    /// A mount that nobody planned.
+    /// A mount that is not in the plan.
     OneMore,
     /// A mount that was planned is not there.
     OneLess,
@@ -49,7 +49,7 @@ impl Part {
         Part::Without(Step::Seccomp),
     ];
 
-    /// What the refusal names.
+    /// Returns the name in the refusal.
     fn named(self) -> &'static str {
         match self {
             Part::Root => "/.. is /",
@@ -104,7 +104,7 @@ pub(super) fn make() {
     }
 }
 
-/// Whether this step is to be left out.
+/// Returns `true` when this step is skipped.
 pub(super) fn left_out(step: Step) -> bool {
     wrong() == Some(Part::Without(step))
 }

@@ -23,7 +23,7 @@ pub(super) struct Batch {
 
 struct Request {
     step: &'static str,
-    /// Whether a failure is ignored.
+    /// `true` when a failure is ignored.
     optional: bool,
 }
 

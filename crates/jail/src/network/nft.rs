@@ -39,14 +39,14 @@ const VERDICT: u32 = 0;
 const ACCEPT: i32 = 1;
 const RETURN: i32 = -5;
 
-/// What a `payload` expression reads from.
+/// Header that a `payload` expression reads from.
 #[derive(Clone, Copy)]
 enum Header {
     Network = 1,
     Transport = 2,
 }
 
-/// What a `meta` expression reads.
+/// Key that a `meta` expression reads.
 #[derive(Clone, Copy)]
 enum Meta {
     /// IPv4 or IPv6.

@@ -16,7 +16,7 @@ use crate::error::Error;
 pub struct Connecting {
     /// The socket.
     pub socket: OwnedFd,
-    /// Whether it is connected already. If not, it becomes writable when it is, or has failed.
+    /// `true` when already connected. Otherwise it becomes writable when it is connected, or has failed.
     pub connected: bool,
 }
 

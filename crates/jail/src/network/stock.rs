@@ -14,7 +14,7 @@ const SIZE: usize = 4;
 pub(crate) struct Stock {
     home: OwnedFd,
     empty: Vec<OwnedFd>,
-    /// Whether creating one failed, so that none is created before it is needed.
+    /// `true` after a failed creation, so that none is created before it is needed.
     paused: bool,
 }
 
@@ -23,7 +23,7 @@ impl Stock {
         Ok(Stock { home: current()?, empty: Vec::new(), paused: false })
     }
 
-    /// Whether there is nothing to create ahead.
+    /// Returns `true` when there is nothing to create ahead.
     pub(crate) fn is_full(&self) -> bool {
         self.paused || self.empty.len() >= SIZE
     }

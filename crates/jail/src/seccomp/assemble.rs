@@ -12,8 +12,8 @@ const MOST_INSTRUCTIONS: usize = 256;
 const MOST_RANGES: usize = 128;
 /// About the last number that kernels know.
 const LAST_NUMBER: u32 = 470;
-/// Bound of the single numbers in a range that are answered differently: one instruction each, where a range of
-/// its own costs two, but they are looked at one after the other.
+/// Maximum numbers in a range that are answered differently: one instruction each, where a range of its own
+/// costs two, but they are compared one after the other.
 const MOST_EXCEPTIONS: usize = 3;
 
 #[cfg(target_arch = "x86_64")]
@@ -145,7 +145,7 @@ impl Program {
         }
     }
 
-    /// Whether a branch waits for the code of an answer.
+    /// Returns `true` when a branch waits for the code of an answer.
     const fn leads_to(&self, answer: Answer) -> bool {
         let mut at = 0;
         while at < self.len {
@@ -236,8 +236,8 @@ impl Program {
         self.branch(IF_ANY_BIT, bits, To::Answer(Answer::Refuse), To::Answer(Answer::Allow));
     }
 
-    /// A core size of 1 keeps the kernel from starting the host's core handler. A program that sets its own is told
-    /// that it worked; where it asks for the old one in the same call, that it may not. Reading is free.
+    /// A core size of 1 keeps the kernel from starting the host's core handler. Setting another value returns
+    /// success without effect; if the same call requests the old value, it is refused. Reading is allowed.
     const fn set_limit_of(&mut self) {
         self.push(LOAD, argument(1));
         self.branch(IF_EQUAL, CORE, To::Next, To::Answer(Answer::Allow));

@@ -16,7 +16,7 @@ pub(super) const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 /// Console selection, pasting included: as good as typing.
 pub(super) const TIOCLINUX: u32 = 0x541c;
 
-/// What the filter answers.
+/// Action of the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Answer {
@@ -141,7 +141,7 @@ pub(super) const fn service() -> [Answer; TABLE] {
     table
 }
 
-/// What a service neither needs nor may do. A C library that is refused `clone3` with `ENOSYS` uses `clone`.
+/// Calls that a service neither needs nor may make. A C library that gets `ENOSYS` for `clone3` uses `clone`.
 const NOT_IN_A_SERVICE: &[libc::c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,

@@ -229,7 +229,7 @@ fn some_arguments_are_refused() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn set_id_bits_are_refused_only_where_wished() {
+fn set_id_bits_are_refused_only_where_configured() {
     let create = (libc::O_CREAT | libc::O_WRONLY) as u64;
     let nameless = (libc::O_TMPFILE | libc::O_WRONLY) as u64;
     let folder = (libc::O_DIRECTORY | libc::O_RDONLY) as u64;
@@ -259,7 +259,7 @@ fn set_id_bits_are_refused_only_where_wished() {
     assert_eq!(answer(&PLAIN, libc::SYS_openat2, &[]), ALLOW);
 }
 
-/// What a forked child found out, as its exit status; the child may only make system calls.
+/// Returns the exit status of a forked child that runs `body`; the child may only make system calls.
 fn in_child(body: fn() -> i32) -> i32 {
     // SAFETY: the child makes system calls only, allocates nothing, and leaves by `_exit`.
     match unsafe { libc::fork() } {

@@ -1,4 +1,4 @@
-//! What the warden and its caller say to each other.
+//! Messages between the warden and its caller.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub(super) enum Answer {
     Network,
     /// The jail stands. Descriptor: pidfd of its init.
     Launched { number: u64, pid: u32, freezer: Option<Freezer> },
-    /// What was asked for.
+    /// The requested resource usage.
     Used(Usage),
     /// It could not be done.
     Failed(Error),

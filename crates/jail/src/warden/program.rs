@@ -244,12 +244,12 @@ impl Program {
         let mut id = format!("{}-{number}-{}", self.instance, spec.id);
         id.truncate(MAX_GROUP_ID);
         let mut group = Group::create_in(&self.layout, &id, &spec.limits)?;
-        // Doing without weakens nothing; the caller sees that there is none.
+        // Its absence weakens nothing; the caller sees `None`.
         let freezer = spec.freezable.then(|| group.make_freezable(&self.layout, &id).ok()).flatten();
         Ok((Some(group), freezer))
     }
 
-    /// Takes note of jails that have ended. With `block`, until there are none.
+    /// Records jails that have ended. With `block`, waits until no jail is left.
     fn reap(&mut self, block: bool) {
         while !(block && self.jails.is_empty()) {
             match sys::wait(-1, block) {

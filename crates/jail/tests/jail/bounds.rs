@@ -21,7 +21,7 @@ fn processes_are_bounded() {
 }
 
 #[test]
-fn memory_is_bounded_and_the_end_is_told() {
+fn memory_limit_kills_and_reports_the_exit() {
     hutch_testkit::require!(root);
     assert_eq!(limited(Limits::default(), "eat 200").found(), "ok");
     let report = limited(Limits { memory_bytes: Some(64 << 20), ..Limits::default() }, "eat 200");

@@ -23,16 +23,16 @@ pub(crate) const PROBE: &str = env!("CARGO_BIN_EXE_hutch-jail-probe");
 pub(crate) const WARDEN: &str = env!("CARGO_BIN_EXE_hutch-warden");
 /// First id outside of the jails here.
 pub(crate) const BASE: u32 = 0x2000_0000;
-/// Who the ordinary user is: root plays one.
+/// Uid of the ordinary user; root changes to it.
 pub(crate) fn ordinary() -> u32 {
     let own = rustix::process::geteuid();
     if own.is_root() { 65534 } else { own.as_raw() }
 }
 
-/// Who launches.
+/// The launching user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// Whoever runs the tests: root.
+    /// The user that runs the tests: root.
     Root,
     /// An ordinary user.
     Ordinary,
@@ -49,7 +49,7 @@ pub(crate) struct Bench {
     pub(crate) terminal: Option<PathBuf>,
 }
 
-/// What came of a launch.
+/// Result of a launch.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Report {
     pub(crate) error: Option<String>,
@@ -61,7 +61,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// What the attempt found: its line, or how it ended when it has none.
+    /// Finding of the attempt: its line, or its exit status when it printed none.
     pub(crate) fn found(&self) -> String {
         if let Some(error) = &self.error {
             return format!("not launched: {error}");

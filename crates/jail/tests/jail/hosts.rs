@@ -31,7 +31,7 @@ fn listeners_of_the_host_are_out_of_reach() {
     for caller in [Caller::Root, Caller::Ordinary] {
         let bench = Bench::new(caller);
         assert_eq!(bench.attempt(&attempt).found(), "ECONNREFUSED", "{caller:?}");
-        // Every address is the jail's own, and nobody listens there.
+        // Every address is the jail's own, without a listener.
         for address in ["1.1.1.1:53", "10.0.0.1:80", "169.254.169.254:80", "[2606:4700::1111]:53"] {
             let found = bench.attempt(&words(&format!("connect {address}"))).found();
             assert!(["ECONNREFUSED", "ENETUNREACH"].contains(&found.as_str()), "{address}: {found}");
@@ -143,7 +143,7 @@ fn the_callers_terminal_is_not_the_jails() {
     }
 }
 
-/// The keyring is asked for where no filter refuses the question; the launch makes it in the same way.
+/// Requests a keyring where no filter refuses the call; the launch creates it in the same way.
 #[test]
 fn the_session_keyring_is_not_the_callers() {
     hutch_testkit::require!(root);
@@ -208,7 +208,7 @@ fn set_id_bits_are_the_callers_choice() {
     assert!(bench.attempt(&words("set-id /work")).found().starts_with("done by chmod"));
 }
 
-/// An ordinary user who was given no cgroup gets no limit, and is told so.
+/// An ordinary user without a delegated cgroup gets no limit, and an error that reports it.
 #[test]
 fn a_limit_that_cannot_be_had_is_refused_by_name() {
     hutch_testkit::require!(root, user_namespaces);

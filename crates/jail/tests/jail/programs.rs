@@ -1,4 +1,4 @@
-//! What people run works: the filter refuses nothing that these programs need.
+//! Common programs work: the filter refuses nothing that they need.
 
 use std::path::Path;
 

@@ -4,7 +4,7 @@ use hutch_jail::attack::{Planted, all};
 
 use crate::harness::{Bench, Caller};
 
-/// Runs the attacks that are picked; tells of all that worked, not only of the first.
+/// Runs the selected attacks; reports all that worked, not only the first.
 fn hold(caller: Caller, pick: impl Fn(&str) -> bool) {
     let bench = Bench::new(caller);
     let planted = Planted::new(&bench.planted()).unwrap();

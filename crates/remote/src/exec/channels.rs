@@ -1,4 +1,4 @@
-//! A session over WebSocket channels: 0 to 2 are the standard streams, 3 is the outcome, 4 terminal sizes.
+//! Session over WebSocket channels: 0 to 2 are the standard streams, 3 is the exit status, 4 terminal sizes.
 
 use axum::extract::ws::{Message, WebSocket};
 use bytes::Bytes;
@@ -15,10 +15,10 @@ use crate::numbers::{CLOSE, OUTCOME, RESIZE, STDERR, STDIN, STDOUT};
 use crate::status::{Verdict, last_word};
 use crate::{ByteWriter, ExecRequest, Session, TerminalSize};
 
-/// Messages that wait for the process to read them. A message can be 32 MiB, so not more.
+/// Maximum messages that wait for the process. A message can be 32 MiB, so only one.
 const STDIN_QUEUE: usize = 1;
 
-/// Carries a session until the process has ended or the client has left, which ends the session.
+/// Carries a session until the process has ended or the client has disconnected, which ends the session.
 pub(super) async fn run(
     socket: WebSocket,
     name: &str,
@@ -33,7 +33,7 @@ pub(super) async fn run(
     writer.spawn(send_all(sink, queued));
     let outlet = |channel| ChannelWriter { coding, channel, queue: PollSender::new(queue.clone()) };
 
-    // An empty message tells the client that the streams are open.
+    // An empty message signals that the streams are open.
     let hello = if wanted.stdout {
         STDOUT
     } else if wanted.stderr {
@@ -54,14 +54,14 @@ pub(super) async fn run(
 
     let exit = tokio::select! {
         exit = follow(exit, outputs) => exit,
-        // The client has left: dropping the session ends the process.
+        // The client has disconnected: dropping the session ends the process.
         _ = &mut input => None,
     };
     let Some(exit) = exit else { return };
     let word = last_word(&exit, verdict);
     let text = match word["status"].as_str() {
         _ if tells_status(name) => word.to_string(),
-        // Old clients read plain text, and only of failures.
+        // Old clients expect plain text, and only for failures.
         Some("Success") => String::new(),
         _ => word["message"].as_str().unwrap_or_default().to_owned(),
     };
@@ -69,17 +69,17 @@ pub(super) async fn run(
         let _ = queue.send(coding.encode(OUTCOME, text.as_bytes())).await;
     }
     drop(queue);
-    // Reading on until the client hangs up: closing with unread input would reset the connection and could take
-    // the last messages with it.
+    // Reads until the client closes: closing with unprocessed input would reset the connection and could lose
+    // the last messages.
     let _ = tokio::time::timeout(LINGER, async { tokio::join!(writer.join_next(), input) }).await;
 }
 
-/// Whether the outcome is a `Status` object; before version 4 it is text.
+/// Returns true if the exit status is a `Status` object; before version 4 it is text.
 fn tells_status(name: &str) -> bool {
     name.starts_with("v4.") || name.starts_with("v5.")
 }
 
-/// Takes the client's messages until it leaves.
+/// Receives the client's messages until it disconnects.
 async fn receive(
     mut stream: SplitStream<WebSocket>,
     coding: Coding,
@@ -91,7 +91,7 @@ async fn receive(
     let mut sizes = Sizes::default();
     while let Some(Ok(message)) = stream.next().await {
         if matches!(message, Message::Close(_)) {
-            // The answer to a close is made by the WebSocket itself, when it is read on.
+            // The WebSocket responds to a close itself on the next read.
             continue;
         }
         match coding.decode(message) {
@@ -116,7 +116,8 @@ async fn receive(
     }
 }
 
-/// Hands input to the process, and goes on taking it when the process reads no more. Its end is end of file.
+/// Writes input to the process, and discards it once the process reads no more. The end of input is end of
+/// file.
 async fn feed(mut stdin: Option<ByteWriter>, mut pending: mpsc::Receiver<Bytes>) {
     while let Some(bytes) = pending.recv().await {
         if let Some(writer) = &mut stdin {

@@ -1,4 +1,4 @@
-//! The streams of a process, carried over either protocol.
+//! Streams of a process, carried over either protocol.
 
 mod channels;
 pub(crate) mod resize;
@@ -14,7 +14,7 @@ use crate::status::Verdict;
 use crate::upgrade::{Protocols, Upgraded};
 use crate::{ByteReader, ExecRequest, Exit, Session};
 
-/// What `exec` and `attach` speak.
+/// Protocols of `exec` and `attach`.
 pub(crate) const PROTOCOLS: Protocols = Protocols {
     channels: &[
         "v5.channel.k8s.io",
@@ -30,13 +30,13 @@ pub(crate) const PROTOCOLS: Protocols = Protocols {
     spdy: &["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"],
 };
 
-/// Bytes read from a process at a time.
+/// Maximum bytes of one read from a process.
 const CHUNK: usize = 32 * 1024;
-/// After its process has ended, an output that is silent for so long is over, though something that the process
-/// left behind may still hold it open.
+/// After the process has ended, an output that is silent for this long counts as ended, even if a child of
+/// the process still holds it open.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Carries a session until the process has ended or the client has left.
+/// Carries a session until the process has ended or the client has disconnected.
 pub(crate) async fn run(upgraded: Upgraded, wanted: ExecRequest, session: Session, verdict: Verdict) {
     match upgraded {
         Upgraded::Channels(socket, name) => channels::run(*socket, name, &wanted, session, verdict).await,
@@ -46,7 +46,7 @@ pub(crate) async fn run(upgraded: Upgraded, wanted: ExecRequest, session: Sessio
     }
 }
 
-/// Copies the outputs until the process has ended and they are empty. `None` when the client takes no more.
+/// Copies the outputs until the process has ended and they are empty. `None` if the client reads no more.
 async fn follow<W>(exit: BoxFuture<'static, Exit>, outputs: Vec<(ByteReader, W)>) -> Option<Exit>
 where
     W: AsyncWrite + Unpin + Send,
@@ -63,7 +63,7 @@ where
     both.ok().map(|(exit, _)| exit)
 }
 
-/// Copies one output to its end; an error is the client's.
+/// Copies one output to its end; an error means that the client failed.
 async fn copy(
     mut reader: ByteReader,
     mut writer: impl AsyncWrite + Unpin,
@@ -77,7 +77,7 @@ async fn copy(
             () = silence(ended) => break,
         };
         match read {
-            // An output that fails has nothing more to say; the exit tells why.
+            // A failed output counts as ended; the exit status has the reason.
             Ok(0) | Err(_) => break,
             Ok(length) => writer.write_all(&buffer[..length]).await?,
         }

@@ -1,10 +1,10 @@
-//! Terminal sizes as clients write them: `{"Width":80,"Height":24}`, one after another.
+//! Terminal sizes as clients send them: `{"Width":80,"Height":24}`, one after another.
 
 use serde::Deserialize;
 
 use crate::TerminalSize;
 
-/// Longest unfinished text that is kept; a size takes some 30 bytes.
+/// Maximum bytes of an incomplete size; a size has about 30 bytes.
 const MAX_PENDING: usize = 1024;
 
 #[derive(Deserialize)]
@@ -14,14 +14,14 @@ struct Wire {
     height: u16,
 }
 
-/// Reads sizes from a stream of bytes cut anywhere.
+/// Parses sizes from a byte stream split at any position.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
     pending: Vec<u8>,
 }
 
 impl Sizes {
-    /// The sizes that are complete with these bytes. Text that is no size is skipped.
+    /// Returns the sizes that are complete with these bytes. Invalid text is skipped.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<TerminalSize> {
         self.pending.extend_from_slice(bytes);
         let mut sizes = Vec::new();
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_however_they_are_cut() {
+    fn sizes_are_parsed_from_any_split() {
         let text = b"{\"Width\":80,\"Height\":24}\n{\"Width\":132,\"Height\":50}\n";
         for cut in 0..text.len() {
             let mut sizes = Sizes::default();
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_skipped_and_not_kept() {
+    fn invalid_sizes_are_skipped() {
         let mut sizes = Sizes::default();
         assert!(sizes.push(b"{\"Width\":-1,\"Height\":2}").is_empty());
         assert!(sizes.push(&[b' '; 4096]).is_empty());

@@ -1,4 +1,4 @@
-//! A session over SPDY/3.1: one stream for each of the standard streams, the outcome and terminal sizes.
+//! Session over SPDY/3.1: one stream for each of the standard streams, the exit status and terminal sizes.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::spdy::{Connection, StreamReader, StreamWriter};
 use crate::status::{Verdict, last_word};
 use crate::{ByteWriter, ExecRequest, Session, TerminalSize};
 
-/// How long a client may take to open the streams that it asked for.
+/// Maximum time for a client to open its requested streams.
 const STREAMS_WITHIN: Duration = Duration::from_secs(30);
-/// Bytes of terminal sizes read at a time.
+/// Maximum bytes of one read of terminal sizes.
 const SIZES: usize = 512;
 
 type Halves = Option<(StreamReader, StreamWriter)>;
@@ -28,7 +28,7 @@ struct Streams {
 }
 
 impl Streams {
-    /// Takes streams until all that the request and the version call for are there.
+    /// Accepts streams until all that the request and the version require are open.
     async fn gather(connection: &mut Connection, wanted: &ExecRequest, version: &str) -> Option<Self> {
         let resizes = wanted.tty && (version.starts_with("v4") || version.starts_with("v3"));
         let mut streams = Self::default();
@@ -50,7 +50,7 @@ impl Streams {
                 Some("stdout") if wanted.stdout => &mut streams.stdout,
                 Some("stderr") if wanted.stderr => &mut streams.stderr,
                 Some("resize") if resizes => &mut streams.resize,
-                // Dropped, and thereby refused.
+                // Dropping it refuses the stream.
                 _ => continue,
             };
             *place = Some(stream.accept().await);
@@ -58,7 +58,7 @@ impl Streams {
     }
 }
 
-/// Carries a session until the process has ended or the client has left, which ends the session.
+/// Carries a session until the process has ended or the client has disconnected, which ends the session.
 pub(super) async fn run<T>(io: T, version: &str, wanted: &ExecRequest, session: Session, verdict: Verdict)
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
@@ -68,15 +68,15 @@ where
     let gathered =
         tokio::time::timeout(STREAMS_WITHIN, Streams::gather(&mut connection, wanted, version)).await;
     let Ok(Some(streams)) = gathered else {
-        tracing::debug!("a client did not open the streams of its session in time");
+        tracing::debug!("client did not open the streams of its session in time");
         return connection.close().await;
     };
     let Session { stdin, stdout, stderr, resize, exit } = session;
-    // The writing halves of the inputs stay open: their end would tell the client to stop sending.
+    // The writing halves of the inputs stay open: their end would make the client stop sending.
     let (input, input_end) = streams.stdin.unzip();
     let (sizes, sizes_end) = streams.resize.unzip();
     let outputs = [(stdout, streams.stdout), (stderr, streams.stderr)];
-    // The reading halves carry nothing, but dropping them before the writing half is done would be a reset.
+    // The reading halves carry nothing, but dropping them before the writing half has ended would be a reset.
     let (outputs, unread): (Vec<_>, Vec<_>) = outputs
         .into_iter()
         .filter_map(|(output, halves)| halves.zip(output))
@@ -96,7 +96,7 @@ where
         let word = last_word(&exit, verdict);
         let text = match word["status"].as_str() {
             _ if version.starts_with("v4") => word.to_string(),
-            // Old clients read plain text, and only of failures.
+            // Old clients expect plain text, and only for failures.
             Some("Success") => String::new(),
             _ => word["message"].as_str().unwrap_or_default().to_owned(),
         };
@@ -109,7 +109,7 @@ where
             }
             std::io::Result::Ok(())
         };
-        // A client that left before hearing the outcome does not miss it.
+        // A client that has disconnected does not need the exit status.
         let _ = said.await;
         connection.close().await;
     }
@@ -118,7 +118,8 @@ where
 
 async fn feed(input: Option<StreamReader>, stdin: Option<ByteWriter>) {
     let (Some(mut input), Some(mut stdin)) = (input, stdin) else { return };
-    // After a failed write the rest of the input is taken and thrown away, so that it does not dam up the connection.
+    // After a failed write the rest of the input is read and discarded, so that it does not block the
+    // connection.
     if tokio::io::copy(&mut input, &mut stdin).await.is_ok() {
         let _ = stdin.shutdown().await;
     } else {

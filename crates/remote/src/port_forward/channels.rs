@@ -1,5 +1,5 @@
-//! Port-forward over WebSocket channels: for the port number `n` of the request, channel `2n` is data and `2n + 1`
-//! an error text. The first message on each channel is the port, two bytes, low byte first.
+//! Port-forward over WebSocket channels: for port index `n` of the request, channel `2n` is data and `2n + 1`
+//! an error text. The first message on each channel is the port, two bytes, little endian.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::{Kubelet, PodId};
 
 /// Channel numbers are one byte, and each port takes two.
 const MAX_PORTS: usize = 127;
-/// Messages that wait for one port; a message can be 32 MiB, so not more.
+/// Maximum messages that wait for one port; a message can be 32 MiB, so only one.
 const PORT_QUEUE: usize = 1;
 
-/// Forwards until all ports have ended or the client has left.
+/// Forwards until all ports have ended or the client has disconnected.
 pub(super) async fn run(
     socket: WebSocket,
     name: &str,
@@ -48,7 +48,7 @@ pub(super) async fn run(
     tokio::pin!(receive);
     tokio::select! {
         () = async { while forwards.join_next().await.is_some() {} } => {}
-        // The client has left: the forwards are dropped.
+        // The client has disconnected: the forwards are dropped.
         () = &mut receive => return,
     }
     let _ = tokio::time::timeout(LINGER, async { tokio::join!(writer.join_next(), receive) }).await;
@@ -60,9 +60,9 @@ async fn receive(mut stream: SplitStream<WebSocket>, coding: Coding, mut inlets:
             continue;
         }
         let Some((channel, bytes)) = coding.decode(message) else { continue };
-        // Odd channels are ours to write; what a client sends there means nothing.
+        // Odd channels are written only by the server; messages of a client there are ignored.
         if let Some(inlet) = inlets.get_mut(usize::from(channel / 2)).filter(|_| channel % 2 == 0) {
-            // Its forward has ended: the bytes have nowhere to go.
+            // Its forward has ended: the bytes are discarded.
             let _ = inlet.send(bytes).await;
         }
     }
@@ -88,7 +88,7 @@ async fn forward(
                     break;
                 }
             }
-            // The Pod takes no more, but may still speak.
+            // The Pod reads no more, but may still send.
             pending.close();
             std::future::pending::<()>().await;
         };

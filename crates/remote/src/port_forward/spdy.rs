@@ -14,16 +14,16 @@ use crate::query;
 use crate::spdy::{Connection, Stream, StreamReader, StreamWriter};
 use crate::{Duplex, Kubelet, PodId};
 
-/// How long the second stream of a pair may take.
+/// Maximum time until the second stream of a pair.
 const PAIR_WITHIN: Duration = Duration::from_secs(30);
-/// How long the client may go on sending after the Pod's side has ended. kubectl waits for the error stream to end
-/// before it lets go of its own half, so that one is ended at once.
+/// Maximum time that the client may continue to send after the Pod's side has ended. kubectl closes its own
+/// half only after the error stream has ended, so that one is ended at once.
 const TAIL: Duration = Duration::from_secs(30);
 
 /// Both directions of a stream.
 type Halves = (StreamReader, StreamWriter);
 
-/// One half of a pair, answered already: clients wait for that before they open the other half.
+/// One half of a pair, already accepted: clients wait for that before they open the other half.
 struct Waiting {
     port: u16,
     halves: Halves,
@@ -31,7 +31,7 @@ struct Waiting {
     since: Instant,
 }
 
-/// Forwards until the client has left.
+/// Forwards until the client has disconnected.
 pub(super) async fn run<T>(io: T, kubelet: Arc<dyn Kubelet>, pod: PodId)
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
@@ -39,7 +39,7 @@ where
     let mut connection = Connection::open(io);
     let gone = connection.gone();
     let mut waiting = HashMap::new();
-    // Dropped at the end, with all connections into the Pod. The number of streams bounds it.
+    // Dropped at the end, with all connections into the Pod. The limit of streams bounds it.
     let mut forwards = JoinSet::new();
     let mut sweep = tokio::time::interval(PAIR_WITHIN);
     loop {
@@ -49,7 +49,7 @@ where
                 None => break,
             },
             Some(_) = forwards.join_next() => {}
-            // Dropping the lonely half resets it.
+            // Dropping the single half resets it.
             _ = sweep.tick() => waiting.retain(|_, half: &mut Waiting| half.since.elapsed() < PAIR_WITHIN),
             () = gone.cancelled() => break,
         }
@@ -57,8 +57,8 @@ where
     connection.close().await;
 }
 
-/// Finds the stream's other half and starts to forward, or leaves it waiting. A stream that makes no sense is
-/// dropped, which refuses it.
+/// Pairs the stream with its other half and starts to forward, or stores it. An invalid stream is dropped,
+/// which refuses it.
 async fn pair(
     stream: Stream,
     waiting: &mut HashMap<String, Waiting>,
@@ -88,13 +88,13 @@ async fn pair(
             let (data, error) = if is_data { (halves, other) } else { (other, halves) };
             forwards.spawn(forward(data, error, port, Arc::clone(kubelet), pod.clone()));
         }
-        // The same half twice, or another port: neither is believed.
+        // The same half twice, or another port: both streams are refused.
         hash_map::Entry::Occupied(_) => {}
     }
 }
 
-/// The error stream carries a text only if there is no connection: kubectl ends at any text, and with it the connections of
-/// everybody else through it. One that breaks later shows in its data stream, which is reset.
+/// The error stream carries a text only if connecting fails: kubectl ends after any text, and with it the
+/// connections of all its clients. A connection that breaks later resets its data stream.
 async fn forward(data: Halves, error: Halves, port: u16, kubelet: Arc<dyn Kubelet>, pod: PodId) {
     let (_unread, mut error) = error;
     match kubelet.connect(&pod, port).await {
@@ -106,7 +106,8 @@ async fn forward(data: Halves, error: Halves, port: u16, kubelet: Arc<dyn Kubele
     let _ = error.shutdown().await;
 }
 
-/// Joins both directions with half-close: each ends the other's writing side, and none the other's reading.
+/// Joins both directions with half-close: the end of one closes the other's writing side, not its reading
+/// side.
 async fn join((mut reader, mut writer): Halves, error: &mut StreamWriter, connection: Box<dyn Duplex>) {
     let (mut from_pod, mut to_pod) = tokio::io::split(connection);
     let upward = async {
@@ -132,7 +133,7 @@ async fn join((mut reader, mut writer): Halves, error: &mut StreamWriter, connec
     if clean {
         downward.await;
     } else {
-        // One side broke off; what the Pod still says is carried for a while, if there is a receiver.
+        // One side broke off; bytes of the Pod are forwarded for a while if there is a receiver.
         let _ = tokio::time::timeout(TAIL, downward).await;
     }
 }

@@ -1,4 +1,4 @@
-//! A WebSocket whose binary messages are a stream of bytes.
+//! WebSocket whose binary messages are a stream of bytes.
 
 use std::io::{Error, ErrorKind, Result};
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Reads and writes through binary messages; a close message is the end, a text message an error.
 pub(super) struct Tunnel {
     socket: WebSocket,
-    /// What is left of the message being read.
+    /// Rest of the current message.
     message: Bytes,
     closing: bool,
 }

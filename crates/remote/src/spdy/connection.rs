@@ -1,4 +1,4 @@
-//! The two tasks of a connection: one reads the peer's frames, one writes ours.
+//! The two tasks of a connection: one reads the peer's frames, one writes the server's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,17 @@ use super::headers::{Decoder, Encoder};
 use super::link::{self, Link, MAX_STREAMS, Outgoing, STREAM_BUFFER};
 use super::stream::Stream;
 
-/// Frames that wait for the writing task. With the longest frame of ours that is 1 MiB.
+/// Maximum frames that wait for the writing task. With the longest frame of the server that is 1 MiB.
 const QUEUE: usize = 32;
-/// Bytes of a data frame that are handed on at a time, however long the frame is.
+/// Maximum bytes of a data frame that are passed on at a time, for a frame of any length.
 const PIECE: usize = 16 * 1024;
-/// How long a closed connection waits for the peer to hang up, so that what was sent last is not lost by a TCP reset.
+/// Maximum time that a closed connection waits for the peer to close, so that a TCP reset loses no sent
+/// bytes.
 const LINGER: Duration = Duration::from_secs(2);
-/// Longest batch of frames that is written at once.
+/// Maximum bytes of frames in one write.
 const BATCH: usize = 64 * 1024;
 
-/// The server's end of a SPDY/3.1 connection. Dropping it cuts the connection.
+/// Server's end of a SPDY/3.1 connection. Dropping it closes the connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     incoming: mpsc::Receiver<Stream>,
@@ -57,23 +58,23 @@ impl Connection {
         Self { incoming, outgoing, link, tasks }
     }
 
-    /// The next stream that the peer opens; nothing when the connection is over.
+    /// Returns the peer's next stream; `None` after the end of the connection.
     pub(crate) async fn accept(&mut self) -> Option<Stream> {
         self.incoming.recv().await
     }
 
-    /// Cancelled when nothing can be read from the peer any more.
+    /// Canceled when the peer can send no more.
     pub(crate) fn gone(&self) -> CancellationToken {
         self.link.gone.clone()
     }
 
-    /// Ends the connection after everything queued was sent.
+    /// Ends the connection after all queued frames were sent.
     pub(crate) async fn close(mut self) {
         if self.outgoing.send(Outgoing::Close { code: code::GOAWAY_OK }).await.is_err() {
             return;
         }
         let both = async { while self.tasks.join_next().await.is_some() {} };
-        // After the limit the drop cuts what is left.
+        // After the limit, dropping the connection discards the rest.
         let _ = tokio::time::timeout(LINGER, both).await;
     }
 }
@@ -86,7 +87,7 @@ struct Reader<R> {
     streams: mpsc::Sender<Stream>,
 }
 
-/// Why reading stops.
+/// Reason why reading stops.
 #[derive(Debug, thiserror::Error)]
 enum Stop {
     #[error(transparent)]
@@ -153,13 +154,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn control(&mut self, control: Control) -> Result<(), Stop> {
         match control {
             Control::SynStream { id, fin, block } => {
-                // The block goes through the decompressor even if the stream is refused: the next one needs it.
+                // The block passes the decompressor even if the stream is refused: the next block needs its
+                // state.
                 let fields = self.decoder.decode(&block)?;
                 if !self.link.open(id, fin)? {
                     return self.send(Outgoing::Reset { id, code: code::REFUSED_STREAM }).await;
                 }
                 let stream = Stream::new(id, fields, &self.link, self.outgoing.clone());
-                // A full queue or a connection that takes no more streams drops it, which refuses it.
+                // A full queue or a closing connection drops the stream, which refuses it.
                 let _ = self.streams.try_send(stream);
             }
             Control::MoreHeaders { id, fin, block } => {
@@ -170,7 +172,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
             Control::RstStream { id } => self.link.reset(id),
             Control::Settings { initial_window: Some(window) } => self.link.resize(window)?,
-            // Ours are even, and we send none.
+            // Pings of the server would be even, and it sends none.
             Control::Ping { id } if !id.is_multiple_of(2) => return self.send(Outgoing::Pong(id)).await,
             Control::WindowUpdate { id, delta } => {
                 if !self.link.widen(id, delta)? {
@@ -198,7 +200,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     async fn run(mut self, mut queue: mpsc::Receiver<Outgoing>) {
         if let Err(error) = self.serve(&mut queue).await {
             tracing::trace!(%error, "SPDY connection cannot be written to");
-            // Senders are told at once, and the reading task sees the link end.
+            // Writers receive an error at once, and the reading task detects the end of the link.
             queue.close();
             self.link.hang_up();
         }
@@ -212,7 +214,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             for (id, bytes) in self.link.take_credits() {
                 self.io.write_all(&frame::window_update(id, bytes)).await?;
             }
-            // A reset must not overtake what its stream queued before; that is at most one queue full.
+            // A reset must not overtake the frames queued before it; that is at most one full queue.
             let resets = self.link.take_resets();
             for _ in 0..QUEUE {
                 let Ok(next) = queue.try_recv() else { break };
@@ -238,7 +240,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         }
     }
 
-    /// Writes a frame; tells whether it was the last one.
+    /// Writes a frame; returns true if it was the last one.
     async fn write(&mut self, next: Outgoing) -> std::io::Result<bool> {
         match next {
             Outgoing::Reply(id) => {

@@ -1,7 +1,7 @@
-//! The text that both ends of SPDY/3 preset in their zlib streams: words with their length in four bytes, then a
-//! run of phrases.
+//! Preset dictionary of the zlib streams of SPDY/3: words with their length in four bytes, then a run of
+//! phrases.
 
-/// Adler-32 of the whole dictionary; a zlib stream names it by this number.
+/// Adler-32 of the whole dictionary, by which a zlib stream names it.
 #[cfg(test)]
 pub(crate) const ADLER32: u32 = 0xe3c6_a7c2;
 
@@ -20,7 +20,7 @@ const PHRASES: &str = "100101201202205206300302303304305306307402405406407408409
     application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age=gzip,deflate,sdch\
     charset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 
-/// The dictionary's bytes.
+/// Returns the dictionary's bytes.
 pub(crate) fn dictionary() -> Vec<u8> {
     let mut bytes = Vec::with_capacity(2 * PHRASES.len() + WORDS.len());
     for word in WORDS.split('|') {

@@ -1,30 +1,30 @@
-//! Frames of SPDY/3.1 as bytes.
+//! Encoding of SPDY/3.1 frames.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Bytes before every frame's payload.
+/// Bytes of every frame's head.
 pub(crate) const HEAD: usize = 8;
-/// Longest control frame that is read. Ours are headers of two or three short fields.
+/// Maximum control frame that is read. Those of Kubernetes clients are headers of two or three short fields.
 pub(crate) const MAX_CONTROL: usize = 16 * 1024;
-/// Most entries of a SETTINGS frame; the protocol knows eight settings.
+/// Maximum entries of a SETTINGS frame; the protocol has eight settings.
 const MAX_SETTINGS: usize = 64;
 const VERSION: u16 = 3;
 const CONTROL_BIT: u32 = 1 << 31;
 const ID_MASK: u32 = CONTROL_BIT - 1;
 const FLAG_FIN: u8 = 1;
 
-/// `RST_STREAM` and `GOAWAY` codes that are sent here.
+/// `RST_STREAM` and `GOAWAY` codes that the server sends.
 pub(crate) mod code {
     pub(crate) const REFUSED_STREAM: u32 = 3;
     pub(crate) const CANCEL: u32 = 5;
     pub(crate) const FLOW_CONTROL_ERROR: u32 = 7;
-    /// In a GOAWAY: the connection ends as it should.
+    /// In a GOAWAY: the connection ends normally.
     pub(crate) const GOAWAY_OK: u32 = 0;
-    /// In a GOAWAY: the peer broke the protocol.
+    /// In a GOAWAY: the peer violated the protocol.
     pub(crate) const GOAWAY_PROTOCOL_ERROR: u32 = 1;
 }
 
-/// How a peer broke the protocol; the connection ends.
+/// Protocol violation of a peer; the connection ends.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("control frame of version {0}")]
@@ -43,7 +43,7 @@ pub(crate) enum Fault {
     Window,
 }
 
-/// The first eight bytes of a frame.
+/// First eight bytes of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Head {
     Data { id: u32, fin: bool, length: usize },
@@ -51,8 +51,8 @@ pub(crate) enum Head {
 }
 
 impl Head {
-    /// Reads a head; a control frame that is too long or of another version is refused here, before its payload
-    /// is read.
+    /// Parses a head; a control frame that is too long or of another version is refused before its payload is
+    /// read.
     pub(crate) fn parse(bytes: [u8; HEAD]) -> Result<Self, Fault> {
         let word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let flags = bytes[4];
@@ -71,7 +71,7 @@ impl Head {
     }
 }
 
-/// A control frame that was read.
+/// Control frame of the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     SynStream {
@@ -79,7 +79,7 @@ pub(crate) enum Control {
         fin: bool,
         block: Bytes,
     },
-    /// SYN_REPLY or HEADERS: nothing in them is used, but the block must pass the decompressor.
+    /// SYN_REPLY or HEADERS: their content is not used, but the block must pass the decompressor.
     MoreHeaders {
         id: u32,
         fin: bool,
@@ -88,7 +88,7 @@ pub(crate) enum Control {
     RstStream {
         id: u32,
     },
-    /// New initial window of the peer's streams, if the frame holds one.
+    /// New initial window of the peer's streams, if the frame contains one.
     Settings {
         initial_window: Option<u32>,
     },
@@ -100,7 +100,7 @@ pub(crate) enum Control {
         id: u32,
         delta: u32,
     },
-    /// A type that this end does not know, which the protocol says to skip.
+    /// Unknown type, which the protocol requires to skip.
     Unknown,
 }
 
@@ -141,7 +141,7 @@ impl Control {
 
 const SETTING_INITIAL_WINDOW: u32 = 7;
 
-/// The last initial window in a SETTINGS payload; `None` when the payload is malformed.
+/// Returns the last initial window in a SETTINGS payload; `None` if the payload is malformed.
 fn initial_window(payload: &[u8]) -> Option<Option<u32>> {
     let (count, entries) = payload.split_first_chunk::<4>()?;
     let count = u32::from_be_bytes(*count) as usize;
@@ -166,7 +166,7 @@ fn control(kind: u16, flags: u8, length: usize) -> BytesMut {
     frame
 }
 
-/// The head of a data frame; `length` is below 2^24.
+/// Makes the head of a data frame; `length` is below 2^24.
 pub(crate) fn data_head(id: u32, fin: bool, length: usize) -> [u8; HEAD] {
     let id = id.to_be_bytes();
     let length = (length as u32).to_be_bytes();
@@ -198,7 +198,7 @@ pub(crate) fn ping(id: u32) -> BytesMut {
     frame
 }
 
-/// A SETTINGS frame with our initial window.
+/// Makes a SETTINGS frame with the server's initial window.
 pub(crate) fn settings(initial_window: u32) -> BytesMut {
     let mut frame = control(4, 0, 12);
     frame.put_u32(1);
@@ -214,7 +214,7 @@ fn pair(kind: u16, first: u32, second: u32) -> BytesMut {
     frame
 }
 
-/// The frame with which a client opens a stream.
+/// Makes the frame with which a client opens a stream.
 #[cfg(test)]
 pub(crate) fn syn_stream(id: u32, fin: bool, block: &[u8]) -> BytesMut {
     let mut frame = control(1, u8::from(fin), 10 + block.len());

@@ -5,15 +5,15 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 use super::dictionary::dictionary;
 use super::frame::Fault;
 
-/// Longest header block after decompression; bounds what a small frame can blow up to.
+/// Maximum header block after decompression; bounds the expansion of a small frame.
 const MAX_BLOCK: usize = 32 * 1024;
-/// Most fields of a block. Port-forward sends three.
+/// Maximum fields of a block. Port-forward sends three.
 const MAX_FIELDS: usize = 64;
 
 /// Fields of a stream, names in lower case.
 pub(crate) type Fields = Vec<(String, String)>;
 
-/// Reads the peer's header blocks, in the order in which they arrive.
+/// Decodes the peer's header blocks, in order of arrival.
 pub(crate) struct Decoder {
     zlib: Decompress,
     output: Vec<u8>,
@@ -74,7 +74,7 @@ fn parse(mut block: &[u8]) -> Result<Fields, Fault> {
     Ok(fields)
 }
 
-/// Writes our header blocks, in the order in which they are sent.
+/// Encodes the server's header blocks, in sending order.
 pub(crate) struct Encoder {
     zlib: Compress,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Encoder {
 impl Encoder {
     pub(crate) fn new() -> Self {
         let mut zlib = Compress::new(Compression::fast(), true);
-        // Fails only after bytes went through, and none have.
+        // Fails only after bytes were compressed, and none were yet.
         let _ = zlib.set_dictionary(&dictionary());
         Self { zlib }
     }
@@ -98,7 +98,7 @@ impl Encoder {
         let start = self.zlib.total_in();
         loop {
             let rest = &plain[(self.zlib.total_in() - start) as usize..];
-            // Never an error: the stream is not finished, and a full buffer is grown below.
+            // Never an error: the stream is not finished, and a full buffer grows below.
             let _ = self.zlib.compress_vec(rest, &mut block, FlushCompress::Sync);
             if block.len() < block.capacity() {
                 return block;
@@ -114,13 +114,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dictionary_is_the_one_of_spdy_3() {
+    fn the_dictionary_has_the_checksum_of_spdy_3() {
         assert_eq!(dictionary().len(), 1423);
         assert_eq!(Compress::new(Compression::fast(), true).set_dictionary(&dictionary()).unwrap(), ADLER32);
     }
 
     #[test]
-    fn blocks_of_one_stream_follow_each_other() {
+    fn blocks_share_one_zlib_stream() {
         let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
         for n in 0..50 {
             let value = "x".repeat(n * 7);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_blows_up_is_refused() {
+    fn a_block_that_expands_too_far_is_refused() {
         let mut encoder = Encoder::new();
         let block = encoder.encode(&[("a", &"0".repeat(MAX_BLOCK))]);
         assert!(block.len() < 1000, "{}", block.len());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_refused() {
+    fn wrong_lengths_are_refused() {
         for plain in [vec![0, 0, 0, 1], vec![0, 0, 0, 1, 255, 255, 255, 255, 1], vec![255; 4], vec![0; 3]] {
             assert!(parse(&plain).is_err(), "{plain:?}");
         }
@@ -148,7 +148,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_break_the_decoder(blocks in proptest::collection::vec(proptest::collection::vec(0u8.., 0..200), 1..5)) {
+        fn any_input_is_decoded_or_refused(blocks in proptest::collection::vec(proptest::collection::vec(0u8.., 0..200), 1..5)) {
             let mut decoder = Decoder::new();
             for block in blocks {
                 let _ = decoder.decode(&block);

@@ -1,12 +1,12 @@
-//! The frames of a connection, from any bytes.
+//! Hostile test of the frames of a connection.
 
 use bytes::Bytes;
 
 use super::frame::{Control, HEAD, Head};
 use super::headers::{Decoder, Encoder};
 
-/// Reads frames until one is wrong or the bytes end. Header blocks belong to one stream of compressed bytes; what was read
-/// of one is read again from what our side writes of it.
+/// Parses frames until one is invalid or the bytes end. All header blocks share one compressed stream. Each
+/// decoded block is encoded again and must decode to the same fields.
 pub(crate) fn frames(mut bytes: &[u8]) {
     let mut decoder = Decoder::new();
     let (mut encoder, mut again) = (Encoder::new(), Decoder::new());

@@ -1,4 +1,4 @@
-//! What the tasks and streams of one connection share: the streams' buffers and windows.
+//! State shared by the tasks and streams of one connection: the streams' buffers and windows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,27 +11,27 @@ use tokio_util::sync::CancellationToken;
 
 use super::frame::{Fault, code};
 
-/// Streams open at a time; a port-forward takes two for each of its connections.
+/// Maximum number of open streams; a port-forward needs two for each of its connections.
 pub(crate) const MAX_STREAMS: usize = 512;
-/// Bytes of one stream that wait for their reader, and the window told to the peer.
+/// Buffered bytes of one stream, and the window announced to the peer.
 pub(crate) const STREAM_BUFFER: usize = 256 * 1024;
-/// Bytes of all streams of a connection that wait for their readers. A peer that ignores windows (kubectl does)
-/// is held back here by not reading on.
+/// Maximum buffered bytes of all streams of a connection. A peer that ignores windows (kubectl does) is
+/// slowed down here because the server stops reading.
 pub(crate) const CONNECTION_BUFFER: usize = 4 * 1024 * 1024;
-/// The protocol's initial window, of streams and connection alike.
+/// Initial window of the protocol, for streams and the connection.
 pub(crate) const INITIAL_WINDOW: i64 = 64 * 1024;
-/// Credits are sent when at least so much was consumed, so that small reads do not each cost a frame.
+/// Minimum consumed bytes before credits are sent, so that small reads do not cost a frame each.
 const CREDIT_STEP: u32 = STREAM_BUFFER as u32 / 4;
 const MAX_WINDOW: i64 = i32::MAX as i64;
 
-/// How the peer's half of a stream ended.
+/// End of the peer's half of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Finished,
     Reset,
 }
 
-/// What is queued for the writing task.
+/// Entry of the writing task's queue.
 #[derive(Debug)]
 pub(crate) enum Outgoing {
     Reply(u32),
@@ -48,7 +48,7 @@ struct Entry {
     reader_gone: bool,
     writer_done: bool,
     writer_gone: bool,
-    /// The writer left without finishing.
+    /// The writer was dropped without finishing.
     cut_short: bool,
     window: i64,
     consumed: u32,
@@ -65,23 +65,23 @@ struct State {
     consumed: u32,
     credits: BTreeMap<u32, u32>,
     resets: Vec<u32>,
-    /// The peer has shown that it does flow control. Clients built on moby/spdystream (kubectl, client-go) never
-    /// send a window update, so windows bind only from the first sign on; before it, 64 KiB would be all.
+    /// Set once the peer sends a window update. Clients based on moby/spdystream (kubectl, client-go) never
+    /// send one, so windows bind only from the first on; otherwise a stream would end after 64 KiB.
     enforced: bool,
     window: i64,
     initial_window: i64,
     over: bool,
 }
 
-/// Shared by the two tasks of a connection and its streams.
+/// State shared by the two tasks of a connection and its streams.
 #[derive(Debug)]
 pub(crate) struct Link {
     state: Mutex<State>,
-    /// Room was made in a buffer.
+    /// Notified when a buffer has room.
     space: Notify,
-    /// Credits or resets wait for the writing task.
+    /// Notified when credits or resets wait for the writing task.
     pub(crate) nudge: Notify,
-    /// Cancelled when nothing can be read from the peer any more.
+    /// Canceled when the peer can send no more.
     pub(crate) gone: CancellationToken,
 }
 
@@ -108,11 +108,11 @@ impl Link {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No code that holds the lock can panic half-way through a change.
+        // No code that holds the lock can panic during a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The peer opens a stream: `false` when there are too many.
+    /// Opens a stream of the peer: `false` if there are too many.
     pub(crate) fn open(&self, id: u32, fin: bool) -> Result<bool, Fault> {
         let mut state = self.state();
         if id.is_multiple_of(2) || id <= state.last {
@@ -128,13 +128,13 @@ impl Link {
         Ok(true)
     }
 
-    /// Highest stream number that the peer opened.
+    /// Returns the highest stream number that the peer opened.
     pub(crate) fn last(&self) -> u32 {
         self.state().last
     }
 
-    /// Puts bytes into a stream's buffer, waiting for room. Bytes of a stream that nobody reads any more are
-    /// dropped.
+    /// Appends bytes to a stream's buffer, waiting for room. Bytes of a stream without a reader are
+    /// discarded.
     pub(crate) async fn deliver(&self, id: u32, bytes: &[u8]) -> Result<(), Fault> {
         loop {
             let room = self.space.notified();
@@ -165,12 +165,12 @@ impl Link {
         }
     }
 
-    /// The peer sends no more on this stream.
+    /// Records that the peer sends no more on this stream.
     pub(crate) fn finish(&self, id: u32) {
         self.end(id, End::Finished);
     }
 
-    /// The peer gave the stream up, in both directions.
+    /// Records that the peer reset the stream, in both directions.
     pub(crate) fn reset(&self, id: u32) {
         self.end(id, End::Reset);
     }
@@ -194,7 +194,7 @@ impl Link {
         self.release(state, id);
     }
 
-    /// The connection is over: all streams end as if reset.
+    /// Ends the connection: all streams end as if reset.
     pub(crate) fn hang_up(&self) {
         let mut state = self.state();
         state.over = true;
@@ -207,7 +207,7 @@ impl Link {
         self.gone.cancel();
     }
 
-    /// Takes what a stream's buffer holds.
+    /// Reads from a stream's buffer.
     pub(crate) fn poll_read(
         &self,
         id: u32,
@@ -240,7 +240,7 @@ impl Link {
     }
 
     fn credit(&self, state: &mut State, id: Option<u32>, length: usize) {
-        // A length is at most one buffer, and counters are emptied at a quarter of that.
+        // A length is at most one buffer, and counters are reset at a quarter of that.
         let length = length as u32;
         let mut due = false;
         if let Some((id, entry)) = id.and_then(|id| Some((id, state.streams.get_mut(&id)?))) {
@@ -260,7 +260,7 @@ impl Link {
         }
     }
 
-    /// How many bytes the stream may send now, at most `wanted`. Pending while its window is closed.
+    /// Returns how many bytes the stream may send now, at most `wanted`. Pending while its window is closed.
     pub(crate) fn poll_window(
         &self,
         id: u32,
@@ -283,7 +283,7 @@ impl Link {
         Poll::Pending
     }
 
-    /// Bytes of a stream were queued: its windows shrink, whether or not they bind yet.
+    /// Records queued bytes of a stream: its windows shrink, whether or not they bind yet.
     pub(crate) fn sent(&self, id: u32, length: usize) {
         let mut state = self.state();
         state.window = state.window.saturating_sub(length as i64);
@@ -292,7 +292,7 @@ impl Link {
         }
     }
 
-    /// The peer has consumed bytes. `Ok(false)` when a stream's window overflows, which ends that stream.
+    /// Adds credits of the peer. `Ok(false)` if a stream's window overflows, which ends that stream.
     pub(crate) fn widen(&self, id: u32, delta: u32) -> Result<bool, Fault> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -314,7 +314,7 @@ impl Link {
         Ok(true)
     }
 
-    /// The peer announces another initial window, which also moves those of open streams.
+    /// Applies another initial window of the peer, which also changes those of open streams.
     pub(crate) fn resize(&self, initial: u32) -> Result<(), Fault> {
         let initial = i64::from(initial);
         if initial > MAX_WINDOW {
@@ -331,14 +331,14 @@ impl Link {
         Ok(())
     }
 
-    /// Our half of the stream is finished: everything was queued.
+    /// Finishes the server's half of the stream: everything was queued.
     pub(crate) fn write_done(&self, id: u32) {
         if let Some(entry) = self.state().streams.get_mut(&id) {
             entry.writer_done = true;
         }
     }
 
-    /// Nobody reads the stream any more.
+    /// Records that the stream has no reader any more.
     pub(crate) fn drop_reader(&self, id: u32) {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -353,7 +353,7 @@ impl Link {
         self.space.notify_waiters();
     }
 
-    /// Nobody writes to the stream any more. A writer that was not shut down gives the stream up.
+    /// Records that the stream has no writer any more. A writer that was not shut down resets the stream.
     pub(crate) fn drop_writer(&self, id: u32) {
         let mut guard = self.state();
         let Some(entry) = guard.streams.get_mut(&id) else { return };
@@ -362,7 +362,7 @@ impl Link {
         self.release(&mut guard, id);
     }
 
-    /// Forgets a stream that is finished both ways, and gives up one whose owner left before that.
+    /// Removes a stream that is finished in both directions, and resets one that its owner dropped before.
     fn release(&self, state: &mut State, id: u32) {
         let Some(entry) = state.streams.get(&id) else { return };
         let unused = entry.reader_gone && entry.writer_gone;
@@ -379,7 +379,7 @@ impl Link {
         std::mem::take(&mut self.state().credits)
     }
 
-    /// Streams to reset; they are closed with that.
+    /// Streams to reset, which also closes them.
     pub(crate) fn take_resets(&self) -> Vec<u32> {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -387,7 +387,7 @@ impl Link {
         resets.into_iter().filter(|id| state.remove(*id)).collect()
     }
 
-    /// The stream is closed by our own reset.
+    /// The server's own reset closes the stream.
     pub(crate) fn forget(&self, id: u32) {
         self.reset(id);
         self.state().remove(id);
@@ -412,5 +412,5 @@ fn wake(waker: &mut Option<Waker>) {
     }
 }
 
-/// The code with which a stream is given up from this end.
+/// Code with which the server abandons a stream.
 pub(crate) const GIVEN_UP: u32 = code::CANCEL;

@@ -1,7 +1,7 @@
-//! SPDY/3.1, the server's end: streams within one connection, as much of it as Kubernetes uses.
+//! Server's end of SPDY/3.1: streams within one connection, as far as Kubernetes uses it.
 //!
-//! Frames are checked before they are read, header blocks are bounded after decompression, and a peer that breaks
-//! the protocol gets a GOAWAY. Streams opened by the server are not needed and not there.
+//! Frames are validated before they are read, header blocks are bounded after decompression, and a peer that
+//! violates the protocol receives a GOAWAY. The server cannot open streams: Kubernetes does not need that.
 
 mod connection;
 mod dictionary;

@@ -12,10 +12,10 @@ use tokio_util::sync::PollSender;
 use super::headers::Fields;
 use super::link::{Link, Outgoing};
 
-/// Longest data frame that is sent.
+/// Maximum data frame that is sent.
 const MAX_DATA: usize = 32 * 1024;
 
-/// A stream that the peer has opened and that is not answered yet. Dropping it refuses it.
+/// Stream that the peer has opened and the server has not accepted yet. Dropping it refuses it.
 #[derive(Debug)]
 pub(crate) struct Stream {
     id: u32,
@@ -37,21 +37,21 @@ impl Stream {
         self.id
     }
 
-    /// A header of the stream; the name in lower case. Of several values the first.
+    /// Returns a header of the stream, by its name in lower case. Of several values the first.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let (_, value) = self.fields.iter().find(|(n, _)| n == name)?;
         value.split('\0').next()
     }
 
-    /// Answers the peer that the stream is open.
+    /// Accepts the stream.
     pub(crate) async fn accept(self) -> (StreamReader, StreamWriter) {
-        // Fails when the connection is over, which the halves then tell.
+        // Fails after the end of the connection, which the halves then report.
         let _ = self.outgoing.send(Outgoing::Reply(self.id)).await;
         (self.reader, self.writer)
     }
 }
 
-/// What the peer sends on a stream. A reset is an error, not an end.
+/// Reading half of a stream. A reset is an error, not an end.
 #[derive(Debug)]
 pub(crate) struct StreamReader {
     id: u32,
@@ -74,7 +74,7 @@ impl Drop for StreamReader {
     }
 }
 
-/// What is sent to the peer on a stream. Shutting it down is the end; dropping it before that resets the stream.
+/// Writing half of a stream. A shutdown is the end; dropping it before that resets the stream.
 #[derive(Debug)]
 pub(crate) struct StreamWriter {
     id: u32,
@@ -94,7 +94,7 @@ impl AsyncWrite for StreamWriter {
             return Poll::Ready(Ok(0));
         }
         let wanted = buf.len().min(MAX_DATA);
-        // The window is asked before and after: a place in the queue must not be held while a window is closed.
+        // Checks the window before and after: a place in the queue must not be held while a window is closed.
         ready!(self.link.poll_window(self.id, cx, wanted))?;
         ready!(self.outgoing.poll_reserve(cx)).map_err(|_| OVER)?;
         let Poll::Ready(open) = self.link.poll_window(self.id, cx, wanted) else {

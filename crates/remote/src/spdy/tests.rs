@@ -1,4 +1,5 @@
-//! A client made of raw frames against [`Connection`]: order, windows, bounds, and peers that break the rules.
+//! Tests [`Connection`] with a client of raw frames: order, windows, limits, and peers that violate the
+//! protocol.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use super::frame::{self, Control, HEAD, Head, code};
 use super::headers::Encoder;
 use super::link::{CONNECTION_BUFFER, MAX_STREAMS};
 
-/// The wire holds little, so that only the buffers under test can hold much.
+/// The wire buffers little, so that only the buffers under test can hold much.
 const WIRE: usize = 4096;
 
 struct Peer {
@@ -47,7 +48,7 @@ impl Peer {
         self.send(bytes).await;
     }
 
-    /// The next frame that is not about our own windows.
+    /// Returns the next frame that is not about the client's windows.
     async fn next(&mut self) -> Option<Got> {
         loop {
             let got = self.any().await?;
@@ -73,7 +74,7 @@ impl Peer {
         })
     }
 
-    /// Everything until the connection ends; the last word must be this GOAWAY.
+    /// Reads until the connection ends; the last frame must be this GOAWAY.
     async fn assert_ends_with(&mut self, code: u32) {
         let mut last = None;
         let all = async {
@@ -121,7 +122,7 @@ async fn a_stream_carries_bytes_both_ways_and_ends_each_way_alone() {
 }
 
 #[tokio::test]
-async fn a_writer_that_is_dropped_resets_its_stream_after_what_it_sent() {
+async fn a_dropped_writer_resets_its_stream_after_its_data() {
     let (mut peer, mut connection) = Peer::new();
     peer.open(1).await;
     let (_reader, mut writer) = connection.accept().await.unwrap().accept().await;
@@ -143,7 +144,7 @@ async fn a_reset_is_an_error_for_both_halves() {
 }
 
 #[tokio::test]
-async fn a_peer_that_does_flow_control_is_not_overrun() {
+async fn peer_windows_are_respected() {
     let (mut peer, mut connection) = Peer::new();
     peer.send(&frame::settings(10)).await;
     peer.open(1).await;
@@ -163,7 +164,7 @@ async fn a_peer_that_does_flow_control_is_not_overrun() {
 }
 
 #[tokio::test]
-async fn a_stream_window_that_overflows_ends_the_stream_and_the_connections_ends_all() {
+async fn window_overflow_resets_stream_or_connection() {
     let (mut peer, mut connection) = Peer::new();
     peer.open(1).await;
     let (_reader, _writer) = connection.accept().await.unwrap().accept().await;
@@ -206,7 +207,7 @@ async fn consumed_bytes_are_credited() {
 }
 
 #[tokio::test]
-async fn a_peer_that_ignores_windows_is_held_back_by_a_bounded_buffer() {
+async fn a_peer_that_ignores_windows_is_slowed_by_a_bounded_buffer() {
     let (mut peer, mut connection) = Peer::new();
     let mut streams = Vec::new();
     for id in 0..40 {
@@ -230,7 +231,7 @@ async fn a_peer_that_ignores_windows_is_held_back_by_a_bounded_buffer() {
     }
     assert!(before <= CONNECTION_BUFFER + 64 * 1024, "{before} bytes taken");
     assert!(before >= CONNECTION_BUFFER / 2, "{before} bytes taken");
-    // Giving up a stream makes room again, and what still comes for it is not kept.
+    // Resetting a stream frees room, and its later bytes are discarded.
     drop(streams.pop());
     tokio::time::sleep(Duration::from_millis(100)).await;
     let after = taken.load(Ordering::Relaxed);
@@ -239,7 +240,7 @@ async fn a_peer_that_ignores_windows_is_held_back_by_a_bounded_buffer() {
 }
 
 #[tokio::test]
-async fn streams_beyond_the_limit_are_refused_and_refused_ones_make_room() {
+async fn streams_beyond_the_limit_are_refused() {
     let (mut peer, mut connection) = Peer::new();
     let mut held = Vec::new();
     for n in 0..MAX_STREAMS as u32 {
@@ -264,7 +265,7 @@ async fn pings_of_the_peer_are_answered() {
 }
 
 #[tokio::test]
-async fn broken_rules_end_the_connection_with_a_word() {
+async fn protocol_violations_end_the_connection_with_goaway() {
     let block = Encoder::new().encode(&[]);
     let mut twice = frame::syn_stream(3, false, &block).to_vec();
     twice.extend_from_slice(&frame::syn_stream(1, false, &[]));
@@ -301,10 +302,10 @@ async fn unknown_frames_are_skipped() {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
-    /// Frames with plausible heads and any payload: the connection goes on or ends, and never panics or hangs the
-    /// reader of a stream after the peer has left.
+    /// Frames with plausible heads and any payload: the connection continues or ends, and never panics or
+    /// blocks the reader of a stream after the peer has disconnected.
     #[test]
-    fn no_frames_break_the_connection(frames in proptest::collection::vec(
+    fn any_frames_are_handled(frames in proptest::collection::vec(
         (0_u32..12, 0_u8..2, 0_u32..8, proptest::collection::vec(0_u8.., 0..40)), 0..20,
     )) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

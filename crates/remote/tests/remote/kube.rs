@@ -54,7 +54,7 @@ async fn terminal_sizes_reach_the_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_that_is_not_there_is_404_before_the_switch() {
+async fn a_missing_container_is_404_before_the_switch() {
     let (pods, _) = pods().await;
     let parameters = AttachParams::default().container("missing");
     let error = pods.exec("p", ["true"], &parameters).await.err().expect("it fails");

@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 use crate::server;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// More than any buffer or window on the way.
+/// Larger than all buffers and windows of the connection.
 const LONG: usize = 9 * 1024 * 1024;
 
 struct Kubectl {
@@ -28,7 +28,7 @@ impl Kubectl {
         Self { server, upgrades, home, websockets }
     }
 
-    /// Fails unless all streams so far came over the protocol that was asked for.
+    /// Fails unless all streams so far came over the expected protocol.
     fn assert_protocol(&self, websocket: &str) {
         let expected = if self.websockets { websocket } else { "SPDY/3.1" };
         let upgrades = self.upgrades.lock().expect("no panic");
@@ -53,7 +53,7 @@ impl Kubectl {
         let mut stdin = child.stdin.take().expect("a pipe");
         let input = input.to_vec();
         let feed = tokio::spawn(async move {
-            // A command that does not read its input breaks the pipe, which is not what is tested.
+            // A command that does not read its input breaks the pipe, which is not under test.
             let _ = stdin.write_all(&input).await;
         });
         let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
@@ -66,7 +66,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Bytes without a period that a lost or doubled piece could hide in.
+/// Bytes without a period that could hide a lost or repeated piece.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let next = || {
@@ -147,7 +147,7 @@ async fn a_process_ends_with_its_client() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_are_told_in_words() {
+async fn refusals_have_error_texts() {
     hutch_testkit::require!(kubectl);
     for websockets in [true, false] {
         let kubectl = Kubectl::new(websockets).await;
@@ -178,7 +178,7 @@ async fn logs_and_attach() {
     }
 }
 
-/// A running `kubectl port-forward` and the local ports that it printed.
+/// Running `kubectl port-forward` and the local ports that it printed.
 async fn port_forward(kubectl: &Kubectl, ports: &[u16]) -> (Child, Vec<u16>) {
     let mappings: Vec<String> = ports.iter().map(|port| format!(":{port}")).collect();
     let mut arguments = vec!["port-forward", "--address=127.0.0.1", "pod/p"];
@@ -192,7 +192,7 @@ async fn port_forward(kubectl: &Kubectl, ports: &[u16]) -> (Child, Vec<u16>) {
         let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next());
         local.push(port.expect("a port").parse().expect("a port"));
     }
-    // kubectl goes on printing, and must not stop at a closed pipe.
+    // kubectl continues to print, and must not stop at a closed pipe.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (child, local)
 }
@@ -221,7 +221,7 @@ async fn port_forward_works(websockets: bool) {
     let many = (0..40).map(|n| echo(local[n % 2], noise(1000 * n)));
     futures::future::join_all(many).await;
     futures::future::join_all((0..3).map(|n| echo(local[n % 2], noise(LONG)))).await;
-    // More connections than streams may be open at a time.
+    // More connections than the limit of open streams.
     for _ in 0..300 {
         echo(local[0], b"again".to_vec()).await;
     }
@@ -240,9 +240,10 @@ async fn port_forward_over_spdy() {
     port_forward_works(false).await;
 }
 
-/// A client that leaves in the middle of an answer once ended kubectl, and with it everybody else's connections.
+/// Regression: a client that disconnected during a response ended kubectl, and with it the connections of all
+/// clients.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_leaves_early_takes_only_its_own_connection() {
+async fn a_client_disconnect_ends_only_its_own_connection() {
     hutch_testkit::require!(kubectl);
     for websockets in [true, false] {
         let kubectl = Kubectl::new(websockets).await;
@@ -276,11 +277,11 @@ async fn a_forward_ends_with_its_pod() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_where_nobody_listens_is_an_error_text() {
+async fn a_port_without_listener_is_an_error_text() {
     hutch_testkit::require!(kubectl);
     for websockets in [true, false] {
         let kubectl = Kubectl::new(websockets).await;
-        // Port 1 needs privileges to listen on, and nothing does.
+        // Port 1 needs privileges to listen, and has no listener.
         let (child, local) = port_forward(&kubectl, &[1]).await;
         let mut stream = TcpStream::connect(("127.0.0.1", local[0])).await.expect("kubectl listens");
         let _ = stream.write_all(b"x").await;

@@ -1,4 +1,4 @@
-//! Clients of other makers against the streams alone.
+//! Third-party clients against the streams alone.
 
 mod kube;
 mod kubectl;

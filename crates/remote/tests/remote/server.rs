@@ -1,4 +1,4 @@
-//! As much of an API server as kubectl needs to reach a Pod's streams, in front of a node that runs local processes.
+//! Minimal API server for kubectl to reach a Pod's streams, in front of a node that runs local processes.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -20,13 +20,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-/// Runs commands as processes of this machine and reaches ports of this machine.
+/// Runs commands as processes of this machine and connects to ports of this machine.
 #[derive(Default)]
 struct LocalNode {
     over: tokio::sync::watch::Sender<bool>,
 }
 
-/// Who connects here is connected, and the Pod is over.
+/// Port whose connection succeeds and then ends the Pod.
 pub(crate) const LAST_PORT: u16 = 2;
 
 fn start(request: ExecRequest) -> Result<Session, StreamError> {
@@ -61,7 +61,7 @@ fn start(request: ExecRequest) -> Result<Session, StreamError> {
     })
 }
 
-/// Stands for a program on a terminal: prints the first size that it gets, then ends with 7.
+/// Simulates a program on a terminal: prints its first size, then exits with 7.
 fn terminal() -> Session {
     let (resize, mut sizes) = mpsc::channel::<hutch_kubelet::TerminalSize>(4);
     let (stdout, mut inside) = tokio::io::duplex(1024);
@@ -156,7 +156,7 @@ fn resources() -> Value {
     ]})
 }
 
-/// The `Upgrade` and `Sec-WebSocket-Protocol` headers of the streams that clients asked for.
+/// `Upgrade` and `Sec-WebSocket-Protocol` headers of the requested streams.
 pub(crate) type Upgrades = Arc<Mutex<Vec<String>>>;
 
 type Shared = (Arc<dyn Kubelet>, Upgrades);
@@ -195,7 +195,7 @@ pub(crate) async fn start_server() -> (SocketAddr, Upgrades) {
     (address, upgrades)
 }
 
-/// A TCP server that repeats what it reads until the end, then adds `end` and closes.
+/// Starts a TCP server that echoes its input until the end, then sends `end` and closes.
 pub(crate) async fn start_echo() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("an address").port();

@@ -82,7 +82,7 @@ async fn concurrent_requests_wait_for_one_shared_report() {
     assert!(reporting.hold(&asked).await.is_ok());
     assert_eq!(api.count(), 1, "not again for each request");
     assert!(reporting.hold(&backend(None)).await.is_ok());
-    assert_eq!(api.count(), 1, "not where nobody asked for sleep");
+    assert_eq!(api.count(), 1, "not without an idle timeout");
 }
 
 #[tokio::test]

@@ -126,7 +126,7 @@ async fn polled_activity_is_reported_before_the_suspend() {
         assert_eq!(patch["metadata"]["uid"], format!("uid-of-{name}"));
         assert_eq!(
             patch["metadata"]["resourceVersion"], "7",
-            "a later report of somebody else is not taken back"
+            "a later report of another client is not overwritten"
         );
         let said = patch["metadata"]["annotations"]["hutch.dev/last-activity"].as_str().unwrap();
         let ago = Timestamp::now().duration_since(said.parse().unwrap()).as_secs();
@@ -139,7 +139,7 @@ async fn polled_activity_is_reported_before_the_suspend() {
         heads.iter().any(|head| head.contains(&format!("authorization: Bearer {token}\r\n"))),
         "{heads:?}"
     );
-    assert_eq!(fresh_heads.lock().unwrap().len(), 0, "nobody is asked without need");
+    assert_eq!(fresh_heads.lock().unwrap().len(), 0, "no poll without need");
 }
 
 #[tokio::test]

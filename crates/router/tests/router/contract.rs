@@ -45,7 +45,7 @@ async fn invalid_headers_have_documented_errors() {
 async fn unreachable_sandboxes_are_a_bad_gateway() {
     let routed = routed(Access::Anyone).await;
     let text = |id: &str| detail(&format!("Could not connect to the backend sandbox: {id}"));
-    assert_eq!(routed.get("/", &[("x-sandbox-id", "nobody")]).await, (502, text("nobody")));
+    assert_eq!(routed.get("/", &[("x-sandbox-id", "absent")]).await, (502, text("absent")));
     assert_eq!(
         routed.get("/", &[("x-sandbox-id", "a"), ("x-sandbox-namespace", "other")]).await,
         (502, text("a"))
@@ -336,7 +336,7 @@ async fn pods_are_reached_through_namespace_or_address() {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         assert_eq!(answer, "HTTP/1.1 200 OK\r\n\r\n");
-        assert!(matches!(dial.dial(&backend, 1).await, Err(DialError::Retry(_))), "nobody listens on port 1");
+        assert!(matches!(dial.dial(&backend, 1).await, Err(DialError::Retry(_))), "port 1 has no listener");
     }
     assert!(matches!(inside.dial(&backend("gone", "10.89.0.7"), port).await, Err(DialError::Gone(_))));
     for address in ["127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "::ffff:127.0.0.1"] {

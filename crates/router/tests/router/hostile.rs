@@ -372,7 +372,7 @@ async fn unauthorized_clients_cannot_probe_for_sandboxes() {
     for headers in [
         &[][..],
         &[("x-sandbox-id", "a")],
-        &[("x-sandbox-id", "nobody")],
+        &[("x-sandbox-id", "absent")],
         &[("x-sandbox-id", "A.b")],
         &[("x-sandbox-id", "a"), ("x-sandbox-port", "0")],
         &[("x-sandbox-id", "a"), ("x-sandbox-namespace", "other"), ("accept", "text/html")],
@@ -383,8 +383,8 @@ async fn unauthorized_clients_cannot_probe_for_sandboxes() {
     assert!(answers.iter().all(|answer| *answer == first), "{answers:?}");
     let right = ("authorization", "Bearer correct-horse-battery");
     let (status, page) =
-        routed.get("/", &[("x-sandbox-id", "nobody"), ("accept", "text/html,*/*"), right]).await;
-    assert!(status == 502 && page.starts_with("<!doctype html>") && page.contains("nobody"), "{page}");
+        routed.get("/", &[("x-sandbox-id", "absent"), ("accept", "text/html,*/*"), right]).await;
+    assert!(status == 502 && page.starts_with("<!doctype html>") && page.contains("absent"), "{page}");
 }
 
 #[tokio::test]
@@ -400,7 +400,7 @@ async fn other_tenants_names_are_forbidden_alike() {
         // An existing Sandbox, an absent one, one in another namespace, and each with the headers that a
         // client may know.
         &[("x-sandbox-id", "b")][..],
-        &[("x-sandbox-id", "nobody")],
+        &[("x-sandbox-id", "absent")],
         &[("x-sandbox-id", "a"), ("x-sandbox-namespace", "other")],
         &[("x-sandbox-id", "b"), ("x-sandbox-uid", "uid-of-a")],
         &[("x-sandbox-id", "b"), ("x-sandbox-pod-ip", "10.89.0.7")],

@@ -78,7 +78,7 @@ async fn a_wake_timeout_returns_retry_after() {
     assert!(late.ends_with(r#"{"detail":"The backend sandbox is waking up: asleep-for-ever"}"#), "{late}");
     // A Sandbox that may not be woken is like an absent one.
     assert!(ask("asleep-by-its-user").await.starts_with("HTTP/1.1 502 "));
-    assert!(ask("nobody").await.starts_with("HTTP/1.1 502 "));
+    assert!(ask("absent").await.starts_with("HTTP/1.1 502 "));
     alarm.broken.store(true, Ordering::SeqCst);
     assert!(ask("asleep-for-ever").await.starts_with("HTTP/1.1 503 "));
 }

@@ -25,7 +25,7 @@ pub(super) fn lenient<'de, D: Deserializer<'de>, N: TryFrom<i128>>(from: D) -> R
     N::try_from(number).map_err(|_| D::Error::custom(format!("the number {number} is out of range")))
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // The form that serde asks for.
+#[allow(clippy::trivially_copy_pass_by_ref)] // Signature required by serde.
 pub(super) fn as_text<S: Serializer>(number: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(number)
 }
@@ -64,7 +64,7 @@ pub(super) mod signal {
         Name(String),
     }
 
-    #[allow(clippy::trivially_copy_pass_by_ref)] // The form that serde asks for.
+    #[allow(clippy::trivially_copy_pass_by_ref)] // Signature required by serde.
     pub(in crate::rpc) fn serialize<S: Serializer>(number: &i32, to: S) -> Result<S::Ok, S::Error> {
         match SIGNALS.iter().find(|(_, signal)| *signal as i32 == *number) {
             Some((name, _)) => to.serialize_str(name),

@@ -129,7 +129,7 @@ fn told(request: Request) -> Result<Answer, Status> {
             file.ok_or(symbol.clone()).map(one_file)
         }
         Some(Asked::FileWithExtension(_) | Asked::ExtensionNumbers(_)) => Err("extensions".to_owned()),
-        None => return Err(Status::new(Code::InvalidArgument, "the request asks for nothing")),
+        None => return Err(Status::new(Code::InvalidArgument, "the request is empty")),
     };
     let told = found.unwrap_or_else(|what| {
         Told::Failure(Failure { code: Code::NotFound as i32, message: format!("{what} not found") })

@@ -1,4 +1,4 @@
-//! `GET /v1/activity`: what of its use sandboxd tells.
+//! `GET /v1/activity`: the activity that sandboxd reports.
 
 use std::io::{BufRead, BufReader, Write};
 
@@ -20,7 +20,7 @@ fn idle(served: &Served) -> u64 {
 }
 
 #[test]
-fn a_request_that_is_open_is_use_and_after_it_time_runs() {
+fn open_requests_are_activity_and_idle_time_follows() {
     let served = serve();
     assert_eq!(told(&served)["requests"], 0);
     until("time runs from the start", || idle(&served) >= 1);
@@ -31,7 +31,7 @@ fn a_request_that_is_open_is_use_and_after_it_time_runs() {
     watch.read_line(&mut line).unwrap();
     assert!(line.contains("200"), "{line}");
     std::thread::sleep(std::time::Duration::from_millis(1200));
-    assert_eq!(told(&served), serde_json::json!({"idle_seconds": 0, "requests": 1}), "its answer goes on");
+    assert_eq!(told(&served), serde_json::json!({"idle_seconds": 0, "requests": 1}), "its response is in progress");
     drop(watch);
     until("the client has gone", || told(&served)["requests"] == 0);
     until("time runs again", || idle(&served) >= 1);
@@ -40,7 +40,7 @@ fn a_request_that_is_open_is_use_and_after_it_time_runs() {
 }
 
 #[test]
-fn questions_and_strangers_are_no_use() {
+fn probes_and_unauthenticated_requests_are_not_activity() {
     let token = "0123456789abcdef";
     let served = serve_with(&[("SANDBOXD_TOKEN", token)]);
     let ask = |port: u16, path: &str, more: &str| {
@@ -49,7 +49,7 @@ fn questions_and_strangers_are_no_use() {
         read_answer(&mut BufReader::new(stream))
     };
     let bearer = format!("authorization: Bearer {token}\r\n");
-    assert_eq!(ask(served.rest, "/v1/activity", "").status, 401, "and this is nobody's business");
+    assert_eq!(ask(served.rest, "/v1/activity", "").status, 401, "the activity needs the token");
     let idle = || ask(served.rest, "/v1/activity", &bearer).json()["idle_seconds"].as_u64().unwrap();
     until("none of these is use", || {
         assert_eq!(ask(served.port, "/", "").status, 200);

@@ -1,4 +1,4 @@
-//! Clients that are not ours: grpcio, and the published client's own code.
+//! Third-party clients: grpcio, and the published client's own code.
 
 use std::process::Command;
 
@@ -28,7 +28,7 @@ fn grpcio_runs_and_talks_to_processes() {
 }
 
 #[test]
-fn grpcio_needs_the_token_and_commands_do_not_get_it() {
+fn grpcio_needs_the_token_and_commands_do_not_inherit_it() {
     require!(grpcio);
     let token = "a-token-of-good-length";
     let served = serve_with(&[("SANDBOXD_TOKEN", token)]);
@@ -44,7 +44,7 @@ fn the_published_client_for_sandboxd_works_unchanged() {
 }
 
 #[test]
-fn the_compiled_contract_is_that_of_the_written_one() {
+fn the_compiled_descriptors_match_the_proto() {
     require!(grpcio);
     let proto = concat!(env!("CARGO_MANIFEST_DIR"), "/proto");
     let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! curl, as a client that we did not write.
+//! curl, as an independent client.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::served::Answer;
 
-/// Fetches an address below a port; `body` goes through standard input for those arguments that name `@-`.
+/// Fetches a target on a port; `body` is the standard input of arguments with `@-`.
 pub(crate) fn curl(port: u16, target: &str, arguments: &[&str], body: &[u8]) -> Answer {
     let folder = tempfile::tempdir().unwrap();
     let (head, out) = (folder.path().join("head"), folder.path().join("body"));
@@ -19,11 +19,11 @@ pub(crate) fn curl(port: u16, target: &str, arguments: &[&str], body: &[u8]) -> 
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
-    // Who needs no body does not read it.
+    // A request without a body need not read it.
     let _ = child.stdin.take().unwrap().write_all(body);
     assert!(child.wait().unwrap().success(), "curl {arguments:?} {target}");
     let head = std::fs::read_to_string(head).unwrap();
-    // The last answer counts, others are like 100; trailers come after its head.
+    // The last response counts, earlier ones are interim like 100; trailers follow its head.
     let head = head[head.rfind("HTTP/").unwrap()..].to_owned();
     let status = head.split(' ').nth(1).unwrap().trim().parse().unwrap();
     Answer { status, head, body: std::fs::read(out).unwrap_or_default() }

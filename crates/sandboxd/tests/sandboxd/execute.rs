@@ -1,4 +1,4 @@
-//! `/execute` of the real program: words, exits, bounds, time, and what happens when the client goes away.
+//! `/execute` of the real program: words, exit codes, limits, timeouts, and clients that disconnect.
 
 use std::io::{BufReader, Write};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn a_command_runs_without_a_shell_in_the_base_folder() {
 }
 
 #[test]
-fn what_cannot_run_fails_with_the_text_of_python() {
+fn unstartable_commands_fail_with_pythons_text() {
     let served = serve();
     for (command, text) in [
         ("no-such-program x", "[Errno 2] No such file or directory: 'no-such-program'"),
@@ -73,7 +73,7 @@ fn the_time_limit_ends_the_whole_group() {
 }
 
 #[test]
-fn output_is_bounded_and_the_cut_is_marked() {
+fn output_is_bounded_and_truncation_is_marked() {
     let served = serve();
     let limit = hutch_sandboxd::process::OUTPUT_LIMIT;
     let many = served.execute("sh -c 'yes | head -c 9000000; echo end >&2'");
@@ -100,7 +100,7 @@ fn a_command_whose_client_went_away_is_ended() {
 }
 
 #[test]
-fn a_stop_ends_what_runs_and_leaves_nothing() {
+fn a_shutdown_ends_running_commands() {
     let mut served = serve();
     let mut stream = served.connect();
     let body = r#"{"command":"sleep 63.75"}"#;
@@ -112,7 +112,7 @@ fn a_stop_ends_what_runs_and_leaves_nothing() {
 }
 
 #[test]
-fn many_at_once_and_many_on_one_connection() {
+fn concurrent_and_pipelined_commands_succeed() {
     let served = serve();
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -139,7 +139,7 @@ fn many_at_once_and_many_on_one_connection() {
 }
 
 #[test]
-fn what_is_no_request_for_a_command_is_unprocessable() {
+fn invalid_execute_requests_are_unprocessable() {
     let served = serve();
     let detail = |kind: &str, body: &str| {
         let answer = served.post("/execute", kind, body.as_bytes());

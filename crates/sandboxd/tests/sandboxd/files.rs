@@ -38,7 +38,7 @@ fn health_and_routes() {
 }
 
 #[test]
-fn what_is_uploaded_is_listed_found_and_downloaded() {
+fn uploaded_files_are_listed_found_and_downloaded() {
     let served = serve();
     let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number % 251) as u8).collect();
     let done = served.upload("deep/down/a file.bin", &content);
@@ -46,7 +46,7 @@ fn what_is_uploaded_is_listed_found_and_downloaded() {
         (done.status, done.text().as_str()),
         (200, r#"{"message":"File 'deep/down/a file.bin' uploaded successfully."}"#)
     );
-    // As the client sends it: everything encoded, and once more for good measure.
+    // As the client sends it: everything encoded, twice.
     for target in
         ["deep%2Fdown%2Fa%20file.bin", "deep%252Fdown%252Fa%2520file.bin", "/deep/down/a%20file.bin"]
     {
@@ -79,7 +79,7 @@ fn what_is_uploaded_is_listed_found_and_downloaded() {
     assert_eq!(served.get("/download/deep").text(), r#"{"message":"File not found"}"#);
     let missing = served.get("/list/plain");
     assert_eq!((missing.status, missing.text().as_str()), (404, r#"{"message":"Path is not a directory"}"#));
-    // A folder in the way is the system's error, with the path as Python shows it.
+    // A folder in the way is the system's error, with the path in Python's form.
     let refused = served.upload("deep", b"x");
     assert_eq!(refused.status, 500);
     let text = format!(
@@ -126,7 +126,7 @@ fn nothing_outside_the_base_folder_is_reached() {
 }
 
 #[test]
-fn an_upload_that_breaks_off_leaves_nothing() {
+fn an_interrupted_upload_leaves_no_file() {
     let served = serve();
     served.upload("kept", b"first");
     let mut stream = served.connect();
@@ -140,7 +140,7 @@ fn an_upload_that_breaks_off_leaves_nothing() {
 }
 
 #[test]
-fn what_is_no_form_with_a_file_is_refused() {
+fn forms_without_a_file_are_refused() {
     let served = serve();
     let none = served.post("/upload", "application/json", b"{}");
     let missing = json!({"detail": [{"type": "missing", "loc": ["body", "file"], "msg": "Field required", "input": null}]});

@@ -1,4 +1,5 @@
-//! The program in front of a container's own command: it serves beside it, and lives as long.
+//! The program as entry point of a container with its own command: it serves beside the command and ends with
+//! it.
 
 use std::process::Command;
 
@@ -10,11 +11,11 @@ use crate::served::{alive, serve_for};
 const TOKEN: &str = "0123456789abcdef-command";
 
 #[test]
-fn the_command_starts_where_and_with_what_the_container_has_but_for_the_token() {
-    let script = "pwd -P > said; env >> said; exec sleep 31.4159";
+fn the_command_inherits_folder_and_environment_without_the_token() {
+    let script = "pwd -P > seen; env >> seen; exec sleep 31.4159";
     let served = serve_for(&["sh", "-c", script], &[("SANDBOXD_TOKEN", TOKEN), ("GREETING", "hello")]);
-    until("it runs beside the doors", || alive("sleep 31.4159"));
-    let said = std::fs::read_to_string(served.folder.path().join("said")).unwrap();
+    until("the command runs beside the ports", || alive("sleep 31.4159"));
+    let seen = std::fs::read_to_string(served.folder.path().join("seen")).unwrap();
     let folder = served.folder.path().canonicalize().unwrap();
     assert_eq!(said.lines().next(), folder.to_str(), "where the container starts, not where files live");
     assert!(said.lines().any(|line| line == "GREETING=hello"), "{said}");
@@ -23,10 +24,10 @@ fn the_command_starts_where_and_with_what_the_container_has_but_for_the_token() 
 }
 
 #[test]
-fn its_end_is_the_end_of_both_and_its_status_is_told() {
+fn the_commands_end_ends_sandboxd_with_its_status() {
     for (script, status) in [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137)] {
         let mut served = serve_for(&["sh", "-c", &format!("read line; {script}")], &[]);
-        // Its input is this program's: nothing, so that `read` returns at once.
+        // Its input is this program's: empty, so that `read` returns at once.
         assert_eq!(served.ended().code(), Some(status), "{script}");
     }
     let mut detached = serve_for(&["sleep", "0.2"], &[]);
@@ -34,19 +35,19 @@ fn its_end_is_the_end_of_both_and_its_status_is_told() {
 }
 
 #[test]
-fn it_gets_the_signals_and_has_time_to_follow_them() {
-    // Longer than what other processes are given.
+fn the_command_receives_signals_and_has_time_to_end() {
+    // Longer than other processes have.
     let script = "trap 'sleep 2.5; exit 9' TERM; trap 'echo hup > hup' HUP; echo > there; for n in $(seq 1200); do sleep 0.05; done";
     let mut served = serve_for(&["sh", "-c", script], &[]);
     let there = |name: &str| served.folder.path().join(name).exists();
     until("it runs", || there("there"));
     served.signal(Signal::HUP);
-    until("it is told", || there("hup"));
+    until("the command receives the signal", || there("hup"));
     assert_eq!(served.get("/").status, 200, "and nothing has ended");
     assert_eq!(served.stop().code(), Some(9));
 }
 
-/// Before it was listened to, such a signal ended this program and left the command behind.
+/// Regression: such a signal ended this program before its handlers were set, and left the command running.
 #[test]
 fn a_signal_that_comes_as_soon_as_the_command_runs_reaches_it() {
     for _ in 0..20 {
@@ -56,7 +57,7 @@ fn a_signal_that_comes_as_soon_as_the_command_runs_reaches_it() {
 }
 
 #[test]
-fn one_that_does_not_end_is_killed_in_time() {
+fn a_command_that_does_not_end_is_killed() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hutch-sandboxd"));
     let folder = tempfile::tempdir().unwrap();
     command.args([
@@ -75,13 +76,13 @@ fn one_that_does_not_end_is_killed_in_time() {
 }
 
 #[test]
-fn what_cannot_be_started_is_told_as_a_shell_does() {
+fn unstartable_commands_exit_like_a_shell() {
     for (program, status) in [("/no/such/program", 127), ("/etc/passwd", 126)] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_hutch-sandboxd"));
         command.args(["--port=0", "--rest-port=0", "--grpc-port=0", "--root-dir=app", "--", program]);
         let output = command.current_dir(folder.path()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let seen = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{said}");
         assert!(said.contains(program), "{said}");
     }

@@ -1,4 +1,4 @@
-//! The program as the first process of a pid namespace: it buries what others leave behind.
+//! The program as the first process of a pid namespace: it reaps orphans.
 
 use hutch_testkit::wait::until;
 
@@ -14,13 +14,13 @@ fn as_first_process_it_buries_orphans() {
     let served = serve_under(&[unshare, "--pid", "--fork", "--kill-child", "--mount-proc"]);
     assert_eq!(served.execute("sh -c 'echo $PPID'")["stdout"], "1\n");
     for _ in 0..20 {
-        // The inner process outlives its parent, and then ends with nobody to wait for it.
+        // The inner process outlives its parent and becomes an orphan.
         let done = served.execute("sh -c '(sleep 0.05 >/dev/null 2>&1 &)'");
         assert_eq!(done["exit_code"], 0, "{done}");
     }
     let dead = || served.execute("sh -c \"cat /proc/[0-9]*/stat | grep -c ') Z '\"")["stdout"].clone();
     until("the dead are buried", || dead() == "0\n");
-    // What it started itself keeps its exit code: nobody else takes it away.
+    // Its own children keep their exit codes: the reaper leaves them alone.
     for number in 0..50 {
         assert_eq!(served.execute(&format!("sh -c '(true &); exit {number}'"))["exit_code"], number);
     }

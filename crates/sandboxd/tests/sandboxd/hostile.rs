@@ -1,4 +1,4 @@
-//! What code inside does to the machine leaves the program answering.
+//! Hostile code inside the sandbox does not stop the program from answering.
 
 use std::io::{Read, Write};
 
@@ -20,12 +20,12 @@ fn put(served: &Served, target: &str, content: &[u8]) -> Answer {
 }
 
 #[test]
-fn a_fork_bomb_is_survived_and_ends_with_its_client() {
+fn a_fork_bomb_ends_with_its_client() {
     require!(root, curl, python);
-    // A user of its own, so that its bound on processes is nobody else's.
+    // With a user of its own, so that its process limit applies to no other test.
     let limited = ["setpriv", "--reuid=54321", "--clear-groups", "prlimit", "--nproc=96"];
     let served = serve_under(&limited);
-    // Every process forks, and tries again when it cannot.
+    // Every process forks, and retries when it fails.
     let bomb = "import os, time\nwhile True:\n  try: os.fork()\n  except OSError: time.sleep(0.05)\n";
     let body = json!({"config": {"command": ["python3", "-c", bomb]}}).to_string();
     let frame = [&[0][..], &u32::try_from(body.len()).unwrap().to_be_bytes(), body.as_bytes()].concat();
@@ -47,9 +47,9 @@ fn a_fork_bomb_is_survived_and_ends_with_its_client() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_leaves_nothing_half() {
+fn a_full_disk_is_reported_and_leaves_no_partial_file() {
     require!(root, curl);
-    // The last word that it is given is the base folder.
+    // The last argument is the base folder.
     let script = "for app; do :; done; mkdir -p $app; mount -t tmpfs -o size=1m none $app && exec \"$@\"";
     let served = serve_under(&["unshare", "--mount", "sh", "-c", script, "sh"]);
     assert_eq!(put(&served, "/v1/files/small", b"kept").status, 204);
@@ -66,7 +66,7 @@ fn a_full_disk_is_told_and_leaves_nothing_half() {
 }
 
 #[test]
-fn a_stop_ends_what_will_not_end() {
+fn a_shutdown_kills_processes_that_ignore_sigterm() {
     require!(curl);
     let mut served = serve();
     let body =
@@ -81,7 +81,7 @@ fn a_stop_ends_what_will_not_end() {
 }
 
 #[test]
-fn what_is_no_request_gets_no_more_than_a_refusal() {
+fn malformed_requests_are_refused() {
     let served = serve();
     let huge = format!("GET / HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
     for port in [served.port, served.rest, served.grpc] {

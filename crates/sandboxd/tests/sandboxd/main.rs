@@ -1,4 +1,4 @@
-//! The program, started for real, and clients of other makers.
+//! The real program with third-party clients.
 
 mod activity;
 mod clients;

@@ -1,4 +1,4 @@
-//! The splitting of command lines, compared with the real `shlex` of the python3 on the path.
+//! Compares the splitting of command lines with `shlex` of the installed python3.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

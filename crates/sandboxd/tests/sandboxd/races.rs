@@ -1,4 +1,4 @@
-//! A tree that changes under the hands of the program never leads it outside.
+//! A tree that changes during requests never leads the program outside.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
@@ -11,12 +11,12 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use crate::curl::curl;
 use crate::served::serve;
 
-/// Requests of each kind; the folder changes some thousand times meanwhile.
+/// Requests of each kind; the folder changes thousands of times meanwhile.
 const ROUNDS: usize = 60;
-/// Between two changes: a request sees the one state or the other, or both.
+/// Pause between two changes: a request sees one state, the other, or both.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Ends the changes, also when a check fails.
+/// Stops the changes, also when a check fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -35,7 +35,7 @@ fn a_folder_that_turns_into_a_link_outside_and_back_is_never_followed() {
     std::fs::write(inside.join("f"), "inside").unwrap();
     std::fs::write(outside.path().join("f"), "secret").unwrap();
     symlink(outside.path(), &link).unwrap();
-    // Whatever its name is.
+    // Under any of its names.
     let opened = std::fs::File::open(&inside).unwrap();
     let kept = format!("/proc/self/fd/{}/f", opened.as_raw_fd());
     let over = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! `/v1/…` of the real program, through curl: every status and body of the contract.
+//! `/v1/…` of the real program, through curl: all statuses and bodies of the contract.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -34,7 +34,7 @@ fn is(fetched: &Answer, status: u16, code: &str, message: &str) {
 }
 
 #[test]
-fn health_metadata_and_what_is_not_there() {
+fn health_metadata_and_unknown_paths() {
     require!(curl);
     let served = serve_with(&[("SANDBOX_ID", "box"), ("SANDBOX_API_KEY", "hidden"), ("OTHER", "x")]);
     let health = served.fetch("/v1/health");
@@ -168,7 +168,7 @@ fn folders_are_listed() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_as_the_contract_says() {
+fn invalid_requests_have_documented_errors() {
     require!(curl);
     let served = serve();
     std::fs::create_dir_all(served.app().join("folder/inner")).unwrap();
@@ -268,7 +268,7 @@ fn folders_modes_moves_and_ports() {
 }
 
 #[test]
-fn a_folder_goes_down_and_up_as_tar() {
+fn a_folder_is_downloaded_and_uploaded_as_tar() {
     require!(curl);
     let served = serve();
     std::fs::create_dir_all(served.app().join("one/deep")).unwrap();
@@ -293,7 +293,7 @@ fn a_folder_goes_down_and_up_as_tar() {
 }
 
 #[test]
-fn a_tar_stream_with_a_name_of_10_mib_is_refused_and_makes_nothing() {
+fn a_tar_name_of_10_mib_is_refused() {
     require!(curl);
     let served = serve();
     let mut header = tar::Header::new_gnu();
@@ -307,7 +307,7 @@ fn a_tar_stream_with_a_name_of_10_mib_is_refused_and_makes_nothing() {
 }
 
 #[test]
-fn changes_are_told_line_by_line() {
+fn changes_are_streamed_line_by_line() {
     use std::io::{BufRead, BufReader};
     require!(curl);
     let served = serve();
@@ -323,7 +323,7 @@ fn changes_are_told_line_by_line() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    // When the watch has begun is told by nothing but the first change.
+    // The start of the watch is visible only by its first change.
     let (stop, app) = (std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false)), served.app());
     let writer = std::thread::spawn({
         let stop = stop.clone();
@@ -348,7 +348,7 @@ fn changes_are_told_line_by_line() {
 }
 
 #[test]
-fn the_token_is_demanded_for_all_but_health() {
+fn the_token_is_required_except_for_health() {
     require!(curl);
     let token = "a-token-of-good-length";
     let served = serve_with(&[("SANDBOXD_TOKEN", token)]);

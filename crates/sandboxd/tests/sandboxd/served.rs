@@ -1,4 +1,4 @@
-//! The program under test, started for real on a free port, and a client that sends and reads plain bytes.
+//! The real program on a free port, and a client that sends and reads plain bytes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -48,7 +48,7 @@ pub(crate) fn serve() -> Served {
     serve_with(&[])
 }
 
-/// With a command that it starts too, in front of which it is put.
+/// Starts it as entry point of a command.
 pub(crate) fn serve_for(words: &[&str], environment: &[(&str, &str)]) -> Served {
     started(&[], environment, &[&["--"], words].concat())
 }
@@ -57,7 +57,7 @@ pub(crate) fn serve_with(environment: &[(&str, &str)]) -> Served {
     started(&[], environment, &[])
 }
 
-/// Started by another program, which is given it as a command.
+/// Starts it through another program, with it as the command.
 pub(crate) fn serve_under(wrapper: &[&str]) -> Served {
     started(wrapper, &[], &[])
 }
@@ -65,7 +65,7 @@ pub(crate) fn serve_under(wrapper: &[&str]) -> Served {
 fn started(wrapper: &[&str], environment: &[(&str, &str)], more: &[&str]) -> Served {
     let folder = tempfile::tempdir().unwrap();
     if !wrapper.is_empty() {
-        // It may be another user in there.
+        // The wrapper may run it as another user.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(folder.path(), open).unwrap();
     }
@@ -177,7 +177,7 @@ pub(crate) fn read_answer(stream: &mut impl BufRead) -> Answer {
     answer
 }
 
-/// Whether a process with this command line is alive.
+/// Returns true if a process with this command line is alive.
 pub(crate) fn alive(command: &str) -> bool {
     let processes = Path::new("/proc").read_dir().unwrap().flatten();
     processes.into_iter().any(|process| {

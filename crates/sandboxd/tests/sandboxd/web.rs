@@ -1,4 +1,4 @@
-//! The gRPC port for those who have no gRPC: Connect and gRPC-Web, over HTTP/1.1 and HTTP/2, through curl.
+//! The gRPC port for clients without gRPC: Connect and gRPC-Web, over HTTP/1.1 and HTTP/2, through curl.
 
 use hutch_testkit::require;
 use hutch_testkit::wait::until;
@@ -36,14 +36,14 @@ fn frames(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     all
 }
 
-/// `ExecuteRequest{config{command: [...]}}`, written by hand.
+/// `ExecuteRequest{config{command: [...]}}`, encoded by hand.
 fn execute_request(words: &[&str]) -> Vec<u8> {
     let command: Vec<u8> =
         words.iter().flat_map(|word| [&[0x0a, word.len() as u8][..], word.as_bytes()].concat()).collect();
     [&[0x0a, command.len() as u8][..], &command].concat()
 }
 
-/// `ExecuteResponse{stdout: "hi\n"}`, written by hand.
+/// `ExecuteResponse{stdout: "hi\n"}`, encoded by hand.
 const SAID_HI: &[u8] = b"\x12\x03hi\n";
 
 #[test]
@@ -110,14 +110,14 @@ fn connect_with_a_stream() {
         assert_eq!(events.last().unwrap().1, json!({"exit": {"exitCode": 4, "signal": 0}}));
     }
     let failed = served.call("Start", "application/connect+json", &[], &frame(0, b"{}"));
-    assert_eq!(failed.status, 200, "the end of a stream tells the failure");
+    assert_eq!(failed.status, 200, "the end frame contains the failure");
     let failed = frames(&failed.body);
     assert_eq!((failed.len(), failed[0].0), (1, 2));
     assert_eq!(serde_json::from_slice::<Value>(&failed[0].1).unwrap()["error"]["code"], "invalid_argument");
 }
 
 #[test]
-fn grpc_web_in_both_its_forms() {
+fn grpc_web_works_in_binary_and_text() {
     use base64::Engine;
     use base64::engine::general_purpose::STANDARD;
     require!(curl);
@@ -127,7 +127,7 @@ fn grpc_web_in_both_its_forms() {
     assert_eq!((done.status, done.header("content-type")), (200, Some("application/grpc-web+proto")));
     assert_eq!(frames(&done.body), [(0, SAID_HI.to_vec()), (0x80, b"grpc-status: 0\r\n".to_vec())]);
     let done = served.call("Execute", "application/grpc-web-text", &[], STANDARD.encode(&request).as_bytes());
-    // Each frame is encoded apart.
+    // Each frame is encoded separately.
     let expected: String =
         [frame(0, SAID_HI), frame(0x80, b"grpc-status: 0\r\n")].iter().map(|f| STANDARD.encode(f)).collect();
     assert_eq!(done.text(), expected);
@@ -159,8 +159,8 @@ fn grpc_itself() {
         let failed = served.call("Execute", "application/grpc", &http2, &body);
         assert_eq!((failed.status, failed.header("grpc-status")), (200, Some(status)), "{body:?}");
     }
-    // Refused by their headers alone. curl 7.88 waits for long when an answer overtakes what it has still to send, so it
-    // has nothing to send here.
+    // Refused by their headers alone. curl 7.88 waits for long when a response overtakes its upload, so it
+    // uploads nothing here.
     let compressed =
         served.call("Execute", "application/grpc", &[http2[0], "-H", "grpc-encoding: gzip"], b"");
     assert_eq!(compressed.header("grpc-status"), Some("12"));

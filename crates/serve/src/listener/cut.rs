@@ -9,7 +9,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::Connection;
 
-/// An upgraded connection has left HTTP and belongs to whoever upgraded it. This ends it all the same.
+/// An upgraded connection has left HTTP and belongs to the task that upgraded it. This ends it all the same.
 pub(super) struct Cut<S> {
     stream: S,
     connection: Connection,

@@ -31,7 +31,7 @@ struct State {
     trusted: AtomicBool,
     activity: Mutex<Activity>,
     evicted: CancellationToken,
-    /// Whether [`Connection::closed_by`] was called.
+    /// `true` after [`Connection::closed_by`] was called.
     held: AtomicBool,
 }
 
@@ -74,7 +74,7 @@ impl Table {
         Arc::new(Table { most, open: Mutex::default(), next: AtomicU64::new(0) })
     }
 
-    /// Gives a new connection its place. When there is none, the first connection in the order of [`Connection::rank`] is
+    /// Gives a new connection a slot. When all are taken, the first connection in the order of [`Connection::rank`] is
     /// closed; `None` when all of them have a trusted peer's requests in progress.
     pub(super) fn admit(self: &Arc<Table>, peer: SocketAddr) -> Option<Place> {
         let mut open = locked(&self.open);

@@ -1,5 +1,5 @@
-//! A server that has too much to do is asked again when it said, and no sooner. The clock of these tests stands still but for
-//! the waits.
+//! A request to an overloaded server is retried after `Retry-After`, and no sooner. The clock of these tests
+//! is paused except for the waits.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn busy(times: usize, status: u16, told: Option<&'static str>) -> (Client,
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut config = Config::new(format!("http://{}", socket.local_addr().unwrap()).parse().unwrap());
-    // Nothing else may have a timer: the clock would go on to it.
+    // No other timer may exist: the paused clock would advance to it.
     (config.connect_timeout, config.read_timeout, config.write_timeout) = (None, None, None);
     tokio::spawn(async move { axum::serve(socket, app).await });
     (patience::client(config).unwrap(), asked)
@@ -57,7 +57,7 @@ fn waits(asked: &Mutex<Vec<Instant>>) -> Vec<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_asked_again_when_it_said() {
+async fn overloaded_server_is_retried_after_its_retry_after() {
     for (status, told, waited) in [(429, "7", 7), (503, "3", 3), (429, "86400", 60)] {
         let (client, asked) = busy(2, status, Some(told)).await;
         let made = create(&client).await.expect("taken in the end");

@@ -217,7 +217,7 @@ async fn the_authority_stays_and_its_key_is_private() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_said_so() {
+async fn binding_a_used_port_returns_an_error() {
     let first = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let Err(error) = Listener::bind(first.address()).await else { panic!("bound twice") };
     assert!(matches!(error, Error::AddressInUse(_)), "{error}");

@@ -157,7 +157,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn whatever_happens_nobody_is_let_into_what_stands_still(events in events()) {
+    fn frozen_pod_never_admits_a_visitor(events in events()) {
         let mut world = World::default();
         for event in events {
             world.happen(event);
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_waits_is_let_in_or_refused(events in events()) {
+    fn waiting_visitor_is_admitted_or_refused(events in events()) {
         let mut world = World::default();
         for event in events {
             world.happen(event);
@@ -182,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn what_ends_does_not_stand_still(events in events()) {
+    fn terminating_pod_is_never_frozen(events in events()) {
         let mut world = World::default();
         for event in events {
             world.happen(event);
@@ -197,7 +197,7 @@ proptest! {
 }
 
 #[test]
-fn many_at_once_wake_it_once() {
+fn concurrent_requests_thaw_a_frozen_pod_once() {
     let mut machine = Machine::default();
     assert_eq!(machine.step(Input::Quiet), Act::Freeze);
     assert_eq!(machine.step(Input::Stopped(true)), Act::Nothing);

@@ -1,8 +1,8 @@
-//! What access control costs a warm claim: a user with many bindings beside a member of `system:masters`, for whom no
-//! binding is looked at.
+//! Cost of access control for a warm claim: a user with many bindings beside a member of `system:masters`, for whom no
+//! binding is evaluated.
 //!
-//! Each has a server of its own, and they take turns, so that what else happens on the machine meets both. The binding
-//! that allows the claim is the last of the user's.
+//! Each has its own server, and the servers take turns, so that other load on the machine affects both. The binding that
+//! allows the claim is the user's last one.
 
 use std::process::Command;
 use std::time::Duration;

@@ -137,7 +137,8 @@ pub(crate) struct UpArguments {
     /// Address of the Kubernetes API (TLS); port 0 picks a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
     pub(crate) api_listen: SocketAddr,
-    /// Address of the sandbox router (plain HTTP, bearer token); without it, only port-forward reaches the router.
+    /// Address of the sandbox router (plain HTTP, bearer token); without it, only port-forward reaches the
+    /// router.
     #[arg(long, value_name = "ADDR")]
     pub(crate) router_listen: Option<SocketAddr>,
     /// Let every client of the router's address use every sandbox.
@@ -152,7 +153,8 @@ pub(crate) struct UpArguments {
     /// Addresses of Pods: synthetic, seen only inside sandboxes.
     #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/16", value_parser = quantity::cidr)]
     pub(crate) pod_cidr: String,
-    /// Do not replace the published images with built-in ones; nothing is pulled, so Pods with these names do not start.
+    /// Do not replace the published images with built-in ones; nothing is pulled, so Pods with these names do not
+    /// start.
     #[arg(long)]
     pub(crate) no_builtin_runtime_images: bool,
     /// Folder of the OCI layouts that Pods may name as `oci:PATH`; without it they may name none.
@@ -329,7 +331,7 @@ pub(crate) struct MigrateArguments {
     /// Phase of the migration.
     #[arg(long, value_enum)]
     pub(crate) phase: Phase,
-    /// Only say what would be done.
+    /// Print the changes without making them.
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Only the objects of this namespace.
@@ -476,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controller_gets_its_words_untouched() {
+    fn controller_receives_its_arguments_unchanged() {
         for words in [
             &["-extensions"][..],
             &["--version"],
@@ -502,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_dashes_is_the_command_untouched() {
+    fn words_after_the_dashes_are_passed_unchanged() {
         let words = ["hutch", "run", "--json", "--", "sh", "-c", "--memory"];
         let Ok(Command::Run(run)) = command(words.map(OsString::from).to_vec()) else { panic!("not taken") };
         assert_eq!(run.command, ["sh", "-c", "--memory"]);

@@ -209,7 +209,7 @@ fn write_file(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(Error::file("set the mode of", path))
 }
 
-/// Copies a link as a link and a file as a file. What is not there, not readable by everybody, larger than the bound
+/// Copies a link as a link and a file as a file. What is not there, not world-readable, larger than the bound
 /// or a private key is left out: the image then lacks a file, which is better than one too many.
 fn copy_entry(source: &Path, target: &Path) -> Result<(), Error> {
     let Ok(found) = fs::symlink_metadata(source) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Capabilities of this machine: each is tested, not guessed. Each missing one is reported with its impact
+//! Features of this machine: each is tested, not guessed. Each missing one is reported with its impact
 //! and a remedy. The content of `hutch doctor`.
 //!
 //! It forks children for the tests; call it from a single-threaded program.

@@ -1,4 +1,4 @@
-//! What must hold in a jail before its first instruction. A jail in which something else is found is refused, whatever
+//! Invariants of a jail before its first instruction. A jail in which something else is found is refused, whatever
 //! the reason: each of these has been wrong once somewhere, and none of it shows by itself.
 
 use std::collections::{BTreeMap, BTreeSet};

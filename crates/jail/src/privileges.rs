@@ -13,7 +13,7 @@ fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
 }
 
 /// Leaves init with nothing but the right to become another user of the jail and to signal processes of other users
-/// of the jail: it is asked at any time to start a process as somebody, or to end one. These rights hold in the
+/// of the jail: it must start processes as any of them, and end them, at any time. These rights hold in the
 /// jail's own user namespace alone, init runs no code but ours and cannot be traced from inside, and what it starts
 /// drops them before `execve` and cannot regain them.
 pub(crate) fn give_up() -> Result<(), Error> {

@@ -307,7 +307,7 @@ fn attach<'a>(
 /// missing.
 ///
 /// `attached` is what was mounted there before in which code of this or another jail may write: below such a mount no link
-/// is followed, so whoever makes one there cannot choose what is covered.
+/// is followed, so a symlink made there cannot choose what is covered.
 pub(crate) fn attach_tree(
     root: &OwnedFd,
     attached: &[(&Path, OwnedFd)],

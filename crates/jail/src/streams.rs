@@ -222,7 +222,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Reads the rest after all processes inside have ended. Unread input is left for the file's next reader.
+    /// Reads the rest after all processes inside have ended. Input not consumed is left for the file's next reader.
     pub(crate) fn drain(&mut self) -> Result<(), Error> {
         if let Some(inlet) = self.inlet.take() {
             inlet.give_back();

@@ -79,7 +79,7 @@ pub struct Session {
     pub stderr: Option<ByteReader>,
     /// Receiver of terminal sizes; present with a terminal.
     pub resize: Option<mpsc::Sender<TerminalSize>>,
-    /// Resolves when the process has ended; the output may still hold unread bytes then.
+    /// Resolves when the process has ended; the output may still hold bytes then.
     pub exit: BoxFuture<'static, Exit>,
 }
 
@@ -165,7 +165,7 @@ pub struct PipedSession {
     pub stdout: Option<OwnedFd>,
     /// Read end of a pipe; present when the request enables standard error.
     pub stderr: Option<OwnedFd>,
-    /// Resolves when the process has ended; the output may still hold unread bytes then.
+    /// Resolves when the process has ended; the output may still hold bytes then.
     pub exit: BoxFuture<'static, Exit>,
 }
 

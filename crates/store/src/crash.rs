@@ -146,7 +146,7 @@ fn check(store: &Store<Text>, model: &Model, revision: u64) {
         })
         .collect();
     assert_eq!(&found, model);
-    assert!(list.revision >= revision, "revisions go on: {} after {revision}", list.revision);
+    assert!(list.revision >= revision, "revisions continue: {} after {revision}", list.revision);
 }
 
 /// Does a step on the store and, if the store acknowledged it, on the model. Gives the revision acknowledged.
@@ -256,7 +256,7 @@ fn who_runs_ahead_sees_at_once_and_others_when_it_is_on_disk() {
                 panic!("it waits for the disk");
             };
             assert!(ahead.get("things", "a").is_some() && store.latest("things", "a").is_some());
-            assert!(store.get("things", "a").is_none(), "nothing is on disk while the disk stands still");
+            assert!(store.get("things", "a").is_none(), "nothing is on disk while the disk is stalled");
             created.unwrap()
         };
         assert!(store.settled("things", &entry).await);

@@ -3,8 +3,8 @@
 //! A [`Policy`] is made from the stored objects of one revision and never changes. Objects that are the same as in the
 //! policy before are not read again.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
 
 use hutch_store::{Page, Store};
 use serde_json::Value;
@@ -62,23 +62,33 @@ struct Subject {
 struct Grant {
     binding: Arc<Binding>,
     subject: usize,
-    rules: Option<Arc<Rules>>,
+    rules: Option<Arc<[Rule]>>,
 }
 
-/// The rules of a role, found by resource.
+/// The grants of one user or group in one namespace, or in the cluster.
 #[derive(Debug, Default)]
-struct Rules {
-    all: Vec<Rule>,
-    by_resource: HashMap<String, Vec<usize>>,
+struct GrantList {
+    grants: Vec<Grant>,
+    /// Made when the first decision needs it.
+    index: OnceLock<Index>,
+}
+
+/// The rules of a list by resource, so that a decision does not depend on how many bindings there are. A rule is named by
+/// the places of its grant and of itself.
+#[derive(Debug, Default)]
+struct Index {
+    by_resource: HashMap<String, Vec<(usize, usize)>>,
     /// Rules that name resources by a star, or paths.
-    others: Vec<usize>,
+    others: Vec<(usize, usize)>,
+    /// Grants whose role does not exist.
+    missing: Vec<usize>,
 }
 
 /// What holds for one user or group.
 #[derive(Debug, Default)]
 struct Grants {
-    cluster: Vec<Grant>,
-    namespaces: HashMap<String, Vec<Grant>>,
+    cluster: GrantList,
+    namespaces: HashMap<String, GrantList>,
 }
 
 /// The compiled roles and bindings of one revision.
@@ -89,8 +99,8 @@ pub(crate) struct Policy {
     roles: BTreeMap<Arc<str>, Arc<Role>>,
     cluster_bindings: BTreeMap<Arc<str>, Arc<Binding>>,
     bindings: BTreeMap<Arc<str>, Arc<Binding>>,
-    cluster_rules: HashMap<Arc<str>, Arc<Rules>>,
-    rules: HashMap<Arc<str>, Arc<Rules>>,
+    cluster_rules: HashMap<Arc<str>, Arc<[Rule]>>,
+    rules: HashMap<Arc<str>, Arc<[Rule]>>,
     users: HashMap<String, Grants>,
     groups: HashMap<String, Grants>,
 }
@@ -145,33 +155,56 @@ impl Binding {
     }
 }
 
-impl Rules {
-    fn new(all: Vec<Rule>) -> Rules {
-        let mut rules = Rules::default();
-        for (index, rule) in all.iter().enumerate() {
-            if !rule.paths.is_empty() || rule.resources.iter().any(|resource| resource.starts_with('*')) {
-                rules.others.push(index);
+impl Index {
+    fn new(grants: &[Grant]) -> Index {
+        let mut index = Index::default();
+        for (place, grant) in grants.iter().enumerate() {
+            let Some(rules) = &grant.rules else {
+                index.missing.push(place);
                 continue;
-            }
-            for resource in &rule.resources {
-                let parent = resource.split('/').next().unwrap_or_default();
-                let indexes = rules.by_resource.entry(parent.to_owned()).or_default();
-                if indexes.last() != Some(&index) {
-                    indexes.push(index);
-                }
+            };
+            for (number, rule) in rules.iter().enumerate() {
+                index.add((place, number), rule);
             }
         }
-        rules.all = all;
-        rules
+        index
     }
 
-    fn allow(&self, action: &Action<'_>) -> bool {
+    fn add(&mut self, place: (usize, usize), rule: &Rule) {
+        if !rule.paths.is_empty() || rule.resources.iter().any(|resource| resource.starts_with('*')) {
+            return self.others.push(place);
+        }
+        for resource in &rule.resources {
+            let parent = resource.split('/').next().unwrap_or_default();
+            let places = self.by_resource.entry(parent.to_owned()).or_default();
+            if places.last() != Some(&place) {
+                places.push(place);
+            }
+        }
+    }
+}
+
+impl GrantList {
+    fn index(&self) -> &Index {
+        self.index.get_or_init(|| Index::new(&self.grants))
+    }
+
+    /// The first grant with a rule that allows the action.
+    fn allowing(&self, action: &Action<'_>) -> Option<&Grant> {
+        let index = self.index();
         let named = match action {
-            Action::Resource { resource, .. } => self.by_resource.get(*resource),
+            Action::Resource { resource, .. } => index.by_resource.get(*resource),
             Action::Path { .. } => None,
         };
-        let mut indexes = named.into_iter().flatten().chain(&self.others);
-        indexes.any(|index| self.all[*index].allows(action))
+        let mut places = named.into_iter().flatten().chain(&index.others);
+        let allows = |(grant, rule): &&(usize, usize)| {
+            self.grants[*grant].rules.as_ref().is_some_and(|rules| rules[*rule].allows(action))
+        };
+        places.find(allows).map(|(grant, _)| &self.grants[*grant])
+    }
+
+    fn missing(&self) -> impl Iterator<Item = &Grant> {
+        self.index().missing.iter().map(|place| &self.grants[*place])
     }
 }
 
@@ -188,7 +221,7 @@ impl Policy {
             bindings: read(store, BINDINGS, &before.bindings, binding, Binding::read),
             ..Policy::default()
         };
-        let rules = |rules| Arc::new(Rules::new(rules));
+        let rules = |rules: Vec<Rule>| Arc::<[Rule]>::from(rules);
         let aggregated = aggregate::rules_of(&policy.cluster_roles);
         policy.cluster_rules = aggregated.into_iter().map(|(name, all)| (name, rules(all))).collect();
         policy.rules =
@@ -213,13 +246,13 @@ impl Policy {
             };
             let grant = Grant { binding: binding.clone(), subject, rules: rules.clone() };
             match binding.namespace.as_str() {
-                "" => grants.cluster.push(grant),
-                namespace => grants.namespaces.entry(namespace.to_owned()).or_default().push(grant),
+                "" => grants.cluster.grants.push(grant),
+                namespace => grants.namespaces.entry(namespace.to_owned()).or_default().grants.push(grant),
             }
         }
     }
 
-    fn rules_of(&self, kind: &str, name: &str, namespace: &str) -> Option<Arc<Rules>> {
+    fn rules_of(&self, kind: &str, name: &str, namespace: &str) -> Option<Arc<[Rule]>> {
         match kind {
             "ClusterRole" => self.cluster_rules.get(name).cloned(),
             "Role" => self.rules.get(format!("{namespace}/{name}").as_str()).cloned(),
@@ -229,52 +262,47 @@ impl Policy {
 
     /// The rules of a role that a binding in this namespace refers to; `None` when there is no such role.
     pub(crate) fn role(&self, kind: &str, name: &str, namespace: &str) -> Option<Vec<Rule>> {
-        self.rules_of(kind, name, namespace).map(|rules| rules.all.clone())
+        self.rules_of(kind, name, namespace).map(|rules| rules.to_vec())
     }
 
     /// The effective rules of all ClusterRoles that aggregate others.
     pub(super) fn aggregated(&self) -> impl Iterator<Item = (&Arc<str>, &[Rule])> {
         let roles = self.cluster_roles.iter().filter(|(_, role)| role.selectors.is_some());
-        roles.filter_map(|(name, _)| Some((name, self.cluster_rules.get(name)?.all.as_slice())))
+        roles.filter_map(|(name, _)| Some((name, &**self.cluster_rules.get(name)?)))
     }
 
     /// The grants of an identity in a namespace: those of the cluster first.
-    fn grants(&self, identity: &Identity, namespace: &str) -> impl Iterator<Item = &Grant> {
+    fn grants(&self, identity: &Identity, namespace: &str) -> impl Iterator<Item = &GrantList> {
         let groups = identity.groups.iter().filter_map(|group| self.groups.get(group));
         let all: Vec<&Grants> = self.users.get(&identity.name).into_iter().chain(groups).collect();
-        let cluster = all.clone().into_iter().flat_map(|grants| &grants.cluster);
-        let inside = all.into_iter().filter_map(move |grants| grants.namespaces.get(namespace)).flatten();
+        let cluster = all.clone().into_iter().map(|grants| &grants.cluster);
+        let inside = all.into_iter().filter_map(move |grants| grants.namespaces.get(namespace));
         cluster.chain(inside)
     }
 
     /// Decides an action.
     pub(super) fn decide(&self, identity: &Identity, action: &Action<'_>) -> Decision {
-        let mut missing = Vec::new();
-        for grant in self.grants(identity, action.namespace()) {
-            match &grant.rules {
-                Some(rules) if rules.allow(action) => {
-                    let reason = Reason::Binding(grant.binding.clone(), grant.subject);
-                    return Decision { allowed: true, reason };
-                }
-                Some(_) => {}
-                None => missing.push(grant),
-            }
+        let allowing = |list: &GrantList| {
+            list.allowing(action).map(|grant| Reason::Binding(grant.binding.clone(), grant.subject))
+        };
+        if let Some(reason) = self.grants(identity, action.namespace()).find_map(allowing) {
+            return Decision { allowed: true, reason };
         }
-        let reason = errors(&missing).map_or(Reason::None, Reason::Errors);
-        Decision { allowed: false, reason }
+        let missing: Vec<&Grant> =
+            self.grants(identity, action.namespace()).flat_map(GrantList::missing).collect();
+        Decision { allowed: false, reason: errors(&missing).map_or(Reason::None, Reason::Errors) }
     }
 
     /// All rules of an identity in a namespace, and what could not be resolved.
     pub(crate) fn rules_for(&self, identity: &Identity, namespace: &str) -> (Vec<&Rule>, Option<String>) {
-        let (mut rules, mut missing, mut seen) = (Vec::new(), Vec::new(), Vec::new());
-        for grant in self.grants(identity, namespace) {
+        let (mut rules, mut missing, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        for grant in self.grants(identity, namespace).flat_map(|list| &list.grants) {
             // A binding with several subjects that are this identity counts once.
-            if seen.iter().any(|other| Arc::ptr_eq(other, &grant.binding)) {
+            if !seen.insert(Arc::as_ptr(&grant.binding)) {
                 continue;
             }
-            seen.push(grant.binding.clone());
             match &grant.rules {
-                Some(own) => rules.extend(&own.all),
+                Some(own) => rules.extend(own.iter()),
                 None => missing.push(grant),
             }
         }

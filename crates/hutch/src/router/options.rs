@@ -25,13 +25,18 @@ const FLAGS: [Flag; 40] = [
     ("tls-key-file", Value("FILE"), "", "private key, PEM; read again when it changes"),
     ("tls-client-ca-file", Value("FILE"), "", "authorities that sign client certificates, PEM"),
     ("mtls-mode", Value("MODE"), "off", "client certificates: off, optional, required"),
-    ("cluster-domain", Value("DOMAIN"), "cluster.local", "accepted for compatibility, no effect: addresses come from the API"),
-    ("proxy-timeout", Value("DURATION"), "none", "how long a whole request may take, its answer included"),
-    ("response-header-timeout", Value("DURATION"), "none", "how long the head of an answer may take"),
+    (
+        "cluster-domain",
+        Value("DOMAIN"),
+        "cluster.local",
+        "accepted, no effect: addresses come from the API",
+    ),
+    ("proxy-timeout", Value("DURATION"), "none", "maximum time for a whole request, including the response"),
+    ("response-header-timeout", Value("DURATION"), "none", "maximum time to receive the response headers"),
     ("shutdown-timeout", Value("DURATION"), "30s", "maximum time to complete requests after SIGTERM"),
-    ("max-request-body-bytes", Value("NUMBER"), "0", "bytes of a request's body at most; 0: any"),
+    ("max-request-body-bytes", Value("NUMBER"), "0", "maximum size of a request body in bytes; 0: unlimited"),
     ("allow-loopback-pod-ip", Switch, "false", "a Pod may have a loopback address"),
-    ("upstream-max-retries", Value("NUMBER"), "3", "further tries to connect to a sandbox"),
+    ("upstream-max-retries", Value("NUMBER"), "3", "maximum number of retries to connect to a sandbox"),
     (
         "upstream-retry-initial-delay",
         Value("DURATION"),
@@ -46,14 +51,9 @@ const FLAGS: [Flag; 40] = [
         "send a span for each request by OTLP, as OTEL_* say; true too where OTEL_EXPORTER_OTLP_(TRACES_)ENDPOINT is set",
     ),
     ("enable-otel-metrics", Switch, "false", "not available here: refused when true"),
-    (
-        "authz-mode",
-        Value("MODE"),
-        "none",
-        "tokenreview, scoped-token, or allow-all: every client",
-    ),
-    ("authz-tokenreview-ttl", Value("DURATION"), "30s", "how long an answer about a token is good"),
-    ("authz-tokenreview-cache-size", Value("NUMBER"), "2048", "answers that are kept"),
+    ("authz-mode", Value("MODE"), "none", "tokenreview, scoped-token, or allow-all: every client"),
+    ("authz-tokenreview-ttl", Value("DURATION"), "30s", "lifetime of a cached token review"),
+    ("authz-tokenreview-cache-size", Value("NUMBER"), "2048", "maximum number of cached token reviews"),
     ("authz-tokenreview-require-token", Switch, "true", "always so: false is refused"),
     (
         "authz-tokenreview-audiences",
@@ -89,7 +89,7 @@ const FLAGS: [Flag; 40] = [
     ("h", Switch, "false", "print this"),
 ];
 
-/// Who is let in.
+/// Authorization mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Mode {
     AllowAll,
@@ -97,7 +97,7 @@ pub(crate) enum Mode {
     ScopedToken(PathBuf),
 }
 
-/// How other lines of the log look.
+/// Encoding of log lines other than the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoder {
     Json,
@@ -136,7 +136,7 @@ pub(crate) struct Options {
     pub(crate) tracing: bool,
     pub(crate) log_level: String,
     pub(crate) log_encoder: Encoder,
-    /// What is to be said at the start.
+    /// Warnings to log at the start.
     pub(crate) warnings: Vec<String>,
 }
 

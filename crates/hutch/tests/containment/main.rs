@@ -23,6 +23,7 @@ mod stalls;
 mod streams;
 mod strings;
 mod tokens;
+mod users;
 mod volumes;
 mod ways;
 mod workspace;

@@ -227,7 +227,7 @@ fn the_process_limit_holds() {
     assert!((2..=4).contains(&most), "{most}");
 }
 
-/// What the kernel keeps of a group while a cached page of a file is counted there: 80 KiB each, which it does not count as free.
+/// Memory that the kernel keeps of a group while a cached page of a file is counted there: 80 KiB each, which it does not count as free.
 #[test]
 fn a_group_that_wrote_a_file_is_gone_with_its_end() {
     hutch_testkit::require!(root);
@@ -381,7 +381,7 @@ fn freezes_thaws_and_dies(layout: &Layout, name: &str) {
         while cpu_ticks(&child) == before {
             std::thread::sleep(Duration::from_millis(10));
             looks += 1;
-            assert!(looks < 3000, "it does not go on");
+            assert!(looks < 3000, "it is not thawed");
         }
     }
     freezer.freeze(LIMIT).unwrap();

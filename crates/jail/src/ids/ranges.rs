@@ -93,7 +93,7 @@ impl IdRanges {
     /// Takes a free range.
     ///
     /// # Errors
-    /// [`Error::IdRange`] when there is none.
+    /// [`Error::IdRange`] when no range is free.
     pub fn take(&self) -> Result<IdRange, Error> {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         for number in (state.next..END).chain(FIRST..state.next) {

@@ -41,7 +41,7 @@ const fn errno(number: i32) -> u32 {
     libc::SECCOMP_RET_ERRNO | number as u32
 }
 
-/// The offset of the lower half of an argument; the upper one is 4 bytes on. All arguments looked at but pointers are
+/// The offset of the lower half of an argument; the upper one is 4 bytes on. All compared arguments but pointers are
 /// 32 bits wide to the kernel, which ignores the upper half, and so must a filter.
 const fn argument(index: u32) -> u32 {
     16 + 8 * index

@@ -188,7 +188,7 @@ async fn port_forward(kubectl: &Kubectl, ports: &[u16]) -> (Child, Vec<u16>) {
     let mut local = Vec::new();
     while local.len() < ports.len() {
         let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("kubectl listens in time");
-        let line = line.expect("kubectl prints").expect("kubectl goes on");
+        let line = line.expect("kubectl prints").expect("kubectl is alive");
         let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next());
         local.push(port.expect("a port").parse().expect("a port"));
     }

@@ -31,7 +31,7 @@ fn open_requests_are_activity_and_idle_time_follows() {
     watch.read_line(&mut line).unwrap();
     assert!(line.contains("200"), "{line}");
     std::thread::sleep(std::time::Duration::from_millis(1200));
-    assert_eq!(told(&served), serde_json::json!({"idle_seconds": 0, "requests": 1}), "its response is in progress");
+    assert_eq!(told(&served), serde_json::json!({"idle_seconds": 0, "requests": 1}), "still in progress");
     drop(watch);
     until("the client has gone", || told(&served)["requests"] == 0);
     until("time runs again", || idle(&served) >= 1);

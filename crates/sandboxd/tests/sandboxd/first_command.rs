@@ -17,9 +17,9 @@ fn the_command_inherits_folder_and_environment_without_the_token() {
     until("the command runs beside the ports", || alive("sleep 31.4159"));
     let seen = std::fs::read_to_string(served.folder.path().join("seen")).unwrap();
     let folder = served.folder.path().canonicalize().unwrap();
-    assert_eq!(said.lines().next(), folder.to_str(), "where the container starts, not where files live");
-    assert!(said.lines().any(|line| line == "GREETING=hello"), "{said}");
-    assert!(!said.contains(TOKEN), "{said}");
+    assert_eq!(seen.lines().next(), folder.to_str(), "where the container starts, not where files live");
+    assert!(seen.lines().any(|line| line == "GREETING=hello"), "{seen}");
+    assert!(!seen.contains(TOKEN), "{seen}");
     assert_eq!(served.get("/list/").status, 401);
 }
 
@@ -83,7 +83,7 @@ fn unstartable_commands_exit_like_a_shell() {
         command.args(["--port=0", "--rest-port=0", "--grpc-port=0", "--root-dir=app", "--", program]);
         let output = command.current_dir(folder.path()).output().unwrap();
         let seen = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(status), "{said}");
-        assert!(said.contains(program), "{said}");
+        assert_eq!(output.status.code(), Some(status), "{seen}");
+        assert!(seen.contains(program), "{seen}");
     }
 }

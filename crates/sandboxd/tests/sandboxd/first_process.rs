@@ -5,10 +5,10 @@ use hutch_testkit::wait::until;
 use crate::served::serve_under;
 
 #[test]
-fn as_first_process_it_buries_orphans() {
+fn as_first_process_it_reaps_orphans() {
     hutch_testkit::require!(root);
     let Some(unshare) = hutch_testkit::on_path("unshare") else {
-        return hutch_testkit::note_skip("as_first_process_it_buries_orphans", "needs unshare (util-linux)");
+        return hutch_testkit::note_skip("as_first_process_it_reaps_orphans", "needs unshare (util-linux)");
     };
     let unshare = unshare.to_str().unwrap();
     let served = serve_under(&[unshare, "--pid", "--fork", "--kill-child", "--mount-proc"]);

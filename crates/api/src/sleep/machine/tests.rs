@@ -87,7 +87,7 @@ impl World {
         let act = self.machine.step(input);
         match act {
             Act::Admit => {
-                assert!(!self.still, "nobody is let in while the processes stand still");
+                assert!(!self.still, "no visitor is admitted while frozen");
                 assert!(self.under_way.is_empty(), "nor while that changes");
                 self.inside += 1;
             }
@@ -112,7 +112,7 @@ impl World {
     fn take(&mut self, act: Act) {
         match act {
             Act::Freeze => {
-                assert_eq!((self.inside, self.waiting), (0, 0), "frozen with somebody inside");
+                assert_eq!((self.inside, self.waiting), (0, 0), "frozen with a visitor inside");
                 self.under_way.push_back(act);
             }
             Act::Thaw => self.under_way.push_back(act),
@@ -146,7 +146,7 @@ impl World {
             Phase::Idle => assert!(self.inside == 0 && !self.still),
             Phase::Freezing => assert_eq!(self.under_way.front(), Some(&Act::Freeze)),
             Phase::Frozen => assert!(self.still && self.inside == 0 && self.waiting == 0),
-            Phase::Resuming => assert_eq!(self.under_way.back(), Some(&Act::Thaw), "somebody waits for ever"),
+            Phase::Resuming => assert_eq!(self.under_way.back(), Some(&Act::Thaw), "a visitor waits forever"),
             Phase::Suspending | Phase::Suspended | Phase::Failed => {}
         }
         let thaws = self.under_way.iter().filter(|act| **act == Act::Thaw).count();
@@ -203,7 +203,7 @@ fn concurrent_requests_thaw_a_frozen_pod_once() {
     assert_eq!(machine.step(Input::Stopped(true)), Act::Nothing);
     let acts: Vec<Act> = (0..1000).map(|_| machine.step(Input::Enter)).collect();
     assert_eq!(acts.iter().filter(|act| **act == Act::Thaw).count(), 1);
-    assert_eq!(machine.step(Input::Visit), Act::Wait, "a probe waits and wakes nobody");
+    assert_eq!(machine.step(Input::Visit), Act::Wait, "a probe waits and wakes no Pod");
     machine.step(Input::Going(true));
     assert!((0..1000).all(|_| machine.step(Input::Again) == Act::Admit));
     assert_eq!((machine.phase(), machine.inside()), (Phase::Running, 1000));

@@ -1,4 +1,4 @@
-//! One row a flag.
+//! Table of the flags of `hutch controller`.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::go;
 
 type Field<T> = fn(&mut Flags) -> &mut T;
 
-/// What a flag takes, and where it goes.
+/// Type of a flag and the field that it sets.
 enum Kind {
     Switch(Field<bool>),
     Whole(Field<i64>),
@@ -17,7 +17,7 @@ enum Kind {
     Time(Field<Duration>),
     Text(Field<String>),
     Folder(Field<PathBuf>),
-    /// Taken and forgotten, with a warning.
+    /// Accepted and ignored, with a warning.
     OfGo,
     /// The same, of a switch.
     SwitchOfGo,
@@ -52,7 +52,7 @@ static FLAGS: [Flag; 44] = [
     row("webhook-service-name", Text(|f| &mut f.webhook.service_name), "Service of the webhook"),
     row("webhook-namespace", Text(|f| &mut f.webhook.namespace), "namespace of that Service"),
     row("manage-webhook-certs", Switch(|f| &mut f.webhook.manage_certs), "make the certificates and write their authority into the CRDs"),
-    row("sandbox-concurrent-workers", Whole(|f| &mut f.sandbox_workers), "Sandboxes looked at at a time"),
+    row("sandbox-concurrent-workers", Whole(|f| &mut f.sandbox_workers), "maximum number of concurrent Sandbox reconciles"),
     row("sandbox-claim-concurrent-workers", Whole(|f| &mut f.claim_workers), "maximum number of concurrent claim reconciles"),
     row("sandbox-warm-pool-concurrent-workers", Whole(|f| &mut f.pool_workers), "maximum number of concurrent pool reconciles"),
     row("sandbox-template-concurrent-workers", Whole(|f| &mut f.template_workers), "maximum number of concurrent template reconciles"),

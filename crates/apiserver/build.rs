@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let value: serde_json::Value = serde_saphyr::from_str(&fs::read_to_string(&path)?)?;
         let name = value["metadata"]["name"].as_str().ok_or("a definition without a name")?;
         let text = value.to_string();
-        // FNV-1a: tells one text from another, so that a later release replaces what an older one has stored.
+        // FNV-1a: distinguishes texts, so that a later release replaces what an older one has stored.
         let mark = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });

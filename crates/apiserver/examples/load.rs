@@ -1,4 +1,4 @@
-//! What requests cost in this process: `cargo run -p hutch-apiserver --example load [DIR]`. With a folder the store
+//! Cost of requests in this process: `cargo run -p hutch-apiserver --example load [DIR]`. With a folder the store
 //! is on its disk.
 
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         if data.is_none() {
             break;
         }
-        // The writer lets go of the file just after it has answered.
+        // The writer closes the file just after it has answered.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let server = ApiServer::open(Config { data, ..Config::default() }).await?;

@@ -1,4 +1,4 @@
-//! What form of answer a client accepts.
+//! Form of answer that a client accepts.
 
 use http::{HeaderMap, header};
 

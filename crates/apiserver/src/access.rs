@@ -1,4 +1,4 @@
-//! Who may do what: role-based access control as in Kubernetes.
+//! Role-based access control as in Kubernetes.
 //!
 //! [`check`] is called before every verb. It decides by the roles and bindings that are stored ([`policy`]); everything
 //! that no rule allows is denied. Members of `system:masters` may do everything, whatever is stored. [`record`] sees every

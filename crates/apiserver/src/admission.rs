@@ -1,4 +1,4 @@
-//! What a real API server adds to built-in objects, and the few of its checks that clients meet.
+//! Defaults that a real API server adds to built-in objects, and the few of its checks that clients meet.
 //!
 //! It works on objects as they are stored. Each kind that needs something has a file of its own.
 

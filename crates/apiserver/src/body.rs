@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::failure::Failure;
 use crate::{BODY_BYTES, protobuf};
 
-/// Duplicate fields that are told at most.
+/// Maximum number of duplicate fields that are reported.
 const DUPLICATES: usize = 100;
 /// What create and update accept.
 const ACCEPTED: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];

@@ -1,4 +1,4 @@
-//! Who calls, and how they show it.
+//! Identity of a caller, and the credentials that prove it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ pub struct Identity {
     pub uid: String,
     /// Such as `system:masters`.
     pub groups: Vec<String>,
-    /// What else is known of the caller, such as the Pod of a ServiceAccount's token.
+    /// Further facts about the caller, such as the Pod of a ServiceAccount's token.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, Vec<String>>,
 }
@@ -139,7 +139,7 @@ impl Credentials {
 
     /// Whose secret this is.
     ///
-    /// What is compared is the hash of the secret, so timing tells about hashes only, from which no secret can be
+    /// The hash of the secret is compared, so timing reveals hashes only, from which no secret can be
     /// approached; the last step is constant-time all the same.
     pub(crate) fn identify(&self, secret: &[u8]) -> Option<Identity> {
         if secret.is_empty() || secret.len() > TOKEN_BYTES {

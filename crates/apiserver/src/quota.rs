@@ -82,7 +82,7 @@ impl Quota {
             .all(|(name, operator, values)| usage::is_in_scope(kind, object, name, operator, values))
     }
 
-    /// What objects of these kinds use of this quota.
+    /// Returns what objects of these kinds use of this quota.
     fn used(&self, core: &Core, namespace: &str, kinds: &[Kind]) -> Amounts {
         let prefix = format!("{namespace}/");
         let mut used = Amounts::new();

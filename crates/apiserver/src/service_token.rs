@@ -32,7 +32,7 @@ pub(crate) struct Claims {
     pub(crate) exp: Option<i64>,
     pub(crate) iat: i64,
     pub(crate) iss: String,
-    /// Tells this token from all others.
+    /// Unique id of this token.
     pub(crate) jti: String,
     pub(crate) nbf: i64,
     pub(crate) sub: String,

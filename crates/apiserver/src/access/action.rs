@@ -179,7 +179,7 @@ impl RequestAction {
         Some(action)
     }
 
-    /// Tells a list from a watch, and names the one object that a field selector leaves.
+    /// Distinguishes a list from a watch, and sets the one object that a field selector selects.
     fn of_collection(&mut self, query: Option<&Query>) {
         match self.verb.as_str() {
             "get" => {

@@ -55,7 +55,7 @@ struct Index {
     holders: HashMap<[u8; 32], Arc<Holder>>,
 }
 
-/// Who may use a certificate.
+/// User of a certificate.
 #[derive(Debug)]
 struct Holder {
     identity: Identity,
@@ -124,7 +124,7 @@ impl Index {
 }
 
 impl Holder {
-    /// The holder of the certificate in an object; `None` if there is none.
+    /// Returns the holder of the certificate in an object, if it has one.
     fn read(object: &Value) -> Option<([u8; 32], Holder)> {
         if object["spec"]["signerName"] != SIGNER {
             return None;

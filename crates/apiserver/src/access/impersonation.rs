@@ -137,7 +137,7 @@ pub(crate) fn impersonated(
     Err(refusal.unwrap_or_else(|| Failure::internal("all impersonation modes failed")))
 }
 
-/// What the headers name, as it stands there.
+/// Returns the identity in the headers, unchecked.
 fn wanted(headers: &HeaderMap) -> Identity {
     let all = |name: &str| {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());

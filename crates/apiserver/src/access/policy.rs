@@ -48,7 +48,7 @@ pub(crate) struct Binding {
     subjects: Vec<Subject>,
 }
 
-/// Who a binding is for.
+/// Subject of a binding.
 #[derive(Debug)]
 struct Subject {
     kind: String,
@@ -84,7 +84,7 @@ struct Index {
     missing: Vec<usize>,
 }
 
-/// What holds for one user or group.
+/// Rules of one user or group.
 #[derive(Debug, Default)]
 struct Grants {
     cluster: GrantList,

@@ -13,7 +13,7 @@ const MARK: &str = "hutch.dev/built-in";
 /// A definition that is there from the start.
 pub(crate) struct BuiltIn {
     pub(crate) name: &'static str,
-    /// Tells this text from that of another release.
+    /// Distinguishes this text from that of another release.
     pub(crate) mark: &'static str,
     pub(crate) json: &'static str,
 }
@@ -21,7 +21,7 @@ pub(crate) struct BuiltIn {
 /// Made from the published YAML by the build script.
 pub(crate) const BUILT_IN: &[BuiltIn] = include!(concat!(env!("OUT_DIR"), "/definitions.rs"));
 
-/// Whether the definition of that name is built in.
+/// Returns true if the definition of that name is built in.
 pub(crate) fn is_builtin(name: &str) -> bool {
     BUILT_IN.iter().any(|builtin| builtin.name == name)
 }

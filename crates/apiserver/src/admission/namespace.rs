@@ -25,7 +25,7 @@ pub(crate) fn label(object: &mut Value) {
 }
 
 /// Makes the default service account of a namespace, as a controller does on a cluster. Here it is done with the
-/// namespace, so that nobody has to wait for it.
+/// namespace, so that no client has to wait for it.
 pub(crate) async fn furnish(core: &Core, name: &str) -> Result<(), Failure> {
     let key = format!("{name}/default");
     if core.store.latest("serviceaccounts", &key).is_some() {

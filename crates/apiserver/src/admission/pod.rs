@@ -124,7 +124,7 @@ fn container_defaults(container: &mut Value) {
     }
 }
 
-/// Whether an image has the tag `latest` or none.
+/// Returns true if an image has the tag `latest` or none.
 fn is_latest(image: &str) -> bool {
     if image.contains('@') {
         return false;

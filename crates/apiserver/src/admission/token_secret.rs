@@ -1,5 +1,5 @@
 //! Secrets of type `kubernetes.io/service-account-token`: they hold a token of their ServiceAccount, the server's
-//! certificate authority and the namespace. They are filled as they are written, so that nobody has to wait for it.
+//! certificate authority and the namespace. They are filled as they are written, so that no client has to wait.
 //!
 //! The token does not expire. It ends with the Secret, and the Secret ends with the ServiceAccount.
 

@@ -6,7 +6,7 @@ use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::meta;
 
-/// The finalizer that keeps a claim while a Pod uses it is left out: whoever binds claims here removes the
+/// The finalizer that keeps a claim while a Pod uses it is left out: the node, which binds claims, removes the
 /// volume only when the claim is gone, and Pods hold it by the node.
 pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
     let spec = &object["spec"];

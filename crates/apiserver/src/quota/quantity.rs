@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Quantity {
     pub(super) milli: i128,
-    /// Whether it is shown with `Ki`, `Mi` and so on.
+    /// Uses the suffixes `Ki`, `Mi` and so on.
     binary: bool,
 }
 
@@ -39,7 +39,7 @@ impl Quantity {
         Quantity { milli: self.milli.saturating_add(other.milli), binary }
     }
 
-    /// What this is more than another amount, at least zero.
+    /// Returns the difference to another amount, at least zero.
     pub(super) fn beyond(self, other: Quantity) -> Quantity {
         Quantity { milli: self.milli.saturating_sub(other.milli).max(0), ..self }
     }

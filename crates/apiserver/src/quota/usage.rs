@@ -1,4 +1,4 @@
-//! What an object uses of a quota.
+//! Use of a quota by an object.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(super) fn sum(mut amounts: Amounts, others: Amounts) -> Amounts {
     amounts
 }
 
-/// What an object of a kind uses.
+/// Returns what an object of a kind uses.
 pub(super) fn of(kind: &Kind, object: &Value) -> Amounts {
     let mut amounts = Amounts::new();
     let one = Quantity::units(1);
@@ -138,7 +138,7 @@ fn volume_claim(total: &mut Amounts, claim: &Value) {
     }
 }
 
-/// What containers of a Pod lack of the resources that a quota counts, in the words of Kubernetes.
+/// Returns the resources of a quota that containers of a Pod do not set, in the words of Kubernetes.
 pub(super) fn lacking(pod: &Value, counted: &Amounts) -> Option<String> {
     let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let containers = list(&pod["spec"], "containers").iter().chain(list(&pod["spec"], "initContainers"));

@@ -1,4 +1,4 @@
-//! Who may do what, compared with a real kube-apiserver: requests of several callers in a fixed order, and the answers to
+//! Access compared with a real kube-apiserver: requests of several callers in a fixed order, and the answers to
 //! them. The answers are recorded in `exchanges/answers.json`, one line for each exchange; where a control plane is
 //! installed it is compared with the record too.
 //!
@@ -27,12 +27,12 @@ use self::server::Server;
 /// The controllers aggregate roles and fill Secrets of tokens.
 const CONTROLLERS: Options = Options { crds: Some(Conversion::None), controllers: true, node: false };
 
-/// Who sends a request.
+/// Sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Caller {
     /// A member of `system:masters`.
     Admin,
-    /// Somebody without a credential.
+    /// A caller without a credential.
     Anonymous,
     /// The admin on behalf of a user with groups.
     User(&'static str, &'static [&'static str]),
@@ -53,7 +53,7 @@ struct Exchange {
     headers: Vec<(&'static str, String)>,
     /// JSON pointer to what is compared of an object that is answered. Empty compares the code alone.
     place: &'static str,
-    /// Whether a real server needs time before this and after it, until its controllers and caches know.
+    /// A real server needs time before this and after it, until its controllers and caches know.
     settles: bool,
 }
 

@@ -25,12 +25,7 @@ const FLAGS: [Flag; 40] = [
     ("tls-key-file", Value("FILE"), "", "private key, PEM; read again when it changes"),
     ("tls-client-ca-file", Value("FILE"), "", "authorities that sign client certificates, PEM"),
     ("mtls-mode", Value("MODE"), "off", "client certificates: off, optional, required"),
-    (
-        "cluster-domain",
-        Value("DOMAIN"),
-        "cluster.local",
-        "accepted, no effect: addresses come from the API",
-    ),
+    ("cluster-domain", Value("DOMAIN"), "cluster.local", "accepted, no effect: addresses come from the API"),
     ("proxy-timeout", Value("DURATION"), "none", "maximum time for a whole request, including the response"),
     ("response-header-timeout", Value("DURATION"), "none", "maximum time to receive the response headers"),
     ("shutdown-timeout", Value("DURATION"), "30s", "maximum time to complete requests after SIGTERM"),

@@ -1,4 +1,4 @@
-//! A server that is asked: this one, or a real one.
+//! The server that receives the requests: this one, or a real one.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl Server {
         Server { client, admin, bot: Default::default(), real: true, kubeconfig, site: None }
     }
 
-    /// What `kubectl auth can-i --list` prints for a user, in an order of its own.
+    /// Returns what `kubectl auth can-i --list` prints for a user, sorted.
     pub(super) async fn can_i(&self, user: &str, namespace: &str) -> Vec<String> {
         let kubectl = hutch_testkit::tool("kubectl").expect("kubectl");
         let mut command = tokio::process::Command::new(kubectl);

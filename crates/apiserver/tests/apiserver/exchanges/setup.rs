@@ -1,4 +1,4 @@
-//! What the exchanges need to be there.
+//! Objects that the exchanges need.
 
 use serde_json::{Value, json};
 

@@ -54,9 +54,8 @@ impl Places {
             images: IMAGES.below(data),
             jails: JAILS.below(&run),
         };
-        for folder in
-            [data, &places.pods, &places.volumes, &places.memory, &places.images, &run, &places.jails]
-        {
+        make_closed(data, PASSABLE).map_err(Error::folder("make", data))?;
+        for folder in [&places.pods, &places.volumes, &places.memory, &places.images, &run, &places.jails] {
             make_private(folder).map_err(Error::folder("make", folder))?;
         }
         Ok(places)
@@ -133,8 +132,17 @@ pub(crate) fn log_file(logs: &Path, life: u32) -> PathBuf {
     PathSegment::new(format!("{life}.log")).map_or_else(|| logs.to_owned(), |name| name.below(logs))
 }
 
-/// Makes a folder with mode 0700, or takes the rights of others from the existing one, which must belong to this user.
+/// Mode of the data folder: the group of the front may pass through it.
+const PASSABLE: u32 = 0o710;
+
+/// Creates a folder with mode 0700, or removes the rights of others from the existing one, which must belong to this user.
 pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+    make_closed(path, 0o700)
+}
+
+/// Creates a folder with mode 0700. An existing one must belong to this user; it gets that mode too if it grants more than
+/// `most`.
+fn make_closed(path: &Path, most: u32) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(path, flags, Mode::empty())?;
@@ -142,7 +150,7 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     if found.st_uid != rustix::process::geteuid().as_raw() {
         return Err(io::Error::other("it belongs to another user"));
     }
-    if found.st_mode & 0o077 != 0 {
+    if found.st_mode & 0o777 & !most != 0 {
         rustix::fs::fchmod(&folder, Mode::RWXU)?;
     }
     Ok(())

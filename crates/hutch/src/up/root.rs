@@ -132,7 +132,10 @@ impl Server {
         self.front.streams.abort();
         // With the last end of this channel the front ends.
         drop(self.front.channel);
-        let _ = (&mut self.front.messages).await;
+        // It holds the channel too. One that has ended was seen by `failed`.
+        if !self.front.messages.is_finished() {
+            let _ = (&mut self.front.messages).await;
+        }
         end(self.front.process).await;
     }
 }

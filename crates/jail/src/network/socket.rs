@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -68,7 +69,20 @@ fn connect(address: &SocketAddr) -> Result<Connecting, Error> {
         rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed("socket"))?;
     match rustix::net::connect(&socket, address) {
         Ok(()) => Ok(Connecting { socket, connected: true }),
-        Err(Errno::INPROGRESS) => Ok(Connecting { socket, connected: false }),
+        Err(Errno::INPROGRESS) => outcome(socket),
         Err(errno) => Err(failed("connect")(errno)),
     }
+}
+
+/// Returns the outcome so far of a connection that was started. On `lo` it is known by then, yet `connect` does not
+/// say so: the answer is processed when `connect` releases the socket.
+fn outcome(socket: OwnedFd) -> Result<Connecting, Error> {
+    let mut polled = [PollFd::new(&socket, PollFlags::OUT)];
+    let ready = poll(&mut polled, Some(&Timespec::default())).map_err(failed("poll"))? > 0;
+    if ready {
+        rustix::net::sockopt::socket_error(&socket)
+            .map_err(failed("read the outcome of connect"))?
+            .map_err(failed("connect"))?;
+    }
+    Ok(Connecting { socket, connected: ready })
 }

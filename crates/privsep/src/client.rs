@@ -25,6 +25,9 @@ use crate::wire::{Answer, Control, Ended, FromFront, Opened, Request, What};
 
 /// Minimum time between two reports that bytes move through a connection. A Pod sleeps after a second at the earliest.
 const REPORT_INTERVAL: Duration = Duration::from_millis(250);
+/// Time for which the hold of a Pod serves further requests. It is less than a Pod's shortest time until it sleeps, and
+/// a round trip to the root process would cost more than a short request.
+const HOLD_SHARED: Duration = Duration::from_millis(250);
 /// Maximum queued terminal sizes; only the last one matters.
 const SIZES: usize = 4;
 
@@ -40,8 +43,12 @@ pub struct RemoteKubelet {
     pending: Arc<Mutex<Pending>>,
     last_number: AtomicU64,
     services: BTreeMap<String, Arc<dyn Service>>,
+    holds: Arc<Mutex<Holds>>,
     receiver: tokio::task::AbortHandle,
 }
+
+/// Current holds by UID of the Pod. Each is removed [`HOLD_SHARED`] after it was obtained.
+type Holds = HashMap<String, Arc<OwnedFd>>;
 
 impl Drop for RemoteKubelet {
     fn drop(&mut self) {
@@ -97,7 +104,8 @@ impl RemoteKubelet {
         let pending = Arc::<Mutex<Pending>>::default();
         let receiver = tokio::spawn(receive(channel.clone(), pending.clone())).abort_handle();
         let services = services.into_iter().collect();
-        Ok(RemoteKubelet { channel, pending, last_number: AtomicU64::new(0), services, receiver })
+        let (last_number, holds) = (AtomicU64::new(0), Arc::default());
+        Ok(RemoteKubelet { channel, pending, last_number, services, holds, receiver })
     }
 
     async fn request(&self, pod: &PodId, what: What) -> Result<Opening, StreamError> {
@@ -149,8 +157,23 @@ impl Drop for Entry<'_> {
     }
 }
 
-fn lock(pending: &Mutex<Pending>) -> MutexGuard<'_, Pending> {
-    pending.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Shares a hold with the requests of the next [`HOLD_SHARED`].
+fn share(holds: &Arc<Mutex<Holds>>, pod: &PodId, hold: &Arc<OwnedFd>) {
+    lock(holds).insert(pod.uid.clone(), hold.clone());
+    let (holds, uid, hold) = (Arc::downgrade(holds), pod.uid.clone(), Arc::downgrade(hold));
+    tokio::spawn(async move {
+        tokio::time::sleep(HOLD_SHARED).await;
+        let Some(holds) = holds.upgrade() else { return };
+        let mut holds = lock(&holds);
+        // Two requests at the same time may each have obtained one.
+        if holds.get(&uid).is_some_and(|current| std::ptr::eq(Arc::as_ptr(current), hold.as_ptr())) {
+            holds.remove(&uid);
+        }
+    });
 }
 
 /// Delivers answers until the root process closes its end.
@@ -278,9 +301,16 @@ impl Kubelet for RemoteKubelet {
 
     fn hold<'a>(&'a self, pod: &'a PodId) -> BoxFuture<'a, Result<Hold, StreamError>> {
         async move {
+            if let Some(hold) = lock(&self.holds).get(&pod.uid) {
+                return Ok(Box::new(hold.clone()) as Hold);
+            }
             let mut opening = self.request(pod, What::Hold).await?;
             match opening.result.clone()? {
-                Opened::Held => Ok(Box::new(opening.next()?) as Hold),
+                Opened::Held => {
+                    let hold = Arc::new(opening.next()?);
+                    share(&self.holds, pod, &hold);
+                    Ok(Box::new(hold) as Hold)
+                }
                 _ => Err(internal("another answer than a hold")),
             }
         }
@@ -440,5 +470,35 @@ mod tests {
         };
         let _other = open(&root, number).await;
         assert_eq!(next(&root).await, FromFront::Closed(number));
+    }
+
+    /// Answers a request for a hold. Returns the other end, which is closed when the hold is released.
+    async fn hold(root: &Channel) -> Channel {
+        let FromFront::Request(Request { number, what: What::Hold, .. }) = next(root).await else {
+            panic!("no request for a hold");
+        };
+        let (ours, theirs) = pair().unwrap();
+        root.send(&Answer { number, result: Ok(Opened::Held) }, &[theirs.as_fd()]).await.unwrap();
+        Channel::new(ours).unwrap()
+    }
+
+    #[tokio::test]
+    async fn requests_right_after_one_another_share_a_hold() {
+        let (front, root) = front();
+        let pod = pod();
+        let (first, other) = tokio::join!(front.hold(&pod), hold(&root));
+        let first = first.unwrap();
+        // Nobody answers a second request, so this hold is the first one.
+        drop(front.hold(&pod).await.unwrap());
+        let another = PodId { uid: "v".into(), ..pod.clone() };
+        let (of_another, _other_of_another) = tokio::join!(front.hold(&another), hold(&root));
+        drop(of_another.unwrap());
+        tokio::time::sleep(HOLD_SHARED * 2).await;
+        // A hold that is too old for a new request lasts as long as its own request.
+        let (second, other_of_second) = tokio::join!(front.hold(&pod), hold(&root));
+        drop(second.unwrap());
+        drop(first);
+        assert!(other.receive_bare().await.unwrap().is_none());
+        assert!(other_of_second.receive_bare().await.unwrap().is_none());
     }
 }

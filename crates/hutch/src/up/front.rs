@@ -56,6 +56,8 @@ fn front() -> anyhow::Result<()> {
     let input = rustix::io::dup(rustix::stdio::stdin()).context("standard input")?;
     rustix::io::fcntl_setfd(&input, rustix::io::FdFlags::CLOEXEC).context("standard input")?;
     let (start, descriptors) = receive_start(&input).context("started by hutch up alone")?;
+    // Without it `ps` shows the name of the link by which it was started, `exe`.
+    rustix::thread::set_name(c"hutch-front").context("name")?;
     // An interrupt of the terminal goes to the root process, which then stops this one in order.
     rustix::process::setsid().context("session")?;
     // The folders are opened by paths relative to this one: the way to it need not be open to the front.

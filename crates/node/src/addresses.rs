@@ -8,7 +8,7 @@ use crate::Error;
 /// Owners whose last address is known at most: those of Pods that come and go. The oldest are forgotten.
 const OWNERS: usize = 16 << 10;
 
-/// Hands out addresses of one range. One that was given back is not given to somebody else before the others were.
+/// Assigns addresses of one range. A released address is assigned to another owner only after all others were.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     first: u32,
@@ -16,7 +16,7 @@ pub(crate) struct Addresses {
     next: u32,
     held: HashMap<String, u32>,
     taken: BTreeSet<u32>,
-    /// What the last Pod of each owner had, and the owners in the order in which they came.
+    /// The address that the last Pod of each owner had, and the owners in the order in which they came.
     last: HashMap<String, u32>,
     owners: VecDeque<String>,
 }
@@ -42,7 +42,7 @@ impl Addresses {
         if base.is_loopback() || base.is_link_local() || base.is_multicast() || base.is_unspecified() {
             return Err(wrong("it must be an ordinary range: not loopback, link-local or multicast"));
         }
-        // The first and last address belong to nobody.
+        // The first and the last address of a range belong to no Pod.
         let count = size - 2;
         Ok(Addresses {
             first: first + 1,

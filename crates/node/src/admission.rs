@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume};
 use crate::config::{Handler, ServiceKind};
 use crate::embedded;
 
-/// What runs a Pod.
+/// Handler that runs a Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// A jail of this kind.
@@ -18,14 +18,14 @@ pub(crate) enum Choice {
     Embedded(ServiceKind),
 }
 
-/// What hinders a Pod, as an event says it.
+/// Reason why a Pod cannot run, in the form of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
 }
 
-/// Chooses the handler of a Pod. `runsc` tells whether gVisor is installed.
+/// Chooses the handler of a Pod. `runsc` reports whether gVisor is installed.
 pub(crate) fn choose(
     spec: &PodSpec,
     classes: &BTreeMap<String, Handler>,
@@ -60,7 +60,7 @@ pub(crate) fn choose(
     }
 }
 
-/// Says no to what a Pod asks for and the node cannot or will not give. Nothing is left out silently.
+/// Refuses fields of a Pod that the node cannot or will not provide. No field is ignored silently.
 pub(crate) fn check(spec: &PodSpec) -> Result<(), Refusal> {
     let refuse = |message: String| Err(Refusal { reason: "FailedValidation", message });
     for (set, what) in [

@@ -1,4 +1,4 @@
-//! What a container is made of.
+//! Parts of which a container is made.
 
 use std::path::PathBuf;
 

@@ -18,9 +18,9 @@ use crate::shared::Shared;
 
 /// Storage class of what is provisioned here.
 pub(crate) const STORAGE_CLASS: &str = "hutch-local";
-/// Who provisions, as the annotation on volumes names it.
+/// Name of the provisioner, as the annotation on volumes has it.
 const PROVISIONER: &str = "hutch.dev/local";
-/// Other names under which local storage is usually asked for.
+/// Other names that manifests commonly use for local storage.
 const SYNONYMS: [&str; 3] = ["", "standard", "local-path"];
 /// How often folders without a claim are looked for: only those are left that were in use when their claim went.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ pub(crate) fn folder(volumes: &Path, claim: &PersistentVolumeClaim) -> Result<Pa
     }
 }
 
-/// Whether a claim is for a volume of this node.
+/// Checks that a claim is for a volume of this node.
 fn check(claim: &PersistentVolumeClaim) -> Result<(), String> {
     let name = claim.metadata.name.as_deref().unwrap_or("");
     let Some(spec) = &claim.spec else { return Err(format!("persistentvolumeclaim {name:?} has no spec")) };

@@ -25,19 +25,19 @@ pub struct Config {
     pub warden_program: PathBuf,
     /// The sandbox runtime, a static program, for images that want it.
     pub sandboxd_program: PathBuf,
-    /// What the names of runtime classes mean; see [`Handler::defaults`].
+    /// Handlers by the name of the runtime class; see [`Handler::defaults`].
     pub runtime_classes: BTreeMap<String, Handler>,
     /// Limits of containers that name none.
     pub defaults: DefaultLimits,
     /// Services of this process that answer for Pods with their images.
     pub services: BTreeMap<ServiceKind, Arc<dyn EmbeddedService>>,
-    /// Whether the published runtime images are answered by the built-in one.
+    /// `true` if the built-in image stands for the published runtime images.
     pub substitute_images: bool,
     /// Folder of the OCI layouts that Pods may name; without it they may name none.
     pub image_dir: Option<PathBuf>,
 }
 
-/// What isolates the containers of a Pod.
+/// Isolation of the containers of a Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handler {
     /// The native jail.
@@ -111,7 +111,7 @@ impl ServiceKind {
 
 /// A service of this process, for which a Pod without a process stands.
 pub trait EmbeddedService: Send + Sync + 'static {
-    /// Whether it serves now.
+    /// Returns true if it serves now.
     fn ready(&self) -> bool;
     /// Connects to what would be a port of its container.
     fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>>;

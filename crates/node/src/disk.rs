@@ -37,7 +37,7 @@ struct Room {
     total: Usage,
 }
 
-/// What there is too little of.
+/// Resource of which too little is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     Bytes { threshold: u64, free: u64 },
@@ -165,7 +165,7 @@ fn volumes(node: &Shared, live: &Live) -> Vec<std::path::PathBuf> {
     names.map(|name| name.below(&node.places.volumes)).collect()
 }
 
-/// Whether a Pod had folders before, so that it does not wait for an end of the pressure.
+/// Returns true if a Pod had folders before, so that it does not wait for an end of the pressure.
 pub(crate) fn is_known(places: &PodPlaces) -> bool {
     Path::exists(&places.disk)
 }

@@ -10,14 +10,14 @@ use crate::limits;
 /// Most bytes of one container's environment: the kernel refuses more than a quarter of 8 MiB of stack.
 const MAX_ENVIRONMENT_BYTES: usize = 1 << 20;
 
-/// What a container's environment refers to, fetched beforehand. A missing object is absent.
+/// Objects that a container's environment refers to, fetched beforehand. A missing object is absent.
 #[derive(Default)]
 pub(crate) struct References {
     pub(crate) config_maps: BTreeMap<String, ConfigMap>,
     pub(crate) secrets: BTreeMap<String, Secret>,
 }
 
-/// What the Pod itself tells its containers.
+/// Facts about the Pod that its containers can refer to.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts<'a> {
     pub(crate) pod: &'a Pod,
@@ -172,7 +172,7 @@ pub(crate) fn hostname(pod: &Pod) -> String {
     short.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// What the downward API gives for a field of the Pod.
+/// Returns the value of the downward API for a field of the Pod.
 pub(crate) fn field_value(path: &str, facts: &Facts<'_>) -> Result<String, String> {
     let metadata = &facts.pod.metadata;
     let spec = facts.pod.spec.as_ref();
@@ -205,7 +205,7 @@ fn listed(map: Option<&BTreeMap<String, String>>) -> String {
     lines.join("\n")
 }
 
-/// What the downward API gives for a limit or request of a container.
+/// Returns the value of the downward API for a limit or request of a container.
 pub(crate) fn resource_value(name: &str, container: &Container, facts: &Facts<'_>) -> Result<String, String> {
     let limits = limits::of(container, &facts.defaults)?;
     let requests = container.resources.as_ref().and_then(|r| r.requests.as_ref());

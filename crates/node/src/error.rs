@@ -1,9 +1,9 @@
-//! What can go wrong on a node, outside of any one Pod.
+//! Errors of a node that do not belong to one Pod.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why the node cannot start or go on.
+/// Reason why the node cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The range for Pod addresses cannot be used.
@@ -11,13 +11,13 @@ pub enum Error {
     AddressRange {
         /// As configured.
         range: String,
-        /// What is wrong with it.
+        /// The rule that the value breaks.
         reason: &'static str,
     },
     /// A folder of the node cannot be made or read.
     #[error("cannot {action} {path}: {source}")]
     Folder {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
         /// To which folder.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum Error {
     /// The API server refused something that the node cannot do without.
     #[error("cannot {action}: {source}")]
     Api {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
         /// Why not.
         source: Box<kube::Error>,

@@ -28,7 +28,7 @@ pub(crate) async fn run(node: Arc<Shared>) {
         let event = tokio::select! {
             () = node.shutdown.wait() => break,
             event = stream.next() => event,
-            // Only so that ended tasks are let go of.
+            // Only to release ended tasks.
             Some(_) = tasks.join_next() => continue,
         };
         match event {

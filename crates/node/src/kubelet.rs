@@ -167,7 +167,7 @@ impl Kubelet for Node {
         async move {
             // One that is not known may only be starting: connections into it say so.
             let Some(mut updates) = updates else { return std::future::pending().await };
-            // Without anybody left to tell news it is over as well.
+            // The channel also ends when no sender is left.
             let _ = updates.wait_for(|update| matches!(update, Update::Gone)).await;
         }
         .boxed()

@@ -2,7 +2,7 @@
 //!
 //! It speaks to the API server as any other client and to the machine through the jail and image crates. It refuses
 //! what would weaken the isolation (host namespaces, privileged containers, added capabilities, host paths), says no
-//! to what it does not support in an event that names it, and never runs a Pod in less isolation than it asks for.
+//! to what it does not support in an event that names it, and never runs a Pod in less isolation than its spec says.
 //! It decides nothing about which Pods there should be.
 
 mod addresses;

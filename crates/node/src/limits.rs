@@ -1,4 +1,4 @@
-//! What a container may use.
+//! Resources that a container may use.
 
 use hutch_jail::Limits;
 use k8s_openapi::api::core::v1::Container;

@@ -1,4 +1,4 @@
-//! What others may know of a Pod that runs here while its own task works on it.
+//! State of a running Pod that other tasks than its own may read.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,7 +14,7 @@ use crate::config::ServiceKind;
 use crate::container::Running;
 use crate::gate::Gate;
 
-/// What the API server says of a Pod.
+/// News of the API server about a Pod.
 #[derive(Debug, Clone)]
 pub(crate) enum Update {
     /// It is there, as this.
@@ -33,7 +33,7 @@ pub(crate) struct Live {
     eviction: watch::Sender<Option<String>>,
     /// Set when a service of this process answers for it.
     pub(crate) service: OnceLock<ServiceKind>,
-    /// Who is in it.
+    /// Counts the callers that are inside.
     pub(crate) gate: Gate,
     inner: Mutex<Inner>,
 }
@@ -85,7 +85,7 @@ impl Live {
         self.eviction.send_replace(Some(message));
     }
 
-    /// Whether an eviction is due or under way.
+    /// Returns true if an eviction is due or in progress.
     pub(crate) fn is_evicted(&self) -> bool {
         self.eviction.borrow().is_some()
     }
@@ -138,7 +138,7 @@ impl Live {
         self.inner().claims.clone()
     }
 
-    /// A container runs, in its so-manieth life.
+    /// Records that a container runs.
     pub(crate) fn began(&self, name: &str, running: Arc<Running>) {
         self.inner().containers.insert(name.to_owned(), running);
     }
@@ -170,7 +170,7 @@ impl Live {
         self.containers().iter().for_each(|running| running.container.kill());
     }
 
-    /// Lets go of everything that runs.
+    /// Releases everything that runs.
     pub(crate) fn clear(&self) {
         let mut inner = self.inner();
         let containers = std::mem::take(&mut inner.containers);

@@ -66,7 +66,7 @@ impl Node {
             live: Mutex::default(),
             disk_pressure: AtomicBool::new(false),
         });
-        // The first Pod should not wait for the built-in image to be written; why it cannot be is said when one asks.
+        // The first Pod should not wait until the built-in image is written. A Pod that needs it reports a failure.
         let images = shared.images.clone();
         tokio::task::spawn_blocking(move || drop(images.resolve("hutch/host")));
         register::node(&shared).await?;

@@ -1,11 +1,11 @@
-//! What gVisor's `runsc` is told: its command line and the OCI bundle of one container. Pods and `hutch run` share it.
+//! Input of gVisor's `runsc`: its command line and the OCI bundle of one container. Pods and `hutch run` share it.
 
 use std::path::{Path, PathBuf};
 
 use hutch_jail::{Limits, Mount, MountSource, User};
 use serde_json::{Value, json};
 
-/// What runsc itself uses beside the container: its sentry and gofer, in bytes.
+/// Memory of runsc itself beside the container, for its sentry and gofer, in bytes.
 const OVERHEAD_BYTES: u64 = 128 << 20;
 /// Threads of the sentry, the gofer and the stubs.
 const OVERHEAD_PIDS: u64 = 512;
@@ -23,7 +23,8 @@ impl Runsc {
     }
 
     /// Its command line: the network of "its host" is that of the jail around it, which holds nothing but `lo` (with a
-    /// network stack of its own nothing could be dialled from inside the namespace), and the jail's cgroup bounds it.
+    /// network stack of its own, no connection could be opened from inside the namespace), and the jail's cgroup is its
+    /// bound.
     pub fn argv(&self, state: &Path, rest: &[&str]) -> Vec<String> {
         let state = state.display().to_string();
         let program = self.0.display().to_string();
@@ -52,12 +53,12 @@ impl Runsc {
     }
 }
 
-/// A container, as runsc is told of it.
+/// A container, as its bundle describes it.
 #[derive(Debug, Clone)]
 pub struct Bundle<'a> {
     /// Root file system, on the machine.
     pub rootfs: &'a Path,
-    /// Whether the root cannot be written.
+    /// `true` if the root cannot be written.
     pub read_only: bool,
     /// Host name inside.
     pub hostname: &'a str,
@@ -67,9 +68,9 @@ pub struct Bundle<'a> {
     pub env: &'a [(String, String)],
     /// Working directory inside.
     pub cwd: &'a Path,
-    /// Who it runs as.
+    /// User that it runs as.
     pub user: &'a User,
-    /// Whether it has a terminal.
+    /// `true` if it has a terminal.
     pub terminal: bool,
     /// Further mounts.
     pub mounts: &'a [Mount],
@@ -77,13 +78,13 @@ pub struct Bundle<'a> {
     pub assembly: &'a Path,
 }
 
-/// Who makes a mount of a container.
+/// Program that makes a mount of a container.
 enum Maker {
     /// runsc alone.
     Runsc,
-    /// The jail around runsc at this path, which runsc is told of.
+    /// The jail around runsc makes it at this path, and the bundle lists it.
     Both(PathBuf),
-    /// The jail at this path, which lies in an earlier mount that runsc is told of.
+    /// The jail makes it at this path, which lies in an earlier mount that the bundle lists.
     Jail(PathBuf),
 }
 
@@ -114,7 +115,7 @@ fn makers<'a>(mounts: &'a [Mount], assembly: &Path) -> Vec<(&'a Mount, Maker)> {
     divide.collect()
 }
 
-/// What the jail around runsc mounts, in order, of the mounts of a container.
+/// Returns the mounts of a container that the jail around runsc makes, in order.
 pub fn mounts_around(mounts: &[Mount], assembly: &Path) -> Vec<Mount> {
     let around = makers(mounts, assembly).into_iter().filter_map(|(mount, maker)| {
         let target = match maker {
@@ -176,7 +177,7 @@ impl Bundle<'_> {
     }
 }
 
-/// The mounts that runsc is told of.
+/// Returns the mounts that the bundle lists.
 fn mounts_of_runsc(mounts: &[Mount], assembly: &Path) -> Vec<Value> {
     let divided = makers(mounts, assembly);
     // The kernel keeps what is read-only in a whole from being written, so a whole is read-only if all of it is.

@@ -85,7 +85,7 @@ impl PodPlaces {
         container.below(&LOGS.below(&self.disk))
     }
 
-    /// What a container writes outside of its volumes.
+    /// Folder for the writes of a container outside of its volumes.
     pub(crate) fn root(&self, container: &PathSegment) -> PathBuf {
         container.below(&ROOTS.below(&self.disk))
     }

@@ -1,4 +1,4 @@
-//! What the parts of a node share.
+//! State that the parts of a node share.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use crate::runtime::Launcher;
 
 /// The address that the node gives for itself: all of it is on this machine.
 pub(crate) const HOST_IP: &str = "127.0.0.1";
-/// What the parts of a node share.
+/// State that the parts of a node share.
 pub(crate) struct Shared {
     pub(crate) client: Client,
     pub(crate) config: Config,
@@ -68,7 +68,7 @@ impl Shared {
         self.addresses().release(uid);
     }
 
-    /// Whether the disk has too little room for new Pods.
+    /// Returns true if the disk has too little room for new Pods.
     pub(crate) fn disk_pressure(&self) -> bool {
         self.disk_pressure.load(Ordering::Relaxed)
     }

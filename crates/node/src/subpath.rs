@@ -21,7 +21,7 @@ impl Held {
     }
 }
 
-/// Opens `sub` below `volume`, making folders that are missing. Links are not followed: whoever writes to the volume
+/// Opens `sub` below `volume`, and creates missing folders. Links are not followed: a program that writes to the volume
 /// could point them anywhere.
 pub(crate) fn open(volume: &Path, sub: &str) -> io::Result<Held> {
     let sub = Path::new(sub);

@@ -157,7 +157,7 @@ fn fill(pod: &PodPlaces, name: &PathSegment, given: &Given) -> io::Result<Prepar
 /// The files of a volume that the node writes.
 struct Given {
     items: Vec<Item>,
-    /// Whether they may be secret, and are kept in memory.
+    /// `true` if they may be secret, and are kept in memory.
     secret: bool,
 }
 
@@ -239,7 +239,7 @@ impl Sources<'_> {
     }
 
     /// All but a token for the API server and the certificate by which it is known: a sandbox does not get them. Nothing,
-    /// when nothing else was asked for.
+    /// when nothing else is listed.
     async fn projected(
         &self,
         volume: &str,

@@ -20,7 +20,7 @@ pub(crate) fn prepare(folder: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)
 }
 
-/// Puts the file in place of an older one. Nobody but the container's user reads it.
+/// Puts the file in place of an older one. Only the container's user can read it.
 pub(crate) fn write(folder: &Path, variables: &[&(String, String)], user: &User) -> io::Result<()> {
     let mut text = String::new();
     for (name, value) in variables {

@@ -33,7 +33,7 @@ pub(crate) fn older(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Removes the logs of all lives but the one before `life`, so that a container that restarts for ever has a bound.
+/// Removes the logs of all lives but the one before `life`, so that a container that restarts forever has a bound.
 ///
 /// A life that begins anew with the node's own keeps its log, which is continued.
 pub(crate) fn keep(logs: &Path, life: u32) -> io::Result<()> {

@@ -100,7 +100,7 @@ struct Tailer {
 }
 
 impl Tailer {
-    /// What was added since the last call.
+    /// Returns the bytes that were added since the last call.
     fn more(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         loop {

@@ -70,7 +70,7 @@ impl Running {
         Ok(())
     }
 
-    /// Tells the terminal of the main process its size.
+    /// Sets the size of the terminal of the main process.
     pub(crate) fn resize(&self, size: TerminalSize) {
         if let Some(terminal) = &self.terminal {
             terminal.resize(size);

@@ -1,4 +1,4 @@
-//! What a container's main process prints: kept in its log and given to clients that are attached.
+//! Output of a container's main process: kept in its log and passed on to attached clients.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl Output {
         &self.path
     }
 
-    /// What is printed from now on.
+    /// Returns the output from now on.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<(Stream, Bytes)> {
         self.clients.subscribe()
     }
@@ -82,7 +82,7 @@ impl Output {
             written.send_modify(|count| *count += 1);
         }
         if self.clients.receiver_count() > 0 {
-            // Nobody attached any more is no loss.
+            // An error means that no client is attached.
             let _ = self.clients.send((stream, Bytes::copy_from_slice(bytes)));
         }
     }

@@ -85,6 +85,6 @@ async fn follow(
     }
     // Fails only when the runtime is shutting down.
     let _ = tokio::task::spawn_blocking(move || output.finish()).await;
-    // Nobody is left to tell when the Pod's own task is gone.
+    // An error means that the Pod's own task has ended.
     let _ = ended.send(Some(MainExit { exit, out_of_memory }));
 }

@@ -10,7 +10,7 @@ use super::usage::Usage;
 const IDS: u32 = 65_536;
 /// `f_type` of a file system in memory.
 const TMPFS: u64 = 0x0102_1994;
-/// Maximum descriptors and mappings of all processes that are looked at.
+/// Maximum descriptors and mappings of all processes that are inspected.
 const MAX_FILES: usize = 1_000_000;
 
 /// Measures them for the Pods whose first ids these are. Files that are on their way through a socket are not found. Blocks.

@@ -1,4 +1,4 @@
-//! What a folder that a sandbox writes takes of the disk.
+//! Disk use of a folder that a sandbox writes.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -17,7 +17,7 @@ use crate::volumes::Prepared;
 /// Ids that a container has.
 const IDS: u32 = 65536;
 
-/// What a blueprint is made from.
+/// Parts from which a blueprint is made.
 pub(crate) struct Parts<'a> {
     pub(crate) spec: &'a PodSpec,
     pub(crate) container: &'a Container,
@@ -133,7 +133,7 @@ fn volume_mount(
     Ok(Some(bind(&source, &target, read_only)))
 }
 
-/// Who the container runs as, and the home folder of that user.
+/// Returns the user that the container runs as, and the home folder of that user.
 fn user(spec: &PodSpec, container: &Container, image: &Resolved) -> Result<(User, String), String> {
     let of_pod = spec.security_context.as_ref();
     let own = container.security_context.as_ref();

@@ -1,4 +1,4 @@
-//! The end of a Pod: its containers are asked, then killed, and nothing of it stays.
+//! The end of a Pod: its containers are signaled, then killed, and all of its resources are removed.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -25,7 +25,7 @@ pub(super) fn of(pod: &Pod) -> Option<&str> {
 /// Which variables a container has beside those of the Pod's spec.
 #[derive(Default)]
 pub(super) struct Late {
-    /// Whether it can be given more, and is then as if it had been started with them.
+    /// `true` if it can receive more variables, and is then as if it had been started with them.
     able: bool,
     /// The annotation that it follows.
     has: Option<String>,
@@ -44,7 +44,7 @@ impl Late {
     }
 }
 
-/// Whether nothing of the container has looked at its environment yet but what reads it anew for each process.
+/// Returns true if everything that has read the environment of the container reads it anew for each process.
 fn is_able(container: &Container, made: &Blueprint) -> bool {
     let words = container.command.iter().chain(&container.args).flatten();
     let mounts = container.volume_mounts.iter().flatten();
@@ -146,7 +146,7 @@ impl Worker {
             .map_err(|e| format!("cannot give variables to the running container: {e}"))
     }
 
-    /// What the Pod's condition says of it: nothing where it is of no interest.
+    /// Returns the value for the Pod's condition; `None` where no late env is expected.
     pub(super) fn late_env(&self) -> Option<&'static str> {
         let all = || {
             self.slots

@@ -1,4 +1,4 @@
-//! One Pod: a task that brings it to what its spec says and tells the API server how far it is.
+//! One Pod: a task that brings it to the state in its spec and reports its status to the API server.
 
 mod blueprint;
 mod evict;
@@ -35,7 +35,7 @@ use plan::{Plan, RestartPolicy, plan};
 use probe::{Finding, Kind};
 use state::{Ended, Life, State};
 
-/// Things that happened to a Pod's containers and were not yet looked at.
+/// Maximum queued events of a Pod's containers.
 const HAPPENINGS: usize = 64;
 
 /// Something that happened to a container in one of its lives.
@@ -50,11 +50,11 @@ enum What {
     Probed(Kind, Finding),
 }
 
-/// What runs of one container.
+/// Running parts of one container.
 #[derive(Default)]
 struct Slot {
     running: Option<Arc<Running>>,
-    /// Probes and whoever waits for the end; ended with the container.
+    /// Probes and the task that waits for the end; ended with the container.
     tasks: JoinSet<()>,
     /// Why it is being killed, when the node does that.
     killed_for: Option<&'static str>,
@@ -72,14 +72,14 @@ struct Worker {
     choice: Choice,
     address: Ipv4Addr,
     volumes: BTreeMap<String, Prepared>,
-    /// What its containers share; `None` if a service of this process answers for it.
+    /// The sandbox that its containers share; `None` if a service of this process answers for it.
     sandbox: Option<Arc<dyn PodSandbox>>,
     /// Descriptions in the order of `states`: init containers first.
     containers: Vec<Container>,
     states: Vec<State>,
     slots: Vec<Slot>,
     start_time: Timestamp,
-    /// What was last written.
+    /// The status that was last written.
     written: Option<PodStatus>,
     /// A status that waits a little, because a container is about to be ready.
     eager_until: Option<Instant>,
@@ -90,10 +90,10 @@ struct Worker {
     happenings: mpsc::Receiver<Happening>,
     report: mpsc::Sender<Happening>,
     updates: watch::Receiver<Update>,
-    /// Whether the processes stand still.
+    /// Follows whether the processes are frozen.
     phases: watch::Receiver<Phase>,
     frozen_since: Option<Timestamp>,
-    /// Who puts the Pod to sleep.
+    /// The task that freezes the Pod.
     sleeper: JoinSet<()>,
 }
 
@@ -154,7 +154,7 @@ async fn wait_for_end(node: &Shared, live: &Live, updates: &mut watch::Receiver<
     }
 }
 
-/// What the API server last said, when that ends the work.
+/// Returns the outcome if the last news of the API server ends the work.
 fn outcome_of(updates: &mut watch::Receiver<Update>) -> Option<Outcome> {
     match &*updates.borrow_and_update() {
         Update::Gone => Some(Outcome::Gone),
@@ -208,7 +208,7 @@ impl Worker {
         }
     }
 
-    /// When to look again though nothing happens.
+    /// Returns the time of the next reconcile when no event comes before.
     fn wake(&self, plan: &Plan) -> Option<Instant> {
         let planned = plan.wake.map(|at| {
             let left = at.duration_since(Timestamp::now());

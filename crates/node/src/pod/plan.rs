@@ -1,4 +1,4 @@
-//! What to do next for a Pod: a pure function of its containers and the time.
+//! The next step for a Pod: a pure function of its containers and the time.
 
 use jiff::Timestamp;
 
@@ -51,12 +51,12 @@ impl Phase {
 pub(crate) struct Start {
     /// Its place in the list.
     pub(crate) index: usize,
-    /// Whether it begins with what its last run wrote to its root file system. Kubernetes begins each run with a fresh
-    /// root: only volumes are kept.
+    /// `true` if its root file system is kept from its last run. Kubernetes begins each run with a fresh root: only
+    /// volumes are kept.
     pub(crate) keep_root: bool,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// Containers to start.
@@ -65,7 +65,7 @@ pub(crate) struct Plan {
     pub(crate) stop: Vec<usize>,
     /// Containers that wait for their back-off to pass.
     pub(crate) backing_off: Vec<usize>,
-    /// When to look again though nothing happened.
+    /// Time of the next reconcile when no event comes before.
     pub(crate) wake: Option<Timestamp>,
     /// All init containers are done.
     pub(crate) initialized: bool,

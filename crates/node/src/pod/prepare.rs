@@ -1,4 +1,4 @@
-//! What a Pod needs before its first container: somebody to run it, an address, its volumes.
+//! Preparations before the first container of a Pod: a handler, an address, its volumes.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};

@@ -17,7 +17,7 @@ use crate::container::{Running, exit_of};
 use crate::dial::dial;
 use crate::live::Live;
 
-/// A container that has just begun is asked at short intervals for so long, so that it counts as ready within
+/// Time for which a container that has just started is probed at short intervals, so that it counts as ready within
 /// milliseconds of being so. Failures in this time are not counted.
 const EAGER_FOR: Duration = Duration::from_secs(1);
 /// First of these intervals; each is half as long again.
@@ -27,7 +27,7 @@ const EAGER_LONGEST: Duration = Duration::from_millis(25);
 /// Most bytes of an exec probe's output that show in an event.
 const MAX_OUTPUT_BYTES: u64 = 512;
 
-/// What a probe decides.
+/// Purpose of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Startup,
@@ -45,7 +45,7 @@ impl Kind {
     }
 }
 
-/// What a probe has found.
+/// Result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// One attempt failed; that may not decide anything yet.
@@ -102,8 +102,7 @@ impl Tally {
     }
 }
 
-/// Probes until told otherwise: `report` returns false when nobody wants to know any more. A startup probe ends with
-/// its first verdict.
+/// Probes until it is aborted or `report` returns false. A startup probe ends with its first verdict.
 pub(crate) async fn run(kind: Kind, probe: Probe, target: Target, report: impl Fn(Finding) -> bool) {
     let seconds = |value: Option<i32>, default: u64| {
         Duration::from_secs(value.and_then(|n| u64::try_from(n).ok()).unwrap_or(default))
@@ -116,7 +115,7 @@ pub(crate) async fn run(kind: Kind, probe: Probe, target: Target, report: impl F
     let began = Instant::now();
     let mut pause = EAGER_FIRST;
     loop {
-        // Waits while the Pod stands still, and keeps it from being stopped in the middle.
+        // Waits while the Pod is frozen, and keeps it from being frozen during the probe.
         let Some(visit) = target.live.visit().await else { return };
         let result = match timeout(limit, attempt(&probe, &target)).await {
             Ok(result) => result,

@@ -73,7 +73,7 @@ impl Worker {
         }
     }
 
-    /// Whether something of the Pod runs.
+    /// Returns true if a container of the Pod runs.
     pub(super) fn anything_runs(&self) -> bool {
         self.states.iter().any(|s| matches!(s.life, Life::Running { .. } | Life::Starting))
     }

@@ -1,4 +1,4 @@
-//! What is known of a Pod from an earlier life of the node: its status in the API.
+//! State of a Pod from an earlier run of the node, read from its status in the API.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
@@ -7,10 +7,10 @@ use super::plan::RestartPolicy;
 use super::state::{Ended, Life, Role, State};
 use crate::live::Live;
 
-/// Exit code of a container whose end nobody saw.
+/// Exit code of a container that ended while no node ran.
 const UNSEEN: i32 = 137;
 
-/// Puts what the status tells into fresh states.
+/// Puts the facts of the status into fresh states.
 pub(crate) fn restore(states: &mut [State], pod: &Pod, policy: RestartPolicy, now: Timestamp) {
     let Some(status) = &pod.status else { return };
     let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
@@ -20,7 +20,7 @@ pub(crate) fn restore(states: &mut [State], pod: &Pod, policy: RestartPolicy, no
             restore_one(state, old, now);
         }
     }
-    // The main containers are what decides whether such a Pod goes on. Where they do, the first steps are made again,
+    // The main containers decide whether such a Pod continues. If so, the first steps are made again,
     // as after a reboot of the machine.
     let main_began = states.iter().any(|s| s.role == Role::Main && matches!(s.life, Life::Ended(_)));
     if !(main_began && policy == RestartPolicy::Never) {
@@ -69,7 +69,7 @@ fn ended(old: &ContainerStateTerminated) -> Ended {
     }
 }
 
-/// Tells which logs a Pod that is over has.
+/// Publishes the logs that a Pod that has ended has.
 pub(crate) fn lives(live: &Live, pod: &Pod) {
     let status = pod.status.as_ref();
     let all = status

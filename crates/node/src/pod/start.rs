@@ -46,7 +46,7 @@ fn segment(name: &str) -> Result<PathSegment, String> {
 impl Worker {
     /// Starts a container, or takes note of why it did not start.
     pub(super) async fn start(&mut self, Start { index, keep_root }: Start) {
-        // What stands still takes nobody in. When it cannot be thawed all of it is killed and begins anew.
+        // A frozen Pod admits no caller. If it cannot be thawed, all of it is killed and begins anew.
         let _busy = self.live.enter().await.ok();
         let made = self.make(index).await;
         let name = self.states[index].name.clone();

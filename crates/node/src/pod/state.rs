@@ -1,4 +1,4 @@
-//! What a node knows of one container of a Pod.
+//! State of one container of a Pod, as the node knows it.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,7 +9,7 @@ const MAX_BACKOFF: SignedDuration = SignedDuration::from_secs(300);
 /// A container that ran so long has recovered.
 const RECOVERED_AFTER: SignedDuration = SignedDuration::from_secs(600);
 
-/// What a container is to its Pod.
+/// Role of a container in its Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Runs to its end before the next one starts.

@@ -16,7 +16,7 @@ use super::state::{Ended, Life, Role, State};
 const OWN_CONDITIONS: [&str; 6] =
     ["PodScheduled", "Initialized", "ContainersReady", "Ready", late_env::CONDITION, FROZEN_OF_POD];
 
-/// What a status is made from beside the containers.
+/// Input of a status beside the containers.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts<'a> {
     pub(crate) pod: &'a Pod,
@@ -28,7 +28,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) previous: &'a [PodCondition],
     /// Reason of the condition about variables of a claim.
     pub(crate) late_env: Option<&'static str>,
-    /// Since when its processes stand still.
+    /// Time since which its processes are frozen.
     pub(crate) frozen_since: Option<Timestamp>,
 }
 

@@ -129,7 +129,7 @@ struct GvisorContainer {
     blueprint: Arc<Blueprint>,
     /// Numbers the files of further processes.
     counter: AtomicU64,
-    /// Whether runsc was seen to run the main process.
+    /// `true` after runsc was seen to run the main process.
     is_running: AtomicBool,
 }
 
@@ -349,7 +349,7 @@ fn write_bundle(folder: &Path, config: &Value) -> io::Result<()> {
     write_private(&CONFIG.below(&bundle), config)
 }
 
-/// Writes a file that nobody else may read, in place of an older one.
+/// Writes a file that only its owner may read, in place of an older one.
 fn write_private(path: &Path, content: &Value) -> io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;

@@ -40,7 +40,7 @@ pub(crate) struct NotStarted {
     pub(crate) reason: String,
 }
 
-/// A process that was asked for.
+/// A process that was started on request.
 pub(crate) struct Spawned {
     pub(crate) number: u64,
     started: oneshot::Receiver<Result<u32, NotStarted>>,
@@ -53,7 +53,7 @@ const FREEZE_LIMIT: Duration = Duration::from_secs(2);
 const THAW_LIMIT: Duration = Duration::from_secs(10);
 /// How long a request waits for a jail that is busy.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
-/// First wait before a busy jail is asked again; each further one is twice as long.
+/// First wait before a request to a busy jail is repeated; each further one is twice as long.
 const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
 /// Repeats a request while the jail is busy.
@@ -152,12 +152,12 @@ impl JailHandle {
         self.jail.terminal(user)
     }
 
-    /// What was used so far. Asks the warden, so it blocks for a moment.
+    /// Returns the use of resources so far. Calls the warden, so it blocks for a moment.
     pub(crate) fn usage(&self) -> Option<Usage> {
         self.jail.usage().ok()
     }
 
-    /// Whether the jail has ended.
+    /// Returns true if the jail has ended.
     pub(crate) fn is_over(&self) -> bool {
         lock(&self.waiting).over
     }

@@ -64,7 +64,7 @@ pub(crate) trait Runtime: Send + Sync {
     fn create_sandbox(&self, plan: SandboxPlan) -> BoxFuture<'_, Result<Arc<dyn PodSandbox>, StartError>>;
 }
 
-/// What the containers of a Pod share. It ends with the last reference, but its containers do not.
+/// Resources that the containers of a Pod share. It ends with the last reference, but its containers do not.
 pub(crate) trait PodSandbox: Send + Sync {
     /// Returns the network namespace.
     fn network(&self) -> &Arc<OwnedFd>;
@@ -87,10 +87,10 @@ pub(crate) trait Container: Send + Sync {
     /// Returns what was used so far; `None` if it is not counted. Blocks for a moment.
     fn stats(&self) -> Option<Usage>;
 
-    /// Whether it can be frozen.
+    /// Returns true if it can be frozen.
     fn is_freezable(&self) -> bool;
 
-    /// Freezes all processes. Blocks until they stand still, or fails after two seconds.
+    /// Freezes all processes. Blocks until they are frozen, or fails after two seconds.
     fn freeze(&self) -> Result<(), String>;
 
     /// Thaws all processes. Blocks until they run, or fails after ten seconds.
@@ -119,9 +119,9 @@ pub(crate) struct ContainerPlan {
     pub(crate) id: String,
     /// Folder of its root file system: what it writes outside of volumes.
     pub(crate) folder: PathBuf,
-    /// Whether it begins with what an earlier container wrote in that folder. If not, that is removed.
+    /// `true` if it begins with the content that an earlier container wrote in that folder. If not, that is removed.
     pub(crate) keep_root: bool,
-    /// Whether it may be frozen.
+    /// `true` if it may be frozen.
     pub(crate) freezable: bool,
     pub(crate) blueprint: Arc<Blueprint>,
 }

@@ -15,7 +15,7 @@ pub(crate) struct Ends {
     pub(crate) stderr: Option<pipe::Receiver>,
 }
 
-/// `/dev/null`, for a stream that nobody wants.
+/// Opens `/dev/null`, for a stream that the caller did not request.
 pub(crate) fn null() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }

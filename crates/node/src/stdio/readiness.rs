@@ -1,4 +1,4 @@
-//! Descriptors whose readiness tokio tells.
+//! Descriptors whose readiness tokio reports.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -39,7 +39,7 @@ fn hostile(planted: &Path) -> Vec<String> {
     ]
 }
 
-/// What every request is made of: the Pod and what is wanted, in the form of the wire.
+/// Parts of every request, in the form of the wire: the Pod and the action.
 fn requests(uid: &str, value: &str) -> Vec<Value> {
     let exec = |container: &str, program: &str| json!({"container": container, "command": [program], "stdin": true, "stdout": true, "stderr": true, "tty": false});
     let logs = |container: &str| {
@@ -130,7 +130,7 @@ async fn request_with_a_foreign_name_opens_nothing() {
         front.send(&json!({"Active": number}), &[]).await.unwrap();
         front.send(&json!({"Closed": number}), &[]).await.unwrap();
     }
-    // What is no request ends the channel, and nothing else.
+    // Bytes that are no request end the channel, and nothing else.
     front.send(&json!({"number": 1, "pod": {}, "what": "Everything"}), &[]).await.unwrap();
     assert!(served.await.unwrap().is_err());
     assert_eq!(machine.exec(&pod, &["echo", "still here"]).await.1, "still here\n");
@@ -175,7 +175,7 @@ async fn front_that_closes_its_descriptors_ends_what_it_started() {
     machine.stop().await;
 }
 
-/// What the front's API server says in place of what it should: texts by what they replace.
+/// Texts that the front's API server sends in place of the true ones, by the text that they replace.
 type Lies = Arc<Mutex<BTreeMap<String, String>>>;
 
 /// Replaces texts in all answers. A watch is changed event by event.
@@ -272,7 +272,7 @@ async fn api_server_that_lies_harms_nothing_of_the_host() {
     {
         assert!(refused.iter().any(|message| message.contains(what)), "{what}: {refused:#?}");
     }
-    // The node works on for Pods of which the truth is told.
+    // The node still runs Pods whose objects are true.
     machine.run("honest", "exec sleep 1000", json!({})).await;
     machine.phase("honest", "Running").await;
     machine.stop().await;

@@ -237,7 +237,7 @@ impl Machine {
         };
         let session = self.node.exec(&id(pod), request).await.expect("the command starts");
         let mut text = String::new();
-        session.stdout.expect("it was asked for").read_to_string(&mut text).await.expect("output is text");
+        session.stdout.expect("it was requested").read_to_string(&mut text).await.expect("output is text");
         (session.exit.await, text)
     }
 

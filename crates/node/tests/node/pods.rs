@@ -231,7 +231,7 @@ async fn a_claimed_volume_outlives_its_pods_and_goes_with_its_claim() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_given_is_said() {
+async fn unsupported_fields_are_reported() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::start(dir.path()).await;
@@ -259,7 +259,7 @@ async fn what_cannot_be_given_is_said() {
         serde_json::to_string(&pod.status).is_ok_and(|text| text.contains("ErrImagePull"))
     });
     image.await;
-    // What was missing comes, and the Pod goes on.
+    // The missing object is created, and the Pod continues.
     let _: k8s_openapi::api::core::v1::ConfigMap =
         machine.create(json!({"metadata": {"name": "later"}, "data": {"A": "1"}})).await;
     machine.wait("nomap", "running", |pod| phase_of(pod) == "Running").await;
@@ -311,7 +311,7 @@ async fn probes_make_ready_and_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_life_of_the_node_goes_on_with_its_pods() {
+async fn restarted_node_continues_with_its_pods() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::start(dir.path()).await;

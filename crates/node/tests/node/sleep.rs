@@ -1,4 +1,4 @@
-//! Pods that are idle stand still, and are woken by whatever is done in them.
+//! Idle Pods are frozen, and every operation in them thaws them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -53,7 +53,7 @@ async fn a_while() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_pod_stands_still_and_a_command_wakes_it() {
+async fn idle_pod_is_frozen_and_a_command_thaws_it() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::start(dir.path()).await;
@@ -63,7 +63,7 @@ async fn an_idle_pod_stands_still_and_a_command_wakes_it() {
     a_while().await;
     let counted = lines(&machine, &pod).await;
     a_while().await;
-    assert_eq!(lines(&machine, &pod).await, counted, "it stands still");
+    assert_eq!(lines(&machine, &pod).await, counted, "it is frozen");
 
     let (exit, text) = machine.exec(&pod, &["echo", "hi"]).await;
     assert_eq!((exit, text.as_str()), (Exit::Code(0), "hi\n"));
@@ -103,7 +103,7 @@ async fn probes_pause_and_do_not_count() {
     let last = || std::fs::metadata(&probed).unwrap().modified().unwrap();
     let before = last();
     tokio::time::sleep(Duration::from_millis(2500)).await;
-    assert_eq!(last(), before, "not probed while it stands still");
+    assert_eq!(last(), before, "not probed while it is frozen");
     let now = machine.pods().get("p").await.unwrap();
     assert!(is_frozen(&now) && is_ready(&now), "{:?}", now.status);
     machine.exec(&pod, &["true"]).await;
@@ -187,13 +187,13 @@ async fn ask(machine: &Machine, name: &str, idle_after: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_time_holds_at_once_for_one_that_runs_and_for_one_that_stands_still() {
+async fn changed_idle_time_applies_at_once_to_running_and_frozen_pods() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::start(dir.path()).await;
     // Never; that there is an annotation is enough to change it later.
     run(&machine, "p", "exec sleep 1000", "", json!({})).await;
-    // Longer, never, unreadable, not asked for any more: it goes on by itself.
+    // Longer, never, unreadable, annotation removed: it is thawed without a request.
     for later in [json!("1h"), json!(""), json!("ten minutes"), json!(null)] {
         ask(&machine, "p", json!("1s")).await;
         frozen(&machine, "p").await;
@@ -208,11 +208,11 @@ async fn a_changed_time_holds_at_once_for_one_that_runs_and_for_one_that_stands_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_ran_before_it_was_asked_for_says_so_and_sleeps_from_its_next_start() {
+async fn pod_that_ran_before_the_annotation_reports_it_and_is_frozen_after_its_next_start() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::start(dir.path()).await;
-    // Ends when it is told to.
+    // Ends on SIGTERM.
     let script = "while ! [ -e /tmp/end ]; do sleep 0.2; done; rm /tmp/end";
     let _: Pod = machine.create(pod("p", script, json!({}))).await;
     let pod = machine.ready("p").await;
@@ -228,7 +228,7 @@ async fn one_that_ran_before_it_was_asked_for_says_so_and_sleeps_from_its_next_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_stops_ends_what_stands_still_and_the_next_one_starts_it() {
+async fn stopping_node_ends_frozen_pods_and_the_next_one_starts_them() {
     hutch_testkit::require!(root);
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::start(dir.path()).await;
@@ -250,7 +250,7 @@ async fn a_node_that_stops_ends_what_stands_still_and_the_next_one_starts_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gvisor_stands_still_too() {
+async fn gvisor_is_frozen_too() {
     hutch_testkit::require!(root, runsc);
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::start(dir.path()).await;
@@ -259,7 +259,7 @@ async fn gvisor_stands_still_too() {
     a_while().await;
     let counted = lines(&machine, &pod).await;
     a_while().await;
-    assert_eq!(lines(&machine, &pod).await, counted, "it stands still");
+    assert_eq!(lines(&machine, &pod).await, counted, "it is frozen");
     let (exit, text) = machine.exec(&pod, &["echo", "hi"]).await;
     assert_eq!((exit, text.as_str()), (Exit::Code(0), "hi\n"));
     frozen(&machine, "g").await;

@@ -488,7 +488,7 @@ mod tests {
         let pod = pod();
         let (first, other) = tokio::join!(front.hold(&pod), hold(&root));
         let first = first.unwrap();
-        // Nobody answers a second request, so this hold is the first one.
+        // No answer comes to a second request, so this hold is the first one.
         drop(front.hold(&pod).await.unwrap());
         let another = PodId { uid: "v".into(), ..pod.clone() };
         let (of_another, _other_of_another) = tokio::join!(front.hold(&another), hold(&root));

@@ -43,7 +43,7 @@ pub struct Settings {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What this process is called in it; no other process may have the same.
+    /// Name of this process in the Lease; no other process may have the same.
     pub identity: String,
     /// How long things last.
     pub timing: Timing,
@@ -52,7 +52,7 @@ pub struct Settings {
 /// The Lease is not ours any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lost {
-    /// Somebody else has it.
+    /// Another process has it.
     Taken(String),
     /// It could not be renewed in time.
     NotRenewed,
@@ -75,14 +75,14 @@ pub struct Elector {
     term: Term,
     /// The Lease as it was last seen, and when it was first seen so.
     seen: Option<(Lease, Duration)>,
-    /// Whether the Lease must be read before it is written: a write failed, or its answer never came.
+    /// `true` if the Lease must be read before it is written: a write failed, or its response never came.
     doubted: bool,
 }
 
 /// How a try ended.
 enum Try {
     Ours,
-    /// Somebody else's, for at least so long.
+    /// Held by another process, for at least so long.
     Theirs(String, Duration),
 }
 
@@ -106,12 +106,12 @@ impl Elector {
         Ok(Elector { leases, settings, term: Term::default(), seen: None, doubted: true })
     }
 
-    /// Tells whether this candidate leads.
+    /// Returns the term, which says whether this candidate leads.
     pub fn term(&self) -> Term {
         self.term.clone()
     }
 
-    /// What this candidate is called.
+    /// Returns the name of this candidate.
     pub fn identity(&self) -> &str {
         &self.settings.identity
     }

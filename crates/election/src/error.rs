@@ -1,10 +1,10 @@
 use std::time::Duration;
 
-/// What can go wrong with an election.
+/// Errors of an election.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Times with which two could lead at once, or nobody for long.
+    /// Times with which two could lead at once, or none for long.
     #[error(
         "lease {lease:?}, renew deadline {renew:?}, retry {retry:?}: the lease must be whole seconds and longer than the \
          deadline, and the deadline longer than 1.2 times the retry"

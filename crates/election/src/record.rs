@@ -1,4 +1,4 @@
-//! What a Lease says, and what one writes into it. Pure.
+//! Content of a Lease. Pure functions.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 /// Duration in the record of a Lease that was given back.
 const GIVEN_BACK_SECONDS: i32 = 1;
 
-/// Who holds the Lease, if anybody does.
+/// Returns the holder of the Lease, if it has one.
 pub(crate) fn holder(lease: &Lease) -> Option<&str> {
     let holder = lease.spec.as_ref()?.holder_identity.as_deref()?;
     Some(holder).filter(|holder| !holder.is_empty())
 }
 
-/// How long the record is good for, from the moment at which somebody sees it change.
+/// Returns how long the record is valid, from the moment at which a process sees it change.
 pub(crate) fn validity(lease: &Lease) -> Duration {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
@@ -73,7 +73,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn told(lease: &Lease) -> (Option<&str>, Option<i32>, Option<i32>, i64, i64) {
+    fn facts(lease: &Lease) -> (Option<&str>, Option<i32>, Option<i32>, i64, i64) {
         let spec = lease.spec.as_ref().unwrap();
         (
             spec.holder_identity.as_deref(),
@@ -87,14 +87,14 @@ mod tests {
     #[test]
     fn the_record_through_two_holders() {
         let first = held(None, "l", "a", LASTS, at(1));
-        assert_eq!(told(&first), (Some("a"), Some(15), Some(0), 1, 1));
+        assert_eq!(facts(&first), (Some("a"), Some(15), Some(0), 1, 1));
         let renewed = held(Some(&first), "l", "a", LASTS, at(3));
-        assert_eq!(told(&renewed), (Some("a"), Some(15), Some(0), 1, 3));
+        assert_eq!(facts(&renewed), (Some("a"), Some(15), Some(0), 1, 3));
         let back = given_back(&renewed, at(5));
-        assert_eq!(told(&back), (Some(""), Some(1), Some(0), 5, 5));
+        assert_eq!(facts(&back), (Some(""), Some(1), Some(0), 5, 5));
         assert_eq!(holder(&back), None);
         let second = held(Some(&back), "l", "b", LASTS, at(6));
-        assert_eq!(told(&second), (Some("b"), Some(15), Some(1), 6, 6));
+        assert_eq!(facts(&second), (Some("b"), Some(15), Some(1), 6, 6));
         assert_eq!(validity(&second), LASTS);
     }
 

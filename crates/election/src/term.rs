@@ -9,7 +9,7 @@ use crate::clock;
 pub struct Term(Arc<AtomicU64>);
 
 impl Term {
-    /// Whether this process leads at this moment.
+    /// Returns true if this process leads at this moment.
     pub fn leads(&self) -> bool {
         !self.remaining().is_zero()
     }
@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn a_term_ends_by_time_and_by_word() {
         let term = Term::default();
-        assert!(!term.leads(), "nobody leads before an election");
+        assert!(!term.leads(), "no process leads before an election");
         term.lasts_until(clock::now() + Duration::from_secs(60));
         assert!(term.clone().leads());
         term.end();

@@ -75,7 +75,7 @@ async fn two_never_lead_at_once_and_one_always_takes_over() {
             elector.acquire().await;
             most.fetch_max(leading.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             let held = tokio::time::timeout(Duration::from_millis(500), elector.hold()).await;
-            assert!(held.is_err(), "nobody takes the lease of one who renews: {held:?}");
+            assert!(held.is_err(), "a lease that is renewed cannot be taken: {held:?}");
             leading.fetch_sub(1, Ordering::SeqCst);
             terms.fetch_add(1, Ordering::SeqCst);
             // One gives it back, the others vanish.
@@ -145,7 +145,7 @@ async fn a_leader_cut_off_stops_before_another_begins_and_its_late_write_is_refu
     assert!(matches!(cause.downcast_ref(), Some(Error::NotLeader)), "{cause}");
     assert!(
         guarded.get_opt("late").await.unwrap().is_none(),
-        "it never came to the server, and reading goes on"
+        "it never came to the server, and reading continues"
     );
 
     let second = tokio::time::timeout(TIMING.lease * 2, second).await.expect("in time").expect("no panic");
@@ -160,7 +160,7 @@ async fn a_leader_whose_lease_was_taken_says_so() {
     elector.acquire().await;
     let api: Api<Lease> = Api::namespaced(client(&server), "default");
     let taken = json!({"spec": {"holderIdentity": "go-replica_1", "leaseDurationSeconds": 15}});
-    api.patch(NAME, &PatchParams::default(), &Patch::Merge(taken)).await.expect("somebody takes it");
+    api.patch(NAME, &PatchParams::default(), &Patch::Merge(taken)).await.expect("another process takes it");
     assert_eq!(elector.hold().await, Lost::Taken("go-replica_1".into()));
     assert!(!elector.term().leads());
 }

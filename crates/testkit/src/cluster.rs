@@ -4,7 +4,7 @@
 //!
 //! Everything lives in a temporary folder, listens on loopback, and ends with the [`Cluster`], also when the test
 //! program is killed. A start takes a few seconds and half a GiB, so the tests of one program do well to share one
-//! cluster and to take a [`Cluster::namespace`] each. Needs what [`crate::require!`]`(kubernetes)` asks for.
+//! cluster and to take a [`Cluster::namespace`] each. Needs the programs of [`crate::require!`]`(kubernetes)`.
 
 mod access;
 mod audit;
@@ -40,7 +40,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// Pause between two questions whether it is.
 pub(crate) const PAUSE: Duration = Duration::from_millis(25);
 
-/// What there is beside etcd and kube-apiserver.
+/// Programs beside etcd and kube-apiserver.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The CRDs of Agent Sandbox, with this conversion between their versions; without, none is there. They are served
@@ -109,11 +109,11 @@ impl Cluster {
         &self.folder
     }
 
-    /// A client with every right, on connections of its own. `agent` is its user agent, by which [`Audit`] tells it from
-    /// others. It belongs to the tokio runtime of the caller.
+    /// A client with every right, on connections of its own. `agent` is its user agent, by which [`Audit`] knows it
+    /// again. It belongs to the tokio runtime of the caller.
     ///
     /// # Errors
-    /// None but for a kubeconfig that somebody has damaged.
+    /// None but for a damaged kubeconfig.
     pub async fn client(&self, agent: &str) -> anyhow::Result<Client> {
         self.access.client(agent).await
     }
@@ -215,7 +215,7 @@ impl Drop for Cluster {
 /// this is where a webhook listens that the API server is to reach through a Service.
 pub fn machine_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    // Nothing is sent: connecting a UDP socket only looks up the route, here to an address that is nobody's.
+    // Nothing is sent: connecting a UDP socket only looks up the route, here to an address for documentation.
     socket.connect("198.51.100.1:9").ok()?;
     let address = socket.local_addr().ok()?.ip();
     (!address.is_loopback() && !address.is_unspecified()).then_some(address)

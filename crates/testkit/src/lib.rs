@@ -1,4 +1,4 @@
-//! What tests need of the machine, asked in one way: [`require!`].
+//! Needs of tests, declared in one way: [`require!`].
 //!
 //! A test whose need is not met says so on standard output in a form that `cargo xtask test` counts, and returns.
 //! It is then *skipped*, which is neither passed nor failed. With `HUTCH_TEST_REQUIRE_ALL=1` a missing need is a failure
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub enum Need {
     /// Effective uid 0.
     Root,
-    /// User namespaces for whoever runs the test.
+    /// User namespaces for the user that runs the test.
     UserNamespaces,
     /// gVisor's `runsc` on the path.
     Runsc,
@@ -40,7 +40,7 @@ pub enum Need {
     AsyncSandboxClient,
 }
 
-/// What [`Need::Kubernetes`] stands for.
+/// Programs of [`Need::Kubernetes`].
 const KUBERNETES: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"];
 
 impl Need {
@@ -79,7 +79,7 @@ impl Need {
     }
 }
 
-/// Whether Python has these modules, from the folder `async` or of itself.
+/// Returns true if Python has these modules, from the folder `async` or of itself.
 fn imports(modules: &str) -> bool {
     let ambient = std::env::var_os("PYTHONPATH").unwrap_or_default();
     let paths = std::iter::once(python_package("async")).chain(std::env::split_paths(&ambient));
@@ -107,7 +107,7 @@ pub fn tool(name: &str) -> Option<PathBuf> {
     on_path(name).or_else(|| own.is_file().then_some(own))
 }
 
-/// Whether a missing need is a failure in this run.
+/// Returns true if a missing need is a failure in this run.
 pub fn strict() -> bool {
     std::env::var_os("HUTCH_TEST_REQUIRE_ALL").is_some_and(|v| v == "1")
 }
@@ -174,7 +174,7 @@ macro_rules! need {
 
 /// Says something of a test that passes too, past the harness, which keeps what is printed to itself.
 pub fn say(text: &str) {
-    // Where it cannot be written there is nobody to tell.
+    // Where it cannot be written there is no other place to report it.
     let _ = rustix::io::write(rustix::stdio::stdout(), text.as_bytes());
 }
 

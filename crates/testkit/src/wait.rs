@@ -23,13 +23,13 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// Asks until there is an answer.
 ///
 /// # Panics
-/// When there is none within [`PATIENCE`].
+/// If none comes within [`PATIENCE`].
 #[cfg(feature = "async")]
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, ask: impl FnMut() -> F) -> T {
     eventually_or(|| what.to_owned(), ask).await
 }
 
-/// The same; what was asked for is only put into words when it never came.
+/// The same; the text of the failure is only built when it is needed.
 ///
 /// # Panics
 /// When there is no answer within [`PATIENCE`].

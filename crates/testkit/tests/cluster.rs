@@ -123,7 +123,7 @@ async fn nothing_is_left_when_the_tests_are_killed() {
     let lines = BufReader::new(victim.stdout.take().unwrap()).lines().map_while(Result::ok);
     // The harness has begun the line with the name of the test.
     let line = lines.into_iter().find_map(|line| line.split_once("victim ").map(|(_, rest)| rest.to_owned()));
-    let line = line.expect("it told what it started");
+    let line = line.expect("a line about what it started");
     let words: Vec<&str> = line.split(' ').collect();
     let pids: Vec<u32> = words[..2].iter().map(|pid| pid.parse().unwrap()).collect();
     assert!(pids.iter().all(|pid| is_process(*pid)) && Path::new(words[2]).is_dir());
@@ -136,7 +136,7 @@ async fn nothing_is_left_when_the_tests_are_killed() {
     }
 }
 
-/// Whether the process is there and not just waiting to be waited for.
+/// Returns true if the process exists and is no zombie.
 fn is_process(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

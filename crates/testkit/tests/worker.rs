@@ -72,7 +72,7 @@ async fn kubectl_gets_the_streams_of_processes_through_a_real_api_server() {
     let client = cluster.client("tester").await.expect("a client");
     let worker = Worker::start(&cluster, Path::new("/nonexistent")).await.expect("a Node");
     let probe = json!({"tcpSocket": {"port": 8080}});
-    let talker = "echo started; echo told >&2; while sleep 0.1; do echo later; done";
+    let talker = "echo started; echo warned >&2; while sleep 0.1; do echo later; done";
     let pod = create(&client, "p", json!([
         {"name": "echo", "image": "i", "command": ["python3", "-c", ECHO], "readinessProbe": probe, "env": [{"name": "WHO", "value": "echo"}]},
         {"name": "talker", "image": "i", "command": ["sh", "-c", talker]},
@@ -155,7 +155,7 @@ fn ports_are_forwarded(kubectl: &Kubectl<'_>, websockets: bool) {
 
 fn logs_are_read(kubectl: &Kubectl<'_>) {
     let log = kubectl.ok(&["logs", "p", "-c", "talker"]);
-    assert!(log.contains("started\n") && log.contains("told\n"), "{log}");
+    assert!(log.contains("started\n") && log.contains("warned\n"), "{log}");
     assert_eq!(kubectl.ok(&["logs", "p", "-c", "talker", "--tail=1"]), "later\n");
     let mut command = kubectl.command(&["logs", "-f", "p", "-c", "talker", "--tail=1"], true);
     let mut follow = command.stdout(Stdio::piped()).spawn().expect("kubectl starts");
@@ -171,7 +171,7 @@ fn logs_are_read(kubectl: &Kubectl<'_>) {
     attached.wait().expect("wait");
 }
 
-/// By themselves, or as they are asked to.
+/// Pods end by themselves, or on request.
 async fn pods_end(kubectl: &Kubectl<'_>, client: &Client) {
     let once = json!([{"name": "once", "image": "i", "command": ["sh", "-c", "echo done; exit 4"]}]);
     create(client, "once", once).await;
@@ -184,7 +184,7 @@ async fn pods_end(kubectl: &Kubectl<'_>, client: &Client) {
     kubectl.ok(&["wait", "pod/stubborn", "--for=delete", "--timeout=60s"]);
 }
 
-/// The kubelet's port lets nobody in but the API server.
+/// The kubelet's port refuses every client but the API server.
 fn a_stranger_gets_nothing(kubectl: &Kubectl<'_>) {
     let port = kubectl.ok(&[
         "get",

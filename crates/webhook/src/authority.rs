@@ -9,7 +9,7 @@ use rcgen::{
     KeyPair, KeyUsagePurpose,
 };
 
-use crate::material::{Material, pem_of};
+use crate::key_material::{KeyMaterial, pem_of};
 use crate::{Error, Settings};
 
 /// Name of every authority; a renewal has the same name and another key.
@@ -20,7 +20,7 @@ pub(crate) const LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 const BACKDATED: Duration = Duration::from_secs(3600);
 
 /// A new authority (ECDSA P-256), a certificate for the webhook's names, and its key. The authority's key is dropped.
-pub(crate) fn issue(settings: &Settings, now: SystemTime) -> Result<Material, Error> {
+pub(crate) fn issue(settings: &Settings, now: SystemTime) -> Result<KeyMaterial, Error> {
     let failed = |error: rcgen::Error| Error::Issue(error.to_string());
     let authority_key = KeyPair::generate().map_err(failed)?;
     let mut authority = params(Vec::new(), AUTHORITY_NAME, now)?;
@@ -35,7 +35,7 @@ pub(crate) fn issue(settings: &Settings, now: SystemTime) -> Result<Material, Er
     leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     leaf.use_authority_key_identifier_extension = true;
     let certificate = leaf.signed_by(&key, &issuer).map_err(failed)?;
-    Ok(Material {
+    Ok(KeyMaterial {
         authorities: pem_of("CERTIFICATE", authority_certificate.der()),
         certificate: pem_of("CERTIFICATE", certificate.der()),
         key: pem_of("EC PRIVATE KEY", &sec1(&key)?),

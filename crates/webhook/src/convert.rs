@@ -16,7 +16,7 @@ use crate::review;
 /// The path in the definitions.
 pub(crate) const PATH: &str = "/convert";
 
-/// What a webhook takes at a time. As JSON in memory a body is some ten times as large.
+/// Maximum that a webhook accepts at a time. As JSON in memory a body is some ten times as large.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Bytes of one body. etcd keeps objects of 1.5 MiB; a review may hold several.
@@ -99,8 +99,8 @@ async fn handle(gate: &Gate, request: Request) -> Result<Vec<u8>, Refusal> {
     };
     let body = match tokio::time::timeout(bounds.arrival, read(request.into_body(), bounds.body)).await {
         Err(_) => return Err((StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive".into())),
-        Ok(Err(Unread::TooLarge)) => return Err(too_large()),
-        Ok(Err(Unread::Broken(why))) => {
+        Ok(Err(Refused::TooLarge)) => return Err(too_large()),
+        Ok(Err(Refused::Broken(why))) => {
             return Err((StatusCode::BAD_REQUEST, format!("the body broke off: {why}")));
         }
         Ok(Ok(body)) => body,
@@ -124,21 +124,21 @@ fn check_type(headers: &HeaderMap) -> Result<(), Refusal> {
     Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 
-enum Unread {
+enum Refused {
     TooLarge,
     Broken(String),
 }
 
-async fn read(body: Body, limit: usize) -> Result<Bytes, Unread> {
+async fn read(body: Body, limit: usize) -> Result<Bytes, Refused> {
     axum::body::to_bytes(body, limit).await.map_err(|error| {
         let mut cause: Option<&dyn std::error::Error> = Some(&error);
         while let Some(error) = cause {
             if error.is::<http_body_util::LengthLimitError>() {
-                return Unread::TooLarge;
+                return Refused::TooLarge;
             }
             cause = error.source();
         }
-        Unread::Broken(error.to_string())
+        Refused::Broken(error.to_string())
     })
 }
 
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_with_a_request_is_said() {
+    async fn problem_of_a_request_is_named() {
         let app = app(SMALL);
         let unknown_length = || Body::from_stream(futures_stream(vec![vec![b' '; 40 << 10]; 3]));
         for (request, status, said) in [
@@ -215,9 +215,9 @@ mod tests {
         futures::stream::iter(chunks.into_iter().map(Ok))
     }
 
-    /// Two bodies that never end take all room; a third request is told to come again, and is served once one has ended.
+    /// Two bodies that never end take all room; a third request gets a `Retry-After`, and is served once one has ended.
     #[tokio::test]
-    async fn beyond_the_bounds_a_request_waits_and_is_told_when_to_come_again() {
+    async fn request_beyond_the_bounds_waits_and_gets_a_retry_after() {
         let app = app(SMALL);
         let endless = || {
             post(

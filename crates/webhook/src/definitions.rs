@@ -21,7 +21,7 @@ pub(crate) const NAMES: [&str; 4] = [
     "sandboxwarmpools.extensions.agents.x-k8s.io",
 ];
 pub(crate) const COLLECTION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// What the API server may send, where a definition does not say.
+/// Versions of a review that the API server may send, where a definition does not list them.
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 /// A definition without its schemas, which are most of it.
@@ -48,7 +48,7 @@ pub(crate) struct Definitions {
 pub(crate) enum Published {
     /// All of them have it.
     Done,
-    /// Somebody else changed one since it was read.
+    /// Another client changed one since it was read.
     Overtaken,
 }
 
@@ -125,7 +125,7 @@ impl Definitions {
     }
 }
 
-/// What to merge into `spec.conversion.webhook`; nothing when it is so already, or when somebody decided otherwise: another
+/// Returns the merge for `spec.conversion.webhook`; `None` if it is set already or a user chose otherwise: another
 /// strategy, or a URL in place of a Service.
 fn change(conversion: Option<&CustomResourceConversion>, settings: &Settings, bundle: &str) -> Option<Value> {
     let conversion = conversion.filter(|conversion| conversion.strategy == "Webhook")?;

@@ -1,6 +1,6 @@
 use hutch_serve::said;
 
-/// Problems that an error names; of more only the number is told.
+/// Problems that an error names; further ones are only counted.
 const PROBLEMS_SHOWN: usize = 50;
 
 /// Why the webhook cannot do its work.
@@ -12,15 +12,15 @@ pub enum Error {
     Setting {
         /// The flag that sets it.
         flag: &'static str,
-        /// What is wrong and what would be right.
+        /// The problem and the correction.
         problem: String,
     },
     /// The API server refused, or cannot be reached.
     #[error("{doing}: {}{}", said(source), hint(source))]
     Api {
-        /// What was tried, with the object's name.
+        /// The action that was tried, with the object's name.
         doing: String,
-        /// What the client said.
+        /// Error of the client.
         source: kube::Error,
     },
     /// Others changed the Secret or the definitions each time between a read and a write.
@@ -29,13 +29,13 @@ pub enum Error {
     /// A certificate could not be made.
     #[error("cannot make the webhook's certificate: {0}")]
     Issue(String),
-    /// A certificate file that somebody else is to provide cannot be used.
+    /// A certificate file that the operator provides cannot be used.
     #[error("{0}")]
-    Given(String),
+    Files(String),
     /// The cluster is not in the state that a migration begins with.
     #[error("{0}")]
     Unready(String),
-    /// Some objects cannot be migrated until somebody has done something about them.
+    /// Some objects cannot be migrated until a user has changed them.
     #[error("{}", listed(.0))]
     Problems(Vec<String>),
     /// The port, a file or a certificate cannot be used.
@@ -44,13 +44,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps what the client said.
+    /// Wraps an error of the client.
     pub(crate) fn api(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Error {
         let doing = doing.into();
         move |source| Error::Api { doing, source }
     }
 
-    /// Whether the same again may well succeed: no answer, an overloaded or failing server.
+    /// Returns true if a retry may well succeed: no response, an overloaded or failing server.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Error::Api { source: kube::Error::Api(status), .. } => status.code >= 500 || status.code == 429,

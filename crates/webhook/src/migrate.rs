@@ -1,4 +1,4 @@
-//! What an upgrade from the older version needs before and after the new definitions are applied.
+//! Steps of an upgrade from the older version, before and after the new definitions are applied.
 
 mod bootstrap;
 mod rewrite;
@@ -26,7 +26,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// [`Migration::rewrite`] after it.
 #[derive(Clone)]
 pub struct Migration {
-    /// The cluster, as somebody who may list and change the four kinds and their definitions.
+    /// The cluster, as a user who may list and change the four kinds and their definitions.
     pub client: Client,
     /// Only the objects of this namespace.
     pub namespace: Option<String>,
@@ -44,7 +44,7 @@ impl Migration {
         match Api::<Namespace>::all(self.client.clone()).get_metadata_opt(name).await {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(Error::Unready(format!("--namespace: there is no namespace {name:?}"))),
-            // Whoever may only see what is in it may go on.
+            // A user who may only read the namespace's content may continue.
             Err(kube::Error::Api(status)) if status.is_forbidden() => Ok(()),
             Err(error) => Err(Error::api(format!("reading Namespace {name}"))(error)),
         }
@@ -63,7 +63,7 @@ fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// What `keep` makes of every object, page by page, so that only that is held.
+/// Returns the results of `keep` for every object, page by page, so that only the results are in memory.
 async fn list<K, T>(
     what: &str,
     page: impl AsyncFn(&ListParams) -> kube::Result<ObjectList<K>>,

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_review_is_refused_with_what_would_be_right() {
+    fn body_that_is_no_review_is_refused_with_the_correction() {
         let good = review(VERSIONS[0], "v1", json!([]));
         assert_eq!(ask(&good).unwrap()["response"]["convertedObjects"], json!([]));
         let without = |pointer: &str, key: &str| {

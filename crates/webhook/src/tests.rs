@@ -1,4 +1,4 @@
-//! The webhook beside the embedded API server, dialled as an API server dials: by the Service's name, trusting the bundle of
+//! The webhook beside the embedded API server, called as an API server does: by the Service's name, with the bundle of
 //! the definition. That server does not call webhooks; what a real one does is tested on a real one.
 
 mod files;
@@ -24,8 +24,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
 
-use crate::keeper::SECRET;
-use crate::material::Material;
+use crate::key_material::KeyMaterial;
+use crate::rotator::SECRET;
 use crate::webhook::Pace;
 use crate::{Settings, Webhook, convert};
 
@@ -80,8 +80,8 @@ async fn secret(client: &Client) -> Secret {
     Api::namespaced(client.clone(), NAMESPACE).get(SECRET).await.expect("the Secret")
 }
 
-async fn stored(client: &Client) -> Material {
-    Material::read(&secret(client).await.data.expect("data")).expect("material")
+async fn stored(client: &Client) -> KeyMaterial {
+    KeyMaterial::read(&secret(client).await.data.expect("data")).expect("material")
 }
 
 /// The bundle of every definition, as the API server has it.
@@ -117,7 +117,7 @@ fn run(mut webhook: Webhook) -> Running {
     running
 }
 
-/// What the server shows and answers to somebody who trusts that bundle and dials that name.
+/// Returns the certificate and the response that a client with that bundle and server name gets.
 async fn dial(running: &Running, bundle: &str, name: &str) -> Result<(Vec<u8>, Value), String> {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {

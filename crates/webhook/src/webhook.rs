@@ -7,9 +7,9 @@ use hutch_serve::{Listener, ServerCertificate, Shutdown, write_private};
 use kube::Client;
 
 use crate::convert::{self, Bounds};
-use crate::given::{Given, Pair};
-use crate::keeper::Keeper;
-use crate::material::Material;
+use crate::key_material::KeyMaterial;
+use crate::operator_files::{OperatorFiles, Pair};
+use crate::rotator::CertificateRotator;
 use crate::settings::{CERTIFICATE_FILE, KEY_FILE};
 use crate::{Error, Settings};
 
@@ -18,7 +18,7 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two attempts of a start.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often things are looked at.
+/// Intervals between reconciles.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     /// Between two looks at Secret and definitions.
@@ -49,8 +49,8 @@ pub struct Webhook {
 }
 
 enum Source {
-    Managed { keeper: Box<Keeper>, settings: Settings, shown: Material },
-    Given { files: Given, shown: Pair },
+    Managed { rotator: Box<CertificateRotator>, settings: Settings, shown: KeyMaterial },
+    OperatorFiles { files: OperatorFiles, shown: Pair },
 }
 
 /// Runs the webhook until the shutdown is triggered; with [`Settings::enabled`] unset only waits for that.
@@ -75,25 +75,25 @@ pub async fn run(client: Client, settings: Settings, shutdown: Shutdown) -> Resu
 /// An API server that does not answer is waited for, a minute at most.
 ///
 /// # Errors
-/// [`Error::Setting`]; [`Error::Serve`] when the port is taken; [`Error::Given`] when given files cannot be used;
+/// [`Error::Setting`]; [`Error::Serve`] when the port is taken; [`Error::Files`] when given files cannot be used;
 /// [`Error::Api`] when the API server refuses, for example for want of a role.
 pub async fn start(client: Client, settings: Settings) -> Result<Webhook, Error> {
     settings.check()?;
     let listener = listen(settings.port).await?;
     let (certificate, source) = if settings.manage_certs {
-        let mut keeper = Box::new(Keeper::new(client, settings.clone()));
-        let shown = first_look(&mut keeper).await?;
+        let mut rotator = Box::new(CertificateRotator::new(client, settings.clone()));
+        let shown = first_look(&mut rotator).await?;
         let certificate = ServerCertificate::from_pem(shown.certificate.as_bytes(), shown.key.as_bytes())?;
         write_files(&settings, &shown);
-        (certificate, Source::Managed { keeper, settings, shown })
+        (certificate, Source::Managed { rotator, settings, shown })
     } else {
-        let files = Given::new(&settings);
+        let files = OperatorFiles::new(&settings);
         let shown = files.read()?;
         let certificate = shown.load()?;
         if let Some(problem) = shown.out_of_date(SystemTime::now()) {
             tracing::error!("{problem}");
         }
-        (certificate, Source::Given { files, shown })
+        (certificate, Source::OperatorFiles { files, shown })
     };
     tracing::info!(address = %listener.address(), "the conversion webhook listens");
     Ok(Webhook { listener, certificate, source, pace: Pace::default() })
@@ -115,10 +115,10 @@ impl Webhook {
         let serve = listener.serve_tls(convert::app(Bounds::default()), tls, shutdown.clone());
         let keep = async {
             match source {
-                Source::Managed { keeper, settings, shown } => {
-                    manage(keeper, &settings, shown, &certificate, pace).await;
+                Source::Managed { rotator, settings, shown } => {
+                    manage(rotator, &settings, shown, &certificate, pace).await;
                 }
-                Source::Given { files, shown } => watch(&files, shown, &certificate, pace).await,
+                Source::OperatorFiles { files, shown } => watch(&files, shown, &certificate, pace).await,
             }
         };
         tokio::select! {
@@ -139,10 +139,10 @@ async fn listen(port: u16) -> Result<Listener, Error> {
     }
 }
 
-async fn first_look(keeper: &mut Keeper) -> Result<Material, Error> {
+async fn first_look(rotator: &mut CertificateRotator) -> Result<KeyMaterial, Error> {
     let begun = Instant::now();
     loop {
-        match keeper.look(SystemTime::now()).await {
+        match rotator.look(SystemTime::now()).await {
             Err(error) if error.is_passing() && begun.elapsed() < START_PATIENCE => {
                 tracing::warn!(%error, "the webhook's certificates are not there yet");
                 tokio::time::sleep(START_PAUSE).await;
@@ -154,15 +154,15 @@ async fn first_look(keeper: &mut Keeper) -> Result<Material, Error> {
 
 /// Never ends.
 async fn manage(
-    mut keeper: Box<Keeper>,
+    mut rotator: Box<CertificateRotator>,
     settings: &Settings,
-    mut shown: Material,
+    mut shown: KeyMaterial,
     certificate: &ServerCertificate,
     pace: Pace,
 ) {
     loop {
         tokio::time::sleep(pace.cluster).await;
-        match keeper.look(SystemTime::now()).await {
+        match rotator.look(SystemTime::now()).await {
             Ok(material) if material == shown => {}
             Ok(material) => {
                 tokio::time::sleep(pace.hearing).await;
@@ -180,7 +180,7 @@ async fn manage(
 }
 
 /// Never ends.
-async fn watch(files: &Given, mut shown: Pair, certificate: &ServerCertificate, pace: Pace) {
+async fn watch(files: &OperatorFiles, mut shown: Pair, certificate: &ServerCertificate, pace: Pace) {
     let mut said = shown.out_of_date(SystemTime::now());
     let mut refused: Option<String> = None;
     loop {
@@ -199,10 +199,10 @@ async fn watch(files: &Given, mut shown: Pair, certificate: &ServerCertificate, 
                 }
             }
             Err(error) => {
-                // Halfway through a change certificate and key do not go together: the next look will tell.
+                // Halfway through a change certificate and key do not go together: the next read will show.
                 let text = error.to_string();
                 if refused.as_ref() != Some(&text) {
-                    tracing::warn!("{text}; the webhook goes on with the certificate that it has");
+                    tracing::warn!("{text}; the webhook continues with the certificate that it has");
                 }
                 refused = Some(text);
             }
@@ -215,8 +215,8 @@ async fn watch(files: &Given, mut shown: Pair, certificate: &ServerCertificate, 
     }
 }
 
-/// For whoever else wants to see them: the webhook itself does not read them, so it runs without, too.
-fn write_files(settings: &Settings, material: &Material) {
+/// For other readers: the webhook itself does not read them, so it also runs without them.
+fn write_files(settings: &Settings, material: &KeyMaterial) {
     let folder = &settings.cert_dir;
     let write = || -> Result<(), hutch_serve::Error> {
         DirBuilder::new()

@@ -14,7 +14,7 @@ use super::credentials::private;
 /// Seconds for which the token of a ServiceAccount is good.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// Somebody's way to the API server.
+/// Access of one client to the API server.
 #[derive(Debug, Clone)]
 pub struct Access {
     kubeconfig: PathBuf,
@@ -56,7 +56,7 @@ impl Access {
     /// A client on connections of its own, with that user agent. It belongs to the tokio runtime of the caller.
     ///
     /// # Errors
-    /// None but for a kubeconfig that somebody has damaged, or an agent that is no header value.
+    /// None but for a damaged kubeconfig, or an agent that is no header value.
     pub async fn client(&self, agent: &str) -> anyhow::Result<Client> {
         // It is there already when another client came first.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -79,13 +79,13 @@ impl Access {
     }
 }
 
-/// Whether the API server says that it is ready.
+/// Returns true if the API server reports that it is ready.
 pub(super) async fn is_ready(client: &Client) -> bool {
     let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else { return false };
     client.request_text(request).await.is_ok()
 }
 
-/// Whether Pods can be made in the namespace.
+/// Returns true if Pods can be created in the namespace.
 pub(super) async fn has_account(client: &Client, namespace: &str) -> bool {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     matches!(accounts.get_opt("default").await, Ok(Some(_)))

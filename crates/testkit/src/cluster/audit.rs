@@ -84,7 +84,7 @@ struct Status {
     code: u16,
 }
 
-/// Nothing for what is no answer or is about no object.
+/// Reads a record; `None` for one that is no response or is about no object.
 fn parse(line: &str) -> anyhow::Result<Option<Write>> {
     let event: Event = serde_json::from_str(line).with_context(|| format!("audit event {line:?}"))?;
     let Some(object) = event.object_ref.filter(|_| event.stage == "ResponseComplete") else {

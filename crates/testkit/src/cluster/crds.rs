@@ -22,7 +22,7 @@ pub enum Conversion {
     },
 }
 
-/// Who applies the CRDs, as in managed fields.
+/// Field manager that applies the CRDs.
 const MANAGER: &str = "hutch-testkit";
 /// Group and version of every kind, and the plural names there.
 const SERVED: [(&str, &[&str]); 2] = [
@@ -63,7 +63,7 @@ impl Conversion {
     }
 }
 
-/// Whether the API server answers for every kind.
+/// Returns true if the API server serves every kind.
 pub(super) async fn are_served(client: &Client) -> bool {
     let listed = Api::<CustomResourceDefinition>::all(client.clone()).list(&ListParams::default()).await;
     let Ok(definitions) = listed else { return false };

@@ -13,7 +13,7 @@ pub(super) fn write(folder: &Path) -> anyhow::Result<String> {
     let key = KeyPair::generate()?;
     let certificate = CertificateParams::new(names)?.self_signed(&key)?;
     let accounts = KeyPair::generate()?;
-    // A public key nobody keeps the other half of is as good a random number as any.
+    // A public key whose private key is discarded is as good a random number as any.
     let token: String =
         KeyPair::generate()?.public_key_raw().iter().map(|byte| format!("{byte:02x}")).collect();
     private(&folder.join("server.crt"), &certificate.pem())?;

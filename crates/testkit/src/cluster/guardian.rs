@@ -47,7 +47,7 @@ impl Guardian {
         self.order(&format!("watch {pid}\n"))
     }
 
-    /// The process is about to end by itself, after which its number may be somebody else's.
+    /// The process is about to end by itself, after which another process may have its number.
     pub(super) fn forget(&mut self, pid: u32) -> anyhow::Result<()> {
         self.order(&format!("forget {pid}\n"))
     }

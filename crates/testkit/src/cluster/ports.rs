@@ -1,6 +1,6 @@
 use std::net::TcpListener;
 
-/// Ports of loopback on which nobody listens. Another process may take one before the cluster does; its start then fails.
+/// Unused ports of loopback. Another process may take one before the cluster does; its start then fails.
 pub(super) fn free<const N: usize>() -> std::io::Result<[u16; N]> {
     let mut listeners = Vec::with_capacity(N);
     let mut ports = [0; N];

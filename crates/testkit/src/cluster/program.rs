@@ -17,7 +17,7 @@ pub struct Program {
     log: PathBuf,
 }
 
-/// What a program has used.
+/// Resources that a program has used.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
     /// Time on a CPU, in user and kernel.
@@ -31,7 +31,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What the process with this id has used so far; zeros once it has ended.
+    /// Returns the use of the process with this id so far; zeros once it has ended.
     pub fn of(id: u32) -> Usage {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{id}/{file}")).unwrap_or_default();
         let (stat, status) = (read("stat"), read("status"));
@@ -79,7 +79,7 @@ impl Program {
         &self.log
     }
 
-    /// Whether it has not ended.
+    /// Returns true if it has not ended.
     pub fn is_running(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let pid = Pid::from_child(&self.child);
@@ -93,7 +93,7 @@ impl Program {
         format!("-- {}:\n{}", self.name, String::from_utf8_lossy(end))
     }
 
-    /// What it has used so far; zeros once it has ended.
+    /// Returns its use so far; zeros once it has ended.
     pub fn usage(&self) -> Usage {
         Usage::of(self.child.id())
     }

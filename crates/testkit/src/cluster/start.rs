@@ -12,7 +12,7 @@ use serde_json::json;
 use super::Cluster;
 use crate::tool;
 
-/// The one Node. It takes every Pod that asks for no other.
+/// The one Node. It takes every Pod without a node name.
 const NODE: &str = "node-1";
 /// Requests a second that the controller manager and the scheduler may send: enough to be never what is waited for.
 const CLIENT_QPS: &str = "--kube-api-qps=2000";
@@ -45,7 +45,7 @@ impl Cluster {
         command.args(["--advertise-address=198.51.100.1", "--endpoint-reconciler-type=none"]);
         command.args(["--authorization-mode=RBAC", "--service-cluster-ip-range=10.96.0.0/16"]);
         command.arg("--service-account-issuer=https://kubernetes.default.svc");
-        // Webhooks are dialled at the addresses of their EndpointSlices: there is no kube-proxy.
+        // Webhooks are called at the addresses of their EndpointSlices: there is no kube-proxy.
         command.arg("--enable-aggregator-routing=true");
         // Off by default, on in stricter clusters; what passes with it passes without.
         command.arg("--enable-admission-plugins=OwnerReferencesPermissionEnforcement");
@@ -120,7 +120,7 @@ fn program(name: &str) -> anyhow::Result<Command> {
     Ok(Command::new(tool(name).with_context(|| format!("{name} is not installed"))?))
 }
 
-/// Whether the Node is Ready and the taint of new Nodes is gone.
+/// Returns true if the Node is Ready and the taint of new Nodes is gone.
 async fn takes_pods(client: &Client) -> bool {
     let Ok(node) = Api::<Node>::all(client.clone()).get(NODE).await else { return false };
     let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();

@@ -2,7 +2,7 @@
 //! exec, attach, port-forward and logs to the API server.
 //!
 //! A container without a command runs the program that [`Worker::start`] is given. What a Pod says about images, volumes,
-//! limits and restarts is not done. Pods that nobody has assigned to a Node are taken: no scheduler is needed.
+//! limits and restarts is not done. Pods without a node are taken: no scheduler is needed.
 
 mod address;
 mod container;

@@ -15,7 +15,7 @@ use crate::Error;
 /// Longest name that a pool may have: it becomes the value of a label.
 const POOL_NAME_BYTES: usize = 63;
 
-/// What one claim needs.
+/// Need of one claim.
 enum Need {
     /// Its pool has its name in the claim.
     Nothing,
@@ -29,11 +29,11 @@ enum Need {
 
 impl Migration {
     /// Makes an empty SandboxWarmPool `shadow-pool-<template>` for each template, in each namespace, that claims of the older
-    /// version name without a pool. One that is there is left as it is, whoever made it. Nothing is made as long as there is a
-    /// problem with any of them.
+    /// version name without a pool. An existing pool is left as it is, with any owner. Nothing is created as long as
+    /// there is a problem with any of them.
     ///
     /// # Errors
-    /// [`Error::Problems`] with the claims and templates that somebody has to change first; [`Error::Unready`] when the
+    /// [`Error::Problems`] with the claims and templates that a user has to change first; [`Error::Unready`] when the
     /// namespace or the kind of the pools is missing; [`Error::Api`].
     pub async fn bootstrap(&self, say: Say<'_>) -> Result<(), Error> {
         self.check_namespace().await?;
@@ -90,7 +90,7 @@ impl Migration {
         if problems.is_empty() { Ok(needed) } else { Err(Error::Problems(problems)) }
     }
 
-    /// Sees to it that the pool is there; tells what it did.
+    /// Creates the pool if it is missing; returns a line about it.
     async fn make(&self, namespace: &str, template: &str, claims: usize) -> Result<String, Error> {
         let kind = resource(EXTENSIONS_GROUP, DEPRECATED_VERSION, "SandboxWarmPool", "sandboxwarmpools");
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind);
@@ -117,7 +117,7 @@ impl Migration {
         let making = format!("making {pool}");
         let made = patiently(&making, async || {
             match api.create(&PostParams::default(), &fresh).await {
-                // Somebody else's, or our own whose answer was lost.
+                // Of another owner, or our own whose response was lost.
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
                 other => other.map(|_| true),
             }

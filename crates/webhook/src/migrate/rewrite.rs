@@ -1,5 +1,5 @@
 //! After the upgrade. What was stored in the older version stays so until it is written again. Once all of it has been, the
-//! definition is told that nothing of the older version is stored any more, so that a later release may leave it out.
+//! definition lists the older version as stored no longer, so that a later release may leave it out.
 
 use futures::StreamExt;
 use hutch_api::STORED_VERSION;
@@ -175,7 +175,7 @@ impl Migration {
         .await
     }
 
-    /// Guarded by what was read before the objects were listed: somebody may have gone back to storing the older version.
+    /// Guarded by the revision before the objects were listed: a user may have gone back to storing the older version.
     async fn forget_older(&self, name: &str, definition: &Definition) -> Result<(), Error> {
         let patch = json!({
             "metadata": {"resourceVersion": definition.metadata.resource_version},

@@ -13,7 +13,7 @@ fn given(folder: &tempfile::TempDir) -> Settings {
     settings
 }
 
-fn put(settings: &Settings, material: &Material) {
+fn put(settings: &Settings, material: &KeyMaterial) {
     write(&settings.cert_dir.join(&settings.cert_name), &material.certificate);
     write(&settings.cert_dir.join(&settings.key_name), &material.key);
 }
@@ -23,13 +23,13 @@ fn write(path: &Path, text: &str) {
 }
 
 /// A client that must not be needed.
-async fn nobody() -> Client {
+async fn no_client() -> Client {
     refusing(&api_server().await, StatusCode::FORBIDDEN, |_| true)
 }
 
 async fn refusal(settings: &Settings) -> String {
-    match start(nobody().await, settings.clone()).await {
-        Err(Error::Given(text)) => text,
+    match start(no_client().await, settings.clone()).await {
+        Err(Error::Files(text)) => text,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("started"),
     }
@@ -44,7 +44,7 @@ async fn files_are_shown_and_read_again_when_they_change() {
         issue(&settings, SystemTime::now()).expect("two"),
     );
     put(&settings, &first);
-    let running = run(start(nobody().await, settings.clone()).await.expect("no API server is needed"));
+    let running = run(start(no_client().await, settings.clone()).await.expect("no API server is needed"));
     let (shown, _) = dial(&running, &first.authorities, NAME).await.expect("an answer");
     assert_eq!(shown, first_certificate(&first.certificate));
 
@@ -62,7 +62,7 @@ async fn one_file_with_both_is_taken_when_the_default_names_are_not_there() {
     let settings = given(&folder);
     let material = issue(&settings, SystemTime::now()).expect("material");
     write(&settings.cert_dir.join("cert.pem"), &format!("{}{}", material.key, material.certificate));
-    let running = run(start(nobody().await, settings.clone()).await.expect("a start"));
+    let running = run(start(no_client().await, settings.clone()).await.expect("a start"));
     dial(&running, &material.authorities, NAME).await.expect("an answer");
 
     let named = Settings { cert_name: "my.crt".into(), ..settings };
@@ -70,7 +70,7 @@ async fn one_file_with_both_is_taken_when_the_default_names_are_not_there() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_the_files_is_said() {
+async fn problem_of_the_files_is_reported() {
     let folder = tempfile::tempdir().expect("tempdir");
     let settings = given(&folder);
     let text = refusal(&settings).await;
@@ -94,7 +94,7 @@ async fn what_is_wrong_with_the_files_is_said() {
 
 /// Reconciling does not need the webhook, so an expired certificate is no reason not to start; the log says it.
 #[tokio::test]
-async fn an_expired_file_is_said_and_replaced_as_soon_as_a_new_one_is_there() {
+async fn expired_file_is_reported_and_replaced_as_soon_as_a_new_one_is_there() {
     let folder = tempfile::tempdir().expect("tempdir");
     let settings = given(&folder);
     let (old, new) = (
@@ -102,10 +102,10 @@ async fn an_expired_file_is_said_and_replaced_as_soon_as_a_new_one_is_there() {
         issue(&settings, SystemTime::now()).expect("new"),
     );
     put(&settings, &old);
-    let files = crate::given::Given::new(&settings);
+    let files = crate::operator_files::OperatorFiles::new(&settings);
     let problem = files.read().expect("files").out_of_date(SystemTime::now()).expect("a problem");
     assert!(problem.contains("tls.crt expired"), "{problem}");
-    let running = run(start(nobody().await, settings.clone()).await.expect("a start"));
+    let running = run(start(no_client().await, settings.clone()).await.expect("a start"));
     let error = dial(&running, &old.authorities, NAME).await.expect_err("a client refuses it");
     assert!(error.contains("expired"), "{error}");
     put(&settings, &new);

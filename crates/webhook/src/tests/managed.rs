@@ -11,7 +11,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 use super::*;
-use crate::keeper::Keeper;
+use crate::rotator::CertificateRotator;
 use crate::{Error, start};
 
 #[tokio::test]
@@ -48,8 +48,8 @@ async fn on_a_fresh_cluster_everything_is_made_and_the_api_server_can_dial() {
 #[tokio::test]
 async fn the_certificate_is_what_the_go_controller_makes() {
     let (server, folder) = (api_server().await, tempfile::tempdir().expect("tempdir"));
-    let mut keeper = Keeper::new(client(&server), settings(&folder));
-    let material = keeper.look(SystemTime::now()).await.expect("material");
+    let mut rotator = CertificateRotator::new(client(&server), settings(&folder));
+    let material = rotator.look(SystemTime::now()).await.expect("material");
     let der = first_certificate(&material.certificate);
     let (_, leaf) = X509Certificate::from_der(&der).expect("a certificate");
     assert_eq!(leaf.subject().to_string(), "CN=agent-sandbox-webhook-service.agent-sandbox-system.svc");
@@ -83,8 +83,8 @@ async fn replicas_that_start_at_once_share_one_secret() {
     let client = client(&server);
     let looks: Vec<_> = (0..8)
         .map(|_| {
-            let mut keeper = Keeper::new(client.clone(), settings(&folder));
-            tokio::spawn(async move { keeper.look(SystemTime::now()).await })
+            let mut rotator = CertificateRotator::new(client.clone(), settings(&folder));
+            tokio::spawn(async move { rotator.look(SystemTime::now()).await })
         })
         .collect();
     let held = {
@@ -102,11 +102,14 @@ async fn replicas_that_start_at_once_share_one_secret() {
 #[tokio::test]
 async fn nothing_is_written_that_is_already_so() {
     let (server, folder) = (api_server().await, tempfile::tempdir().expect("tempdir"));
-    let mut keeper = Keeper::new(client(&server), settings(&folder));
-    keeper.look(SystemTime::now()).await.expect("material");
+    let mut rotator = CertificateRotator::new(client(&server), settings(&folder));
+    rotator.look(SystemTime::now()).await.expect("material");
     let revision = server.revision();
-    keeper.look(SystemTime::now()).await.expect("material");
-    Keeper::new(client(&server), settings(&folder)).look(SystemTime::now()).await.expect("material");
+    rotator.look(SystemTime::now()).await.expect("material");
+    CertificateRotator::new(client(&server), settings(&folder))
+        .look(SystemTime::now())
+        .await
+        .expect("material");
     assert_eq!(server.revision(), revision);
 }
 
@@ -114,8 +117,10 @@ async fn nothing_is_written_that_is_already_so() {
 async fn a_secret_that_cannot_be_used_is_replaced_and_what_else_is_in_it_stays() {
     let (server, folder) = (api_server().await, tempfile::tempdir().expect("tempdir"));
     let client = client(&server);
-    let good =
-        Keeper::new(client.clone(), settings(&folder)).look(SystemTime::now()).await.expect("material");
+    let good = CertificateRotator::new(client.clone(), settings(&folder))
+        .look(SystemTime::now())
+        .await
+        .expect("material");
     let elsewhere = Settings { service_name: "other".into(), ..settings(&folder) };
     let other = crate::authority::issue(&elsewhere, SystemTime::now()).expect("material");
     let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
@@ -136,7 +141,10 @@ async fn a_secret_that_cannot_be_used_is_replaced_and_what_else_is_in_it_stays()
         broken.data = Some(data);
         broken.metadata.labels = Some(BTreeMap::from([("mine".to_owned(), "kept".to_owned())]));
         api.replace(SECRET, &PostParams::default(), &broken).await.expect(case);
-        let held = Keeper::new(client.clone(), settings(&folder)).look(SystemTime::now()).await.expect(case);
+        let held = CertificateRotator::new(client.clone(), settings(&folder))
+            .look(SystemTime::now())
+            .await
+            .expect(case);
         assert!(held != good && held == stored(&client).await, "{case}");
         let secret = secret(&client).await;
         assert_eq!(
@@ -155,10 +163,13 @@ async fn a_secret_that_cannot_be_used_is_replaced_and_what_else_is_in_it_stays()
 async fn a_certificate_for_another_name_is_renewed() {
     let (server, folder) = (api_server().await, tempfile::tempdir().expect("tempdir"));
     let client = client(&server);
-    let first =
-        Keeper::new(client.clone(), settings(&folder)).look(SystemTime::now()).await.expect("material");
+    let first = CertificateRotator::new(client.clone(), settings(&folder))
+        .look(SystemTime::now())
+        .await
+        .expect("material");
     let renamed = Settings { service_name: "renamed".into(), ..settings(&folder) };
-    let second = Keeper::new(client.clone(), renamed).look(SystemTime::now()).await.expect("material");
+    let second =
+        CertificateRotator::new(client.clone(), renamed).look(SystemTime::now()).await.expect("material");
     assert!(first != second);
     let definition: CustomResourceDefinition =
         Api::all(client).get(crate::definitions::NAMES[0]).await.expect("a definition");
@@ -188,7 +199,8 @@ async fn a_definition_that_is_not_there_is_passed_over() {
     let missing = refusing(&server, StatusCode::NOT_FOUND, |request| {
         request.uri().path().ends_with("/sandboxclaims.extensions.agents.x-k8s.io")
     });
-    let material = Keeper::new(missing, settings(&folder)).look(SystemTime::now()).await.expect("material");
+    let material =
+        CertificateRotator::new(missing, settings(&folder)).look(SystemTime::now()).await.expect("material");
     let bundles = bundles(&client(&server)).await;
     let having = bundles.iter().filter(|bundle| **bundle == material.authorities).count();
     assert_eq!((having, bundles[1].as_str()), (3, ""));

@@ -141,7 +141,7 @@ async fn the_first_phase_makes_the_pools_that_cold_claims_will_name() {
 }
 
 #[tokio::test]
-async fn a_pool_of_somebody_elses_is_left_alone_and_told_of() {
+async fn pool_of_another_owner_is_left_alone_and_reported() {
     let server = api_server().await;
     let client = client(&server);
     claim(&client, "default/a", "python", None, None).await;
@@ -197,9 +197,9 @@ async fn a_cluster_without_the_kinds_needs_no_first_phase_and_cannot_have_a_seco
     assert!(error.to_string().contains("is this the right cluster?"), "{error}");
 }
 
-/// What a definition says, beside what the embedded server says.
+/// Changes of definitions, beside those of the embedded server.
 #[derive(Default)]
-struct Told {
+struct Changes {
     /// Definitions of which something is stored in the older version.
     older: BTreeSet<String>,
     /// Definitions whose storage version is still the older one.
@@ -208,20 +208,20 @@ struct Told {
     failing: Vec<(String, usize, StatusCode)>,
 }
 
-/// A client to which definitions are told so.
-fn upgraded(server: &ApiServer, told: &Arc<Mutex<Told>>) -> Client {
-    let (app, told): (Router, _) = (server.router_as(Identity::admin()), told.clone());
+/// A client whose requests about definitions are recorded.
+fn upgraded(server: &ApiServer, changes: &Arc<Mutex<Changes>>) -> Client {
+    let (app, changes): (Router, _) = (server.router_as(Identity::admin()), changes.clone());
     let app = app.layer(axum::middleware::from_fn(move |request: Request<Body>, next: Next| {
-        let told = told.clone();
-        async move { keep(&told, request, next).await }
+        let changes = changes.clone();
+        async move { keep(&changes, request, next).await }
     }));
     hutch_serve::memory::client(app, "default")
 }
 
-async fn keep(told: &Mutex<Told>, request: Request<Body>, next: Next) -> axum::response::Response {
+async fn keep(changes: &Mutex<Changes>, request: Request<Body>, next: Next) -> axum::response::Response {
     let path = request.uri().path().to_owned();
     if request.method() == http::Method::PATCH
-        && let Some(failing) = told
+        && let Some(failing) = changes
             .lock()
             .unwrap()
             .failing
@@ -244,18 +244,18 @@ async fn keep(told: &Mutex<Told>, request: Request<Body>, next: Next) -> axum::r
         assert_eq!(patch["status"], json!({"storedVersions": ["v1beta1"]}));
         let answer = next.run(Request::from_parts(parts, Body::from(bytes))).await;
         if answer.status().is_success() {
-            told.lock().unwrap().older.remove(&name);
+            changes.lock().unwrap().older.remove(&name);
         }
         return answer;
     }
     let (parts, body) = next.run(request).await.into_parts();
     let bytes = body.collect().await.expect("a body").to_bytes();
     let mut definition: Value = serde_json::from_slice(&bytes).expect("a definition");
-    let told = told.lock().unwrap();
-    if told.older.contains(name) {
+    let changes = changes.lock().unwrap();
+    if changes.older.contains(name) {
         definition["status"]["storedVersions"] = json!(["v1alpha1", "v1beta1"]);
     }
-    if told.storing_older.contains(name) {
+    if changes.storing_older.contains(name) {
         for version in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
             version["storage"] = (version["name"] == "v1alpha1").into();
         }
@@ -265,9 +265,9 @@ async fn keep(told: &Mutex<Told>, request: Request<Body>, next: Next) -> axum::r
     answer
 }
 
-fn all_older() -> Arc<Mutex<Told>> {
+fn all_older() -> Arc<Mutex<Changes>> {
     let older = crate::definitions::NAMES.map(str::to_owned).into();
-    Arc::new(Mutex::new(Told { older, ..Told::default() }))
+    Arc::new(Mutex::new(Changes { older, ..Changes::default() }))
 }
 
 /// One object of each kind, the older version's where that is still written.
@@ -297,8 +297,8 @@ async fn marks(client: &Client, objects: &[(&str, &str, &str)]) -> Vec<Option<St
 
 #[tokio::test]
 async fn the_second_phase_writes_everything_again_and_says_so_to_the_definitions() {
-    let (server, told) = (api_server().await, all_older());
-    let client = upgraded(&server, &told);
+    let (server, changes) = (api_server().await, all_older());
+    let client = upgraded(&server, &changes);
     let objects = one_of_each(&client).await;
 
     let revision = server.revision();
@@ -310,7 +310,7 @@ async fn the_second_phase_writes_everything_again_and_says_so_to_the_definitions
     let other = Migration { namespace: Some("kube-system".into()), ..migration(&client) };
     run(&other, Phase::Rewrite).await.expect("another namespace");
     assert_eq!(marks(&client, &objects).await, vec![None; 4]);
-    assert_eq!(told.lock().unwrap().older.len(), 4, "a part of the objects proves nothing");
+    assert_eq!(changes.lock().unwrap().older.len(), 4, "a part of the objects proves nothing");
 
     let before = jiff::Timestamp::now();
     run(&migration(&client), Phase::Rewrite).await.expect("all");
@@ -318,7 +318,7 @@ async fn the_second_phase_writes_everything_again_and_says_so_to_the_definitions
         let at: jiff::Timestamp = mark.expect("a mark").parse().expect("a time");
         assert!((at.as_second() - before.as_second()).abs() < 3600, "{at}");
     }
-    assert!(told.lock().unwrap().older.is_empty(), "the definitions were told");
+    assert!(changes.lock().unwrap().older.is_empty(), "the definitions were changes");
 
     let revision = server.revision();
     let said = run(&migration(&client), Phase::Rewrite).await.expect("again");
@@ -331,8 +331,8 @@ async fn the_second_phase_writes_everything_again_and_says_so_to_the_definitions
 
 #[tokio::test]
 async fn every_page_is_written() {
-    let (server, told) = (api_server().await, all_older());
-    let client = upgraded(&server, &told);
+    let (server, changes) = (api_server().await, all_older());
+    let client = upgraded(&server, &changes);
     let count = crate::migrate::PAGE as usize + 5;
     let pool = json!({"spec": {"replicas": 0, "sandboxTemplateRef": {"name": "t"}}});
     for number in 0..count {
@@ -350,10 +350,10 @@ async fn every_page_is_written() {
 
 #[tokio::test]
 async fn an_object_that_cannot_be_written_is_named_and_its_definition_still_says_older() {
-    let (server, told) = (api_server().await, all_older());
-    let client = upgraded(&server, &told);
+    let (server, changes) = (api_server().await, all_older());
+    let client = upgraded(&server, &changes);
     let objects = one_of_each(&client).await;
-    told.lock().unwrap().failing = vec![
+    changes.lock().unwrap().failing = vec![
         ("/sandboxes/s".into(), usize::MAX, StatusCode::UNPROCESSABLE_ENTITY),
         // In one's way for a moment, and gone meanwhile: neither is a problem.
         ("/sandboxclaims/c".into(), 2, StatusCode::CONFLICT),
@@ -366,18 +366,18 @@ async fn an_object_that_cannot_be_written_is_named_and_its_definition_still_says
     let marks = marks(&client, &objects).await;
     let written: Vec<_> = marks.iter().map(Option::is_some).collect();
     assert_eq!(written, [false, true, true, false], "the pool was not there when it was to be written");
-    assert_eq!(told.lock().unwrap().older.iter().collect::<Vec<_>>(), ["sandboxes.agents.x-k8s.io"]);
+    assert_eq!(changes.lock().unwrap().older.iter().collect::<Vec<_>>(), ["sandboxes.agents.x-k8s.io"]);
 
-    told.lock().unwrap().failing.clear();
+    changes.lock().unwrap().failing.clear();
     run(&migration(&client), Phase::Rewrite).await.expect("the problem is solved");
-    assert!(told.lock().unwrap().older.is_empty());
+    assert!(changes.lock().unwrap().older.is_empty());
 }
 
 #[tokio::test]
 async fn the_second_phase_waits_for_the_new_definitions() {
-    let (server, told) = (api_server().await, all_older());
-    told.lock().unwrap().storing_older.insert("sandboxclaims.extensions.agents.x-k8s.io".into());
-    let client = upgraded(&server, &told);
+    let (server, changes) = (api_server().await, all_older());
+    changes.lock().unwrap().storing_older.insert("sandboxclaims.extensions.agents.x-k8s.io".into());
+    let client = upgraded(&server, &changes);
     one_of_each(&client).await;
     let revision = server.revision();
     let error = run(&migration(&client), Phase::Rewrite).await.expect_err("too early");
@@ -390,13 +390,13 @@ async fn the_second_phase_waits_for_the_new_definitions() {
 }
 
 #[tokio::test]
-async fn a_definition_that_changes_meanwhile_is_not_told() {
-    let (server, told) = (api_server().await, all_older());
-    let client = upgraded(&server, &told);
+async fn definition_that_changes_meanwhile_is_not_updated() {
+    let (server, changes) = (api_server().await, all_older());
+    let client = upgraded(&server, &changes);
     one_of_each(&client).await;
-    told.lock().unwrap().failing =
+    changes.lock().unwrap().failing =
         vec![("sandboxwarmpools.extensions.agents.x-k8s.io/status".into(), 1, StatusCode::CONFLICT)];
     let error = run(&migration(&client), Phase::Rewrite).await.expect_err("changed meanwhile");
     assert!(error.to_string().ends_with("was changed meanwhile: run it again"), "{error}");
-    assert_eq!(told.lock().unwrap().older.len(), 1);
+    assert_eq!(changes.lock().unwrap().older.len(), 1);
 }

@@ -4,20 +4,20 @@ use kube::api::PostParams;
 
 use super::*;
 use crate::authority::{LIFE, issue};
-use crate::keeper::Keeper;
-use crate::material::{RENEW_BEFORE, Standing};
+use crate::key_material::{RENEW_BEFORE, Standing};
+use crate::rotator::CertificateRotator;
 use crate::start;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const NAME: &str = "agent-sandbox-webhook-service.agent-sandbox-system.svc";
 
-fn authorities(material: &Material) -> usize {
+fn authorities(material: &KeyMaterial) -> usize {
     material.authorities.matches("BEGIN CERTIFICATE").count()
 }
 
 /// The Secret as another replica left it at that time.
-async fn left_by_another(client: &Client, settings: &Settings, at: SystemTime) -> Material {
-    Keeper::new(client.clone(), settings.clone()).look(at).await.expect("material")
+async fn left_by_another(client: &Client, settings: &Settings, at: SystemTime) -> KeyMaterial {
+    CertificateRotator::new(client.clone(), settings.clone()).look(at).await.expect("material")
 }
 
 #[test]
@@ -51,20 +51,20 @@ async fn an_expired_secret_is_renewed_at_the_start() {
     let running = run(start(client.clone(), settings).await.expect("a start"));
     let new = stored(&client).await;
     assert!(new != old);
-    assert_eq!(authorities(&new), 1, "nobody needs an authority that has expired");
+    assert_eq!(authorities(&new), 1, "an expired authority is dropped");
     let bundle = bundles(&client).await.remove(0);
     let (shown, _) = dial(&running, &bundle, NAME).await.expect("an answer");
     assert_eq!(shown, first_certificate(&new.certificate));
 }
 
-/// What a renewal must not break: whichever certificate a replica shows, the definitions trust it.
+/// Invariant of a renewal: the definitions trust the certificate that any replica shows.
 #[tokio::test]
 async fn while_replicas_show_different_certificates_all_are_trusted_and_each_comes_round() {
     let (server, folder) = (api_server().await, tempfile::tempdir().expect("tempdir"));
     let (client, settings) = (client(&server), settings(&folder));
     let now = SystemTime::now();
     let old = left_by_another(&client, &settings, now - LIFE + RENEW_BEFORE / 2).await;
-    // A replica that shows it and does not look again.
+    // A replica that shows it and does not read again.
     let elsewhere = tempfile::tempdir().expect("tempdir");
     std::fs::write(elsewhere.path().join("tls.crt"), &old.certificate).expect("written");
     std::fs::write(elsewhere.path().join("tls.key"), &old.key).expect("written");
@@ -118,9 +118,9 @@ async fn without_the_right_to_renew_a_certificate_is_used_to_its_end() {
     let now = SystemTime::now();
     let material = left_by_another(&client, &settings, now).await;
     let refused = refusing(&server, StatusCode::FORBIDDEN, |request| request.method() == http::Method::PUT);
-    let mut keeper = Keeper::new(refused, settings);
-    let held = keeper.look(now + LIFE - DAY).await.expect("the one that is there");
+    let mut rotator = CertificateRotator::new(refused, settings);
+    let held = rotator.look(now + LIFE - DAY).await.expect("the one that is there");
     assert!(held == material);
-    let error = keeper.look(now + LIFE + DAY).await.err().expect("it has ended").to_string();
+    let error = rotator.look(now + LIFE + DAY).await.err().expect("it has ended").to_string();
     assert!(error.contains("changing Secret") && error.contains("role"), "{error}");
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 pub(super) struct Address(Ipv4Addr);
 
 impl Address {
-    /// One that nobody else on this machine uses: several processes may run such tests, and several Nodes be in one.
+    /// One that no other process of this machine uses: several may run such tests, and several Nodes be in one.
     pub(super) fn next() -> Ipv4Addr {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The kubelet's HTTPS port: what kube-apiserver asks of it for the streams of Pods.
 //!
-//! Whoever reaches it could run anything, so it answers only to the API server's certificate.
+//! A client of it could run anything, so it serves only a client with the API server's certificate.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ const KEPT_BYTES: usize = 16 << 20;
 /// Longest line; a longer one becomes several.
 const LINE_BYTES: u64 = 16 << 10;
 
-/// What a container has written.
+/// Output of a container.
 #[derive(Default)]
 pub(super) struct Log {
     lines: Mutex<Lines>,
@@ -66,7 +66,7 @@ impl Log {
         self.count.send_modify(|_| {});
     }
 
-    /// What is wanted of it; `now` is when that was said.
+    /// Returns the wanted part; `now` is the time of the request.
     pub(super) fn read(self: &Arc<Log>, wanted: &LogRequest, now: Timestamp) -> ByteReader {
         let first = self.lines().first(wanted, now);
         let (follow, timestamps) = (wanted.follow, wanted.timestamps);

@@ -91,7 +91,7 @@ impl Pod {
         futures::future::join_all(self.containers.iter().map(Container::ended)).await;
     }
 
-    /// Whether it is for the caller to end it: yes, once.
+    /// Returns true, once, if the caller has to end it.
     pub(super) fn ends(&self) -> bool {
         !self.ending.swap(true, Ordering::Relaxed)
     }

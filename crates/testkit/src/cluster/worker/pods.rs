@@ -108,7 +108,7 @@ impl Pods {
         }
     }
 
-    /// What a scheduler would do.
+    /// Binds a Pod, as a scheduler would.
     async fn bind(&self, object: &Object) {
         let name = object.name_any();
         let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
@@ -136,7 +136,7 @@ impl Pods {
         }
     }
 
-    /// Tells the API server when it runs, when it is ready, and how it has ended by itself.
+    /// Reports to the API server when it runs, when it is ready, and how it has ended by itself.
     async fn report(&self, object: &Object, pod: &Pod) {
         let time = || jiff::Timestamp::now().to_string();
         if pod.ready().await {

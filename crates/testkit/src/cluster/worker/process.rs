@@ -43,7 +43,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nobody may be left.
+        // The group may be empty.
         let _ = kill_process_group(self.group, Signal::KILL);
         self.minder.forget(self.group);
     }

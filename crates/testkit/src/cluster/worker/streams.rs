@@ -143,7 +143,7 @@ fn piped<'a>(command: &'a mut Command, request: &ExecRequest) -> &'a mut Command
         .process_group(0)
 }
 
-/// What a kubelet says over containerd and runc.
+/// Returns the message of a kubelet over containerd and runc.
 fn failed(program: &str, error: &std::io::Error) -> Session {
     let why = match error.kind() {
         std::io::ErrorKind::NotFound if program.contains('/') => {

@@ -28,7 +28,7 @@ const OLDER_AUTHORITIES: usize = 4;
 
 /// PEM texts, as in the Secret. Not `Debug`: the key is secret.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Material {
+pub(crate) struct KeyMaterial {
     /// One or more certificates: what clients trust.
     pub(crate) authorities: String,
     /// The server's certificate, with its chain.
@@ -37,7 +37,7 @@ pub(crate) struct Material {
     pub(crate) key: String,
 }
 
-/// Whether material can be shown.
+/// Result of the check whether material can be shown.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It can, and for long enough.
@@ -48,14 +48,14 @@ pub(crate) enum Standing {
     Useless(String),
 }
 
-impl Material {
+impl KeyMaterial {
     /// Reads the data of a Secret. The error names the key.
-    pub(crate) fn read(data: &BTreeMap<String, ByteString>) -> Result<Material, String> {
+    pub(crate) fn read(data: &BTreeMap<String, ByteString>) -> Result<KeyMaterial, String> {
         let text = |key: &str| {
             let bytes = data.get(key).ok_or_else(|| format!("{key} is missing"))?;
             String::from_utf8(bytes.0.clone()).map_err(|_| format!("{key} is not PEM"))
         };
-        Ok(Material {
+        Ok(KeyMaterial {
             authorities: text(AUTHORITIES_KEY)?,
             certificate: text(CERTIFICATE_KEY)?,
             key: text(PRIVATE_KEY)?,
@@ -72,7 +72,7 @@ impl Material {
         ])
     }
 
-    /// What a client that trusts the authorities and dials that name would say, now and when a renewal would be late.
+    /// Checks it as a client does that trusts the authorities and connects to that name, now and at the latest renewal.
     pub(crate) fn standing(&self, server_name: &str, now: SystemTime) -> Standing {
         if let Err(error) = ServerCertificate::from_pem(self.certificate.as_bytes(), self.key.as_bytes()) {
             return Standing::Useless(error.to_string());
@@ -94,7 +94,7 @@ impl Material {
         let authorities = certificates(self.authorities.as_bytes())
             .ok_or_else(|| format!("{AUTHORITIES_KEY} holds no certificate"))?;
         let mut roots = RootCertStore::empty();
-        // The library takes an authority for what it is told; the API server looks at its dates as well.
+        // The library takes every certificate for an authority; the API server also checks its dates.
         for authority in authorities.into_iter().filter(|der| is_valid(der, at)) {
             roots.add(authority).map_err(|error| format!("{AUTHORITIES_KEY}: {error}"))?;
         }
@@ -114,7 +114,7 @@ impl Material {
     }
 
     /// This material, which also trusts those older authorities that have not expired.
-    pub(crate) fn trusting_too(mut self, older: &[u8], now: SystemTime) -> Material {
+    pub(crate) fn trusting_too(mut self, older: &[u8], now: SystemTime) -> KeyMaterial {
         let own = certificates(self.authorities.as_bytes()).unwrap_or_default();
         let older = certificates(older).unwrap_or_default();
         let kept = older.iter().filter(|der| is_valid(der, now) && !own.contains(der));
@@ -125,7 +125,7 @@ impl Material {
     }
 }
 
-/// All certificates of a PEM text; none when there is none or one is broken.
+/// Returns all certificates of a PEM text; `None` for an empty text or a broken certificate.
 fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let list: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
     (!list.is_empty()).then_some(list)

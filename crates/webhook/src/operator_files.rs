@@ -1,4 +1,4 @@
-//! Certificate files that somebody else provides.
+//! Certificate files that the operator provides.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use hutch_serve::ServerCertificate;
 
-use crate::material::{day, validity_of};
+use crate::key_material::{day, validity_of};
 use crate::settings::{CERTIFICATE_FILE, KEY_FILE};
 use crate::{Error, Settings};
 
@@ -17,14 +17,14 @@ const COMBINED_FILE: &str = "cert.pem";
 const FILE_BYTES: u64 = 1 << 20;
 
 /// Where the files are.
-pub(crate) struct Given {
+pub(crate) struct OperatorFiles {
     folder: PathBuf,
     certificate: PathBuf,
     key: PathBuf,
     by_default: bool,
 }
 
-/// What they hold. Not `Debug`: the key is secret.
+/// Their content. Not `Debug`: the key is secret.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Pair {
     certificate: Vec<u8>,
@@ -32,9 +32,9 @@ pub(crate) struct Pair {
     from: PathBuf,
 }
 
-impl Given {
-    pub(crate) fn new(settings: &Settings) -> Given {
-        Given {
+impl OperatorFiles {
+    pub(crate) fn new(settings: &Settings) -> OperatorFiles {
+        OperatorFiles {
             folder: settings.cert_dir.clone(),
             certificate: settings.cert_dir.join(&settings.cert_name),
             key: settings.cert_dir.join(&settings.key_name),
@@ -60,7 +60,7 @@ impl Given {
 
     fn missing(&self, file: &Path) -> Error {
         let other = if self.by_default { format!(" (nor is {COMBINED_FILE})") } else { String::new() };
-        Error::Given(format!(
+        Error::Files(format!(
             "{} is not there{other}: with --manage-webhook-certs=false the webhook's certificate and key must be in \
              --webhook-cert-dir {}",
             file.display(),
@@ -81,7 +81,7 @@ impl Pair {
     }
 
     fn unusable(&self, error: &hutch_serve::Error) -> Error {
-        Error::Given(format!("{}: {error}", self.from.display()))
+        Error::Files(format!("{}: {error}", self.from.display()))
     }
 
     /// Why clients refuse it at that time, if they do.
@@ -99,7 +99,7 @@ impl Pair {
 }
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
-    let failed = |error: std::io::Error| Error::Given(format!("cannot read {}: {error}", path.display()));
+    let failed = |error: std::io::Error| Error::Files(format!("cannot read {}: {error}", path.display()));
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -110,7 +110,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     let mut bytes = Vec::new();
     file.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > FILE_BYTES {
-        return Err(Error::Given(format!("{} is larger than {FILE_BYTES} bytes", path.display())));
+        return Err(Error::Files(format!("{} is larger than {FILE_BYTES} bytes", path.display())));
     }
     Ok(Some(bytes))
 }

@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 
 use crate::definitions::{Definitions, Published};
-use crate::material::{AUTHORITIES_KEY, Material, Standing};
+use crate::key_material::{AUTHORITIES_KEY, KeyMaterial, Standing};
 use crate::{Error, Settings, authority};
 
 /// The Secret that all replicas share.
@@ -16,22 +16,22 @@ pub(crate) const SECRET: &str = "agent-sandbox-webhook-certs";
 /// How often a read and a write that others came between are tried again at once.
 const ATTEMPTS: usize = 5;
 
-pub(crate) struct Keeper {
+pub(crate) struct CertificateRotator {
     settings: Settings,
     secrets: Api<Secret>,
     definitions: Definitions,
 }
 
-impl Keeper {
-    pub(crate) fn new(client: Client, settings: Settings) -> Keeper {
+impl CertificateRotator {
+    pub(crate) fn new(client: Client, settings: Settings) -> CertificateRotator {
         let secrets = Api::namespaced(client.clone(), &settings.namespace);
-        Keeper { settings, secrets, definitions: Definitions::new(client) }
+        CertificateRotator { settings, secrets, definitions: Definitions::new(client) }
     }
 
     /// The material to show at that time. When this returns, the Secret holds it and the definitions trust it.
-    pub(crate) async fn look(&mut self, now: SystemTime) -> Result<Material, Error> {
+    pub(crate) async fn look(&mut self, now: SystemTime) -> Result<KeyMaterial, Error> {
         for _ in 0..ATTEMPTS {
-            // First the definitions, then the Secret: whoever writes the definitions in between wins over us.
+            // First the definitions, then the Secret: a client that writes the definitions in between wins over us.
             self.definitions.observe().await?;
             let material = self.settle(now).await?;
             let published = self.definitions.publish(&self.settings, &material.authorities).await?;
@@ -42,8 +42,8 @@ impl Keeper {
         Err(Error::Contended(ATTEMPTS))
     }
 
-    /// What the Secret holds, made or renewed when that is due.
-    async fn settle(&self, now: SystemTime) -> Result<Material, Error> {
+    /// Returns the content of the Secret, created or renewed when that is due.
+    async fn settle(&self, now: SystemTime) -> Result<KeyMaterial, Error> {
         let doing = |verb: &str| Error::api(format!("{verb} Secret {}/{SECRET}", self.settings.namespace));
         for _ in 0..ATTEMPTS {
             let stored = self.secrets.get_opt(SECRET).await.map_err(doing("reading"))?;
@@ -59,7 +59,7 @@ impl Keeper {
                 }
             };
             let mut data = secret.data.take().unwrap_or_default();
-            let (held, why) = match Material::read(&data) {
+            let (held, why) = match KeyMaterial::read(&data) {
                 Err(why) => (None, why),
                 Ok(material) => match material.standing(&self.settings.server_name(), now) {
                     Standing::Good => return Ok(material),
@@ -88,7 +88,7 @@ impl Keeper {
         Err(Error::Contended(ATTEMPTS))
     }
 
-    fn secret(&self, material: &Material) -> Secret {
+    fn secret(&self, material: &KeyMaterial) -> Secret {
         Secret {
             metadata: ObjectMeta {
                 name: Some(SECRET.to_owned()),

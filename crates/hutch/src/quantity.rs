@@ -1,4 +1,4 @@
-//! Sizes, times and pairs as people write them on a command line.
+//! Values of flags: sizes, times, pairs, names.
 
 use std::time::Duration;
 
@@ -65,8 +65,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if total.is_zero() { Err(wrong()) } else { Ok(total) }
 }
 
-/// A time, or `0`.
-pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+/// Parses a time, or `0`.
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     if matches!(text, "0" | "0s") { Ok(Duration::ZERO) } else { duration(text) }
 }
 

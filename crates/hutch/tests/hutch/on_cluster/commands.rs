@@ -7,7 +7,7 @@ use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{Shared, refused, shared, text};
-use crate::people::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_held_back};
+use crate::client_commands::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_held_back};
 
 #[test]
 fn a_command_runs_in_a_sandbox_of_a_cluster() {

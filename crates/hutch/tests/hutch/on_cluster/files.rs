@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use serde_json::Value;
 
 use super::{refused, shared};
-use crate::people::checks::{same, tree};
+use crate::client_commands::checks::{same, tree};
 
 #[test]
 fn a_folder_goes_into_a_sandbox_of_a_cluster_and_comes_back_the_same() {

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use serde_json::Value;
 
 use super::{Shared, shared, text};
-use crate::people::checks::same;
+use crate::client_commands::checks::same;
 
 #[test]
 fn kubectl_execs_copies_forwards_and_reads_the_log() {

@@ -31,9 +31,9 @@ use crate::telemetry::Exporter;
 const SERVICE: &str = "agent-sandbox-controller";
 /// Name of the Lease that all replicas contend for, those of the Go controller too.
 const LEASE: &str = "a3317529.agent-sandbox.x-k8s.io";
-/// How long what was begun may take to end once the process is told to stop.
+/// Maximum time for running work after a signal to stop.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long telling that this process leads may take.
+/// Maximum time for the event about a new leader.
 const EVENT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs it until SIGTERM or SIGINT.
@@ -129,11 +129,11 @@ async fn lead(road: &Road, mut elector: Elector, config: Config, stop: &Shutdown
     outcome
 }
 
-/// Works until it is told to stop, and lets what was begun end.
+/// Runs the controllers until a signal to stop, and waits for running work.
 async fn work(client: kube::Client, config: Config, stop: &Shutdown) -> anyhow::Result<()> {
     let late = async {
         stop.wait().await;
-        tracing::info!("told to stop");
+        tracing::info!("received signal to stop");
         tokio::time::sleep(GRACE).await;
     };
     tokio::select! {
@@ -255,7 +255,7 @@ fn settings(flags: &Flags, domains: &Path, metrics: &Metrics) -> anyhow::Result<
     Ok(config)
 }
 
-/// What this program was built from, and two counters that dashboards want and that never count: a panic ends the process.
+/// Registers the build information, and two counters of dashboards, which stay zero because a panic ends the process.
 fn build_info(metrics: &Metrics) -> anyhow::Result<()> {
     for name in
         ["controller_runtime_conversion_webhook_panics_total", "controller_runtime_webhook_panics_total"]

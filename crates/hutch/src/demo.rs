@@ -89,7 +89,7 @@ async fn walk(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What code inside tries and does not get.
+/// Tries what code in a sandbox must not do.
 async fn refusals(client: &Client, sandbox: &str) -> anyhow::Result<()> {
     let started = Instant::now();
     let said =
@@ -221,9 +221,9 @@ fn api(client: &Client, kind: &str) -> anyhow::Result<Api<DynamicObject>> {
     Ok(Api::namespaced_with(client.clone(), NAMESPACE, &resource))
 }
 
-/// The end of the last line: what the kernel said.
-fn last_words(said: &str) -> &str {
-    said.trim().lines().last().and_then(|line| line.rsplit(": ").next()).unwrap_or("refused")
+/// Returns the end of the last line: the message of the kernel.
+fn last_words(output: &str) -> &str {
+    output.trim().lines().last().and_then(|line| line.rsplit(": ").next()).unwrap_or("refused")
 }
 
 fn say(step: &str, started: Instant) {

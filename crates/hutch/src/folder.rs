@@ -55,7 +55,7 @@ impl DataFolder {
         &self.path
     }
 
-    /// Returns the lock, for another process that uses the folder: it is free when both have let go of it.
+    /// Returns the lock, for another process that uses the folder: it is free when both have closed it.
     pub(crate) fn lock(&self) -> std::io::Result<OwnedFd> {
         Ok(self.lock.try_clone()?.into())
     }

@@ -67,7 +67,7 @@ fn write(folder: &Path, name: &str, packed: &[u8]) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// Whether the file is this program.
+/// Returns true if the file is this program.
 fn is_same(file: &Path, packed: &[u8]) -> std::io::Result<bool> {
     let found = std::fs::symlink_metadata(file)?;
     if !found.is_file() || found.permissions().mode() & 0o7777 != 0o755 {
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// What sandboxd may be at most: its file, and what it holds when nothing happens.
+    /// Maximum size of the file of sandboxd, and its maximum memory when it is idle.
     const SANDBOXD_BYTES: u64 = 8_000_000;
     const SANDBOXD_IDLE_KIB: u64 = 4_000_000 / 1024;
 

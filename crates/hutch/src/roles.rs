@@ -32,13 +32,13 @@ pub(crate) fn router() -> Identity {
     Identity::service_account(NAMESPACE, "sandbox-router")
 }
 
-/// The node of that name.
+/// Identity of the node of that name.
 pub(crate) fn node(name: &str) -> Identity {
     Identity::new(format!("system:node:{name}"), &["system:nodes"])
 }
 
-/// Garbage collection, namespaces, workloads, endpoints.
-pub(crate) fn upkeep() -> Identity {
+/// Identity of garbage collection, namespaces, workloads, endpoints.
+pub(crate) fn controller_manager() -> Identity {
     Identity::new("system:kube-controller-manager", &[])
 }
 
@@ -91,7 +91,7 @@ mod tests {
             .expect("a server")
     }
 
-    /// Asks for each of `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAMESPACE]` whether a component may do it.
+    /// Reviews each of `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAMESPACE]` for a component.
     async fn ask(identity: Identity, allowed: &[&str], denied: &[&str]) {
         let server = server().await;
         let reviews: Api<SelfSubjectAccessReview> = Api::all(server.client(identity, "default"));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn upkeep_collects_every_kind_but_grants_and_enters_nothing() {
+    async fn controller_manager_collects_every_kind_but_grants_and_enters_nothing() {
         let allowed = [
             "list example.com/things",
             "delete /secrets default",
@@ -199,7 +199,7 @@ mod tests {
             "update rbac.authorization.k8s.io/clusterroles",
             "create agents.x-k8s.io/sandboxes default",
         ];
-        ask(upkeep(), &allowed, &denied).await;
+        ask(controller_manager(), &allowed, &denied).await;
     }
 
     #[tokio::test]
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn no_component_is_a_master() {
-        for identity in [controller(), router(), node("n"), upkeep(), bootstrap()] {
+        for identity in [controller(), router(), node("n"), controller_manager(), bootstrap()] {
             assert!(!identity.groups.iter().any(|group| group == "system:masters"), "{}", identity.name);
         }
     }

@@ -24,7 +24,7 @@ use crate::protect::{Protection, WORKSPACE};
 const CANNOT_START: u8 = 125;
 /// Bound of an empty workspace and of /tmp, each, in bytes: memory, and gone afterwards.
 const SCRATCH_BYTES: u64 = 1 << 30;
-/// What of each output stream is kept with `--json`, in bytes.
+/// Maximum bytes kept of each output stream with `--json`.
 const CAPTURE_BYTES: usize = 8 << 20;
 /// Ids of one jail.
 const IDS_INSIDE: u32 = 65_536;
@@ -88,7 +88,7 @@ fn not_started(arguments: &RunArguments, error: &Error) -> anyhow::Result<u8> {
     Ok(if errno.0 == rustix::io::Errno::NOENT.raw_os_error() { 127 } else { 126 })
 }
 
-/// What to do about it, where that is known.
+/// Adds a remedy, if there is one.
 fn hint(error: &Error) -> anyhow::Error {
     match error {
         Error::Namespaces { .. } => anyhow::anyhow!("{error}; `hutch doctor` says what is missing"),
@@ -120,7 +120,7 @@ fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
 /// A folder that a flag names.
 ///
 /// A link on the way is refused: code of an earlier run may have made it. Only those right below `/` are followed, such
-/// as `/home`, where nobody but root makes any.
+/// as `/home`, where only root can create any.
 fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
     let named = || format!("{flag} {}", folder.display());
     let absolute = std::path::absolute(folder).with_context(named)?;
@@ -141,7 +141,7 @@ fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
     })
 }
 
-/// Whether a folder is the root of this machine, by whatever name.
+/// Returns true if a folder is the root of this machine, by any name.
 fn is_root(folder: &CheckedFolder) -> anyhow::Result<bool> {
     let (folder, root) = (folder.metadata()?, std::fs::metadata("/")?);
     Ok((folder.st_dev, folder.st_ino) == (root.dev(), root.ino()))
@@ -180,8 +180,8 @@ fn process(
     Ok(Process { argv: arguments.command.clone(), env, cwd: WORKSPACE.into(), terminal: false, user })
 }
 
-/// The image's user; where that is root, the owner of the workspace, since nobody inside has the right to write what
-/// belongs to somebody else.
+/// Returns the image's user; if that is root, the owner of the workspace, because processes inside cannot write files of
+/// other users.
 fn user(image: &Resolved, workspace: Option<&CheckedFolder>) -> anyhow::Result<User> {
     let named = &image.config.user;
     let account = image.account(named).with_context(|| format!("the image's user {named:?}"))?;
@@ -258,5 +258,5 @@ fn tmpfs(target: &str, mode: u32) -> Mount {
     }
 }
 
-/// What [`gvisor::run`] and the native jail both give.
+/// Result of [`gvisor::run`] and of the native jail.
 type Ran = Result<Outcome, Error>;

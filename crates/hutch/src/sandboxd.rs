@@ -38,8 +38,8 @@ fn put(arguments: &InstallArguments) -> anyhow::Result<std::path::PathBuf> {
     Ok(program)
 }
 
-/// For everybody in the container: whoever runs there may use its sandboxd, and the token opens nothing else.
-/// Always a new file, since the one of an earlier run cannot be written to.
+/// Writes the token for all users of the container, who may use its sandboxd; the token opens nothing else. Creates a new
+/// file, because that of an earlier run is read-only.
 fn write(file: &Path, token: &str) -> std::io::Result<()> {
     let fresh = file.with_extension("new");
     std::fs::write(&fresh, token)?;

@@ -33,12 +33,12 @@ const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/names
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// How long an answer may be on its way, a watch's first line included. The API server gives up after 60 s itself.
 const ANSWER_LIMIT: Duration = Duration::from_secs(70);
-/// Pause after which a silent connection is asked whether it is alive.
+/// Silence of a connection after which a ping is sent.
 const PING: Duration = Duration::from_secs(30);
 /// How long it may take to say so.
 const PONG: Duration = Duration::from_secs(15);
 
-/// All that requests need, whoever sends them.
+/// Configuration of requests to the API server, shared by all clients.
 pub(super) struct Road {
     config: Config,
     lanes: Lanes,
@@ -98,11 +98,11 @@ impl Road {
     }
 }
 
-/// A connection to the API server where HTTP/2 is spoken, else as many as there are requests.
+/// One connection to an API server with HTTP/2, else one for each concurrent request.
 struct Lane {
     connection: Connection<HttpsConnector<HttpConnector>, Body>,
-    /// Whether the last request got an answer. Until the first one has, the others wait: what is spoken shows only then, and
-    /// each of them would open a connection of its own.
+    /// Held by the first request until its answer shows the version of HTTP. The others wait, because each would open a
+    /// connection of its own.
     open: Mutex<()>,
     opened: AtomicBool,
 }
@@ -222,9 +222,9 @@ mod tests {
         assert_eq!(at(lanes.pick(true)), None);
     }
 
-    /// The clock stands still but for the waits.
+    // Paused time advances only in waits.
     #[tokio::test(start_paused = true)]
-    async fn a_busy_server_is_asked_again_when_it_said() {
+    async fn request_to_a_busy_server_is_retried_at_the_given_time() {
         use axum::response::IntoResponse;
         use tokio::time::Instant;
         let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_is_told_by_its_query() {
+    fn watch_is_recognized_by_its_query() {
         for (uri, watch) in [
             ("/api/v1/pods?watch=true", true),
             ("/api/v1/pods?resourceVersion=1&watch=1", true),

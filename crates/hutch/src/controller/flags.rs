@@ -12,7 +12,7 @@ use crate::go::{self, Word};
 pub(super) use check::is_on;
 use check::{check, warnings};
 
-/// What was asked for.
+/// Values of the flags.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Asked {
     /// The text of `-h`.

@@ -8,7 +8,7 @@ use http::{Request, Response};
 use prometheus::{IntCounterVec, Opts, Registry};
 use tower::{Layer, Service};
 
-/// What stands for the status of a request that got no answer.
+/// Status of a request without an answer.
 const NO_ANSWER: &str = "<error>";
 
 /// A layer that counts.

@@ -1,7 +1,7 @@
-//! `hutch doctor --attack`: tries to get out of a sandbox of this machine, by `hutch run` as anybody would call it.
+//! `hutch doctor --attack`: tries known attacks from inside a sandbox of this machine, started with `hutch run`.
 //!
-//! Each attack is tried once without a sandbox too. Where it finds the same there, nothing is shown: this kernel lacks
-//! what it needs, or the caller has no right to it anyway.
+//! Each attack also runs once without a sandbox. If the results are the same, the attack shows nothing: this kernel lacks
+//! something that it needs, or the caller has no permission for it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,20 +16,20 @@ use serde::Serialize;
 
 use crate::programs;
 
-/// What came of one attack.
+/// Result of one attack.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Tried {
-    /// What it goes after.
+    /// Target of the attack.
     attack: &'static str,
     /// Known attacks that it is a part of.
     known: Vec<&'static str>,
-    /// What it found in the sandbox.
+    /// Result in the sandbox.
     found: String,
-    /// What it found without one.
+    /// Result without a sandbox.
     without: String,
     verdict: Verdict,
-    /// Why it shows nothing here.
+    /// Reason why it shows nothing here.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
 }
@@ -113,12 +113,12 @@ impl Bench {
     }
 }
 
-/// What each attack found, of a program that tries them.
+/// Runs a program that tries attacks; returns the result of each.
 fn answers(attacks: &[Attack], command: &mut Command) -> anyhow::Result<Vec<String>> {
     let output = command.output().with_context(|| format!("{:?}", command.get_program()))?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let found: Vec<String> =
-        said.lines().filter_map(|line| Some(line.split_once('\t')?.1.to_owned())).collect();
+        printed.lines().filter_map(|line| Some(line.split_once('\t')?.1.to_owned())).collect();
     ensure!(
         output.status.success() && found.len() == attacks.len(),
         "the attacks ended early, with {}: {}",
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn one_part_that_works_is_said() {
+    fn one_working_part_is_reported() {
         let part =
             |found: &str| judged(&attack(&["ENOENT"], Control::Outside), found.to_owned(), "x".to_owned());
         let (held, works) = (part("ENOENT"), part("x"));

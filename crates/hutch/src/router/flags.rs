@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::go::{self, Word};
 
-/// What a flag takes.
+/// Values of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Nothing, or `=true` and `=false`.
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
 /// A flag: name, what it takes, its default in words, what it means.
 pub(crate) type Flag = (&'static str, Kind, &'static str, &'static str);
 
-/// Who gave a value.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     CommandLine,

@@ -316,7 +316,7 @@ fn mode(given: &Given) -> Result<Mode, String> {
     let cache_size = usize::try_from(cache_size).unwrap_or(usize::MAX);
     if given.read("authz-tokenreview-require-token", truth)? == Some(false) {
         return Err("--authz-tokenreview-require-token: mode tokenreview always wants a token; \
-                    --authz-mode=allow-all lets everybody in"
+                    --authz-mode=allow-all admits every client"
             .into());
     }
     let list = given.text("authz-tokenreview-audiences").unwrap_or_default();
@@ -333,7 +333,7 @@ fn mode(given: &Given) -> Result<Mode, String> {
         _ => Err(format!("`{text}` is not one of tokenreview, scoped-token, allow-all")),
     };
     given.read("authz-mode", read)?.ok_or_else(|| {
-        "--authz-mode: is not set; tokenreview, scoped-token, or allow-all to let in everybody who reaches it".into()
+        "--authz-mode: is not set; tokenreview, scoped-token, or allow-all to admit every client".into()
     })
 }
 

@@ -63,7 +63,7 @@ async fn start(
     drain: &Shutdown,
     shutdown: &Shutdown,
 ) -> anyhow::Result<(Router, JoinSet<()>)> {
-    // Files and ports first: a start that fails for one of them has asked nobody anything.
+    // Files and ports first: a start that fails for one of them sends no request.
     let client = client(options).await?;
     let access = access(options, &client)?;
     let tls = match &options.https {
@@ -87,7 +87,7 @@ async fn start(
         without_watches: !options.cache,
         pods_alone: false,
     };
-    let scope = scope.find_out(&client).await.context("the Kubernetes API cannot be asked for Sandboxes")?;
+    let scope = scope.find_out(&client).await.context("cannot list Sandboxes through the Kubernetes API")?;
     if scope.pods_alone {
         tracing::warn!("Sandboxes may not be read: each is reached by the Pod of its name");
     }

@@ -83,7 +83,7 @@ fn make_points(points: &Path, mounts: &[Mount]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The command behind a mount of the layers, which nobody outside the jail sees.
+/// Returns the command behind a mount of the layers, which is visible only in the jail.
 fn stacked(layers: &[PathBuf], rootfs: &Path, command: Vec<String>) -> anyhow::Result<Vec<String>> {
     let names: Vec<String> = layers.iter().map(|layer| layer.display().to_string()).collect();
     if let Some(odd) = names.iter().find(|name| name.contains([',', ':', '\\'])) {

@@ -30,12 +30,12 @@ use crate::{bootstrap, kubeconfig, roles};
 
 /// Name of the program as the root process starts it. It is no command of users.
 pub(crate) const NAME: &str = "hutch-front";
-/// How long requests at the router's own address may go on after the shutdown.
+/// Maximum time for requests at the router's own address after the shutdown.
 const ROUTER_GRACE: Duration = Duration::from_secs(2);
-/// Interval at which the services that Pods stand for are looked at until they are ready.
+/// Interval of readiness checks of the services in this process.
 const READY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Whether this process was started as the front.
+/// Returns true if this process was started as the front.
 pub(crate) fn is_this() -> bool {
     std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
 }
@@ -267,10 +267,11 @@ fn controllers(
         service.set_ready(false);
         Ok(())
     });
-    let (client, stop) = (ahead(roles::upkeep()), shutdown.wait());
+    let (client, stop) = (ahead(roles::controller_manager()), shutdown.wait());
     let settings =
         hutch_upkeep::Settings { root_ca: root_ca.to_owned(), ..hutch_upkeep::Settings::default() };
-    services.spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("upkeep") });
+    services
+        .spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("controller manager") });
 }
 
 /// The router's own TCP listener, with a token unless that was declined by a flag.

@@ -1,4 +1,4 @@
-//! What root process and front tell each other at start and end, over the front's standard input.
+//! Messages between root process and front at start and end, over the front's standard input.
 
 use std::io;
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ pub(super) enum FromFront {
     Failed(String),
 }
 
-/// What an administrator needs to use the API.
+/// Credentials of an administrator.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Credentials {
     /// Certificate of the authority, PEM.

@@ -36,7 +36,7 @@ pub(crate) struct Server {
     shutdown: Shutdown,
     front: Front,
     kubeconfig: PathBuf,
-    /// What is printed of it.
+    /// Printed lines.
     lines: Vec<(&'static str, String)>,
     // Last, so that the folder is locked and the ids are taken until everything else has gone.
     _ids: IdRange,
@@ -279,7 +279,7 @@ fn router_line(address: Option<SocketAddr>, unauthenticated: bool, folder: &Data
         return "kubectl port-forward -n agent-sandbox-system svc/sandbox-router-svc 8080".to_owned();
     };
     let how = match unauthenticated {
-        true => "anybody who reaches it may use every sandbox".to_owned(),
+        true => "every client may use every sandbox".to_owned(),
         false => format!("bearer token in {}", folder.join("ca/router.token").display()),
     };
     format!("http://{address} ({how})")

@@ -1,4 +1,4 @@
-//! What flags must be beyond their form, and what is worth a warning.
+//! Checks of flags beyond their syntax, and warnings.
 
 use super::Flags;
 
@@ -87,7 +87,7 @@ fn check_addresses(flags: &Flags) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a server listens at all.
+/// Returns true if the address enables a server.
 pub(crate) fn is_on(address: &str) -> bool {
     !address.is_empty() && address != "0"
 }

@@ -21,10 +21,10 @@ fn options(words: &[&str], environment: &[(&str, &str)], file: Option<&str>) -> 
 }
 
 #[test]
-fn every_flag_is_told_in_the_documents() {
-    let told = include_str!("../../../../../docs/router.md");
+fn every_flag_is_documented() {
+    let documented = include_str!("../../../../../docs/router.md");
     for (name, ..) in FLAGS.iter().filter(|(name, ..)| *name != "h") {
-        assert!(told.contains(&format!("`{name}`")), "docs/router.md does not tell of --{name}");
+        assert!(documented.contains(&format!("`{name}`")), "docs/router.md does not tell of --{name}");
     }
 }
 
@@ -81,7 +81,7 @@ fn modes() {
 }
 
 #[test]
-fn without_a_mode_nobody_is_served() {
+fn missing_mode_is_an_error() {
     let mistake = read(&[], &[], None).unwrap_err();
     assert!(mistake.starts_with("--authz-mode: is not set") && mistake.contains("allow-all"), "{mistake}");
 }

@@ -22,7 +22,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use prometheus::{IntCounter, IntGaugeVec, Opts};
 use tokio::task::JoinSet;
 
-use self::connect::Road;
+use self::connect::Transport;
 use self::flags::{Asked, Flags};
 use crate::signals;
 use crate::telemetry::Exporter;
@@ -79,20 +79,20 @@ async fn run(flags: &Flags) -> anyhow::Result<()> {
     let mut config = settings(flags, Path::new(domains::FILE), &metrics)?;
     let webhook = webhook(flags);
     webhook.check()?;
-    let road = Road::new(connect::config(&flags.kubeconfig).await?, flags, metrics.registry())?;
-    let elector = flags.leader_elect.then(|| candidate(&road, flags)).transpose()?;
+    let transport = Transport::new(connect::config(&flags.kubeconfig).await?, flags, metrics.registry())?;
+    let elector = flags.leader_elect.then(|| candidate(&transport, flags)).transpose()?;
 
     let over = Shutdown::new();
     let mut servers = JoinSet::new();
     serve(&mut servers, flags, &metrics, &over).await?;
-    convert(&mut servers, road.client(None)?, webhook, &stop, &over).await?;
+    convert(&mut servers, transport.client(None)?, webhook, &stop, &over).await?;
     crate::lean::stay();
     let exporter = flags.tracing.then(|| Exporter::start(SERVICE)).transpose()?;
     config.tracer = exporter.as_ref().map(Exporter::tracer);
 
     let outcome = match elector {
-        Some(elector) => lead(&road, elector, config, &stop).await,
-        None => work(road.client(None)?, config, &stop).await,
+        Some(elector) => lead(&transport, elector, config, &stop).await,
+        None => work(transport.client(None)?, config, &stop).await,
     };
     if let Some(exporter) = exporter {
         exporter.end().await;
@@ -103,7 +103,12 @@ async fn run(flags: &Flags) -> anyhow::Result<()> {
 }
 
 /// Waits for the lease, and works while it is this process's.
-async fn lead(road: &Road, mut elector: Elector, config: Config, stop: &Shutdown) -> anyhow::Result<()> {
+async fn lead(
+    transport: &Transport,
+    mut elector: Elector,
+    config: Config,
+    stop: &Shutdown,
+) -> anyhow::Result<()> {
     let master = Opts::new("leader_election_master_status", "1 where this process holds the lease, else 0");
     let master = IntGaugeVec::new(master, &["name"])?;
     config.metrics.registry().register(Box::new(master.clone()))?;
@@ -118,8 +123,12 @@ async fn lead(road: &Road, mut elector: Elector, config: Config, stop: &Shutdown
     }
     master.set(1);
     tracing::info!(lease = LEASE, "this process leads");
-    tokio::spawn(tell(road.client(Some(elector.term()))?, elector.lease(), elector.identity().to_owned()));
-    let worked = work(road.client(Some(elector.term()))?, config, stop);
+    tokio::spawn(tell(
+        transport.client(Some(elector.term()))?,
+        elector.lease(),
+        elector.identity().to_owned(),
+    ));
+    let worked = work(transport.client(Some(elector.term()))?, config, stop);
     let outcome = tokio::select! {
         lost = elector.hold() => Err(anyhow::anyhow!("no longer the leader: {lost}")),
         worked = worked => worked,
@@ -142,7 +151,7 @@ async fn work(client: kube::Client, config: Config, stop: &Shutdown) -> anyhow::
     }
 }
 
-fn candidate(road: &Road, flags: &Flags) -> anyhow::Result<Elector> {
+fn candidate(transport: &Transport, flags: &Flags) -> anyhow::Result<Elector> {
     let settings = Settings {
         namespace: connect::lease_namespace(&flags.leader_election_namespace)?,
         name: LEASE.to_owned(),
@@ -153,7 +162,7 @@ fn candidate(road: &Road, flags: &Flags) -> anyhow::Result<Elector> {
         ),
         timing: Timing::default(),
     };
-    Elector::new(road.client(None)?, settings).context("the leader election")
+    Elector::new(transport.client(None)?, settings).context("the leader election")
 }
 
 /// The event by which `kubectl get events` shows who leads.

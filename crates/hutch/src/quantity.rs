@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
-        assert_eq!((patience("0"), patience("1m")), (Ok(Duration::ZERO), Ok(Duration::from_secs(60))));
+        assert_eq!((timeout("0"), timeout("1m")), (Ok(Duration::ZERO), Ok(Duration::from_secs(60))));
         for wrong in ["", "0", "0s", "-1s", "5x", "s", "1h2", "inf", "nan", "1e400"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }

@@ -39,7 +39,7 @@ const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(15);
 
 /// Configuration of requests to the API server, shared by all clients.
-pub(super) struct Road {
+pub(super) struct Transport {
     config: Config,
     lanes: Lanes,
     requests: Requests,
@@ -66,14 +66,14 @@ pub(super) fn lease_namespace(flag: &str) -> anyhow::Result<String> {
     )
 }
 
-impl Road {
+impl Transport {
     pub(super) fn new(
         config: Config,
         flags: &Flags,
         registry: &prometheus::Registry,
     ) -> anyhow::Result<Self> {
         let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
-        Ok(Road {
+        Ok(Transport {
             lanes: Lanes::new(&config, flags)?,
             requests: Requests::new(registry, &host)?,
             throttle: Throttle::new(flags.qps, flags.burst),
@@ -244,9 +244,9 @@ mod tests {
         tokio::spawn(async move { axum::serve(socket, app).await });
         let Ok(super::super::flags::Asked::Run(flags, _)) = super::super::flags::parse(&[]) else { panic!() };
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let road = Road::new(config, &flags, &prometheus::Registry::new()).unwrap();
+        let transport = Transport::new(config, &flags, &prometheus::Registry::new()).unwrap();
         let pods: kube::Api<k8s_openapi::api::core::v1::Pod> =
-            kube::Api::namespaced(road.client(None).unwrap(), "default");
+            kube::Api::namespaced(transport.client(None).unwrap(), "default");
         assert_eq!(pods.get("there").await.unwrap().metadata.name.as_deref(), Some("there"));
         let asked = asked.lock().unwrap();
         let waits: Vec<u64> = asked.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();

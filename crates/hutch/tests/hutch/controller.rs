@@ -33,21 +33,21 @@ fn a_mistake_is_one_line_and_nothing_is_started() {
         (&["--webhook-namespace=No Name"], "--webhook-namespace"),
     ] {
         let output = hutch(words);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(named) && said.trim_end().lines().count() == 1, "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert!(printed.contains(named) && printed.trim_end().lines().count() == 1, "{printed}");
     }
-    for (words, said) in [(["--version"], env!("CARGO_PKG_VERSION")), (["--help"], "--leader-elect")] {
+    for (words, printed) in [(["--version"], env!("CARGO_PKG_VERSION")), (["--help"], "--leader-elect")] {
         let output = hutch(&words);
         assert!(
-            output.status.success() && String::from_utf8_lossy(&output.stdout).contains(said),
+            output.status.success() && String::from_utf8_lossy(&output.stdout).contains(printed),
             "{output:?}"
         );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_leads_and_the_other_takes_over_when_it_is_told_to_stop() {
+async fn second_replica_leads_after_the_first_stops() {
     let cluster = Cluster::start().await;
     let mut first = cluster.replica(&["--zap-devel"], &[], LEADS).await;
     assert!(first.log().contains("warning: --zap-devel"), "{}", first.log());
@@ -128,7 +128,7 @@ async fn sandbox(cluster: &Cluster, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_as_many_as_asked_for_and_speak_http_2() {
+async fn connections_are_limited_by_the_flag_and_use_http_2() {
     let cluster = Cluster::start().await;
     let flags =
         ["--extensions", "--leader-elect=false", "--api-connections=3", "--separate-watch-connection"];
@@ -212,7 +212,7 @@ fn traces_of_claim(collector: &Collector, claim: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_is_one_trace_that_goes_on_from_its_client() {
+async fn claim_continues_the_trace_of_its_client() {
     let (collector, endpoint) = Collector::start().await;
     let cluster = Cluster::start().await;
     let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "100")];
@@ -250,7 +250,7 @@ async fn a_claim_is_one_trace_that_goes_on_from_its_client() {
     let sandbox = &spans["ReconcileSandbox"];
     let pod =
         sandbox.iter().flat_map(|span| &span.events).find(|event| event.name == "ExistingPodStatusObserved");
-    assert_eq!(texts(&pod.expect("the Pod was looked at").attributes)["pod.Phase"], "Running");
+    assert_eq!(texts(&pod.expect("a reconcile of the Pod").attributes)["pod.Phase"], "Running");
     let step = &spans["reconcilePod"][0];
     assert!(
         sandbox.iter().any(|span| span.span_id == step.parent_span_id),

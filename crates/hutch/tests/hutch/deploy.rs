@@ -22,7 +22,7 @@ use crate::harness::HUTCH;
 const CONTROLLER: &str = "agent-sandbox-controller";
 const EXTENSIONS: &str = "agent-sandbox-controller-extensions";
 const ROUTER: &str = "sandbox-router";
-/// What is applied by who wants it.
+/// Optional manifests.
 const OPTIONAL: [&str; 3] =
     ["sandbox-sleep.yaml", "sandboxd/template.yaml", "sandboxd/template-with-token.yaml"];
 
@@ -79,7 +79,7 @@ fn the_definitions_are_the_published_ones() {
 }
 
 /// The rows `| account | where | resources | verbs | why |` of deploy/README.md as grants.
-fn told() -> BTreeMap<String, BTreeSet<String>> {
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let readme = std::fs::read_to_string(folder().join("README.md")).expect("deploy/README.md");
     let mut told: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in readme.lines().filter(|line| line.starts_with("| `")) {
@@ -121,11 +121,11 @@ fn the_roles_are_the_table_of_the_readme() {
         });
         roles.insert(name.to_owned(), rows.collect::<BTreeSet<_>>());
     }
-    assert_eq!(told(), roles);
+    assert_eq!(documented(), roles);
 }
 
 #[test]
-fn the_router_may_write_only_where_somebody_asked_for_it() {
+fn router_may_write_only_with_an_optional_role() {
     let writes = |objects: &[Value]| -> BTreeSet<String> {
         let grants = short(&granted(objects, ROUTER, &[]));
         grants
@@ -142,9 +142,9 @@ fn the_router_may_write_only_where_somebody_asked_for_it() {
 fn reason(grant: &str) -> Option<&'static str> {
     match grant.split_once(' ')? {
         (resource, "update") if resource.ends_with("/finalizers") => {
-            Some("an admission plugin asks for it when an owner reference blocks the owner's deletion")
+            Some("an admission plugin requires it when an owner reference blocks the owner's deletion")
         }
-        ("/persistentvolumeclaims", "delete") => Some("the same plugin asks for it when a volume is adopted"),
+        ("/persistentvolumeclaims", "delete") => Some("the same plugin requires it when a volume is adopted"),
         ("coordination.k8s.io/leases", _) => Some("the Lease is the program's, not the controllers'"),
         (_, "get") => Some("read again when a write shows that a watch is behind"),
         _ => None,
@@ -189,7 +189,12 @@ async fn what_is_not_granted_is_refused() {
     beside(controllers(client, Config::default()), async {
         cluster.admin.create("agents.x-k8s.io/v1beta1", "Sandbox", "s", json!({ "spec": spec })).await;
         let refused = until(async || {
-            asked.lock().unwrap().refused.iter().any(|wish| wish.resource == "/pods" && wish.verb == "create")
+            asked
+                .lock()
+                .unwrap()
+                .refused
+                .iter()
+                .any(|access| access.resource == "/pods" && access.verb == "create")
         });
         assert!(refused.await, "the authorizer lets everything through");
     })
@@ -276,7 +281,7 @@ fn names_fit_together() {
         let deployment = deployments(&objects)
             .into_iter()
             .find(|deployment| deployment["spec"]["template"]["metadata"]["labels"] == *selector)
-            .unwrap_or_else(|| panic!("nobody is behind {service}"));
+            .unwrap_or_else(|| panic!("no Pod is behind {service}"));
         let ports =
             deployment["spec"]["template"]["spec"]["containers"][0]["ports"].as_array().expect("ports");
         for port in spec["ports"].as_array().into_iter().flatten() {

@@ -152,7 +152,7 @@ fn a_timeout_is_124_and_ends_what_ignores_sigterm() {
 }
 
 #[test]
-fn a_timeout_beyond_the_end_of_the_clock_is_none() {
+fn timeout_beyond_the_end_of_the_clock_is_unlimited() {
     hutch_testkit::require!(user_namespaces);
     let output = run(&["--timeout", "5000000000000000h"], &["true"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -278,7 +278,7 @@ fn sigterm_and_sigint_reach_the_command() {
     for (signal, name) in [(rustix::process::Signal::TERM, "TERM"), (rustix::process::Signal::INT, "INT")] {
         let script =
             format!("trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
-        // What a caller ignores stays ignored inside; whoever runs the tests in the background ignores SIGINT.
+        // A signal that the caller ignores stays ignored inside; a shell ignores SIGINT for tests in the background.
         let mut child = Command::new("env")
             .args(["--default-signal=INT,TERM", HUTCH, "run", "--", "bash", "-c", &script])
             .stdin(Stdio::null())
@@ -355,7 +355,7 @@ fn a_limit_that_cannot_be_enforced_is_refused() {
 }
 
 #[test]
-fn json_tells_how_it_went() {
+fn json_has_the_result() {
     hutch_testkit::require!(user_namespaces);
     let told = json(&shell(&["--json"], "printf out; printf err >&2; exit 3"));
     assert_eq!(told["status"]["code"], 3, "{told}");

@@ -65,10 +65,10 @@ fn their_init_containers_bring_what_the_containers_start() {
         let token = main["env"].as_array().into_iter().flatten().find(|v| v["name"] == "SANDBOXD_TOKEN_FILE");
         assert_eq!(token.is_some(), demands, "{file}");
         if let Some(token) = token {
-            let said =
+            let printed =
                 std::fs::read_to_string(here(main, volumes.path(), text(token, "/value"))).expect("a token");
             let key = hutch_router::PodKey::new(b"0123456789abcdef0123456789abcdef").expect("a key");
-            assert_eq!(said, key.token(UID));
+            assert_eq!(printed, key.token(UID));
         }
         let mounts = main["volumeMounts"].as_array().expect("mounts");
         assert!(mounts.iter().all(|mount| mount["name"] != "key"), "the key is not for the code");
@@ -109,8 +109,8 @@ fn what_cannot_be_a_token_is_refused() {
             .args(&words)
             .output()
             .expect("hutch");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(named), "{words:?}: {said}");
-        assert!(!said.contains("short") && !into.exists(), "{words:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && printed.contains(named), "{words:?}: {printed}");
+        assert!(!printed.contains("short") && !into.exists(), "{words:?}: {printed}");
     }
 }

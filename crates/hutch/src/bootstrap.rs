@@ -35,7 +35,7 @@ fn objects() -> [Value; 4] {
     [
         json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": "agent-sandbox-controller", "labels": controller}}),
-        // As the published manifest has it, so that applying that manifest changes nothing.
+        // Equal to the published manifest, so that applying it changes nothing.
         json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
             "metadata": {"name": "agent-sandbox-controller", "labels": controller},
             "spec": {"serviceName": "agent-sandbox-controller", "replicas": 1, "selector": {"matchLabels": controller},

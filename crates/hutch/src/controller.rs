@@ -1,7 +1,7 @@
 //! `hutch controller`: the controllers of the four kinds on a cluster, with the flags of `agent-sandbox-controller`.
 //!
-//! Several can run: one leads by a Lease and works, the others wait. A leader whose Lease has run out sends nothing more that
-//! would change anything, and ends.
+//! Several replicas can run. One holds the Lease and works, the others wait. A leader whose Lease has expired sends no more
+//! writes, and exits.
 
 mod connect;
 mod domains;
@@ -36,7 +36,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Maximum time for the event about a new leader.
 const EVENT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Runs it until SIGTERM or SIGINT.
+/// Runs the controller until SIGTERM or SIGINT.
 pub(crate) fn main(words: &[String]) -> ExitCode {
     let (flags, warnings) = match flags::parse(words) {
         Ok(Asked::Help(text)) => {
@@ -59,7 +59,7 @@ pub(crate) fn main(words: &[String]) -> ExitCode {
     }
     let outcome = crate::runtime::runtime().and_then(|runtime| {
         let outcome = runtime.block_on(run(&flags));
-        // A request that hangs does not keep the process.
+        // A hanging request does not keep the process.
         runtime.shutdown_background();
         outcome
     });
@@ -102,7 +102,7 @@ async fn run(flags: &Flags) -> anyhow::Result<()> {
     outcome
 }
 
-/// Waits for the lease, and works while it is this process's.
+/// Waits for the Lease, and works while this process holds it.
 async fn lead(
     transport: &Transport,
     mut elector: Elector,
@@ -165,7 +165,7 @@ fn candidate(transport: &Transport, flags: &Flags) -> anyhow::Result<Elector> {
     Elector::new(transport.client(None)?, settings).context("the leader election")
 }
 
-/// The event by which `kubectl get events` shows who leads.
+/// Writes the event with which `kubectl get events` shows the leader.
 async fn tell(client: kube::Client, lease: k8s_openapi::api::core::v1::ObjectReference, identity: String) {
     let event = Event {
         type_: EventType::Normal,
@@ -181,7 +181,7 @@ async fn tell(client: kube::Client, lease: k8s_openapi::api::core::v1::ObjectRef
     }
 }
 
-/// Ports first: a start that fails for one has changed nothing.
+/// Binds the ports, before anything else: a start that fails here has changed nothing.
 async fn serve(
     servers: &mut JoinSet<()>,
     flags: &Flags,
@@ -201,7 +201,7 @@ async fn serve(
     Ok(())
 }
 
-/// Starts the conversion webhook, which every replica runs, whether it leads or not.
+/// Starts the conversion webhook, which every replica runs.
 async fn convert(
     servers: &mut JoinSet<()>,
     client: kube::Client,
@@ -278,7 +278,7 @@ fn build_info(metrics: &Metrics) -> anyhow::Result<()> {
         &by,
     )?;
     metrics.registry().register(Box::new(info.clone()))?;
-    // As container platforms are named.
+    // Named as container platforms are.
     let platform = format!("{}/{}", std::env::consts::OS, hutch_api::architecture());
     let version = concat!("hutch-", env!("CARGO_PKG_VERSION"));
     info.with_label_values(&[version, "unknown", "unknown", "none", "rustc", &platform]).set(1);

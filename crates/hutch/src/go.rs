@@ -1,5 +1,5 @@
-//! Command lines and values in the syntax of Go's `flag` package: `-x`, `--x`, `--x=value`, `--x value`; a switch takes its value
-//! only after `=`.
+//! Command lines and values in the syntax of Go's `flag` package: `-x`, `--x`, `--x=value`, `--x value`; a switch takes a
+//! value only after `=`.
 
 pub(crate) use hutch_api::go_duration as duration;
 
@@ -40,7 +40,7 @@ pub(crate) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Decimal, or with `0x`, `0o`, `0` or `0b` in front.
+/// Parses a decimal number, or one with the prefix `0x`, `0o`, `0` or `0b`.
 pub(crate) fn integer(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix(['-', '+']) {
         Some(digits) => (text.starts_with('-'), digits),

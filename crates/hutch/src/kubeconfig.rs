@@ -9,12 +9,12 @@ use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Writes the file, mode 0600, whole or not at all.
+/// Writes the file atomically, with mode 0600.
 pub(crate) fn write(file: &Path, api: SocketAddr, authority_pem: &str, token: &str) -> anyhow::Result<()> {
     put(file, &text(api, authority_pem, token))
 }
 
-/// Writes the text of a kubeconfig, mode 0600, whole or not at all.
+/// Writes the text of a kubeconfig atomically, with mode 0600.
 pub(crate) fn put(file: &Path, text: &str) -> anyhow::Result<()> {
     let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -1,4 +1,4 @@
-//! Releases memory of servers that holds pages of the program which are not in use.
+//! Releases the memory of unused pages of the program in servers.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! The `hutch` binary: reads flags, wires the crates together, starts.
+//! The `hutch` binary: parses flags and connects the crates.
 //!
-//! It holds no domain logic. `hutch run` and `hutch doctor` fork and must therefore reach the jail crate before any
-//! thread exists; everything else starts a runtime of its own below [`up`].
+//! It holds no domain logic. `hutch run` and `hutch doctor` fork, so they call the jail crate before any thread
+//! exists. Every other command starts its own runtime.
 
 mod address;
 mod bootstrap;

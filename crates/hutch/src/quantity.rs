@@ -38,7 +38,7 @@ pub(crate) fn processes(text: &str) -> Result<u64, String> {
     count.ok_or_else(|| format!("`{text}` is not a whole number from 1 to {most}"))
 }
 
-/// A time: numbers with `ms`, `s`, `m`, `h` behind them, added up (`1m30s`); a bare number is seconds.
+/// Parses a time: numbers with `ms`, `s`, `m`, `h` behind them, added up (`1m30s`); a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a duration above zero; write it like 30s, 5m or 1h30m");
     if let Ok(seconds) = text.parse::<f64>() {
@@ -70,13 +70,13 @@ pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     if matches!(text, "0" | "0s") { Ok(Duration::ZERO) } else { duration(text) }
 }
 
-/// A time of one second at least.
+/// Parses a time of at least one second.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     if time < Duration::from_secs(1) { Err(format!("`{text}` is less than 1s")) } else { Ok(time) }
 }
 
-/// The UID of a Pod: 1 to 64 letters, digits and `-`.
+/// Parses the UID of a Pod: 1 to 64 letters, digits and `-`.
 pub(crate) fn uid(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
     match (1..=64).contains(&text.len()) && text.chars().all(plain) {
@@ -85,7 +85,7 @@ pub(crate) fn uid(text: &str) -> Result<String, String> {
     }
 }
 
-/// A DNS-1123 label, as names of namespaces and of routable Sandboxes are.
+/// Parses a DNS-1123 label, as names of namespaces and of routable Sandboxes are.
 pub(crate) fn label(text: &str) -> Result<String, String> {
     match syntax::is_label(text) {
         true => Ok(text.to_owned()),
@@ -95,7 +95,7 @@ pub(crate) fn label(text: &str) -> Result<String, String> {
     }
 }
 
-/// A DNS-1123 subdomain, as names of most objects are.
+/// Parses a DNS-1123 subdomain, as names of most objects are.
 pub(crate) fn subdomain(text: &str) -> Result<String, String> {
     if syntax::subdomain(text).is_empty() {
         return Ok(text.to_owned());
@@ -103,7 +103,7 @@ pub(crate) fn subdomain(text: &str) -> Result<String, String> {
     Err(format!("`{text}` is not a name of lower-case letters, digits, inner hyphens and dots"))
 }
 
-/// CPUs, as thousandths of one.
+/// Parses CPUs; returns thousandths.
 pub(crate) fn cpus(text: &str) -> Result<u64, String> {
     let number: f64 =
         text.parse().map_err(|_| format!("`{text}` is not a number of CPUs; write it like 0.5 or 2"))?;
@@ -115,7 +115,7 @@ pub(crate) fn cpus(text: &str) -> Result<u64, String> {
     Ok(millis as u64)
 }
 
-/// `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !text.contains('\0') => {
@@ -125,7 +125,7 @@ pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// An IPv4 range outside loopback, of 16 to 65536 addresses.
+/// Parses an IPv4 range outside loopback, of 16 to 65536 addresses.
 pub(crate) fn cidr(text: &str) -> Result<String, String> {
     let wrong =
         || format!("`{text}` is not an IPv4 range of /16 to /28 for Pods; write it like 10.89.0.0/16");

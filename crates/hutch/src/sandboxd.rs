@@ -1,4 +1,4 @@
-//! `hutch sandboxd install`: what an init container does for the container that shares its folder.
+//! `hutch sandboxd install`: runs in an init container, for the container that shares its folder.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,10 +9,10 @@ use anyhow::Context;
 use crate::cli::{InstallArguments, SandboxdArguments, SandboxdCommand};
 use crate::programs;
 
-/// Name of the file that holds what sandboxd is to demand (`SANDBOXD_TOKEN_FILE`).
+/// Name of the file with the token that sandboxd demands (`SANDBOXD_TOKEN_FILE`).
 const TOKEN: &str = "token";
 
-/// Prints the path of the program.
+/// Installs sandboxd and prints its path.
 pub(crate) fn main(arguments: &SandboxdArguments) -> ExitCode {
     let SandboxdCommand::Install(install) = &arguments.command;
     match put(install) {

@@ -1,4 +1,4 @@
-//! The services of the front that Pods of the `embedded` handler stand for.
+//! Services of the front that Pods of the `embedded` handler represent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,17 +9,17 @@ use hutch_kubelet::{Duplex, StreamError};
 use hutch_privsep::Service;
 use hutch_router::{Access, Router};
 
-/// Bytes on their way between a port-forward and the router, each way.
+/// Maximum buffered bytes between a port-forward and the router, in each direction.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// The router. It is made after the node that it dials through, so it comes in later.
+/// The router, which is set later, because it is created after the node through which it connects.
 #[derive(Default)]
 pub(crate) struct RouterService(OnceLock<Router>);
 
 impl RouterService {
     /// Sets the router, which serves from then on.
     pub(crate) fn is(&self, router: Router) {
-        // There is one router in a process; a second one would be a mistake in the wiring that changes nothing.
+        // There is one router in a process; a second call has no effect.
         let _ = self.0.set(router);
     }
 

@@ -1,4 +1,4 @@
-//! The way to the API server: which one, over how many connections, as whom, how fast.
+//! Transport to the API server: address, connections, credentials, rate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use super::flags::Flags;
 use super::requests::Requests;
 use super::throttle::Throttle;
 
-/// Where a Pod finds the namespace that it is in.
+/// File with the namespace of this Pod.
 const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-/// How long the other end may take to take a connection.
+/// Maximum time to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-/// How long an answer may be on its way, a watch's first line included. The API server gives up after 60 s itself.
+/// Maximum time until an answer begins, a watch's first line included. The API server has a limit of 60 s itself.
 const ANSWER_LIMIT: Duration = Duration::from_secs(70);
 /// Silence of a connection after which a ping is sent.
 const PING: Duration = Duration::from_secs(30);
-/// How long it may take to say so.
+/// Maximum time for the answer to a ping.
 const PONG: Duration = Duration::from_secs(15);
 
 /// Configuration of requests to the API server, shared by all clients.
@@ -46,7 +46,7 @@ pub(super) struct Transport {
     throttle: Option<Throttle>,
 }
 
-/// The API server of the flag or of the surroundings, and this program's name for it.
+/// Returns the configuration of the flag or of the environment, with this program's user agent.
 pub(super) async fn config(flag: &str) -> anyhow::Result<Config> {
     let mut config =
         crate::cluster::config(Some(flag).filter(|flag| !flag.is_empty()).map(Path::new)).await?;
@@ -55,7 +55,7 @@ pub(super) async fn config(flag: &str) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The namespace of the Lease: the flag's, else that of this Pod.
+/// Returns the namespace of the Lease: the flag's, else that of this Pod.
 pub(super) fn lease_namespace(flag: &str) -> anyhow::Result<String> {
     if !flag.is_empty() {
         return Ok(flag.to_owned());
@@ -81,7 +81,7 @@ impl Transport {
         })
     }
 
-    /// A client; behind a term, it changes nothing once that is over.
+    /// Returns a client. With a term, it sends no writes after the end of the term.
     pub(super) fn client(&self, term: Option<Term>) -> anyhow::Result<Client> {
         let service = ServiceBuilder::new()
             .layer(self.config.base_uri_layer())
@@ -108,7 +108,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// The future is small: many of them wait at once.
+    /// The future is small, because many wait at the same time.
     fn send(self: Arc<Self>, request: Request<Body>) -> Answer {
         if !self.opened.load(Ordering::Acquire) {
             return self.open(request).boxed();
@@ -137,10 +137,10 @@ impl Lane {
 
 type Answer = BoxFuture<'static, Result<Response<Incoming>, BoxError>>;
 
-/// All of them.
+/// All connections.
 #[derive(Clone)]
 struct Lanes {
-    /// Used in turn.
+    /// Connections that are used in turn.
     all: Arc<[Arc<Lane>]>,
     next: Arc<AtomicUsize>,
     watches: Option<Arc<Lane>>,

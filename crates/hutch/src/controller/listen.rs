@@ -12,7 +12,7 @@ use hutch_serve::Listener;
 use super::flags;
 use crate::address::BindAddress;
 
-/// A listener on an address as Go programs take it: `HOST:PORT`, `:PORT` for every address, `0` or nothing for none.
+/// Binds an address in the syntax of Go programs: `HOST:PORT`, `:PORT` for every address, `0` or nothing for none.
 pub(super) async fn bind(flag: &str, address: &str) -> anyhow::Result<Option<Listener>> {
     if !flags::is_on(address) {
         return Ok(None);
@@ -32,7 +32,7 @@ pub(super) fn metrics(metrics: Metrics) -> Router {
     )
 }
 
-/// Both say that the process runs and answers; whether it leads is no question of health.
+/// Serves both probes, which report that the process answers. Leadership is not a matter of health.
 pub(super) fn probes() -> Router {
     let probe = |name: &'static str| {
         get(move |RawQuery(query): RawQuery| async move {

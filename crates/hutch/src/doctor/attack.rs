@@ -37,15 +37,15 @@ struct Tried {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Verdict {
-    /// It works without a sandbox and does not in one.
+    /// Works without a sandbox and not in one.
     Held,
-    /// It does not work without a sandbox either.
+    /// Does not work without a sandbox either.
     NotTestable,
-    /// It works in the sandbox.
+    /// Works in the sandbox.
     Works,
 }
 
-/// Tries everything in every kind of sandbox that this machine has, and prints it. Whether nothing worked.
+/// Tries all attacks in every kind of sandbox of this machine and prints the results; returns true if none worked.
 pub(super) fn main(json: bool) -> anyhow::Result<bool> {
     let bench = Bench::new()?;
     let mut tried = BTreeMap::from([("native", bench.attempt(all(&bench.planted), "hutch")?)]);
@@ -65,7 +65,7 @@ pub(super) fn main(json: bool) -> anyhow::Result<bool> {
     Ok(tried.values().flatten().all(|tried| tried.verdict != Verdict::Works))
 }
 
-/// Where attacks are tried, and what is there to be found.
+/// Folder and targets of the attacks.
 struct Bench {
     folder: tempfile::TempDir,
     planted: Planted,
@@ -145,7 +145,7 @@ fn judged(attack: &Attack, found: String, without: String) -> Tried {
     Tried { attack: attack.name, known, found, without, verdict, reason }
 }
 
-/// Known attacks first, each with what its parts came to, then how many of all held.
+/// Prints known attacks with the results of their parts, then the number of all that failed.
 fn text(handler: &str, tried: &[Tried]) -> String {
     let mut out = format!("{handler}\n");
     for known in Known::ALL {

@@ -44,7 +44,7 @@ pub(super) fn running() -> Vec<Process> {
     found
 }
 
-/// The lines of `hutch doctor`.
+/// Returns the lines of `hutch doctor`.
 pub(super) fn text(processes: &[Process]) -> String {
     let mut out = String::from("\nprocesses of hutch up\n");
     for (role, does) in ROLES {
@@ -64,7 +64,7 @@ pub(super) fn text(processes: &[Process]) -> String {
     out
 }
 
-/// A process as `/proc` shows it.
+/// Process as `/proc` shows it.
 struct Seen {
     program: String,
     parent: u32,

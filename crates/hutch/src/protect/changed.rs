@@ -106,7 +106,7 @@ fn walk(workspace: &OwnedFd, visit: &mut dyn FnMut(&Path, &Stat)) -> Vec<String>
     let mut folders = vec![(PathBuf::new(), false)];
     let mut left = MAX_ENTRIES;
     while let Some((path, trusted)) = folders.pop() {
-        if !look_into(workspace, &path, trusted, &mut folders, &mut left, visit)
+        if !read_folder(workspace, &path, trusted, &mut folders, &mut left, visit)
             && unchecked.len() < MAX_NAMES
         {
             unchecked.push(shown(&path));
@@ -115,8 +115,8 @@ fn walk(workspace: &OwnedFd, visit: &mut dyn FnMut(&Path, &Stat)) -> Vec<String>
     unchecked
 }
 
-/// Looks at the entries of one folder; false when that cannot be done.
-fn look_into(
+/// Visits the entries of one folder; returns false if it cannot be read.
+fn read_folder(
     workspace: &OwnedFd,
     path: &Path,
     trusted: bool,
@@ -160,7 +160,7 @@ fn look_into(
     true
 }
 
-/// A path on one line, whatever bytes it has.
+/// Returns a path of any bytes on one line.
 fn shown(path: &Path) -> String {
     let text = path.to_string_lossy();
     let mut shown: String = text.chars().take(300).flat_map(char::escape_debug).collect();

@@ -143,11 +143,11 @@ pub(crate) enum Wanted {
     Run(Box<Options>),
 }
 
-/// Tries to connect that make sense at most.
-const RETRIES_MOST: u64 = 100;
+/// Maximum retries of a connection.
+const RETRIES_MAX: u64 = 100;
 
 impl Options {
-    /// Reads everything. A mistake is one line that names the flag, the key of the file or the variable.
+    /// Reads all sources. A mistake is one line that names the flag, the key of the file or the variable.
     pub(crate) fn read(
         words: &[OsString],
         environment: impl Fn(&str) -> Option<String>,
@@ -295,9 +295,9 @@ fn positive(text: &str) -> Result<Duration, String> {
 
 fn retries(given: &Given) -> Result<Vec<Duration>, String> {
     let few = |text: &str| {
-        number(text).and_then(|n| match n <= RETRIES_MOST {
+        number(text).and_then(|n| match n <= RETRIES_MAX {
             true => Ok(n),
-            false => Err(format!("`{text}` is more than {RETRIES_MOST}")),
+            false => Err(format!("`{text}` is more than {RETRIES_MAX}")),
         })
     };
     let retries = given.read("upstream-max-retries", few)?.unwrap_or(3);

@@ -15,9 +15,9 @@ pub(super) struct Start {
     pub(super) folder: PathBuf,
     /// User and group id of the front.
     pub(super) id: u32,
-    /// Where the API listens.
+    /// Address of the API.
     pub(super) api: SocketAddr,
-    /// Where the router listens, and whether it wants a token.
+    /// Listener of the router, if it has one.
     pub(super) router: Option<RouterListener>,
 }
 
@@ -36,11 +36,11 @@ pub(super) enum ToFront {
 /// Messages of the front.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum FromFront {
-    /// It serves.
+    /// The front serves.
     Serving(Credentials),
-    /// The service of this name, which Pods stand for, is ready.
+    /// The service of this name, which Pods represent, is ready.
     Ready(String),
-    /// It cannot start.
+    /// The front cannot start.
     Failed(String),
 }
 

@@ -30,7 +30,7 @@ fn names_and_defaults_are_the_published_ones() {
     let published: BTreeSet<&str> = PUBLISHED.lines().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(table::names().collect::<BTreeSet<_>>(), published);
     for line in PUBLISHED.lines() {
-        // Naming a default is the same as saying nothing.
+        // A flag with its default has no effect.
         if let Some((name, default)) = line.split_once(' ') {
             let given = taken(&[&format!("--{name}={default}")]);
             let given = Flags { ignored: Vec::new(), ..given };

@@ -3,6 +3,7 @@
 pub(crate) mod checks;
 mod copy;
 mod exec;
+mod library;
 mod mode;
 mod terminal;
 

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn addresses_are_written_as_in_go() {
+    async fn addresses_have_the_syntax_of_go() {
         for (text, first) in
             [(":8080", "[::]:8080"), ("127.0.0.1:0", "127.0.0.1:0"), ("[::1]:9090", "[::1]:9090")]
         {

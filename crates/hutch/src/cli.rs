@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn words_after_the_dashes_are_passed_unchanged() {
+    fn arguments_after_the_dashes_are_unchanged() {
         let words = ["hutch", "run", "--json", "--", "sh", "-c", "--memory"];
         let Ok(Command::Run(run)) = command(words.map(OsString::from).to_vec()) else { panic!("not taken") };
         assert_eq!(run.command, ["sh", "-c", "--memory"]);

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_at_a_time() {
+    fn data_folder_has_one_user() {
         let folder = tempfile::tempdir().expect("tempdir");
         let first = DataFolder::open(folder.path()).expect("free");
         assert!(DataFolder::open(folder.path()).is_err());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_layout_is_refused_and_left_alone() {
+    fn newer_layout_is_refused_and_unchanged() {
         let folder = tempfile::tempdir().expect("tempdir");
         std::fs::write(folder.path().join("version"), "3\n").expect("write");
         let error = DataFolder::open(folder.path()).err().expect("refused").to_string();

@@ -39,7 +39,7 @@ pub(crate) fn values(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn any_bytes_are_accepted() {
+    fn any_bytes_are_taken() {
         hutch_testkit::hostile::feed("hutch_values", super::values);
     }
 }

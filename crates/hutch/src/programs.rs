@@ -102,7 +102,7 @@ mod tests {
     const SANDBOXD_IDLE_KIB: u64 = 4_000_000 / 1024;
 
     #[test]
-    fn program_that_is_the_same_is_not_written_again() {
+    fn equal_program_is_not_written_again() {
         use std::os::unix::fs::MetadataExt;
         let folder = tempfile::tempdir().expect("tempdir");
         let inode = || {

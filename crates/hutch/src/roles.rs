@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn no_component_is_a_master() {
+    fn no_component_is_in_system_masters() {
         for identity in [controller(), router(), node("n"), controller_manager(), bootstrap()] {
             assert!(!identity.groups.iter().any(|group| group == "system:masters"), "{}", identity.name);
         }

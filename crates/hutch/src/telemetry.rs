@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_can_name_the_service() {
+    fn variable_sets_the_service_name() {
         let with = |given: &'static str, value: &'static str| {
             names_the_service(move |name| (name == given).then(|| value.to_owned()))
         };

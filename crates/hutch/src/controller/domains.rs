@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_domains() {
+    fn domains_are_separated_by_commas_or_lines() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("allowed-label-domains");
         assert_eq!(read(&file).unwrap(), None);

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn probes_answer_as_kubelets_and_people_ask() {
+    async fn probes_answer_with_and_without_verbose() {
         for path in ["/healthz", "/readyz", "/healthz/", "/readyz/readyz"] {
             assert_eq!(asked(probes(), path).await, (200, "ok".to_owned()), "{path}");
         }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_as_go_takes_them() {
+    async fn addresses_are_parsed_as_by_go() {
         for none in ["", "0"] {
             assert!(bind("x", none).await.unwrap().is_none());
         }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_goes_through_and_then_the_rate_counts() {
+    fn burst_is_not_delayed_and_later_requests_are() {
         let Throttle(bucket) = Throttle::new(10.0, 3).unwrap();
         let start = Instant::now();
         let waits = |at: Duration| bucket.take(start + at).as_millis();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_is_no_limit() {
+    fn zero_rate_is_unlimited() {
         for rate in [0.0, -1.0, f64::INFINITY, f64::NAN] {
             assert!(Throttle::new(rate, 10).is_none());
         }

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_everywhere_shows_nothing() {
+    fn attack_that_fails_everywhere_shows_nothing() {
         let verdict = |found: &str, without: &str| {
             let tried = judged(&attack(&["ENOENT"], Control::Outside), found.to_owned(), without.to_owned());
             (tried.verdict, tried.reason.is_some())

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_read_as_in_go() {
+    fn flags_have_the_syntax_of_go() {
         for words in [
             &["-http-bind-address", ":1", "--access-log=false"][..],
             &["--http-bind-address=:1", "-access-log=false"],
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gives_what_the_command_line_did_not() {
+    fn file_sets_what_the_command_line_does_not() {
         let mut given = line(&["--access-log=false"]).unwrap();
         let text = "access-log: true\nhttp-bind-address: \":1\"\nauthz-tokenreview-audiences: [a, b]\n";
         given.add_file(&FLAGS, Path::new("f"), text).unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_gos() {
+    fn durations_have_the_syntax_of_go() {
         assert_eq!(duration("1h1m1s1ms"), Ok(Duration::from_millis(3_661_001)));
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("0"), Ok(Duration::ZERO));

@@ -11,7 +11,7 @@ fn count(tried: &Value, verdict: &str) -> usize {
 }
 
 #[test]
-fn doctor_tries_attacks_and_says_what_held() {
+fn doctor_reports_the_result_of_each_attack() {
     hutch_testkit::require!(root, user_namespaces);
     let place = Place::new();
     // Root reaches more without a sandbox, so more can be shown.

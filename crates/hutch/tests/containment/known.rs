@@ -48,7 +48,7 @@ fn end_of(up: &Up, name: &str) -> String {
 }
 
 #[test]
-fn every_known_attack_is_in_the_documentation_and_its_test_is_there() {
+fn every_known_attack_is_documented_with_its_test() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let documentation = fs::read_to_string(repository.join("docs/jail.md")).expect("docs/jail.md");
     let source = |name: &str| {

@@ -234,7 +234,7 @@ fn many_settings_do_not_hide_a_hook() {
 }
 
 #[test]
-fn git_inside_does_not_add_placeholders() {
+fn git_does_not_commit_placeholders() {
     hutch_testkit::require!(root, user_namespaces);
     let place = Place::new();
     for caller in CALLERS {

@@ -33,7 +33,7 @@ fn manifest(up: &Up, content: &str) -> String {
 }
 
 #[test]
-fn flags_are_refused_by_name() {
+fn invalid_flag_is_named() {
     let folder = tempfile::tempdir().expect("tempdir");
     refused(&up_with(folder.path(), &["--no-such-flag"]), 2, &["--no-such-flag"]);
     refused(&up_with(folder.path(), &["--pod-cidr", "127.0.0.0/8"]), 2, &["--pod-cidr"]);
@@ -41,14 +41,14 @@ fn flags_are_refused_by_name() {
 }
 
 #[test]
-fn a_runtime_class_needs_a_handler_that_exists() {
+fn runtime_class_with_an_unknown_handler_is_refused() {
     hutch_testkit::require!(root);
     let folder = tempfile::tempdir().expect("tempdir");
     refused(&up_with(folder.path(), &["--runtime-class", "gvisor=magic"]), 1, &["magic"]);
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn port_in_use_is_named() {
     hutch_testkit::require!(root);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = taken.local_addr().expect("address").to_string();
@@ -62,14 +62,14 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_data_folder_has_one_user() {
+fn data_folder_is_locked() {
     hutch_testkit::require!(root);
     let up = Up::start(&[]);
     refused(&up_with(&up.data(), &[]), 1, &[&up.data().display().to_string()]);
 }
 
 #[test]
-fn a_data_folder_of_a_newer_version_is_left_alone() {
+fn data_folder_of_a_newer_version_is_unchanged() {
     hutch_testkit::require!(root);
     let mut up = Up::start(&[]);
     assert_eq!(up.stop(), Some(0));
@@ -180,7 +180,7 @@ fn command_not_found(up: &Up) {
 }
 
 #[test]
-fn a_full_disk_loses_nothing_and_leaves_nothing_half_done() {
+fn full_disk_loses_nothing_and_leaves_no_partial_object() {
     hutch_testkit::require!(root, kubectl);
     let folder = tempfile::tempdir().expect("tempdir");
     let data = folder.path().join("data");

@@ -10,7 +10,7 @@ use self::script::{Script, Settings, documented, rendered};
 use crate::harness::Up;
 
 #[test]
-fn the_document_shows_the_tables_of_the_script() {
+fn document_has_the_tables_of_the_script() {
     hutch_testkit::require!(async_sandbox_client);
     assert_eq!(
         documented(),

@@ -24,7 +24,7 @@ fn hutch(words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_mistake_is_one_line_and_nothing_is_started() {
+fn mistake_is_one_line_and_starts_nothing() {
     for (words, named) in [
         (&["--sandbox-concurrent-workers=0"][..], "--sandbox-concurrent-workers"),
         (&["-no-such-flag"], "--no-such-flag"),
@@ -83,7 +83,7 @@ async fn second_replica_leads_after_the_first_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_conversion_webhook_runs_beside_it() {
+async fn conversion_webhook_runs_in_the_controller() {
     let cluster = Cluster::start().await;
     let folder = tempfile::tempdir().expect("tempdir");
     let folder = format!("--webhook-cert-dir={}", folder.path().display());
@@ -99,7 +99,7 @@ async fn the_conversion_webhook_runs_beside_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_whose_lease_was_taken_ends() {
+async fn replica_that_lost_its_lease_exits() {
     let cluster = Cluster::start().await;
     let mut replica = cluster.replica(&[], &[], LEADS).await;
     let theirs = json!({"spec": {"holderIdentity": "go-replica_1", "leaseDurationSeconds": 15}});
@@ -147,7 +147,7 @@ async fn connections_are_limited_by_the_flag_and_use_http_2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_warm_claim_costs_six_writes_at_most() {
+async fn warm_claim_costs_at_most_six_writes() {
     let cluster = Cluster::start().await;
     let _replica = cluster.replica(&["--extensions", "--leader-elect=false"], &[], "controllers run").await;
     cluster.pool(1).await;

@@ -34,7 +34,7 @@ fn with_optional() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_api_server_takes_every_object_and_a_second_time_changes_nothing() {
+async fn applying_every_object_twice_changes_nothing() {
     let cluster = Cluster::start().await;
     let objects = with_optional();
     assert!(objects.len() > 20, "{}", objects.len());
@@ -71,7 +71,7 @@ fn plural(kind: &str) -> String {
 }
 
 #[test]
-fn the_definitions_are_the_published_ones() {
+fn crds_are_the_published_ones() {
     let published: Vec<Value> =
         hutch_api::crds().iter().map(|text| serde_saphyr::from_str(text).expect("YAML")).collect();
     let objects = objects();
@@ -99,7 +99,7 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn the_roles_are_the_table_of_the_readme() {
+fn roles_are_those_of_the_readme() {
     let objects = with_optional();
     let mut roles = BTreeMap::new();
     for account in of_kind(&objects, "ServiceAccount") {
@@ -152,7 +152,7 @@ fn reason(grant: &str) -> Option<&'static str> {
 }
 
 #[tokio::test]
-async fn the_controllers_and_the_webhook_do_all_their_work_with_their_roles_and_use_them_all() {
+async fn controllers_and_webhook_need_exactly_their_roles() {
     let cluster = Cluster::start().await;
     let grants = granted(&objects(), CONTROLLER, &[]);
     let (client, asked) = cluster.confined(grants.clone());
@@ -171,7 +171,7 @@ async fn the_controllers_and_the_webhook_do_all_their_work_with_their_roles_and_
 }
 
 #[tokio::test]
-async fn without_extensions_the_first_role_is_enough() {
+async fn controller_without_extensions_needs_only_the_first_role() {
     let cluster = Cluster::start().await;
     let (client, asked) = cluster.confined(granted(&objects(), CONTROLLER, &[EXTENSIONS]));
     let config = Config { extensions: false, ..Config::default() };
@@ -180,7 +180,7 @@ async fn without_extensions_the_first_role_is_enough() {
 }
 
 #[tokio::test]
-async fn what_is_not_granted_is_refused() {
+async fn access_without_a_grant_is_refused() {
     let cluster = Cluster::start().await;
     let mut grants = granted(&objects(), CONTROLLER, &[]);
     grants.retain(|grant| grant.short() != "/pods create");
@@ -206,7 +206,7 @@ async fn controllers(client: kube::Client, config: Config) {
 }
 
 #[test]
-fn the_programs_know_the_flags_of_their_manifests() {
+fn programs_accept_the_flags_of_their_manifests() {
     let objects = objects();
     for deployment in deployments(&objects) {
         let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().expect("args");
@@ -225,7 +225,7 @@ fn deployments(objects: &[Value]) -> Vec<&Value> {
 }
 
 #[test]
-fn no_container_has_more_than_it_needs() {
+fn containers_have_the_least_privileges() {
     let objects = objects();
     assert_eq!(deployments(&objects).len(), 2);
     for deployment in deployments(&objects) {

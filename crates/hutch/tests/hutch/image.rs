@@ -91,7 +91,7 @@ impl Drop for Images {
 }
 
 #[test]
-fn the_image_holds_the_programs_alone_and_is_no_roots() {
+fn image_has_only_the_programs_and_is_not_root() {
     hutch_testkit::require!(root, user_namespaces, buildah);
     let images = Images::new();
     let show = ["inspect", "--type", "image", "--format", "{{.OCIv1.Config.User}}", "localhost/hutch"];
@@ -110,7 +110,7 @@ fn the_image_holds_the_programs_alone_and_is_no_roots() {
 }
 
 #[test]
-fn in_a_layer_sandboxd_is_in_front_of_what_the_container_runs() {
+fn sandboxd_in_a_layer_wraps_the_command_of_the_container() {
     hutch_testkit::require!(root, user_namespaces, buildah);
     let images = Images::new();
     images.layered();
@@ -179,7 +179,7 @@ fn pod_of(up: &Up, sandbox: &str) -> String {
 }
 
 #[test]
-fn an_init_container_or_a_layer_brings_sandboxd_into_a_sandbox_of_this_machine() {
+fn init_container_or_layer_adds_sandboxd_on_one_machine() {
     hutch_testkit::require!(root, user_namespaces, buildah, kubectl, python);
     let images = Images::new();
     images.layered();

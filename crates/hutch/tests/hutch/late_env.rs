@@ -15,7 +15,7 @@ const SECRET: &str = "271828.1828=x";
 const SHOW: &str = "echo $A $DERIVED $SECRET";
 
 #[test]
-fn a_claim_with_variables_takes_a_sandbox_that_runs() {
+fn claim_with_env_adopts_a_pooled_sandbox() {
     hutch_testkit::require!(root, kubectl);
     let mut up = started();
     pool(&up, "open", "Overrides", None, &[main_container()]);
@@ -56,7 +56,7 @@ fn a_claim_with_variables_takes_a_sandbox_that_runs() {
 }
 
 #[test]
-fn policies_and_what_cannot_come_late_are_as_in_a_cold_start() {
+fn policies_and_fixed_variables_behave_as_in_a_cold_start() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
     let side =

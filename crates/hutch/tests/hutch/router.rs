@@ -193,7 +193,7 @@ fn sandbox(pause: Duration) -> u16 {
 }
 
 #[test]
-fn without_a_right_configuration_it_does_not_start() {
+fn invalid_configuration_is_an_error() {
     for (words, named) in [
         (&["router"][..], "--authz-mode"),
         (&["router", "--authz-mode=unknown"], "--authz-mode"),
@@ -214,7 +214,7 @@ fn without_a_right_configuration_it_does_not_start() {
 }
 
 #[test]
-fn a_token_for_one_sandbox_opens_it() {
+fn scoped_token_opens_its_sandbox_alone() {
     let cluster = Cluster::start();
     let key = cluster.path().join("key");
     std::fs::write(&key, "0123456789abcdef0123456789abcdef\n").expect("written");
@@ -249,7 +249,7 @@ fn a_token_for_one_sandbox_opens_it() {
 }
 
 #[test]
-fn a_token_that_the_api_accepts_opens_every_sandbox() {
+fn reviewed_token_opens_every_sandbox() {
     let cluster = Cluster::start();
     let router = Router::start(&cluster, &["--authz-mode=tokenreview"]);
     let base = format!("x-sandbox-id: a\r\nx-sandbox-port: {}\r\n", sandbox(Duration::ZERO));
@@ -261,7 +261,7 @@ fn a_token_that_the_api_accepts_opens_every_sandbox() {
 }
 
 #[test]
-fn a_sandbox_that_comes_is_routed_and_one_that_goes_is_not() {
+fn new_sandbox_is_routed_and_deleted_one_is_not() {
     let cluster = Cluster::start();
     let router = Router::start(&cluster, &["--authz-mode=allow-all"]);
     let port = sandbox(Duration::ZERO);
@@ -289,7 +289,7 @@ fn a_sandbox_that_comes_is_routed_and_one_that_goes_is_not() {
 }
 
 #[test]
-fn a_request_in_progress_is_answered_after_sigterm() {
+fn request_in_progress_is_answered_after_sigterm() {
     let cluster = Cluster::start();
     let mut router = Router::start(&cluster, &["--authz-mode=allow-all"]);
     let port = sandbox(Duration::from_secs(1));
@@ -336,7 +336,7 @@ fn reached(answer: &str) -> (Option<String>, Option<String>) {
 }
 
 #[test]
-fn a_request_is_a_span_between_those_of_client_and_sandbox() {
+fn request_is_a_span_between_those_of_client_and_sandbox() {
     let cluster = Cluster::start();
     let (collector, endpoint) = cluster.runtime.block_on(Collector::start());
     let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];

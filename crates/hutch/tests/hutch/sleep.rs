@@ -106,7 +106,7 @@ fn frozen(up: &Up, name: &str) -> Value {
 }
 
 #[test]
-fn an_idle_sandbox_is_frozen_and_whatever_is_done_in_it_wakes_it() {
+fn idle_sandbox_is_frozen_and_any_use_thaws_it() {
     hutch_testkit::require!(root, kubectl, python);
     let (mut up, mut address) = start();
     sandbox(&up, "s", json!({}), json!({"hutch.dev/idle-after": "1s"}));
@@ -210,7 +210,7 @@ fn measure(up: &Up, address: SocketAddr) {
 }
 
 #[test]
-fn a_sandbox_sleeps_on_disk_and_a_connection_or_the_clock_wakes_it() {
+fn idle_sandbox_is_suspended_and_a_connection_or_a_time_resumes_it() {
     hutch_testkit::require!(root, kubectl, python);
     let (up, address) = start();
     let own = json!({"hutch.dev/suspend-after": "2s", "hutch.dev/wake-on-connect": "true"});
@@ -256,7 +256,7 @@ fn a_sandbox_sleeps_on_disk_and_a_connection_or_the_clock_wakes_it() {
 }
 
 #[test]
-fn one_that_works_is_not_put_to_sleep_on_disk() {
+fn busy_sandbox_is_not_suspended() {
     hutch_testkit::require!(root, kubectl, python);
     let (up, _) = start();
     let work = "import threading\ndef work():\n  while True: pass\nthreading.Thread(target=work).start()\n";

@@ -102,7 +102,7 @@ fn refused(cluster: &Cluster) -> Vec<Write> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_account_of_the_manifests_can_do_all_the_work() {
+async fn account_of_the_manifests_has_enough_permissions() {
     hutch_testkit::require!(kubernetes, kubectl);
     let Some(address) = machine_address() else {
         return hutch_testkit::note_skip("the_account_of_the_manifests", "needs a network address");
@@ -162,7 +162,7 @@ fn older_definitions(folder: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_of_an_older_release_is_brought_to_the_newer_version() {
+async fn cluster_of_an_older_release_is_upgraded() {
     hutch_testkit::require!(kubernetes, kubectl);
     let Some(address) = machine_address() else {
         return hutch_testkit::note_skip("a_cluster_of_an_older_release", "needs a network address");

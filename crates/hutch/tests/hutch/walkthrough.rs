@@ -15,7 +15,7 @@ fn walkthrough_with_gvisor() {
 }
 
 #[test]
-fn walkthrough_with_the_native_jail_by_the_users_word() {
+fn walkthrough_with_gvisor_mapped_to_the_native_jail() {
     hutch_testkit::require!(root, kubectl);
     walk(&Up::start(&["--runtime-class", "gvisor=hutch"]));
 }
@@ -299,7 +299,7 @@ fn missing_gvisor_is_reported_and_never_replaced() {
 }
 
 #[test]
-fn kill_9_loses_nothing_that_was_acknowledged() {
+fn kill_9_loses_no_acknowledged_write() {
     hutch_testkit::require!(root, kubectl);
     let mut up = Up::start(&["--runtime-class", "gvisor=hutch"]);
     let marker = "161803.3988";

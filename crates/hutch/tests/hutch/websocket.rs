@@ -39,7 +39,7 @@ while True:
 "#;
 
 #[test]
-fn a_websocket_goes_through_the_router_into_a_jail() {
+fn websocket_passes_through_the_router_into_a_jail() {
     hutch_testkit::require!(root, kubectl, python);
     let up = Up::start(&["--router-listen", "127.0.0.1:0"]);
     let sandbox = json!({

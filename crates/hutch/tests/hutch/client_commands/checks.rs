@@ -25,7 +25,7 @@ pub(crate) fn bytes_pass_both_ways_at_once(mut cat: Command) {
 pub(crate) const NOW: [&str; 3] = ["sh", "-c", "printf now; read x; exit 4"];
 
 /// Checks a `hutch exec -i` of [`NOW`]: open input does not delay output.
-pub(crate) fn output_is_not_held_back(mut now: Command) {
+pub(crate) fn output_is_not_delayed(mut now: Command) {
     let mut child = now.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch starts");
     let mut first = [0; 3];
     child.stdout.as_mut().expect("stdout").read_exact(&mut first).expect("while it still runs");

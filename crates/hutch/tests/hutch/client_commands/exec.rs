@@ -6,7 +6,7 @@ use std::process::Stdio;
 use hutch_testkit::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_held_back};
+use super::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_delayed};
 use super::{hutch, ok, refused, run, started};
 use crate::harness::{Up, running, text};
 
@@ -16,7 +16,7 @@ fn command_runs_in_a_sandbox() {
     let up = started();
     streams_are_separate_and_the_status_is_that_of_the_command(&up);
     bytes_pass_both_ways_at_once(hutch(&up, &["exec", "-i", "notes", "--", "cat"]));
-    output_is_not_held_back(hutch(&up, &[&["exec", "-i", "notes", "--"][..], &NOW].concat()));
+    output_is_not_delayed(hutch(&up, &[&["exec", "-i", "notes", "--"][..], &NOW].concat()));
     standard_input_is_not_read_without_the_flag(&up);
     failed_start_names_the_command(&up);
     missing_object_is_named(&up);

@@ -38,7 +38,7 @@ fn initialised(container: &Value, volumes: &Path) {
 }
 
 #[test]
-fn their_init_containers_bring_what_the_containers_start() {
+fn init_containers_install_the_programs_of_the_containers() {
     for (file, demands) in [("template.yaml", false), ("template-with-token.yaml", true)] {
         let objects = read(&folder().join("sandboxd").join(file));
         let [template] = of_kind(&objects, "SandboxTemplate")[..] else { panic!("{file}: one template") };
@@ -88,7 +88,7 @@ fn their_init_containers_bring_what_the_containers_start() {
 }
 
 #[test]
-fn what_cannot_be_a_token_is_refused() {
+fn invalid_token_is_refused() {
     let folder = tempfile::tempdir().expect("tempdir");
     let (key, weak) = (folder.path().join("key"), folder.path().join("weak"));
     std::fs::write(&key, "0123456789abcdef0123456789abcdef").expect("written");

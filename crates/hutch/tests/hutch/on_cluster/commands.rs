@@ -7,7 +7,7 @@ use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{Shared, refused, shared, text};
-use crate::client_commands::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_held_back};
+use crate::client_commands::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_delayed};
 
 #[test]
 fn command_runs_in_a_sandbox_of_a_cluster() {
@@ -24,7 +24,7 @@ fn command_runs_in_a_sandbox_of_a_cluster() {
     bytes_pass_both_ways_at_once(shared.hutch(&["exec", "-i", "commands", "--", "cat"]));
     failed_start_names_the_command(shared);
     a_shell_reads_a_script(shared);
-    output_is_not_held_back(shared.hutch(&[&["exec", "-i", "commands", "--"][..], &NOW].concat()));
+    output_is_not_delayed(shared.hutch(&[&["exec", "-i", "commands", "--"][..], &NOW].concat()));
 }
 
 fn failed_start_names_the_command(shared: &Shared) {

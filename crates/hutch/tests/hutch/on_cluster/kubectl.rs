@@ -10,7 +10,7 @@ use super::{Shared, shared, text};
 use crate::client_commands::checks::same;
 
 #[test]
-fn kubectl_execs_copies_forwards_and_reads_the_log() {
+fn kubectl_exec_cp_port_forward_and_logs_work() {
     hutch_testkit::require!(root, kubernetes, kubectl);
     let shared = shared();
     shared.sandbox("pod", Value::Null);

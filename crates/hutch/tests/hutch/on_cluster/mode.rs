@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{refused, shared, text};
 
 #[test]
-fn a_sandbox_of_a_cluster_is_suspended_and_resumed_with_progress() {
+fn sandbox_of_a_cluster_is_suspended_and_resumed_with_progress() {
     hutch_testkit::require!(root, kubernetes, kubectl);
     let shared = shared();
     shared.sandbox("sleeper", Value::Null);

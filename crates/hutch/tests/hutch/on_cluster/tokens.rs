@@ -57,7 +57,7 @@ impl Shared {
 }
 
 #[test]
-fn a_token_opens_one_sandbox_of_a_cluster_in_one_life_until_its_end() {
+fn scoped_token_opens_one_sandbox_of_a_cluster_until_it_expires() {
     hutch_testkit::require!(root, kubernetes, kubectl);
     let shared = shared();
     let first = shared.sandbox("first", Value::Null);

@@ -65,7 +65,7 @@ fn log_opened_for_appending_cannot_be_truncated() {
 }
 
 #[test]
-fn unread_input_stays_in_the_file() {
+fn input_stays_in_the_file_until_it_is_read() {
     hutch_testkit::require!(root, user_namespaces);
     let place = Place::new();
     let path = place.path().join("lines");

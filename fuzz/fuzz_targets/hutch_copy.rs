@@ -1,7 +1,7 @@
 #![no_main]
 #![allow(dead_code, reason = "the program uses more of these files")]
 
-#[path = "../../crates/hutch/src/people/copy"]
+#[path = "../../crates/hutch/src/client/copy"]
 mod copy {
     mod left_out;
     pub(crate) mod unpack;

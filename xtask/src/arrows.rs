@@ -1,5 +1,5 @@
-//! Checks dependencies between crates: top -> services -> mechanisms -> contracts -> vocabulary, and no service depends
-//! on another. dev-dependencies are not checked.
+//! Checks dependencies between crates: top -> services -> client -> mechanisms -> contracts -> vocabulary, and no service
+//! depends on another. dev-dependencies are not checked.
 
 mod circles;
 
@@ -16,11 +16,12 @@ enum Layer {
     Vocabulary,
     Contract,
     Mechanism,
+    Client,
     Service,
     Top,
 }
 
-const LAYERS: [(&str, Layer); 20] = [
+const LAYERS: [(&str, Layer); 21] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-kubelet", Layer::Contract),
     ("hutch-store", Layer::Mechanism),
@@ -30,6 +31,7 @@ const LAYERS: [(&str, Layer); 20] = [
     ("hutch-election", Layer::Mechanism),
     ("hutch-remote", Layer::Mechanism),
     ("hutch-privsep", Layer::Mechanism),
+    ("hutch-client", Layer::Client),
     ("hutch-apiserver", Layer::Service),
     ("hutch-controller", Layer::Service),
     ("hutch-upkeep", Layer::Service),

@@ -1,11 +1,11 @@
-//! Addresses to listen on, as programs in Go write them.
+//! Listen addresses in the syntax of Go programs.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::TcpListener;
 
-/// Where to listen. No host is every address of this machine.
+/// A listen address. Without a host, every address of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BindAddress {
     host: Option<String>,
@@ -13,7 +13,7 @@ pub(crate) struct BindAddress {
 }
 
 impl BindAddress {
-    /// `:8080`, `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`.
+    /// Parses `:8080`, `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`.
     pub(crate) fn parse(text: &str) -> Result<BindAddress, String> {
         let wrong =
             || format!("`{text}` is not an address to listen on; write it like :8080 or 127.0.0.1:8080");
@@ -30,7 +30,7 @@ impl BindAddress {
         Ok(BindAddress { host: (!host.is_empty()).then(|| host.to_owned()), port })
     }
 
-    /// Binds the first of its addresses that can be had. One that is in use is no reason to listen on another.
+    /// Binds the first available address. An address in use is an error, and no other is tried.
     pub(crate) async fn bind(&self) -> std::io::Result<TcpListener> {
         let mut failed = None;
         for candidate in self.candidates().await? {
@@ -44,10 +44,10 @@ impl BindAddress {
             .unwrap_or_else(|| std::io::Error::new(ErrorKind::NotFound, "it is no address of this machine")))
     }
 
-    /// The addresses to try, one after the other.
+    /// Returns the addresses to try in order.
     async fn candidates(&self) -> std::io::Result<Vec<SocketAddr>> {
         match &self.host {
-            // The one of IPv6 takes both families, where there is IPv6.
+            // The IPv6 address serves both families, if there is IPv6.
             None => Ok([IpAddr::from(Ipv6Addr::UNSPECIFIED), IpAddr::from(Ipv4Addr::UNSPECIFIED)]
                 .map(|ip| SocketAddr::new(ip, self.port))
                 .to_vec()),
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn addresses_are_written_as_in_go() {
+    async fn addresses_have_the_syntax_of_go() {
         for (text, first) in
             [(":8080", "[::]:8080"), ("127.0.0.1:0", "127.0.0.1:0"), ("[::1]:9090", "[::1]:9090")]
         {

@@ -1,5 +1,5 @@
-//! What a fresh `hutch up` shows of itself, as on a cluster: the controller's StatefulSet and the router's Deployment
-//! and Service, both answered by this process.
+//! Objects of a new `hutch up` that represent its services, as on a cluster: the controller's StatefulSet, the router's
+//! Deployment and Service. This process serves them.
 
 use anyhow::Context;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "agent-sandbox-system";
 
-/// Makes what is not there yet. What somebody has changed stays as it is.
+/// Creates the objects that do not exist. Changed objects stay as they are.
 pub(crate) async fn run(client: &kube::Client) -> anyhow::Result<()> {
     for object in objects() {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
@@ -35,7 +35,7 @@ fn objects() -> [Value; 4] {
     [
         json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": "agent-sandbox-controller", "labels": controller}}),
-        // As the published manifest has it, so that applying that manifest changes nothing.
+        // Equal to the published manifest, so that applying it changes nothing.
         json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
             "metadata": {"name": "agent-sandbox-controller", "labels": controller},
             "spec": {"serviceName": "agent-sandbox-controller", "replicas": 1, "selector": {"matchLabels": controller},

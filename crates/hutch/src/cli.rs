@@ -1,6 +1,6 @@
-//! The command line, as data. A mistake in it ends in one line that names the flag and what would be right.
+//! Flags and arguments of the commands. A mistake is reported in one line that names the flag and a valid value.
 
-mod people;
+mod client;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -12,8 +12,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::quantity;
 
-pub(crate) use people::{
-    CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
+pub(crate) use client::{
+    Container, CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
+    Side,
 };
 
 /// Run untrusted code in isolated, stateful, named sandboxes.
@@ -24,8 +25,8 @@ struct Cli {
     command: Command,
 }
 
-/// `hutch run` as a command line of its own, because each jail reads it: building the flags of the other commands too
-/// would be a tenth of what a jail costs.
+/// `hutch run` as a command line of its own, because each jail parses it: building the flags of the other commands too
+/// would take a tenth of the time of a jail.
 #[derive(Parser)]
 #[command(name = "run", bin_name = "hutch run", about = RUN)]
 struct Run {
@@ -357,15 +358,15 @@ pub(crate) struct DoctorArguments {
     pub(crate) attack: bool,
 }
 
-/// A command line that cannot be taken.
+/// An invalid command line.
 pub(crate) struct Refusal {
     error: clap::Error,
     of_command: bool,
 }
 
 impl Refusal {
-    /// Help and version go out as clap makes them; a mistake as one line. What runs a command answers 125, as for
-    /// everything that keeps it from starting the command; the others 2.
+    /// Prints help and version as clap does, and a mistake as one line. Exit status 125 for the commands that run a
+    /// command, as for every failure to start it; else 2.
     pub(crate) fn report(self) -> ExitCode {
         use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
         match self.error.kind() {
@@ -385,7 +386,7 @@ impl Refusal {
     }
 }
 
-/// clap speaks in paragraphs: the error, tips, the usage. Its first and its tips are kept, on one line.
+/// Joins the error and the tips of clap on one line, without the usage.
 fn one_line(text: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -460,18 +461,18 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_is_told_in_the_documents() {
+    fn every_flag_is_documented() {
         use clap::CommandFactory;
-        let told = include_str!("../../../docs/cli.md");
+        let documented = include_str!("../../../docs/cli.md");
         let mut cli = Cli::command();
         cli.build();
-        let (mut waiting, mut count) = (vec![&cli], 0);
-        while let Some(command) = waiting.pop() {
-            waiting.extend(command.get_subcommands());
+        let (mut commands, mut count) = (vec![&cli], 0);
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands());
             for flag in command.get_arguments().filter_map(clap::Arg::get_long) {
                 count += 1;
-                let known = ["help", "version"].contains(&flag) || told.contains(&format!("--{flag}"));
-                assert!(known, "docs/cli.md does not tell of --{flag} of {}", command.get_name());
+                let known = ["help", "version"].contains(&flag) || documented.contains(&format!("--{flag}"));
+                assert!(known, "docs/cli.md lacks --{flag} of {}", command.get_name());
             }
         }
         assert!(count > 40, "{count} flags");
@@ -504,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn words_after_the_dashes_are_passed_unchanged() {
+    fn arguments_after_the_dashes_are_unchanged() {
         let words = ["hutch", "run", "--json", "--", "sh", "-c", "--memory"];
         let Ok(Command::Run(run)) = command(words.map(OsString::from).to_vec()) else { panic!("not taken") };
         assert_eq!(run.command, ["sh", "-c", "--memory"]);

@@ -1,4 +1,4 @@
-//! How programs find the API server of a cluster.
+//! Configuration for the API server of a cluster.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use anyhow::{Context, anyhow, bail};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-/// As programs of Kubernetes do: the file of `--kubeconfig`, `KUBECONFIG`, the ServiceAccount of this Pod,
-/// `~/.kube/config`.
+/// Returns the configuration from the usual places of Kubernetes programs: the file of `--kubeconfig`, `KUBECONFIG`, the
+/// ServiceAccount of this Pod, `~/.kube/config`.
 pub(crate) async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
     let usual = KubeConfigOptions::default();
     let config = if let Some(file) = kubeconfig {
@@ -29,7 +29,7 @@ pub(crate) async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> 
     Ok(config)
 }
 
-/// The error, of malformed YAML with its place alone: the lines around it, which the library shows, may hold a credential.
+/// Returns the error; of malformed YAML only its place, because the lines that the library shows may hold a credential.
 fn without_text(error: KubeconfigError) -> anyhow::Error {
     // Its text holds its cause.
     let KubeconfigError::Parse(error) = error else { return anyhow!("{error}") };
@@ -41,7 +41,7 @@ fn without_text(error: KubeconfigError) -> anyhow::Error {
     }
 }
 
-/// A kubeconfig of any bytes: it is read, or refused without a word of it.
+/// Parses any bytes. An error contains no part of them.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn any_kubeconfig(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_with_a_kubeconfig_is_said_without_its_secrets() {
+    async fn error_in_a_kubeconfig_shows_no_secrets() {
         let folder = tempfile::tempdir().expect("tempdir");
         let file = folder.path().join("kubeconfig");
         for (text, place) in [

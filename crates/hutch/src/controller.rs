@@ -1,7 +1,7 @@
 //! `hutch controller`: the controllers of the four kinds on a cluster, with the flags of `agent-sandbox-controller`.
 //!
-//! Several can run: one leads by a Lease and works, the others wait. A leader whose Lease has run out sends nothing more that
-//! would change anything, and ends.
+//! Several replicas can run. One holds the Lease and works, the others wait. A leader whose Lease has expired sends no more
+//! writes, and exits.
 
 mod connect;
 mod domains;
@@ -22,7 +22,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use prometheus::{IntCounter, IntGaugeVec, Opts};
 use tokio::task::JoinSet;
 
-use self::connect::Road;
+use self::connect::Transport;
 use self::flags::{Asked, Flags};
 use crate::signals;
 use crate::telemetry::Exporter;
@@ -31,12 +31,12 @@ use crate::telemetry::Exporter;
 const SERVICE: &str = "agent-sandbox-controller";
 /// Name of the Lease that all replicas contend for, those of the Go controller too.
 const LEASE: &str = "a3317529.agent-sandbox.x-k8s.io";
-/// How long what was begun may take to end once the process is told to stop.
+/// Maximum time for running work after a signal to stop.
 const GRACE: Duration = Duration::from_secs(30);
-/// How long telling that this process leads may take.
+/// Maximum time for the event about a new leader.
 const EVENT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Runs it until SIGTERM or SIGINT.
+/// Runs the controller until SIGTERM or SIGINT.
 pub(crate) fn main(words: &[String]) -> ExitCode {
     let (flags, warnings) = match flags::parse(words) {
         Ok(Asked::Help(text)) => {
@@ -59,7 +59,7 @@ pub(crate) fn main(words: &[String]) -> ExitCode {
     }
     let outcome = crate::runtime::runtime().and_then(|runtime| {
         let outcome = runtime.block_on(run(&flags));
-        // A request that hangs does not keep the process.
+        // A hanging request does not keep the process.
         runtime.shutdown_background();
         outcome
     });
@@ -79,20 +79,20 @@ async fn run(flags: &Flags) -> anyhow::Result<()> {
     let mut config = settings(flags, Path::new(domains::FILE), &metrics)?;
     let webhook = webhook(flags);
     webhook.check()?;
-    let road = Road::new(connect::config(&flags.kubeconfig).await?, flags, metrics.registry())?;
-    let elector = flags.leader_elect.then(|| candidate(&road, flags)).transpose()?;
+    let transport = Transport::new(connect::config(&flags.kubeconfig).await?, flags, metrics.registry())?;
+    let elector = flags.leader_elect.then(|| candidate(&transport, flags)).transpose()?;
 
     let over = Shutdown::new();
     let mut servers = JoinSet::new();
     serve(&mut servers, flags, &metrics, &over).await?;
-    convert(&mut servers, road.client(None)?, webhook, &stop, &over).await?;
+    convert(&mut servers, transport.client(None)?, webhook, &stop, &over).await?;
     crate::lean::stay();
     let exporter = flags.tracing.then(|| Exporter::start(SERVICE)).transpose()?;
     config.tracer = exporter.as_ref().map(Exporter::tracer);
 
     let outcome = match elector {
-        Some(elector) => lead(&road, elector, config, &stop).await,
-        None => work(road.client(None)?, config, &stop).await,
+        Some(elector) => lead(&transport, elector, config, &stop).await,
+        None => work(transport.client(None)?, config, &stop).await,
     };
     if let Some(exporter) = exporter {
         exporter.end().await;
@@ -102,8 +102,13 @@ async fn run(flags: &Flags) -> anyhow::Result<()> {
     outcome
 }
 
-/// Waits for the lease, and works while it is this process's.
-async fn lead(road: &Road, mut elector: Elector, config: Config, stop: &Shutdown) -> anyhow::Result<()> {
+/// Waits for the Lease, and works while this process holds it.
+async fn lead(
+    transport: &Transport,
+    mut elector: Elector,
+    config: Config,
+    stop: &Shutdown,
+) -> anyhow::Result<()> {
     let master = Opts::new("leader_election_master_status", "1 where this process holds the lease, else 0");
     let master = IntGaugeVec::new(master, &["name"])?;
     config.metrics.registry().register(Box::new(master.clone()))?;
@@ -118,8 +123,12 @@ async fn lead(road: &Road, mut elector: Elector, config: Config, stop: &Shutdown
     }
     master.set(1);
     tracing::info!(lease = LEASE, "this process leads");
-    tokio::spawn(tell(road.client(Some(elector.term()))?, elector.lease(), elector.identity().to_owned()));
-    let worked = work(road.client(Some(elector.term()))?, config, stop);
+    tokio::spawn(tell(
+        transport.client(Some(elector.term()))?,
+        elector.lease(),
+        elector.identity().to_owned(),
+    ));
+    let worked = work(transport.client(Some(elector.term()))?, config, stop);
     let outcome = tokio::select! {
         lost = elector.hold() => Err(anyhow::anyhow!("no longer the leader: {lost}")),
         worked = worked => worked,
@@ -129,11 +138,11 @@ async fn lead(road: &Road, mut elector: Elector, config: Config, stop: &Shutdown
     outcome
 }
 
-/// Works until it is told to stop, and lets what was begun end.
+/// Runs the controllers until a signal to stop, and waits for running work.
 async fn work(client: kube::Client, config: Config, stop: &Shutdown) -> anyhow::Result<()> {
     let late = async {
         stop.wait().await;
-        tracing::info!("told to stop");
+        tracing::info!("received signal to stop");
         tokio::time::sleep(GRACE).await;
     };
     tokio::select! {
@@ -142,7 +151,7 @@ async fn work(client: kube::Client, config: Config, stop: &Shutdown) -> anyhow::
     }
 }
 
-fn candidate(road: &Road, flags: &Flags) -> anyhow::Result<Elector> {
+fn candidate(transport: &Transport, flags: &Flags) -> anyhow::Result<Elector> {
     let settings = Settings {
         namespace: connect::lease_namespace(&flags.leader_election_namespace)?,
         name: LEASE.to_owned(),
@@ -153,10 +162,10 @@ fn candidate(road: &Road, flags: &Flags) -> anyhow::Result<Elector> {
         ),
         timing: Timing::default(),
     };
-    Elector::new(road.client(None)?, settings).context("the leader election")
+    Elector::new(transport.client(None)?, settings).context("the leader election")
 }
 
-/// The event by which `kubectl get events` shows who leads.
+/// Writes the event with which `kubectl get events` shows the leader.
 async fn tell(client: kube::Client, lease: k8s_openapi::api::core::v1::ObjectReference, identity: String) {
     let event = Event {
         type_: EventType::Normal,
@@ -172,7 +181,7 @@ async fn tell(client: kube::Client, lease: k8s_openapi::api::core::v1::ObjectRef
     }
 }
 
-/// Ports first: a start that fails for one has changed nothing.
+/// Binds the ports, before anything else: a start that fails here has changed nothing.
 async fn serve(
     servers: &mut JoinSet<()>,
     flags: &Flags,
@@ -192,7 +201,7 @@ async fn serve(
     Ok(())
 }
 
-/// Starts the conversion webhook, which every replica runs, whether it leads or not.
+/// Starts the conversion webhook, which every replica runs.
 async fn convert(
     servers: &mut JoinSet<()>,
     client: kube::Client,
@@ -255,7 +264,7 @@ fn settings(flags: &Flags, domains: &Path, metrics: &Metrics) -> anyhow::Result<
     Ok(config)
 }
 
-/// What this program was built from, and two counters that dashboards want and that never count: a panic ends the process.
+/// Registers the build information, and two counters of dashboards, which stay zero because a panic ends the process.
 fn build_info(metrics: &Metrics) -> anyhow::Result<()> {
     for name in
         ["controller_runtime_conversion_webhook_panics_total", "controller_runtime_webhook_panics_total"]
@@ -269,7 +278,7 @@ fn build_info(metrics: &Metrics) -> anyhow::Result<()> {
         &by,
     )?;
     metrics.registry().register(Box::new(info.clone()))?;
-    // As container platforms are named.
+    // Named as container platforms are.
     let platform = format!("{}/{}", std::env::consts::OS, hutch_api::architecture());
     let version = concat!("hutch-", env!("CARGO_PKG_VERSION"));
     info.with_label_values(&[version, "unknown", "unknown", "none", "rustc", &platform]).set(1);

@@ -1,4 +1,4 @@
-//! `hutch demo`: the walk-through once, in a temporary folder, through the API, each step with its time.
+//! `hutch demo`: every feature once, in a temporary folder, through the API, with the time of each step.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,14 +18,14 @@ use crate::cli::{DemoArguments, UpArguments};
 use crate::{runtime as setup, up};
 
 const NAMESPACE: &str = "default";
-/// Members of the demo's pool.
+/// Size of the demo's pool.
 const POOL: u64 = 2;
-/// The longest that any step may take; far above what it takes.
+/// Maximum time of a step, far above the usual time.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Column of the times.
 const WIDTH: usize = 58;
 
-/// Runs it; the exit status says whether every step held.
+/// Runs the demo. Exit status 0 if every step succeeded.
 pub(crate) fn main(_: DemoArguments) -> ExitCode {
     match demo() {
         Ok(()) => ExitCode::SUCCESS,
@@ -89,7 +89,7 @@ async fn walk(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What code inside tries and does not get.
+/// Tries what code in a sandbox must not do.
 async fn refusals(client: &Client, sandbox: &str) -> anyhow::Result<()> {
     let started = Instant::now();
     let said =
@@ -126,7 +126,7 @@ async fn sleep_and_wake(client: &Client, sandbox: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the object is as wanted; seen through a watch, so the time is the API's.
+/// Watches an object until it has the desired state; so the time is that of the API.
 async fn until(
     client: &Client,
     kind: &str,
@@ -168,7 +168,7 @@ fn condition(object: &Value, name: &str) -> bool {
     conditions.is_some_and(|list| list.iter().any(|c| c["type"] == name && c["status"] == "True"))
 }
 
-/// Runs a shell command by exec, as kubectl does; its standard output.
+/// Runs a shell command with exec, as kubectl does; returns its standard output.
 async fn shell(client: &Client, pod: &str, script: &str) -> anyhow::Result<String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let params = AttachParams::default().stdin(false);
@@ -221,9 +221,9 @@ fn api(client: &Client, kind: &str) -> anyhow::Result<Api<DynamicObject>> {
     Ok(Api::namespaced_with(client.clone(), NAMESPACE, &resource))
 }
 
-/// The end of the last line: what the kernel said.
-fn last_words(said: &str) -> &str {
-    said.trim().lines().last().and_then(|line| line.rsplit(": ").next()).unwrap_or("refused")
+/// Returns the end of the last line: the message of the kernel.
+fn last_words(output: &str) -> &str {
+    output.trim().lines().last().and_then(|line| line.rsplit(": ").next()).unwrap_or("refused")
 }
 
 fn say(step: &str, started: Instant) {

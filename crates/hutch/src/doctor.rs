@@ -1,4 +1,4 @@
-//! `hutch doctor`: what this machine allows, and for what is missing: what it costs and how to get it.
+//! `hutch doctor`: features that this machine supports; consequence and remedy of each missing one.
 
 mod attack;
 mod processes;
@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use crate::cli::DoctorArguments;
 
-/// Prints it. The exit status is 0 when a native jail can be made here, else 1.
+/// Prints the report. Exit status 0 if this machine supports native jails, else 1.
 ///
-/// With `--attack` it is 0 when no attack worked.
+/// With `--attack`, 0 if no attack worked.
 pub(crate) fn main(arguments: DoctorArguments) -> ExitCode {
     if arguments.attack {
         return match attack::main(arguments.json) {
@@ -44,7 +44,7 @@ pub(crate) fn main(arguments: DoctorArguments) -> ExitCode {
     }
 }
 
-/// The report as JSON.
+/// Report as JSON.
 #[derive(Serialize)]
 struct Report<'a> {
     #[serde(flatten)]

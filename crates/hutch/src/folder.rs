@@ -1,4 +1,4 @@
-//! The data folder: made, locked and checked for its version before anything else touches it.
+//! The data folder: created, locked and checked for its version before any other use.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
 
-/// Version of the layout below the data folder. A newer one is refused, an older one is brought up.
+/// Version of the layout below the data folder. A newer one is refused, an older one is upgraded.
 ///
 /// 1: all of it belongs to root. 2: `store` and `ca` belong to the user of the front, another one at each start.
 const VERSION: u32 = 2;
@@ -19,14 +19,14 @@ const VERSION: u32 = 2;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A data folder that is this process's alone until it is dropped.
+/// A data folder that is locked by this process until the drop.
 pub(crate) struct DataFolder {
     path: PathBuf,
     lock: File,
 }
 
 impl DataFolder {
-    /// Makes the folder when it is missing (mode 0700), takes its lock, reads its version.
+    /// Creates the folder if it is missing (mode 0700), takes its lock, reads its version.
     pub(crate) fn open(path: &Path) -> anyhow::Result<DataFolder> {
         let named = || format!("--data-dir {}", path.display());
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(named)?;
@@ -46,7 +46,7 @@ impl DataFolder {
         Ok(DataFolder { path, lock })
     }
 
-    /// A file or folder in it.
+    /// Returns the path of a file or folder in it.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -55,13 +55,13 @@ impl DataFolder {
         &self.path
     }
 
-    /// Returns the lock, for another process that uses the folder: it is free when both have let go of it.
+    /// Returns the lock, for another process that uses the folder: it is free when both have closed it.
     pub(crate) fn lock(&self) -> std::io::Result<OwnedFd> {
         Ok(self.lock.try_clone()?.into())
     }
 
-    /// Gives folders of it, made when missing, to a user and group of this id, who may pass through the data folder from
-    /// then on but not list it.
+    /// Gives folders of it, created if missing, to a user and group of this id. From then on they may pass through the
+    /// data folder but not list it.
     pub(crate) fn give(&self, names: &[&str], id: u32) -> anyhow::Result<()> {
         for name in names {
             let folder = self.path.join(name);
@@ -75,8 +75,8 @@ impl DataFolder {
     }
 }
 
-/// Gives a folder and all in it to a user and group of this id. The front alone writes there, and may have put links
-/// there: they are not followed.
+/// Gives a folder and its content to a user and group of this id. Does not follow links, which the front may have
+/// created there.
 fn give_tree(folder: &Path, id: u32) -> std::io::Result<()> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -93,7 +93,7 @@ fn give_tree(folder: &Path, id: u32) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Takes the lock. Waits for a front whose root process was killed: the kernel is ending it.
+/// Takes the lock. Waits for the end of a front whose root process was killed.
 fn take(lock: &File) -> bool {
     let until = Instant::now() + LOCK_TIMEOUT;
     loop {
@@ -107,8 +107,8 @@ fn take(lock: &File) -> bool {
     }
 }
 
-/// Takes the rights of other users: credentials and volumes lie in the folder. A folder that holds anything else than
-/// Hutch's data is refused instead.
+/// Removes the permissions of other users, because the folder holds credentials and volumes. A folder with other data
+/// than Hutch's is refused instead.
 fn tighten(folder: &Path) -> anyhow::Result<()> {
     let named = || format!("--data-dir {}", folder.display());
     let mode = folder.metadata().with_context(named)?.permissions().mode();
@@ -132,7 +132,7 @@ fn check_version(folder: &Path) -> anyhow::Result<()> {
     match std::fs::read_to_string(&file) {
         Ok(text) => match text.trim().parse::<u32>() {
             Ok(VERSION) => Ok(()),
-            // What changes is done at each start. An older hutch could not use the store of another owner.
+            // The changes are made at each start. An older hutch could not use the store of another owner.
             Ok(version) if version < VERSION => write_version(folder, &file),
             Ok(version) => bail!(
                 "--data-dir {}: written by a newer hutch (layout {version}, this one knows {VERSION}); nothing was \
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_at_a_time() {
+    fn data_folder_has_one_user() {
         let folder = tempfile::tempdir().expect("tempdir");
         let first = DataFolder::open(folder.path()).expect("free");
         assert!(DataFolder::open(folder.path()).is_err());
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_layout_is_refused_and_left_alone() {
+    fn newer_layout_is_refused_and_unchanged() {
         let folder = tempfile::tempdir().expect("tempdir");
         std::fs::write(folder.path().join("version"), "3\n").expect("write");
         let error = DataFolder::open(folder.path()).err().expect("refused").to_string();

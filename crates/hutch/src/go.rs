@@ -1,20 +1,20 @@
-//! Command lines and values as Go's `flag` package reads them: `-x`, `--x`, `--x=value`, `--x value`; a switch takes its value
-//! only after `=`.
+//! Command lines and values in the syntax of Go's `flag` package: `-x`, `--x`, `--x=value`, `--x value`; a switch takes a
+//! value only after `=`.
 
 pub(crate) use hutch_api::go_duration as duration;
 
-/// What one step over the words found.
+/// Kind of a word.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Word<'a> {
     /// A flag, and what follows its `=`.
     Flag(&'a str, Option<&'a str>),
     /// The end of the flags: `--`.
     End,
-    /// Something that is no flag.
+    /// Not a flag.
     Other(&'a str),
 }
 
-/// Reads one word. Nothing when it looks like a flag and is none.
+/// Parses one word; `None` means an invalid flag.
 pub(crate) fn word(word: &str) -> Option<Word<'_>> {
     let Some(rest) = word.strip_prefix('-').filter(|rest| !rest.is_empty()) else {
         return Some(Word::Other(word));
@@ -40,7 +40,7 @@ pub(crate) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Decimal, or with `0x`, `0o`, `0` or `0b` in front.
+/// Parses a decimal number, or one with the prefix `0x`, `0o`, `0` or `0b`.
 pub(crate) fn integer(text: &str) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix(['-', '+']) {
         Some(digits) => (text.starts_with('-'), digits),

@@ -1,9 +1,9 @@
-//! What people write on a command line, from any bytes: reading it neither panics nor runs without end.
+//! Parsers of command lines with any bytes: they neither panic nor run without end.
 
 use crate::{go, quantity};
 
-/// Flags and values in the spelling of Go, and in our own. What was read is within its bounds, and read again from a plain
-/// spelling of it.
+/// Parses flags and values in the syntax of Go, and in our own. A value is within its bounds, and parses again from its
+/// plain form.
 pub(crate) fn values(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Some(go::Word::Flag(name, _)) = go::word(text) {
@@ -26,7 +26,7 @@ pub(crate) fn values(bytes: &[u8]) {
             "{text:?}"
         );
     }
-    let _ = (quantity::patience(text), quantity::seconds(text), quantity::label(text));
+    let _ = (quantity::timeout(text), quantity::seconds(text), quantity::label(text));
     if let Ok(millis) = quantity::cpus(text) {
         assert!((10..=1_000_000).contains(&millis), "{text:?}");
     }

@@ -1,4 +1,4 @@
-//! The kubeconfig that `hutch up` writes: where the API is, whom to trust, and the admin credential.
+//! The kubeconfig that `hutch up` writes: address of the API, certificate authority, admin credential.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -9,16 +9,16 @@ use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Writes the file, mode 0600, whole or not at all.
+/// Writes the file atomically, with mode 0600.
 pub(crate) fn write(file: &Path, api: SocketAddr, authority_pem: &str, token: &str) -> anyhow::Result<()> {
     put(file, &text(api, authority_pem, token))
 }
 
-/// Writes the text of a kubeconfig, mode 0600, whole or not at all.
+/// Writes the text of a kubeconfig atomically, with mode 0600.
 pub(crate) fn put(file: &Path, text: &str) -> anyhow::Result<()> {
     let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // What is the same is not written again: the disk may be full.
+    // An equal file is not written again: the disk may be full.
     let same = |found: std::fs::Metadata| found.is_file() && found.mode() & 0o7777 == 0o600;
     if std::fs::symlink_metadata(file).is_ok_and(same)
         && std::fs::read(file).is_ok_and(|old| old == text.as_bytes())
@@ -36,7 +36,7 @@ pub(crate) fn put(file: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn text(api: SocketAddr, authority_pem: &str, token: &str) -> String {
-    // Whoever listens on all addresses is reached on this machine by the loopback one.
+    // A server on all addresses is reachable on loopback.
     let api = if api.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], api.port())) } else { api };
     let authority = STANDARD.encode(authority_pem);
     format!(
@@ -46,7 +46,7 @@ fn text(api: SocketAddr, authority_pem: &str, token: &str) -> String {
     )
 }
 
-/// The kubeconfig of a user with a client certificate.
+/// Returns the kubeconfig of a user with a client certificate.
 pub(crate) fn of_user(
     server: &str,
     authority_pem: &str,
@@ -65,14 +65,14 @@ pub(crate) fn of_user(
     )
 }
 
-/// Bytes as PEM.
+/// Encodes bytes as PEM.
 pub(crate) fn pem(label: &str, der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy);
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// The credential of a data folder: made once, kept in a file of mode 0600.
+/// Returns the credential of a data folder, which is created once in a file of mode 0600.
 pub(crate) fn admin_token(file: &Path) -> anyhow::Result<String> {
     let unusable = || format!("cannot use the admin credential {}", file.display());
     match std::fs::read_to_string(file) {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_owner_can_read_it() {
+    fn kubeconfig_is_readable_by_its_owner_alone() {
         let folder = tempfile::tempdir().expect("tempdir");
         let file = folder.path().join("deep/kubeconfig");
         write(&file, SocketAddr::from(([0, 0, 0, 0], 6443)), "PEM", "secret").expect("written");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_credential_lasts() {
+    fn credential_is_kept() {
         let folder = tempfile::tempdir().expect("tempdir");
         let file = folder.path().join("token");
         let first = admin_token(&file).expect("made");

@@ -1,11 +1,11 @@
-//! Servers keep in memory what they use of their program, and not what they used once.
+//! Releases the memory of unused pages of the program in servers.
 
 use std::time::Duration;
 
-/// Pause between two times. What is still used costs some hundred page faults then, a millisecond in all.
+/// Interval. Pages in use cost some hundred page faults after a release, a millisecond in all.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// From now on, lets go of the program's pages every [`EVERY`]. Those that are used come back at once, from the page cache.
+/// Starts to release the program's pages every [`EVERY`]. Those in use return at once, from the page cache.
 pub(crate) fn stay() {
     tokio::spawn(async {
         let mut every = tokio::time::interval(EVERY);

@@ -1,11 +1,12 @@
-//! The `hutch` binary: reads flags, wires the crates together, starts.
+//! The `hutch` binary: parses flags and connects the crates.
 //!
-//! It holds no domain logic. `hutch run` and `hutch doctor` fork and must therefore reach the jail crate before any
-//! thread exists; everything else starts a runtime of its own below [`up`].
+//! It holds no domain logic. `hutch run` and `hutch doctor` fork, so they call the jail crate before any thread
+//! exists. Every other command starts its own runtime.
 
 mod address;
 mod bootstrap;
 mod cli;
+mod client;
 mod cluster;
 mod controller;
 mod demo;
@@ -17,8 +18,6 @@ mod hostile;
 mod kubeconfig;
 mod lean;
 mod migrate;
-mod naming;
-mod people;
 mod programs;
 mod protect;
 mod quantity;
@@ -47,12 +46,12 @@ fn main() -> ExitCode {
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),
         Ok(cli::Command::User(arguments)) => user::main(&arguments),
         Ok(cli::Command::Sandboxd(arguments)) => sandboxd::main(&arguments),
-        Ok(cli::Command::Exec(arguments)) => people::exec(arguments),
-        Ok(cli::Command::Shell(arguments)) => people::shell(arguments),
-        Ok(cli::Command::Cp(arguments)) => people::copy(&arguments),
-        Ok(cli::Command::Logs(arguments)) => people::logs(&arguments),
-        Ok(cli::Command::Suspend(arguments)) => people::suspend(&arguments),
-        Ok(cli::Command::Resume(arguments)) => people::resume(&arguments),
+        Ok(cli::Command::Exec(arguments)) => client::exec(arguments),
+        Ok(cli::Command::Shell(arguments)) => client::shell(arguments),
+        Ok(cli::Command::Cp(arguments)) => client::copy(&arguments),
+        Ok(cli::Command::Logs(arguments)) => client::logs(&arguments),
+        Ok(cli::Command::Suspend(arguments)) => client::suspend(&arguments),
+        Ok(cli::Command::Resume(arguments)) => client::resume(&arguments),
         Ok(cli::Command::Controller(arguments)) => controller::main(&arguments.flags),
         Ok(cli::Command::Migrate(arguments)) => migrate::main(arguments),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),

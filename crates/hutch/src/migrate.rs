@@ -1,4 +1,4 @@
-//! `hutch migrate`: what an upgrade from `v1alpha1` needs before and after the new definitions are applied.
+//! `hutch migrate`: steps of an upgrade from `v1alpha1`, before and after the new CRDs are applied.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use hutch_webhook::Migration;
 
 use crate::cli::{MigrateArguments, Phase};
 
-/// Exit status 1 when something is left to do for whoever started it.
+/// Runs one phase. Exit status 1 if the user has to do something.
 pub(crate) fn main(arguments: MigrateArguments) -> ExitCode {
     match crate::runtime::runtime().and_then(|runtime| runtime.block_on(migrate(arguments))) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! The static programs that this binary carries compressed, put where they can be executed.
+//! The static programs that this binary carries compressed: writes them to files that can be executed.
 
 use std::io::Read;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -11,10 +11,10 @@ const WARDEN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-warden"));
 const ATTACKS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-attack"));
 const SANDBOXD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hutch-sandboxd"));
 
-/// Bytes that are compared at a time.
+/// Bytes compared at a time.
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// Where the programs lie.
+/// Paths of the programs.
 pub(crate) struct Programs {
     /// Forks jails for the node.
     pub(crate) warden: PathBuf,
@@ -31,7 +31,7 @@ pub(crate) fn install(folder: &Path) -> anyhow::Result<Programs> {
     Ok(Programs { warden: write(folder, "warden", WARDEN)?, sandboxd: write(folder, "sandboxd", SANDBOXD)? })
 }
 
-/// Writes sandboxd alone, as `hutch-sandboxd`; the file.
+/// Writes sandboxd alone, as `hutch-sandboxd`; returns its path.
 pub(crate) fn install_sandboxd(folder: &Path) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     write(folder, "hutch-sandboxd", SANDBOXD)
@@ -43,7 +43,7 @@ pub(crate) fn install_attack(folder: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Writes a new file under the final name, because the old one may be running and a running program cannot be written to.
-/// One that is the same stays: the disk may be full.
+/// An equal file stays, because the disk may be full.
 fn write(folder: &Path, name: &str, packed: &[u8]) -> anyhow::Result<PathBuf> {
     let file = folder.join(name);
     if is_same(&file, packed).unwrap_or(false) {
@@ -60,14 +60,14 @@ fn write(folder: &Path, name: &str, packed: &[u8]) -> anyhow::Result<PathBuf> {
     };
     let written = put();
     if written.is_err() {
-        // A part of a program is of no use; the error that counts is the one above.
+        // Removes the incomplete file; the error above is reported.
         let _ = std::fs::remove_file(&fresh);
     }
     written.with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
 }
 
-/// Whether the file is this program.
+/// Returns true if the file is this program.
 fn is_same(file: &Path, packed: &[u8]) -> std::io::Result<bool> {
     let found = std::fs::symlink_metadata(file)?;
     if !found.is_file() || found.permissions().mode() & 0o7777 != 0o755 {
@@ -97,12 +97,12 @@ mod tests {
 
     use super::*;
 
-    /// What sandboxd may be at most: its file, and what it holds when nothing happens.
+    /// Maximum size of the file of sandboxd, and its maximum memory when it is idle.
     const SANDBOXD_BYTES: u64 = 8_000_000;
     const SANDBOXD_IDLE_KIB: u64 = 4_000_000 / 1024;
 
     #[test]
-    fn program_that_is_the_same_is_not_written_again() {
+    fn equal_program_is_not_written_again() {
         use std::os::unix::fs::MetadataExt;
         let folder = tempfile::tempdir().expect("tempdir");
         let inode = || {

@@ -3,8 +3,8 @@
 //!
 //! What exists is mounted read-only over itself, and each folder on the way to it is mounted over itself too, so that
 //! it cannot be moved away. What is missing gets a placeholder, which is removed at the end; a marked one that a killed
-//! run left is taken over by the next. There is none for `.git`, so that `git init` works. What cannot be protected
-//! because it was not there, or lies deeper in the workspace, is reported at the end when it is new or changed.
+//! run left is taken over by the next. `.git` has no placeholder, so that `git init` works. A file that cannot be
+//! protected because it did not exist, or lies deeper in the workspace, is reported at the end if it is new or changed.
 
 mod changed;
 
@@ -21,10 +21,10 @@ use rustix::io::Errno;
 pub(super) use changed::Change;
 use changed::Snapshot;
 
-/// Where the workspace appears.
+/// Path of the workspace in the jail.
 pub(crate) const WORKSPACE: &str = "/workspace";
 
-/// What a missing entry becomes for the time of the run.
+/// Placeholder of a missing entry during the run.
 #[derive(Debug, Clone, Copy)]
 enum Placeholder {
     Folder,
@@ -34,7 +34,7 @@ enum Placeholder {
     Nothing,
 }
 
-/// What is protected. Makefiles, `package.json` and the like are not: they are what agents are there to write.
+/// Protected entries. Makefiles, `package.json` and the like are not protected: agents have to write them.
 const PROTECTED: [(&str, Placeholder); 13] = [
     (".git/hooks", Placeholder::Folder),
     (".git/config", Placeholder::File("")),
@@ -125,7 +125,7 @@ impl Protection {
                         self.adopt(here.clone(), kind)?;
                     }
                     if !is_folder && !last {
-                        // A file `.git` names the repository: whoever changes it chooses the hooks.
+                        // A file `.git` names the repository, and so chooses the hooks.
                         return Ok(Some(here));
                     }
                 }
@@ -194,7 +194,7 @@ impl Protection {
         Ok(())
     }
 
-    /// Whether an entry is a placeholder: marked, and as it was made.
+    /// Returns true if an entry is a placeholder: marked and unchanged.
     fn is_left_over(&self, path: &Path, kind: Placeholder) -> bool {
         let Ok(entry) = self.open(path, OFlags::RDONLY) else { return false };
         rustix::fs::fgetxattr(&entry, MARK, &mut [0_u8; 8]).is_ok() && is_as_made(&entry, kind)
@@ -255,7 +255,7 @@ impl Drop for Protection {
     }
 }
 
-/// Whether a placeholder has the content with which it was made.
+/// Returns true if a placeholder has its original content.
 fn is_as_made(entry: &OwnedFd, kind: Placeholder) -> bool {
     let Ok(status) = rustix::fs::fstat(entry) else { return false };
     let is_folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;
@@ -286,7 +286,7 @@ pub(crate) fn allowed(text: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Whether a path within a workspace, at any depth, is one that programs of this machine run or read as settings.
+/// Returns true if programs of this machine run a path of a workspace, at any depth, or read settings from it.
 fn is_trusted(path: &Path) -> bool {
     let names: Vec<&OsStr> = path.components().map(Component::as_os_str).collect();
     PROTECTED.iter().any(|(protected, _)| {

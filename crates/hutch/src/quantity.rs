@@ -1,4 +1,4 @@
-//! Sizes, times and pairs as people write them on a command line.
+//! Values of flags: sizes, times, pairs, names.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(crate) fn processes(text: &str) -> Result<u64, String> {
     count.ok_or_else(|| format!("`{text}` is not a whole number from 1 to {most}"))
 }
 
-/// A time: numbers with `ms`, `s`, `m`, `h` behind them, added up (`1m30s`); a bare number is seconds.
+/// Parses a time: numbers with `ms`, `s`, `m`, `h` behind them, added up (`1m30s`); a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a duration above zero; write it like 30s, 5m or 1h30m");
     if let Ok(seconds) = text.parse::<f64>() {
@@ -65,18 +65,18 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if total.is_zero() { Err(wrong()) } else { Ok(total) }
 }
 
-/// A time, or `0`.
-pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+/// Parses a time, or `0`.
+pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
     if matches!(text, "0" | "0s") { Ok(Duration::ZERO) } else { duration(text) }
 }
 
-/// A time of one second at least.
+/// Parses a time of at least one second.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     if time < Duration::from_secs(1) { Err(format!("`{text}` is less than 1s")) } else { Ok(time) }
 }
 
-/// The UID of a Pod: 1 to 64 letters, digits and `-`.
+/// Parses the UID of a Pod: 1 to 64 letters, digits and `-`.
 pub(crate) fn uid(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
     match (1..=64).contains(&text.len()) && text.chars().all(plain) {
@@ -85,7 +85,7 @@ pub(crate) fn uid(text: &str) -> Result<String, String> {
     }
 }
 
-/// A DNS-1123 label, as names of namespaces and of routable Sandboxes are.
+/// Parses a DNS-1123 label, as names of namespaces and of routable Sandboxes are.
 pub(crate) fn label(text: &str) -> Result<String, String> {
     match syntax::is_label(text) {
         true => Ok(text.to_owned()),
@@ -95,7 +95,7 @@ pub(crate) fn label(text: &str) -> Result<String, String> {
     }
 }
 
-/// A DNS-1123 subdomain, as names of most objects are.
+/// Parses a DNS-1123 subdomain, as names of most objects are.
 pub(crate) fn subdomain(text: &str) -> Result<String, String> {
     if syntax::subdomain(text).is_empty() {
         return Ok(text.to_owned());
@@ -103,7 +103,7 @@ pub(crate) fn subdomain(text: &str) -> Result<String, String> {
     Err(format!("`{text}` is not a name of lower-case letters, digits, inner hyphens and dots"))
 }
 
-/// CPUs, as thousandths of one.
+/// Parses CPUs; returns thousandths.
 pub(crate) fn cpus(text: &str) -> Result<u64, String> {
     let number: f64 =
         text.parse().map_err(|_| format!("`{text}` is not a number of CPUs; write it like 0.5 or 2"))?;
@@ -115,7 +115,7 @@ pub(crate) fn cpus(text: &str) -> Result<u64, String> {
     Ok(millis as u64)
 }
 
-/// `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !text.contains('\0') => {
@@ -125,7 +125,7 @@ pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// An IPv4 range outside loopback, of 16 to 65536 addresses.
+/// Parses an IPv4 range outside loopback, of 16 to 65536 addresses.
 pub(crate) fn cidr(text: &str) -> Result<String, String> {
     let wrong =
         || format!("`{text}` is not an IPv4 range of /16 to /28 for Pods; write it like 10.89.0.0/16");
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
-        assert_eq!((patience("0"), patience("1m")), (Ok(Duration::ZERO), Ok(Duration::from_secs(60))));
+        assert_eq!((timeout("0"), timeout("1m")), (Ok(Duration::ZERO), Ok(Duration::from_secs(60))));
         for wrong in ["", "0", "0s", "-1s", "5x", "s", "1h2", "inf", "nan", "1e400"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }

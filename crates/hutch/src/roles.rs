@@ -1,9 +1,9 @@
-//! The identities of the components of `hutch up`, and the roles that they have.
+//! Identities and roles of the components of `hutch up`.
 //!
-//! They act as they do on a cluster: the controllers and the router as the ServiceAccounts of `deploy/`, with the rules
-//! from there; the node as a member of `system:nodes`; what kube-controller-manager would do as that. None is a member of
-//! `system:masters`. The roles have names of their own, so that manifests which are applied to this server cannot take
-//! anything away.
+//! They are the same as on a cluster: the controllers and the router are the ServiceAccounts of `deploy/`, with the rules
+//! from there. The node is a member of `system:nodes`. The controllers of kube-controller-manager have its identity. None
+//! is a member of `system:masters`. The roles have names of their own, so manifests that are applied to this server
+//! cannot remove a permission.
 
 use anyhow::Context;
 use hutch_apiserver::Identity;
@@ -16,38 +16,38 @@ const MANIFESTS: [&str; 4] = [
     include_str!("../../../deploy/sandbox-sleep.yaml"),
     include_str!("roles.yaml"),
 ];
-/// Start of the names of these roles and their bindings.
+/// Prefix of the names of these roles and their bindings.
 const PREFIX: &str = "hutch:";
 const GROUP: &str = "rbac.authorization.k8s.io";
-/// Where the ServiceAccounts of the controllers and the router are.
+/// Namespace of the ServiceAccounts of the controllers and the router.
 const NAMESPACE: &str = "agent-sandbox-system";
 
-/// The controllers of the four kinds.
+/// Identity of the controllers of the four kinds.
 pub(crate) fn controller() -> Identity {
     Identity::service_account(NAMESPACE, "agent-sandbox-controller")
 }
 
-/// The router.
+/// Identity of the router.
 pub(crate) fn router() -> Identity {
     Identity::service_account(NAMESPACE, "sandbox-router")
 }
 
-/// The node of that name.
+/// Identity of the node of that name.
 pub(crate) fn node(name: &str) -> Identity {
     Identity::new(format!("system:node:{name}"), &["system:nodes"])
 }
 
-/// Garbage collection, namespaces, workloads, endpoints.
-pub(crate) fn upkeep() -> Identity {
+/// Identity of garbage collection, namespaces, workloads, endpoints.
+pub(crate) fn controller_manager() -> Identity {
     Identity::new("system:kube-controller-manager", &[])
 }
 
-/// Creates the objects that show the services of this process.
+/// Identity that creates the objects of [`crate::bootstrap`].
 pub(crate) fn bootstrap() -> Identity {
     Identity::new("system:hutch", &[])
 }
 
-/// The roles and bindings of all of them.
+/// Returns the roles and bindings of all components.
 pub(crate) fn all() -> anyhow::Result<Vec<Value>> {
     let mut roles = Vec::new();
     for manifest in MANIFESTS {
@@ -60,7 +60,7 @@ pub(crate) fn all() -> anyhow::Result<Vec<Value>> {
     Ok(roles)
 }
 
-/// The object under a name of its own, with what the short form in `roles.yaml` leaves out.
+/// Returns the object with its own name, and with the fields that the short form in `roles.yaml` omits.
 fn named(mut object: Value) -> Value {
     object["apiVersion"] = format!("{GROUP}/v1").into();
     object["metadata"]["annotations"]["rbac.authorization.kubernetes.io/autoupdate"] = "true".into();
@@ -91,7 +91,7 @@ mod tests {
             .expect("a server")
     }
 
-    /// Asks for each of `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAMESPACE]` whether a component may do it.
+    /// Reviews each of `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAMESPACE]` for a component.
     async fn ask(identity: Identity, allowed: &[&str], denied: &[&str]) {
         let server = server().await;
         let reviews: Api<SelfSubjectAccessReview> = Api::all(server.client(identity, "default"));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn upkeep_collects_every_kind_but_grants_and_enters_nothing() {
+    async fn controller_manager_collects_every_kind_but_grants_and_enters_nothing() {
         let allowed = [
             "list example.com/things",
             "delete /secrets default",
@@ -199,7 +199,7 @@ mod tests {
             "update rbac.authorization.k8s.io/clusterroles",
             "create agents.x-k8s.io/sandboxes default",
         ];
-        ask(upkeep(), &allowed, &denied).await;
+        ask(controller_manager(), &allowed, &denied).await;
     }
 
     #[tokio::test]
@@ -216,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn no_component_is_a_master() {
-        for identity in [controller(), router(), node("n"), upkeep(), bootstrap()] {
+    fn no_component_is_in_system_masters() {
+        for identity in [controller(), router(), node("n"), controller_manager(), bootstrap()] {
             assert!(!identity.groups.iter().any(|group| group == "system:masters"), "{}", identity.name);
         }
     }

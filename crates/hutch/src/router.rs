@@ -1,4 +1,4 @@
-//! `hutch router`: the router as a program of its own, in front of a cluster.
+//! `hutch router`: the router of a cluster, as a program of its own.
 
 mod flags;
 mod options;
@@ -13,10 +13,10 @@ use hutch_router::LogSink;
 use options::{Encoder, Options, Wanted};
 pub(crate) use serve::{key, pod_key};
 
-/// How long the last lines of the access log may take to be written.
+/// Maximum time to write the last lines of the access log.
 const LOG_LIMIT: Duration = Duration::from_secs(2);
 
-/// Runs it until SIGTERM or SIGINT. Exit status 2: the configuration is wrong; 1: it could not start.
+/// Runs the router until SIGTERM or SIGINT. Exit status 2 for an invalid configuration, 1 for a failed start.
 pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     let environment = |name: &str| std::env::var(name).ok();
     let file = |path: &std::path::Path| std::fs::read_to_string(path);
@@ -37,7 +37,8 @@ pub(crate) fn main(arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// A thread for what is not a request: accepting connections, watches, certificates, metrics. Requests have threads of their own.
+/// Returns the single-threaded runtime for accepting connections, watches, certificates and metrics. Requests have other
+/// threads.
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     crate::runtime::choose_tls();
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)

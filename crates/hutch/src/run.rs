@@ -1,4 +1,4 @@
-//! `hutch run`: from flags to one jail, and from its outcome to an exit status.
+//! `hutch run`: makes one jail from flags, and an exit status from its outcome.
 //!
 //! No thread exists when this is called: the jail crate forks this very process.
 
@@ -20,16 +20,16 @@ use rustix::io::Errno;
 use crate::cli::{Isolation, RunArguments};
 use crate::protect::{Protection, WORKSPACE};
 
-/// Exit status when the command could not be started by our fault or the machine's.
+/// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;
-/// Bound of an empty workspace and of /tmp, each, in bytes: memory, and gone afterwards.
+/// Maximum bytes of an empty workspace and of /tmp, each. They are in memory and not kept.
 const SCRATCH_BYTES: u64 = 1 << 30;
-/// What of each output stream is kept with `--json`, in bytes.
+/// Maximum bytes kept of each output stream with `--json`.
 const CAPTURE_BYTES: usize = 8 << 20;
 /// Ids of one jail.
 const IDS_INSIDE: u32 = 65_536;
 
-/// Runs it.
+/// Runs the command.
 pub(crate) fn main(arguments: &RunArguments) -> ! {
     let status = run(arguments).unwrap_or_else(|error| {
         eprintln!("hutch: {error:#}");
@@ -75,7 +75,7 @@ fn protect(arguments: &RunArguments, spec: &mut Spec) -> anyhow::Result<Option<P
     Ok(Some(protection))
 }
 
-/// 126 and 127 as a shell says them; everything else is ours.
+/// Returns 126 and 127 as a shell does, else the status of Hutch.
 fn not_started(arguments: &RunArguments, error: &Error) -> anyhow::Result<u8> {
     let Error::NotStarted { errno, .. } = error else {
         return Err(hint(error));
@@ -88,7 +88,7 @@ fn not_started(arguments: &RunArguments, error: &Error) -> anyhow::Result<u8> {
     Ok(if errno.0 == rustix::io::Errno::NOENT.raw_os_error() { 127 } else { 126 })
 }
 
-/// What to do about it, where that is known.
+/// Adds a remedy, if there is one.
 fn hint(error: &Error) -> anyhow::Error {
     match error {
         Error::Namespaces { .. } => anyhow::anyhow!("{error}; `hutch doctor` says what is missing"),
@@ -117,10 +117,10 @@ fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
     images.resolve(&arguments.image).with_context(|| format!("--image {}", arguments.image))
 }
 
-/// A folder that a flag names.
+/// Opens a folder that a flag names.
 ///
 /// A link on the way is refused: code of an earlier run may have made it. Only those right below `/` are followed, such
-/// as `/home`, where nobody but root makes any.
+/// as `/home`, where only root can create any.
 fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
     let named = || format!("{flag} {}", folder.display());
     let absolute = std::path::absolute(folder).with_context(named)?;
@@ -141,13 +141,13 @@ fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
     })
 }
 
-/// Whether a folder is the root of this machine, by whatever name.
+/// Returns true if a folder is the root of this machine, by any name.
 fn is_root(folder: &CheckedFolder) -> anyhow::Result<bool> {
     let (folder, root) = (folder.metadata()?, std::fs::metadata("/")?);
     Ok((folder.st_dev, folder.st_ino) == (root.dev(), root.ino()))
 }
 
-/// Where images are unpacked: the machine's for root, the user's own cache else.
+/// Returns the folder of unpacked images: that of the machine for root, else the user's cache.
 fn image_folder() -> anyhow::Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from("/var/lib/hutch/images"));
@@ -176,12 +176,12 @@ fn process(
         env.push((name.clone(), value.clone()));
     }
     let user = user(image, workspace)?;
-    // The jail finds out by itself whether there is a terminal to join.
+    // The jail detects a terminal by itself.
     Ok(Process { argv: arguments.command.clone(), env, cwd: WORKSPACE.into(), terminal: false, user })
 }
 
-/// The image's user; where that is root, the owner of the workspace, since nobody inside has the right to write what
-/// belongs to somebody else.
+/// Returns the image's user; if that is root, the owner of the workspace, because processes inside cannot write files of
+/// other users.
 fn user(image: &Resolved, workspace: Option<&CheckedFolder>) -> anyhow::Result<User> {
     let named = &image.config.user;
     let account = image.account(named).with_context(|| format!("the image's user {named:?}"))?;
@@ -233,7 +233,7 @@ fn spec(
     })
 }
 
-/// The folder for the workspace.
+/// Opens the folder of the workspace.
 fn workspace(folder: &Path) -> anyhow::Result<CheckedFolder> {
     let checked = named_folder("--workspace", folder)?;
     ensure!(
@@ -244,7 +244,7 @@ fn workspace(folder: &Path) -> anyhow::Result<CheckedFolder> {
     Ok(checked)
 }
 
-/// A part of this machine that every jail sees.
+/// Returns a mount of a folder of this machine that every jail has.
 fn host(mount: HostMount) -> Mount {
     let source = MountSource::Host { folder: mount.source, file: None };
     Mount { source, target: mount.target, read_only: true }
@@ -258,5 +258,5 @@ fn tmpfs(target: &str, mode: u32) -> Mount {
     }
 }
 
-/// What [`gvisor::run`] and the native jail both give.
+/// Result of [`gvisor::run`] and of the native jail.
 type Ran = Result<Outcome, Error>;

@@ -1,10 +1,10 @@
-//! What every command that serves or calls an API starts with: logs, threads, TLS.
+//! Setup of every command that serves or calls an API: logs, threads, TLS.
 
 use std::io::IsTerminal;
 
 use anyhow::{Context, bail};
 
-/// Logs to standard error what `HUTCH_LOG` says, else what is given.
+/// Logs to standard error, filtered by `HUTCH_LOG`, else by the default.
 pub(crate) fn log(default: &str) {
     let wanted = tracing_subscriber::EnvFilter::try_from_env("HUTCH_LOG");
     tracing_subscriber::fmt()
@@ -14,7 +14,7 @@ pub(crate) fn log(default: &str) {
         .init();
 }
 
-/// Jails with id ranges, idmapped volumes and cgroups need root; the API server alone would be of no use.
+/// Fails without root, which jails need for id ranges, idmapped volumes and cgroups.
 pub(crate) fn check_root(command: &str) -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("needs root, to give each sandbox its own ids and limits: sudo hutch {command}");
@@ -22,14 +22,14 @@ pub(crate) fn check_root(command: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The runtime of all services, which may have as many descriptors as the system allows.
+/// Returns the runtime of all services, with the maximum of descriptors.
 pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     hutch_serve::raise_descriptor_limit();
     choose_tls();
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")
 }
 
-/// To be called before TLS is used anywhere.
+/// Selects the TLS provider. Must be called before TLS is used.
 pub(crate) fn choose_tls() {
     // Two TLS providers could be compiled in; everything here uses this one.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

@@ -1,4 +1,4 @@
-//! `hutch sandboxd install`: what an init container does for the container that shares its folder.
+//! `hutch sandboxd install`: runs in an init container, for the container that shares its folder.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,10 +9,10 @@ use anyhow::Context;
 use crate::cli::{InstallArguments, SandboxdArguments, SandboxdCommand};
 use crate::programs;
 
-/// Name of the file that holds what sandboxd is to demand (`SANDBOXD_TOKEN_FILE`).
+/// Name of the file with the token that sandboxd demands (`SANDBOXD_TOKEN_FILE`).
 const TOKEN: &str = "token";
 
-/// Prints the path of the program.
+/// Installs sandboxd and prints its path.
 pub(crate) fn main(arguments: &SandboxdArguments) -> ExitCode {
     let SandboxdCommand::Install(install) = &arguments.command;
     match put(install) {
@@ -38,8 +38,8 @@ fn put(arguments: &InstallArguments) -> anyhow::Result<std::path::PathBuf> {
     Ok(program)
 }
 
-/// For everybody in the container: whoever runs there may use its sandboxd, and the token opens nothing else.
-/// Always a new file, since the one of an earlier run cannot be written to.
+/// Writes the token for all users of the container, who may use its sandboxd; the token opens nothing else. Creates a new
+/// file, because that of an earlier run is read-only.
 fn write(file: &Path, token: &str) -> std::io::Result<()> {
     let fresh = file.with_extension("new");
     std::fs::write(&fresh, token)?;

@@ -1,4 +1,4 @@
-//! The services of the front that Pods of the `embedded` handler stand for.
+//! Services of the front that Pods of the `embedded` handler represent.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -9,29 +9,29 @@ use hutch_kubelet::{Duplex, StreamError};
 use hutch_privsep::Service;
 use hutch_router::{Access, Router};
 
-/// Bytes on their way between a port-forward and the router, each way.
+/// Maximum buffered bytes between a port-forward and the router, in each direction.
 const PIPE_BYTES: usize = 64 << 10;
 
-/// The router. It is made after the node that it dials through, so it comes in later.
+/// The router, which is set later, because it is created after the node through which it connects.
 #[derive(Default)]
 pub(crate) struct RouterService(OnceLock<Router>);
 
 impl RouterService {
-    /// From now on it serves.
+    /// Sets the router, which serves from then on.
     pub(crate) fn is(&self, router: Router) {
-        // There is one router in a process; a second one would be a mistake in the wiring that changes nothing.
+        // There is one router in a process; a second call has no effect.
         let _ = self.0.set(router);
     }
 
-    /// Whether it serves.
+    /// Returns true if the router serves.
     pub(crate) fn is_ready(&self) -> bool {
         self.0.get().is_some_and(Router::ready)
     }
 }
 
 impl Service for RouterService {
-    /// Any port is the router's: manifests of several releases name different ones. Who comes this way was let in by
-    /// the API server.
+    /// Connects to the router on any port: manifests of several releases name different ones. The API server has
+    /// authorized the client.
     fn connect(&self, _port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
         async move {
             let router = self.0.get().cloned();
@@ -54,7 +54,7 @@ impl ControllerService {
         self.0.store(ready, Ordering::Relaxed);
     }
 
-    /// Whether they run.
+    /// Returns true if the controllers run.
     pub(crate) fn is_ready(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

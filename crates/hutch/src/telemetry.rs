@@ -1,4 +1,4 @@
-//! Where traces go: OTLP over gRPC, as the standard `OTEL_*` variables say.
+//! Export of traces: OTLP over gRPC, configured by the standard `OTEL_*` variables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 
-/// How long the last spans may take to be sent.
+/// Maximum time to send the last spans.
 const FLUSH_LIMIT: Duration = Duration::from_secs(3);
 
-/// Sends spans in the background until it is ended.
+/// Exporter that sends spans in the background until it is stopped.
 pub(crate) struct Exporter {
     provider: SdkTracerProvider,
     service: &'static str,
 }
 
 impl Exporter {
-    /// Sends as `service`, unless a variable gives another name. Must be called inside a tokio runtime.
+    /// Starts to send as `service`, unless a variable has another name. Must be called inside a tokio runtime.
     pub(crate) fn start(service: &'static str) -> anyhow::Result<Self> {
         let exporter =
             SpanExporter::builder().with_tonic().build().context("--enable-tracing, OTEL_EXPORTER_OTLP_*")?;
@@ -39,9 +39,9 @@ impl Exporter {
         Arc::new(BoxedTracer::new(Box::new(self.provider.tracer(self.service))))
     }
 
-    /// Sends what waits.
+    /// Sends the queued spans.
     pub(crate) async fn end(self) {
-        // It blocks its thread, and the sending needs another one.
+        // The call blocks its thread, and sending needs another one.
         let ended =
             tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(FLUSH_LIMIT)).await;
         if let Ok(Err(error)) = ended {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_can_name_the_service() {
+    fn variable_sets_the_service_name() {
         let with = |given: &'static str, value: &'static str| {
             names_the_service(move |name| (name == given).then(|| value.to_owned()))
         };

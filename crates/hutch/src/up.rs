@@ -1,8 +1,8 @@
 //! `hutch up`: two processes. The *root* process ([`root`]) runs the node and its jails. The *front* ([`front`]) parses what
 //! clients send: it runs the API server with its store, the controllers and the router, without privileges.
 //!
-//! They know each other only through the API and the contract of [`hutch_kubelet::Kubelet`], each over a socket pair. These
-//! two modules are the only ones that know all services.
+//! They communicate only through the API and the contract of [`hutch_kubelet::Kubelet`], each over a socket pair. Only these
+//! two modules use all services.
 
 pub(crate) mod front;
 mod messages;
@@ -18,10 +18,10 @@ use crate::signals;
 
 /// Name of the one Node.
 const NODE: &str = "hutch";
-/// Maximum time in which services stop; then the process ends without them.
+/// Maximum time for services to stop; then the process ends anyway.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs it until SIGTERM or SIGINT.
+/// Runs the server until SIGTERM or SIGINT.
 pub(crate) fn main(arguments: UpArguments) -> ExitCode {
     log("warn,hutch=info");
     match up(&arguments) {

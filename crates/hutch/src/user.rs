@@ -1,7 +1,7 @@
 //! `hutch user`: users with client certificates, as objects of the API.
 //!
 //! A user is an approved CertificateSigningRequest of the signer `kubernetes.io/kube-apiserver-client`, whose object has
-//! the name of the user. The key is made here and goes nowhere but into the kubeconfig.
+//! the name of the user. The key is created here and written only to the kubeconfig.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use crate::cli::{UserArguments, UserCommand, UserCreateArguments};
-use crate::people::{api_error, finish};
+use crate::client::finish;
 use crate::{cluster, kubeconfig};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
@@ -63,12 +63,12 @@ async fn create(arguments: &UserCreateArguments) -> anyhow::Result<u8> {
         if matches!(&error, kube::Error::Api(status) if status.reason == "AlreadyExists") {
             bail!("there is a user {name}; hutch user delete {name} ends its certificate");
         }
-        return Err(api_error(error));
+        return Err(hutch_client::Error::from(error).into());
     }
     match approve(&requests, name).await {
         Ok(certificate) => deliver(&config, name, &certificate, &request.key_pem, output.as_deref()),
         Err(error) => {
-            // Nobody has the key of a request that was not signed.
+            // The key of a request that was not signed is lost.
             let _ = requests.delete(name, &Default::default()).await;
             Err(error)
         }
@@ -80,7 +80,10 @@ async fn approve(requests: &Api<CertificateSigningRequest>, name: &str) -> anyho
     let condition = json!({"type": "Approved", "status": "True", "reason": "HutchUserCreate",
         "message": "approved by hutch user create"});
     let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
-    let signed = requests.patch_approval(name, &PatchParams::default(), &patch).await.map_err(api_error)?;
+    let signed = requests
+        .patch_approval(name, &PatchParams::default(), &patch)
+        .await
+        .map_err(hutch_client::Error::from)?;
     let certificate = signed.status.and_then(|status| status.certificate);
     Ok(certificate.context("the server did not sign the request: is it hutch up?")?.0)
 }
@@ -109,7 +112,7 @@ fn deliver(
 
 async fn list(file: Option<&Path>) -> anyhow::Result<u8> {
     let (_, requests) = connect(file).await?;
-    let found = requests.list(&ListParams::default()).await.map_err(api_error)?;
+    let found = requests.list(&ListParams::default()).await.map_err(hutch_client::Error::from)?;
     println!("{:<32}GROUPS", "NAME");
     for request in found.items {
         let signed = request.status.as_ref().is_some_and(|status| status.certificate.is_some());
@@ -123,7 +126,7 @@ async fn list(file: Option<&Path>) -> anyhow::Result<u8> {
 
 async fn delete(file: Option<&Path>, name: &str) -> anyhow::Result<u8> {
     let (_, requests) = connect(file).await?;
-    requests.delete(name, &Default::default()).await.map_err(api_error)?;
+    requests.delete(name, &Default::default()).await.map_err(hutch_client::Error::from)?;
     println!("user {name} deleted; its certificate is no longer accepted");
     Ok(0)
 }

@@ -1,4 +1,4 @@
-//! The way to the API server: which one, over how many connections, as whom, how fast.
+//! Transport to the API server: address, connections, credentials, rate.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,26 +27,26 @@ use super::flags::Flags;
 use super::requests::Requests;
 use super::throttle::Throttle;
 
-/// Where a Pod finds the namespace that it is in.
+/// File with the namespace of this Pod.
 const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-/// How long the other end may take to take a connection.
+/// Maximum time to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-/// How long an answer may be on its way, a watch's first line included. The API server gives up after 60 s itself.
+/// Maximum time until an answer begins, a watch's first line included. The API server has a limit of 60 s itself.
 const ANSWER_LIMIT: Duration = Duration::from_secs(70);
-/// Pause after which a silent connection is asked whether it is alive.
+/// Silence of a connection after which a ping is sent.
 const PING: Duration = Duration::from_secs(30);
-/// How long it may take to say so.
+/// Maximum time for the answer to a ping.
 const PONG: Duration = Duration::from_secs(15);
 
-/// All that requests need, whoever sends them.
-pub(super) struct Road {
+/// Configuration of requests to the API server, shared by all clients.
+pub(super) struct Transport {
     config: Config,
     lanes: Lanes,
     requests: Requests,
     throttle: Option<Throttle>,
 }
 
-/// The API server of the flag or of the surroundings, and this program's name for it.
+/// Returns the configuration of the flag or of the environment, with this program's user agent.
 pub(super) async fn config(flag: &str) -> anyhow::Result<Config> {
     let mut config =
         crate::cluster::config(Some(flag).filter(|flag| !flag.is_empty()).map(Path::new)).await?;
@@ -55,7 +55,7 @@ pub(super) async fn config(flag: &str) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The namespace of the Lease: the flag's, else that of this Pod.
+/// Returns the namespace of the Lease: the flag's, else that of this Pod.
 pub(super) fn lease_namespace(flag: &str) -> anyhow::Result<String> {
     if !flag.is_empty() {
         return Ok(flag.to_owned());
@@ -66,14 +66,14 @@ pub(super) fn lease_namespace(flag: &str) -> anyhow::Result<String> {
     )
 }
 
-impl Road {
+impl Transport {
     pub(super) fn new(
         config: Config,
         flags: &Flags,
         registry: &prometheus::Registry,
     ) -> anyhow::Result<Self> {
         let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
-        Ok(Road {
+        Ok(Transport {
             lanes: Lanes::new(&config, flags)?,
             requests: Requests::new(registry, &host)?,
             throttle: Throttle::new(flags.qps, flags.burst),
@@ -81,7 +81,7 @@ impl Road {
         })
     }
 
-    /// A client; behind a term, it changes nothing once that is over.
+    /// Returns a client. With a term, it sends no writes after the end of the term.
     pub(super) fn client(&self, term: Option<Term>) -> anyhow::Result<Client> {
         let service = ServiceBuilder::new()
             .layer(self.config.base_uri_layer())
@@ -98,17 +98,17 @@ impl Road {
     }
 }
 
-/// A connection to the API server where HTTP/2 is spoken, else as many as there are requests.
+/// One connection to an API server with HTTP/2, else one for each concurrent request.
 struct Lane {
     connection: Connection<HttpsConnector<HttpConnector>, Body>,
-    /// Whether the last request got an answer. Until the first one has, the others wait: what is spoken shows only then, and
-    /// each of them would open a connection of its own.
+    /// Held by the first request until its answer shows the version of HTTP. The others wait, because each would open a
+    /// connection of its own.
     open: Mutex<()>,
     opened: AtomicBool,
 }
 
 impl Lane {
-    /// The future is small: many of them wait at once.
+    /// The future is small, because many wait at the same time.
     fn send(self: Arc<Self>, request: Request<Body>) -> Answer {
         if !self.opened.load(Ordering::Acquire) {
             return self.open(request).boxed();
@@ -137,10 +137,10 @@ impl Lane {
 
 type Answer = BoxFuture<'static, Result<Response<Incoming>, BoxError>>;
 
-/// All of them.
+/// All connections.
 #[derive(Clone)]
 struct Lanes {
-    /// Used in turn.
+    /// Connections that are used in turn.
     all: Arc<[Arc<Lane>]>,
     next: Arc<AtomicUsize>,
     watches: Option<Arc<Lane>>,
@@ -222,9 +222,9 @@ mod tests {
         assert_eq!(at(lanes.pick(true)), None);
     }
 
-    /// The clock stands still but for the waits.
+    // Paused time advances only in waits.
     #[tokio::test(start_paused = true)]
-    async fn a_busy_server_is_asked_again_when_it_said() {
+    async fn request_to_a_busy_server_is_retried_at_the_given_time() {
         use axum::response::IntoResponse;
         use tokio::time::Instant;
         let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -244,9 +244,9 @@ mod tests {
         tokio::spawn(async move { axum::serve(socket, app).await });
         let Ok(super::super::flags::Asked::Run(flags, _)) = super::super::flags::parse(&[]) else { panic!() };
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let road = Road::new(config, &flags, &prometheus::Registry::new()).unwrap();
+        let transport = Transport::new(config, &flags, &prometheus::Registry::new()).unwrap();
         let pods: kube::Api<k8s_openapi::api::core::v1::Pod> =
-            kube::Api::namespaced(road.client(None).unwrap(), "default");
+            kube::Api::namespaced(transport.client(None).unwrap(), "default");
         assert_eq!(pods.get("there").await.unwrap().metadata.name.as_deref(), Some("there"));
         let asked = asked.lock().unwrap();
         let waits: Vec<u64> = asked.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_is_told_by_its_query() {
+    fn watch_is_recognized_by_its_query() {
         for (uri, watch) in [
             ("/api/v1/pods?watch=true", true),
             ("/api/v1/pods?resourceVersion=1&watch=1", true),

@@ -1,17 +1,17 @@
-//! The domains that labels of a claim's `additionalPodMetadata` may have.
+//! Permitted domains of labels in a claim's `additionalPodMetadata`.
 
 use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::Context;
 
-/// Where a ConfigMap puts the list.
+/// File of the ConfigMap with the list.
 pub(super) const FILE: &str = "/etc/sandbox-config/allowed-label-domains";
 
-/// The domains of the file, separated by commas or lines. Nothing when there is no such file, or no domain in it.
+/// Returns the domains of the file, separated by commas or lines; `None` without a file or without a domain.
 ///
 /// # Errors
-/// A file that is there and cannot be read.
+/// The file exists and cannot be read.
 pub(super) fn read(file: &Path) -> anyhow::Result<Option<Vec<String>>> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_domains() {
+    fn domains_are_separated_by_commas_or_lines() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("allowed-label-domains");
         assert_eq!(read(&file).unwrap(), None);

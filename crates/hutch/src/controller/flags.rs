@@ -12,18 +12,18 @@ use crate::go::{self, Word};
 pub(super) use check::is_on;
 use check::{check, warnings};
 
-/// What was asked for.
+/// Values of the flags.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Asked {
     /// The text of `-h`.
     Help(String),
     /// The version.
     Version,
-    /// To run, with these settings; the lines are warnings about them.
+    /// Run with these settings; the lines are warnings.
     Run(Box<Flags>, Vec<String>),
 }
 
-/// All flags that mean something here, in the order of their names in the documentation.
+/// Flags with an effect, in the order of the documentation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Flags {
     pub(crate) version: bool,
@@ -56,12 +56,12 @@ pub(crate) struct Flags {
     pub(crate) separate_watch_connection: bool,
     pub(crate) tracing: bool,
     pub(crate) kubeconfig: String,
-    /// Flags that were given and mean something to a Go program only.
+    /// Given flags that have an effect only in a Go program.
     ignored: Vec<&'static str>,
 }
 
 impl Default for Flags {
-    /// Those of the controllers and of the webhook are theirs.
+    /// Returns the defaults; those of the controllers and of the webhook are defined there.
     fn default() -> Self {
         let (config, webhook) = (Config::default(), hutch_webhook::Settings::default());
         let whole = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
@@ -100,10 +100,10 @@ impl Default for Flags {
     }
 }
 
-/// Reads the words after `hutch controller`.
+/// Parses the arguments of `hutch controller`.
 ///
 /// # Errors
-/// One line that names the flag and says what would be right.
+/// One line that names the flag and a valid value.
 pub(crate) fn parse(words: &[String]) -> Result<Asked, String> {
     let mut flags = Flags::default();
     let mut words = words.iter().map(String::as_str);

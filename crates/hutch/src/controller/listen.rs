@@ -12,7 +12,7 @@ use hutch_serve::Listener;
 use super::flags;
 use crate::address::BindAddress;
 
-/// A listener on an address as Go programs take it: `HOST:PORT`, `:PORT` for every address, `0` or nothing for none.
+/// Binds an address in the syntax of Go programs: `HOST:PORT`, `:PORT` for every address, `0` or nothing for none.
 pub(super) async fn bind(flag: &str, address: &str) -> anyhow::Result<Option<Listener>> {
     if !flags::is_on(address) {
         return Ok(None);
@@ -32,7 +32,7 @@ pub(super) fn metrics(metrics: Metrics) -> Router {
     )
 }
 
-/// Both say that the process runs and answers; whether it leads is no question of health.
+/// Serves both probes, which report that the process answers. Leadership is not a matter of health.
 pub(super) fn probes() -> Router {
     let probe = |name: &'static str| {
         get(move |RawQuery(query): RawQuery| async move {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn probes_answer_as_kubelets_and_people_ask() {
+    async fn probes_answer_with_and_without_verbose() {
         for path in ["/healthz", "/readyz", "/healthz/", "/readyz/readyz"] {
             assert_eq!(asked(probes(), path).await, (200, "ok".to_owned()), "{path}");
         }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_as_go_takes_them() {
+    async fn addresses_are_parsed_as_by_go() {
         for none in ["", "0"] {
             assert!(bind("x", none).await.unwrap().is_none());
         }

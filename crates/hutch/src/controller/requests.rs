@@ -1,4 +1,4 @@
-//! Counts requests to the API server, under the name that dashboards of Go programs use.
+//! Counts requests to the API server in the metric that dashboards of Go programs use.
 
 use std::task::{Context, Poll};
 
@@ -8,10 +8,10 @@ use http::{Request, Response};
 use prometheus::{IntCounterVec, Opts, Registry};
 use tower::{Layer, Service};
 
-/// What stands for the status of a request that got no answer.
+/// Status of a request without an answer.
 const NO_ANSWER: &str = "<error>";
 
-/// A layer that counts.
+/// Layer that counts requests.
 #[derive(Clone)]
 pub(super) struct Requests {
     counter: IntCounterVec,
@@ -19,7 +19,7 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Counts requests to that host in that registry.
+    /// Creates the layer for a host, with its metric in a registry.
     pub(super) fn new(registry: &Registry, host: &str) -> anyhow::Result<Self> {
         let help = "Requests to the API server, by status code, method and host";
         let counter =

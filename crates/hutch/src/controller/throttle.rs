@@ -1,4 +1,4 @@
-//! At most so many requests a second, with some at once before that counts.
+//! Rate limit of requests: a token bucket with a burst.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -8,11 +8,11 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tower::{Layer, Service};
 
-/// A layer that lets requests wait for their turn, in the order in which they come.
+/// Layer that delays requests in their order.
 #[derive(Clone)]
 pub(super) struct Throttle(Arc<Bucket>);
 
-/// Holds tokens; a request takes one. Below zero it says how long the queue of those who wait is.
+/// Token bucket. A request takes one token; a negative count is the length of the queue.
 struct Bucket {
     rate: f64,
     size: f64,
@@ -20,7 +20,7 @@ struct Bucket {
 }
 
 impl Throttle {
-    /// `rate` a second on average, `size` at once. Nothing where the rate sets no limit.
+    /// Creates a bucket for `rate` requests a second and bursts of `size`; `None` if the rate sets no limit.
     pub(super) fn new(rate: f64, size: i64) -> Option<Self> {
         let size = f64::from(u32::try_from(size).unwrap_or(u32::MAX));
         let bucket = || Bucket { rate, size, state: Mutex::new((size, Instant::now())) };
@@ -29,7 +29,7 @@ impl Throttle {
 }
 
 impl Bucket {
-    /// Takes a token, and says how long to wait before using it.
+    /// Takes a token; returns the delay before its use.
     fn take(&self, now: Instant) -> Duration {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (tokens, since) = *state;
@@ -71,7 +71,7 @@ where
     fn call(&mut self, request: R) -> Self::Future {
         let wait = self.bucket.take(Instant::now());
         let fresh = self.inner.clone();
-        // The one that was found ready goes with the request.
+        // The service that was ready must serve the request.
         let mut ready = std::mem::replace(&mut self.inner, fresh);
         async move {
             if !wait.is_zero() {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_goes_through_and_then_the_rate_counts() {
+    fn burst_is_not_delayed_and_later_requests_are() {
         let Throttle(bucket) = Throttle::new(10.0, 3).unwrap();
         let start = Instant::now();
         let waits = |at: Duration| bucket.take(start + at).as_millis();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_is_no_limit() {
+    fn zero_rate_is_unlimited() {
         for rate in [0.0, -1.0, f64::INFINITY, f64::NAN] {
             assert!(Throttle::new(rate, 10).is_none());
         }

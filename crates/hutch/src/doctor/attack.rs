@@ -1,7 +1,7 @@
-//! `hutch doctor --attack`: tries to get out of a sandbox of this machine, by `hutch run` as anybody would call it.
+//! `hutch doctor --attack`: tries known attacks from inside a sandbox of this machine, started with `hutch run`.
 //!
-//! Each attack is tried once without a sandbox too. Where it finds the same there, nothing is shown: this kernel lacks
-//! what it needs, or the caller has no right to it anyway.
+//! Each attack also runs once without a sandbox. If the results are the same, the attack shows nothing: this kernel lacks
+//! something that it needs, or the caller has no permission for it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,20 +16,20 @@ use serde::Serialize;
 
 use crate::programs;
 
-/// What came of one attack.
+/// Result of one attack.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Tried {
-    /// What it goes after.
+    /// Target of the attack.
     attack: &'static str,
     /// Known attacks that it is a part of.
     known: Vec<&'static str>,
-    /// What it found in the sandbox.
+    /// Result in the sandbox.
     found: String,
-    /// What it found without one.
+    /// Result without a sandbox.
     without: String,
     verdict: Verdict,
-    /// Why it shows nothing here.
+    /// Reason why it shows nothing here.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
 }
@@ -37,15 +37,15 @@ struct Tried {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Verdict {
-    /// It works without a sandbox and does not in one.
+    /// Works without a sandbox and not in one.
     Held,
-    /// It does not work without a sandbox either.
+    /// Does not work without a sandbox either.
     NotTestable,
-    /// It works in the sandbox.
+    /// Works in the sandbox.
     Works,
 }
 
-/// Tries everything in every kind of sandbox that this machine has, and prints it. Whether nothing worked.
+/// Tries all attacks in every kind of sandbox of this machine and prints the results; returns true if none worked.
 pub(super) fn main(json: bool) -> anyhow::Result<bool> {
     let bench = Bench::new()?;
     let mut tried = BTreeMap::from([("native", bench.attempt(all(&bench.planted), "hutch")?)]);
@@ -65,7 +65,7 @@ pub(super) fn main(json: bool) -> anyhow::Result<bool> {
     Ok(tried.values().flatten().all(|tried| tried.verdict != Verdict::Works))
 }
 
-/// Where attacks are tried, and what is there to be found.
+/// Folder and targets of the attacks.
 struct Bench {
     folder: tempfile::TempDir,
     planted: Planted,
@@ -113,12 +113,12 @@ impl Bench {
     }
 }
 
-/// What each attack found, of a program that tries them.
+/// Runs a program that tries attacks; returns the result of each.
 fn answers(attacks: &[Attack], command: &mut Command) -> anyhow::Result<Vec<String>> {
     let output = command.output().with_context(|| format!("{:?}", command.get_program()))?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let found: Vec<String> =
-        said.lines().filter_map(|line| Some(line.split_once('\t')?.1.to_owned())).collect();
+        printed.lines().filter_map(|line| Some(line.split_once('\t')?.1.to_owned())).collect();
     ensure!(
         output.status.success() && found.len() == attacks.len(),
         "the attacks ended early, with {}: {}",
@@ -145,7 +145,7 @@ fn judged(attack: &Attack, found: String, without: String) -> Tried {
     Tried { attack: attack.name, known, found, without, verdict, reason }
 }
 
-/// Known attacks first, each with what its parts came to, then how many of all held.
+/// Prints known attacks with the results of their parts, then the number of all that failed.
 fn text(handler: &str, tried: &[Tried]) -> String {
     let mut out = format!("{handler}\n");
     for known in Known::ALL {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_everywhere_shows_nothing() {
+    fn attack_that_fails_everywhere_shows_nothing() {
         let verdict = |found: &str, without: &str| {
             let tried = judged(&attack(&["ENOENT"], Control::Outside), found.to_owned(), without.to_owned());
             (tried.verdict, tried.reason.is_some())
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn one_part_that_works_is_said() {
+    fn one_working_part_is_reported() {
         let part =
             |found: &str| judged(&attack(&["ENOENT"], Control::Outside), found.to_owned(), "x".to_owned());
         let (held, works) = (part("ENOENT"), part("x"));

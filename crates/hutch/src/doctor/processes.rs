@@ -1,4 +1,4 @@
-//! Who runs as what: the processes of each `hutch up` of this machine, as the kernel shows them.
+//! Processes of each `hutch up` of this machine with their users and privileges, as the kernel reports them.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::up::front;
 
-/// What each process does, in the order in which they are shown.
+/// Task of each process, in the order of the output.
 const ROLES: [(&str, &str); 3] = [
     ("node", "runs Pods: images, volumes, probes; starts the others"),
     ("front", "parses what clients send: TLS, API server, store, controllers, router"),
@@ -22,9 +22,9 @@ pub(super) struct Process {
     pub(super) pid: u32,
     /// Real, effective, saved and file system user id are the same one.
     pub(super) user: u32,
-    /// Whether it has any capability.
+    /// Has a capability.
     pub(super) capabilities: bool,
-    /// Whether its system calls are filtered.
+    /// Has a filter of system calls.
     pub(super) seccomp: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn running() -> Vec<Process> {
     found
 }
 
-/// The lines of `hutch doctor`.
+/// Returns the lines of `hutch doctor`.
 pub(super) fn text(processes: &[Process]) -> String {
     let mut out = String::from("\nprocesses of hutch up\n");
     for (role, does) in ROLES {
@@ -64,7 +64,7 @@ pub(super) fn text(processes: &[Process]) -> String {
     out
 }
 
-/// A process as `/proc` shows it.
+/// Process as `/proc` shows it.
 struct Seen {
     program: String,
     parent: u32,

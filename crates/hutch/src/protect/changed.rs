@@ -1,4 +1,4 @@
-//! Finds what a run made or changed of the files that programs of this machine run.
+//! Finds the files that a run created or changed and that programs of this machine run.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -11,24 +11,24 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
 use super::{BENEATH, is_trusted};
 
-/// Most names that are listed; the rest is counted.
+/// Maximum listed names; the rest is counted.
 const MAX_NAMES: usize = 100;
-/// Most entries of a workspace that are looked at.
+/// Maximum checked entries of a workspace.
 const MAX_ENTRIES: usize = 4_000_000;
 
-/// What is new or changed.
+/// New and changed files.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     /// Paths within the workspace, at most 100, hooks and settings of git first.
     pub(crate) names: Vec<String>,
-    /// How many more there are.
+    /// Number of further paths.
     pub(crate) more: usize,
-    /// Folders, at most 100, that could not be looked into, such as ones nested too deep.
+    /// Folders, at most 100, that could not be read, such as ones nested too deep.
     pub(crate) unchecked: Vec<String>,
 }
 
 impl Change {
-    /// One line for a person, if there is something to say.
+    /// Returns the line to print, if there is a change.
     pub(crate) fn line(&self) -> Option<String> {
         let mut line = String::new();
         if !self.names.is_empty() {
@@ -48,26 +48,26 @@ impl Change {
     }
 }
 
-/// The trusted files of a workspace, by path: which inode, and when it last changed. Code inside can set any time but
-/// that one, and a file that is moved has another path. Kept as hashes, whose key nobody knows.
+/// The trusted files of a workspace by path, with inode and ctime. Code inside can set every other time, and a moved file
+/// has another path. Stored as hashes with a random key.
 pub(super) struct Snapshot {
     key: RandomState,
     files: HashMap<u64, u64>,
 }
 
 impl Snapshot {
-    /// Looks through the workspace.
+    /// Reads the workspace.
     pub(super) fn of(workspace: &OwnedFd) -> Snapshot {
         let key = RandomState::new();
         let mut files = HashMap::new();
-        // What cannot be looked into now is said at the end, when it still cannot be.
+        // A folder that still cannot be read at the end is reported then.
         let _ = walk(workspace, &mut |path, status| {
             files.insert(key.hash_one(path), version(&key, status));
         });
         Snapshot { key, files }
     }
 
-    /// What is there now and was not, or was something else.
+    /// Returns new and changed files.
     pub(super) fn compare(&self, workspace: &OwnedFd) -> Change {
         let mut found = BTreeSet::new();
         let mut more = 0;
@@ -85,7 +85,7 @@ impl Snapshot {
     }
 }
 
-/// What is run without a question comes first.
+/// Order in the output: files that run without a question come first.
 fn rank(path: &Path) -> u8 {
     let has = |name: &str| path.components().any(|part| part.as_os_str() == name);
     match (has(".git"), has(".envrc") || has(".cargo")) {
@@ -99,14 +99,15 @@ fn version(key: &RandomState, status: &Stat) -> u64 {
     key.hash_one((status.st_dev, status.st_ino, status.st_ctime, status.st_ctime_nsec))
 }
 
-/// Tells of each trusted file and folder; the folders, at most 100, that could not be looked into.
-fn walk(workspace: &OwnedFd, tell: &mut dyn FnMut(&Path, &Stat)) -> Vec<String> {
+/// Visits each trusted file and folder; returns the folders, at most 100, that could not be read.
+fn walk(workspace: &OwnedFd, visit: &mut dyn FnMut(&Path, &Stat)) -> Vec<String> {
     let mut unchecked = Vec::new();
-    // Folders to look into, and whether all in them is trusted.
+    // Folders to read, and true if all in them is trusted.
     let mut folders = vec![(PathBuf::new(), false)];
     let mut left = MAX_ENTRIES;
     while let Some((path, trusted)) = folders.pop() {
-        if !look_into(workspace, &path, trusted, &mut folders, &mut left, tell) && unchecked.len() < MAX_NAMES
+        if !read_folder(workspace, &path, trusted, &mut folders, &mut left, visit)
+            && unchecked.len() < MAX_NAMES
         {
             unchecked.push(shown(&path));
         }
@@ -114,14 +115,14 @@ fn walk(workspace: &OwnedFd, tell: &mut dyn FnMut(&Path, &Stat)) -> Vec<String> 
     unchecked
 }
 
-/// Looks at the entries of one folder; false when that cannot be done.
-fn look_into(
+/// Visits the entries of one folder; returns false if it cannot be read.
+fn read_folder(
     workspace: &OwnedFd,
     path: &Path,
     trusted: bool,
     folders: &mut Vec<(PathBuf, bool)>,
     left: &mut usize,
-    tell: &mut dyn FnMut(&Path, &Stat),
+    visit: &mut dyn FnMut(&Path, &Stat),
 ) -> bool {
     let name = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -150,7 +151,7 @@ fn look_into(
         }
         let Ok(status) = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         if trusted {
-            tell(&path, &status);
+            visit(&path, &status);
         }
         if FileType::from_raw_mode(status.st_mode) == FileType::Directory {
             folders.push((path, trusted));
@@ -159,7 +160,7 @@ fn look_into(
     true
 }
 
-/// A path on one line, whatever bytes it has.
+/// Returns a path of any bytes on one line.
 fn shown(path: &Path) -> String {
     let text = path.to_string_lossy();
     let mut shown: String = text.chars().take(300).flat_map(char::escape_debug).collect();

@@ -1,4 +1,4 @@
-//! Flags as the packages of Go read them: `-name`, `--name=value`, `--name value`, and for a switch `--name` alone or
+//! Flags in the syntax of Go's packages: `-name`, `--name=value`, `--name value`, and for a switch `--name` alone or
 //! `--name=false`. The same names are the keys of a flat YAML file.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::go::{self, Word};
 
-/// What a flag takes.
+/// Values of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Nothing, or `=true` and `=false`.
@@ -17,10 +17,10 @@ pub(crate) enum Kind {
     Value(&'static str),
 }
 
-/// A flag: name, what it takes, its default in words, what it means.
+/// A flag: name, kind of its value, default in words, help text.
 pub(crate) type Flag = (&'static str, Kind, &'static str, &'static str);
 
-/// Who gave a value.
+/// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     CommandLine,
@@ -28,12 +28,12 @@ pub(crate) enum Source {
     Environment(&'static str),
 }
 
-/// The values that were given, the strongest source of each.
+/// Given values, each from the source with the highest precedence.
 #[derive(Debug, Default)]
 pub(crate) struct Given(BTreeMap<&'static str, (String, Source)>);
 
 impl Given {
-    /// Reads a command line. The flag given last counts.
+    /// Parses a command line. The last occurrence of a flag counts.
     pub(crate) fn command_line(flags: &[Flag], words: &[OsString]) -> Result<Given, String> {
         let mut given = Given::default();
         let mut words = words.iter();
@@ -63,10 +63,10 @@ impl Given {
         Ok(given)
     }
 
-    /// Adds the values of a file that were not given by something stronger.
+    /// Adds the values of a file that no source of higher precedence has set.
     pub(crate) fn add_file(&mut self, flags: &[Flag], file: &Path, text: &str) -> Result<(), String> {
         let wrong = |cause: String| format!("{}: {cause}", file.display());
-        // Nothing but comments is a file without settings.
+        // A file with only comments has no settings.
         let values: Option<BTreeMap<String, serde_json::Value>> = serde_saphyr::from_str(text)
             .map_err(|error| wrong(format!("is not a flat YAML file: {}", one_line(&error.to_string()))))?;
         for (key, value) in values.unwrap_or_default() {
@@ -79,17 +79,17 @@ impl Given {
         Ok(())
     }
 
-    /// Adds a value of the environment, if nothing stronger gave one.
+    /// Adds a value of the environment, unless a source of higher precedence has set one.
     pub(crate) fn add_environment(&mut self, name: &'static str, variable: &'static str, value: String) {
         self.0.entry(name).or_insert((value, Source::Environment(variable)));
     }
 
-    /// The value of a flag as it was given.
+    /// Returns the value of a flag as text.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|(value, _)| value.as_str())
     }
 
-    /// A value, read by `read`; a mistake names where it stands.
+    /// Returns a value, parsed by `read`. A mistake names its origin.
     pub(crate) fn read<T>(
         &self,
         name: &str,
@@ -129,19 +129,19 @@ fn one_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// A truth value as Go writes it.
+/// Parses a boolean in the syntax of Go.
 pub(crate) fn truth(text: &str) -> Result<bool, String> {
     go::boolean(text).ok_or_else(|| format!("`{text}` is neither true nor false"))
 }
 
-/// A number without sign.
+/// Parses a number without sign.
 pub(crate) fn number(text: &str) -> Result<u64, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = text.parse().ok().filter(|_| digits);
     number.ok_or_else(|| format!("`{text}` is not a number from 0 on"))
 }
 
-/// A time as Go writes it.
+/// Parses a time in the syntax of Go.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     go::duration(text).ok_or_else(|| format!("`{text}` is not a duration; write it like 30s, 250ms or 1m30s"))
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_read_as_in_go() {
+    fn flags_have_the_syntax_of_go() {
         for words in [
             &["-http-bind-address", ":1", "--access-log=false"][..],
             &["--http-bind-address=:1", "-access-log=false"],
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gives_what_the_command_line_did_not() {
+    fn file_sets_what_the_command_line_does_not() {
         let mut given = line(&["--access-log=false"]).unwrap();
         let text = "access-log: true\nhttp-bind-address: \":1\"\nauthz-tokenreview-audiences: [a, b]\n";
         given.add_file(&FLAGS, Path::new("f"), text).unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_gos() {
+    fn durations_have_the_syntax_of_go() {
         assert_eq!(duration("1h1m1s1ms"), Ok(Duration::from_millis(3_661_001)));
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("0"), Ok(Duration::ZERO));

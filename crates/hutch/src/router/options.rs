@@ -143,11 +143,11 @@ pub(crate) enum Wanted {
     Run(Box<Options>),
 }
 
-/// Tries to connect that make sense at most.
-const RETRIES_MOST: u64 = 100;
+/// Maximum retries of a connection.
+const RETRIES_MAX: u64 = 100;
 
 impl Options {
-    /// Reads everything. A mistake is one line that names the flag, the key of the file or the variable.
+    /// Reads all sources. A mistake is one line that names the flag, the key of the file or the variable.
     pub(crate) fn read(
         words: &[OsString],
         environment: impl Fn(&str) -> Option<String>,
@@ -295,9 +295,9 @@ fn positive(text: &str) -> Result<Duration, String> {
 
 fn retries(given: &Given) -> Result<Vec<Duration>, String> {
     let few = |text: &str| {
-        number(text).and_then(|n| match n <= RETRIES_MOST {
+        number(text).and_then(|n| match n <= RETRIES_MAX {
             true => Ok(n),
-            false => Err(format!("`{text}` is more than {RETRIES_MOST}")),
+            false => Err(format!("`{text}` is more than {RETRIES_MAX}")),
         })
     };
     let retries = given.read("upstream-max-retries", few)?.unwrap_or(3);
@@ -316,7 +316,7 @@ fn mode(given: &Given) -> Result<Mode, String> {
     let cache_size = usize::try_from(cache_size).unwrap_or(usize::MAX);
     if given.read("authz-tokenreview-require-token", truth)? == Some(false) {
         return Err("--authz-tokenreview-require-token: mode tokenreview always wants a token; \
-                    --authz-mode=allow-all lets everybody in"
+                    --authz-mode=allow-all admits every client"
             .into());
     }
     let list = given.text("authz-tokenreview-audiences").unwrap_or_default();
@@ -333,7 +333,7 @@ fn mode(given: &Given) -> Result<Mode, String> {
         _ => Err(format!("`{text}` is not one of tokenreview, scoped-token, allow-all")),
     };
     given.read("authz-mode", read)?.ok_or_else(|| {
-        "--authz-mode: is not set; tokenreview, scoped-token, or allow-all to let in everybody who reaches it".into()
+        "--authz-mode: is not set; tokenreview, scoped-token, or allow-all to admit every client".into()
     })
 }
 

@@ -20,9 +20,9 @@ use crate::telemetry::Exporter;
 
 /// Name of the service in traces.
 const SERVICE: &str = "sandbox-router";
-/// How long the first look at Sandboxes and Pods may take.
+/// Maximum time of the first list of Sandboxes and Pods.
 const SYNC_LIMIT: Duration = Duration::from_secs(60);
-/// Pause between looks whether it is over.
+/// Interval of checks for its end.
 const SYNC_PAUSE: Duration = Duration::from_millis(20);
 
 /// Serves until SIGTERM or SIGINT, and then until requests in progress have been answered.
@@ -49,7 +49,7 @@ pub(super) async fn serve(options: Options, log: Arc<LogSink>) -> anyhow::Result
         () = told.wait() => {}
     }
     shutdown.trigger();
-    // Their last lines and spans are part of what is written at the end.
+    // Their last lines and spans are written at the end.
     threads.stop();
     if let Some(exporter) = exporter {
         exporter.end().await;
@@ -63,7 +63,7 @@ async fn start(
     drain: &Shutdown,
     shutdown: &Shutdown,
 ) -> anyhow::Result<(Router, JoinSet<()>)> {
-    // Files and ports first: a start that fails for one of them has asked nobody anything.
+    // Files and ports first: a start that fails for one of them sends no request.
     let client = client(options).await?;
     let access = access(options, &client)?;
     let tls = match &options.https {
@@ -87,7 +87,7 @@ async fn start(
         without_watches: !options.cache,
         pods_alone: false,
     };
-    let scope = scope.find_out(&client).await.context("the Kubernetes API cannot be asked for Sandboxes")?;
+    let scope = scope.find_out(&client).await.context("cannot list Sandboxes through the Kubernetes API")?;
     if scope.pods_alone {
         tracing::warn!("Sandboxes may not be read: each is reached by the Pod of its name");
     }
@@ -141,7 +141,7 @@ fn config(options: &Options, log: Arc<LogSink>) -> anyhow::Result<Config> {
 
 async fn client(options: &Options) -> anyhow::Result<Client> {
     let mut config = crate::cluster::config(options.kubeconfig.as_deref()).await?;
-    // A watch is silent for as long as nothing changes.
+    // A watch is silent while nothing changes.
     config.read_timeout = None;
     hutch_serve::patience::client(config).context("the Kubernetes API")
 }
@@ -162,7 +162,7 @@ pub(crate) fn key(file: &std::path::Path, flag: &str) -> anyhow::Result<TokenKey
     TokenKey::new(&secret(file, flag)?).with_context(|| format!("{flag}: {}", file.display()))
 }
 
-/// Reads the key of what Pods' sandboxd demand from its file; `flag` named it.
+/// Reads the key of the tokens that sandboxd in Pods demand from its file; `flag` named it.
 pub(crate) fn pod_key(file: &std::path::Path, flag: &str) -> anyhow::Result<PodKey> {
     PodKey::new(&secret(file, flag)?).with_context(|| format!("{flag}: {}", file.display()))
 }

@@ -12,11 +12,11 @@ use hutch_jail::{CheckedFolder, Mount, MountSource, Process, Profile, Spec, User
 use hutch_node::oci::{Bundle, Runsc, mounts_around};
 use rustix::termios::isatty;
 
-/// Where bundles and runsc's state lie while a command runs, one folder a run, named for this process.
+/// Folder of bundles and of runsc's state while a command runs: one folder for each run, with the id of the process.
 const FOLDER: &str = "/var/lib/hutch/run";
 const PREFIX: &str = "gvisor-";
 
-/// Runs the command of the native description in gVisor instead. Inner errors are the jail's, outer ones ours.
+/// Runs the command of a native description in gVisor. The inner result has the errors of the jail.
 pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyhow::Result<super::Ran> {
     if !rustix::process::geteuid().is_root() {
         bail!("--isolation gvisor needs root: run as root, or use the native jail (--isolation hutch)");
@@ -31,7 +31,7 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
     let mut around = mounts_around(&spec.mounts, &assembly);
     let mut layers = spec.root.layers.clone();
     if let [only] = &layers[..] {
-        // Else runsc makes the mount points that the caller's folder lacks in that folder.
+        // Without it, runsc creates missing mount points in the caller's folder.
         let (shown, points) = (folder.path.join("layer"), folder.path.join("points"));
         let source = CheckedFolder::look(only).with_context(|| only.display().to_string())?;
         let source = MountSource::Beneath { folder: source, path: PathBuf::new() };
@@ -69,7 +69,7 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
     Ok(hutch_jail::run::run(&outer, &outer_process, options))
 }
 
-/// A layer that holds nothing but mount points. Where another layer has something of the same name, that is what shows.
+/// Creates a layer that holds only mount points. An entry of the same name in another layer hides one.
 fn make_points(points: &Path, mounts: &[Mount]) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o755);
@@ -83,7 +83,7 @@ fn make_points(points: &Path, mounts: &[Mount]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The command behind a mount of the layers, which nobody outside the jail sees.
+/// Returns the command behind a mount of the layers, which is visible only in the jail.
 fn stacked(layers: &[PathBuf], rootfs: &Path, command: Vec<String>) -> anyhow::Result<Vec<String>> {
     let names: Vec<String> = layers.iter().map(|layer| layer.display().to_string()).collect();
     if let Some(odd) = names.iter().find(|name| name.contains([',', ':', '\\'])) {
@@ -97,7 +97,7 @@ fn stacked(layers: &[PathBuf], rootfs: &Path, command: Vec<String>) -> anyhow::R
     Ok(argv)
 }
 
-/// A folder that is removed at the end; what a killed process left is removed by the next one.
+/// A folder that is removed at the end. The next process removes that of a killed one.
 struct Scratch {
     path: PathBuf,
 }
@@ -115,7 +115,7 @@ impl Scratch {
         Ok(Scratch { path })
     }
 
-    /// By a file of mode 0600: the environment may hold secrets, and arguments show in the machine's process list.
+    /// Writes a file of mode 0600, because the environment may hold secrets and arguments are visible in the process list.
     fn write(&self, name: &str, text: &str) -> std::io::Result<()> {
         let mut file = std::fs::OpenOptions::new()
             .write(true)
@@ -128,12 +128,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What stays is swept by the next run.
+        // The next run removes the rest.
         let _ = remove_tree(&self.path);
     }
 }
 
-/// Removes folders of processes that are gone.
+/// Removes folders of processes that have ended.
 fn sweep() {
     for entry in std::fs::read_dir(FOLDER).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,4 +1,4 @@
-//! How a run went, for a person (one line, when there is something to say) or as one JSON object.
+//! Report of a run: at most one line, or one JSON object.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cli::RunArguments;
 use crate::protect::Change;
 
-/// Says how the command ended; its exit status.
+/// Reports how the command ended; returns its exit status.
 pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome, change: &Change) -> anyhow::Result<u8> {
     let status = u8::try_from(outcome.ended.status()).unwrap_or(u8::MAX);
     if arguments.json {
@@ -37,12 +37,12 @@ pub(super) fn ended(arguments: &RunArguments, outcome: &Outcome, change: &Change
     Ok(status)
 }
 
-/// The JSON object of a command that could not be executed.
+/// Prints the JSON object of a command that could not be executed.
 pub(super) fn not_started(error: &Error) {
     say(&json!({"reason": "notStarted", "message": error.to_string()}));
 }
 
-/// Prints it on a line. A reader who has left does not change how the command ended.
+/// Prints it on a line. A closed output does not change the exit status.
 fn say(object: &Value) {
     let _ = writeln!(std::io::stdout(), "{object}");
 }
@@ -76,7 +76,7 @@ fn object(arguments: &RunArguments, outcome: &Outcome, change: &Change) -> Value
     })
 }
 
-/// UTF-8 as it is, anything else as base64; how many bytes there were in all, and whether some were cut.
+/// Returns UTF-8 as text, else base64, with the number of all bytes and a mark for truncated output.
 fn stream(captured: &Captured) -> Value {
     let bytes = captured.bytes.len() as u64 + captured.dropped;
     let truncated = captured.dropped > 0;
@@ -86,7 +86,7 @@ fn stream(captured: &Captured) -> Value {
     }
 }
 
-/// A character that the bound cut in two does not make text binary.
+/// Text with a truncated character at its end is still text.
 fn whole_characters(captured: &Captured) -> &[u8] {
     let bytes = &captured.bytes;
     match std::str::from_utf8(bytes) {

@@ -1,7 +1,7 @@
 //! The front of `hutch up`: everything that parses what clients send. TLS, the API server with its store, the controllers
 //! and the router run here, as a user of their own, without capabilities, with the `store` and `ca` folders alone.
 //!
-//! It is started by [`super::root`], which hands it every socket. What it wants done to Pods it requests there.
+//! [`super::root`] starts it and passes every socket to it. The front requests all work in Pods from there.
 
 use std::ffi::OsStr;
 use std::net::TcpListener;
@@ -28,14 +28,14 @@ use crate::runtime::{log, runtime};
 use crate::services::{ControllerService, RouterService};
 use crate::{bootstrap, kubeconfig, roles};
 
-/// Name of the program as the root process starts it. It is no command of users.
+/// Name of the program as the root process starts it. Not a command for users.
 pub(crate) const NAME: &str = "hutch-front";
-/// How long requests at the router's own address may go on after the shutdown.
+/// Maximum time for requests at the router's own address after the shutdown.
 const ROUTER_GRACE: Duration = Duration::from_secs(2);
-/// Interval at which the services that Pods stand for are looked at until they are ready.
+/// Interval of readiness checks of the services in this process.
 const READY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Whether this process was started as the front.
+/// Returns true if this process was started as the front.
 pub(crate) fn is_this() -> bool {
     std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
 }
@@ -60,12 +60,12 @@ fn front() -> anyhow::Result<()> {
     rustix::thread::set_name(c"hutch-front").context("name")?;
     // An interrupt of the terminal goes to the root process, which then stops this one in order.
     rustix::process::setsid().context("session")?;
-    // The folders are opened by paths relative to this one: the way to it need not be open to the front.
+    // The folders are opened by relative paths: the front may not search the parents of the data folder.
     std::env::set_current_dir(&start.folder).context("the data folder")?;
     let (store, authority) = (Path::new("store"), Path::new("ca"));
     // A static program reads random numbers from these files.
     let random = [Path::new("/dev/random"), Path::new("/dev/urandom")];
-    // Before the first thread: Landlock and seccomp bind a thread, and those that it starts.
+    // Before the first thread: Landlock and seccomp confine a thread and those that it starts.
     let landlock = confine(&Confinement {
         uid: start.id,
         gid: start.id,
@@ -187,7 +187,7 @@ impl Front {
         Ok(Front { api, services, shutdown, _lock: sockets.lock })
     }
 
-    /// Resolves when a service ended that should not have.
+    /// Resolves when a service ended unexpectedly.
     async fn failed(&mut self) -> anyhow::Error {
         match self.services.join_next().await {
             Some(Ok(Ok(()))) | None => anyhow::anyhow!("a service ended by itself"),
@@ -216,7 +216,7 @@ fn listener_of_router(socket: TcpListener) -> anyhow::Result<tokio::net::TcpList
     listener(socket).context("--router-listen")
 }
 
-/// Reports each service that Pods stand for when it is ready.
+/// Reports each service that Pods represent when it is ready.
 async fn report_ready(
     root: Arc<Channel>,
     router: Arc<RouterService>,
@@ -238,7 +238,7 @@ async fn report_ready(
     Ok(())
 }
 
-/// The router: it connects from inside a sandbox's network namespace, and wakes what wants to be woken.
+/// Starts the router, which connects from inside a sandbox's network namespace and wakes Sandboxes.
 fn router(client: Client, kubelet: Arc<dyn Kubelet>, shutdown: &Shutdown) -> Router {
     let directory = Directory::start(client.clone(), Scope::default(), shutdown);
     let wake = Arc::new(ApiWake::new(client));
@@ -246,7 +246,7 @@ fn router(client: Client, kubelet: Arc<dyn Kubelet>, shutdown: &Shutdown) -> Rou
     Router::waking(config, directory, Arc::new(Inside(kubelet)), Some(wake), shutdown.clone())
 }
 
-/// The controllers of the four kinds, and those that Kubernetes itself would bring.
+/// Starts the controllers of the four kinds, and those of kube-controller-manager.
 fn controllers(
     services: &mut JoinSet<anyhow::Result<()>>,
     api: &ApiServer,
@@ -254,12 +254,12 @@ fn controllers(
     root_ca: &str,
     shutdown: &Shutdown,
 ) {
-    // All that they do is to write to the API, so they need not wait for the disk between a cause and its effect.
+    // They only write to the API, so they need not wait for the disk between two writes.
     let ahead = |identity| api.client_ahead(identity, "default");
     let (client, stop, service) = (ahead(roles::controller()), shutdown.clone(), service.clone());
     services.spawn(async move {
         service.set_ready(true);
-        // Writes cost little here, and a pool that is refilled at once is what the next claim needs.
+        // Writes are cheap here, and the next claim needs a refilled pool.
         let config = hutch_controller::Config {
             late_env: true,
             give_way: Duration::ZERO,
@@ -269,13 +269,14 @@ fn controllers(
         service.set_ready(false);
         Ok(())
     });
-    let (client, stop) = (ahead(roles::upkeep()), shutdown.wait());
+    let (client, stop) = (ahead(roles::controller_manager()), shutdown.wait());
     let settings =
         hutch_upkeep::Settings { root_ca: root_ca.to_owned(), ..hutch_upkeep::Settings::default() };
-    services.spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("upkeep") });
+    services
+        .spawn(async move { hutch_upkeep::run(client, settings, stop).await.context("controller manager") });
 }
 
-/// The router's own TCP listener, with a token unless that was declined by a flag.
+/// Starts the router's own TCP listener, which requires a token unless a flag disables that.
 fn listen(
     services: &mut JoinSet<anyhow::Result<()>>,
     socket: tokio::net::TcpListener,

@@ -1,4 +1,4 @@
-//! What root process and front tell each other at start and end, over the front's standard input.
+//! Messages between root process and front at start and end, over the front's standard input.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ pub(super) struct Start {
     pub(super) folder: PathBuf,
     /// User and group id of the front.
     pub(super) id: u32,
-    /// Where the API listens.
+    /// Address of the API.
     pub(super) api: SocketAddr,
-    /// Where the router listens, and whether it wants a token.
+    /// Listener of the router, if it has one.
     pub(super) router: Option<RouterListener>,
 }
 
@@ -36,15 +36,15 @@ pub(super) enum ToFront {
 /// Messages of the front.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum FromFront {
-    /// It serves.
+    /// The front serves.
     Serving(Credentials),
-    /// The service of this name, which Pods stand for, is ready.
+    /// The service of this name, which Pods represent, is ready.
     Ready(String),
-    /// It cannot start.
+    /// The front cannot start.
     Failed(String),
 }
 
-/// What an administrator needs to use the API.
+/// Credentials of an administrator.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Credentials {
     /// Certificate of the authority, PEM.

@@ -1,5 +1,5 @@
 //! The root process of `hutch up`: the node and its jails. It opens the data folder and every socket, starts the front
-//! ([`super::front`]), and acts on what the front's API server says after it has checked each object again.
+//! ([`super::front`]), and acts on the objects of the front's API server after it has checked each one again.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -27,7 +27,7 @@ use crate::cli::UpArguments;
 use crate::folder::DataFolder;
 use crate::{kubeconfig, programs};
 
-/// Interval at which the end of the front is looked for.
+/// Interval of checks for the end of the front.
 const END_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Both processes.
@@ -36,14 +36,14 @@ pub(crate) struct Server {
     shutdown: Shutdown,
     front: Front,
     kubeconfig: PathBuf,
-    /// What is printed of it.
+    /// Printed lines.
     lines: Vec<(&'static str, String)>,
     // Last, so that the folder is locked and the ids are taken until everything else has gone.
     _ids: IdRange,
     _folder: DataFolder,
 }
 
-/// A process that is killed with this, if it runs then.
+/// A process that is killed on drop, if it still runs.
 struct Process(Child);
 
 impl Process {
@@ -55,7 +55,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if !self.has_ended() {
-            // One that ends meanwhile is what was wanted.
+            // It may have ended meanwhile.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
@@ -66,13 +66,13 @@ impl Drop for Process {
 struct Front {
     process: Process,
     channel: Arc<Channel>,
-    /// Receives its messages; ends with it.
+    /// Task that receives its messages and ends with it.
     messages: JoinHandle<anyhow::Error>,
-    /// Answers its requests into Pods.
+    /// Task that answers its requests into Pods.
     streams: JoinHandle<std::io::Result<()>>,
 }
 
-/// A service of the front, for the Pods that stand for it.
+/// A service of the front, for the Pods that represent it.
 #[derive(Default)]
 struct FrontService(AtomicBool);
 
@@ -90,7 +90,7 @@ impl EmbeddedService for FrontService {
 type FrontServices = BTreeMap<ServiceKind, Arc<FrontService>>;
 
 impl Server {
-    /// Returns where everything is, as `hutch up` prints it.
+    /// Returns the addresses and paths that `hutch up` prints.
     pub(super) fn lines(&self) -> &[(&'static str, String)] {
         &self.lines
     }
@@ -130,9 +130,9 @@ impl Server {
         }
         self.front.messages.abort();
         self.front.streams.abort();
-        // With the last end of this channel the front ends.
+        // The front ends when the last descriptor of this channel is closed.
         drop(self.front.channel);
-        // It holds the channel too. One that has ended was seen by `failed`.
+        // It holds the channel too. `failed` has seen the end of a finished one.
         if !self.front.messages.is_finished() {
             let _ = (&mut self.front.messages).await;
         }
@@ -140,7 +140,7 @@ impl Server {
     }
 }
 
-/// Waits for the end of the front. One that takes too long is killed.
+/// Waits for the end of the front, and kills it after a timeout.
 async fn end(mut process: Process) {
     let until = Instant::now() + STOP_LIMIT;
     while !process.has_ended() {
@@ -158,7 +158,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let runtime_classes = runtime_classes(&arguments.runtime_class)?;
     let image_dir = arguments.image_dir.as_deref().map(image_dir).transpose()?;
     let folder = DataFolder::open(&arguments.data_dir)?;
-    // Ports first: a start that fails for one has changed nothing.
+    // Binds the ports first: a start that fails here has changed nothing.
     let api = bind(arguments.api_listen).context("--api-listen")?;
     let router = arguments.router_listen.map(bind).transpose().context("--router-listen")?;
     let programs = programs::install(&folder.join("bin"))?;
@@ -179,7 +179,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let (requests, front_requests) = hutch_serve::pair::pair()?;
     let mut sockets = vec![api.into(), front_kubelet, front_requests];
     sockets.extend(router.map(OwnedFd::from));
-    // Last: the kernel closes it after the listeners when the front is killed, so that the next start finds their ports free.
+    // Last: when the front is killed, the kernel closes it after the listeners, so the next start finds their ports free.
     sockets.push(folder.lock()?);
     let (process, channel) = spawn(&start, &sockets)?;
     drop(sockets);
@@ -227,7 +227,7 @@ fn spawn(start: &Start, sockets: &[OwnedFd]) -> anyhow::Result<(Process, Channel
     let mut command = Command::new(program);
     command.arg0(front::NAME).stdin(theirs);
     let process = Process(command.spawn().context("cannot start the front")?);
-    // With the command goes this process's copy of the front's end, so that the front's end is seen.
+    // Dropping the command closes this process's copy of the front's end of the channel, so its end is visible.
     drop(command);
     let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
     send_start(&ours, start, &sockets).context("the front")?;
@@ -246,7 +246,7 @@ async fn serving(channel: &Channel) -> anyhow::Result<Credentials> {
     }
 }
 
-/// Takes note of what the front reports, until it ends. Returns why it is no longer followed.
+/// Handles the messages of the front until its end. Returns the reason of the end.
 async fn follow(channel: Arc<Channel>, services: FrontServices) -> anyhow::Error {
     loop {
         let received = channel.receive_bare().await.map(|message| message.map(|message| message.decode()));
@@ -279,13 +279,13 @@ fn router_line(address: Option<SocketAddr>, unauthenticated: bool, folder: &Data
         return "kubectl port-forward -n agent-sandbox-system svc/sandbox-router-svc 8080".to_owned();
     };
     let how = match unauthenticated {
-        true => "anybody who reaches it may use every sandbox".to_owned(),
+        true => "every client may use every sandbox".to_owned(),
         false => format!("bearer token in {}", folder.join("ca/router.token").display()),
     };
     format!("http://{address} ({how})")
 }
 
-/// The absolute path of `--image-dir`, which must be a folder.
+/// Returns the absolute path of `--image-dir`, which must be a folder.
 fn image_dir(given: &Path) -> anyhow::Result<PathBuf> {
     let named = || format!("--image-dir {}", given.display());
     if !given.metadata().with_context(named)?.is_dir() {

@@ -17,10 +17,10 @@ fn create(up: &Up, object: &Value) -> Output {
 #[track_caller]
 fn refused(up: &Up, object: &Value, messages: &[&str]) {
     let output = create(up, object);
-    let said = text(&output.stderr);
+    let printed = text(&output.stderr);
     assert!(!output.status.success(), "{object} was taken");
     for message in messages {
-        assert!(said.contains(message), "{message:?} is not in {said:?}");
+        assert!(printed.contains(message), "{message:?} is not in {printed:?}");
     }
 }
 

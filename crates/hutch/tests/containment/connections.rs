@@ -22,7 +22,7 @@ pub(crate) const CONNECTIONS: usize = 600;
 pub(crate) type Idle = StreamOwned<ClientConnection, TcpStream>;
 
 pub(crate) fn address(up: &Up) -> SocketAddr {
-    let line = up.said.iter().find_map(|line| line.strip_prefix("API")).expect("the address");
+    let line = up.printed.iter().find_map(|line| line.strip_prefix("API")).expect("the address");
     line.trim().trim_start_matches("https://").parse().expect("an address")
 }
 
@@ -93,7 +93,7 @@ fn idle_connections_end_neither_the_api_nor_a_pod() {
         let reader = scope.spawn(|| seen.next());
         let mut count = 0;
         while !reader.is_finished() {
-            assert!(started.elapsed() < PATIENCE, "the watch tells nothing");
+            assert!(started.elapsed() < PATIENCE, "the watch reports nothing");
             up.ok_args(&["create", "configmap", &format!("before-{count}")]);
             count += 1;
         }

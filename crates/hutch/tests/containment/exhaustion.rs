@@ -1,5 +1,5 @@
-//! One sandbox or one client takes all that it can get of a resource and keeps asking for more. It meets a bound that has a
-//! name, and the others go on: no Pod restarts, exec works, the API answers.
+//! One sandbox or one client takes as much as it can of a resource and continues to request more. It reaches a documented
+//! limit, and the others continue: no Pod restarts, exec works, the API answers.
 //!
 //! Tenants are separated by namespace (objects), by user (connections, watches, streams) and by Pod (everything inside).
 
@@ -8,7 +8,7 @@ mod disk;
 mod inside;
 mod quiet;
 
-/// What one tenant could take from all others.
+/// Resource that one tenant could take from all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resource {
     Forks,
@@ -61,7 +61,7 @@ const RESOURCES: [Resource; 22] = [
     Resource::Connections,
 ];
 
-/// Who takes a resource.
+/// Tenant that takes a resource.
 #[derive(Debug, Clone, Copy)]
 enum Attacker {
     /// A Pod with this script and this memory limit.

@@ -56,20 +56,20 @@ fn attack(mut command: Command, planted: &Planted) -> String {
     use std::io::{BufRead, BufReader, Write};
     use std::process::Stdio;
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
-    let mut said = String::new();
+    let mut printed = String::new();
     for line in BufReader::new(child.stdout.take().expect("stdout")).lines() {
         let line = line.expect("line");
         let over = line == "locked";
-        said += &format!("{line}\n");
+        printed += &format!("{line}\n");
         if over {
             break;
         }
     }
     let lock = fs::File::open(planted.0.join("public")).expect("open");
-    said += if lock.try_lock().is_ok() { "flock stays inside\n" } else { "flock WORKED\n" };
+    printed += if lock.try_lock().is_ok() { "flock stays inside\n" } else { "flock WORKED\n" };
     child.stdin.take().expect("stdin").write_all(b"\n").expect("write");
     child.wait().expect("wait");
-    said
+    printed
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn files_of_the_host_are_not_owned_or_locked_from_inside() {
     for caller in [Caller::Root, Caller::Ordinary] {
         let command =
             place.program(caller, &["run", "--", "python3", "-c", SCRIPT, &planted.0.display().to_string()]);
-        let said = attack(command, &planted);
-        assert!(!said.contains("WORKED") && said.contains("stays inside"), "{caller:?}: {said}");
+        let printed = attack(command, &planted);
+        assert!(!printed.contains("WORKED") && printed.contains("stays inside"), "{caller:?}: {printed}");
     }
 }
 
@@ -101,8 +101,8 @@ fn files_of_the_host_are_not_owned_or_locked_from_a_pod() {
     up.ok("wait --for=condition=Ready pod/p --timeout=60s");
     let folder = planted.0.display().to_string();
     let command = up.kubectl_command(&["exec", "-i", "p", "--", "python3", "-c", SCRIPT, &folder]);
-    let said = attack(command, &planted);
-    assert!(!said.contains("WORKED") && said.contains("stays inside"), "{said}");
+    let printed = attack(command, &planted);
+    assert!(!printed.contains("WORKED") && printed.contains("stays inside"), "{printed}");
 }
 
 #[test]
@@ -128,10 +128,10 @@ fn whole_machine_as_rootfs_or_workspace_is_refused() {
             let mut command = Command::new("unshare");
             command.args(["--mount", "sh", "-c", script, binary(), option, path]);
             let output = command.output().expect("unshare");
-            let said = text(&output.stderr);
+            let printed = text(&output.stderr);
             assert_eq!(output.status.code(), Some(125), "{option} {path}: {output:?}");
-            let link = path == "/proc/self/root" && said.contains("symbolic link");
-            assert!(link || option != "--rootfs" || said.contains("--image hutch/host"), "{said}");
+            let link = path == "/proc/self/root" && printed.contains("symbolic link");
+            assert!(link || option != "--rootfs" || printed.contains("--image hutch/host"), "{printed}");
         }
     }
 }

@@ -53,8 +53,8 @@ fn image_in_any_folder_is_refused_and_reveals_nothing() {
     for (name, image) in
         [("closed", place("elsewhere")), ("path", place("elsewhere").replacen("oci:", "", 1))]
     {
-        let said = warnings(&closed, name, &image);
-        assert!(said.contains("--image-dir") && !said.contains(&hex(SECRET.as_bytes())), "{said}");
+        let printed = warnings(&closed, name, &image);
+        assert!(printed.contains("--image-dir") && !printed.contains(&hex(SECRET.as_bytes())), "{printed}");
     }
     drop(closed);
     let up = Up::start(&["--image-dir", images.to_str().expect("a path")]);
@@ -65,8 +65,8 @@ fn image_in_any_folder_is_refused_and_reveals_nothing() {
         ("link", place("images/link"), "link"),
         ("linked", place("images/linked"), "link"),
     ] {
-        let said = warnings(&up, name, &image);
-        assert!(said.contains(reason) && !said.contains(&hex(SECRET.as_bytes())), "{name}: {said}");
+        let printed = warnings(&up, name, &image);
+        assert!(printed.contains(reason) && !printed.contains(&hex(SECRET.as_bytes())), "{name}: {printed}");
     }
 }
 
@@ -91,6 +91,6 @@ fn pipes_in_image_folders_block_no_thread() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     let up = Up::start(&["--image-dir", images.path().to_str().expect("a path")]);
-    let said = warnings(&up, "piped", &format!("oci:{}", layout.display()));
-    assert!(said.contains("not a regular file"), "{said}");
+    let printed = warnings(&up, "piped", &format!("oci:{}", layout.display()));
+    assert!(printed.contains("not a regular file"), "{printed}");
 }

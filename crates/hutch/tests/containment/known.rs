@@ -48,7 +48,7 @@ fn end_of(up: &Up, name: &str) -> String {
 }
 
 #[test]
-fn every_known_attack_is_in_the_documentation_and_its_test_is_there() {
+fn every_known_attack_is_documented_with_its_test() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let documentation = fs::read_to_string(repository.join("docs/jail.md")).expect("docs/jail.md");
     let source = |name: &str| {
@@ -189,17 +189,17 @@ fn a_volume_of_an_image_that_leads_out_shows_no_host_file() {
     for caller in [Caller::Root, Caller::Ordinary] {
         let words = ["run", "--image", &reference, "--", "/hutch-attack", &attempts[0], &attempts[1]];
         let output = place.program(caller, &words).output().expect("hutch run");
-        let said = text(&output.stdout);
-        assert!(!said.contains("\tplanted"), "{said}");
-        assert_eq!(said.matches("\tENOENT").count(), 2, "{said}{}", text(&output.stderr));
+        let printed = text(&output.stdout);
+        assert!(!printed.contains("\tplanted"), "{printed}");
+        assert_eq!(printed.matches("\tENOENT").count(), 2, "{printed}{}", text(&output.stderr));
     }
     let up = Up::start(&["--image-dir", &images.display().to_string()]);
     let container =
         json!({"name": "c", "image": reference, "command": ["/hutch-attack", attempts[0], attempts[1]]});
     apply(&up, &pod("volumes", json!({"restartPolicy": "Never", "containers": [container]})));
     assert!(end_of(&up, "volumes").starts_with("Succeeded"));
-    let said = up.ok("logs volumes");
-    assert_eq!(said.matches("\tENOENT").count(), 2, "{said}");
+    let printed = up.ok("logs volumes");
+    assert_eq!(printed.matches("\tENOENT").count(), 2, "{printed}");
 }
 
 #[test]
@@ -221,11 +221,11 @@ fn a_working_folder_that_is_a_descriptor_shows_no_host_file() {
             continue;
         }
         let end = end_of(&up, &format!("cwd-{number}"));
-        let said = text(&up.kubectl(&format!("logs cwd-{number}")).stdout);
-        assert!(!said.contains("\tplanted"), "{folder}: {said}");
+        let printed = text(&up.kubectl(&format!("logs cwd-{number}")).stdout);
+        assert!(!printed.contains("\tplanted"), "{folder}: {printed}");
         assert!(
-            end.starts_with("Failed") || end.contains("Error") || said.contains("held-folders\tnone"),
-            "{folder}: {end} {said}"
+            end.starts_with("Failed") || end.contains("Error") || printed.contains("held-folders\tnone"),
+            "{folder}: {end} {printed}"
         );
     }
 }
@@ -271,10 +271,10 @@ fn links_of_an_image_in_dev_and_proc_lead_nowhere() {
     }
     let folder = place.path().join("images").display().to_string();
     let up = Up::start(&["--image-dir", &folder]);
-    let held = |name: &str, said: &str| {
+    let held = |name: &str, printed: &str| {
         for attempt in masked {
-            let found = said.lines().find_map(|line| line.strip_prefix(&format!("{attempt}\t")));
-            let found = found.unwrap_or_else(|| panic!("{name}: {attempt} is not in {said}"));
+            let found = printed.lines().find_map(|line| line.strip_prefix(&format!("{attempt}\t")));
+            let found = found.unwrap_or_else(|| panic!("{name}: {attempt} is not in {printed}"));
             assert!(
                 ["EROFS", "EACCES", "EPERM", "ENOENT", "empty"].contains(&found),
                 "{name}: {attempt}: {found}"

@@ -6,11 +6,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// What a layer has at a path.
+/// Entry of a layer at a path.
 #[derive(Clone)]
 pub(crate) enum Entry<'a> {
     Folder,
-    /// Anybody may execute it.
+    /// Executable for all users.
     Program(&'a [u8]),
     Link(&'a str),
 }

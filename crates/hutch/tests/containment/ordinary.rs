@@ -12,14 +12,14 @@ use crate::harness::{Up, binary};
 /// Uid and gid of an ordinary user.
 pub(crate) const ORDINARY: u32 = 65534;
 
-/// Who runs the program.
+/// User that runs the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     Root,
     Ordinary,
 }
 
-/// A folder that everybody may enter, with the program and the home folder of an ordinary user in it.
+/// A folder that all users may enter, with the program and the home folder of an ordinary user in it.
 pub(crate) struct Place {
     folder: tempfile::TempDir,
 }

@@ -45,8 +45,11 @@ fn parent_of_root_in_hutch_run_is_root() {
     for caller in [Caller::Root, Caller::Ordinary] {
         for options in [&[][..], &["--workspace", &workspace], &["--rootfs", &rootfs]] {
             let output = place.run(caller, options, &script).output().expect("hutch run");
-            let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
-            assert!(!said.contains("LEAKED") && said.contains("same"), "{caller:?}, {options:?}: {said}");
+            let printed = format!("{}{}", text(&output.stdout), text(&output.stderr));
+            assert!(
+                !printed.contains("LEAKED") && printed.contains("same"),
+                "{caller:?}, {options:?}: {printed}"
+            );
         }
     }
 }
@@ -65,7 +68,7 @@ fn parent_of_root_in_a_pod_is_root() {
                 "command": ["sh", "-c", attack(&file)]}]}});
         apply(&up, &pod);
         up.eventually(&format!("get pod {name} -o jsonpath={{.status.phase}}"), |phase| phase == "Succeeded");
-        let said = up.ok(&format!("logs {name}"));
-        assert!(!said.contains("LEAKED") && said.contains("same"), "{name}: {said}");
+        let printed = up.ok(&format!("logs {name}"));
+        assert!(!printed.contains("LEAKED") && printed.contains("same"), "{name}: {printed}");
     }
 }

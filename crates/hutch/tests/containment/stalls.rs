@@ -13,7 +13,7 @@ const STOPPER: &str = "import os, signal, time\n\
     \x20   except ProcessLookupError: pass\n";
 
 #[test]
-fn stopped_children_hold_up_neither_their_own_sandbox_nor_another() {
+fn stopped_children_block_no_sandbox() {
     hutch_testkit::require!(root, kubectl, python);
     let up = Up::start(&[]);
     let pod = |name: &str, command: serde_json::Value| {

@@ -65,7 +65,7 @@ fn log_opened_for_appending_cannot_be_truncated() {
 }
 
 #[test]
-fn input_that_was_not_read_is_left_in_the_file() {
+fn input_stays_in_the_file_until_it_is_read() {
     hutch_testkit::require!(root, user_namespaces);
     let place = Place::new();
     let path = place.path().join("lines");
@@ -111,7 +111,7 @@ fn named_pipes_and_sockets_are_relayed() {
 }
 
 #[test]
-fn null_device_inside_is_the_jails_own() {
+fn null_device_belongs_to_the_jail() {
     hutch_testkit::require!(root, user_namespaces);
     let place = Place::new();
     for caller in CALLERS {

@@ -29,9 +29,9 @@ fn review(up: &Up, token: &str, audiences: &[&str]) -> Value {
 
 #[track_caller]
 fn forbidden(output: &Output, message: &str) {
-    let said = text(&output.stderr);
+    let printed = text(&output.stderr);
     assert!(!output.status.success(), "allowed: {}", text(&output.stdout));
-    assert!(said.contains("orbidden") && said.contains(message), "{message:?} is not in {said:?}");
+    assert!(printed.contains("orbidden") && printed.contains(message), "{message:?} is not in {printed:?}");
 }
 
 #[test]

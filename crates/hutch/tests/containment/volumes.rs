@@ -126,7 +126,7 @@ fn logs(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn restarting_container_keeps_the_logs_of_two_lives() {
+fn restarting_container_keeps_two_logs() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);
     let container = json!({"name": "c", "image": "hutch/host", "command": ["sh", "-c", "echo life; exit 1"]});

@@ -26,7 +26,7 @@ enum Way {
     PodInGvisor(In),
 }
 
-/// What `hutch run` has as its root.
+/// Root of `hutch run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Root {
     Host,
@@ -34,7 +34,7 @@ enum Root {
     Image,
 }
 
-/// Whether `hutch run` has a workspace of the host.
+/// Workspace of `hutch run`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Folder {
     None,
@@ -101,11 +101,11 @@ fn places() -> Vec<In> {
     places
 }
 
-/// What an attack may find by a way.
+/// Permitted results of an attack by a way.
 enum Cell {
-    /// One of these, and why it is not what the list says.
+    /// One of these; a comment has the reason.
     Other(&'static [&'static str]),
-    /// What the list says.
+    /// As listed.
     AsListed,
     /// Not tried, for this reason.
     Skipped(&'static str),
@@ -121,7 +121,7 @@ fn cell(way: Way, attack: &Attack) -> Cell {
         ("the root folder", Way::Pod(place) | Way::PodInGvisor(place)) if place != In::ReadOnlyRoot => {
             Cell::Other(OK)
         }
-        // Without a folder of the host to leave it in, such a file is of no use to anybody: `no_new_privs` is set.
+        // Without a folder of the host to leave it in, such a file is useless: `no_new_privs` is set.
         (
             "set-id bits" | "openat2",
             Way::Pod(_) | Way::Run(_, _, Folder::None | Folder::ReadOnlyWorkspace),
@@ -136,7 +136,7 @@ fn cell(way: Way, attack: &Attack) -> Cell {
     }
 }
 
-/// What is on the host for all ways.
+/// Files of the host for all ways.
 struct Bench {
     place: Place,
     attacks: Vec<Attack>,
@@ -170,7 +170,7 @@ impl Bench {
         self.attacks.iter().map(|attack| attack.attempt.clone()).collect()
     }
 
-    /// What the attacks print by this way.
+    /// Returns the output of the attacks by this way.
     fn run(&self, way: Way, up: Option<&Up>) -> String {
         match way {
             Way::Run(caller, root, folder) => self.hutch_run(caller, root, folder, "hutch"),
@@ -334,12 +334,12 @@ impl Tally {
         *self.skipped.entry(what).or_default() += cells;
     }
 
-    fn check(&mut self, way: Way, attacks: &[Attack], said: &str) {
-        let mut lines = said.lines();
+    fn check(&mut self, way: Way, attacks: &[Attack], printed: &str) {
+        let mut lines = printed.lines();
         for attack in attacks {
             let found = lines.next().and_then(|line| line.split_once('\t'));
             let Some((_, found)) = found.filter(|(attempt, _)| *attempt == attack.attempt) else {
-                self.failures.push(format!("{way:?}: {}: no answer in {said:?}", attack.name));
+                self.failures.push(format!("{way:?}: {}: no answer in {printed:?}", attack.name));
                 return;
             };
             let held = match cell(way, attack) {
@@ -360,11 +360,11 @@ impl Tally {
 
     fn finish(&self) {
         let skipped: usize = self.skipped.values().sum();
-        let mut said = format!("\ncells of attacks and ways: {} passed, {skipped} skipped\n", self.passed);
+        let mut printed = format!("\ncells of attacks and ways: {} passed, {skipped} skipped\n", self.passed);
         for (what, count) in &self.skipped {
-            said.push_str(&format!("  cells skipped: {count} of {what}\n"));
+            printed.push_str(&format!("  cells skipped: {count} of {what}\n"));
         }
-        hutch_testkit::say(&said);
+        hutch_testkit::say(&printed);
         assert!(
             self.failures.is_empty(),
             "{} cells failed:\n{}",

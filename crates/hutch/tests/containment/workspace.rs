@@ -77,9 +77,9 @@ fn files_that_run_on_the_host_are_not_written_from_a_workspace() {
             (listing(&folder.join(".git/hooks")), fs::read(folder.join(".git/config")).expect("read"));
         let options = ["--isolation", isolation, "--workspace", &folder.display().to_string()];
         let output = place.run(caller, &options, ATTACKS).output().expect("hutch run");
-        let said = text(&output.stdout);
+        let printed = text(&output.stdout);
         assert!(
-            !said.contains("WORKED") && !said.contains("broken") && said.ends_with("over\n"),
+            !printed.contains("WORKED") && !printed.contains("broken") && printed.ends_with("over\n"),
             "{caller:?} {isolation}: {output:?}"
         );
         assert_eq!(listing(&folder.join(".git/hooks")), hooks, "{caller:?} {isolation}");
@@ -109,8 +109,11 @@ fn protected_file_is_written_when_it_is_allowed() {
     let script = "git remote add origin https://example.com/x && mkdir .vscode && echo written";
     let output = place.run(Caller::Root, &options, script).output().expect("hutch run");
     assert_eq!(text(&output.stdout), "written\n", "{output:?}");
-    let said = text(&output.stderr);
-    assert!(said.contains(".git/config") && said.contains(".vscode"), "what changed is reported: {said}");
+    let printed = text(&output.stderr);
+    assert!(
+        printed.contains(".git/config") && printed.contains(".vscode"),
+        "what changed is reported: {printed}"
+    );
     for wrong in ["/etc", "../x", "Makefile", ""] {
         let output =
             place.run(Caller::Root, &["--workspace", &named, "--allow-write", wrong], "true").output();
@@ -128,10 +131,10 @@ fn new_repository_is_made_and_reported() {
                       printf '#!/bin/sh' > .git/hooks/pre-commit";
         let named = folder.display().to_string();
         let output = place.run(caller, &["--workspace", &named], script).output().expect("hutch run");
-        let said = text(&output.stderr);
+        let printed = text(&output.stderr);
         assert!(output.status.success(), "{caller:?}: {output:?}");
         for name in [".git/hooks/pre-commit", ".git/config", "a/b/.vscode/tasks.json"] {
-            assert!(said.contains(name), "{caller:?}: {name} is not in {said}");
+            assert!(printed.contains(name), "{caller:?}: {name} is not in {printed}");
         }
         let output = place.run(caller, &["--workspace", &named, "--json"], "echo x > a/.envrc").output();
         let object: Value = serde_json::from_slice(&output.expect("hutch run").stdout).expect("JSON");
@@ -176,14 +179,14 @@ fn placeholders_of_a_killed_run_are_removed_by_the_next() {
     let output = place.run(Caller::Ordinary, &["--workspace", &named], "true").output().expect("hutch run");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(listing(&folder), before);
-    // What somebody made themselves is never taken for one, even when it is empty.
+    // A folder of the user is never taken for a placeholder, even if it is empty.
     fs::create_dir(folder.join(".idea")).expect("folder");
     chown(folder.join(".idea"), Some(ORDINARY), Some(ORDINARY)).expect("owner");
     let output = place.run(Caller::Ordinary, &["--workspace", &named], "true").output().expect("hutch run");
     assert!(output.status.success() && folder.join(".idea").exists(), "{output:?}");
 }
 
-/// What is moved into the place of a trusted file keeps its own time of change.
+/// A file that is moved into the place of a trusted file keeps its own ctime.
 #[test]
 fn trusted_file_that_is_moved_into_place_is_reported() {
     hutch_testkit::require!(root, user_namespaces);
@@ -226,12 +229,12 @@ fn many_settings_do_not_hide_a_hook() {
     let folder = place.folder_of(Caller::Root, "flood");
     let script = "for i in $(seq 300); do mkdir -p $i/.vscode; done; mkdir -p zz/.git/hooks; echo x > zz/.git/hooks/pre-commit";
     let output = place.run(Caller::Root, &["--workspace", &folder.display().to_string()], script).output();
-    let said = text(&output.expect("hutch run").stderr);
-    assert!(said.contains("zz/.git/hooks/pre-commit") && said.contains("and 202 more"), "{said}");
+    let printed = text(&output.expect("hutch run").stderr);
+    assert!(printed.contains("zz/.git/hooks/pre-commit") && printed.contains("and 202 more"), "{printed}");
 }
 
 #[test]
-fn git_inside_does_not_add_placeholders() {
+fn git_does_not_commit_placeholders() {
     hutch_testkit::require!(root, user_namespaces);
     let place = Place::new();
     for caller in CALLERS {
@@ -256,7 +259,7 @@ fn older_name_of_cargos_settings_is_protected_when_it_is_there() {
 }
 
 #[test]
-fn status_of_the_command_is_kept_when_nobody_reads_the_output() {
+fn status_of_the_command_is_kept_when_the_output_is_closed() {
     hutch_testkit::require!(root, user_namespaces);
     let place = Place::new();
     let mut command = place.run(Caller::Root, &["--json"], "exit 3");
@@ -299,7 +302,7 @@ fn gvisor_makes_no_mount_point_in_a_root_of_the_caller() {
     assert_eq!(fs::read_dir(&root).expect("folder").count(), 1);
 }
 
-/// What code inside leaves for others to be mounted over, which a later run of the same workspace would cover.
+/// Code inside leaves a link that a later run of the same workspace could mount over.
 #[test]
 fn link_in_a_workspace_does_not_choose_what_is_covered() {
     hutch_testkit::require!(root, user_namespaces, python);
@@ -320,8 +323,8 @@ fn link_in_a_workspace_does_not_choose_what_is_covered() {
         // The folder of this machine is never empty; that of the workspace is.
         let mut command =
             place.run(Caller::Root, &["--workspace", &named], "ls /usr/local | head -1; echo over");
-        let said = text(&command.output().expect("hutch run").stdout);
-        assert_ne!(said, "over\n", "the workspace covers /usr/local");
+        let printed = text(&command.output().expect("hutch run").stdout);
+        assert_ne!(printed, "over\n", "the workspace covers /usr/local");
     }
     fs::write(workspace.join("end"), "").expect("write");
     swapper.wait().expect("wait");

@@ -1,5 +1,4 @@
-//! What `hutch up` says to what it cannot take: one clear line, or the `Status` that a Kubernetes client expects, and
-//! nothing half done.
+//! Invalid input of `hutch up`: one clear line, or the `Status` that a Kubernetes client expects, and no partial result.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -34,7 +33,7 @@ fn manifest(up: &Up, content: &str) -> String {
 }
 
 #[test]
-fn flags_are_refused_by_name() {
+fn invalid_flag_is_named() {
     let folder = tempfile::tempdir().expect("tempdir");
     refused(&up_with(folder.path(), &["--no-such-flag"]), 2, &["--no-such-flag"]);
     refused(&up_with(folder.path(), &["--pod-cidr", "127.0.0.0/8"]), 2, &["--pod-cidr"]);
@@ -42,14 +41,14 @@ fn flags_are_refused_by_name() {
 }
 
 #[test]
-fn a_runtime_class_needs_a_handler_that_exists() {
+fn runtime_class_with_an_unknown_handler_is_refused() {
     hutch_testkit::require!(root);
     let folder = tempfile::tempdir().expect("tempdir");
     refused(&up_with(folder.path(), &["--runtime-class", "gvisor=magic"]), 1, &["magic"]);
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn port_in_use_is_named() {
     hutch_testkit::require!(root);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = taken.local_addr().expect("address").to_string();
@@ -63,14 +62,14 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_data_folder_has_one_user() {
+fn data_folder_is_locked() {
     hutch_testkit::require!(root);
     let up = Up::start(&[]);
     refused(&up_with(&up.data(), &[]), 1, &[&up.data().display().to_string()]);
 }
 
 #[test]
-fn a_data_folder_of_a_newer_version_is_left_alone() {
+fn data_folder_of_a_newer_version_is_unchanged() {
     hutch_testkit::require!(root);
     let mut up = Up::start(&[]);
     assert_eq!(up.stop(), Some(0));
@@ -81,7 +80,7 @@ fn a_data_folder_of_a_newer_version_is_left_alone() {
 }
 
 #[test]
-fn an_ordinary_user_is_told_that_root_is_needed() {
+fn ordinary_user_gets_an_error_that_names_root() {
     hutch_testkit::require!(root);
     let folder = tempfile::tempdir().expect("tempdir");
     let binary = folder.path().join("hutch");
@@ -98,7 +97,7 @@ fn an_ordinary_user_is_told_that_root_is_needed() {
 }
 
 #[test]
-fn nobody_without_a_credential_gets_anything() {
+fn request_without_a_credential_is_refused() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);
     let config = std::fs::read_to_string(up.kubeconfig()).expect("read");
@@ -113,7 +112,7 @@ fn nobody_without_a_credential_gets_anything() {
 }
 
 #[test]
-fn what_kubectl_is_told() {
+fn kubectl_shows_the_reason_of_a_refusal() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);
     unknown_field(&up);
@@ -167,19 +166,21 @@ fn image_that_cannot_be_had(up: &Up) {
     up.ok("run far --image=docker.io/library/redis:7 --restart=Never");
     let reason = "get pod far -o jsonpath={.status.containerStatuses[0].state.waiting.reason}";
     up.eventually(reason, |reason| reason == "ErrImagePull" || reason == "ImagePullBackOff");
-    up.eventually("get events -o jsonpath={.items[*].message}", |said| {
-        said.contains("docker.io/library/redis:7")
+    up.eventually("get events -o jsonpath={.items[*].message}", |printed| {
+        printed.contains("docker.io/library/redis:7")
     });
 }
 
 fn command_not_found(up: &Up) {
     up.ok("run typo --image=hutch/host --restart=Never --command -- no-such-command");
-    up.eventually("get events -o jsonpath={.items[*].message}", |said| said.contains("no-such-command"));
+    up.eventually("get events -o jsonpath={.items[*].message}", |printed| {
+        printed.contains("no-such-command")
+    });
     up.eventually("get pod typo -o jsonpath={.status.phase}", |phase| phase == "Failed");
 }
 
 #[test]
-fn a_full_disk_loses_nothing_and_leaves_nothing_half_done() {
+fn full_disk_loses_nothing_and_leaves_no_partial_object() {
     hutch_testkit::require!(root, kubectl);
     let folder = tempfile::tempdir().expect("tempdir");
     let data = folder.path().join("data");
@@ -202,8 +203,8 @@ fn a_full_disk_loses_nothing_and_leaves_nothing_half_done() {
             break;
         }
     }
-    let (n, said) = refusals.pop().expect("a full disk is told");
-    assert!(said.to_lowercase().contains("space") || said.contains("disk"), "{said}");
+    let (n, printed) = refusals.pop().expect("a full disk is reported");
+    assert!(printed.to_lowercase().contains("space") || printed.contains("disk"), "{printed}");
     rejected(&up, &["get", "configmap", &format!("full-{n}")], &["not found"]);
     std::fs::remove_file(&filler).expect("rm");
     up.ok("get configmap before");

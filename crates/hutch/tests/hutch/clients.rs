@@ -10,7 +10,7 @@ use self::script::{Script, Settings, documented, rendered};
 use crate::harness::Up;
 
 #[test]
-fn the_document_shows_the_tables_of_the_script() {
+fn document_has_the_tables_of_the_script() {
     hutch_testkit::require!(async_sandbox_client);
     assert_eq!(
         documented(),
@@ -22,8 +22,8 @@ fn the_document_shows_the_tables_of_the_script() {
 #[test]
 fn every_public_method_of_the_package_has_a_row_or_a_reason() {
     hutch_testkit::require!(async_sandbox_client);
-    let said = Script::new(None).ok(&["--contract"]);
-    assert!(said.contains("have rows"), "{said}");
+    let printed = Script::new(None).ok(&["--contract"]);
+    assert!(printed.contains("have rows"), "{printed}");
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn asynchronous_cells_on_one_machine() {
 fn on_one_machine(columns: &[&str]) {
     let up = Up::start(&["--router-listen", "127.0.0.1:0"]);
     let line =
-        up.said.iter().find_map(|line| line.strip_prefix("router")).expect("it says where the router is");
+        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("it says where the router is");
     let router = line.split_whitespace().next().expect("an address").to_owned();
     let token = std::fs::read_to_string(up.data().join("ca/router.token")).expect("the router's token");
     let settings = Settings {

@@ -169,7 +169,7 @@ fn annotation<'a>(sandbox: &'a Value, key: &str) -> Option<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_sleeps_when_nobody_uses_it_and_the_next_request_wakes_it() {
+async fn unused_sandbox_is_suspended_and_the_next_request_resumes_it() {
     hutch_testkit::require!(root, kubernetes);
     let running = Running::start().await;
     without_the_right_nothing_is_reported(&running).await;
@@ -180,7 +180,7 @@ async fn a_sandbox_sleeps_when_nobody_uses_it_and_the_next_request_wakes_it() {
     assert_eq!(running.writes("requested").1 + running.writes("inside").1, 0, "refused");
 }
 
-/// Requests are answered all the same, and a Sandbox of whose use nobody knows stays awake.
+/// Requests are answered anyway, and a Sandbox without reports of use stays awake.
 async fn without_the_right_nothing_is_reported(running: &Running) {
     running.sandbox("unreported", json!({"hutch.dev/suspend-after": "1s"})).await;
     assert_eq!(running.ask("unreported").await, 200);
@@ -202,7 +202,7 @@ async fn requests_keep_it_awake(running: &Running) {
         .until("a report is taken", async || running.ask(name).await == 200 && running.writes(name).0 > 0)
         .await;
 
-    // A machine that stands still for a while may let it sleep; the next request wakes it.
+    // A machine that pauses for a while may let it sleep; the next request wakes it.
     let mut awake = false;
     for _ in 0..5 {
         let (begun, before) = (Instant::now(), running.writes(name).0);
@@ -235,7 +235,7 @@ async fn requests_keep_it_awake(running: &Running) {
     let pods = Api::<k8s_openapi::api::core::v1::Pod>::namespaced(running.client.clone(), NAMESPACE);
     running.until("its Pod is gone", async || pods.get_opt(name).await.expect("an answer").is_none()).await;
 
-    // Whoever comes is held, and one waking serves all.
+    // Every request is held, and one resume serves all.
     let asked = futures::future::join_all((0..20).map(|_| running.ask(name))).await;
     assert_eq!(asked, [200; 20]);
     let woken = running.get(name).await;
@@ -248,7 +248,7 @@ async fn requests_keep_it_awake(running: &Running) {
     assert_eq!(running.get(name).await["spec"]["operatingMode"], "Suspended");
 }
 
-/// Nobody goes through the router here: its sandboxd says that somebody is there.
+/// No request passes through the router; sandboxd reports the use.
 async fn so_does_what_is_seen_inside_alone(running: &Running) {
     let name = "inside";
     running.sandbox(name, json!({"hutch.dev/suspend-after": "4s", "hutch.dev/activity-port": "8080"})).await;
@@ -272,5 +272,5 @@ async fn so_does_what_is_seen_inside_alone(running: &Running) {
         running.patch(name, json!({"spec": {"operatingMode": "Running"}})).await;
         running.until_so(name, "awake again", |sandbox| says(sandbox, "Ready")).await;
     }
-    panic!("it falls asleep while somebody is there");
+    panic!("it falls asleep while it is in use");
 }

@@ -15,7 +15,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 #[derive(Clone, Default)]
 pub(crate) struct Collector(Arc<Mutex<Vec<Received>>>);
 
-/// What the sender says of itself, and a span.
+/// Attributes of the sender, and a span.
 pub(crate) type Received = (BTreeMap<String, String>, Span);
 
 #[tonic::async_trait]

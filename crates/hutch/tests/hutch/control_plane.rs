@@ -41,12 +41,12 @@ impl ControlPlane {
 
     /// Waits until these routers listen.
     pub(crate) async fn listening(&self, routers: &[&str]) {
-        let ready = async || routers.iter().all(|name| self.said(name, "ready").is_some());
+        let ready = async || routers.iter().all(|name| self.printed(name, "ready").is_some());
         self.cluster.until("the routers listen", ready).await.unwrap();
     }
 
     /// The rest of the line that starts with this, in what the program has printed.
-    pub(crate) fn said(&self, program: &str, start: &str) -> Option<String> {
+    pub(crate) fn printed(&self, program: &str, start: &str) -> Option<String> {
         let log = std::fs::read_to_string(self.cluster.program(program)?.log()).ok()?;
         log.lines().find_map(|line| line.strip_prefix(start)).map(|rest| rest.trim().to_owned())
     }

@@ -24,7 +24,7 @@ fn hutch(words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_mistake_is_one_line_and_nothing_is_started() {
+fn mistake_is_one_line_and_starts_nothing() {
     for (words, named) in [
         (&["--sandbox-concurrent-workers=0"][..], "--sandbox-concurrent-workers"),
         (&["-no-such-flag"], "--no-such-flag"),
@@ -33,21 +33,21 @@ fn a_mistake_is_one_line_and_nothing_is_started() {
         (&["--webhook-namespace=No Name"], "--webhook-namespace"),
     ] {
         let output = hutch(words);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(named) && said.trim_end().lines().count() == 1, "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert!(printed.contains(named) && printed.trim_end().lines().count() == 1, "{printed}");
     }
-    for (words, said) in [(["--version"], env!("CARGO_PKG_VERSION")), (["--help"], "--leader-elect")] {
+    for (words, printed) in [(["--version"], env!("CARGO_PKG_VERSION")), (["--help"], "--leader-elect")] {
         let output = hutch(&words);
         assert!(
-            output.status.success() && String::from_utf8_lossy(&output.stdout).contains(said),
+            output.status.success() && String::from_utf8_lossy(&output.stdout).contains(printed),
             "{output:?}"
         );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_leads_and_the_other_takes_over_when_it_is_told_to_stop() {
+async fn second_replica_leads_after_the_first_stops() {
     let cluster = Cluster::start().await;
     let mut first = cluster.replica(&["--zap-devel"], &[], LEADS).await;
     assert!(first.log().contains("warning: --zap-devel"), "{}", first.log());
@@ -83,7 +83,7 @@ async fn one_leads_and_the_other_takes_over_when_it_is_told_to_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_conversion_webhook_runs_beside_it() {
+async fn conversion_webhook_runs_in_the_controller() {
     let cluster = Cluster::start().await;
     let folder = tempfile::tempdir().expect("tempdir");
     let folder = format!("--webhook-cert-dir={}", folder.path().display());
@@ -99,7 +99,7 @@ async fn the_conversion_webhook_runs_beside_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_whose_lease_was_taken_ends() {
+async fn replica_that_lost_its_lease_exits() {
     let cluster = Cluster::start().await;
     let mut replica = cluster.replica(&[], &[], LEADS).await;
     let theirs = json!({"spec": {"holderIdentity": "go-replica_1", "leaseDurationSeconds": 15}});
@@ -128,7 +128,7 @@ async fn sandbox(cluster: &Cluster, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_as_many_as_asked_for_and_speak_http_2() {
+async fn connections_are_limited_by_the_flag_and_use_http_2() {
     let cluster = Cluster::start().await;
     let flags =
         ["--extensions", "--leader-elect=false", "--api-connections=3", "--separate-watch-connection"];
@@ -147,7 +147,7 @@ async fn connections_are_as_many_as_asked_for_and_speak_http_2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_warm_claim_costs_six_writes_at_most() {
+async fn warm_claim_costs_at_most_six_writes() {
     let cluster = Cluster::start().await;
     let _replica = cluster.replica(&["--extensions", "--leader-elect=false"], &[], "controllers run").await;
     cluster.pool(1).await;
@@ -212,7 +212,7 @@ fn traces_of_claim(collector: &Collector, claim: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_is_one_trace_that_goes_on_from_its_client() {
+async fn claim_continues_the_trace_of_its_client() {
     let (collector, endpoint) = Collector::start().await;
     let cluster = Cluster::start().await;
     let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "100")];
@@ -250,7 +250,7 @@ async fn a_claim_is_one_trace_that_goes_on_from_its_client() {
     let sandbox = &spans["ReconcileSandbox"];
     let pod =
         sandbox.iter().flat_map(|span| &span.events).find(|event| event.name == "ExistingPodStatusObserved");
-    assert_eq!(texts(&pod.expect("the Pod was looked at").attributes)["pod.Phase"], "Running");
+    assert_eq!(texts(&pod.expect("a reconcile of the Pod").attributes)["pod.Phase"], "Running");
     let step = &spans["reconcilePod"][0];
     assert!(
         sandbox.iter().any(|span| span.span_id == step.parent_span_id),

@@ -22,7 +22,7 @@ use crate::harness::HUTCH;
 const CONTROLLER: &str = "agent-sandbox-controller";
 const EXTENSIONS: &str = "agent-sandbox-controller-extensions";
 const ROUTER: &str = "sandbox-router";
-/// What is applied by who wants it.
+/// Optional manifests.
 const OPTIONAL: [&str; 3] =
     ["sandbox-sleep.yaml", "sandboxd/template.yaml", "sandboxd/template-with-token.yaml"];
 
@@ -34,7 +34,7 @@ fn with_optional() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_api_server_takes_every_object_and_a_second_time_changes_nothing() {
+async fn applying_every_object_twice_changes_nothing() {
     let cluster = Cluster::start().await;
     let objects = with_optional();
     assert!(objects.len() > 20, "{}", objects.len());
@@ -71,7 +71,7 @@ fn plural(kind: &str) -> String {
 }
 
 #[test]
-fn the_definitions_are_the_published_ones() {
+fn crds_are_the_published_ones() {
     let published: Vec<Value> =
         hutch_api::crds().iter().map(|text| serde_saphyr::from_str(text).expect("YAML")).collect();
     let objects = objects();
@@ -79,7 +79,7 @@ fn the_definitions_are_the_published_ones() {
 }
 
 /// The rows `| account | where | resources | verbs | why |` of deploy/README.md as grants.
-fn told() -> BTreeMap<String, BTreeSet<String>> {
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let readme = std::fs::read_to_string(folder().join("README.md")).expect("deploy/README.md");
     let mut told: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in readme.lines().filter(|line| line.starts_with("| `")) {
@@ -99,7 +99,7 @@ fn told() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn the_roles_are_the_table_of_the_readme() {
+fn roles_are_those_of_the_readme() {
     let objects = with_optional();
     let mut roles = BTreeMap::new();
     for account in of_kind(&objects, "ServiceAccount") {
@@ -121,11 +121,11 @@ fn the_roles_are_the_table_of_the_readme() {
         });
         roles.insert(name.to_owned(), rows.collect::<BTreeSet<_>>());
     }
-    assert_eq!(told(), roles);
+    assert_eq!(documented(), roles);
 }
 
 #[test]
-fn the_router_may_write_only_where_somebody_asked_for_it() {
+fn router_may_write_only_with_an_optional_role() {
     let writes = |objects: &[Value]| -> BTreeSet<String> {
         let grants = short(&granted(objects, ROUTER, &[]));
         grants
@@ -142,9 +142,9 @@ fn the_router_may_write_only_where_somebody_asked_for_it() {
 fn reason(grant: &str) -> Option<&'static str> {
     match grant.split_once(' ')? {
         (resource, "update") if resource.ends_with("/finalizers") => {
-            Some("an admission plugin asks for it when an owner reference blocks the owner's deletion")
+            Some("an admission plugin requires it when an owner reference blocks the owner's deletion")
         }
-        ("/persistentvolumeclaims", "delete") => Some("the same plugin asks for it when a volume is adopted"),
+        ("/persistentvolumeclaims", "delete") => Some("the same plugin requires it when a volume is adopted"),
         ("coordination.k8s.io/leases", _) => Some("the Lease is the program's, not the controllers'"),
         (_, "get") => Some("read again when a write shows that a watch is behind"),
         _ => None,
@@ -152,7 +152,7 @@ fn reason(grant: &str) -> Option<&'static str> {
 }
 
 #[tokio::test]
-async fn the_controllers_and_the_webhook_do_all_their_work_with_their_roles_and_use_them_all() {
+async fn controllers_and_webhook_need_exactly_their_roles() {
     let cluster = Cluster::start().await;
     let grants = granted(&objects(), CONTROLLER, &[]);
     let (client, asked) = cluster.confined(grants.clone());
@@ -171,7 +171,7 @@ async fn the_controllers_and_the_webhook_do_all_their_work_with_their_roles_and_
 }
 
 #[tokio::test]
-async fn without_extensions_the_first_role_is_enough() {
+async fn controller_without_extensions_needs_only_the_first_role() {
     let cluster = Cluster::start().await;
     let (client, asked) = cluster.confined(granted(&objects(), CONTROLLER, &[EXTENSIONS]));
     let config = Config { extensions: false, ..Config::default() };
@@ -180,7 +180,7 @@ async fn without_extensions_the_first_role_is_enough() {
 }
 
 #[tokio::test]
-async fn what_is_not_granted_is_refused() {
+async fn access_without_a_grant_is_refused() {
     let cluster = Cluster::start().await;
     let mut grants = granted(&objects(), CONTROLLER, &[]);
     grants.retain(|grant| grant.short() != "/pods create");
@@ -189,7 +189,12 @@ async fn what_is_not_granted_is_refused() {
     beside(controllers(client, Config::default()), async {
         cluster.admin.create("agents.x-k8s.io/v1beta1", "Sandbox", "s", json!({ "spec": spec })).await;
         let refused = until(async || {
-            asked.lock().unwrap().refused.iter().any(|wish| wish.resource == "/pods" && wish.verb == "create")
+            asked
+                .lock()
+                .unwrap()
+                .refused
+                .iter()
+                .any(|access| access.resource == "/pods" && access.verb == "create")
         });
         assert!(refused.await, "the authorizer lets everything through");
     })
@@ -201,7 +206,7 @@ async fn controllers(client: kube::Client, config: Config) {
 }
 
 #[test]
-fn the_programs_know_the_flags_of_their_manifests() {
+fn programs_accept_the_flags_of_their_manifests() {
     let objects = objects();
     for deployment in deployments(&objects) {
         let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().expect("args");
@@ -220,7 +225,7 @@ fn deployments(objects: &[Value]) -> Vec<&Value> {
 }
 
 #[test]
-fn no_container_has_more_than_it_needs() {
+fn containers_have_the_least_privileges() {
     let objects = objects();
     assert_eq!(deployments(&objects).len(), 2);
     for deployment in deployments(&objects) {
@@ -276,7 +281,7 @@ fn names_fit_together() {
         let deployment = deployments(&objects)
             .into_iter()
             .find(|deployment| deployment["spec"]["template"]["metadata"]["labels"] == *selector)
-            .unwrap_or_else(|| panic!("nobody is behind {service}"));
+            .unwrap_or_else(|| panic!("no Pod is behind {service}"));
         let ports =
             deployment["spec"]["template"]["spec"]["containers"][0]["ports"].as_array().expect("ports");
         for port in spec["ports"].as_array().into_iter().flatten() {

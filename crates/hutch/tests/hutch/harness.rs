@@ -1,4 +1,4 @@
-//! A `hutch up` of one test's own, kubectl pointed at it, and what any run of the program is asked.
+//! A `hutch up` for one test, kubectl for it, and checks of any run of the program.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ pub(crate) struct Up {
     options: Vec<String>,
     folder: tempfile::TempDir,
     data: PathBuf,
-    /// What it printed until `ready`.
-    pub(crate) said: Vec<String>,
+    /// Output until `ready`.
+    pub(crate) printed: Vec<String>,
 }
 
 impl Up {
@@ -52,8 +52,8 @@ impl Up {
         let limit = format!("--nofile={descriptors}:{descriptors}");
         let mut limited = Command::new("prlimit");
         limited.args([&limit, binary()]);
-        let (child, said) = spawn(limited, folder.path(), &data, &[]);
-        Up { child, options: Vec::new(), folder, data, said }
+        let (child, printed) = spawn(limited, folder.path(), &data, &[]);
+        Up { child, options: Vec::new(), folder, data, printed }
     }
 
     fn begin(data: Option<&Path>, options: &[&str], path: Option<&Path>) -> Up {
@@ -64,8 +64,8 @@ impl Up {
         if let Some(path) = path {
             hutch.env("PATH", path);
         }
-        let (child, said) = spawn(hutch, folder.path(), &data, &options);
-        Up { child, options, folder, data, said }
+        let (child, printed) = spawn(hutch, folder.path(), &data, &options);
+        Up { child, options, folder, data, printed }
     }
 
     /// The folder that holds everything of this one.
@@ -115,7 +115,7 @@ impl Up {
     /// Starts again on the same folder.
     pub(crate) fn restart(&mut self) {
         let hutch = Command::new(binary());
-        (self.child, self.said) = spawn(hutch, self.folder.path(), &self.data, &self.options);
+        (self.child, self.printed) = spawn(hutch, self.folder.path(), &self.data, &self.options);
     }
 
     /// Starts again on the same folder, with further options.
@@ -123,7 +123,7 @@ impl Up {
     pub(crate) fn restart_with(&mut self, options: &[&str]) {
         let options: Vec<String> =
             self.options.iter().cloned().chain(options.iter().map(|&o| o.to_owned())).collect();
-        (self.child, self.said) = spawn(Command::new(binary()), self.folder.path(), &self.data, &options);
+        (self.child, self.printed) = spawn(Command::new(binary()), self.folder.path(), &self.data, &options);
     }
 
     /// kubectl with these words.
@@ -208,16 +208,16 @@ fn spawn(mut hutch: Command, folder: &Path, data: &Path, options: &[String]) -> 
         .stderr(log)
         .spawn()
         .expect("hutch starts");
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     for line in BufReader::new(child.stdout.take().expect("stdout")).lines() {
-        said.push(line.expect("a line"));
-        if said.last().is_some_and(|line| line == "ready") {
-            return (child, said);
+        printed.push(line.expect("a line"));
+        if printed.last().is_some_and(|line| line == "ready") {
+            return (child, printed);
         }
     }
     let _ = child.wait();
     let log = std::fs::read_to_string(folder.join("log")).unwrap_or_default();
-    panic!("hutch up ended before it was ready: {said:?}\n{log}");
+    panic!("hutch up ended before it was ready: {printed:?}\n{log}");
 }
 
 /// Fixture files beside the tests.
@@ -236,7 +236,7 @@ pub(crate) fn succeeded(what: &str, output: &Output) -> String {
     stdout
 }
 
-/// Whether any process of the machine has this text in its command line.
+/// Returns true if a process of the machine has this text in its command line.
 pub(crate) fn running(marker: &str) -> bool {
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };
     processes.flatten().any(|entry| {

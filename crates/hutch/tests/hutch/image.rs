@@ -85,13 +85,13 @@ impl Images {
 
 impl Drop for Images {
     fn drop(&mut self) {
-        // A test that failed has said why already.
+        // A failed test has printed the reason.
         let _ = self.command(&["umount", "--all"]).output();
     }
 }
 
 #[test]
-fn the_image_holds_the_programs_alone_and_is_no_roots() {
+fn image_has_only_the_programs_and_is_not_root() {
     hutch_testkit::require!(root, user_namespaces, buildah);
     let images = Images::new();
     let show = ["inspect", "--type", "image", "--format", "{{.OCIv1.Config.User}}", "localhost/hutch"];
@@ -110,7 +110,7 @@ fn the_image_holds_the_programs_alone_and_is_no_roots() {
 }
 
 #[test]
-fn in_a_layer_sandboxd_is_in_front_of_what_the_container_runs() {
+fn sandboxd_in_a_layer_wraps_the_command_of_the_container() {
     hutch_testkit::require!(root, user_namespaces, buildah);
     let images = Images::new();
     images.layered();
@@ -123,15 +123,16 @@ fn in_a_layer_sandboxd_is_in_front_of_what_the_container_runs() {
     hutch.args(["run", "--rootfs", &root, "--env", "SANDBOX_BASE_DIR=/tmp/base", "--"]).args(entry);
     let output = succeeded(hutch.args(["/hutch", "--version"]));
     assert_eq!(String::from_utf8_lossy(&output.stdout), concat!("hutch ", env!("CARGO_PKG_VERSION"), "\n"));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("serving /tmp/base http=8888 rest=8080 grpc=9090"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed.contains("serving /tmp/base http=8888 rest=8080 grpc=9090"), "{printed}");
 }
 
 /// Status and body of a request through the router of `hutch up`.
 fn ask(up: &Up, sandbox: &str, request: &str, body: &str) -> (u16, String) {
-    let said = up.said.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
+    let printed =
+        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
     let address =
-        said.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next()).expect("an address");
+        printed.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next()).expect("an address");
     let mut stream = TcpStream::connect(address).expect("connected");
     let headers =
         format!("host: r\r\nconnection: close\r\nx-sandbox-id: {sandbox}\r\ncontent-type: application/json");
@@ -178,7 +179,7 @@ fn pod_of(up: &Up, sandbox: &str) -> String {
 }
 
 #[test]
-fn an_init_container_or_a_layer_brings_sandboxd_into_a_sandbox_of_this_machine() {
+fn init_container_or_layer_adds_sandboxd_on_one_machine() {
     hutch_testkit::require!(root, user_namespaces, buildah, kubectl, python);
     let images = Images::new();
     images.layered();
@@ -189,8 +190,8 @@ fn an_init_container_or_a_layer_brings_sandboxd_into_a_sandbox_of_this_machine()
 
     let sandbox = claimed(&up, "template.yaml", &hutch);
     let run = |command: &str| ask(&up, &sandbox, "POST /execute", &json!({ "command": command }).to_string());
-    let (status, said) = run("echo hello");
-    assert!(status == 200 && said.contains(r#""stdout":"hello\n""#), "{status} {said}");
+    let (status, printed) = run("echo hello");
+    assert!(status == 200 && printed.contains(r#""stdout":"hello\n""#), "{status} {printed}");
     let pod = pod_of(&up, &sandbox);
     let running = up.ok_args(&[
         "exec",
@@ -213,7 +214,7 @@ fn an_init_container_or_a_layer_brings_sandboxd_into_a_sandbox_of_this_machine()
     std::fs::write(&key, KEY).expect("written");
     up.ok(&format!("create secret generic sandboxd-key --from-file=key={}", key.display()));
     let guarded = claimed(&up, "template-with-token.yaml", &hutch);
-    assert_eq!(ask(&up, &guarded, "GET /", "").0, 200, "whether it lives may be asked by everybody");
+    assert_eq!(ask(&up, &guarded, "GET /", "").0, 200, "the liveness probe needs no token");
     assert_eq!(ask(&up, &guarded, "GET /list/", "").0, 401);
     let pod = pod_of(&up, &guarded);
     let uid = up.ok(&format!("get pod {pod} -o jsonpath={{.metadata.uid}}"));
@@ -244,7 +245,7 @@ fn an_init_container_or_a_layer_brings_sandboxd_into_a_sandbox_of_this_machine()
         );
         up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=90s"));
         assert_eq!(ask(&up, name, "GET /", "").0, 200, "{name}");
-        let (answered, said) = ask(&up, name, "POST /execute", r#"{"command":"/hutch --version"}"#);
-        assert_eq!(answered, status, "{name}: {said}");
+        let (answered, printed) = ask(&up, name, "POST /execute", r#"{"command":"/hutch --version"}"#);
+        assert_eq!(answered, status, "{name}: {printed}");
     }
 }

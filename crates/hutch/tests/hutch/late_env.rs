@@ -15,7 +15,7 @@ const SECRET: &str = "271828.1828=x";
 const SHOW: &str = "echo $A $DERIVED $SECRET";
 
 #[test]
-fn a_claim_with_variables_takes_a_sandbox_that_runs() {
+fn claim_with_env_adopts_a_pooled_sandbox() {
     hutch_testkit::require!(root, kubectl);
     let mut up = started();
     pool(&up, "open", "Overrides", None, &[main_container()]);
@@ -25,12 +25,12 @@ fn a_claim_with_variables_takes_a_sandbox_that_runs() {
     has_the_variables(&up, &sandbox);
     let after = lives(&up);
     let life = after.iter().find(|life| life.starts_with(&format!("{sandbox} "))).expect("it runs");
-    assert!(before.contains(life), "{life} is none of {before:?}");
+    assert!(before.contains(life), "{life} is not in {before:?}");
     let spec = "jsonpath={.spec.podTemplate.spec.containers[0].env[*].value}";
     assert_eq!(up.ok_args(&["get", "sandbox", &sandbox, "-o", spec]), format!("claim $(A)/derived {SECRET}"));
     let file = up.ok_args(&["exec", &sandbox, "--", "stat", "-c", "%a %u %g", "/.hutch/env/variables"]);
     assert_eq!(file, "400 0 0\n");
-    assert!(!running(SECRET), "no process of the machine was told by its arguments");
+    assert!(!running(SECRET), "no process has the secret in its arguments");
     let log = std::fs::read_to_string(up.folder().join("log")).expect("the log");
     assert!(!log.contains(SECRET), "{log}");
 
@@ -56,7 +56,7 @@ fn a_claim_with_variables_takes_a_sandbox_that_runs() {
 }
 
 #[test]
-fn policies_and_what_cannot_come_late_are_as_in_a_cold_start() {
+fn policies_and_fixed_variables_behave_as_in_a_cold_start() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
     let side =
@@ -88,7 +88,7 @@ fn policies_and_what_cannot_come_late_are_as_in_a_cold_start() {
         |container: &str| up.ok_args(&["exec", &named, "-c", container, "--", "sh", "-c", "echo $SECRET"]);
     assert_eq!((of("side"), of("main")), (format!("{SECRET}\n"), "\n".to_owned()));
 
-    // A runtime reads these at its start; and nobody knows what a program of the user's has read already.
+    // A runtime reads these at its start, and a program of the user may have read others.
     claim(&up, "settings", "careful", one("SANDBOX_NOTE"));
     claim(&up, "started", "sleeper", one("SECRET"));
     for (name, variable) in [("settings", "SANDBOX_NOTE"), ("started", "SECRET")] {
@@ -116,7 +116,7 @@ fn gvisor_takes_variables_while_it_runs() {
     let sandbox = bound(&up, "mine");
     assert_ne!(sandbox, "mine", "from the pool");
     has_the_variables(&up, &sandbox);
-    assert!(!running(SECRET), "no process of the machine was told by its arguments");
+    assert!(!running(SECRET), "no process has the secret in its arguments");
 }
 
 fn started() -> Up {
@@ -190,11 +190,12 @@ fn shown(up: &Up, sandbox: &str, script: &str) -> String {
     up.ok_args(&["exec", sandbox, "-c", "main", "--", "sh", "-c", script])
 }
 
-/// What the runtime's `/execute` prints, through the router.
+/// Returns the output of the runtime's `/execute`, through the router.
 fn executed(up: &Up, sandbox: &str, script: &str) -> String {
-    let said = up.said.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
+    let printed =
+        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
     let address =
-        said.trim().strip_prefix("http://").and_then(|it| it.split(' ').next()).expect("an address");
+        printed.trim().strip_prefix("http://").and_then(|it| it.split(' ').next()).expect("an address");
     let body = json!({"command": format!("sh -c '{script}'")}).to_string();
     let mut stream = std::net::TcpStream::connect(address).expect("the router");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");

@@ -1,6 +1,7 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
 mod bad_input;
+mod client_commands;
 mod clients;
 mod cluster_sleep;
 mod collector;
@@ -11,12 +12,11 @@ mod docs;
 mod harness;
 mod image;
 mod late_env;
-/// What drives the lives and compares them, as in the tests of the controllers.
+/// Runs and compares lives, as in the tests of the controllers.
 #[path = "../../../controller/tests/lives/mod.rs"]
 mod lives;
 mod migrate;
 mod on_cluster;
-mod people;
 mod processes;
 mod recorded;
 mod replica;

@@ -36,10 +36,10 @@ fn both_phases_around_an_upgrade() {
     let shadow = "agents\\.x-k8s\\.io/migration-shadow";
     let mark = up.ok(&format!("get swp shadow-pool-python -o jsonpath={{.metadata.annotations.{shadow}}}"));
     assert_eq!(mark, "true");
-    let said = succeeded("migrate", &migrate(&up, &["--phase=migrate"]));
+    let printed = succeeded("migrate", &migrate(&up, &["--phase=migrate"]));
     assert!(
-        said.lines().count() == 4 && said.lines().all(|line| line.ends_with("stored as v1beta1")),
-        "{said}"
+        printed.lines().count() == 4 && printed.lines().all(|line| line.ends_with("stored as v1beta1")),
+        "{printed}"
     );
 
     std::fs::write(&claim, manifest("long", &"t".repeat(60))).expect("a file");

@@ -1,4 +1,4 @@
-//! On a real control plane, with Pods that are processes: what people do with a Sandbox by `hutch` and by kubectl, and tokens
+//! On a real control plane, with Pods that are processes: the commands of `hutch` and kubectl for a Sandbox, and tokens
 //! for one Sandbox at a `hutch router`.
 
 mod commands;
@@ -23,7 +23,7 @@ const KEY: &str = "router.key";
 /// A router that lets in who has a token for the Sandbox.
 const ROUTER: &str = "router";
 
-/// What the tests of this program share. It ends with the program.
+/// Cluster that the tests of this program share, until the program ends.
 struct Shared {
     runtime: Runtime,
     plane: ControlPlane,

@@ -96,7 +96,7 @@ fn front_has_its_own_user_and_no_privilege() {
     assert!(!is_running(front));
 }
 
-/// What `hutch doctor` says of a process.
+/// Returns the report of `hutch doctor` about a process.
 fn doctor(pid: u32) -> Value {
     let output =
         std::process::Command::new(binary()).args(["doctor", "--json"]).output().expect("hutch doctor");
@@ -137,7 +137,7 @@ fn killed_root_process_ends_the_front_and_the_next_start_follows_at_once() {
     hutch_testkit::require!(root, kubectl);
     let mut up = Up::start(&[]);
     let address =
-        up.said.iter().find_map(|line| line.strip_prefix("API")).expect("an address").trim().to_owned();
+        up.printed.iter().find_map(|line| line.strip_prefix("API")).expect("an address").trim().to_owned();
     let listen = address.trim_start_matches("https://").to_owned();
     up.ok("create configmap kept --from-literal=a=b");
     for _ in 0..5 {

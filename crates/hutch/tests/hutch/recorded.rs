@@ -9,7 +9,7 @@ use crate::harness::HUTCH;
 use crate::lives::{self, Controller};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lives_under_the_program_go_as_under_the_go_controller() {
+async fn lives_are_equal_to_those_of_the_go_controller() {
     require!(kubernetes);
     let program = Controller::Program(Box::new(|| {
         let mut program = Command::new(HUTCH);

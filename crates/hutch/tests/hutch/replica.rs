@@ -117,7 +117,7 @@ impl Cluster {
         replica
     }
 
-    /// What controllers asked for so far, and no longer remembered after this.
+    /// Takes the requests of the controllers so far.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.asked.lock().expect("book"))
     }
@@ -197,7 +197,7 @@ impl Replica {
     pub(crate) async fn says(&self, what: &str) {
         let began = Instant::now();
         while !self.log().contains(what) {
-            assert!(began.elapsed() < PATIENCE, "never said {what:?}:\n{}", self.log());
+            assert!(began.elapsed() < PATIENCE, "never printed {what:?}:\n{}", self.log());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -193,10 +193,10 @@ fn sandbox(pause: Duration) -> u16 {
 }
 
 #[test]
-fn without_a_right_configuration_it_does_not_start() {
+fn invalid_configuration_is_an_error() {
     for (words, named) in [
         (&["router"][..], "--authz-mode"),
-        (&["router", "--authz-mode=everybody"], "--authz-mode"),
+        (&["router", "--authz-mode=unknown"], "--authz-mode"),
         (&["router", "--nonsense"], "--nonsense"),
         (&["router", "--authz-mode=scoped-token"], "--authz-scoped-token-secret-file"),
         (&["router", "--authz-mode=allow-all", "--config=/nonexistent"], "/nonexistent"),
@@ -214,7 +214,7 @@ fn without_a_right_configuration_it_does_not_start() {
 }
 
 #[test]
-fn a_token_for_one_sandbox_opens_it() {
+fn scoped_token_opens_its_sandbox_alone() {
     let cluster = Cluster::start();
     let key = cluster.path().join("key");
     std::fs::write(&key, "0123456789abcdef0123456789abcdef\n").expect("written");
@@ -249,7 +249,7 @@ fn a_token_for_one_sandbox_opens_it() {
 }
 
 #[test]
-fn a_token_that_the_api_accepts_opens_every_sandbox() {
+fn reviewed_token_opens_every_sandbox() {
     let cluster = Cluster::start();
     let router = Router::start(&cluster, &["--authz-mode=tokenreview"]);
     let base = format!("x-sandbox-id: a\r\nx-sandbox-port: {}\r\n", sandbox(Duration::ZERO));
@@ -261,7 +261,7 @@ fn a_token_that_the_api_accepts_opens_every_sandbox() {
 }
 
 #[test]
-fn a_sandbox_that_comes_is_routed_and_one_that_goes_is_not() {
+fn new_sandbox_is_routed_and_deleted_one_is_not() {
     let cluster = Cluster::start();
     let router = Router::start(&cluster, &["--authz-mode=allow-all"]);
     let port = sandbox(Duration::ZERO);
@@ -289,7 +289,7 @@ fn a_sandbox_that_comes_is_routed_and_one_that_goes_is_not() {
 }
 
 #[test]
-fn a_request_in_progress_is_answered_after_sigterm() {
+fn request_in_progress_is_answered_after_sigterm() {
     let cluster = Cluster::start();
     let mut router = Router::start(&cluster, &["--authz-mode=allow-all"]);
     let port = sandbox(Duration::from_secs(1));
@@ -336,7 +336,7 @@ fn reached(answer: &str) -> (Option<String>, Option<String>) {
 }
 
 #[test]
-fn a_request_is_a_span_between_those_of_client_and_sandbox() {
+fn request_is_a_span_between_those_of_client_and_sandbox() {
     let cluster = Cluster::start();
     let (collector, endpoint) = cluster.runtime.block_on(Collector::start());
     let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())];
@@ -357,7 +357,7 @@ fn a_request_is_a_span_between_those_of_client_and_sandbox() {
     let twice = format!("{base}{context}traceparent: 00-{trace}-{client}-01\r\n");
     let (third, _) = reached(&get(address, "/twice", &twice));
     assert!(!third.expect("one of its own").contains(trace), "what is given twice names nothing");
-    assert!(get(address, "/missing", "x-sandbox-id: nobody\r\n").starts_with("HTTP/1.1 502 "));
+    assert!(get(address, "/missing", "x-sandbox-id: missing\r\n").starts_with("HTTP/1.1 502 "));
     get(address, "/healthz", "");
     router.terminate();
     assert_eq!(router.status(), Some(0));
@@ -371,11 +371,7 @@ fn a_request_is_a_span_between_those_of_client_and_sandbox() {
     };
     let (first, missing) = (span("/p"), span("/missing"));
     assert_eq!((hex(&first.trace_id).as_str(), hex(&first.parent_span_id).as_str()), (trace, client));
-    assert_eq!(
-        parent,
-        format!("00-{trace}-{}-01", hex(&first.span_id)),
-        "the sandbox goes on from this span"
-    );
+    assert_eq!(parent, format!("00-{trace}-{}-01", hex(&first.span_id)), "the sandbox continues this span");
     let about = texts(&first.attributes);
     let told = |key: &str| about.get(key).map(String::as_str);
     assert_eq!((told("sandbox.name"), told("sandbox.namespace")), (Some("a"), Some("default")));
@@ -385,7 +381,7 @@ fn a_request_is_a_span_between_those_of_client_and_sandbox() {
     assert_eq!(fresh, Some(format!("00-{}-{}-01", hex(&own.trace_id), hex(&own.span_id))));
     // 2 is an error.
     assert_eq!(missing.status.expect("a status").code, 2);
-    assert_eq!(received.len(), 4, "of /healthz there is none");
+    assert_eq!(received.len(), 4, "none for /healthz");
 
     let router = Router::start_with(&cluster, &untraced, &variables);
     let (parent, state) = reached(&get(router.address("http"), "/p", &format!("{base}{context}")));

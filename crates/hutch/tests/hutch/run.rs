@@ -84,7 +84,7 @@ fn as_ordinary_user(home: &Path, options: &[&str], command: &[&str]) -> Output {
 }
 
 #[test]
-fn streams_pass_through_binary_safe() {
+fn streams_are_binary_safe() {
     hutch_testkit::require!(user_namespaces);
     let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
     let mut child =
@@ -100,7 +100,7 @@ fn streams_pass_through_binary_safe() {
 }
 
 #[test]
-fn output_is_not_held_back() {
+fn output_is_not_delayed() {
     hutch_testkit::require!(user_namespaces);
     let mut child = hutch(&[], &["sh", "-c", "printf now; read x"])
         .stdin(Stdio::piped())
@@ -115,7 +115,7 @@ fn output_is_not_held_back() {
 }
 
 #[test]
-fn standard_error_is_apart() {
+fn standard_error_is_separate() {
     hutch_testkit::require!(user_namespaces);
     let output = shell(&[], "echo out; echo err >&2");
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("out\n".into(), "err\n".into()));
@@ -139,27 +139,27 @@ fn exit_statuses() {
 }
 
 #[test]
-fn a_command_that_is_not_there_is_named() {
+fn missing_command_is_named() {
     hutch_testkit::require!(user_namespaces);
     refused(&run(&[], &["no-such-command"]), 127, &["no-such-command"]);
 }
 
 #[test]
-fn a_timeout_is_124_and_ends_what_ignores_sigterm() {
+fn timeout_is_124_and_kills_a_command_that_ignores_sigterm() {
     hutch_testkit::require!(user_namespaces);
     let output = shell(&["--timeout", "300ms"], "trap '' TERM; sleep 1000 & wait; sleep 1000");
     refused(&output, 124, &["300ms"]);
 }
 
 #[test]
-fn a_timeout_beyond_the_end_of_the_clock_is_none() {
+fn timeout_beyond_the_end_of_the_clock_is_unlimited() {
     hutch_testkit::require!(user_namespaces);
     let output = run(&["--timeout", "5000000000000000h"], &["true"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
 
 #[test]
-fn memory_kill_says_so() {
+fn out_of_memory_is_reported() {
     hutch_testkit::require!(root, python);
     let output = run(&["--memory", "48Mi"], &["python3", "-c", "x = bytearray(300 << 20); print(len(x))"]);
     refused(&output, 137, &["memory"]);
@@ -172,7 +172,7 @@ fn memory_of_one_byte_is_refused() {
 }
 
 #[test]
-fn the_limit_of_processes_holds() {
+fn limit_of_processes_is_enforced() {
     hutch_testkit::require!(root);
     let script = "i=0; while [ $i -lt 30 ]; do sleep 5 & i=$((i+1)); done; echo all";
     let output = shell(&["--pids", "8", "--timeout", "20s"], script);
@@ -180,7 +180,7 @@ fn the_limit_of_processes_holds() {
 }
 
 #[test]
-fn the_workspace_is_all_that_can_be_written_and_files_keep_their_owner() {
+fn only_the_workspace_is_writable_and_files_keep_their_owner() {
     hutch_testkit::require!(root);
     let folder = tempfile::tempdir().expect("tempdir");
     let workspace = folder.path().join("w");
@@ -197,7 +197,7 @@ fn the_workspace_is_all_that_can_be_written_and_files_keep_their_owner() {
 }
 
 #[test]
-fn the_process_is_not_uid_0_outside() {
+fn process_is_not_uid_0_on_the_host() {
     hutch_testkit::require!(root);
     let marker = "314159.2653";
     let mut child = hutch(&[], &["sleep", marker]).spawn().expect("hutch starts");
@@ -215,7 +215,7 @@ fn the_process_is_not_uid_0_outside() {
 }
 
 #[test]
-fn read_only_holds_for_the_workspace() {
+fn workspace_can_be_read_only() {
     hutch_testkit::require!(user_namespaces);
     let folder = tempfile::tempdir().expect("tempdir");
     let option = folder.path().display().to_string();
@@ -226,14 +226,14 @@ fn read_only_holds_for_the_workspace() {
 }
 
 #[test]
-fn without_a_workspace_it_is_empty_and_gone_afterwards() {
+fn workspace_without_a_folder_is_empty_and_removed() {
     hutch_testkit::require!(user_namespaces);
     let output = shell(&[], "pwd; ls -A; echo x > file; cat file");
     assert_eq!(text(&output.stdout), "/workspace\nx\n", "{}", text(&output.stderr));
 }
 
 #[test]
-fn a_setuid_file_cannot_be_left_in_the_workspace() {
+fn setuid_file_cannot_be_left_in_the_workspace() {
     hutch_testkit::require!(root);
     let folder = tempfile::tempdir().expect("tempdir");
     let option = folder.path().display().to_string();
@@ -278,7 +278,7 @@ fn sigterm_and_sigint_reach_the_command() {
     for (signal, name) in [(rustix::process::Signal::TERM, "TERM"), (rustix::process::Signal::INT, "INT")] {
         let script =
             format!("trap 'echo got {name}; exit 7' {name}; echo ready; while :; do sleep 0.05; done");
-        // What a caller ignores stays ignored inside; whoever runs the tests in the background ignores SIGINT.
+        // A signal that the caller ignores stays ignored inside; a shell ignores SIGINT for tests in the background.
         let mut child = Command::new("env")
             .args(["--default-signal=INT,TERM", HUTCH, "run", "--", "bash", "-c", &script])
             .stdin(Stdio::null())
@@ -330,7 +330,7 @@ fn no_process_inside_outlives_the_run() {
 }
 
 #[test]
-fn an_ordinary_user_has_jails_too() {
+fn ordinary_user_can_run_jails() {
     hutch_testkit::require!(root, user_namespaces);
     let home = tempfile::tempdir().expect("tempdir");
     let workspace = home.path().join("w");
@@ -344,7 +344,7 @@ fn an_ordinary_user_has_jails_too() {
 }
 
 #[test]
-fn a_limit_that_cannot_be_enforced_is_refused() {
+fn limit_that_cannot_be_enforced_is_refused() {
     hutch_testkit::require!(root, user_namespaces);
     let home = tempfile::tempdir().expect("tempdir");
     for limit in [["--memory", "64Mi"], ["--pids", "10"], ["--cpus", "0.5"]] {
@@ -355,7 +355,7 @@ fn a_limit_that_cannot_be_enforced_is_refused() {
 }
 
 #[test]
-fn json_tells_how_it_went() {
+fn json_has_the_result() {
     hutch_testkit::require!(user_namespaces);
     let told = json(&shell(&["--json"], "printf out; printf err >&2; exit 3"));
     assert_eq!(told["status"]["code"], 3, "{told}");
@@ -369,7 +369,7 @@ fn json_tells_how_it_went() {
 }
 
 #[test]
-fn json_marks_what_was_cut_and_what_is_not_text() {
+fn json_marks_truncated_and_binary_output() {
     hutch_testkit::require!(user_namespaces);
     let told = json(&shell(&["--json"], "printf '\\377\\000'; head -c 30000000 /dev/zero >&2"));
     assert_eq!(told["stdout"]["base64"], "/wA=", "{}", told["stdout"]);
@@ -378,7 +378,7 @@ fn json_marks_what_was_cut_and_what_is_not_text() {
 }
 
 #[test]
-fn a_terminal_gets_a_terminal() {
+fn command_at_a_terminal_has_a_terminal() {
     hutch_testkit::require!(python);
     // Python's pty module plays the terminal: it starts hutch on one of 40 rows and 100 columns, then resizes it.
     let script = r#"

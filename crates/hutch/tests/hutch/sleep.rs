@@ -1,4 +1,4 @@
-//! Sandboxes that nobody uses fall asleep, and a request or a command wakes them: `hutch up` as people have it.
+//! Unused Sandboxes are frozen or suspended, and a request or a command wakes them, on one machine.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -33,8 +33,9 @@ fn start() -> (Up, SocketAddr) {
 }
 
 fn router(up: &Up) -> SocketAddr {
-    let said = up.said.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
-    let address = said.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next());
+    let printed =
+        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
+    let address = printed.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next());
     address.and_then(|address| address.parse().ok()).expect("an address")
 }
 
@@ -105,7 +106,7 @@ fn frozen(up: &Up, name: &str) -> Value {
 }
 
 #[test]
-fn an_idle_sandbox_is_frozen_and_whatever_is_done_in_it_wakes_it() {
+fn idle_sandbox_is_frozen_and_any_use_thaws_it() {
     hutch_testkit::require!(root, kubectl, python);
     let (mut up, mut address) = start();
     sandbox(&up, "s", json!({}), json!({"hutch.dev/idle-after": "1s"}));
@@ -142,7 +143,7 @@ fn an_idle_sandbox_is_frozen_and_whatever_is_done_in_it_wakes_it() {
     address = router(&up);
     up.ok("wait --for=condition=Ready sandbox/s --timeout=60s");
     assert_eq!(ask(address, "s").0, "200");
-    until(&up, "s", "told that it is awake", |s| {
+    until(&up, "s", "reported as awake", |s| {
         s["metadata"]["annotations"]["hutch.dev/frozen-since"].is_null() && says(s, "Frozen") == "absent"
     });
     frozen(&up, "s");
@@ -155,7 +156,7 @@ fn an_idle_sandbox_is_frozen_and_whatever_is_done_in_it_wakes_it() {
 }
 
 #[test]
-fn a_time_that_is_taken_back_while_it_stands_still_wakes_it() {
+fn removed_sleep_time_thaws_a_frozen_sandbox() {
     hutch_testkit::require!(root, kubectl, python);
     let (up, _) = start();
     sandbox(&up, "s", json!({}), json!({"hutch.dev/idle-after": "1s"}));
@@ -209,7 +210,7 @@ fn measure(up: &Up, address: SocketAddr) {
 }
 
 #[test]
-fn a_sandbox_sleeps_on_disk_and_a_connection_or_the_clock_wakes_it() {
+fn idle_sandbox_is_suspended_and_a_connection_or_a_time_resumes_it() {
     hutch_testkit::require!(root, kubectl, python);
     let (up, address) = start();
     let own = json!({"hutch.dev/suspend-after": "2s", "hutch.dev/wake-on-connect": "true"});
@@ -220,7 +221,7 @@ fn a_sandbox_sleeps_on_disk_and_a_connection_or_the_clock_wakes_it() {
     let generation = asleep["metadata"]["generation"].to_string();
     assert_eq!(asleep["metadata"]["annotations"]["hutch.dev/asleep-generation"], generation.as_str());
 
-    // The first request wakes it; as long as they come it stays awake. A machine that stands still may let it sleep.
+    // The first request wakes it; as long as they come it stays awake. A machine that pauses may let it sleep.
     let stays_awake = || {
         let began = Instant::now();
         let mut awake = true;
@@ -251,16 +252,16 @@ fn a_sandbox_sleeps_on_disk_and_a_connection_or_the_clock_wakes_it() {
     assert!(told.contains("(NotFound)") && told.contains("Sandbox s is suspended"), "{told}");
 
     up.ok("annotate sandbox s hutch.dev/suspend-after=soon");
-    until(&up, "s", "told that this is no duration", |sandbox| says(sandbox, "SleepInvalid") == "True");
+    until(&up, "s", "reported as an invalid duration", |sandbox| says(sandbox, "SleepInvalid") == "True");
 }
 
 #[test]
-fn one_that_works_is_not_put_to_sleep_on_disk() {
+fn busy_sandbox_is_not_suspended() {
     hutch_testkit::require!(root, kubectl, python);
     let (up, _) = start();
     let work = "import threading\ndef work():\n  while True: pass\nthreading.Thread(target=work).start()\n";
     sandbox_of(&up, "s", &format!("{work}{SERVER}"), json!({"hutch.dev/suspend-after": "3s"}), json!({}));
-    // A machine that stands still may let it sleep.
+    // A machine that pauses may let it sleep.
     let stays_awake = || {
         up.ok_args(&[
             "patch",

@@ -1,4 +1,4 @@
-//! `deploy/` on a real control plane: applied by kubectl, its ServiceAccount's rights alone, the webhook dialled by the API
+//! `deploy/` on a real control plane: applied by kubectl, its ServiceAccount's rights alone, the webhook called by the API
 //! server, and a cluster of an older release brought to `v1beta1`.
 
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::deploy::confined::Admin;
 use crate::deploy::{confined, manifests, work};
 use crate::harness::HUTCH;
 
-/// What the account calls itself, and what follows is a version.
+/// User agent, without its version.
 const AGENT: &str = "hutch-controller";
 const ACCOUNT: &str = "agent-sandbox-controller";
 const OLDER: &str = "extensions.agents.x-k8s.io/v1alpha1";
@@ -25,9 +25,13 @@ const CRD: &str = "apiextensions.k8s.io/v1";
 fn kubectl(cluster: &Cluster, words: &[&str]) -> String {
     let mut command = Command::new("kubectl");
     let output = command.args(words).env("KUBECONFIG", cluster.kubeconfig()).output().expect("kubectl");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "kubectl {words:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
-    said
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "kubectl {words:?}: {printed}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    printed
 }
 
 fn apply_deploy(cluster: &Cluster) {
@@ -54,7 +58,7 @@ async fn serve_webhook(cluster: &Cluster, shutdown: &Shutdown) -> u16 {
     port
 }
 
-/// `hutch controller` as the manifest starts it, with the rights of that account, told only where it is.
+/// `hutch controller` as the manifest starts it, with the permissions of that account and its own address.
 async fn start_controller(cluster: &mut Cluster) -> u16 {
     let objects = manifests::objects();
     let deployments = manifests::of_kind(&objects, "Deployment");
@@ -98,7 +102,7 @@ fn refused(cluster: &Cluster) -> Vec<Write> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_account_of_the_manifests_can_do_all_the_work() {
+async fn account_of_the_manifests_has_enough_permissions() {
     hutch_testkit::require!(kubernetes, kubectl);
     let Some(address) = machine_address() else {
         return hutch_testkit::note_skip("the_account_of_the_manifests", "needs a network address");
@@ -158,7 +162,7 @@ fn older_definitions(folder: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_of_an_older_release_is_brought_to_the_newer_version() {
+async fn cluster_of_an_older_release_is_upgraded() {
     hutch_testkit::require!(kubernetes, kubectl);
     let Some(address) = machine_address() else {
         return hutch_testkit::note_skip("a_cluster_of_an_older_release", "needs a network address");
@@ -185,11 +189,11 @@ async fn a_cluster_of_an_older_release_is_brought_to_the_newer_version() {
     }
 
     let migration = Migration { client, namespace: None, dry_run: false };
-    let mut said = Vec::new();
-    let early = migration.rewrite(&mut |line| said.push(line)).await.expect_err("too early");
+    let mut printed = Vec::new();
+    let early = migration.rewrite(&mut |line| printed.push(line)).await.expect_err("too early");
     assert!(early.to_string().contains("apply the new definitions first"), "{early}");
-    migration.bootstrap(&mut |line| said.push(line)).await.expect("bootstrap");
-    assert!(said.last().is_some_and(|line| line.contains("shadow-pool-python made")), "{said:?}");
+    migration.bootstrap(&mut |line| printed.push(line)).await.expect("bootstrap");
+    assert!(printed.last().is_some_and(|line| line.contains("shadow-pool-python made")), "{printed:?}");
 
     apply_deploy(&cluster);
     let shutdown = Shutdown::new();
@@ -199,12 +203,12 @@ async fn a_cluster_of_an_older_release_is_brought_to_the_newer_version() {
     // A read is refused until the API server has heard of the bundle.
     assert!(confined::until(async || admin.api(NEWER, "SandboxClaim").get("python").await.is_ok()).await);
     admin.until(NEWER, "SandboxClaim", "python", chosen).await;
-    migration.rewrite(&mut |line| said.push(line)).await.expect("migrate");
+    migration.rewrite(&mut |line| printed.push(line)).await.expect("migrate");
     shutdown.trigger();
     only_newer(&admin, &objects).await;
 }
 
-/// The API server lets go of the older version, and can read what is there without it and without a webhook.
+/// The API server drops the older version, and can read all objects without it and without a webhook.
 async fn only_newer(admin: &Admin, objects: &[(&str, &str, Value)]) {
     for text in hutch_api::crds() {
         let mut definition: Value = serde_saphyr::from_str(text).expect("YAML");

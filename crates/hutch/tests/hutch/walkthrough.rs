@@ -15,7 +15,7 @@ fn walkthrough_with_gvisor() {
 }
 
 #[test]
-fn walkthrough_with_the_native_jail_by_the_users_word() {
+fn walkthrough_with_gvisor_mapped_to_the_native_jail() {
     hutch_testkit::require!(root, kubectl);
     walk(&Up::start(&["--runtime-class", "gvisor=hutch"]));
 }
@@ -130,8 +130,8 @@ fn watches(up: &Up, sandbox: &str) {
 fn streams(up: &Up, pod: &str) {
     let logs = up.kubectl(&format!("logs {pod}"));
     assert!(logs.status.success(), "{logs:?}");
-    let said = up.ok_args(&["exec", pod, "--", "sh", "-c", "echo out; echo err >&2; exit 0"]);
-    assert_eq!(said, "out\n");
+    let printed = up.ok_args(&["exec", pod, "--", "sh", "-c", "echo out; echo err >&2; exit 0"]);
+    assert_eq!(printed, "out\n");
     let failed = up.kubectl_args(&["exec", pod, "--", "sh", "-c", "exit 9"]);
     assert_eq!(failed.status.code(), Some(9), "{failed:?}");
     terminal(up, pod);
@@ -195,7 +195,7 @@ fn forwards(up: &Up, pod: &str) {
         let answer = port.map(|port| get(&format!("127.0.0.1:{port}")));
         forward.kill().expect("kill");
         forward.wait().expect("wait");
-        let answer = answer.unwrap_or_else(|| panic!("kubectl said {line:?}"));
+        let answer = answer.unwrap_or_else(|| panic!("kubectl printed {line:?}"));
         assert!(answer.contains("Sandbox Runtime is active."), "websockets={websockets}: {answer}");
     }
 }
@@ -281,7 +281,7 @@ fn shuts_down_by_time(up: &Up) {
 }
 
 #[test]
-fn gvisor_that_is_missing_is_said_and_never_replaced() {
+fn missing_gvisor_is_reported_and_never_replaced() {
     hutch_testkit::require!(root, kubectl);
     let folder = tempfile::tempdir().expect("tempdir");
     // A path without runsc, for hutch alone.
@@ -299,7 +299,7 @@ fn gvisor_that_is_missing_is_said_and_never_replaced() {
 }
 
 #[test]
-fn kill_9_loses_nothing_that_was_acknowledged() {
+fn kill_9_loses_no_acknowledged_write() {
     hutch_testkit::require!(root, kubectl);
     let mut up = Up::start(&["--runtime-class", "gvisor=hutch"]);
     let marker = "161803.3988";
@@ -369,7 +369,7 @@ fn claims_until_killed(up: &mut Up) -> Vec<String> {
     acknowledged
 }
 
-/// Whether the API server said that the claim was made.
+/// Returns true if the API server reported the claim as created.
 fn claim(kubeconfig: &std::path::Path, name: &str) -> bool {
     use std::io::Write;
     let mut kubectl = Command::new("kubectl")

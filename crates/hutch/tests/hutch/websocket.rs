@@ -39,7 +39,7 @@ while True:
 "#;
 
 #[test]
-fn a_websocket_goes_through_the_router_into_a_jail() {
+fn websocket_passes_through_the_router_into_a_jail() {
     hutch_testkit::require!(root, kubectl, python);
     let up = Up::start(&["--router-listen", "127.0.0.1:0"]);
     let sandbox = json!({
@@ -53,9 +53,10 @@ fn a_websocket_goes_through_the_router_into_a_jail() {
     std::fs::write(&file, sandbox.to_string()).expect("written");
     up.ok(&format!("apply -f {}", file.display()));
     up.ok("wait --for=condition=Ready sandbox/talker --timeout=60s");
-    let said = up.said.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
+    let printed =
+        up.printed.iter().find_map(|line| line.strip_prefix("router")).expect("where the router listens");
     let address =
-        said.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next()).expect("an address");
+        printed.trim().strip_prefix("http://").and_then(|rest| rest.split(' ').next()).expect("an address");
     let token = std::fs::read_to_string(up.data().join("ca/router.token")).expect("the router's token");
 
     let ask = |token: Option<&str>| {
@@ -70,7 +71,7 @@ fn a_websocket_goes_through_the_router_into_a_jail() {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let refused = ask(None).await.expect_err("nobody gets in without a token");
+        let refused = ask(None).await.expect_err("refused without a token");
         assert!(refused.to_string().contains("401"), "{refused}");
         let (mut socket, _) = ask(Some(&token)).await.expect("switched");
         for word in ["hello", "again"] {

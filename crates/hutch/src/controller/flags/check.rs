@@ -1,11 +1,11 @@
-//! What flags must be beyond their form, and what is worth a warning.
+//! Checks of flags beyond their syntax, and warnings.
 
 use super::Flags;
 
-/// Workers above which a warning is due.
+/// Number of workers above which there is a warning.
 const MANY_WORKERS: i64 = 1000;
 
-/// The first thing that cannot be, in one line.
+/// Returns the first mistake, in one line.
 pub(crate) fn check(flags: &Flags) -> Result<(), String> {
     let counts = [
         ("sandbox-concurrent-workers", flags.sandbox_workers),
@@ -62,7 +62,7 @@ fn check_webhook(flags: &Flags) -> Result<(), String> {
     Ok(())
 }
 
-/// Two servers on one port cannot be.
+/// Checks that no two servers have the same port.
 fn check_addresses(flags: &Flags) -> Result<(), String> {
     let webhook = flags.webhook.enabled.then(|| format!(":{}", flags.webhook_port));
     let addresses = [
@@ -87,12 +87,12 @@ fn check_addresses(flags: &Flags) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a server listens at all.
+/// Returns true if the address enables a server.
 pub(crate) fn is_on(address: &str) -> bool {
     !address.is_empty() && address != "0"
 }
 
-/// Lines about settings that are taken and probably not meant.
+/// Returns warnings about valid settings that are probably mistakes.
 pub(crate) fn warnings(flags: &Flags) -> Vec<String> {
     let mut lines = Vec::new();
     if !flags.ignored.is_empty() {

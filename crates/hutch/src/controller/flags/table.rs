@@ -19,7 +19,7 @@ enum Kind {
     Folder(Field<PathBuf>),
     /// Accepted and ignored, with a warning.
     OfGo,
-    /// The same, of a switch.
+    /// Accepted and ignored, as a switch.
     SwitchOfGo,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn find(name: &str) -> Option<&'static Flag> {
 }
 
 impl Flag {
-    /// Takes the value from after the `=`, or from the next word where the flag is no switch.
+    /// Reads the value after the `=`; without one, the next word, unless the flag is a switch.
     pub(super) fn set<'a>(
         &self,
         flags: &mut Flags,
@@ -133,7 +133,7 @@ impl Flag {
     }
 }
 
-/// All flags, a line each.
+/// Returns the help text, a line for each flag.
 pub(super) fn help() -> String {
     let mut text = "Usage: hutch controller [FLAGS]\n\nReconciles Sandboxes, and with --extensions claims, templates and pools, on a \
                     cluster.\n\nFlags, as Go programs take them (-x, --x, --x=value):\n\n"

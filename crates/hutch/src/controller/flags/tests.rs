@@ -30,7 +30,7 @@ fn names_and_defaults_are_the_published_ones() {
     let published: BTreeSet<&str> = PUBLISHED.lines().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(table::names().collect::<BTreeSet<_>>(), published);
     for line in PUBLISHED.lines() {
-        // Naming a default is the same as saying nothing.
+        // A flag with its default has no effect.
         if let Some((name, default)) = line.split_once(' ') {
             let given = taken(&[&format!("--{name}={default}")]);
             let given = Flags { ignored: Vec::new(), ..given };
@@ -40,7 +40,7 @@ fn names_and_defaults_are_the_published_ones() {
 }
 
 #[test]
-fn every_way_of_writing_a_flag() {
+fn flag_has_every_form_of_go() {
     let extensions = Flags { extensions: true, ..Flags::default() };
     for words in [
         &["-extensions"][..],
@@ -114,7 +114,7 @@ fn mistakes_are_named_in_one_line() {
 }
 
 #[test]
-fn what_is_taken_with_a_warning() {
+fn unusual_values_are_accepted_with_a_warning() {
     assert_eq!(warned(&[]), [""; 0]);
     let lines = warned(&["--enable-pprof", "--zap-log-level=debug", "--pprof-block-profile-rate", "1"]);
     assert_eq!(lines.len(), 1);

@@ -21,15 +21,15 @@ fn options(words: &[&str], environment: &[(&str, &str)], file: Option<&str>) -> 
 }
 
 #[test]
-fn every_flag_is_told_in_the_documents() {
-    let told = include_str!("../../../../../docs/router.md");
+fn every_flag_is_documented() {
+    let documented = include_str!("../../../../../docs/router.md");
     for (name, ..) in FLAGS.iter().filter(|(name, ..)| *name != "h") {
-        assert!(told.contains(&format!("`{name}`")), "docs/router.md does not tell of --{name}");
+        assert!(documented.contains(&format!("`{name}`")), "docs/router.md does not tell of --{name}");
     }
 }
 
 #[test]
-fn the_defaults() {
+fn defaults_are_as_documented() {
     let options = options(&[], &[], None);
     assert_eq!(options.http.map(|address| address.to_string()).as_deref(), Some(":8080"));
     assert_eq!(options.metrics.map(|address| address.to_string()).as_deref(), Some(":9090"));
@@ -44,7 +44,7 @@ fn the_defaults() {
 }
 
 #[test]
-fn the_command_line_is_stronger_than_the_file_and_that_than_the_environment() {
+fn command_line_overrides_file_and_file_overrides_environment() {
     let file = Some("proxy-timeout: 2s\nhttp-bind-address: \":1\"\n");
     let environment = [("PROXY_TIMEOUT_SECONDS", "1.5"), ("SANDBOX_ROUTER_CONFIG", "f")];
     let timeout = |words: &[&str], environment: &[(&str, &str)], file| {
@@ -81,7 +81,7 @@ fn modes() {
 }
 
 #[test]
-fn without_a_mode_nobody_is_served() {
+fn missing_mode_is_an_error() {
     let mistake = read(&[], &[], None).unwrap_err();
     assert!(mistake.starts_with("--authz-mode: is not set") && mistake.contains("allow-all"), "{mistake}");
 }
@@ -130,7 +130,7 @@ fn mistakes_are_one_line_that_names_the_flag() {
 }
 
 #[test]
-fn tracing_is_off_unless_flag_or_variable_says_so() {
+fn tracing_is_off_without_flag_or_variable() {
     let traced = |words: &[&str], variables: &[(&str, &str)]| {
         let all = [&["--authz-mode=allow-all"], words].concat();
         let Ok(Wanted::Run(options)) = read(&all, variables, None) else { panic!("{words:?}") };

@@ -127,7 +127,7 @@ fn attack(up: &Up, quiet: &Quiet<'_>, resource: Resource) {
                 assert_refused(&noisy.begin(watch, "").answer(), resource);
             }
             assert_eq!(admin.begin(watch, "").answer().0, 200);
-            quiet.goes_on();
+            quiet.continues();
         }
         Resource::Streams => {
             let held = open_until_refused(resource, 101, || noisy.begin(exec, upgrade));
@@ -136,26 +136,26 @@ fn attack(up: &Up, quiet: &Quiet<'_>, resource: Resource) {
                 assert_refused(&noisy.begin(exec, upgrade).answer(), resource);
             }
             assert_eq!(admin.begin(exec, upgrade).answer().0, 101);
-            quiet.goes_on();
+            quiet.continues();
         }
         Resource::Requests => {
             // Bodies that do not come.
             let create = "POST /api/v1/namespaces/noisy/configmaps";
             let begin = || noisy.begin(create, "Content-Type: application/json\r\nContent-Length: 1000\r\n");
             let mut held: Vec<Connection> = (0..MOST_CONNECTIONS / 2).map(|_| begin()).collect();
-            quiet.goes_on();
+            quiet.continues();
             // All but those within the bound have an answer.
             let refused = held.split_off(MOST_CONNECTIONS / 8);
             let mut answers = refused.into_iter().map(|mut connection| connection.answer());
             assert_refused(&answers.next_back().expect("an answer"), resource);
-            quiet.goes_on();
+            quiet.continues();
         }
         Resource::Events => events(up, &noisy, quiet),
         Resource::Connections => {
             assert_eq!(resource.bound(), Bound::Closed);
             let bare: Vec<TcpStream> =
                 (0..CONNECTIONS).filter_map(|_| TcpStream::connect(noisy.address).ok()).collect();
-            quiet.goes_on();
+            quiet.continues();
             let http2 = tls(up);
             let idle = (0..CONNECTIONS / 2).filter_map(|_| idle_http2(noisy.address, &http2)).count();
             assert!(idle > 0, "new connections are taken");
@@ -165,7 +165,7 @@ fn attack(up: &Up, quiet: &Quiet<'_>, resource: Resource) {
                 !matches!(socket.read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
             });
             assert!(closed.count() >= CONNECTIONS - MOST_CONNECTIONS);
-            quiet.goes_on();
+            quiet.continues();
         }
         other => panic!("{other:?} is not attacked by a client"),
     }
@@ -195,7 +195,7 @@ fn events(up: &Up, noisy: &User, quiet: &Quiet<'_>) {
                     .for_each(|count| create(&mut connection, count * WRITERS + writer));
             });
         }
-        quiet.goes_on();
+        quiet.continues();
     });
     create(&mut noisy.connect(), usize::MAX);
     let (code, list) = noisy.begin("GET /api/v1/namespaces/noisy/events", "").answer();
@@ -210,11 +210,11 @@ fn events(up: &Up, noisy: &User, quiet: &Quiet<'_>) {
     assert!(names.contains(&&*format!("e-{}", usize::MAX)), "the newest is kept");
     assert!(!names.contains(&"e-0"), "the oldest is dropped");
     assert!(up.ok("get events").contains("quiet-exec"), "events of other namespaces stay");
-    quiet.goes_on();
+    quiet.continues();
 }
 
 #[test]
-fn noisy_client_meets_its_own_bounds_and_others_go_on() {
+fn noisy_client_reaches_its_own_limits_and_others_continue() {
     hutch_testkit::require!(root, kubectl, python);
     let up = Up::start_limited(DESCRIPTORS);
     let quiet = Quiet::start(&up);
@@ -229,5 +229,5 @@ fn noisy_client_meets_its_own_bounds_and_others_go_on() {
             attack(&up, &quiet, resource);
         }
     }
-    quiet.goes_on();
+    quiet.continues();
 }

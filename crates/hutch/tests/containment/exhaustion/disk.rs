@@ -17,7 +17,7 @@ use crate::ordinary::apply;
 const DISK_BYTES: u64 = 1 << 30;
 /// Files that the disk can have: few, so that they are soon used up.
 const INODES: &str = "16384";
-/// What is left of the disk before the last attack, in bytes: too little for an eviction to end the pressure.
+/// Free bytes of the disk before the last attack: too few for an eviction to end the pressure.
 const LEFT_BYTES: u64 = 8 << 20;
 
 /// A disk of its own: a file with a file system, mounted at an empty folder.
@@ -79,7 +79,7 @@ fn evicted(up: &Up, resource: Resource) {
 }
 
 #[test]
-fn pod_that_fills_the_disk_is_evicted_and_others_go_on() {
+fn pod_that_fills_the_disk_is_evicted_and_others_continue() {
     hutch_testkit::require!(root, kubectl, python);
     let disk = Disk::new();
     let up = Up::start_on(&disk.path().join("data"), &[]);
@@ -87,9 +87,9 @@ fn pod_that_fills_the_disk_is_evicted_and_others_go_on() {
     for resource in RESOURCES {
         let Attacker::Disk { script } = resource.attacker() else { continue };
         apply(&up, &noisy(resource, script, &["/tmp"], "512Mi"));
-        quiet.goes_on();
+        quiet.continues();
         evicted(&up, resource);
-        quiet.goes_on();
+        quiet.continues();
     }
     drop(up);
 }
@@ -114,7 +114,7 @@ fn server_answers_and_starts_again_on_a_full_disk() {
         up.eventually("logs noisy", |_| free(&disk.path()) == 0);
         up.eventually(PRESSURE, |pressure| pressure == "True");
         for _ in 0..5 {
-            quiet.goes_on();
+            quiet.continues();
         }
         // Evicting it would not end the pressure.
         assert_eq!(up.ok("get pod noisy -o jsonpath={.status.phase}"), "Running");

@@ -11,7 +11,7 @@ use crate::harness::Up;
 use crate::names::pod;
 use crate::ordinary::apply;
 
-/// What all scripts begin with.
+/// Start of all scripts.
 pub(super) const PRELUDE: &str = include_str!("attackers/prelude.py");
 /// Attackers at a time.
 const GROUP: usize = 6;
@@ -87,7 +87,7 @@ fn reached(up: &Up, resource: Resource) {
 }
 
 #[test]
-fn noisy_sandbox_meets_its_own_bounds_and_others_go_on() {
+fn noisy_sandbox_reaches_its_own_limits_and_others_continue() {
     hutch_testkit::require!(root, kubectl, python);
     let up = Up::start(&[]);
     let quiet = Quiet::start(&up);
@@ -104,15 +104,15 @@ fn noisy_sandbox_meets_its_own_bounds_and_others_go_on() {
         .collect();
     for group in inside.chunks(GROUP) {
         group.iter().for_each(|(_, pod)| apply(&up, pod));
-        quiet.goes_on();
+        quiet.continues();
         group.iter().for_each(|(resource, _)| reached(&up, *resource));
         // They still press.
         quiet.works();
-        quiet.goes_on();
+        quiet.continues();
         assert!(tcp_bytes() < tcp_before + TCP_BYTES, "{} bytes of TCP buffers", tcp_bytes());
         assert!(log_bytes(&up.data().join("pods")) < 2 * LOG_BYTES);
         let names: Vec<String> = group.iter().map(|(resource, _)| name_of(*resource)).collect();
         up.ok(&format!("delete pod {} --timeout=90s", names.join(" ")));
     }
-    quiet.goes_on();
+    quiet.continues();
 }

@@ -1,4 +1,4 @@
-//! Pods that share the machine with a noisy one, and what must go on working for them.
+//! Pods that share the machine with a noisy one, and must continue to work.
 
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ impl Quiet<'_> {
 
     /// The API answers, commands start, and nothing restarted.
     #[track_caller]
-    pub(super) fn goes_on(&self) {
+    pub(super) fn continues(&self) {
         for _ in 0..2 {
             assert_eq!(self.up.ok("exec quiet-exec -- echo through"), "through\n");
             self.up.ok("create configmap quiet --from-literal=key=value");

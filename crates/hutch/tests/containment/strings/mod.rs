@@ -28,7 +28,7 @@ const OWN: &str = "HUTCH_TEST_OWN";
 
 /// Returns whether this process is in the namespaces of the test. If not, runs the test there first.
 ///
-/// The pid namespace tells apart which process changes a file. The mount namespace has a file system for the data folder.
+/// The pid namespace shows which process changes a file. The mount namespace has a file system for the data folder.
 fn runs_inside(test: &str) -> bool {
     if std::env::var_os(PLANTED).is_some() {
         return true;

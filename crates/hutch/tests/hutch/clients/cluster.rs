@@ -28,7 +28,7 @@ impl Running {
         let plane = &self.0;
         let users = std::fs::read_to_string(plane.file("tokens.csv")).expect("the administrator's token");
         let listens =
-            |router: &str, name: &str| plane.said(router, name).expect("the router says where it listens");
+            |router: &str, name: &str| plane.printed(router, name).expect("the router says where it listens");
         let tls = json!({"router": format!("https://{}", listens("router", "https ")),
             "certificate": plane.file("server.crt"), "key": plane.file("server.key")});
         let scoped = json!({"router": format!("http://{}", listens("scoped", "http ")),
@@ -43,8 +43,8 @@ impl Running {
     }
 }
 
-/// One that asks the API server who somebody is. Its listener with TLS wants a certificate of the client; the API server's own is
-/// as good as any.
+/// Starts a router with token reviews. Its listener with TLS requires a client certificate, for which that of the API server
+/// serves.
 fn start_routers(plane: &mut ControlPlane) {
     let flags = [
         "--authz-mode=tokenreview".to_owned(),
@@ -63,7 +63,8 @@ fn start_routers(plane: &mut ControlPlane) {
     plane.router("scoped", &scoped);
 }
 
-/// One as a Pod behind the Service that the package forwards to. A forwarded port carries no identity, so it lets everybody in.
+/// Starts a router as a Pod behind the Service that the package forwards to. A forwarded port carries no identity, so this
+/// router admits every client.
 async fn router_pod(plane: &ControlPlane) {
     let script = "exec \"$0\" router --http-bind-address=$POD_IP:8080 --authz-mode=allow-all --wake-on-connect \
         --metrics-bind-address=0 --health-probe-bind-address=0 --kubeconfig=$1";

@@ -12,9 +12,9 @@ pub(crate) struct Settings {
     /// The router's URL, and what it lets in.
     pub(crate) router: String,
     pub(crate) token: String,
-    /// `router`, `certificate`, `key` of a listener with TLS; null where there is none.
+    /// `router`, `certificate`, `key` of a listener with TLS; else null.
     pub(crate) tls: Value,
-    /// `router`, `key`, `hutch`: a router that wants tokens for one sandbox; null where there is none.
+    /// `router`, `key`, `hutch`: a router that wants tokens for one sandbox; else null.
     pub(crate) scoped: Value,
 }
 
@@ -70,8 +70,8 @@ impl<'a> Script<'a> {
                 }
             }
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(failed.is_empty() && output.status.success(), "{}\n{said}", failed.join("\n"));
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(failed.is_empty() && output.status.success(), "{}\n{printed}", failed.join("\n"));
         let wanted: BTreeMap<_, _> = cells_of(&documented())
             .into_iter()
             .filter(|((column, _), _)| columns.contains(&column.as_str()))

@@ -15,17 +15,17 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::rules::{Grant, Wish, wish};
+use super::rules::{Access, Grant, access};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was asked for.
+/// Requests.
 #[derive(Default)]
 pub(crate) struct Asked {
     /// Grants that were used.
     pub(crate) used: BTreeSet<String>,
-    /// Wishes that no grant covers.
-    pub(crate) refused: BTreeSet<Wish>,
+    /// Accesses that no grant covers.
+    pub(crate) refused: BTreeSet<Access>,
 }
 
 pub(crate) struct Cluster {
@@ -33,7 +33,7 @@ pub(crate) struct Cluster {
     pub(crate) admin: Admin,
 }
 
-/// Somebody who may do everything, in one namespace.
+/// Administrator, in one namespace.
 #[derive(Clone)]
 pub(crate) struct Admin {
     pub(crate) client: Client,
@@ -59,12 +59,12 @@ impl Cluster {
             let (grants, record) = (grants.clone(), record.clone());
             async move {
                 let (parts, body) = request.into_parts();
-                if let Some(wish) = wish(&parts) {
+                if let Some(access) = access(&parts) {
                     let mut record = record.lock().unwrap();
-                    match grants.iter().find(|grant| grant.allows(&wish)) {
+                    match grants.iter().find(|grant| grant.allows(&access)) {
                         Some(grant) => record.used.insert(grant.short()),
                         None => {
-                            record.refused.insert(wish);
+                            record.refused.insert(access);
                             return forbidden();
                         }
                     };
@@ -128,7 +128,7 @@ impl Admin {
     }
 }
 
-/// Whether it came true in time.
+/// Returns true if the condition holds in time.
 pub(crate) async fn until(look: impl AsyncFn() -> bool) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {

@@ -1,4 +1,4 @@
-//! RBAC: what an account is granted, and what a request asks for.
+//! RBAC: grants of an account, and the access that a request needs.
 
 use std::collections::BTreeSet;
 
@@ -20,9 +20,9 @@ pub(crate) struct Grant {
     pub(crate) names: Vec<String>,
 }
 
-/// What a request wants.
+/// Access that a request needs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Wish {
+pub(crate) struct Access {
     pub(crate) resource: String,
     pub(crate) verb: &'static str,
     pub(crate) namespace: Option<String>,
@@ -80,11 +80,11 @@ fn rules(role: &Value, namespace: Option<&str>) -> Vec<Grant> {
 }
 
 impl Grant {
-    pub(crate) fn allows(&self, wish: &Wish) -> bool {
-        self.resource == wish.resource
-            && self.verb == wish.verb
-            && (self.namespace.is_none() || self.namespace == wish.namespace)
-            && (self.names.is_empty() || wish.name.as_ref().is_some_and(|name| self.names.contains(name)))
+    pub(crate) fn allows(&self, access: &Access) -> bool {
+        self.resource == access.resource
+            && self.verb == access.verb
+            && (self.namespace.is_none() || self.namespace == access.namespace)
+            && (self.names.is_empty() || access.name.as_ref().is_some_and(|name| self.names.contains(name)))
     }
 
     /// `group/resource verb`.
@@ -97,8 +97,8 @@ pub(crate) fn short(grants: &[Grant]) -> BTreeSet<String> {
     grants.iter().map(Grant::short).collect()
 }
 
-/// What an API server would ask its authorizer; nothing for what everybody may see (which groups and versions there are).
-pub(crate) fn wish(parts: &Parts) -> Option<Wish> {
+/// Returns the access that an API server checks; `None` for discovery, which every user may read.
+pub(crate) fn access(parts: &Parts) -> Option<Access> {
     let words: Vec<&str> = parts.uri.path().split('/').filter(|word| !word.is_empty()).collect();
     let (group, rest) = match words.as_slice() {
         ["api", _, rest @ ..] => ("", rest),
@@ -128,5 +128,5 @@ pub(crate) fn wish(parts: &Parts) -> Option<Wish> {
         (method, _) => panic!("no verb for {method}"),
     };
     let sub = sub.map(|sub| format!("/{sub}")).unwrap_or_default();
-    Some(Wish { resource: format!("{group}/{plural}{sub}"), verb, namespace, name })
+    Some(Access { resource: format!("{group}/{plural}{sub}"), verb, namespace, name })
 }

@@ -38,7 +38,7 @@ fn initialised(container: &Value, volumes: &Path) {
 }
 
 #[test]
-fn their_init_containers_bring_what_the_containers_start() {
+fn init_containers_install_the_programs_of_the_containers() {
     for (file, demands) in [("template.yaml", false), ("template-with-token.yaml", true)] {
         let objects = read(&folder().join("sandboxd").join(file));
         let [template] = of_kind(&objects, "SandboxTemplate")[..] else { panic!("{file}: one template") };
@@ -65,10 +65,10 @@ fn their_init_containers_bring_what_the_containers_start() {
         let token = main["env"].as_array().into_iter().flatten().find(|v| v["name"] == "SANDBOXD_TOKEN_FILE");
         assert_eq!(token.is_some(), demands, "{file}");
         if let Some(token) = token {
-            let said =
+            let printed =
                 std::fs::read_to_string(here(main, volumes.path(), text(token, "/value"))).expect("a token");
             let key = hutch_router::PodKey::new(b"0123456789abcdef0123456789abcdef").expect("a key");
-            assert_eq!(said, key.token(UID));
+            assert_eq!(printed, key.token(UID));
         }
         let mounts = main["volumeMounts"].as_array().expect("mounts");
         assert!(mounts.iter().all(|mount| mount["name"] != "key"), "the key is not for the code");
@@ -88,7 +88,7 @@ fn their_init_containers_bring_what_the_containers_start() {
 }
 
 #[test]
-fn what_cannot_be_a_token_is_refused() {
+fn invalid_token_is_refused() {
     let folder = tempfile::tempdir().expect("tempdir");
     let (key, weak) = (folder.path().join("key"), folder.path().join("weak"));
     std::fs::write(&key, "0123456789abcdef0123456789abcdef").expect("written");
@@ -109,8 +109,8 @@ fn what_cannot_be_a_token_is_refused() {
             .args(&words)
             .output()
             .expect("hutch");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(named), "{words:?}: {said}");
-        assert!(!said.contains("short") && !into.exists(), "{words:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && printed.contains(named), "{words:?}: {printed}");
+        assert!(!printed.contains("short") && !into.exists(), "{words:?}: {printed}");
     }
 }

@@ -7,14 +7,14 @@ use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
 use super::{Shared, refused, shared, text};
-use crate::people::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_held_back};
+use crate::client_commands::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_delayed};
 
 #[test]
-fn a_command_runs_in_a_sandbox_of_a_cluster() {
+fn command_runs_in_a_sandbox_of_a_cluster() {
     hutch_testkit::require!(root, kubernetes, kubectl);
     let shared = shared();
     shared.sandbox("commands", Value::Null);
-    // It may still be starting: it is waited for, and standard error says so.
+    // It may still be starting: the command waits, and standard error reports that.
     let output = shared.run(&["exec", "commands", "--", "sh", "-c", "echo out $WHO; echo err >&2; exit 7"]);
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "out commands\n");
@@ -22,19 +22,19 @@ fn a_command_runs_in_a_sandbox_of_a_cluster() {
     let output = shared.run(&["exec", "commands", "--", "sh", "-c", "kill -9 $$"]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(137), String::new()));
     bytes_pass_both_ways_at_once(shared.hutch(&["exec", "-i", "commands", "--", "cat"]));
-    what_cannot_be_started_is_told(shared);
+    failed_start_names_the_command(shared);
     a_shell_reads_a_script(shared);
-    output_is_not_held_back(shared.hutch(&[&["exec", "-i", "commands", "--"][..], &NOW].concat()));
+    output_is_not_delayed(shared.hutch(&[&["exec", "-i", "commands", "--"][..], &NOW].concat()));
 }
 
-fn what_cannot_be_started_is_told(shared: &Shared) {
+fn failed_start_names_the_command(shared: &Shared) {
     let exec = |command: &str| shared.run(&["exec", "commands", "--", command]);
     refused(&exec("no-such-command"), 127, &["commands", "no-such-command"]);
     refused(&exec("/no/such/command"), 127, &["/no/such/command"]);
     refused(&exec("./app"), 126, &["./app"]);
     let other = shared.run(&["exec", "-c", "side", "commands", "--", "true"]);
     refused(&other, 125, &["--container side", "main"]);
-    refused(&shared.run(&["exec", "nobody", "--", "true"]), 125, &["Sandbox or SandboxClaim nobody"]);
+    refused(&shared.run(&["exec", "missing", "--", "true"]), 125, &["Sandbox or SandboxClaim missing"]);
 }
 
 fn a_shell_reads_a_script(shared: &Shared) {
@@ -46,7 +46,7 @@ fn a_shell_reads_a_script(shared: &Shared) {
 }
 
 #[test]
-fn a_claim_stands_for_its_sandbox_on_a_cluster() {
+fn claim_resolves_to_its_sandbox_on_a_cluster() {
     hutch_testkit::require!(root, kubernetes, kubectl);
     let shared = shared();
     let manifest = "apiVersion: extensions.agents.x-k8s.io/v1beta1\nkind: SandboxTemplate\nmetadata: {name: two}\n\
@@ -65,13 +65,13 @@ fn a_claim_stands_for_its_sandbox_on_a_cluster() {
 }
 
 #[test]
-fn the_log_of_a_sandbox_of_a_cluster_is_read_and_followed() {
+fn log_of_a_sandbox_of_a_cluster_is_read_and_followed() {
     hutch_testkit::require!(root, kubernetes, kubectl);
     let shared = shared();
     let script = "for i in 1 2 3; do echo line $i; done; while sleep 0.1; do echo later; done";
     shared.sandbox("talker", json!([{"name": "main", "image": "i", "command": ["sh", "-c", script]}]));
     shared.ready("talker");
-    until("it has said something", || shared.ok(&["logs", "talker"]).contains("later"));
+    until("it has printed something", || shared.ok(&["logs", "talker"]).contains("later"));
     assert!(shared.ok(&["logs", "talker"]).starts_with("line 1\nline 2\nline 3\n"));
     assert_eq!(shared.ok(&["logs", "--tail", "1", "-c", "main", "talker"]), "later\n");
     assert!(shared.ok(&["logs", "--since", "1h", "talker"]).starts_with("line 1\n"));
@@ -79,7 +79,7 @@ fn the_log_of_a_sandbox_of_a_cluster_is_read_and_followed() {
     let mut follow = follow.stdout(Stdio::piped()).spawn().expect("hutch starts");
     let lines = BufReader::new(follow.stdout.take().expect("stdout")).lines();
     assert_eq!(lines.map_while(Result::ok).filter(|line| line == "later").take(5).count(), 5);
-    // The reader is gone, which ends it at the next line.
+    // The next line ends it, because the reader has gone.
     assert_eq!(follow.wait().expect("wait").code(), Some(141));
     refused(&shared.run(&["logs", "-c", "side", "talker"]), 1, &["--container side", "main"]);
 }

@@ -5,10 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use serde_json::Value;
 
 use super::{refused, shared};
-use crate::people::checks::{same, tree};
+use crate::client_commands::checks::{same, tree};
 
 #[test]
-fn a_folder_goes_into_a_sandbox_of_a_cluster_and_comes_back_the_same() {
+fn folder_is_unchanged_after_a_copy_in_and_out_of_a_cluster() {
     hutch_testkit::require!(root, kubernetes, kubectl);
     let shared = shared();
     shared.sandbox("files", Value::Null);

@@ -7,10 +7,10 @@ use std::process::{Child, Stdio};
 use serde_json::Value;
 
 use super::{Shared, shared, text};
-use crate::people::checks::same;
+use crate::client_commands::checks::same;
 
 #[test]
-fn kubectl_execs_copies_forwards_and_reads_the_log() {
+fn kubectl_exec_cp_port_forward_and_logs_work() {
     hutch_testkit::require!(root, kubernetes, kubectl);
     let shared = shared();
     shared.sandbox("pod", Value::Null);
@@ -35,7 +35,7 @@ fn kubectl_execs_copies_forwards_and_reads_the_log() {
     a_forward_reaches_the_pod_and_ends_at_its_next_use_without_it(shared);
 }
 
-/// What the Pod's sandboxd answers; nothing when the connection breaks.
+/// Returns the answer of the Pod's sandboxd; nothing if the connection breaks.
 fn asked(port: u16) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("kubectl listens");
     let mut answer = String::new();
@@ -49,7 +49,7 @@ fn forward(shared: &Shared) -> (Child, u16) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("kubectl starts");
     let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines().map_while(Result::ok);
     let line = lines.next().expect("a line");
-    // It goes on printing, and must not stop at a closed pipe.
+    // It continues to print, and must not stop at a closed pipe.
     std::thread::spawn(move || lines.count());
     let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next());
     (child, port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{line}")))
@@ -62,7 +62,7 @@ fn a_forward_reaches_the_pod_and_ends_at_its_next_use_without_it(shared: &Shared
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("ok"), "{answer}");
     }
     shared.ok(&["suspend", "pod"]);
-    // Neither a kubelet nor kube-apiserver tells kubectl that the Pod has gone.
+    // Neither a kubelet nor kube-apiserver reports to kubectl that the Pod has gone.
     assert_eq!(asked(port), "");
     assert_eq!(child.wait().expect("wait").code(), Some(1));
 }

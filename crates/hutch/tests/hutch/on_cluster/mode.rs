@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{refused, shared, text};
 
 #[test]
-fn a_sandbox_of_a_cluster_is_suspended_and_resumed_with_progress() {
+fn sandbox_of_a_cluster_is_suspended_and_resumed_with_progress() {
     hutch_testkit::require!(root, kubernetes, kubectl);
     let shared = shared();
     shared.sandbox("sleeper", Value::Null);
@@ -27,7 +27,7 @@ fn a_sandbox_of_a_cluster_is_suspended_and_resumed_with_progress() {
     assert_eq!(
         shared.kubectl(&["get", "pod", "sleeper", "--ignore-not-found"]),
         "",
-        "its Pod is gone when it is said to be"
+        "the Pod is gone after the command"
     );
     let exec = ["exec", "sleeper", "--", "true"];
     refused(&shared.run(&exec), 125, &["sleeper", "suspended", "--resume", "hutch resume sleeper"]);

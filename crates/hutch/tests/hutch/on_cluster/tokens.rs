@@ -14,7 +14,7 @@ use super::{KEY, ROUTER, Shared, shared, text};
 /// The ways in which a token is sent; `{}` stands for it.
 const WAYS: [&str; 3] = ["Bearer {}", "Basic x:{}", "Basic {}:x"];
 
-/// What is sent for this token in this way.
+/// Returns the header for this token.
 fn authorization(way: &str, token: &str) -> String {
     match way.replace("{}", token).split_once(' ') {
         Some(("Basic", pair)) => format!("Basic {}", BASE64_STANDARD.encode(pair)),
@@ -31,7 +31,7 @@ impl Shared {
 
     /// The status of the answer to a request to that Sandbox with this `Authorization`.
     fn ask(&self, sandbox: &str, authorization: &str) -> u16 {
-        let address = self.plane.said(ROUTER, "http ").expect("it listens");
+        let address = self.plane.printed(ROUTER, "http ").expect("it listens");
         let mut stream = TcpStream::connect(address).expect("connected");
         let given = if authorization.is_empty() {
             String::new()
@@ -57,7 +57,7 @@ impl Shared {
 }
 
 #[test]
-fn a_token_opens_one_sandbox_of_a_cluster_in_one_life_until_its_end() {
+fn scoped_token_opens_one_sandbox_of_a_cluster_until_it_expires() {
     hutch_testkit::require!(root, kubernetes, kubectl);
     let shared = shared();
     let first = shared.sandbox("first", Value::Null);
@@ -90,7 +90,7 @@ fn a_token_opens_one_sandbox_of_a_cluster_in_one_life_until_its_end() {
 }
 
 impl Shared {
-    /// Whether the token of a moment is over. Until then it opens its Sandbox.
+    /// Returns true if the short token has expired. Until then it opens its Sandbox.
     fn opens_or_ended(&self, brief: &str) -> bool {
         match self.ask("first", &authorization(WAYS[0], brief)) {
             200 => false,

@@ -6,27 +6,27 @@ use std::process::Stdio;
 use hutch_testkit::wait::until;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_held_back};
+use super::checks::{NOW, bytes_pass_both_ways_at_once, output_is_not_delayed};
 use super::{hutch, ok, refused, run, started};
 use crate::harness::{Up, running, text};
 
 #[test]
-fn a_command_runs_in_a_sandbox() {
+fn command_runs_in_a_sandbox() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
-    streams_are_apart_and_the_status_is_the_commands(&up);
+    streams_are_separate_and_the_status_is_that_of_the_command(&up);
     bytes_pass_both_ways_at_once(hutch(&up, &["exec", "-i", "notes", "--", "cat"]));
-    output_is_not_held_back(hutch(&up, &[&["exec", "-i", "notes", "--"][..], &NOW].concat()));
-    standard_input_is_left_alone_without_the_flag(&up);
-    what_cannot_be_started_is_told(&up);
-    what_cannot_be_found_is_told(&up);
+    output_is_not_delayed(hutch(&up, &[&["exec", "-i", "notes", "--"][..], &NOW].concat()));
+    standard_input_is_not_read_without_the_flag(&up);
+    failed_start_names_the_command(&up);
+    missing_object_is_named(&up);
     a_signal_ends_the_command(&up);
-    nobody_reads(&up);
+    closed_output_ends_the_command(&up);
     a_shell_reads_a_script(&up);
 }
 
 /// The Sandbox may still be starting, which shows on standard error.
-fn streams_are_apart_and_the_status_is_the_commands(up: &Up) {
+fn streams_are_separate_and_the_status_is_that_of_the_command(up: &Up) {
     let output = run(up, &["exec", "notes", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]);
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "out\n");
@@ -35,21 +35,21 @@ fn streams_are_apart_and_the_status_is_the_commands(up: &Up) {
     assert_eq!((output.status.code(), output.stderr), (Some(137), Vec::new()));
 }
 
-fn standard_input_is_left_alone_without_the_flag(up: &Up) {
+fn standard_input_is_not_read_without_the_flag(up: &Up) {
     let mut child = hutch(up, &["exec", "notes", "--", "cat"]);
     let mut child = child.stdin(Stdio::piped()).spawn().expect("hutch starts");
-    // It is open here and at its end inside.
+    // Open here, ended inside.
     let _open = child.stdin.take();
     assert_eq!(child.wait().expect("wait").code(), Some(0));
 }
 
-fn what_cannot_be_started_is_told(up: &Up) {
+fn failed_start_names_the_command(up: &Up) {
     refused(&run(up, &["exec", "notes", "--", "no-such-command"]), 127, &["notes", "no-such-command"]);
     refused(&run(up, &["exec", "notes", "--", "/no/such/command"]), 127, &["/no/such/command"]);
     refused(&run(up, &["exec", "notes", "--", "/etc/hostname"]), 126, &["/etc/hostname"]);
 }
 
-fn what_cannot_be_found_is_told(up: &Up) {
+fn missing_object_is_named(up: &Up) {
     refused(
         &run(up, &["exec", "other", "--", "true"]),
         125,
@@ -79,7 +79,7 @@ fn a_signal_ends_the_command(up: &Up) {
     }
 }
 
-fn nobody_reads(up: &Up) {
+fn closed_output_ends_the_command(up: &Up) {
     let mut child = hutch(up, &["exec", "notes", "--", "yes"]);
     let mut child = child.stdout(Stdio::piped()).spawn().expect("hutch starts");
     let mut some = [0; 2];
@@ -96,7 +96,7 @@ fn a_shell_reads_a_script(up: &Up) {
 }
 
 #[test]
-fn a_claim_stands_for_its_sandbox() {
+fn claim_resolves_to_its_sandbox() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);
     let file = up.folder().join("pool.yaml");
@@ -110,7 +110,7 @@ fn a_claim_stands_for_its_sandbox() {
         spec: {warmPoolRef: {name: two}}\n";
     std::fs::write(&file, pool).expect("written");
     up.ok(&format!("create -f {}", file.display()));
-    // From an empty pool the Sandbox would be made for the claim, and have its name.
+    // With an empty pool, a Sandbox with the name of the claim would be created.
     up.ok("wait --for=jsonpath={.status.readyReplicas}=1 sandboxwarmpool/two --timeout=60s");
     std::fs::write(&file, claim).expect("written");
     up.ok(&format!("create -f {}", file.display()));

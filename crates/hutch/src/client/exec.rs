@@ -4,28 +4,27 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use hutch_client::{CANNOT_START, Command, Ended};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::remote::{self, CANNOT_START, Command, Ended};
-use super::sandbox::Cluster;
 use super::stdio::{Printer, send_stdin};
 use super::terminal::{Raw, send_sizes};
-use super::{NOBODY_READS, finish, plain};
+use super::{OUTPUT_CLOSED, connect, finish, plain};
 use crate::cli::{ExecArguments, ShellArguments};
 
-/// Pieces of input that wait to be sent.
+/// Maximum queued pieces of input.
 const QUEUE: usize = 4;
-/// Starts what there is of shells; the argument is the type of this terminal.
+/// Starts bash, else sh; the argument is the type of this terminal.
 const SHELL: &str =
     "[ -z \"$1\" ] || export TERM=\"$1\"\ncommand -v bash >/dev/null 2>&1 && exec bash\nexec sh";
 
-/// Runs a command; its exit status is the command's.
+/// Runs a command and ends with its exit status.
 pub(crate) fn main(arguments: ExecArguments) -> ExitCode {
     finish("exec", CANNOT_START, run("exec", arguments))
 }
 
-/// Runs bash, else sh, with a terminal if there is one here.
+/// Runs a shell, with a terminal if standard input is one.
 pub(crate) fn shell(arguments: ShellArguments) -> ExitCode {
     let term = std::env::var("TERM").unwrap_or_default();
     let command = ["sh", "-c", SHELL, "sh", &term].map(str::to_owned).to_vec();
@@ -36,14 +35,13 @@ pub(crate) fn shell(arguments: ShellArguments) -> ExitCode {
 }
 
 async fn run(called: &str, arguments: ExecArguments) -> anyhow::Result<u8> {
-    let cluster = Cluster::connect(&arguments.place).await?;
-    let container = arguments.container.name.as_deref();
-    let target = cluster.target(&arguments.sandbox.named, container, &arguments.readiness).await?;
-    let ExecArguments { stdin, tty, command: argv, .. } = arguments;
+    let sandboxes = connect(&arguments.place).await?;
+    let ExecArguments { readiness, stdin, tty, container, sandbox, command: argv, .. } = arguments;
+    let target = super::target(&sandboxes, &sandbox.name, &container, &readiness).await?;
     let mut ending = Ending::new().context("signals")?;
     let session = tokio::select! {
-        session = remote::start(&cluster, &target, Command { argv, stdin, tty }) => session,
-        status = ending.asked() => return Ok(status),
+        session = sandboxes.exec(&target, Command { argv, stdin, tty }) => session,
+        status = ending.requested() => return Ok(status),
     };
     let session =
         session.with_context(|| format!("sandbox {}: container {}", target.sandbox, target.container))?;
@@ -58,18 +56,18 @@ async fn run(called: &str, arguments: ExecArguments) -> anyhow::Result<u8> {
     let printer = Printer::start();
     let ended = tokio::select! {
         ended = session.run(input, printer.pieces.clone()) => ended,
-        // The connection goes with this program, and the command with the connection.
-        status = ending.asked() => return Ok(status),
+        // The end of this process closes the connection, which ends the command.
+        status = ending.requested() => return Ok(status),
     };
     let printed = tokio::select! {
         printed = printer.finish() => printed,
-        status = ending.asked() => return Ok(status),
+        status = ending.requested() => return Ok(status),
     };
     drop(raw);
     match ended.with_context(|| format!("sandbox {}", target.sandbox))? {
-        Ended::Exited(_) | Ended::Unread if !printed => Ok(NOBODY_READS),
+        Ended::Exited(_) | Ended::OutputClosed if !printed => Ok(OUTPUT_CLOSED),
         Ended::Exited(status) => Ok(status),
-        Ended::Unread => Ok(NOBODY_READS),
+        Ended::OutputClosed => Ok(OUTPUT_CLOSED),
         Ended::NotStarted(status, why) => {
             let hint =
                 if status == CANNOT_START { "" } else { "; look at its name, and at what the image has" };
@@ -79,7 +77,7 @@ async fn run(called: &str, arguments: ExecArguments) -> anyhow::Result<u8> {
     }
 }
 
-/// The signals that ask this program to end. With a terminal, keys go to the command and make no signal here.
+/// Signals that end this program. With a terminal, keys go to the command and cause no signal here.
 struct Ending {
     hang_up: Signal,
     interrupt: Signal,
@@ -95,8 +93,8 @@ impl Ending {
         })
     }
 
-    /// The exit status that goes with the first of them.
-    async fn asked(&mut self) -> u8 {
+    /// Returns the exit status of the first signal.
+    async fn requested(&mut self) -> u8 {
         tokio::select! {
             _ = self.hang_up.recv() => 129,
             _ = self.interrupt.recv() => 130,

@@ -1,21 +1,21 @@
-//! The terminal of this program: raw while a command inside uses it, and as it was afterwards, however that ends.
+//! Terminal of this program: raw while a command uses it, and restored afterwards in every case.
 
 use std::sync::Mutex;
 
+use hutch_client::Input;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::remote::Input;
-
-/// How the terminal was. A panic ends the program without dropping anything, so that its hook must reach this.
+/// Original settings of the terminal. Static, because a panic ends the program without dropping values; its hook reads
+/// this.
 static ORIGINAL: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// While this lives, keys go to the command as they are typed.
+/// Guard of raw mode, in which each key goes to the command at once.
 pub(super) struct Raw;
 
 impl Raw {
-    /// Does nothing when standard input is no terminal.
+    /// Sets raw mode if standard input is a terminal.
     pub(super) fn enter() -> std::io::Result<Raw> {
         let stdin = rustix::stdio::stdin();
         let Ok(original) = tcgetattr(stdin) else { return Ok(Raw) };
@@ -44,12 +44,12 @@ fn restore() {
     if let Ok(mut kept) = ORIGINAL.lock()
         && let Some(original) = kept.take()
     {
-        // A terminal that is gone has nothing to restore.
+        // A closed terminal has nothing to restore.
         let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &original);
     }
 }
 
-/// Sends the size of this terminal, now and whenever it changes. Needs a tokio runtime.
+/// Sends the size of this terminal, now and after each change. Needs a tokio runtime.
 pub(super) fn send_sizes(to: mpsc::Sender<Input>) -> std::io::Result<()> {
     let mut changed = signal(SignalKind::window_change())?;
     tokio::spawn(async move {

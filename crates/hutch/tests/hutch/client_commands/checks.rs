@@ -1,4 +1,4 @@
-//! What `hutch` does for people wherever the Sandbox runs: the same questions on one machine and on a cluster.
+//! Checks of the commands for a Sandbox that are the same on one machine and on a cluster.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use super::text;
 
-/// Of a `hutch exec -i SANDBOX -- cat`.
+/// Checks a `hutch exec -i SANDBOX -- cat`.
 pub(crate) fn bytes_pass_both_ways_at_once(mut cat: Command) {
-    // More than all buffers on the way hold: a client that did one thing at a time would stop here.
+    // More than all buffers together: a client that transfers one direction at a time would block.
     let bytes: Vec<u8> = (0..=255).cycle().take(24 << 20).collect();
     let mut child = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch starts");
     let (mut stdin, sent) = (child.stdin.take().expect("stdin"), bytes.clone());
@@ -21,11 +21,11 @@ pub(crate) fn bytes_pass_both_ways_at_once(mut cat: Command) {
     assert_eq!(child.wait().expect("wait").code(), Some(0));
 }
 
-/// A command that says `now`, and ends with 4 at the end of its input.
+/// A command that prints `now`, and ends with status 4 at the end of its input.
 pub(crate) const NOW: [&str; 3] = ["sh", "-c", "printf now; read x; exit 4"];
 
-/// Of a `hutch exec -i` of [`NOW`]: input that stays open keeps nothing.
-pub(crate) fn output_is_not_held_back(mut now: Command) {
+/// Checks a `hutch exec -i` of [`NOW`]: open input does not delay output.
+pub(crate) fn output_is_not_delayed(mut now: Command) {
     let mut child = now.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("hutch starts");
     let mut first = [0; 3];
     child.stdout.as_mut().expect("stdout").read_exact(&mut first).expect("while it still runs");
@@ -34,7 +34,7 @@ pub(crate) fn output_is_not_held_back(mut now: Command) {
     assert_eq!(child.wait().expect("wait").code(), Some(4));
 }
 
-/// Fills `folder` with what a copy can get wrong: an empty folder, a large file, a mode, a link, a long name.
+/// Fills `folder` with entries that a copy can change: an empty folder, a large file, a mode, a link, a long name.
 pub(crate) fn tree(folder: &Path) {
     std::fs::create_dir_all(folder.join("deep/empty")).expect("mkdir");
     let bytes: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();

@@ -1,11 +1,11 @@
-//! What is being waited for, on standard error: one line that is rewritten on a terminal, else a line for each change.
+//! Progress on standard error: one line that is rewritten on a terminal, else a line for each change.
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
 use super::plain;
 
-/// Longest text of a line that is rewritten, in characters; a longer one would wrap and stay.
+/// Maximum characters of a line that is rewritten; a longer one would wrap and stay.
 const LINE_MAX: usize = 70;
 
 /// The line.
@@ -20,16 +20,18 @@ impl Progress {
         Progress { terminal: std::io::stderr().is_terminal(), began: Instant::now(), shown: String::new() }
     }
 
-    /// Whether the line is rewritten, so that it may be told often.
+    /// Returns true if the line is rewritten, so that frequent reports are useful.
     pub(super) fn is_live(&self) -> bool {
         self.terminal
     }
+}
 
-    /// Tells it. Told again, a terminal shows the time that has passed, and a file gets nothing.
-    pub(super) fn say(&mut self, text: &str) {
+impl hutch_client::Progress for Progress {
+    /// Shows the text. A repeated text updates the elapsed time on a terminal, and is ignored elsewhere.
+    fn waiting(&mut self, text: &str) {
         let text = plain(text);
         let mut stderr = std::io::stderr().lock();
-        // Whoever closed standard error does not want to know.
+        // A closed standard error is no failure.
         let _ = if self.terminal {
             let short: String = text.chars().take(LINE_MAX).collect();
             write!(stderr, "\r\x1b[K{short} ({} s)", self.began.elapsed().as_secs())
@@ -42,8 +44,8 @@ impl Progress {
         self.shown = text;
     }
 
-    /// Takes the line off the terminal.
-    pub(super) fn clear(&mut self) {
+    /// Removes the line from the terminal.
+    fn ended(&mut self) {
         if self.terminal && !self.shown.is_empty() {
             let mut stderr = std::io::stderr().lock();
             let _ = write!(stderr, "\r\x1b[K");
@@ -55,6 +57,6 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.clear();
+        hutch_client::Progress::ended(self);
     }
 }

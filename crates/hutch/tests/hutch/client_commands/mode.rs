@@ -1,4 +1,4 @@
-//! Sleep, waking, and the log.
+//! Suspend, resume, logs.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use super::{hutch, ok, refused, run, started};
 use crate::harness::{Up, text};
 
 #[test]
-fn a_sandbox_is_suspended_and_resumed() {
+fn sandbox_is_suspended_and_resumed() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
     ok(&up, &["exec", "notes", "--", "sh", "-c", "echo kept > /data/file"]);
@@ -16,13 +16,13 @@ fn a_sandbox_is_suspended_and_resumed() {
         (output.status.code(), text(&output.stdout).as_str()),
         (Some(0), "sandbox notes is suspended\n")
     );
-    // No terminal: a line for each thing that was waited for.
+    // Without a terminal, one line for each awaited state.
     let stderr = text(&output.stderr);
     assert!(
         stderr.starts_with("hutch: waiting for sandbox notes to be suspended: ") && !stderr.contains('\r'),
         "{stderr}"
     );
-    assert_eq!(up.ok("get pods --no-headers"), "", "its Pod is gone when it is said to be");
+    assert_eq!(up.ok("get pods --no-headers"), "", "the Pod is gone after the command");
     assert_eq!(ok(&up, &["suspend", "notes"]), "sandbox notes is suspended\n", "again");
 
     refused(
@@ -41,7 +41,7 @@ fn a_sandbox_is_suspended_and_resumed() {
 }
 
 #[test]
-fn what_never_gets_ready_is_told_with_the_reason() {
+fn sandbox_that_cannot_be_ready_is_reported_with_the_reason() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);
     apply(&up, "far", "image: 'docker.io/library/redis:7'");
@@ -72,7 +72,7 @@ fn apply(up: &Up, name: &str, container: &str) {
 }
 
 #[test]
-fn the_log_is_what_the_main_process_wrote() {
+fn log_is_the_output_of_the_main_process() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);
     let script = "for i in 1 2 3; do echo line $i; done; while sleep 0.2; do echo later; done";
@@ -87,8 +87,8 @@ fn the_log_is_what_the_main_process_wrote() {
     let mut follow = follow.stdout(Stdio::piped()).spawn().expect("hutch starts");
     let lines = BufReader::new(follow.stdout.take().expect("stdout")).lines();
     assert_eq!(lines.map_while(Result::ok).filter(|line| line == "later").take(5).count(), 5);
-    // The reader is gone, which ends it at the next line.
+    // The next line ends it, because the reader has gone.
     assert_eq!(follow.wait().expect("wait").code(), Some(141));
-    refused(&run(&up, &["logs", "nobody"]), 1, &["nobody"]);
+    refused(&run(&up, &["logs", "missing"]), 1, &["missing"]);
     refused(&run(&up, &["logs", "-c", "side", "talker"]), 1, &["--container side", "main"]);
 }

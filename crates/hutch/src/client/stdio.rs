@@ -1,34 +1,26 @@
-//! This program's own standard streams: as they are, nothing held back.
+//! Standard streams of this program, without buffering.
 //!
-//! Each has a thread of its own, so that the descriptors stay blocking for whoever shares them.
+//! Each has a thread of its own, so that the descriptors stay blocking for the programs that share them.
 
 use std::os::fd::AsFd;
 
 use bytes::Bytes;
+use hutch_client::{Input, Output};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use tokio::sync::{mpsc, oneshot};
 
-use super::remote::Input;
-
-/// Pieces that wait, in each direction; with [`CHUNK`] it bounds what is kept in memory.
+/// Maximum queued pieces in each direction; bounds the memory together with [`CHUNK`].
 const QUEUE: usize = 8;
-/// Bytes read at a time.
+/// Maximum bytes read at a time.
 const CHUNK: usize = 32 * 1024;
-/// What a terminal's user types at the end.
+/// Key that ends the input of a terminal: Ctrl-D.
 const END_OF_TRANSMISSION: &[u8] = b"\x04";
 
-/// Something to print.
-#[derive(Debug)]
-pub(super) enum Piece {
-    Stdout(Bytes),
-    Stderr(Bytes),
-}
-
-/// Prints pieces in the order in which they came.
+/// Prints pieces in their order.
 pub(super) struct Printer {
-    /// Closed when nobody reads any more.
-    pub(super) pieces: mpsc::Sender<Piece>,
+    /// Closed when the reader of the output has gone.
+    pub(super) pieces: mpsc::Sender<Output>,
     printed: oneshot::Receiver<bool>,
 }
 
@@ -40,21 +32,21 @@ impl Printer {
             let mut all = true;
             while let Some(piece) = queued.blocking_recv() {
                 let written = match &piece {
-                    Piece::Stdout(bytes) => write_all(rustix::stdio::stdout(), bytes),
-                    Piece::Stderr(bytes) => write_all(rustix::stdio::stderr(), bytes),
+                    Output::Stdout(bytes) => write_all(rustix::stdio::stdout(), bytes),
+                    Output::Stderr(bytes) => write_all(rustix::stdio::stderr(), bytes),
                 };
                 if written.is_err() {
                     all = false;
                     break;
                 }
             }
-            // Without a receiver nobody waits for it.
+            // Without a receiver, no task waits for the result.
             let _ = done.send(all);
         });
         Printer { pieces, printed }
     }
 
-    /// Waits until all is printed; false when it could not be.
+    /// Waits until all is printed; returns false if that failed.
     pub(super) async fn finish(self) -> bool {
         drop(self.pieces);
         self.printed.await.unwrap_or(false)
@@ -66,7 +58,7 @@ fn write_all(fd: impl AsFd, mut bytes: &[u8]) -> Result<(), Errno> {
         match rustix::io::write(&fd, bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(Errno::INTR) => {}
-            // Somebody who shares it made it non-blocking.
+            // A program that shares the descriptor made it non-blocking.
             Err(Errno::AGAIN) => {
                 poll(&mut [PollFd::new(&fd, PollFlags::OUT)], None)?;
             }
@@ -76,7 +68,7 @@ fn write_all(fd: impl AsFd, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Sends standard input until it ends. A terminal inside has no end of its own, so there the end is typed.
+/// Sends standard input until it ends. The end of a terminal's input is a key.
 pub(super) fn send_stdin(to: mpsc::Sender<Input>, tty: bool) {
     std::thread::spawn(move || {
         let mut chunk = vec![0; CHUNK];
@@ -85,7 +77,7 @@ pub(super) fn send_stdin(to: mpsc::Sender<Input>, tty: bool) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     let stdin = rustix::stdio::stdin();
-                    // What fails here fails again, and for good, when it is read.
+                    // The next read reports a lasting error.
                     let _ = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], None);
                 }
                 Ok(count) if count > 0 => {
@@ -93,7 +85,7 @@ pub(super) fn send_stdin(to: mpsc::Sender<Input>, tty: bool) {
                         return;
                     }
                 }
-                // Input that cannot be read is at its end.
+                // An error ends the input.
                 Ok(_) | Err(_) => break,
             }
         }

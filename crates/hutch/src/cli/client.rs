@@ -1,14 +1,15 @@
 //! Flags of the client commands for a Sandbox.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use hutch_client::Name;
 
-use crate::naming::{Named, Side};
 use crate::quantity;
 
-/// Which cluster, and which namespace of it.
+/// Flags for the cluster and the namespace.
 #[derive(Args)]
 pub(crate) struct Place {
     /// Namespace of the Sandbox; default that of the kubeconfig's context.
@@ -19,18 +20,18 @@ pub(crate) struct Place {
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
-/// What is done about a Sandbox that is not ready.
+/// Flags for a Sandbox that is not ready.
 #[derive(Args)]
 pub(crate) struct Readiness {
     /// Maximum time to wait until the Sandbox is ready; 0 tries at once, ready or not.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = quantity::patience)]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = quantity::timeout)]
     pub(crate) wait: Duration,
     /// Resume the Sandbox when it is suspended.
     #[arg(long)]
     pub(crate) resume: bool,
 }
 
-/// Where in the Sandbox's Pod.
+/// Flag for the container.
 #[derive(Args)]
 pub(crate) struct Container {
     /// Container; default the one that the Pod names as its default, else its first.
@@ -38,12 +39,12 @@ pub(crate) struct Container {
     pub(crate) name: Option<String>,
 }
 
-/// Which Sandbox.
+/// Argument for the Sandbox.
 #[derive(Args)]
-pub(crate) struct Whose {
+pub(crate) struct NameArgument {
     /// Name of a Sandbox, or of a SandboxClaim when there is no such Sandbox; `claim/NAME`, `sandbox/NAME`.
-    #[arg(value_name = "SANDBOX")]
-    pub(crate) named: Named,
+    #[arg(id = "sandbox", value_name = "SANDBOX")]
+    pub(crate) name: Name,
 }
 
 /// `hutch exec`.
@@ -62,7 +63,7 @@ pub(crate) struct ExecArguments {
     #[command(flatten)]
     pub(crate) container: Container,
     #[command(flatten)]
-    pub(crate) sandbox: Whose,
+    pub(crate) sandbox: NameArgument,
     /// The command and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
@@ -78,7 +79,7 @@ pub(crate) struct ShellArguments {
     #[command(flatten)]
     pub(crate) container: Container,
     #[command(flatten)]
-    pub(crate) sandbox: Whose,
+    pub(crate) sandbox: NameArgument,
 }
 
 /// `hutch cp`.
@@ -115,7 +116,7 @@ pub(crate) struct LogsArguments {
     #[command(flatten)]
     pub(crate) container: Container,
     #[command(flatten)]
-    pub(crate) sandbox: Whose,
+    pub(crate) sandbox: NameArgument,
 }
 
 /// `hutch suspend`, `hutch resume`.
@@ -124,8 +125,50 @@ pub(crate) struct ModeArguments {
     #[command(flatten)]
     pub(crate) place: Place,
     /// Maximum time to wait for the change; 0 only sends the request.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = quantity::patience)]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = quantity::timeout)]
     pub(crate) wait: Duration,
     #[command(flatten)]
-    pub(crate) sandbox: Whose,
+    pub(crate) sandbox: NameArgument,
+}
+
+/// One side of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// On this machine.
+    Here(PathBuf),
+    /// In a Sandbox. A relative path starts at the container's working directory.
+    There(Name, String),
+}
+
+impl FromStr for Side {
+    type Err = String;
+
+    /// Reads the text before the first colon as the name of a Sandbox, unless it looks like a path, such as `./a:b`.
+    fn from_str(text: &str) -> Result<Side, String> {
+        if let Some((name, path)) = text.split_once(':')
+            && !name.starts_with(['.', '/'])
+        {
+            let name = name.parse().map_err(|error: hutch_client::Error| error.to_string())?;
+            return Ok(Side::There(name, path.to_owned()));
+        }
+        if text.is_empty() { Err("an empty path".to_owned()) } else { Ok(Side::Here(text.into())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn side_is_here_or_in_a_sandbox() {
+        let side = |text: &str| text.parse::<Side>();
+        assert_eq!(side("a/b"), Ok(Side::Here("a/b".into())));
+        assert_eq!(side("./a:b"), Ok(Side::Here("./a:b".into())));
+        assert_eq!(side("/a:b"), Ok(Side::Here("/a:b".into())));
+        assert_eq!(side("a:"), Ok(Side::There(Name::Either("a".into()), String::new())));
+        assert_eq!(side("claim/a:/x:y"), Ok(Side::There(Name::Claim("a".into()), "/x:y".into())));
+        for wrong in ["", ":x", "A:x", "a/b:c"] {
+            assert!(side(wrong).is_err(), "{wrong}");
+        }
+    }
 }

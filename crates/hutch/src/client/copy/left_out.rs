@@ -1,6 +1,6 @@
-//! What a copy left out.
+//! Entries that a copy left out.
 
-/// What was left out is named so often, then counted.
+/// Maximum names; further entries are counted.
 const NAMED_MAX: usize = 20;
 
 /// The first of them by name, and how many.

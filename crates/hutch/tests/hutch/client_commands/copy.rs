@@ -1,4 +1,4 @@
-//! Files and folders, in and out.
+//! Copies of files and folders.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -8,14 +8,14 @@ use super::{ok, refused, run, started};
 use crate::harness::fixture;
 
 #[test]
-fn a_folder_goes_in_and_comes_back_the_same() {
+fn folder_is_unchanged_after_a_copy_in_and_out() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
     let here = up.folder().join("here");
     let source = here.join("tree");
     tree(&source);
     let source_text = source.to_str().expect("text");
-    // Into a folder that is there; under a new name.
+    // Into an existing folder, then under a new name.
     ok(&up, &["cp", source_text, "notes:/data"]);
     ok(&up, &["cp", source_text, "notes:/data/other"]);
     assert_eq!(ok(&up, &["exec", "notes", "--", "/data/tree/deep/link"]), "works\n");
@@ -37,14 +37,14 @@ fn a_folder_goes_in_and_comes_back_the_same() {
 }
 
 #[test]
-fn what_a_hostile_sandbox_sends_stays_in_the_destination() {
+fn copy_from_a_hostile_sandbox_stays_in_the_destination() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
     let here = up.folder().join("here");
     std::fs::create_dir_all(here.join("into")).expect("mkdir");
     let into = here.join("into");
     let into = into.to_str().expect("text");
-    // Its own `tar` is found first, and gives what it likes.
+    // Its own `tar` is found first.
     let notes = std::fs::read_to_string(fixture("notes.yaml")).expect("read");
     assert!(notes.contains("command: [sleep, infinity]"));
     let evil = notes.replace("name: notes", "name: evil").replace(
@@ -98,7 +98,7 @@ fn hostile_tar(script: &str) -> String {
 }
 
 #[test]
-fn what_cannot_be_copied_is_told() {
+fn failed_copy_names_the_path() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
     let folder = up.folder().to_str().expect("text").to_owned();

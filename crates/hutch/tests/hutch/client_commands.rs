@@ -3,6 +3,7 @@
 pub(crate) mod checks;
 mod copy;
 mod exec;
+mod library;
 mod mode;
 mod terminal;
 
@@ -10,14 +11,14 @@ use std::process::{Command, Output, Stdio};
 
 use crate::harness::{self, HUTCH, Up, fixture, refused, text};
 
-/// A server with the Sandbox `notes`, which has a volume at `/data` and is ready.
+/// Starts a server with the Sandbox `notes`, which has a volume at `/data` and is ready.
 fn started() -> Up {
     let up = Up::start(&[]);
     up.ok(&format!("apply -f {}", fixture("notes.yaml")));
     up
 }
 
-/// This program with these words, as a client of that server.
+/// Returns this program with these arguments, as a client of the server.
 fn hutch(up: &Up, words: &[&str]) -> Command {
     let mut hutch = Command::new(HUTCH);
     hutch.args(words).env("KUBECONFIG", up.kubeconfig()).env("HOME", up.folder()).stdin(Stdio::null());
@@ -28,7 +29,7 @@ fn run(up: &Up, words: &[&str]) -> Output {
     hutch(up, words).output().expect("hutch starts")
 }
 
-/// It must succeed; what it printed.
+/// Runs a command that must succeed; returns its output.
 #[track_caller]
 fn ok(up: &Up, words: &[&str]) -> String {
     harness::succeeded(&words.join(" "), &run(up, words))

@@ -1,4 +1,4 @@
-//! A person at a terminal.
+//! Commands at a terminal.
 
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use super::{ok, started};
 use crate::harness::{HUTCH, Up, running};
 
-/// A terminal with a program at it, and all that has appeared on its screen.
+/// A terminal with a program, and all text of its screen.
 struct Screen {
     ours: Arc<OwnedFd>,
     theirs: OwnedFd,
@@ -33,7 +33,7 @@ impl Screen {
         let end = || Stdio::from(theirs.try_clone().expect("clone"));
         let (ours, seen) = (Arc::new(ours), Arc::new(Mutex::new(Vec::new())));
         let mut shell = Command::new("setsid");
-        // It must be the terminal's own session, or it is not told of a new size.
+        // It must be the terminal's own session, or it gets no signal about a new size.
         shell.arg("--ctty").arg("--wait").arg(HUTCH).args(words);
         shell.env("KUBECONFIG", up.kubeconfig()).env("TERM", "vt220");
         let child = shell.stdin(end()).stdout(end()).stderr(end()).spawn().expect("setsid");
@@ -71,7 +71,7 @@ impl Screen {
 }
 
 #[test]
-fn a_person_has_a_shell_with_a_terminal() {
+fn shell_has_a_terminal() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
     ok(&up, &["exec", "notes", "--", "true"]);
@@ -105,7 +105,7 @@ fn a_person_has_a_shell_with_a_terminal() {
 }
 
 #[test]
-fn a_terminal_is_restored_when_a_signal_ends_it() {
+fn terminal_is_restored_after_a_signal() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
     let mut screen =
@@ -119,7 +119,7 @@ fn a_terminal_is_restored_when_a_signal_ends_it() {
 }
 
 #[test]
-fn waiting_is_one_line_that_is_rewritten() {
+fn wait_rewrites_one_line() {
     hutch_testkit::require!(root, kubectl);
     let up = started();
     ok(&up, &["suspend", "notes"]);

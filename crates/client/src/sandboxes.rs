@@ -1,0 +1,304 @@
+//! Finds Sandboxes, their Pods and containers, and changes their mode.
+
+use std::time::Duration;
+
+use hutch_api::{OperatingMode, Sandbox, SandboxClaim, annotation, condition, pod_name};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use crate::wait::Step;
+use crate::{Error, Name, Obstacle, Wait};
+
+/// Interval between two checks of a Pod that is ending.
+const ENDING_POLL: Duration = Duration::from_millis(100);
+/// State of an object without conditions.
+const UNOBSERVED: &str = "the controller has not looked at it yet";
+
+/// Sandboxes and SandboxClaims of one namespace.
+#[derive(Clone)]
+pub struct Sandboxes {
+    pub(crate) client: Client,
+    pub(crate) pods: Api<Pod>,
+    sandboxes: Api<Sandbox>,
+    claims: Api<SandboxClaim>,
+    pub(crate) namespace: String,
+}
+
+/// A container of a Sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Name of the Sandbox.
+    pub sandbox: String,
+    /// Name of the Pod.
+    pub pod: String,
+    /// Name of the container.
+    pub container: String,
+}
+
+impl Sandboxes {
+    /// Returns the Sandboxes of a namespace. A client that retries delays the answer 503, which is that of a container
+    /// that is not running.
+    pub fn new(client: Client, namespace: &str) -> Sandboxes {
+        Sandboxes {
+            pods: Api::namespaced(client.clone(), namespace),
+            sandboxes: Api::namespaced(client.clone(), namespace),
+            claims: Api::namespaced(client.clone(), namespace),
+            client,
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// Returns the Sandbox that a name means, in any state. Waits until a claim is bound.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], or the claim is not bound in time.
+    pub async fn find(&self, name: &Name, wait: &mut Wait<'_>) -> Result<Sandbox, Error> {
+        let (kind, text) = match name {
+            Name::Sandbox(text) => ("Sandbox", text),
+            Name::Claim(text) => ("SandboxClaim", text),
+            Name::Either(text) => ("Sandbox or SandboxClaim", text),
+        };
+        if !matches!(name, Name::Claim(_))
+            && let Some(sandbox) = self.sandboxes.get_opt(text).await?
+        {
+            return Ok(sandbox);
+        }
+        if matches!(name, Name::Sandbox(_)) || self.claims.get_opt(text).await?.is_none() {
+            return Err(Error::NotFound { kind, name: text.clone(), namespace: self.namespace.clone() });
+        }
+        let sandbox = wait.until(&self.claims, ("claim", text, "bound"), bound).await?;
+        let found = self.sandboxes.get_opt(&sandbox).await?;
+        found.ok_or_else(|| Error::Unbound { claim: text.clone(), sandbox })
+    }
+
+    /// Returns a container of a Sandbox, once the Sandbox is ready; with a time limit of zero, at once. `resume` resumes a
+    /// suspended Sandbox first. See [`Sandboxes::container`].
+    ///
+    /// # Errors
+    /// The Sandbox does not exist, is not ready in time, or has no such container.
+    pub async fn target(
+        &self,
+        name: &Name,
+        container: Option<&str>,
+        resume: bool,
+        wait: &mut Wait<'_>,
+    ) -> Result<Target, Error> {
+        let mut sandbox = self.find(name, wait).await?;
+        let name = sandbox.name_any();
+        if resume && mode(&sandbox) == OperatingMode::Suspended {
+            sandbox = self.set_mode(&name, OperatingMode::Running).await?;
+        }
+        if wait.is_zero() {
+            if let Step::Never(obstacle) = ready(&sandbox) {
+                return Err(Error::Blocked { kind: "sandbox", name, obstacle });
+            }
+        } else {
+            sandbox = wait.until(&self.sandboxes, ("sandbox", &name, "ready"), ready).await?;
+            // While the Pod from before a suspension is ending, the condition is that of this Pod.
+            while self.is_ending(&sandbox).await? && !wait.is_over() {
+                tokio::time::sleep(ENDING_POLL).await;
+                sandbox = wait.until(&self.sandboxes, ("sandbox", &name, "ready"), ready).await?;
+            }
+        }
+        self.container(&sandbox, container).await
+    }
+
+    /// Returns true if the Pod of a Sandbox is being deleted, or gone.
+    async fn is_ending(&self, sandbox: &Sandbox) -> Result<bool, Error> {
+        let pod = self.pods.get_opt(pod_name(sandbox)).await?;
+        Ok(pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some()))
+    }
+
+    /// Returns the container of that name; without a name the default container of the Pod, else its first.
+    ///
+    /// # Errors
+    /// [`Error::NoPod`], [`Error::NoContainer`].
+    pub async fn container(&self, sandbox: &Sandbox, name: Option<&str>) -> Result<Target, Error> {
+        let (sandbox, pod) = (sandbox.name_any(), pod_name(sandbox).to_owned());
+        let Some(object) = self.pods.get_opt(&pod).await? else {
+            return Err(Error::NoPod { sandbox, pod, namespace: self.namespace.clone() });
+        };
+        let default = object.annotations().get(annotation::DEFAULT_CONTAINER).cloned();
+        let spec = object.spec.unwrap_or_default();
+        let containers = spec.containers.into_iter().chain(spec.init_containers.into_iter().flatten());
+        let containers: Vec<String> = containers.map(|container| container.name).collect();
+        let default = default.filter(|name| containers.contains(name));
+        let container = name.map(str::to_owned).or(default).or_else(|| containers.first().cloned());
+        let container = container.unwrap_or_default();
+        if !containers.contains(&container) {
+            return Err(Error::NoContainer { container, pod, containers });
+        }
+        Ok(Target { sandbox, pod, container })
+    }
+
+    /// Suspends a Sandbox: ends its Pod and keeps its volumes. Waits until it is suspended, unless the time limit is zero.
+    ///
+    /// # Errors
+    /// The Sandbox does not exist, or is not suspended in time.
+    pub async fn suspend(&self, name: &Name, wait: &mut Wait<'_>) -> Result<Sandbox, Error> {
+        self.change(name, OperatingMode::Suspended, ("suspended", suspended), wait).await
+    }
+
+    /// Resumes a suspended Sandbox. Waits until it is ready, unless the time limit is zero.
+    ///
+    /// # Errors
+    /// The Sandbox does not exist, or is not ready in time.
+    pub async fn resume(&self, name: &Name, wait: &mut Wait<'_>) -> Result<Sandbox, Error> {
+        self.change(name, OperatingMode::Running, ("ready", ready), wait).await
+    }
+
+    async fn change(
+        &self,
+        name: &Name,
+        desired: OperatingMode,
+        (goal, judge): (&'static str, fn(&Sandbox) -> Step<Sandbox>),
+        wait: &mut Wait<'_>,
+    ) -> Result<Sandbox, Error> {
+        let mut sandbox = self.find(name, wait).await?;
+        let name = sandbox.name_any();
+        if mode(&sandbox) != desired {
+            sandbox = self.set_mode(&name, desired).await?;
+        }
+        if wait.is_zero() {
+            return Ok(sandbox);
+        }
+        wait.until(&self.sandboxes, ("sandbox", &name, goal), judge).await
+    }
+
+    async fn set_mode(&self, name: &str, mode: OperatingMode) -> Result<Sandbox, Error> {
+        let patch = Patch::Merge(json!({"spec": {"operatingMode": mode}}));
+        Ok(self.sandboxes.patch(name, &PatchParams::default(), &patch).await?)
+    }
+}
+
+/// Returns the desired mode.
+pub(crate) fn mode(sandbox: &Sandbox) -> OperatingMode {
+    sandbox.spec.operating_mode.unwrap_or_default()
+}
+
+/// Returns the condition of that type if it was observed at the current generation.
+fn current<'a>(sandbox: &'a Sandbox, kind: &str) -> Option<&'a Condition> {
+    let conditions = sandbox.status.as_ref()?.conditions.as_deref()?;
+    let now = sandbox.metadata.generation.unwrap_or(0);
+    conditions.iter().find(|c| c.type_ == kind && c.observed_generation.unwrap_or(now) >= now)
+}
+
+fn ready(sandbox: &Sandbox) -> Step<Sandbox> {
+    if sandbox.metadata.deletion_timestamp.is_some() {
+        return Step::Never(Obstacle::Deleting);
+    }
+    if mode(sandbox) == OperatingMode::Suspended {
+        return Step::Never(Obstacle::Suspended);
+    }
+    let Some(ready) = current(sandbox, condition::READY) else {
+        return Step::Wait(UNOBSERVED.to_owned());
+    };
+    let message = ready.message.clone();
+    match ready.reason.as_str() {
+        _ if ready.status == condition::TRUE => Step::Done(sandbox.clone()),
+        condition::reason::SANDBOX_EXPIRED => Step::Never(Obstacle::Expired(message)),
+        condition::reason::POD_SUCCEEDED | condition::reason::POD_FAILED => {
+            Step::Never(Obstacle::PodEnded(message))
+        }
+        _ => Step::Wait(message),
+    }
+}
+
+fn suspended(sandbox: &Sandbox) -> Step<Sandbox> {
+    if mode(sandbox) != OperatingMode::Suspended {
+        return Step::Never(Obstacle::Resumed);
+    }
+    let Some(suspended) = current(sandbox, condition::SUSPENDED) else {
+        return Step::Wait(UNOBSERVED.to_owned());
+    };
+    let message = suspended.message.clone();
+    match suspended.reason.as_str() {
+        _ if suspended.status == condition::TRUE => Step::Done(sandbox.clone()),
+        condition::reason::POD_NOT_OWNED => Step::Never(Obstacle::PodNotOwned(message)),
+        _ => Step::Wait(message),
+    }
+}
+
+/// Reasons for which a claim stays unbound until a client changes something.
+const FINAL: [&str; 4] = [
+    condition::reason::CLAIM_EXPIRED,
+    condition::reason::INVALID_METADATA,
+    condition::reason::ENV_VARS_INJECTION_REJECTED,
+    condition::reason::VOLUME_CLAIM_TEMPLATES_ERROR,
+];
+
+fn bound(claim: &SandboxClaim) -> Step<String> {
+    let status = claim.status.as_ref();
+    let name = status.and_then(|status| status.sandbox.as_ref()?.name.clone());
+    if let Some(name) = name.filter(|name| !name.is_empty()) {
+        return Step::Done(name);
+    }
+    let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    match conditions.iter().find(|c| c.type_ == condition::READY) {
+        Some(ready) if FINAL.contains(&ready.reason.as_str()) => {
+            Step::Never(Obstacle::Rejected(ready.message.clone()))
+        }
+        Some(ready) => Step::Wait(ready.message.clone()),
+        None => Step::Wait(UNOBSERVED.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox(mode: &str, generation: i64, ready: (&str, &str, i64)) -> Sandbox {
+        let (status, reason, seen) = ready;
+        serde_json::from_value(json!({
+            "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+            "metadata": {"name": "a", "generation": generation},
+            "spec": {"operatingMode": mode, "podTemplate": {"spec": {"containers": []}}},
+            "status": {"conditions": [{"type": "Ready", "status": status, "reason": reason, "message": "m",
+                "observedGeneration": seen, "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn condition_of_an_earlier_generation_is_ignored() {
+        let step = |sandbox: &Sandbox| match ready(sandbox) {
+            Step::Done(_) => "done".to_owned(),
+            Step::Wait(text) => format!("wait: {text}"),
+            Step::Never(obstacle) => format!("never: {obstacle:?}"),
+        };
+        assert_eq!(step(&sandbox("Running", 2, ("True", "DependenciesReady", 2))), "done");
+        assert!(step(&sandbox("Running", 2, ("True", "DependenciesReady", 1))).starts_with("wait"));
+        assert!(step(&sandbox("Running", 2, ("False", "PodFailed", 1))).starts_with("wait"));
+        assert!(
+            step(&sandbox("Running", 2, ("False", "PodFailed", 2))).starts_with("never: PodEnded(\"m\")")
+        );
+        assert_eq!(step(&sandbox("Suspended", 2, ("True", "DependenciesReady", 2))), "never: Suspended");
+    }
+
+    #[test]
+    fn rejected_claim_ends_the_wait() {
+        let step = |reason: &str| {
+            let claim: SandboxClaim = serde_json::from_value(json!({
+                "apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxClaim", "metadata": {"name": "c"},
+                "spec": {"warmPoolRef": {"name": "p"}},
+                "status": {"conditions": [{"type": "Ready", "status": "False", "reason": reason, "message": "m",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+            }))
+            .unwrap();
+            match bound(&claim) {
+                Step::Done(name) => name,
+                Step::Wait(text) => format!("wait: {text}"),
+                Step::Never(obstacle) => format!("never: {obstacle}"),
+            }
+        };
+        for reason in FINAL {
+            assert_eq!(step(reason), "never: m", "{reason}");
+        }
+        for reason in ["WarmPoolNotFound", "AdoptionConflict", "ReconcilerError", "SandboxNotReady"] {
+            assert_eq!(step(reason), "wait: m", "{reason}");
+        }
+    }
+}

@@ -105,7 +105,7 @@ async fn reconcile(known: Arc<Read<Service>>, reader: Arc<Reader>) -> Result<Act
         return Ok(Action::await_change());
     };
     let Some(labels) = selector(&service).filter(|_| service.metadata.deletion_timestamp.is_none()) else {
-        // Without a selector somebody else says where it is.
+        // Without a selector the EndpointSlices are written by another client.
         return Ok(Action::await_change());
     };
     let pods: Api<Read<Pod>> = Api::namespaced(client.clone(), &namespace);
@@ -160,7 +160,7 @@ async fn write_endpoints(client: &Client, wanted: Endpoints, what: &str) -> Resu
     }
 }
 
-/// What is there, with our labels; its resource version makes the write fail if it changed meanwhile.
+/// Returns the found metadata with our labels; its resourceVersion makes the write fail after a change in between.
 fn merged(mut found: ObjectMeta, wanted: &ObjectMeta) -> ObjectMeta {
     found.labels.get_or_insert_default().extend(wanted.labels.clone().unwrap_or_default());
     found.managed_fields = None;

@@ -1,6 +1,6 @@
-//! What can fail.
+//! Errors of the reconcilers.
 
-/// Which step failed. The causes go to the log; nobody but the operator reads them.
+/// The step that failed. The causes go to the log, which only the operator reads.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server did not say which kinds it serves.
@@ -39,7 +39,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether only a change of what was read can help.
+    /// Returns true if only a change of the object that was read can help.
     pub(crate) fn is_unreadable(&self) -> bool {
         matches!(self, Self::Held { .. } | Self::Read { source: kube::Error::SerdeError(_), .. })
     }
@@ -57,12 +57,12 @@ impl Error {
     }
 }
 
-/// Whether the API server answered with this code.
+/// Returns true if the API server responded with this code.
 pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// Not there, which is as good as done for whoever deletes.
+/// The object is missing, which a deletion counts as success.
 pub(crate) const NOT_FOUND: u16 = 404;
 /// Someone else was quicker: the object exists already, or is not what it was.
 pub(crate) const CONFLICT: u16 = 409;

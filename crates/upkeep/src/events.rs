@@ -1,4 +1,4 @@
-//! Events go by age, as nobody owns them.
+//! Events are deleted by age, as they have no owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::Error;
 use crate::error::gone_is_fine;
 use crate::reader::Reader;
 
-/// How often in the life of an Event its age is looked at.
-const LOOKS: u32 = 12;
-/// Shortest pause between two looks.
+/// Number of checks of its age in the life of an Event.
+const CHECKS: u32 = 12;
+/// Shortest pause between two checks.
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Deletes Events that are older than `age`, until dropped.
 pub(crate) async fn run(reader: Arc<Reader>, age: Duration) -> Result<(), Error> {
-    let mut looks = tokio::time::interval((age / LOOKS).max(SHORTEST));
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut checks = tokio::time::interval((age / CHECKS).max(SHORTEST));
+    checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        looks.tick().await;
+        checks.tick().await;
         if let Err(error) = sweep(&reader, age).await {
-            tracing::warn!(%error, "old Events stay until the next look");
+            tracing::warn!(%error, "old Events stay until the next check");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What a Kubernetes controller manager does, as far as Agent Sandbox and its clients need it on one machine: garbage
+//! Controllers of kube-controller-manager, as far as Agent Sandbox and its clients need them on one machine: garbage
 //! collection by owner references, namespaces, Deployments, ReplicaSets, StatefulSets, EndpointSlices, default
 //! ServiceAccounts, the age of Events.
 //!
 //! It speaks to the API server only through [`kube::Client`], and acts on events; nothing is polled but the age of
 //! Events and a namespace that is being emptied. Every reconciler observes, plans (a pure function) and applies. An object
-//! that cannot be read is told of by an Event and left as it is, with what owns it; the others go on.
+//! that cannot be read is reported by an Event and left as it is, with its dependents; the others continue.
 //!
 //! It refuses to delete on a stale view: owners are read live and compared by UID before a dependent goes, and the
 //! deletion holds only for the state that was read. It schedules nothing and runs nothing. On a cluster it is not
@@ -30,7 +30,7 @@ pub use error::Error;
 use crate::kinds::Kinds;
 use crate::reader::Reader;
 
-/// What the operator can choose.
+/// Settings of the operator.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Certificate of the cluster's authority in PEM, given to every namespace as ConfigMap `kube-root-ca.crt`.
@@ -50,7 +50,7 @@ impl Default for Settings {
 ///
 /// # Errors
 ///
-/// When the API server cannot be asked for its kinds at the start, or a reconciler breaks. Failures on single
+/// When the API server does not list its kinds at the start, or a reconciler breaks. Failures on single
 /// objects are logged and tried again.
 pub async fn run(
     client: Client,

@@ -28,7 +28,7 @@ const ROOT_CA_KEY: &str = "ca.crt";
 /// Pause between two looks at a Namespace whose objects are still going: Pods take their time.
 const EMPTYING: Duration = Duration::from_millis(200);
 
-/// What the reconciler needs besides a Namespace.
+/// State of the reconciler besides a Namespace.
 pub(crate) struct Context {
     pub(crate) reader: Arc<Reader>,
     pub(crate) kinds: watch::Receiver<Arc<Kinds>>,

@@ -1,5 +1,5 @@
-//! Objects as the reconcilers read them. One that cannot be read is told of by an Event and left as it is, and so is what owns
-//! it: nobody can tell what there would be to do. All others go on.
+//! Objects as the reconcilers read them. An unreadable one is reported by an Event and left as it is, and so are its
+//! dependents, because the right action is unknown. All others continue.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -14,22 +14,22 @@ use serde::de::DeserializeOwned;
 
 use crate::Error;
 
-/// Who writes the Events.
+/// Component that reports the Events.
 const REPORTER: &str = "hutch-upkeep";
 /// Longest note that the API takes, in bytes.
 const NOTE_BYTES: usize = 1024;
-/// Objects of which is remembered what was said of them. Beyond that it is said again.
-const MAX_TOLD: usize = 1000;
+/// Maximum objects whose last report is kept. Beyond that a report is repeated.
+const REPORTS_MAX: usize = 1000;
 
-/// What all reconcilers read with.
+/// Reads objects for all reconcilers.
 pub(crate) struct Reader {
     client: Client,
     recorder: Recorder,
-    /// By uid, what was said last.
-    told: Mutex<HashMap<String, String>>,
+    /// Last report by UID.
+    reported: Mutex<HashMap<String, String>>,
 }
 
-/// What can be read here.
+/// A kind that can be read here.
 pub(crate) trait Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned {}
 
 impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned> Object for K {}
@@ -37,14 +37,14 @@ impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned> Object fo
 impl Reader {
     pub(crate) fn new(client: Client) -> Self {
         let reporter = Reporter { controller: REPORTER.into(), instance: Some(REPORTER.into()) };
-        Reader { recorder: Recorder::new(client.clone(), reporter), client, told: Mutex::default() }
+        Reader { recorder: Recorder::new(client.clone(), reporter), client, reported: Mutex::default() }
     }
 
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The object as it is now; nothing when it is gone, or cannot be read and that was told.
+    /// Returns the object as it is now; `None` when it is gone, or unreadable, which is then reported.
     pub(crate) async fn get<K: Object>(
         &self,
         api: &Api<Read<K>>,
@@ -97,7 +97,7 @@ impl Reader {
     async fn readable<K: Object>(&self, found: Read<K>) -> Option<K> {
         let unreadable = match found {
             Read::Object(object) => {
-                self.told().remove(&object.uid().unwrap_or_default());
+                self.reported().remove(&object.uid().unwrap_or_default());
                 return Some(object);
             }
             Read::Unreadable(unreadable) => unreadable,
@@ -124,16 +124,16 @@ impl Reader {
         None
     }
 
-    /// Takes note of what is said; whether it was something else before.
+    /// Records a report; returns whether it differs from the last one.
     fn is_new(&self, uid: String, problem: &str) -> bool {
-        let mut told = self.told();
-        if told.len() >= MAX_TOLD {
-            told.clear();
+        let mut reported = self.reported();
+        if reported.len() >= REPORTS_MAX {
+            reported.clear();
         }
-        told.insert(uid, problem.to_owned()).as_deref() != Some(problem)
+        reported.insert(uid, problem.to_owned()).as_deref() != Some(problem)
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn reported(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,32 +17,32 @@ use crate::kinds::Kinds;
 
 /// One object to look at, with what the graph knows of it.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct Task {
     pub(crate) object: Object,
     pub(crate) dependents: Vec<Dependent>,
 }
 
-/// How a look ended.
+/// Outcome of a reconcile.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// These are to be looked at next.
+    /// These are to be reconciled next.
     Next(Vec<String>),
-    /// The object changed meanwhile, or an owner could not be read: look again later.
+    /// The object changed meanwhile, or an owner could not be read: requeue.
     Again,
 }
 
 /// Looks at an object and acts. A conflict is an outcome, not an error.
-pub(crate) async fn look(client: &Client, kinds: &Arc<Kinds>, look: &Look) -> Result<Outcome, Error> {
-    let object = &look.object;
+pub(crate) async fn reconcile(client: &Client, kinds: &Arc<Kinds>, task: &Task) -> Result<Outcome, Error> {
+    let object = &task.object;
     let acted = match (object.deleting, object.orphan, object.foreground) {
-        (true, true, _) => let_go(client, look).await,
-        (true, _, true) => match plan::wait(&look.dependents) {
+        (true, true, _) => let_go(client, task).await,
+        (true, _, true) => match plan::wait(&task.dependents) {
             Wait::Release => release(client, object, FOREGROUND).await,
             Wait::Until(next) => return Ok(Outcome::Next(next)),
         },
         (true, ..) => return Ok(Outcome::Done),
-        (false, ..) => judge(client, kinds, look).await,
+        (false, ..) => judge(client, kinds, task).await,
     };
     match acted {
         Err(Error::Write { source, .. }) if has_code(&source, CONFLICT) => Ok(Outcome::Again),
@@ -61,8 +61,8 @@ async fn live(client: &Client, object: &Object) -> Result<Option<ObjectMeta>, Er
     Ok(found.map(|found| found.metadata).filter(|metadata| metadata.uid.as_ref() == Some(&object.uid)))
 }
 
-async fn judge(client: &Client, kinds: &Arc<Kinds>, look: &Look) -> Result<Outcome, Error> {
-    let object = &look.object;
+async fn judge(client: &Client, kinds: &Arc<Kinds>, task: &Task) -> Result<Outcome, Error> {
+    let object = &task.object;
     let Some(metadata) = live(client, object).await? else { return Ok(Outcome::Done) };
     if metadata.deletion_timestamp.is_some() {
         return Ok(Outcome::Done);
@@ -74,8 +74,8 @@ async fn judge(client: &Client, kinds: &Arc<Kinds>, look: &Look) -> Result<Outco
         owners: references.into_iter().zip(found.iter().map(|found| found.as_ref().ok().copied())).collect(),
         foreground: has(FOREGROUND),
         orphan: has(ORPHAN),
-        has_dependents: !look.dependents.is_empty(),
-        waiting_dependent: look.dependents.iter().any(|dependent| dependent.object.awaits_dependents()),
+        has_dependents: !task.dependents.is_empty(),
+        waiting_dependent: task.dependents.iter().any(|dependent| dependent.object.awaits_dependents()),
     };
     match plan::judge(&held) {
         Verdict::Keep => {
@@ -173,9 +173,9 @@ async fn release(client: &Client, object: &Object, finalizer: &str) -> Result<Ou
 }
 
 /// Lets all dependents go, then the object.
-async fn let_go(client: &Client, look: &Look) -> Result<Outcome, Error> {
-    let owner = &look.object;
-    for dependent in &look.dependents {
+async fn let_go(client: &Client, task: &Task) -> Result<Outcome, Error> {
+    let owner = &task.object;
+    for dependent in &task.dependents {
         let Some(metadata) = live(client, &dependent.object).await? else { continue };
         let references = metadata.owner_references.iter().flatten();
         let kept: Vec<_> = references.filter(|reference| reference.uid != owner.uid).collect();

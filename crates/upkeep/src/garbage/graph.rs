@@ -1,6 +1,6 @@
-//! Who owns whom, as far as the watches have told.
+//! Owners and dependents, as far as the watches have reported them.
 //!
-//! The graph decides only what is worth a look; what is deleted is decided on live objects.
+//! The graph only decides which objects to reconcile; deletions are decided on live objects.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// Keeps an object until what it owns is let go.
 pub(crate) const ORPHAN: &str = "orphan";
 
-/// What is remembered of an object.
+/// Facts that are kept of an object.
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
     pub(crate) kind: Arc<Kind>,
@@ -70,7 +70,7 @@ impl Graph {
         self.objects.get(uid)
     }
 
-    /// What the object owns. An object in a namespace owns nothing in another one, whatever is claimed there.
+    /// Returns the dependents of an object. One in a namespace has none in another one, whatever is claimed there.
     pub(crate) fn dependents(&self, uid: &str) -> Vec<Dependent> {
         let namespace = self.objects.get(uid).and_then(|owner| owner.namespace.clone());
         let of = |dependent: &String| {
@@ -85,9 +85,9 @@ impl Graph {
         self.dependents.get(uid).into_iter().flatten().filter_map(of).collect()
     }
 
-    /// Takes in what a watch told; returns the UIDs worth a look.
+    /// Takes in an object that a watch reported; returns the UIDs to reconcile.
     pub(crate) fn upsert(&mut self, object: Object) -> Vec<String> {
-        let mut look = Vec::new();
+        let mut uids = Vec::new();
         let uid = object.uid.clone();
         let before = self.objects.get(&uid).map(|old| old.owners.clone()).unwrap_or_default();
         for owner in &before {
@@ -101,8 +101,8 @@ impl Graph {
         // An owner that waits for this one may now wait no more, or must know of it.
         for owner in before.iter().chain(&object.owners) {
             let waits = self.objects.get(&owner.uid).is_some_and(Object::awaits_dependents);
-            if waits && !look.contains(&owner.uid) {
-                look.push(owner.uid.clone());
+            if waits && !uids.contains(&owner.uid) {
+                uids.push(owner.uid.clone());
             }
         }
         let missing = object.owners.iter().any(|owner| match self.objects.get(&owner.uid) {
@@ -110,31 +110,31 @@ impl Graph {
             Some(owner) => owner.awaits_dependents(),
         });
         if object.deleting && (object.foreground || object.orphan) || !object.deleting && missing {
-            look.push(uid.clone());
+            uids.push(uid.clone());
         }
         self.objects.insert(uid, object);
-        look
+        uids
     }
 
-    /// An object is gone; returns the UIDs worth a look.
+    /// Takes in that an object is gone; returns the UIDs to reconcile.
     pub(crate) fn remove(&mut self, uid: &str) -> Vec<String> {
         // One that was never seen can have dependents all the same: its kind was defined after them.
-        let mut look: Vec<String> = self.dependents.get(uid).into_iter().flatten().cloned().collect();
-        let Some(object) = self.objects.remove(uid) else { return look };
+        let mut uids: Vec<String> = self.dependents.get(uid).into_iter().flatten().cloned().collect();
+        let Some(object) = self.objects.remove(uid) else { return uids };
         for owner in &object.owners {
             self.unlink(&owner.uid, uid);
             if self.objects.get(&owner.uid).is_some_and(Object::awaits_dependents) {
-                look.push(owner.uid.clone());
+                uids.push(owner.uid.clone());
             }
         }
-        look
+        uids
     }
 
     /// A complete list of a kind: what it does not hold is gone, and an owner that it should have held never came.
     pub(crate) fn retain(&mut self, kind: &Arc<Kind>, listed: &HashSet<String>) -> Vec<String> {
         let same = |object: &&Object| object.kind.resource == kind.resource && !listed.contains(&object.uid);
         let gone: Vec<String> = self.objects.values().filter(same).map(|object| object.uid.clone()).collect();
-        let mut look: Vec<String> = gone.iter().flat_map(|uid| self.remove(uid)).collect();
+        let mut uids: Vec<String> = gone.iter().flat_map(|uid| self.remove(uid)).collect();
         let (group, name) = (&kind.resource.group, &kind.resource.kind);
         let of_kind = |owner: &OwnerReference| {
             let owner_group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
@@ -144,9 +144,9 @@ impl Graph {
             object.owners.iter().any(|owner| of_kind(owner) && !self.objects.contains_key(&owner.uid))
         };
         let lost = self.objects.values().filter(lost).map(|object| object.uid.clone());
-        let lost: Vec<String> = lost.filter(|uid| !look.contains(uid)).collect();
-        look.extend(lost);
-        look
+        let lost: Vec<String> = lost.filter(|uid| !uids.contains(uid)).collect();
+        uids.extend(lost);
+        uids
     }
 
     fn unlink(&mut self, owner: &str, dependent: &str) {
@@ -200,20 +200,20 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_loses_its_owner_is_looked_at() {
+    fn object_that_loses_its_owner_is_reconciled() {
         let mut graph = Graph::default();
         assert!(graph.upsert(object("a", &[])).is_empty());
         assert!(graph.upsert(object("b", &[owner("a", true)])).is_empty());
         assert_eq!(graph.dependents("a").len(), 1);
         assert_eq!(graph.remove("a"), ["b"]);
-        // Told of again, it is looked at again: the owner is not known.
+        // Reported again, it is reconciled again: the owner is not known.
         assert_eq!(graph.upsert(object("b", &[owner("a", true)])), ["b"]);
         assert!(graph.remove("b").is_empty());
         assert!(graph.is_empty());
     }
 
     #[test]
-    fn what_comes_before_its_owner_is_looked_at_once() {
+    fn object_that_comes_before_its_owner_is_reconciled_once() {
         let mut graph = Graph::default();
         assert_eq!(graph.upsert(object("b", &[owner("a", false)])), ["b"]);
         assert!(graph.upsert(object("a", &[])).is_empty());
@@ -221,7 +221,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_owner_that_waits_is_looked_at_when_its_dependents_change() {
+    fn waiting_owner_is_reconciled_when_its_dependents_change() {
         let mut graph = Graph::default();
         let waiting = Object { deleting: true, foreground: true, ..object("a", &[]) };
         graph.upsert(object("a", &[]));

@@ -1,6 +1,6 @@
 //! Garbage collection: what has lost its owners goes, in the background, in the foreground or not at all.
 //!
-//! One task holds the graph, fed by metadata watches of every kind; looks at objects run beside it, a bounded number
+//! One task holds the graph, fed by metadata watches of every kind; tasks at objects run beside it, a bounded number
 //! at a time and one at a time for each object. Nothing is deleted on the graph's word alone.
 
 mod apply;
@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch as latest};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use self::apply::{Look, Outcome};
+use self::apply::{Outcome, Task};
 use self::graph::Graph;
 use self::watch::{Change, Watches};
 use crate::Error;
@@ -26,18 +26,18 @@ use crate::kinds::Kinds;
 /// Changes that wait for the graph. A watch waits for room, and its server for the watch.
 const CHANGES: usize = 1024;
 /// Looks at the same time.
-const LOOKS: usize = 16;
-/// Pause before the first repetition of a look; it doubles with each.
+const TASKS_MAX: usize = 16;
+/// Pause before the first retry; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Longest pause before a look is repeated.
+/// Longest pause before a retry.
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 /// How long the first lists may take before collection begins without the missing ones; what they do not show is
-/// then looked at live, which is only slower.
+/// then read live, which is only slower.
 const FIRST_LISTS: Duration = Duration::from_secs(10);
-/// After a definition of kinds changed, how long others may follow before the kinds are asked for: several come in one
+/// Time after a change of a definition for further ones, before the kinds are listed anew: several come in one
 /// manifest.
 const GATHER: Duration = Duration::from_millis(20);
-/// Pause before the kinds are asked for again after a failure.
+/// Pause before the kinds are listed again after a failure.
 const DISCOVER_AGAIN: Duration = Duration::from_secs(1);
 
 /// Collects until the task is dropped. `kinds` gets every new set of kinds that is discovered.
@@ -54,7 +54,7 @@ pub(crate) async fn run(client: Client, kinds: latest::Sender<Arc<Kinds>>) -> Re
     loop {
         started |= unlisted.is_empty() || Instant::now() >= start;
         if started {
-            collector.begin_looks();
+            collector.start_tasks();
         }
         let repetition = collector.next_repetition();
         tokio::select! {
@@ -71,7 +71,7 @@ pub(crate) async fn run(client: Client, kinds: latest::Sender<Arc<Kinds>>) -> Re
                 // Cannot be: `watches` holds a sender.
                 None => return Ok(()),
             },
-            Some(ended) = collector.looks.join_next() => {
+            Some(ended) = collector.tasks.join_next() => {
                 let (uid, outcome) = ended.map_err(Error::Broken)?;
                 collector.end_look(uid, outcome);
             }
@@ -106,10 +106,10 @@ struct Collector {
     client: Client,
     kinds: Arc<Kinds>,
     graph: Graph,
-    /// Worth a look, each once, oldest first. Objects bound it.
+    /// UIDs to reconcile, each once, oldest first. Bounded by the number of objects.
     queue: VecDeque<String>,
     queued: HashSet<String>,
-    looks: JoinSet<(String, Result<Outcome, Error>)>,
+    tasks: JoinSet<(String, Result<Outcome, Error>)>,
     running: HashSet<String>,
     /// To be repeated: when, and after which pause.
     later: HashMap<String, (Instant, Duration)>,
@@ -124,7 +124,7 @@ impl Collector {
             graph: Graph::default(),
             queue: VecDeque::new(),
             queued: HashSet::new(),
-            looks: JoinSet::new(),
+            tasks: JoinSet::new(),
             running: HashSet::new(),
             later: HashMap::new(),
             pauses: HashMap::new(),
@@ -132,13 +132,13 @@ impl Collector {
     }
 
     fn take(&mut self, change: Change) {
-        let look = match change {
+        let uids = match change {
             Change::There(object) => self.graph.upsert(object),
             Change::Gone(uid) => self.graph.remove(&uid),
             Change::Listed(kind, uids) => self.graph.retain(&kind, &uids),
             Change::Kinds => Vec::new(),
         };
-        look.into_iter().for_each(|uid| self.enqueue(uid));
+        uids.into_iter().for_each(|uid| self.enqueue(uid));
     }
 
     fn enqueue(&mut self, uid: String) {
@@ -147,10 +147,10 @@ impl Collector {
         }
     }
 
-    fn begin_looks(&mut self) {
-        // Those that are being looked at already wait for the end of that look.
+    fn start_tasks(&mut self) {
+        // Those that are being reconciled already wait for the end of that.
         let mut turns = self.queue.len();
-        while turns > 0 && self.looks.len() < LOOKS {
+        while turns > 0 && self.tasks.len() < TASKS_MAX {
             turns -= 1;
             let Some(uid) = self.queue.pop_front() else { return };
             if self.running.contains(&uid) {
@@ -162,8 +162,8 @@ impl Collector {
             self.running.insert(uid.clone());
             let dependents = self.graph.dependents(&uid);
             let (client, kinds) = (self.client.clone(), Arc::clone(&self.kinds));
-            self.looks.spawn(async move {
-                let outcome = apply::look(&client, &kinds, &Look { object, dependents }).await;
+            self.tasks.spawn(async move {
+                let outcome = apply::reconcile(&client, &kinds, &Task { object, dependents }).await;
                 (uid, outcome)
             });
         }

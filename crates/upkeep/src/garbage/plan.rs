@@ -1,10 +1,10 @@
-//! What is done with an object, from what was read live.
+//! The action for an object, from the state that was read live.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::graph::Dependent;
 
-/// What a live read told of an owner.
+/// State of an owner in a live read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// It is there, with the UID of the reference.
@@ -25,17 +25,17 @@ pub(crate) enum Manner {
     Orphan,
 }
 
-/// What to do with a dependent.
+/// Action for a dependent.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     /// It stays as it is.
     Keep,
     /// It stays and loses the references to owners that are gone.
     Trim(Vec<OwnerReference>),
-    /// Nobody holds it.
+    /// No owner holds it.
     Delete(Manner),
-    /// Nobody holds it, and it is part of a circle of owners that wait for each other: it shall block nobody any more,
-    /// and goes at the next look.
+    /// No owner holds it, and it is part of a circle of owners that wait for each other: it stops blocking its owners,
+    /// and is deleted in the next reconcile.
     Unblock,
 }
 
@@ -76,12 +76,12 @@ pub(crate) fn judge(held: &Held) -> Verdict {
     })
 }
 
-/// What to do with an owner that waits for its dependents.
+/// Action for an owner that waits for its dependents.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Nothing blocks it.
     Release,
-    /// These block it and are to be looked at.
+    /// These block it and are to be reconciled.
     Until(Vec<String>),
 }
 
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependent_goes_only_when_nobody_holds_it() {
+    fn dependent_is_deleted_only_when_no_owner_holds_it() {
         use Owner::{Absent, Solid, Unknown, Waiting};
         let background = Verdict::Delete(Manner::Background);
         let table: &[(&[Owner], Verdict)] = &[

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::graph::Object;
 use crate::kinds::{Kind, Kinds};
 
-/// What a watch told.
+/// News of a watch.
 #[derive(Debug)]
 pub(crate) enum Change {
     /// An object is there, new or changed.

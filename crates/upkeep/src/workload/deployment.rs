@@ -73,7 +73,7 @@ fn replicas(set: &ReplicaSet) -> Replicas {
     }
 }
 
-/// What is to be done for a Deployment whose ReplicaSet of the current template exists.
+/// Actions for a Deployment whose ReplicaSet of the current template exists.
 #[derive(Debug, Default, PartialEq)]
 struct Plan {
     resize: Vec<(String, i32)>,
@@ -304,9 +304,9 @@ mod tests {
         let conditions = first.status.conditions.clone().unwrap();
         assert_eq!(conditions[1].reason.as_deref(), Some("NewReplicaSetAvailable"));
         assert_eq!(first.status.observed_generation, Some(2));
-        // Told once, it is not told again with another time.
-        let told = Deployment { status: Some(first.status.clone()), ..deployment(2) };
-        let view = View::of(told, vec![set("a", &hash, 2, 2, "3")]);
+        // Once written, the status is not written again with another time.
+        let written = Deployment { status: Some(first.status.clone()), ..deployment(2) };
+        let view = View::of(written, vec![set("a", &hash, 2, 2, "3")]);
         assert_eq!(plan(&view, Timestamp::MAX).status, first.status);
     }
 

@@ -26,7 +26,7 @@ use crate::error::gone_is_fine;
 /// Pause before a failed look is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What to do after a look failed: the same again, soon. Conflicts are ordinary.
+/// Retries after a failed reconcile, soon. Conflicts are ordinary.
 pub(crate) fn again<K: ResourceExt, C>(object: Arc<K>, error: &Error, _: Arc<C>) -> Action {
     if error.is_unreadable() {
         tracing::debug!(%error, object = object.name_any(), "is left as it is");
@@ -40,18 +40,18 @@ pub(crate) fn again<K: ResourceExt, C>(object: Arc<K>, error: &Error, _: Arc<C>)
     Action::requeue(PAUSE)
 }
 
-/// Runs a controller's stream to its end. Failed looks were told by [`again`].
+/// Runs a controller's stream to its end. Failures were logged by [`again`].
 pub(crate) async fn drive<K, E>(
-    looks: impl Stream<Item = Result<(ObjectRef<K>, Action), E>>,
+    results: impl Stream<Item = Result<(ObjectRef<K>, Action), E>>,
 ) -> Result<(), Error>
 where
     K: kube::Resource<DynamicType = ()> + Debug,
     E: std::error::Error,
 {
-    looks
-        .for_each(|look| async move {
-            if let Err(error) = look {
-                tracing::debug!(%error, "a look failed");
+    results
+        .for_each(|result| async move {
+            if let Err(error) = result {
+                tracing::debug!(%error, "a reconcile failed");
             }
         })
         .await;

@@ -1,4 +1,4 @@
-//! What the state of a Pod means to its owner.
+//! Meaning of the state of a Pod for its owner.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;

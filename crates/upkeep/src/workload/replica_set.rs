@@ -19,7 +19,7 @@ use crate::Error;
 use crate::error::gone_is_fine;
 use crate::reader::Reader;
 
-/// Pods created or deleted in one look; the next look goes on.
+/// Maximum Pods created or deleted in one reconcile; the next one continues.
 const BATCH: usize = 50;
 
 /// Reconciles ReplicaSets until dropped.
@@ -30,7 +30,7 @@ pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
     drive(controller.run(reconcile, again, reader)).await
 }
 
-/// What is to be done for a ReplicaSet.
+/// Actions for a ReplicaSet.
 #[derive(Debug, Default, PartialEq)]
 struct Plan {
     create: usize,

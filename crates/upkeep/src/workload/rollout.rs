@@ -39,7 +39,7 @@ impl Strategy {
     }
 }
 
-/// A number or percentage of the replicas; a quarter when nothing is said.
+/// A number or percentage of the replicas; a quarter by default.
 fn share(value: Option<&IntOrString>, replicas: i32, round_up: bool) -> i32 {
     let percent = match value {
         Some(IntOrString::Int(number)) => return (*number).max(0),
@@ -78,7 +78,7 @@ fn shrink(wanted: i32, unavailable: i32, new: Replicas, old: &[Replicas]) -> Vec
     let all = new.wanted + sizes.iter().sum::<i32>();
     let least = wanted - unavailable;
     let mut budget = (all - least - (new.wanted - new.available).max(0)).max(0);
-    // Those that serve nobody go first: they cost no availability.
+    // Sets without available Pods shrink first: they cost no availability.
     for (size, set) in sizes.iter_mut().zip(old) {
         let useless = (*size - set.available).clamp(0, budget);
         *size -= useless;

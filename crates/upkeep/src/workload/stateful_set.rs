@@ -32,7 +32,7 @@ pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
     drive(controller.run(reconcile, again, reader)).await
 }
 
-/// What is to be done for a StatefulSet.
+/// Actions for a StatefulSet.
 #[derive(Debug, Default, PartialEq)]
 struct Plan {
     create: Vec<i32>,
@@ -176,7 +176,7 @@ async fn reconcile(known: Arc<Read<StatefulSet>>, reader: Arc<Reader>) -> Result
             existing_is_fine(answer).map_err(Error::write(format!("volume claim of {what}")))?;
         }
         let pod = numbered_pod(&set, &namespace, *number)?;
-        // A conflict may be a namesake that is still going; the next look finds out.
+        // A conflict may be a Pod of that name that is still ending; the next reconcile shows.
         pods.create(&PostParams::default(), &pod).await.map_err(Error::write(format!("Pod of {what}")))?;
     }
     delete_pods(&pods, &namespace, &plan.delete).await?;
@@ -193,7 +193,7 @@ fn claim_name(template: &PersistentVolumeClaim, set: &StatefulSet, number: i32) 
     format!("{}-{}-{number}", template.name_any(), set.name_any())
 }
 
-/// The claims of one Pod. They outlive it and the set: nobody owns them.
+/// The claims of one Pod. They outlive it and the set: they have no owner.
 fn volume_claims(set: &StatefulSet, namespace: &str, number: i32) -> Vec<PersistentVolumeClaim> {
     let spec = set.spec.clone().unwrap_or_default();
     let labels = spec.selector.match_labels.unwrap_or_default();
@@ -268,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn pods_come_one_after_the_other_unless_told_otherwise() {
+    fn pods_come_one_after_the_other_by_default() {
         let ordered = set(3, "OrderedReady");
-        let look = |set: &StatefulSet, pods: &[Pod]| plan(set, pods, Timestamp::UNIX_EPOCH).create;
-        assert_eq!(look(&ordered, &[]), [0]);
-        assert!(look(&ordered, &[pod(&ordered, 0, false)]).is_empty());
-        assert_eq!(look(&ordered, &[pod(&ordered, 0, true)]), [1]);
-        assert_eq!(look(&ordered, &[pod(&ordered, 0, true), pod(&ordered, 2, true)]), [1]);
-        assert_eq!(look(&set(3, "Parallel"), &[]), [0, 1, 2]);
+        let created = |set: &StatefulSet, pods: &[Pod]| plan(set, pods, Timestamp::UNIX_EPOCH).create;
+        assert_eq!(created(&ordered, &[]), [0]);
+        assert!(created(&ordered, &[pod(&ordered, 0, false)]).is_empty());
+        assert_eq!(created(&ordered, &[pod(&ordered, 0, true)]), [1]);
+        assert_eq!(created(&ordered, &[pod(&ordered, 0, true), pod(&ordered, 2, true)]), [1]);
+        assert_eq!(created(&set(3, "Parallel"), &[]), [0, 1, 2]);
     }
 
     #[test]

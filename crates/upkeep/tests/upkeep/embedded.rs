@@ -1,4 +1,4 @@
-//! Upkeep beside the embedded API server. There is no node here: the tests say when a Pod is ready.
+//! The controllers beside the embedded API server. There is no node here: the tests say when a Pod is ready.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ async fn start() -> Client {
     let upkeep = hutch_upkeep::run(client.clone(), settings, std::future::pending());
     tokio::spawn(async move {
         let _server = server;
-        upkeep.await.expect("upkeep runs on");
+        upkeep.await.expect("the controllers continue");
     });
     client
 }

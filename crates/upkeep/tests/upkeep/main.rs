@@ -1,4 +1,4 @@
-//! Upkeep beside an API server in memory.
+//! The controllers beside an API server in memory.
 
 mod embedded;
 mod unreadable;

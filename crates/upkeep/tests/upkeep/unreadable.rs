@@ -167,7 +167,7 @@ async fn all_others_are_looked_after(client: &Client) {
 }
 
 #[tokio::test]
-async fn each_is_told_of_and_all_others_go_on() {
+async fn each_is_reported_and_all_others_continue() {
     let folder = tempfile::tempdir().unwrap();
     store(folder.path()).await;
     let config = Config { data: Some(folder.path().to_owned()), ..Config::default() };
@@ -189,9 +189,9 @@ async fn each_is_told_of_and_all_others_go_on() {
     ]
     .map(|(kind, name, field)| (kind.to_owned(), name.to_owned(), field))
     .into();
-    let told = async || {
+    let reports = async || {
         let all = events.list(&ListParams::default().fields("reason=Unreadable")).await.ok()?.items;
-        let told = |(kind, name, field): &(String, String, &str)| {
+        let reports = |(kind, name, field): &(String, String, &str)| {
             all.iter().any(|event| {
                 let regarding = event.regarding.clone().unwrap_or_default();
                 let note = event.note.as_deref().unwrap_or_default();
@@ -201,13 +201,13 @@ async fn each_is_told_of_and_all_others_go_on() {
                     && note.contains(field)
             })
         };
-        wanted.iter().all(told).then_some(all)
+        wanted.iter().all(reports).then_some(all)
     };
-    let all = eventually("an event tells of each", told).await;
+    let all = eventually("an event reports each", reports).await;
     let of_pod = all
         .iter()
         .filter(|event| event.regarding.as_ref().is_some_and(|about| about.kind.as_deref() == Some("Pod")));
-    assert_eq!(of_pod.count(), 1, "it is said once, whoever reads it");
+    assert_eq!(of_pod.count(), 1, "it is reported once, whichever controller reads it");
 
     // What owns something that cannot be read is left as it is too.
     let sets: Api<ReplicaSet> = Api::default_namespaced(client.clone());

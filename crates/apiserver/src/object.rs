@@ -40,6 +40,11 @@ impl Object {
     }
 }
 
+/// Key of an object in its collection: `namespace/name`, or the name alone.
+pub(crate) fn key(namespace: Option<&str>, name: &str) -> String {
+    namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
+}
+
 /// Encodes an object with `kind`, `apiVersion` and `metadata` first, as a Kubernetes API server does. Also tells
 /// where the text after the first two begins.
 pub(crate) fn encode(object: &Value) -> (Vec<u8>, usize) {

@@ -1,3 +1,5 @@
+//! The API server: opens its store and offers it to callers.
+
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -9,11 +11,12 @@ use hutch_store::Store;
 use serde_json::Value;
 
 use crate::access::Access;
-use crate::access::certificates::Certificates;
+use crate::authentication::{Ahead, authenticate, caller};
 use crate::bounds::Bound;
-use crate::identity::{Ahead, Credentials, authenticate, caller};
-use crate::object::Object;
-use crate::quota::Turns;
+use crate::certificates::Certificates;
+use crate::core::Core;
+use crate::credentials::Credentials;
+use crate::locks::NamespaceLocks;
 use crate::registry::Registry;
 use crate::service_token::Signer;
 use crate::{Error, Identity, bootstrap, dispatch};
@@ -37,25 +40,6 @@ pub struct Config {
     pub ambient: Ambient,
 }
 
-/// What the handlers share.
-pub(crate) struct Core {
-    pub(crate) store: Store<Object>,
-    pub(crate) registry: Registry,
-    pub(crate) credentials: Credentials,
-    pub(crate) access: Access,
-    pub(crate) turns: Turns,
-    pub(crate) signer: Signer,
-    pub(crate) default_node: Option<String>,
-    pub(crate) authority: Option<Arc<Authority>>,
-    pub(crate) certificates: Certificates,
-    pub(crate) address: OnceLock<String>,
-    pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
-    pub(crate) ambient: Ambient,
-    pub(crate) watches: Arc<Bound>,
-    pub(crate) streams: Arc<Bound>,
-    pub(crate) requests: Arc<Bound>,
-}
-
 /// The API server. Clones share it.
 #[derive(Clone)]
 pub struct ApiServer(Arc<Core>);
@@ -75,15 +59,15 @@ impl ApiServer {
         let credentials = Credentials::open(private.as_deref())?;
         let signer = Signer::open(private.as_deref())?;
         let core = Arc::new(Core {
+            access: Access::new(store.clone()),
+            certificates: Certificates::new(store.clone()),
             store,
             registry: Registry::new(),
             credentials,
-            access: Access::default(),
-            turns: Turns::default(),
+            creates: NamespaceLocks::default(),
             signer,
             default_node: config.default_node,
             authority: config.authority,
-            certificates: Certificates::default(),
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
             ambient: config.ambient,
@@ -182,26 +166,6 @@ async fn handle(State(core): State<Arc<Core>>, request: Request) -> axum::respon
     dispatch::handle(core, request).await
 }
 
-impl Core {
-    /// A stored object, as the next write finds it.
-    pub(crate) fn read(&self, collection: &str, key: &str) -> Option<Value> {
-        self.store.latest(collection, key).map(|entry| entry.value.value())
-    }
-
-    /// Serves the CustomResourceDefinitions that are stored now.
-    pub(crate) fn reload_definitions(&self) {
-        let list = self.store.list(bootstrap::DEFINITIONS, hutch_store::Page::default());
-        let mut kinds = Vec::new();
-        for entry in list.entries {
-            match crate::kinds::Kind::from_crd(&entry.value.value()) {
-                Ok(versions) => kinds.extend(versions),
-                Err(problem) => tracing::warn!(name = %entry.name, %problem, "a definition cannot be served"),
-            }
-        }
-        self.registry.serve(kinds);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
@@ -214,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn value_stored_before_its_rule_stays_until_it_is_changed() {
         let server = ApiServer::open(Config::default()).await.unwrap();
-        let mut pod = bootstrap::object(&server.0, "v1", "Pod", Some("default"), "old");
+        let mut pod = server.0.new_object("v1", "Pod", Some("default"), "old");
         pod["metadata"]["finalizers"] = json!(["example.com/kept"]);
         let container =
             |memory: &str| json!([{"name": "c", "image": "i", "resources": {"limits": {"memory": memory}}}]);

@@ -6,7 +6,6 @@
 mod age;
 mod builtin;
 mod custom;
-mod json_path;
 mod pod;
 mod workload;
 
@@ -16,8 +15,6 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
-
-pub(crate) use json_path::JsonPath;
 
 /// What each row carries of its object: the `includeObject` parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -157,7 +157,7 @@ fn columns(entry: &Value, path: &str) -> Result<Vec<Column>, CrdProblem> {
                 .ok_or_else(|| problem(&format!("{path}.{field}"), "Required value"))
         };
         let json_path = need("jsonPath")?;
-        crate::table::JsonPath::parse(json_path).map_err(|message| {
+        crate::json_path::JsonPath::parse(json_path).map_err(|message| {
             problem(&format!("{path}.jsonPath"), format!("Invalid value: \"{json_path}\": {message}"))
         })?;
         columns.push(Column {

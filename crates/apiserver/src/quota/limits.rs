@@ -5,11 +5,11 @@ use serde_json::Value;
 
 use super::quantity::Quantity;
 use super::usage::{Amounts, amounts, resources};
-use crate::admission::{default, items, map};
+use crate::core::Core;
 use crate::failure::Failure;
+use crate::json::{default, items, map};
 use crate::kinds::Kind;
 use crate::meta;
-use crate::server::Core;
 
 /// Annotation that names what was set.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";

@@ -31,7 +31,7 @@ pub(crate) async fn stream(call: &Call, name: &str, request: Request) -> Result<
         // By GET a WebSocket is opened, and what begins in the Pod is the same as by POST.
         let namespace = call.namespace.as_deref().unwrap_or_default();
         let create = Action::on("create", "", "pods", &call.name).inside(namespace).below(name);
-        let decision = access::decide(&call.core, &call.identity, &create);
+        let decision = call.core.access.decide(&call.identity, &create);
         access::record(&call.identity, &create, &decision);
         if !decision.allowed {
             let why = decision.reason.to_string();

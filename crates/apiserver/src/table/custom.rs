@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::age::age;
-use super::json_path::JsonPath;
+use crate::json_path::JsonPath;
 use crate::kinds::{Column, Kind};
 
 /// The printer columns of a kind, their paths parsed.

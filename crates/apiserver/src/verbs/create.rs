@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{access, admission, body, convert, fields, meta, number, quota, respond};
+use crate::{access, admission, body, certificates, convert, fields, meta, number, quota, respond};
 
 /// Names that are tried for a `generateName`.
 const NAMES: usize = 8;
@@ -67,10 +67,10 @@ pub(crate) async fn insert(
     if kind.group == access::GROUP {
         namespace_accepts(call, meta::text(&object, "name"))?;
         admission::rbac::default_references(&mut object);
-        access::escalation::check(call, None, &object)?;
+        admission::escalation::check(call, None, &object)?;
     }
-    if call.resource.is(access::certificates::GROUP, access::certificates::REQUESTS) {
-        access::certificates::create(call, &mut object)?;
+    if call.resource.is(certificates::GROUP, certificates::REQUESTS) {
+        admission::certificate_request::create(call, &mut object)?;
     }
     check(call, &mut object, None)?;
     ownership::record(call, ownership, "", None, &mut object);
@@ -133,7 +133,14 @@ async fn after(call: &Call, name: &str) -> Result<(), Failure> {
 /// Brings the rules of aggregated ClusterRoles up to date.
 pub(crate) async fn roles_changed(call: &Call) {
     if call.resource.is(access::GROUP, "clusterroles") {
-        access::reconcile_aggregated(&call.core).await;
+        access::reconcile_aggregated(&call.core.access).await;
+    }
+}
+
+/// Reads the accepted certificates again after a change of a request.
+pub(crate) fn certificates_changed(call: &Call) {
+    if call.resource.is(certificates::GROUP, certificates::REQUESTS) {
+        call.core.certificates.refresh();
     }
 }
 

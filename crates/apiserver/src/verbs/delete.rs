@@ -7,11 +7,11 @@ use hutch_store::{Entry, Error};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use super::create::{definitions_changed, preview, roles_changed};
+use super::create::{certificates_changed, definitions_changed, preview, roles_changed};
+use crate::admission;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
-use crate::{access, admission};
 use crate::{body, meta, quota, respond};
 
 /// How often a delete is tried against other writers.
@@ -227,7 +227,7 @@ fn pod_grace(pod: &Value, options: &Options) -> i64 {
 /// What follows from every removal, also from the one of the last finalizer.
 pub(super) async fn after_removal(call: &Call, gone: &Value) {
     roles_changed(call).await;
-    access::certificates::changed(call);
+    certificates_changed(call);
     quota::refresh(&call.core, meta::text(gone, "namespace")).await;
     if call.resource.is("", "serviceaccounts") {
         admission::token_secret::collect(&call.core, gone).await;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use hutch_store::{Entry, Error};
 use serde_json::{Map, Value};
 
-use super::create::{check, definitions_changed, preview, roles_changed};
+use super::create::{certificates_changed, check, definitions_changed, preview, roles_changed};
 use super::delete::after_removal;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{access, admission, convert, meta, quota};
+use crate::{access, admission, certificates, convert, meta, quota};
 
 /// How often a write without a precondition is tried against other writers.
 const TRIES: usize = 16;
@@ -66,7 +66,7 @@ pub(crate) async fn modify(
         let mut wanted = change(&current)?;
         if kind.group == access::GROUP {
             admission::rbac::default_references(&mut wanted);
-            access::escalation::check(call, Some(&current), &wanted)?;
+            admission::escalation::check(call, Some(&current), &wanted)?;
         }
         let pinned = preconditions(kind, &current, &wanted)?;
         let mut next = settle(call, part, &current, wanted)?;
@@ -96,7 +96,7 @@ pub(crate) async fn modify(
             Ok(entry) => {
                 definitions_changed(call);
                 roles_changed(call).await;
-                access::certificates::changed(call);
+                certificates_changed(call);
                 counted_again(call, &stored, &entry).await;
                 return Ok(entry);
             }
@@ -171,7 +171,7 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
                 carry(current, &mut wanted, "status");
             }
             if call.resource.is("", "namespaces")
-                || call.resource.is(access::certificates::GROUP, access::certificates::REQUESTS)
+                || call.resource.is(certificates::GROUP, certificates::REQUESTS)
             {
                 carry(current, &mut wanted, "spec");
             }
@@ -185,8 +185,8 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
             next
         }
         Part::Approval => {
-            access::certificates::may_approve(call, current)?;
-            access::certificates::decided(call, current, &wanted)?
+            admission::certificate_request::may_approve(call, current)?;
+            admission::certificate_request::decided(call, current, &wanted)?
         }
         Part::Bind => wanted,
     };

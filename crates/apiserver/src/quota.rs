@@ -4,9 +4,9 @@
 //! wait for each other, from the count until the object is stored; other namespaces pay for one lookup.
 
 pub(crate) mod limits;
-mod quantity;
 mod usage;
 
+use hutch_api::quantity::Quantity;
 use hutch_store::{Error, Page};
 use serde_json::{Value, json};
 use tokio::sync::OwnedMutexGuard;
@@ -73,7 +73,7 @@ impl Quota {
             let list = core.store.ahead().list(&kind.group_resource(), page).entries;
             if count_only {
                 let name = format!("count/{}", kind.group_resource());
-                used.insert(name, quantity::Quantity::units(list.len()));
+                used.insert(name, Quantity::of_units(list.len()));
                 continue;
             }
             let objects = list.iter().map(|entry| entry.value.value());
@@ -174,7 +174,7 @@ fn check(core: &Core, kind: &Kind, before: Option<&Value>, object: &Value) -> Re
             let own = usage.get(resource).copied().unwrap_or_default();
             let more = own.beyond(old.get(resource).copied().unwrap_or_default());
             let used = used.get(resource).copied().unwrap_or_default();
-            if more.milli > 0 && used.plus(more).milli > hard.milli {
+            if more.milli() > 0 && used.plus(more).milli() > hard.milli() {
                 for (texts, amount) in exceeded.iter_mut().zip([&more, &used, hard]) {
                     texts.push(format!("{resource}={amount}"));
                 }

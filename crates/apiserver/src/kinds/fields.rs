@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
+use hutch_api::quantity;
 use serde_json::Value;
 
 use super::shape::{Field, Shape};
@@ -131,7 +132,9 @@ fn mistype(value: &Value, shape: Shape<'_>, path: &str) -> Option<Mistyped> {
         let port = shape.format() == Some("int-or-string");
         return match value.as_str() {
             None if port => integer(value, Some("int32")).and_then(no_integer),
-            Some(text) if shape.is_quantity() && !is_quantity(text) => wrong("quantity, such as 250m or 1Gi"),
+            Some(text) if shape.is_quantity() && !quantity::is_valid(text.trim()) => {
+                wrong("quantity, such as 250m or 1Gi")
+            }
             _ => None,
         };
     }
@@ -164,24 +167,6 @@ fn is_base64(text: &str) -> bool {
         return BASE64.decode(text).is_ok();
     }
     BASE64.decode(text.replace(['\r', '\n'], "")).is_ok()
-}
-
-/// Whether a text is a quantity: a decimal number and a suffix or an exponent. Clients in Go cannot read a list in which
-/// one is something else.
-fn is_quantity(text: &str) -> bool {
-    let text = text.trim();
-    let number = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
-    let (number, suffix) = number.split_at(end);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
-        return false;
-    }
-    let exponent = suffix.strip_prefix(['e', 'E']).map(|e| e.strip_prefix(['+', '-']).unwrap_or(e));
-    let is_exponent = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    matches!(suffix, "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E")
-        || matches!(suffix, "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei")
-        || exponent.is_some_and(is_exponent)
 }
 
 /// What a number should have been, if it is none of so many bits.

@@ -1,4 +1,4 @@
-//! What is there from the start.
+//! Objects that exist from the start.
 
 mod roles;
 

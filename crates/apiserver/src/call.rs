@@ -1,4 +1,4 @@
-//! One request, taken apart: whose it is, what it is about, what it asks for.
+//! One request about objects: its caller, its target and its parameters.
 
 use std::sync::{Arc, Mutex};
 
@@ -23,7 +23,7 @@ pub(crate) struct Call {
     /// The store as this caller sees it.
     pub(crate) store: Store<Object>,
     pub(crate) identity: Identity,
-    /// Whether the caller came from outside with a credential.
+    /// True if the caller came from outside with a credential.
     pub(crate) external: bool,
     pub(crate) resource: Arc<Resource>,
     pub(crate) namespace: Option<String>,
@@ -35,16 +35,16 @@ pub(crate) struct Call {
     warnings: Mutex<Vec<String>>,
 }
 
-/// Who calls.
+/// Caller of a request.
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
     pub(crate) external: bool,
-    /// Whether the caller sees writes that are not on disk yet.
+    /// True if the caller sees writes that are not on disk yet.
     pub(crate) ahead: bool,
     pub(crate) user_agent: String,
 }
 
-/// What a path names.
+/// The objects that a path names.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) resource: Arc<Resource>,
@@ -149,7 +149,7 @@ impl Call {
         std::mem::take(&mut *self.warnings.lock().expect("taking does not panic"))
     }
 
-    /// Whether nothing is to be stored.
+    /// Returns true if the request must not store anything.
     pub(crate) fn dry_run(&self) -> Result<bool, Failure> {
         match self.query.all("dryRun").collect::<Vec<_>>().as_slice() {
             [] | [""] => Ok(false),
@@ -162,7 +162,7 @@ impl Call {
         }
     }
 
-    /// Who writes, as managed fields name it: the parameter, else the first word of the user agent.
+    /// The writer that managed fields name: the parameter, else the first word of the user agent.
     pub(crate) fn field_manager(&self) -> String {
         match self.query.get("fieldManager") {
             Some(manager) if !manager.is_empty() => manager.to_owned(),

@@ -1,4 +1,4 @@
-//! Fields that a kind does not know: told, refused or dropped, as `fieldValidation` asks.
+//! Unknown fields: dropped with a warning, dropped silently or refused, as `fieldValidation` requires.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::{kinds, number};
 
-/// What to do about unknown and duplicate fields.
+/// Treatment of unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Validation {
     Ignore,

@@ -40,7 +40,7 @@ impl Filter {
         self.fields.name()
     }
 
-    /// Whether a stored object matches. Only selectors of fields other than the name need it decoded.
+    /// Returns true if a stored object matches. Decodes it only for selectors of fields other than the name.
     pub(crate) fn matches(&self, entry: &Entry<Object>) -> bool {
         if !self.labels.is_empty() && !self.labels.matches(entry.value.labels()) {
             return false;

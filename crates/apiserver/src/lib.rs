@@ -61,7 +61,7 @@ pub use error::Error;
 pub use identity::Identity;
 pub use server::{ApiServer, Config};
 
-/// Bytes of a request body at most, as in Kubernetes.
+/// Maximum bytes of a request body, as in Kubernetes.
 pub const BODY_BYTES: usize = 3 << 20;
-/// What `/version` says.
+/// Version that `/version` reports.
 pub const SERVER_VERSION: &str = "v1.36.0";

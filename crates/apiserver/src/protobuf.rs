@@ -45,7 +45,7 @@ pub(crate) enum DecodeError {
     Message {
         /// Path of the field at fault, as in JSON.
         path: String,
-        /// What is wrong there.
+        /// Cause.
         reason: &'static str,
     },
 }

@@ -30,7 +30,7 @@ impl Resource {
         self.structural.get_or_init(|| self.kind.schema.as_ref().map(Structural::compile)).as_ref()
     }
 
-    /// Whether this is the built-in kind of that group and plural.
+    /// Returns true if this is the built-in kind of that group and plural.
     pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
         self.kind.group == group && self.kind.plural == plural
     }

@@ -88,7 +88,7 @@ fn in_go(path: &Value) -> Value {
     json!({"Path": text("path"), "Verb": text("verb")})
 }
 
-/// What is wrong with a review of access, in the order of Kubernetes.
+/// Validates a review of access, in the order of Kubernetes.
 fn check(call: &Call, object: &Value) -> Vec<Cause> {
     let (spec, kind) = (&object["spec"], call.kind().kind.as_str());
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);

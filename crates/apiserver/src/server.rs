@@ -21,22 +21,22 @@ use crate::registry::Registry;
 use crate::service_token::Signer;
 use crate::{Error, Identity, bootstrap, dispatch};
 
-/// How an API server is opened.
+/// Configuration of an API server.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Where it keeps its objects (`<data>/store`) and accepted credentials (`<data>/ca`). `None` keeps them in
+    /// Folder of the objects (`<data>/store`) and of accepted credentials (`<data>/ca`). `None` keeps them in
     /// memory only.
     pub data: Option<PathBuf>,
     /// The node to which Pods are bound when they are created without one.
     pub default_node: Option<String>,
-    /// Host and port under which clients reach the server; discovery tells it.
+    /// Host and port under which clients reach the server; discovery reports it.
     pub address: String,
     /// Roles and bindings that exist from the start, besides those of Kubernetes. They are kept up to date at each start in the
     /// same way.
     pub roles: Vec<Value>,
     /// The authority of the server's certificate. It signs those of users, and its certificate is in the Secrets of tokens.
     pub authority: Option<Arc<Authority>>,
-    /// Where the times, uids and generated names of objects come from.
+    /// Source of the times, uids and generated names of objects.
     pub ambient: Ambient,
 }
 
@@ -113,18 +113,18 @@ impl ApiServer {
         self.0.credentials.grant(der, identity)
     }
 
-    /// Whose token this is, if it is accepted.
+    /// The identity of an accepted token.
     pub fn identify_token(&self, token: &str) -> Option<Identity> {
         caller(&self.0, token.as_bytes())
     }
 
-    /// For callers of this process: every request is this identity's.
+    /// The server for callers of this process, whose requests all have this identity.
     pub fn router_as(&self, identity: Identity) -> Router {
         app().layer(Extension(identity)).with_state(self.0.clone())
     }
 
-    /// For everybody else: a request without a known bearer token or client certificate gets 401. The token of a
-    /// ServiceAccount gets 403 for all that is not about itself or the server.
+    /// The server for callers from outside, who show a bearer token or a client certificate. An invalid credential gets
+    /// 401; a request without one is that of `system:anonymous`.
     pub fn authenticated(&self) -> Router {
         app().layer(middleware::from_fn_with_state(self.0.clone(), authenticate)).with_state(self.0.clone())
     }
@@ -134,14 +134,15 @@ impl ApiServer {
         hutch_serve::memory::client(self.router_as(identity), default_namespace)
     }
 
-    /// The same for one whose every act is a write to this server: it sees and is answered before the disk is. A claim's
-    /// chain of writes then waits for the disk once or twice, and nobody else sees any of them earlier than that.
+    /// A client for a caller whose every act is a write to this server: it sees writes that are not on disk yet, and is
+    /// answered before its own are. A claim's chain of writes then waits for the disk once or twice; no other caller sees
+    /// any of them earlier than that.
     pub fn client_ahead(&self, identity: Identity, default_namespace: &str) -> hutch_serve::memory::Client {
         let router = self.router_as(identity).layer(Extension(Ahead));
         hutch_serve::memory::client(router, default_namespace)
     }
 
-    /// What the handlers share, for tests of single parts.
+    /// The shared state, for tests of single parts.
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Core {
         &self.0

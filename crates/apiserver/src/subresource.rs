@@ -1,4 +1,4 @@
-//! What lies below an object's path.
+//! Subresources.
 
 mod held;
 mod pod;

@@ -12,7 +12,7 @@ use super::{Column, Kind, STORED_VERBS, Scale, Subresource, version_rank};
 pub(crate) struct CrdProblem {
     /// Path of the field at fault, such as `spec.names.plural`.
     pub path: String,
-    /// What is wrong with it, in the API server's words.
+    /// Cause, with the text of a Kubernetes API server.
     pub message: String,
 }
 

@@ -11,7 +11,7 @@ use super::shape::{Field, Shape};
 /// At most this many findings are reported: an answer to a person, not a listing.
 pub(crate) const MAX_FINDINGS: usize = 100;
 
-/// What a check against a schema found.
+/// Findings of a check against a schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     /// Paths such as `spec.template.spec.containers[0].imagee`.
@@ -161,7 +161,7 @@ fn mistype(value: &Value, shape: Shape<'_>, path: &str) -> Option<Mistyped> {
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
-/// Whether a text is base64. Line breaks do not count.
+/// Returns true if a text is base64. Line breaks are ignored.
 fn is_base64(text: &str) -> bool {
     if !text.contains(['\r', '\n']) {
         return BASE64.decode(text).is_ok();
@@ -169,7 +169,7 @@ fn is_base64(text: &str) -> bool {
     BASE64.decode(text.replace(['\r', '\n'], "")).is_ok()
 }
 
-/// What a number should have been, if it is none of so many bits.
+/// Returns the type that an integer out of range should have.
 fn integer(number: &Value, format: Option<&str>) -> Option<&'static str> {
     match (number.as_i64(), format) {
         (Some(whole), Some("int32")) if i32::try_from(whole).is_err() => Some("integer of 32 bits"),

@@ -11,7 +11,7 @@ use super::{MAX_LENGTH, SelectorError};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LabelSelector(Vec<Requirement>);
 
-/// What one label must be.
+/// Requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Requirement {
     /// The label.
@@ -96,12 +96,12 @@ impl LabelSelector {
         Ok(LabelSelector(requirements))
     }
 
-    /// Whether it matches everything.
+    /// Returns true if it matches everything.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether an object's labels fit.
+    /// Returns true if an object's labels match.
     pub(crate) fn matches(&self, object: &Value) -> bool {
         let labels = object.pointer("/metadata/labels");
         self.0.iter().all(|requirement| {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused() {
+    fn invalid_selector_is_refused() {
         for text in
             ["a in", "a in (b", "a=b,", "=b", "a=b c", "a like (b)", "a>b", "a in ((b))", "-a", "a=b)", "x y"]
         {

@@ -116,7 +116,7 @@ pub(crate) fn preview(key: &str, object: Value, revision: u64) -> Arc<Entry<Obje
     Arc::new(Entry { name: key.into(), revision, created: revision, value })
 }
 
-/// What follows from the kind.
+/// Actions after a create, by kind.
 async fn after(call: &Call, name: &str) -> Result<(), Failure> {
     if call.resource.is("", "namespaces") {
         admission::namespace::furnish(&call.core, name).await?;
@@ -144,7 +144,7 @@ pub(crate) fn certificates_changed(call: &Call) {
     }
 }
 
-/// Serves what the definitions now say.
+/// Serves the current CustomResourceDefinitions.
 pub(crate) fn definitions_changed(call: &Call) {
     if call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
         call.core.reload_definitions();

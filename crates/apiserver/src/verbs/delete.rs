@@ -21,7 +21,7 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// Held by the garbage collector until the dependents have no owner.
 const ORPHAN: &str = "orphan";
 
-/// What a client says about a delete.
+/// Options of a delete.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Options {
     grace: Option<i64>,
@@ -80,7 +80,7 @@ pub(crate) async fn delete(call: &Call, bytes: &Bytes, media_type: &str) -> Resu
     }
 }
 
-/// What became of an object.
+/// Outcome of a delete.
 pub(crate) enum Outcome {
     /// It is no more.
     Gone(Arc<Entry<Object>>),
@@ -224,7 +224,7 @@ fn pod_grace(pod: &Value, options: &Options) -> i64 {
     options.grace.unwrap_or(own)
 }
 
-/// What follows from every removal, also from the one of the last finalizer.
+/// Actions after every removal, also after that of the last finalizer.
 pub(super) async fn after_removal(call: &Call, gone: &Value) {
     roles_changed(call).await;
     certificates_changed(call);
@@ -234,7 +234,7 @@ pub(super) async fn after_removal(call: &Call, gone: &Value) {
     }
 }
 
-/// What follows from the kind: with a definition go its objects.
+/// Actions after a delete, by kind: with a definition go its objects.
 async fn after(call: &Call, gone: &Value) {
     after_removal(call, gone).await;
     if !call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {

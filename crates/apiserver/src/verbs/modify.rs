@@ -1,4 +1,4 @@
-//! What update, patch and apply share: from the current object to the next one, with all that may not change.
+//! The common part of update, patch and apply: from the current object to the next one, with its fixed fields.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) enum Part {
     Finalize,
     /// The conditions of a CertificateSigningRequest that approve or deny it.
     Approval,
-    /// A Pod's node, with the condition that tells of it. The change is the server's own.
+    /// A Pod's node, with the condition that reports it. The change is the server's own.
     Bind,
 }
 
@@ -135,7 +135,7 @@ async fn counted_again(call: &Call, before: &Value, entry: &Entry<Object>) {
     }
 }
 
-/// Whether nothing holds a terminating object any more.
+/// Returns true if an object is terminating and nothing holds it any more.
 fn is_over(object: &Value) -> bool {
     let graceful = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
     let held = object["kind"] == "Namespace"
@@ -143,7 +143,8 @@ fn is_over(object: &Value) -> bool {
     meta::is_terminating(object) && meta::finalizers(object).is_empty() && !graceful && !held
 }
 
-/// The revision and the identity that the client names must be the current ones. Tells whether it named a revision.
+/// Checks that the revision and the uid that the client names are the current ones. Returns true if it named a
+/// revision.
 fn preconditions(kind: &Kind, current: &Value, wanted: &Value) -> Result<bool, Failure> {
     let name = meta::text(current, "name");
     let (uid, own) = (meta::text(wanted, "uid"), meta::text(current, "uid"));
@@ -162,7 +163,7 @@ fn preconditions(kind: &Kind, current: &Value, wanted: &Value) -> Result<bool, F
     Ok(true)
 }
 
-/// Joins what the client wrote with what it may not write.
+/// Joins the fields that the client wrote with those that it may not write.
 fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result<Value, Failure> {
     let kind = call.kind();
     let mut next = match part {
@@ -266,7 +267,7 @@ fn tidy(metadata: &mut Map<String, Value>) {
     }
 }
 
-/// Whether objects of a built-in kind count the generations of their spec.
+/// Returns true if objects of a built-in kind count the generations of their spec.
 pub(crate) fn counts_generations(group: &str, plural: &str) -> bool {
     matches!(group, "apps" | "batch" | "networking.k8s.io" | "policy" | "apiextensions.k8s.io")
         || (group.is_empty() && plural == "pods")

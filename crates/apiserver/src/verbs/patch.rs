@@ -53,7 +53,7 @@ pub(crate) async fn patch(
     respond::entry(call, StatusCode::OK, &entry)
 }
 
-/// Whether the patch is meant for one revision only.
+/// Returns true if the patch is for one revision only.
 fn names_revision(patch: &Value, media_type: &str) -> bool {
     if media_type != JSON {
         return !meta::text(patch, "resourceVersion").is_empty();
@@ -132,7 +132,7 @@ async fn apply(call: &Call, part: Part, bytes: &Bytes) -> Result<Response, Failu
         let made =
             patch::apply(None, &applied, applier, call.kind()).map_err(|error| refused(call, error))?;
         match insert(call, made, Ownership::Settled).await {
-            // Somebody else made it in between: then it is an update.
+            // Another client created it in between: then it is an update.
             Err(failure) if failure.reason == "AlreadyExists" => {}
             other => return respond::entry(call, StatusCode::CREATED, &other?),
         }

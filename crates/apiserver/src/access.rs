@@ -36,7 +36,7 @@ pub(crate) struct Access {
     current: RwLock<Arc<Policy>>,
     /// Held while a policy is compiled, so that concurrent requests do not all do it.
     compiling: Mutex<()>,
-    /// How callers have impersonated others.
+    /// Modes in which callers have impersonated others.
     impersonations: impersonation::Memory,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Decision {
     pub(crate) reason: Reason,
 }
 
-/// Why a decision is as it is.
+/// Reason of a decision.
 #[derive(Debug)]
 pub(crate) enum Reason {
     /// No binding allows it, or the identity may do everything.

@@ -91,8 +91,8 @@ impl Target {
         })
     }
 
-    /// Returns true if this is what an action is about. A path is read twice, for the decision and for the answer: both
-    /// must come to the same.
+    /// Returns true if this is what an action is about. A path is read twice, for the decision and for the answer:
+    /// both must have the same result.
     pub(crate) fn agrees(&self, action: &Action<'_>) -> bool {
         let Action::Resource { group, resource, subresource, namespace, name, .. } = action else {
             return false;

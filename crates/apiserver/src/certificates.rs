@@ -49,7 +49,7 @@ struct Holder {
     identity: Identity,
     /// Unix second of its end.
     end: i64,
-    /// Where it was shown.
+    /// Connections on which it was shown.
     connections: Connections,
 }
 

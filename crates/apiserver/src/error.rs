@@ -1,4 +1,4 @@
-/// Why the API server could not be opened.
+/// Error of opening the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The store could not be opened.

@@ -50,7 +50,7 @@ fn drop_unknown(call: &Call, mut value: Value, duplicates: Vec<String>) -> Resul
     Err(Failure::bad_request(format!("{}: strict decoding error: {text}", cannot_be_handled(call))))
 }
 
-/// The same for the outcome of a patch, in which nothing can appear twice. Values that were stored before a rule existed
+/// Checks the outcome of a patch in the same way; it has no duplicates. Values that were stored before a rule existed
 /// stay until they are changed: an object with one can still get a status and lose its finalizers.
 pub(crate) fn settle_patched(call: &Call, current: &Value, mut value: Value) -> Result<Value, Failure> {
     let wrong = mistyped(call, &mut value);

@@ -9,7 +9,7 @@ use crate::kinds::Kind;
 use crate::object::Object;
 use crate::selector::{FieldSelector, LabelSelector};
 
-/// Which objects a list or a watch shows.
+/// Filter of the objects of a list or a watch.
 pub(crate) struct Filter {
     kind: Kind,
     labels: LabelSelector,

@@ -20,7 +20,7 @@ pub(crate) fn service_account_name(namespace: &str, name: &str) -> String {
     format!("{SERVICE_ACCOUNT}{namespace}:{name}")
 }
 
-/// Namespace and name of the ServiceAccount that an identity's name stands for.
+/// Splits an identity's name into the namespace and the name of its ServiceAccount.
 pub(crate) fn split_service_account(identity: &str) -> Option<(&str, &str)> {
     let (namespace, name) = identity.strip_prefix(SERVICE_ACCOUNT)?.split_once(':')?;
     let valid =

@@ -62,7 +62,7 @@ pub(crate) struct Kind {
     pub deprecation_warning: Option<String>,
     /// True if `/status` exists: writes to the object then keep `status`, and writes to `/status` change only that.
     pub has_status: bool,
-    /// Where the replica counts are, if `/scale` exists.
+    /// Paths of the replica counts, if `/scale` exists.
     pub scale: Option<Scale>,
     /// Dotted paths by which a custom kind can be selected besides name and namespace, such as `spec.color`.
     pub selectable_fields: Vec<String>,
@@ -98,7 +98,7 @@ pub(crate) struct Column {
     pub json_path: String,
 }
 
-/// Where `/scale` finds its numbers: paths such as `.spec.replicas`.
+/// Paths of the numbers of `/scale`, such as `.spec.replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scale {
     /// Wanted replicas.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 /// An object in its storage version.
 ///
 /// It is kept encoded: a get is a copy of bytes, a list is a join of them, and an idle object costs its text and
-/// no more (a decoded tree takes five to ten times that). Who changes an object decodes it, some ten microseconds.
+/// no more (a decoded tree takes five to ten times that). A write decodes it, in some ten microseconds.
 #[derive(Debug)]
 pub(crate) struct Object {
     json: Bytes,

@@ -60,7 +60,7 @@ impl Query {
         self.get(name).map(read).transpose()
     }
 
-    /// The same where only a positive number says something.
+    /// A number as above; `None` unless it is positive.
     pub(crate) fn positive(&self, name: &str) -> Result<Option<u64>, Failure> {
         let positive = |number| u64::try_from(number).ok().filter(|number| *number > 0);
         Ok(self.number(name)?.and_then(positive))
@@ -76,7 +76,7 @@ impl Query {
     }
 }
 
-/// Why a text is no number, in Go's words.
+/// The error of parsing a number, in Go's words.
 fn wrong(text: &str, error: &ParseIntError) -> String {
     let why = match error.kind() {
         IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",

@@ -1,4 +1,4 @@
-//! Acting as someone else, as `kubectl --as` does: the `Impersonate-*` headers.
+//! Impersonation of another user, as by `kubectl --as`: the `Impersonate-*` headers.
 //!
 //! There are five modes, tried in order. The first four allow single verbs while impersonating (`impersonate-on:MODE:VERB`
 //! and `impersonate:MODE`); the last one, `impersonate`, allows all verbs. The refusal is that of the first mode that
@@ -23,7 +23,7 @@ const NODE: &str = "system:node:";
 const NODES: &str = "system:nodes";
 const PREFIX: &str = "impersonate-";
 const EXTRA: &str = "impersonate-extra-";
-/// Where the token of a ServiceAccount names the node of its Pod.
+/// Key in a ServiceAccount's token of the node of its Pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
 /// Maximum callers whose mode is remembered. When there are more, all are forgotten: only the order of the tries changes.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Column, Kind, STORED_VERBS, Scale, Subresource, version_rank};
 
-/// Why an object cannot serve as a CustomResourceDefinition.
+/// Error in a CustomResourceDefinition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub(crate) struct CrdProblem {

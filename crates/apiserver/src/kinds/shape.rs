@@ -9,7 +9,7 @@ use super::definitions::{OBJECT_META, definition, resolve};
 pub(crate) struct Shape<'a> {
     /// The schema as written at this place: list types and patch strategies stand here.
     place: Option<&'a Value>,
-    /// The same, references followed: properties stand here.
+    /// The schema after references, which has the properties.
     node: Option<&'a Value>,
     /// A whole object, in which `apiVersion`, `kind` and `metadata` are always known.
     object: bool,
@@ -28,7 +28,7 @@ pub(crate) enum Field<'a> {
     Unknown,
 }
 
-/// How a list is merged.
+/// Merge strategy of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ListType {
     /// As one value.
@@ -147,7 +147,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// How a list at this place is merged by apply; atomic unless the schema says otherwise.
+    /// Merge strategy of a list at this path for apply; atomic by default.
     pub(crate) fn list_type(&self) -> ListType {
         match self.text("x-kubernetes-list-type") {
             Some("set") => ListType::Set,

@@ -14,7 +14,7 @@ pub(super) struct Diff {
     pub(super) removed: FieldSet,
 }
 
-/// How a value at some place is merged, by its shape and its own type.
+/// Merge strategy of a value, by its shape and its own type.
 pub(super) enum Structure<'v> {
     /// As a whole.
     Leaf,

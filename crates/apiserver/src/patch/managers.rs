@@ -10,7 +10,7 @@ pub(crate) const MAX_UPDATERS: usize = 10;
 /// The name of that one.
 const ANCIENT: &str = "ancient-changes";
 
-/// How a manager came to own its fields.
+/// Operation by which a manager owns its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operation {
     /// By server-side apply.

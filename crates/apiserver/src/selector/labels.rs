@@ -16,18 +16,18 @@ pub(crate) struct LabelSelector(Vec<Requirement>);
 pub(crate) struct Requirement {
     /// The label.
     pub key: String,
-    /// How it is compared.
+    /// Comparison.
     pub operator: Operator,
-    /// With what.
+    /// Values to compare with.
     pub values: Vec<String>,
 }
 
-/// How a label is compared.
+/// Comparison of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operator {
-    /// The value, and there.
+    /// The label is present with this value.
     Equals,
-    /// Not the value, or not there.
+    /// The label is absent or has another value.
     NotEquals,
     /// One of the values, and there.
     In,

@@ -124,30 +124,20 @@ async fn after(call: &Call, name: &str) -> Result<(), Failure> {
     if call.kind().kind == "Event" && !call.kind().is_custom() {
         super::retain::events(call).await;
     }
-    definitions_changed(call);
-    roles_changed(call).await;
+    changed(call).await;
     quota::refresh(&call.core, call.namespace.as_deref().unwrap_or_default()).await;
     Ok(())
 }
 
-/// Brings the rules of aggregated ClusterRoles up to date.
-pub(crate) async fn roles_changed(call: &Call) {
-    if call.resource.is(access::GROUP, "clusterroles") {
-        access::reconcile_aggregated(&call.core.access).await;
-    }
-}
-
-/// Reads the accepted certificates again after a change of a request.
-pub(crate) fn certificates_changed(call: &Call) {
-    if call.resource.is(certificates::GROUP, certificates::REQUESTS) {
-        call.core.certificates.refresh();
-    }
-}
-
-/// Serves the current CustomResourceDefinitions.
-pub(crate) fn definitions_changed(call: &Call) {
+/// Brings up to date what the server derives from objects of this kind: the served kinds, the rules of aggregated roles,
+/// the accepted certificates.
+pub(crate) async fn changed(call: &Call) {
     if call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
         call.core.reload_definitions();
+    } else if call.resource.is(access::GROUP, "clusterroles") {
+        access::reconcile_aggregated(&call.core.access).await;
+    } else if call.resource.is(certificates::GROUP, certificates::REQUESTS) {
+        call.core.certificates.refresh();
     }
 }
 

@@ -7,14 +7,14 @@ use hutch_store::{Entry, Error};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use super::create::{certificates_changed, definitions_changed, preview, roles_changed};
+use super::create::{changed, preview};
 use crate::admission;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
 use crate::{body, meta, quota, respond};
 
-/// How often a delete is tried against other writers.
+/// Maximum tries of a delete after conflicts.
 const TRIES: usize = 16;
 /// Held by the garbage collector until the dependents are gone.
 const FOREGROUND: &str = "foregroundDeletion";
@@ -226,8 +226,7 @@ fn pod_grace(pod: &Value, options: &Options) -> i64 {
 
 /// Actions after every removal, also after that of the last finalizer.
 pub(super) async fn after_removal(call: &Call, gone: &Value) {
-    roles_changed(call).await;
-    certificates_changed(call);
+    changed(call).await;
     quota::refresh(&call.core, meta::text(gone, "namespace")).await;
     if call.resource.is("", "serviceaccounts") {
         admission::token_secret::collect(&call.core, gone).await;
@@ -240,7 +239,6 @@ async fn after(call: &Call, gone: &Value) {
     if !call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
         return;
     }
-    definitions_changed(call);
     let collection = meta::text(gone, "name");
     let list = call.store.list(collection, hutch_store::Page::default());
     for entry in list.entries {

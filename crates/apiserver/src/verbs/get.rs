@@ -19,7 +19,7 @@ pub(crate) fn get(call: &Call) -> Result<Response, Failure> {
     respond::entry(call, StatusCode::OK, &entry)
 }
 
-/// Where the Sandboxes are stored.
+/// Collection of the Sandboxes.
 const SANDBOXES: &str = "sandboxes.agents.x-k8s.io";
 
 /// Warns a client that requests the Pod of a suspended Sandbox, as exec and port-forward do first. The error stays the

@@ -80,10 +80,10 @@ fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>)
     Found { entries, revision, next, remaining }
 }
 
-/// Where a page begins: a continue token.
+/// Start of a page: a continue token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Start {
-    /// Of the first page; nothing stands for the present.
+    /// Revision of the first page; `None` means the current one.
     revision: Option<u64>,
     after: String,
 }

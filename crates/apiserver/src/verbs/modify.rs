@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hutch_store::{Entry, Error};
 use serde_json::{Map, Value};
 
-use super::create::{certificates_changed, check, definitions_changed, preview, roles_changed};
+use super::create::{changed, check, preview};
 use super::delete::after_removal;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
@@ -15,7 +15,7 @@ use crate::object::Object;
 use crate::ownership::{self, Ownership};
 use crate::{access, admission, certificates, convert, meta, quota};
 
-/// How often a write without a precondition is tried against other writers.
+/// Maximum tries of a write without a precondition after conflicts.
 const TRIES: usize = 16;
 /// Fields of `metadata` that no client changes.
 const SERVERS: &[&str] = &[
@@ -30,7 +30,7 @@ const SERVERS: &[&str] = &[
     "generateName",
 ];
 
-/// Which part of an object a request writes.
+/// Part of an object that a request writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// All but the status.
@@ -94,9 +94,7 @@ pub(crate) async fn modify(
         }
         match call.store.update(&call.resource.collection, &key, entry.revision, next).await {
             Ok(entry) => {
-                definitions_changed(call);
-                roles_changed(call).await;
-                certificates_changed(call);
+                changed(call).await;
                 counted_again(call, &stored, &entry).await;
                 return Ok(entry);
             }
@@ -118,7 +116,6 @@ async fn remove(
         return Ok(preview(key, last, entry.revision));
     }
     let removed = call.store.delete(&call.resource.collection, key, entry.revision, last).await?;
-    definitions_changed(call);
     after_removal(call, &removed.value.value()).await;
     Ok(removed)
 }

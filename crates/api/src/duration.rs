@@ -33,3 +33,29 @@ pub fn go_duration(text: &str) -> Option<Duration> {
     // Maximum of Go's `time.Duration`.
     (sum.as_nanos() <= i64::MAX as u128).then_some(sum)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn duration_is_read_as_in_go() {
+        let milliseconds = Duration::from_millis;
+        for (text, value) in [
+            ("0", milliseconds(0)),
+            ("5m", milliseconds(300_000)),
+            ("1h30m", milliseconds(5_400_000)),
+            ("1.5s", milliseconds(1500)),
+            ("250ms", milliseconds(250)),
+            ("+1s", milliseconds(1000)),
+            ("5m0s", milliseconds(300_000)),
+            (".5s", milliseconds(500)),
+            ("3us", Duration::from_micros(3)),
+        ] {
+            assert_eq!(go_duration(text), Some(value), "{text}");
+        }
+        for text in ["", "5", "-1s", "s", "1d", "1 s", "1s ", "1..5s", "9999999999h"] {
+            assert_eq!(go_duration(text), None, "{text}");
+        }
+    }
+}

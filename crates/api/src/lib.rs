@@ -26,6 +26,7 @@ pub mod label;
 pub mod late_env;
 pub mod metadata;
 pub mod owner;
+pub mod quantity;
 pub mod sleep;
 pub mod syntax;
 

@@ -21,4 +21,4 @@ pub const INVALID_REASON: &str = "InvalidAnnotation";
 pub const FROZEN_REASON: &str = "Idle";
 /// Message of that condition.
 pub const FROZEN_MESSAGE: &str =
-    "Processes stand still and keep their memory; a request or a command wakes them";
+    "Processes are frozen and keep their memory; a request or a command wakes them";

@@ -2,8 +2,10 @@
 //!
 //! It works on objects as they are stored. Each kind that needs something has a file of its own.
 
+pub(crate) mod certificate_request;
 pub(crate) mod data;
 pub(crate) mod definition;
+pub(crate) mod escalation;
 pub(crate) mod names;
 pub(crate) mod namespace;
 pub(crate) mod pod;
@@ -13,12 +15,13 @@ pub(crate) mod token_secret;
 pub(crate) mod volume_claim;
 pub(crate) mod workload;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
+use crate::core::Core;
 use crate::failure::Failure;
+use crate::json::{default, items, map};
 use crate::quota::limits;
 use crate::registry::Resource;
-use crate::server::Core;
 
 /// Completes a new object.
 pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Result<(), Failure> {
@@ -105,27 +108,4 @@ fn fold_string_data(object: &mut Value) {
         let encoded = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default());
         data.insert(key, encoded.into());
     }
-}
-
-/// Sets an absent (or null) field.
-pub(crate) fn default(object: &mut Value, field: &str, value: impl Into<Value>) {
-    if object.get(field).is_none_or(Value::is_null)
-        && let Some(map) = object.as_object_mut()
-    {
-        map.insert(field.into(), value.into());
-    }
-}
-
-/// A field that is an object, made if missing.
-pub(crate) fn map<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
-    let slot = &mut object[field];
-    if !slot.is_object() {
-        *slot = Value::Object(Map::new());
-    }
-    slot.as_object_mut().expect("was made an object above")
-}
-
-/// The items of a list field; none if it is missing.
-pub(crate) fn items<'a>(object: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
-    object.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten()
 }

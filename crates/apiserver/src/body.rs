@@ -14,7 +14,7 @@ use crate::{BODY_BYTES, protobuf};
 
 /// Maximum number of duplicate fields that are reported.
 const DUPLICATES: usize = 100;
-/// What create and update accept.
+/// Media types that create and update accept.
 const ACCEPTED: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
 /// A body that was read.
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told_with_its_place() {
+    fn syntax_error_names_its_position() {
         assert!(json(b"{\"a\":").unwrap_err().message.contains("line 1 column"));
         assert!(json(b"{} x").is_err());
         let error = yaml(b"a: 1\nb: [1,\nc: }").unwrap_err().message;

@@ -1,15 +1,15 @@
-//! What is there from the start.
+//! Objects that exist from the start.
+
+mod roles;
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::admission::definition::{BUILT_IN, BuiltIn};
-use crate::server::Core;
-use crate::{Error, access, admission, meta};
+use crate::core::{Core, DEFINITIONS};
+use crate::{Error, admission};
 
-/// Collection of CustomResourceDefinitions.
-pub(crate) const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 /// Namespaces that exist from the start.
 const NAMESPACES: &[&str] =
     &["default", "kube-system", "kube-public", "kube-node-lease", "agent-sandbox-system"];
@@ -22,7 +22,7 @@ pub(crate) async fn run(core: &Arc<Core>, roles: &[Value]) -> Result<(), Error> 
     core.reload_definitions();
     for name in NAMESPACES {
         if core.store.get("namespaces", name).is_none() {
-            let mut namespace = object(core, "v1", "Namespace", None, name);
+            let mut namespace = core.new_object("v1", "Namespace", None, name);
             admission::namespace::create(&mut namespace);
             put(core, "namespaces", name, namespace).await?;
         }
@@ -31,7 +31,7 @@ pub(crate) async fn run(core: &Arc<Core>, roles: &[Value]) -> Result<(), Error> 
             .map_err(|failure| Error::Bootstrap(failure.message))?;
     }
     service(core).await?;
-    access::defaults::run(core, roles).await
+    roles::run(core, roles).await
 }
 
 /// Puts a built-in definition, or brings the stored one to this version's state.
@@ -47,7 +47,7 @@ async fn definition(core: &Core, builtin: &BuiltIn) -> Result<(), Error> {
     let mut definition: Value = serde_json::from_str(json).map_err(|error| broken(error.to_string()))?;
     admission::definition::set_mark(&mut definition, mark);
     let Some(entry) = stored else {
-        fill_metadata(core, &mut definition);
+        core.fill_metadata(&mut definition);
         admission::definition::establish(&mut definition);
         return put(core, DEFINITIONS, name, definition).await;
     };
@@ -64,7 +64,7 @@ async fn service(core: &Core) -> Result<(), Error> {
     if core.store.get("services", "default/kubernetes").is_some() {
         return Ok(());
     }
-    let mut service = object(core, "v1", "Service", Some("default"), "kubernetes");
+    let mut service = core.new_object("v1", "Service", Some("default"), "kubernetes");
     service["metadata"]["labels"] = json!({"component": "apiserver", "provider": "kubernetes"});
     service["spec"] = json!({
         "type": "ClusterIP",
@@ -73,28 +73,6 @@ async fn service(core: &Core) -> Result<(), Error> {
     });
     admission::service::create(core, &mut service).map_err(|failure| Error::Bootstrap(failure.message))?;
     put(core, "services", "default/kubernetes", service).await
-}
-
-/// An object with the metadata that the server gives.
-pub(crate) fn object(
-    core: &Core,
-    api_version: &str,
-    kind: &str,
-    namespace: Option<&str>,
-    name: &str,
-) -> Value {
-    let mut object = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": name } });
-    if let Some(namespace) = namespace {
-        object["metadata"]["namespace"] = namespace.into();
-    }
-    fill_metadata(core, &mut object);
-    object
-}
-
-pub(crate) fn fill_metadata(core: &Core, object: &mut Value) {
-    let metadata = meta::metadata(object);
-    metadata.insert("uid".into(), core.ambient.uuid().to_string().into());
-    metadata.insert("creationTimestamp".into(), meta::seconds(core.ambient.now()).into());
 }
 
 async fn put(core: &Core, collection: &str, key: &str, object: Value) -> Result<(), Error> {

@@ -21,7 +21,7 @@ pub(crate) struct Bound {
     open: Mutex<HashMap<String, usize>>,
 }
 
-/// One of these requests, until it is dropped.
+/// One request in progress, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     bound: Arc<Bound>,

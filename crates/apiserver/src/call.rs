@@ -1,20 +1,18 @@
-//! One request, taken apart: whose it is, what it is about, what it asks for.
+//! One request about objects: its caller, its target and its parameters.
 
-use std::num::{IntErrorKind, ParseIntError};
 use std::sync::{Arc, Mutex};
 
-use axum::extract::Query as QueryOf;
-use http::Uri;
 use hutch_store::Store;
 
 use crate::accept::Form;
 use crate::access::Action;
+use crate::core::Core;
 use crate::failure::{Cause, Failure};
 use crate::identity::Identity;
 use crate::kinds::Kind;
-use crate::object::Object;
+use crate::object::{self, Object};
+use crate::query::Query;
 use crate::registry::{Resource, Served};
-use crate::server::Core;
 
 /// Warnings of one answer at most; clients show each of them.
 const WARNINGS: usize = 20;
@@ -25,7 +23,7 @@ pub(crate) struct Call {
     /// The store as this caller sees it.
     pub(crate) store: Store<Object>,
     pub(crate) identity: Identity,
-    /// Whether the caller came from outside with a credential.
+    /// True if the caller came from outside with a credential.
     pub(crate) external: bool,
     pub(crate) resource: Arc<Resource>,
     pub(crate) namespace: Option<String>,
@@ -37,16 +35,16 @@ pub(crate) struct Call {
     warnings: Mutex<Vec<String>>,
 }
 
-/// Who calls.
+/// Caller of a request.
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
     pub(crate) external: bool,
-    /// Whether the caller sees writes that are not on disk yet.
+    /// True if the caller sees writes that are not on disk yet.
     pub(crate) ahead: bool,
     pub(crate) user_agent: String,
 }
 
-/// What a path names.
+/// The objects that a path names.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) resource: Arc<Resource>,
@@ -93,8 +91,8 @@ impl Target {
         })
     }
 
-    /// Returns true if this is what an action is about. A path is read twice, for the decision and for the answer: both
-    /// must come to the same.
+    /// Returns true if this is what an action is about. A path is read twice, for the decision and for the answer:
+    /// both must have the same result.
     pub(crate) fn agrees(&self, action: &Action<'_>) -> bool {
         let Action::Resource { group, resource, subresource, namespace, name, .. } = action else {
             return false;
@@ -105,24 +103,6 @@ impl Target {
             && (self.namespace.as_deref().unwrap_or_default() == *namespace || in_itself)
             && (self.name.is_empty() || self.name == *name)
     }
-}
-
-/// Decodes `%XX` in a path; `None` when it is malformed or not UTF-8.
-pub(crate) fn percent_decode(segment: &str) -> Option<String> {
-    if !segment.contains('%') {
-        return Some(segment.to_owned());
-    }
-    let mut bytes = Vec::with_capacity(segment.len());
-    let mut rest = segment.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let mut digit = || char::from(rest.next()?).to_digit(16);
-            bytes.push((digit()? << 4 | digit()?) as u8);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 impl Call {
@@ -149,7 +129,7 @@ impl Call {
 
     /// The key of an object in the store.
     pub(crate) fn key(&self, name: &str) -> String {
-        key(self.namespace.as_deref(), name)
+        object::key(self.namespace.as_deref(), name)
     }
 
     /// The start of the keys that the request is about.
@@ -169,7 +149,7 @@ impl Call {
         std::mem::take(&mut *self.warnings.lock().expect("taking does not panic"))
     }
 
-    /// Whether nothing is to be stored.
+    /// Returns true if the request must not store anything.
     pub(crate) fn dry_run(&self) -> Result<bool, Failure> {
         match self.query.all("dryRun").collect::<Vec<_>>().as_slice() {
             [] | [""] => Ok(false),
@@ -182,7 +162,7 @@ impl Call {
         }
     }
 
-    /// Who writes, as managed fields name it: the parameter, else the first word of the user agent.
+    /// The writer that managed fields name: the parameter, else the first word of the user agent.
     pub(crate) fn field_manager(&self) -> String {
         match self.query.get("fieldManager") {
             Some(manager) if !manager.is_empty() => manager.to_owned(),
@@ -192,69 +172,4 @@ impl Call {
             }
         }
     }
-}
-
-/// `namespace/name`, or the name alone.
-pub(crate) fn key(namespace: Option<&str>, name: &str) -> String {
-    namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
-}
-
-/// The parameters of a request.
-#[derive(Debug, Default)]
-pub(crate) struct Query(Vec<(String, String)>);
-
-impl Query {
-    pub(crate) fn of(uri: &Uri) -> Result<Query, Failure> {
-        if uri.query().is_none_or(str::is_empty) {
-            return Ok(Query::default());
-        }
-        let pairs = QueryOf::<Vec<(String, String)>>::try_from_uri(uri);
-        pairs.map(|pairs| Query(pairs.0)).map_err(|error| Failure::bad_request(error.body_text()))
-    }
-
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.all(name).next()
-    }
-
-    pub(crate) fn all<'a, 'b>(&'a self, name: &'b str) -> impl Iterator<Item = &'a str> + use<'a, 'b> {
-        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
-    }
-
-    /// A boolean parameter as Go reads it; absent is false.
-    pub(crate) fn flag(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|value| !matches!(value, "false" | "0" | "False" | "FALSE" | "f" | "F"))
-    }
-
-    /// A parameter of 64 bits with a sign, as Go reads it: a plus is taken, and nothing at all is no number.
-    pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, Failure> {
-        let read = |text: &str| {
-            text.parse()
-                .map_err(|error| Failure::bad_request(format!("strconv.ParseInt: {}", wrong(text, &error))))
-        };
-        self.get(name).map(read).transpose()
-    }
-
-    /// The same where only a positive number says something.
-    pub(crate) fn positive(&self, name: &str) -> Result<Option<u64>, Failure> {
-        let positive = |number| u64::try_from(number).ok().filter(|number| *number > 0);
-        Ok(self.number(name)?.and_then(positive))
-    }
-
-    /// `resourceVersion`, digits only; an empty one says nothing. The error is its text.
-    pub(crate) fn revision(&self) -> Result<Option<u64>, String> {
-        let Some(text) = self.get("resourceVersion").filter(|text| !text.is_empty()) else { return Ok(None) };
-        let unsigned = if text.starts_with('+') { "" } else { text };
-        unsigned.parse().map(Some).map_err(|error| {
-            format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: {}", wrong(text, &error))
-        })
-    }
-}
-
-/// Why a text is no number, in Go's words.
-fn wrong(text: &str, error: &ParseIntError) -> String {
-    let why = match error.kind() {
-        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
-        _ => "invalid syntax",
-    };
-    format!("parsing {text:?}: {why}")
 }

@@ -21,7 +21,7 @@ pub(crate) fn from_storage(kind: &Kind, object: Value) -> Result<Value, Failure>
     to_version(kind, object, &kind.version)
 }
 
-/// Whether stored objects can be shown as they are.
+/// Returns true if stored objects are in the version of the request.
 pub(crate) fn is_storage_version(kind: &Kind) -> bool {
     kind.view_of.is_none() && kind.version == kind.storage_version
 }

@@ -1,4 +1,4 @@
-//! What the API server has, told in both ways that clients ask: the old lists and aggregated discovery.
+//! Discovery of groups, versions and resources, in both forms: the old lists and aggregated discovery.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// The first form of an `Accept` header that is known here. Plain if there is none.
+    /// The first known form of an `Accept` header; plain without one.
     pub(crate) fn from_accept(accept: &str) -> Form {
         for range in accept.split(',') {
             let parameter = |name: &str| {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_discovery_tells_versions_and_resources() {
+    fn plain_discovery_lists_versions_and_resources() {
         let kinds: Vec<_> = builtin().into_iter().chain(custom()).collect();
         let group = group(&kinds, "example.org").expect("a group");
         assert_eq!(group["preferredVersion"]["groupVersion"], "example.org/v1beta1");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn aggregated_discovery_tells_everything_at_once() {
+    fn aggregated_discovery_lists_everything_at_once() {
         let kinds: Vec<_> = builtin().into_iter().chain(custom()).collect();
         let core = api(&kinds, Form::Aggregated("v2"), "");
         assert_eq!(core["items"].as_array().map(Vec::len), Some(1));

@@ -8,15 +8,14 @@ use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
 use crate::access::RequestAction;
-use crate::call::{Call, Caller, Query, Target, percent_decode};
+use crate::authentication::{Ahead, External};
+use crate::call::{Call, Caller, Target};
+use crate::core::Core;
 use crate::failure::Failure;
-use crate::identity::{Ahead, External};
-use crate::server::Core;
+use crate::query::{Query, percent_decode};
 use crate::verbs::modify::Part;
 use crate::verbs::{create, delete, delete_collection, get, list, patch, update, watch};
-use crate::{
-    Identity, SERVER_VERSION, accept, access, body, discovery, openapi, respond, review, subresource,
-};
+use crate::{Identity, SERVER_VERSION, accept, body, discovery, openapi, respond, review, subresource};
 
 /// Answers any request.
 pub(crate) async fn handle(core: Arc<Core>, request: Request) -> Response {
@@ -38,7 +37,7 @@ async fn route(core: Arc<Core>, request: Request) -> Result<Response, Failure> {
     let query = Query::of(request.uri());
     // Before the body is read, and before an answer reveals what exists.
     let action = RequestAction::of(request.method().as_str(), request.uri().path(), query.as_ref().ok());
-    access::check(&core, &identity, action.action())?;
+    core.access.check(&identity, action.action())?;
     let path = path.ok_or_else(Failure::no_such_path)?;
     if let Some(answer) = about_the_server(&core, &request, &path)? {
         return Ok(answer);

@@ -1,4 +1,4 @@
-/// Why the API server could not be opened.
+/// Error of opening the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The store could not be opened.
@@ -9,7 +9,7 @@ pub enum Error {
     BuiltIn {
         /// Its name.
         name: String,
-        /// What is wrong.
+        /// Cause of the error.
         cause: String,
     },
     /// The first objects could not be written.
@@ -20,7 +20,7 @@ pub enum Error {
     Credentials {
         /// The file.
         path: std::path::PathBuf,
-        /// What is wrong.
+        /// Cause of the error.
         cause: String,
     },
 }

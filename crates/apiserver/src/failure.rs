@@ -174,7 +174,7 @@ impl Failure {
         Self::new(StatusCode::GONE, "Expired", message)
     }
 
-    /// The caller asks for a revision of the future; it may come.
+    /// The requested revision is in the future; a later request may find it.
     pub(crate) fn too_large_resource_version(asked: u64, current: u64) -> Self {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let mut failure = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
@@ -204,7 +204,7 @@ impl Failure {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
     }
 
-    /// What a Kubernetes API server takes for a fault of its own, and gives no reason for.
+    /// An internal error without a reason, for requests that a Kubernetes API server answers so.
     pub(crate) fn unexplained(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
@@ -214,7 +214,7 @@ impl Failure {
         Self::new(StatusCode::INSUFFICIENT_STORAGE, "InternalError", message)
     }
 
-    /// What a store says about a write of one object.
+    /// The failure of a write of one object to the store.
     pub(crate) fn of_store(error: hutch_store::Error, kind: &Kind, name: &str) -> Self {
         match error {
             hutch_store::Error::Exists => Self::already_exists(kind, name),

@@ -1,4 +1,4 @@
-//! Fields that a kind does not know: told, refused or dropped, as `fieldValidation` asks.
+//! Unknown fields: dropped with a warning, dropped silently or refused, as `fieldValidation` requires.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::{kinds, number};
 
-/// What to do about unknown and duplicate fields.
+/// Treatment of unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Validation {
     Ignore,
@@ -50,7 +50,7 @@ fn drop_unknown(call: &Call, mut value: Value, duplicates: Vec<String>) -> Resul
     Err(Failure::bad_request(format!("{}: strict decoding error: {text}", cannot_be_handled(call))))
 }
 
-/// The same for the outcome of a patch, in which nothing can appear twice. Values that were stored before a rule existed
+/// Checks the outcome of a patch in the same way; it has no duplicates. Values that were stored before a rule existed
 /// stay until they are changed: an object with one can still get a status and lose its finalizers.
 pub(crate) fn settle_patched(call: &Call, current: &Value, mut value: Value) -> Result<Value, Failure> {
     let wrong = mistyped(call, &mut value);

@@ -9,7 +9,7 @@ use crate::kinds::Kind;
 use crate::object::Object;
 use crate::selector::{FieldSelector, LabelSelector};
 
-/// Which objects a list or a watch shows.
+/// Filter of the objects of a list or a watch.
 pub(crate) struct Filter {
     kind: Kind,
     labels: LabelSelector,
@@ -40,7 +40,7 @@ impl Filter {
         self.fields.name()
     }
 
-    /// Whether a stored object matches. Only selectors of fields other than the name need it decoded.
+    /// Returns true if a stored object matches. Decodes it only for selectors of fields other than the name.
     pub(crate) fn matches(&self, entry: &Entry<Object>) -> bool {
         if !self.labels.is_empty() && !self.labels.matches(entry.value.labels()) {
             return false;

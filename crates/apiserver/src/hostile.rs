@@ -7,11 +7,12 @@ use std::sync::LazyLock;
 use http::Uri;
 use serde_json::Value;
 
-use crate::call::{Query, Target};
+use crate::call::Target;
+use crate::json_path::JsonPath;
 use crate::kinds::{Kind, builtin};
+use crate::query::Query;
 use crate::registry::Registry;
 use crate::selector::{FieldSelector, LabelSelector};
-use crate::table::JsonPath;
 use crate::verbs::list::Start;
 use crate::{body, patch, protobuf};
 

@@ -41,11 +41,11 @@ pub(crate) struct Kind {
     pub short_names: Vec<String>,
     /// Such as `all`.
     pub categories: Vec<String>,
-    /// Whether objects live in namespaces.
+    /// True if objects live in namespaces.
     pub namespaced: bool,
     /// The verbs of the resource itself, as discovery names them.
     pub verbs: &'static [&'static str],
-    /// What lies below an object: `status`, `scale`, `log` and so on.
+    /// Subresources: `status`, `scale`, `log` and so on.
     pub subresources: Vec<Subresource>,
     /// Printer columns of this version (custom kinds only; those of built-in kinds are code in `table`).
     pub columns: Vec<Column>,
@@ -60,11 +60,11 @@ pub(crate) struct Kind {
     pub storage_version: String,
     /// The text of the `Warning` header that every request to this version gets.
     pub deprecation_warning: Option<String>,
-    /// Whether `/status` exists, so that writes to the object leave `status` alone and the other way round.
+    /// True if `/status` exists: writes to the object then keep `status`, and writes to `/status` change only that.
     pub has_status: bool,
-    /// Where the replica counts are, if `/scale` exists.
+    /// Paths of the replica counts, if `/scale` exists.
     pub scale: Option<Scale>,
-    /// Dotted paths by which a custom kind can be selected besides name and namespace, such as `spec.colour`.
+    /// Dotted paths by which a custom kind can be selected besides name and namespace, such as `spec.color`.
     pub selectable_fields: Vec<String>,
     /// Another (group, plural) whose stored objects this kind shows: `events.k8s.io` shows the core group's.
     pub view_of: Option<(String, String)>,
@@ -98,7 +98,7 @@ pub(crate) struct Column {
     pub json_path: String,
 }
 
-/// Where `/scale` finds its numbers: paths such as `.spec.replicas`.
+/// Paths of the numbers of `/scale`, such as `.spec.replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scale {
     /// Wanted replicas.
@@ -126,12 +126,12 @@ impl Kind {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 
-    /// Whether the kind comes from a CustomResourceDefinition.
+    /// Returns true if the kind comes from a CustomResourceDefinition.
     pub(crate) fn is_custom(&self) -> bool {
         self.definition.is_none()
     }
 
-    /// Whether objects of it are never stored (reviews).
+    /// Returns true for a review: its objects are never stored.
     pub(crate) fn is_review(&self) -> bool {
         self.verbs == REVIEW_VERBS
     }

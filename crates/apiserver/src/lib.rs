@@ -15,11 +15,15 @@
 mod accept;
 mod access;
 mod admission;
+mod authentication;
 mod body;
 mod bootstrap;
 mod bounds;
 mod call;
+mod certificates;
 mod convert;
+mod core;
+mod credentials;
 mod discovery;
 mod dispatch;
 mod error;
@@ -29,7 +33,10 @@ mod filter;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod identity;
+mod json;
+mod json_path;
 mod kinds;
+mod locks;
 mod meta;
 mod number;
 mod object;
@@ -37,6 +44,7 @@ mod openapi;
 mod ownership;
 mod patch;
 mod protobuf;
+mod query;
 mod quota;
 mod registry;
 mod respond;
@@ -53,7 +61,7 @@ pub use error::Error;
 pub use identity::Identity;
 pub use server::{ApiServer, Config};
 
-/// Bytes of a request body at most, as in Kubernetes.
+/// Maximum bytes of a request body, as in Kubernetes.
 pub const BODY_BYTES: usize = 3 << 20;
-/// What `/version` says.
+/// Version that `/version` reports.
 pub const SERVER_VERSION: &str = "v1.36.0";

@@ -6,7 +6,7 @@ use serde_json::{Number, Value};
 /// Largest number up to which every whole one has a floating point number of its own.
 const LARGEST_EXACT: f64 = 9_007_199_254_740_991.0;
 
-/// Whether a floating point number stands for a whole one.
+/// Returns true if a floating point number stands for a whole one.
 pub(crate) fn is_whole(number: f64) -> bool {
     number.fract() == 0.0 && number.abs() <= LARGEST_EXACT
 }

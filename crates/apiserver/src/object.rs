@@ -1,4 +1,4 @@
-//! An object as it is stored: encoded JSON, and the labels that selectors ask for.
+//! An object as it is stored: encoded JSON, and the labels for selectors.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -7,11 +7,11 @@ use serde_json::{Map, Value, json};
 /// An object in its storage version.
 ///
 /// It is kept encoded: a get is a copy of bytes, a list is a join of them, and an idle object costs its text and
-/// no more (a decoded tree takes five to ten times that). Who changes an object decodes it, some ten microseconds.
+/// no more (a decoded tree takes five to ten times that). A write decodes it, in some ten microseconds.
 #[derive(Debug)]
 pub(crate) struct Object {
     json: Bytes,
-    /// Where the text goes on after `kind` and `apiVersion`, which come first.
+    /// Position in the text after `kind` and `apiVersion`, which come first.
     after_type: usize,
     /// An object of nothing but `metadata.labels`, which is all that a label selector looks at.
     labels: Value,
@@ -40,8 +40,13 @@ impl Object {
     }
 }
 
-/// Encodes an object with `kind`, `apiVersion` and `metadata` first, as a Kubernetes API server does. Also tells
-/// where the text after the first two begins.
+/// Key of an object in its collection: `namespace/name`, or the name alone.
+pub(crate) fn key(namespace: Option<&str>, name: &str) -> String {
+    namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
+}
+
+/// Encodes an object with `kind`, `apiVersion` and `metadata` first, as a Kubernetes API server does. Also returns
+/// the position of the text after the first two.
 pub(crate) fn encode(object: &Value) -> (Vec<u8>, usize) {
     const FIRST: [&str; 2] = ["kind", "apiVersion"];
     let mut text = Vec::with_capacity(1024);

@@ -1,8 +1,8 @@
 //! OpenAPI v3: the index and one document for each group and version, made from the kinds' schemas.
 //!
 //! kubectl reads three things of it: whether the verbs take `fieldValidation`, whether a kind takes strategic merge
-//! patches, and the schemas (for `explain` and for the merge keys of `apply`). There is no OpenAPI v2: clients that ask
-//! for it go on without.
+//! patches, and the schemas (for `explain` and for the merge keys of `apply`). There is no OpenAPI v2: clients
+//! continue without it.
 
 mod paths;
 
@@ -61,7 +61,7 @@ fn document_path(group: &str, version: &str) -> String {
     format!("{root}/{}", api_version(group, version))
 }
 
-/// What a document is made from, hashed. The hasher has fixed keys, so that a restart keeps clients' caches.
+/// Hash of a document's sources. The hasher has fixed keys, so that a restart keeps clients' caches.
 #[derive(Default)]
 struct Fingerprint(std::hash::DefaultHasher);
 

@@ -1,11 +1,11 @@
-//! Who owns which field, after writes other than apply.
+//! Owners of fields, after writes other than apply.
 
 use serde_json::Value;
 
 use crate::call::Call;
 use crate::patch::{Updater, track_update};
 
-/// Whether a write records its ownership here.
+/// State of the ownership of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ownership {
     /// An ordinary write.
@@ -16,9 +16,8 @@ pub(crate) enum Ownership {
 
 /// Writes `metadata.managedFields`.
 ///
-/// The services of this process are not recorded on objects that nobody else writes: on the way from a claim to its
-/// Pod that would double the size of every object to tell who owns what among ourselves. As soon as someone from
-/// outside has written an object, all of its writers are.
+/// The services of this process are recorded only on objects that a client from outside has written. Between a claim
+/// and its Pod the record would double the size of every object, for the services alone.
 pub(crate) fn record(
     call: &Call,
     ownership: Ownership,

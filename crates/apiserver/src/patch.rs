@@ -24,7 +24,7 @@ pub(crate) const MAX_OPERATIONS: usize = 10_000;
 /// The most that the copies of one JSON patch add up to, in bytes of JSON, as on a real API server.
 pub(crate) const COPIED_BYTES: usize = 3 << 20;
 
-/// Why a patch was not applied.
+/// Error of a patch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum PatchError {
     /// It is no patch of its type: answer with 400.

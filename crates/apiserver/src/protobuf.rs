@@ -21,7 +21,7 @@ const MAGIC: &[u8] = b"k8s\0";
 /// Deepest nesting of messages: schemas of CustomResourceDefinitions are the deepest, at about twenty.
 const MAX_DEPTH: usize = 100;
 
-/// Why a body could not be read.
+/// Error in a body.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeError {
     /// It does not begin with the four bytes of the envelope.
@@ -45,7 +45,7 @@ pub(crate) enum DecodeError {
     Message {
         /// Path of the field at fault, as in JSON.
         path: String,
-        /// What is wrong there.
+        /// Cause.
         reason: &'static str,
     },
 }

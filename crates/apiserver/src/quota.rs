@@ -4,42 +4,23 @@
 //! wait for each other, from the count until the object is stored; other namespaces pay for one lookup.
 
 pub(crate) mod limits;
-mod quantity;
 mod usage;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
+use hutch_api::quantity::Quantity;
 use hutch_store::{Error, Page};
 use serde_json::{Value, json};
 use tokio::sync::OwnedMutexGuard;
 
 use self::usage::{Amounts, amounts};
+use crate::core::Core;
 use crate::failure::Failure;
 use crate::kinds::Kind;
 use crate::meta;
-use crate::server::Core;
 
 /// Collection of the quotas.
 pub(crate) const QUOTAS: &str = "resourcequotas";
 /// Maximum tries to write the status of a quota against other writers.
 const TRIES: usize = 8;
-
-/// The namespaces in which an object is being created under a quota.
-#[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
-
-impl Turns {
-    async fn take(&self, namespace: &str) -> OwnedMutexGuard<()> {
-        let turn = {
-            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // Namespaces in which nothing happens are forgotten.
-            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-            turns.entry(namespace.to_owned()).or_default().clone()
-        };
-        turn.lock_owned().await
-    }
-}
 
 /// One quota.
 struct Quota {
@@ -92,7 +73,7 @@ impl Quota {
             let list = core.store.ahead().list(&kind.group_resource(), page).entries;
             if count_only {
                 let name = format!("count/{}", kind.group_resource());
-                used.insert(name, quantity::Quantity::units(list.len()));
+                used.insert(name, Quantity::of_units(list.len()));
                 continue;
             }
             let objects = list.iter().map(|entry| entry.value.value());
@@ -158,7 +139,7 @@ pub(crate) async fn admit(
     if namespace.is_empty() || !is_bounded(core, namespace) {
         return Ok(None);
     }
-    let turn = core.turns.take(namespace).await;
+    let turn = core.creates.lock(namespace).await;
     check(core, kind, None, object)?;
     Ok(Some(turn))
 }
@@ -193,7 +174,7 @@ fn check(core: &Core, kind: &Kind, before: Option<&Value>, object: &Value) -> Re
             let own = usage.get(resource).copied().unwrap_or_default();
             let more = own.beyond(old.get(resource).copied().unwrap_or_default());
             let used = used.get(resource).copied().unwrap_or_default();
-            if more.milli > 0 && used.plus(more).milli > hard.milli {
+            if more.milli() > 0 && used.plus(more).milli() > hard.milli() {
                 for (texts, amount) in exceeded.iter_mut().zip([&more, &used, hard]) {
                     texts.push(format!("{resource}={amount}"));
                 }

@@ -1,4 +1,4 @@
-//! Which kinds are served right now: the built-in ones and those of the stored CustomResourceDefinitions.
+//! Kinds that are served now: the built-in ones and those of the stored CustomResourceDefinitions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, RwLock};
@@ -10,7 +10,7 @@ use crate::schema::Structural;
 #[derive(Debug)]
 pub(crate) struct Resource {
     pub(crate) kind: Kind,
-    /// Where the objects are in the store; the same for all versions.
+    /// Collection of the objects in the store; the same for all versions.
     pub(crate) collection: Box<str>,
     structural: OnceLock<Option<Structural>>,
 }
@@ -30,7 +30,7 @@ impl Resource {
         self.structural.get_or_init(|| self.kind.schema.as_ref().map(Structural::compile)).as_ref()
     }
 
-    /// Whether this is the built-in kind of that group and plural.
+    /// Returns true if this is the built-in kind of that group and plural.
     pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
         self.kind.group == group && self.kind.plural == plural
     }

@@ -1,4 +1,4 @@
-//! Answers: objects, lists and tables, in the form and version asked for.
+//! Answers: objects, lists and tables, in the requested form and version.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub(crate) fn entry(call: &Call, code: StatusCode, entry: &Arc<Entry<Object>>) -
     object(call, code, convert::from_storage(call.kind(), entry.value.value())?)
 }
 
-/// An object that is already in the version of the request, in the form asked for.
+/// An object that is already in the version of the request, in the requested form.
 pub(crate) fn object(call: &Call, code: StatusCode, object: Value) -> Result<Response, Failure> {
     match call.form {
         Form::Json => Ok(json_value(code, &object)),

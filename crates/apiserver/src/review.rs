@@ -6,13 +6,13 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::access::Action;
+use crate::authentication::bearer;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
-use crate::identity::bearer;
 use crate::kinds::Kind;
 use crate::service_token::AUDIENCE;
 use crate::verbs::create::{check_place, settle_type};
-use crate::{Identity, access, body, fields, meta, respond};
+use crate::{Identity, body, fields, meta, respond};
 
 pub(crate) fn review(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
     let mut decoded = body::decode(bytes, media_type)?;
@@ -26,7 +26,7 @@ pub(crate) fn review(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Res
             if namespace.is_empty() {
                 return Err(Failure::bad_request("no namespace on request"));
             }
-            access::rules_status(&call.core, &call.identity, namespace)
+            call.core.access.rules_status(&call.identity, namespace)
         }
         "SelfSubjectAccessReview" => allowed(call, &call.identity, &object)?,
         kind => {
@@ -73,7 +73,7 @@ fn allowed(call: &Call, identity: &Identity, object: &Value) -> Result<Value, Fa
         let unnamed = Kind { kind: String::new(), ..call.kind().clone() };
         return Err(Failure::invalid(&unnamed, "", causes));
     };
-    let decision = access::decide(&call.core, identity, &action);
+    let decision = call.core.access.decide(identity, &action);
     let mut status = json!({ "allowed": decision.allowed });
     let reason = decision.reason.to_string();
     if !reason.is_empty() {
@@ -88,7 +88,7 @@ fn in_go(path: &Value) -> Value {
     json!({"Path": text("path"), "Verb": text("verb")})
 }
 
-/// What is wrong with a review of access, in the order of Kubernetes.
+/// Validates a review of access, in the order of Kubernetes.
 fn check(call: &Call, object: &Value) -> Vec<Cause> {
     let (spec, kind) = (&object["spec"], call.kind().kind.as_str());
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);

@@ -32,7 +32,7 @@ impl Structural {
         defaults::apply(&self.schema, object, true);
     }
 
-    /// What is wrong with an object, beside what is known to be; with `old` also what may not change. `replicas` is the
+    /// Validates an object, apart from known errors; with `old` also the fields that may not change. `replicas` is the
     /// path of the count that `/scale` sets.
     pub(crate) fn validate(
         &self,
@@ -82,7 +82,7 @@ fn collect_patterns(schema: &Value, patterns: &mut HashMap<String, Regex>) {
     }
 }
 
-/// Whether a schema says so of its place.
+/// Returns true if a schema sets a flag.
 fn flag(schema: &Value, name: &str) -> bool {
     schema.get(name) == Some(&Value::Bool(true))
 }

@@ -1,4 +1,4 @@
-//! Which objects a request is about: label selectors and field selectors.
+//! Label selectors and field selectors.
 
 mod fields;
 mod labels;
@@ -9,7 +9,7 @@ pub(crate) use labels::LabelSelector;
 /// Longest selector that is read, in bytes.
 pub(crate) const MAX_LENGTH: usize = 64 * 1024;
 
-/// Why a selector cannot be used: the text of a 400.
+/// Error in a selector: the text of a 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SelectorError {
     /// The text is no selector.

@@ -1,3 +1,5 @@
+//! The API server: opens its store and offers it to callers.
+
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -9,51 +11,33 @@ use hutch_store::Store;
 use serde_json::Value;
 
 use crate::access::Access;
-use crate::access::certificates::Certificates;
+use crate::authentication::{Ahead, authenticate, caller};
 use crate::bounds::Bound;
-use crate::identity::{Ahead, Credentials, authenticate, caller};
-use crate::object::Object;
-use crate::quota::Turns;
+use crate::certificates::Certificates;
+use crate::core::Core;
+use crate::credentials::Credentials;
+use crate::locks::NamespaceLocks;
 use crate::registry::Registry;
 use crate::service_token::Signer;
 use crate::{Error, Identity, bootstrap, dispatch};
 
-/// How an API server is opened.
+/// Configuration of an API server.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Where it keeps its objects (`<data>/store`) and accepted credentials (`<data>/ca`). `None` keeps them in
+    /// Folder of the objects (`<data>/store`) and of accepted credentials (`<data>/ca`). `None` keeps them in
     /// memory only.
     pub data: Option<PathBuf>,
     /// The node to which Pods are bound when they are created without one.
     pub default_node: Option<String>,
-    /// Host and port under which clients reach the server; discovery tells it.
+    /// Host and port under which clients reach the server; discovery reports it.
     pub address: String,
     /// Roles and bindings that exist from the start, besides those of Kubernetes. They are kept up to date at each start in the
     /// same way.
     pub roles: Vec<Value>,
     /// The authority of the server's certificate. It signs those of users, and its certificate is in the Secrets of tokens.
     pub authority: Option<Arc<Authority>>,
-    /// Where the times, uids and generated names of objects come from.
+    /// Source of the times, uids and generated names of objects.
     pub ambient: Ambient,
-}
-
-/// What the handlers share.
-pub(crate) struct Core {
-    pub(crate) store: Store<Object>,
-    pub(crate) registry: Registry,
-    pub(crate) credentials: Credentials,
-    pub(crate) access: Access,
-    pub(crate) turns: Turns,
-    pub(crate) signer: Signer,
-    pub(crate) default_node: Option<String>,
-    pub(crate) authority: Option<Arc<Authority>>,
-    pub(crate) certificates: Certificates,
-    pub(crate) address: OnceLock<String>,
-    pub(crate) kubelet: OnceLock<Arc<dyn Kubelet>>,
-    pub(crate) ambient: Ambient,
-    pub(crate) watches: Arc<Bound>,
-    pub(crate) streams: Arc<Bound>,
-    pub(crate) requests: Arc<Bound>,
 }
 
 /// The API server. Clones share it.
@@ -75,15 +59,15 @@ impl ApiServer {
         let credentials = Credentials::open(private.as_deref())?;
         let signer = Signer::open(private.as_deref())?;
         let core = Arc::new(Core {
+            access: Access::new(store.clone()),
+            certificates: Certificates::new(store.clone()),
             store,
             registry: Registry::new(),
             credentials,
-            access: Access::default(),
-            turns: Turns::default(),
+            creates: NamespaceLocks::default(),
             signer,
             default_node: config.default_node,
             authority: config.authority,
-            certificates: Certificates::default(),
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
             ambient: config.ambient,
@@ -129,18 +113,18 @@ impl ApiServer {
         self.0.credentials.grant(der, identity)
     }
 
-    /// Whose token this is, if it is accepted.
+    /// The identity of an accepted token.
     pub fn identify_token(&self, token: &str) -> Option<Identity> {
         caller(&self.0, token.as_bytes())
     }
 
-    /// For callers of this process: every request is this identity's.
+    /// The server for callers of this process, whose requests all have this identity.
     pub fn router_as(&self, identity: Identity) -> Router {
         app().layer(Extension(identity)).with_state(self.0.clone())
     }
 
-    /// For everybody else: a request without a known bearer token or client certificate gets 401. The token of a
-    /// ServiceAccount gets 403 for all that is not about itself or the server.
+    /// The server for callers from outside, who show a bearer token or a client certificate. An invalid credential gets
+    /// 401; a request without one is that of `system:anonymous`.
     pub fn authenticated(&self) -> Router {
         app().layer(middleware::from_fn_with_state(self.0.clone(), authenticate)).with_state(self.0.clone())
     }
@@ -150,14 +134,15 @@ impl ApiServer {
         hutch_serve::memory::client(self.router_as(identity), default_namespace)
     }
 
-    /// The same for one whose every act is a write to this server: it sees and is answered before the disk is. A claim's
-    /// chain of writes then waits for the disk once or twice, and nobody else sees any of them earlier than that.
+    /// A client for a caller whose every act is a write to this server: it sees writes that are not on disk yet, and is
+    /// answered before its own are. A claim's chain of writes then waits for the disk once or twice; no other caller sees
+    /// any of them earlier than that.
     pub fn client_ahead(&self, identity: Identity, default_namespace: &str) -> hutch_serve::memory::Client {
         let router = self.router_as(identity).layer(Extension(Ahead));
         hutch_serve::memory::client(router, default_namespace)
     }
 
-    /// What the handlers share, for tests of single parts.
+    /// The shared state, for tests of single parts.
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Core {
         &self.0
@@ -182,26 +167,6 @@ async fn handle(State(core): State<Arc<Core>>, request: Request) -> axum::respon
     dispatch::handle(core, request).await
 }
 
-impl Core {
-    /// A stored object, as the next write finds it.
-    pub(crate) fn read(&self, collection: &str, key: &str) -> Option<Value> {
-        self.store.latest(collection, key).map(|entry| entry.value.value())
-    }
-
-    /// Serves the CustomResourceDefinitions that are stored now.
-    pub(crate) fn reload_definitions(&self) {
-        let list = self.store.list(bootstrap::DEFINITIONS, hutch_store::Page::default());
-        let mut kinds = Vec::new();
-        for entry in list.entries {
-            match crate::kinds::Kind::from_crd(&entry.value.value()) {
-                Ok(versions) => kinds.extend(versions),
-                Err(problem) => tracing::warn!(name = %entry.name, %problem, "a definition cannot be served"),
-            }
-        }
-        self.registry.serve(kinds);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
@@ -214,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn value_stored_before_its_rule_stays_until_it_is_changed() {
         let server = ApiServer::open(Config::default()).await.unwrap();
-        let mut pod = bootstrap::object(&server.0, "v1", "Pod", Some("default"), "old");
+        let mut pod = server.0.new_object("v1", "Pod", Some("default"), "old");
         pod["metadata"]["finalizers"] = json!(["example.com/kept"]);
         let container =
             |memory: &str| json!([{"name": "c", "image": "i", "resources": {"limits": {"memory": memory}}}]);

@@ -9,11 +9,9 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::identity::{TOKEN_BYTES, read_if_there, write_private};
-use crate::server::Core;
-use crate::{Error, Identity, call, meta};
+use crate::Error;
+use crate::credentials::{TOKEN_BYTES, read_if_there, write_private};
 
 /// Audience of tokens for this API server, and their issuer: the default of Kubernetes.
 pub(crate) const AUDIENCE: &str = "https://kubernetes.default.svc.cluster.local";
@@ -92,7 +90,7 @@ impl Signer {
     }
 
     /// Returns the claims of a token that this key signed and that is valid at this second.
-    fn verify(&self, token: &[u8], now: i64) -> Option<Claims> {
+    pub(crate) fn verify(&self, token: &[u8], now: i64) -> Option<Claims> {
         let token = std::str::from_utf8(token).ok().filter(|token| token.len() <= TOKEN_BYTES)?;
         let (signed, signature) = token.rsplit_once('.')?;
         let (header, payload) = signed.split_once('.')?;
@@ -112,51 +110,6 @@ fn fresh() -> Result<[u8; KEY_BYTES], Error> {
     let failed = |_| Error::Bootstrap("no randomness for the key of ServiceAccount tokens".into());
     aws_lc_rs::rand::fill(&mut key).map_err(failed)?;
     Ok(key)
-}
-
-/// Returns the account of a token and the token's audiences, as long as all objects exist that it is bound to.
-pub(crate) fn identify(core: &Core, token: &[u8]) -> Option<(Identity, Vec<String>)> {
-    let now = core.ambient.now();
-    let claims = core.signer.verify(token, now.as_second())?;
-    let Bound { namespace, serviceaccount, pod, secret, node } = &claims.bound;
-    if core.read("namespaces", namespace).is_none_or(|namespace| meta::is_terminating(&namespace)) {
-        return None;
-    }
-    let place = Some(namespace.as_str());
-    let objects = [
-        ("serviceaccounts", place, Some(serviceaccount)),
-        ("pods", place, pod.as_ref()),
-        ("secrets", place, secret.as_ref()),
-        ("nodes", None, node.as_ref()),
-    ];
-    for (collection, namespace, reference) in objects {
-        let Some(reference) = reference else { continue };
-        let object = core.read(collection, &call::key(namespace, &reference.name))?;
-        if meta::text(&object, "uid") != reference.uid || is_over(&object, now) {
-            return None;
-        }
-    }
-    let mut identity = Identity::service_account(namespace, &serviceaccount.name);
-    identity.uid.clone_from(&serviceaccount.uid);
-    identity.extra.insert(extra("credential-id"), vec![format!("JTI={}", claims.jti)]);
-    for (kind, reference) in [("pod", pod), ("node", node)] {
-        if let Some(reference) = reference {
-            identity.extra.insert(extra(&format!("{kind}-name")), vec![reference.name.clone()]);
-            identity.extra.insert(extra(&format!("{kind}-uid")), vec![reference.uid.clone()]);
-        }
-    }
-    Some((identity, claims.aud))
-}
-
-/// Key of what a token says of its bearer.
-fn extra(name: &str) -> String {
-    format!("authentication.kubernetes.io/{name}")
-}
-
-/// Returns true if an object is being deleted and its grace period has ended.
-fn is_over(object: &Value, now: jiff::Timestamp) -> bool {
-    let end = meta::text(object, "deletionTimestamp");
-    !end.is_empty() && end.parse::<jiff::Timestamp>().is_ok_and(|end| end <= now)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What lies below an object's path.
+//! Subresources.
 
 mod held;
 mod pod;
@@ -9,12 +9,11 @@ use axum::extract::Request;
 use axum::response::Response;
 use http::Method;
 
-use crate::access::certificates;
-use crate::body;
 use crate::call::{Call, Target};
 use crate::failure::Failure;
 use crate::verbs::modify::Part;
 use crate::verbs::{get, patch, update};
+use crate::{body, certificates};
 
 pub(crate) async fn handle(call: &Call, target: &Target, request: Request) -> Result<Response, Failure> {
     let name = target.subresource.as_str();

@@ -1,4 +1,4 @@
-//! Objects as the rows of a table, as `kubectl get` asks for them.
+//! Objects as the rows of a table, as `kubectl get` requests them.
 //!
 //! Custom kinds are shown by the printer columns of their CustomResourceDefinition, built-in kinds as a real API server
 //! shows them. Wide columns are always sent, with priority 1: the client hides them.
@@ -6,7 +6,6 @@
 mod age;
 mod builtin;
 mod custom;
-mod json_path;
 mod pod;
 mod workload;
 
@@ -17,9 +16,7 @@ use serde_json::{Value, json};
 
 use crate::kinds::Kind;
 
-pub(crate) use json_path::JsonPath;
-
-/// What each row carries of its object: the `includeObject` parameter.
+/// Part of the object that each row carries: the `includeObject` parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Include {
     /// Nothing.

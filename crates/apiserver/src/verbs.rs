@@ -1,4 +1,4 @@
-//! What can be done with objects: one verb, one file.
+//! Verbs on objects, each in a file of its own.
 
 pub(crate) mod create;
 pub(crate) mod delete;

@@ -67,8 +67,6 @@ pub(crate) fn float(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -111,27 +109,6 @@ mod tests {
         }
         for text in ["", "-", "--1", "1.5", "ten", "0x", "0x-1", "08", "9223372036854775808"] {
             assert_eq!(integer(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn durations() {
-        let milliseconds = Duration::from_millis;
-        for (text, value) in [
-            ("0", milliseconds(0)),
-            ("5m", milliseconds(300_000)),
-            ("1h30m", milliseconds(5_400_000)),
-            ("1.5s", milliseconds(1500)),
-            ("250ms", milliseconds(250)),
-            ("+1s", milliseconds(1000)),
-            ("5m0s", milliseconds(300_000)),
-            (".5s", milliseconds(500)),
-            ("3us", Duration::from_micros(3)),
-        ] {
-            assert_eq!(duration(text), Some(value), "{text}");
-        }
-        for text in ["", "5", "-1s", "s", "1d", "1 s", "1s ", "1..5s", "9999999999h"] {
-            assert_eq!(duration(text), None, "{text}");
         }
     }
 }

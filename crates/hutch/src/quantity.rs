@@ -2,33 +2,27 @@
 
 use std::time::Duration;
 
-use hutch_api::syntax;
+use hutch_api::quantity::Quantity;
+use hutch_api::{go_duration, syntax};
 
 /// Bytes: a number with `k`, `M`, `G`, `T` (powers of 1000) or `Ki`, `Mi`, `Gi`, `Ti` (powers of 1024) behind it, an
 /// optional `B` after that, or none.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is not a size; write it like 512Mi or 2G");
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let number: f64 = text[..digits].parse().map_err(|_| wrong())?;
     let unit = text[digits..].strip_suffix('B').unwrap_or(&text[digits..]);
-    let factor: u64 = match unit {
-        "" => 1,
-        "k" | "K" => 1000,
-        "M" | "m" => 1000_u64.pow(2),
-        "G" | "g" => 1000_u64.pow(3),
-        "T" | "t" => 1000_u64.pow(4),
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        "Ti" => 1 << 40,
+    let unit = match unit {
+        "" | "k" | "M" | "G" | "T" | "Ki" | "Mi" | "Gi" | "Ti" => unit,
+        "K" => "k",
+        "m" => "M",
+        "g" => "G",
+        "t" => "T",
         _ => return Err(wrong()),
     };
-    let total = number * factor as f64;
-    // Beyond 2^53 a float is no longer exact, and no machine has that much.
-    if !(1.0..=9.0e15).contains(&total) {
-        return Err(wrong());
-    }
-    Ok(total as u64)
+    let amount = Quantity::parse(&format!("{}{unit}", &text[..digits])).ok_or_else(wrong)?;
+    let bytes = u64::try_from(amount.milli() / 1000).ok();
+    // No machine has more.
+    bytes.filter(|bytes| (1..=9_000_000_000_000_000).contains(bytes)).ok_or_else(wrong)
 }
 
 /// Number of processes and threads: at least 1, and at most what the kernel can count (`PID_MAX_LIMIT`).
@@ -38,31 +32,12 @@ pub(crate) fn processes(text: &str) -> Result<u64, String> {
     count.ok_or_else(|| format!("`{text}` is not a whole number from 1 to {most}"))
 }
 
-/// Parses a time: numbers with `ms`, `s`, `m`, `h` behind them, added up (`1m30s`); a bare number is seconds.
+/// Parses a duration in Go's notation (`1m30s`), or a number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a duration above zero; write it like 30s, 5m or 1h30m");
-    if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).ok().filter(|d| !d.is_zero()).ok_or_else(wrong);
-    }
-    let mut rest = text;
-    let mut total = Duration::ZERO;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-        let number: f64 = rest[..digits].parse().map_err(|_| wrong())?;
-        rest = &rest[digits..];
-        let end = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let seconds = match &rest[..end] {
-            "ms" => number / 1000.0,
-            "s" => number,
-            "m" => number * 60.0,
-            "h" => number * 3600.0,
-            _ => return Err(wrong()),
-        };
-        rest = &rest[end..];
-        let part = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
-    }
-    if total.is_zero() { Err(wrong()) } else { Ok(total) }
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let time = seconds.filter(|time| i64::try_from(time.as_nanos()).is_ok()).or_else(|| go_duration(text));
+    time.filter(|time| !time.is_zero()).ok_or_else(wrong)
 }
 
 /// Parses a time, or `0`.

@@ -214,9 +214,9 @@ pub(crate) fn resource_value(name: &str, container: &Container, facts: &Facts<'_
         "limits.memory" => limits.memory_bytes,
         "requests.cpu" => requests
             .and_then(|r| r.get("cpu"))
-            .and_then(crate::quantity::millis)
+            .and_then(hutch_api::quantity::millis)
             .map(|millis| millis.div_ceil(1000)),
-        "requests.memory" => requests.and_then(|r| r.get("memory")).and_then(crate::quantity::units),
+        "requests.memory" => requests.and_then(|r| r.get("memory")).and_then(hutch_api::quantity::units),
         _ => return Err(format!("{name:?} is no resource to refer to")),
     };
     Ok(value.unwrap_or(0).to_string())

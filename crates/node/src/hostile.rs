@@ -1,8 +1,7 @@
 //! Quantities of users, from any bytes: reading them neither panics nor runs without end.
 
+use hutch_api::quantity::{millis, units};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-
-use crate::quantity::{millis, units};
 
 /// A quantity, in both scales that are used, which agree.
 pub fn quantities(bytes: &[u8]) {

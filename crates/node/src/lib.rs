@@ -29,7 +29,6 @@ mod node;
 pub mod oci;
 mod places;
 mod pod;
-mod quantity;
 mod register;
 mod runtime;
 mod session;

@@ -1,10 +1,10 @@
 //! Resources that a container may use.
 
+use hutch_api::quantity;
 use hutch_jail::Limits;
 use k8s_openapi::api::core::v1::Container;
 
 use crate::config::DefaultLimits;
-use crate::quantity;
 
 /// Least memory that a container can start with, in bytes.
 const MIN_MEMORY_BYTES: u64 = 1 << 20;

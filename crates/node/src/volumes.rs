@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
+use hutch_api::quantity;
 use hutch_image::{Folder, PathSegment, remove_tree};
 
 use k8s_openapi::api::core::v1::{
@@ -24,7 +25,7 @@ use serde::de::DeserializeOwned;
 use crate::config::{DEFAULT_MEMORY_BYTES, DefaultLimits};
 use crate::environment::{self, Facts};
 use crate::places::PodPlaces;
-use crate::{claims, limits, memory, quantity};
+use crate::{claims, limits, memory};
 
 /// Least size of a volume in memory, in bytes: one page.
 const PAGE_BYTES: u64 = 4096;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::call::{Query, percent_decode};
+use crate::query::{Query, percent_decode};
 
 /// An action on objects, or on a path that is not an object's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

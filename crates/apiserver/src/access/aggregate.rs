@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::Access;
 use super::policy::{CLUSTER_ROLES, Role};
 use super::rule::Rule;
 use crate::selector::LabelSelector;
-use crate::server::Core;
 
 /// Maximum tries to write the rules of one aggregated role against other writers.
 const TRIES: usize = 8;
@@ -55,11 +55,11 @@ fn matched(own: &str, selectors: &[Value], roles: &BTreeMap<Arc<str>, Arc<Role>>
 
 /// Writes the effective rules of aggregated ClusterRoles into their objects, where they differ. Decisions do not wait for
 /// it: a policy computes these rules itself.
-pub(crate) async fn reconcile(core: &Core) {
-    let policy = core.access.policy(&core.store);
+pub(crate) async fn reconcile(access: &Access) {
+    let policy = access.policy();
     for (name, rules) in policy.aggregated() {
         for _ in 0..TRIES {
-            let Some(entry) = core.store.latest(CLUSTER_ROLES, name) else { break };
+            let Some(entry) = access.store.latest(CLUSTER_ROLES, name) else { break };
             let mut role = entry.value.value();
             let rules: Vec<Value> = rules.iter().map(Rule::to_value).collect();
             let stored = role["rules"].as_array().map_or(&[][..], Vec::as_slice);
@@ -67,7 +67,7 @@ pub(crate) async fn reconcile(core: &Core) {
                 break;
             }
             role["rules"] = rules.into();
-            match core.store.update(CLUSTER_ROLES, name, entry.revision, role).await {
+            match access.store.update(CLUSTER_ROLES, name, entry.revision, role).await {
                 Err(hutch_store::Error::Conflict { .. }) => {}
                 Err(error) => {
                     tracing::warn!(%error, role = %name, "failed to write the rules of an aggregated cluster role");

@@ -1,4 +1,4 @@
-//! Acting as someone else, as `kubectl --as` does: the `Impersonate-*` headers.
+//! Impersonation of another user, as by `kubectl --as`: the `Impersonate-*` headers.
 //!
 //! There are five modes, tried in order. The first four allow single verbs while impersonating (`impersonate-on:MODE:VERB`
 //! and `impersonate:MODE`); the last one, `impersonate`, allows all verbs. The refusal is that of the first mode that
@@ -10,12 +10,11 @@ use std::sync::{Mutex, PoisonError};
 use axum::extract::Request;
 use http::HeaderMap;
 
-use super::{AUTHENTICATED, Action, MASTERS, RequestAction, UNAUTHENTICATED, check, decide, denied};
+use super::{Access, Action, RequestAction, denied};
 use crate::Identity;
-use crate::call::{Query, percent_decode};
 use crate::failure::Failure;
-use crate::identity::{ANONYMOUS, split_service_account};
-use crate::server::Core;
+use crate::identity::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, split_service_account};
+use crate::query::{Query, percent_decode};
 
 const AUTHENTICATION: &str = "authentication.k8s.io";
 /// Start of the names of nodes' identities.
@@ -24,7 +23,7 @@ const NODE: &str = "system:node:";
 const NODES: &str = "system:nodes";
 const PREFIX: &str = "impersonate-";
 const EXTRA: &str = "impersonate-extra-";
-/// Where the token of a ServiceAccount names the node of its Pod.
+/// Key in a ServiceAccount's token of the node of its Pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
 /// Maximum callers whose mode is remembered. When there are more, all are forgotten: only the order of the tries changes.
@@ -94,7 +93,7 @@ impl Memory {
 
 /// The identity that a request is answered for: the caller's own, or the one that its headers name.
 pub(crate) fn impersonated(
-    core: &Core,
+    access: &Access,
     caller: Identity,
     request: &mut Request,
 ) -> Result<Identity, Failure> {
@@ -123,12 +122,12 @@ pub(crate) fn impersonated(
         )));
     }
     let mut refusal = None;
-    let known = core.access.impersonations.of(&caller);
+    let known = access.impersonations.of(&caller);
     let others = Mode::ALL.into_iter().filter(|mode| Some(*mode) != known);
     for mode in known.into_iter().chain(others).filter(|mode| mode.fits(&caller, &wanted)) {
-        match attempt(core, &caller, &wanted, mode, &action) {
+        match attempt(access, &caller, &wanted, mode, &action) {
             Ok(identity) => {
-                core.access.impersonations.set(&caller, mode);
+                access.impersonations.set(&caller, mode);
                 return Ok(identity);
             }
             Err(failure) => refusal = refusal.or(Some(failure)),
@@ -177,7 +176,7 @@ fn shown(wanted: &Identity) -> String {
 
 /// Checks everything that a mode requires, and completes the identity.
 fn attempt(
-    core: &Core,
+    access: &Access,
     caller: &Identity,
     wanted: &Identity,
     mode: Mode,
@@ -189,29 +188,29 @@ fn attempt(
     if constrained {
         let action = request.action();
         let on = format!("impersonate-on:{}:{}", mode.name(), action.verb());
-        check(core, caller, action.by(&on))?;
+        access.check(caller, action.by(&on))?;
     }
     let mut identity = wanted.clone();
     if let Some((namespace, name)) = split_service_account(&wanted.name) {
-        check(core, caller, Action::on(&verb, group, "serviceaccounts", name).inside(namespace))?;
+        access.check(caller, Action::on(&verb, group, "serviceaccounts", name).inside(namespace))?;
         if wanted.groups.is_empty() {
             let all = format!("system:serviceaccounts:{namespace}");
             identity.groups = vec!["system:serviceaccounts".into(), all];
         }
     } else if let Some(name) = wanted.name.strip_prefix(NODE).filter(|name| constrained && !name.is_empty()) {
         let name = if mode == Mode::AssociatedNode { "*" } else { name };
-        check(core, caller, Action::on(&verb, group, "nodes", name))?;
+        access.check(caller, Action::on(&verb, group, "nodes", name))?;
         identity.groups = vec![NODES.into()];
     } else {
-        check(core, caller, Action::on(&verb, group, "users", &wanted.name))?;
+        access.check(caller, Action::on(&verb, group, "users", &wanted.name))?;
     }
     if !wanted.uid.is_empty() {
-        check(core, caller, Action::on(&verb, AUTHENTICATION, "uids", &wanted.uid))?;
+        access.check(caller, Action::on(&verb, AUTHENTICATION, "uids", &wanted.uid))?;
     }
-    check_groups(core, caller, wanted, (&verb, group), constrained)?;
+    check_groups(access, caller, wanted, (&verb, group), constrained)?;
     for (key, values) in &wanted.extra {
         for value in values {
-            check(core, caller, Action::on(&verb, AUTHENTICATION, "userextras", value).below(key))?;
+            access.check(caller, Action::on(&verb, AUTHENTICATION, "userextras", value).below(key))?;
         }
     }
     let implied = if identity.name == ANONYMOUS { UNAUTHENTICATED } else { AUTHENTICATED };
@@ -224,7 +223,7 @@ fn attempt(
 
 /// Four or more groups are allowed together by the name `*`.
 fn check_groups(
-    core: &Core,
+    access: &Access,
     caller: &Identity,
     wanted: &Identity,
     (verb, group): (&str, &str),
@@ -241,12 +240,12 @@ fn check_groups(
             return Err(denied(caller, Action::on(verb, group, "groups", MASTERS), why));
         }
         let all = Action::on(verb, group, "groups", "*");
-        if wanted.groups.len() >= MANY && decide(core, caller, &all).allowed {
+        if wanted.groups.len() >= MANY && access.decide(caller, &all).allowed {
             return Ok(());
         }
     }
     for name in &wanted.groups {
-        check(core, caller, Action::on(verb, group, "groups", name))?;
+        access.check(caller, Action::on(verb, group, "groups", name))?;
     }
     Ok(())
 }

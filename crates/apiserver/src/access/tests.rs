@@ -41,7 +41,7 @@ fn get_pods() -> Value {
 }
 
 fn decided(server: &ApiServer, identity: &Identity, action: Action<'_>) -> (bool, String) {
-    let decision = decide(server.core(), identity, &action);
+    let decision = server.core().access.decide(identity, &action);
     (decision.allowed, decision.reason.to_string())
 }
 
@@ -118,14 +118,14 @@ async fn aggregated_role_has_the_rules_of_what_it_selects() {
     viewer["metadata"]["labels"] = labels;
     put(&server, policy::CLUSTER_ROLES, "things", viewer).await;
     assert!(decided(&server, &alice, things).0, "view is in edit and edit in admin");
-    reconcile_aggregated(server.core()).await;
+    reconcile_aggregated(&server.core().access).await;
     let shown = |name: &str| server.core().read(policy::CLUSTER_ROLES, name).unwrap()["rules"].clone();
     for role in ["admin", "edit", "view"] {
         assert!(shown(role).as_array().unwrap().contains(&rules[0]), "{role}");
     }
     remove(&server, policy::CLUSTER_ROLES, "things").await;
     assert!(!decided(&server, &alice, things).0);
-    reconcile_aggregated(server.core()).await;
+    reconcile_aggregated(&server.core().access).await;
     assert!(!shown("admin").as_array().unwrap().contains(&rules[0]));
 }
 

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::core::Core;
 use crate::failure::Failure;
-use crate::server::Core;
-use crate::{bootstrap, kinds, meta};
+use crate::{kinds, meta};
 
 /// The finalizer in `spec` that keeps a namespace until it is empty.
 pub(crate) const FINALIZER: &str = "kubernetes";
@@ -31,7 +31,7 @@ pub(crate) async fn furnish(core: &Core, name: &str) -> Result<(), Failure> {
     if core.store.latest("serviceaccounts", &key).is_some() {
         return Ok(());
     }
-    let account = bootstrap::object(core, "v1", "ServiceAccount", Some(name), "default");
+    let account = core.new_object("v1", "ServiceAccount", Some(name), "default");
     match core.store.create("serviceaccounts", &key, account).await {
         Ok(_) | Err(hutch_store::Error::Exists) => Ok(()),
         Err(error) => {

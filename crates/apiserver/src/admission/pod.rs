@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use self::check::Place;
 use super::{default, items, map};
+use crate::core::Core;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::meta;
 use crate::quota::limits;
-use crate::server::Core;
 
 pub(crate) fn create(core: &Core, kind: &Kind, object: &mut Value) -> Result<(), Failure> {
     template_defaults(&mut object["spec"]);

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use hutch_store::Page;
 use serde_json::{Value, json};
 
+use crate::core::Core;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::meta;
-use crate::server::Core;
 
 /// Cluster addresses are 10.96.0.0/16, as a fresh cluster has them. Nothing routes by them here.
 const NETWORK: [u8; 2] = [10, 96];

@@ -9,11 +9,11 @@ use hutch_store::Page;
 use serde_json::Value;
 
 use super::map;
+use crate::core::Core;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
-use crate::server::Core;
 use crate::service_token::{AUDIENCE, Bound, Claims, Reference};
-use crate::{call, identity, meta};
+use crate::{identity, meta, object};
 
 const TYPE: &str = "kubernetes.io/service-account-token";
 /// Annotations that name the ServiceAccount.
@@ -37,7 +37,7 @@ pub(super) fn fill(core: &Core, kind: &Kind, secret: &mut Value) -> Result<(), F
         return Err(Failure::invalid(kind, &own, vec![cause]));
     }
     let accounts = Kind { plural: "serviceaccounts".into(), ..Kind::default() };
-    let account = core.read("serviceaccounts", &call::key(Some(&namespace), &name));
+    let account = core.read("serviceaccounts", &object::key(Some(&namespace), &name));
     let account = account.ok_or_else(|| Failure::not_found(&accounts, &name))?;
     let uid = meta::text(&account, "uid").to_owned();
     if !annotation(secret, UID).is_empty() && annotation(secret, UID) != uid {

@@ -16,8 +16,7 @@ pub fn applied(bytes: &[u8]) {
         let again = apply(Some(&first), &applied, applier, &POD);
         assert_eq!(again.as_ref(), Ok(&first), "{applied}");
         let other = Applier { manager: "who is in no corpus", force: false, ..applier };
-        let same =
-            apply(Some(&first), &applied, other, &POD).expect("who wants the same conflicts with nobody");
+        let same = apply(Some(&first), &applied, other, &POD).expect("equal values do not conflict");
         assert_eq!(plain(&same), plain(&first), "{applied}");
     }
 }

@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use super::{Column, Kind, STORED_VERBS, Scale, Subresource, version_rank};
 
-/// Why an object cannot serve as a CustomResourceDefinition.
+/// Error in a CustomResourceDefinition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub(crate) struct CrdProblem {
     /// Path of the field at fault, such as `spec.names.plural`.
     pub path: String,
-    /// What is wrong with it, in the API server's words.
+    /// Cause, with the text of a Kubernetes API server.
     pub message: String,
 }
 
@@ -157,7 +157,7 @@ fn columns(entry: &Value, path: &str) -> Result<Vec<Column>, CrdProblem> {
                 .ok_or_else(|| problem(&format!("{path}.{field}"), "Required value"))
         };
         let json_path = need("jsonPath")?;
-        crate::table::JsonPath::parse(json_path).map_err(|message| {
+        crate::json_path::JsonPath::parse(json_path).map_err(|message| {
             problem(&format!("{path}.jsonPath"), format!("Invalid value: \"{json_path}\": {message}"))
         })?;
         columns.push(Column {

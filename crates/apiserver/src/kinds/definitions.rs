@@ -11,7 +11,7 @@ pub(crate) const REFERENCE: &str = "#/components/schemas/";
 /// The definition of every object's metadata.
 pub(crate) const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// A definition as text, parsed when first asked for: most runs need a few dozen of the 350.
+/// A definition as text, parsed at its first use: most runs need a few dozen of the 350.
 struct Entry {
     text: &'static str,
     parsed: OnceLock<Value>,

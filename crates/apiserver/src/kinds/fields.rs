@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
+use hutch_api::quantity;
 use serde_json::Value;
 
 use super::shape::{Field, Shape};
@@ -10,7 +11,7 @@ use super::shape::{Field, Shape};
 /// At most this many findings are reported: an answer to a person, not a listing.
 pub(crate) const MAX_FINDINGS: usize = 100;
 
-/// What a check against a schema found.
+/// Findings of a check against a schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     /// Paths such as `spec.template.spec.containers[0].imagee`.
@@ -131,7 +132,9 @@ fn mistype(value: &Value, shape: Shape<'_>, path: &str) -> Option<Mistyped> {
         let port = shape.format() == Some("int-or-string");
         return match value.as_str() {
             None if port => integer(value, Some("int32")).and_then(no_integer),
-            Some(text) if shape.is_quantity() && !is_quantity(text) => wrong("quantity, such as 250m or 1Gi"),
+            Some(text) if shape.is_quantity() && !quantity::is_valid(text.trim()) => {
+                wrong("quantity, such as 250m or 1Gi")
+            }
             _ => None,
         };
     }
@@ -158,7 +161,7 @@ fn mistype(value: &Value, shape: Shape<'_>, path: &str) -> Option<Mistyped> {
 const BASE64: GeneralPurpose =
     GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
-/// Whether a text is base64. Line breaks do not count.
+/// Returns true if a text is base64. Line breaks are ignored.
 fn is_base64(text: &str) -> bool {
     if !text.contains(['\r', '\n']) {
         return BASE64.decode(text).is_ok();
@@ -166,25 +169,7 @@ fn is_base64(text: &str) -> bool {
     BASE64.decode(text.replace(['\r', '\n'], "")).is_ok()
 }
 
-/// Whether a text is a quantity: a decimal number and a suffix or an exponent. Clients in Go cannot read a list in which
-/// one is something else.
-fn is_quantity(text: &str) -> bool {
-    let text = text.trim();
-    let number = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
-    let (number, suffix) = number.split_at(end);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
-        return false;
-    }
-    let exponent = suffix.strip_prefix(['e', 'E']).map(|e| e.strip_prefix(['+', '-']).unwrap_or(e));
-    let is_exponent = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    matches!(suffix, "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E")
-        || matches!(suffix, "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei")
-        || exponent.is_some_and(is_exponent)
-}
-
-/// What a number should have been, if it is none of so many bits.
+/// Returns the type that an integer out of range should have.
 fn integer(number: &Value, format: Option<&str>) -> Option<&'static str> {
     match (number.as_i64(), format) {
         (Some(whole), Some("int32")) if i32::try_from(whole).is_err() => Some("integer of 32 bits"),

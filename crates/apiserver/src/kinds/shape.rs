@@ -4,12 +4,12 @@ use serde_json::{Map, Value};
 
 use super::definitions::{OBJECT_META, definition, resolve};
 
-/// What is known of a value by the schema at its place.
+/// Description of a value by the schema at its path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<'a> {
     /// The schema as written at this place: list types and patch strategies stand here.
     place: Option<&'a Value>,
-    /// The same, references followed: properties stand here.
+    /// The schema after references, which has the properties.
     node: Option<&'a Value>,
     /// A whole object, in which `apiVersion`, `kind` and `metadata` are always known.
     object: bool,
@@ -17,7 +17,7 @@ pub(crate) struct Shape<'a> {
     builtin: bool,
 }
 
-/// What a schema says of one field of an object.
+/// Description of one field of an object by a schema.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Field<'a> {
     /// The field is described.
@@ -28,7 +28,7 @@ pub(crate) enum Field<'a> {
     Unknown,
 }
 
-/// How a list is merged.
+/// Merge strategy of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ListType {
     /// As one value.
@@ -43,7 +43,7 @@ impl<'a> Shape<'a> {
     /// Of which nothing is known: maps are merged by key, lists are atomic.
     pub(crate) const OPEN: Shape<'static> = Shape { place: None, node: None, object: false, builtin: true };
 
-    /// Of a whole object of which only the metadata is looked at.
+    /// The shape of a whole object of which only the metadata is checked.
     pub(crate) const ENVELOPE: Shape<'static> =
         Shape { place: None, node: None, object: true, builtin: true };
 
@@ -52,7 +52,7 @@ impl<'a> Shape<'a> {
         Shape { place: Some(schema), node: Some(schema), object: true, builtin: false }
     }
 
-    /// The shape of a built-in definition; open if there is none of that name.
+    /// The shape of a built-in definition; open for an unknown name.
     pub(crate) fn builtin(name: &str) -> Shape<'static> {
         let node = definition(name);
         Shape { place: node, node, object: false, builtin: true }
@@ -85,7 +85,7 @@ impl<'a> Shape<'a> {
         self.text("type")
     }
 
-    /// What the schema says of the type more closely, such as `int32`.
+    /// The `format` of the type, such as `int32`.
     pub(crate) fn format(&self) -> Option<&'a str> {
         self.text("format")
     }
@@ -100,7 +100,7 @@ impl<'a> Shape<'a> {
         self.builtin && self.format().is_none() && self.get("oneOf").is_some()
     }
 
-    /// What the schema says of a field.
+    /// Returns the description of a field.
     pub(crate) fn field(&self, name: &str) -> Field<'a> {
         if self.object {
             match name {
@@ -125,7 +125,7 @@ impl<'a> Shape<'a> {
         if open { Field::Open } else { Field::Unknown }
     }
 
-    /// Whether the schema names the field, so that it is part of a struct rather than a key of a map.
+    /// Returns true if the schema names the field: then it is part of a struct and not a key of a map.
     pub(crate) fn is_struct_field(&self, name: &str) -> bool {
         let named = |node: &Value| node.get("properties").is_some_and(|p| p.get(name).is_some());
         self.node.is_some_and(named) || (self.object && matches!(name, "apiVersion" | "kind" | "metadata"))
@@ -147,7 +147,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// How a list at this place is merged by apply; atomic unless the schema says otherwise.
+    /// Merge strategy of a list at this path for apply; atomic by default.
     pub(crate) fn list_type(&self) -> ListType {
         match self.text("x-kubernetes-list-type") {
             Some("set") => ListType::Set,
@@ -161,7 +161,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Whether an object at this place is merged as one value.
+    /// Returns true if an object at this path is merged as one value.
     pub(crate) fn is_atomic_map(&self) -> bool {
         self.text("x-kubernetes-map-type") == Some("atomic")
     }

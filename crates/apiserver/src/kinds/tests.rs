@@ -85,7 +85,7 @@ fn wrong_types_are_named_with_their_path() {
 }
 
 #[test]
-fn quantity_that_is_none_is_named() {
+fn invalid_quantity_is_named() {
     let pod = builtin_kind("v1", "Pod");
     let found = |memory: Value| {
         let container = json!({"name": "c", "resources": {"limits": {"memory": memory}}});
@@ -166,12 +166,12 @@ fn a_crd_gives_a_kind_for_each_served_version() {
 fn custom_objects_are_pruned_by_their_schema() {
     let kinds = Kind::from_crd(&crd()).expect("kinds");
     let mut object = json!({"apiVersion": "example.org/v1", "kind": "Box", "metadata": {"name": "a", "extra": 1},
-        "spec": {"free": {"a": {"b": 1}}, "size": 1, "colour": "red"}, "stray": 1});
+        "spec": {"free": {"a": {"b": 1}}, "size": 1, "color": "red"}, "stray": 1});
     let shape = kinds[0].shape();
     let unknown = check(&object, shape).unknown;
     let mut removed = prune(&mut object, shape);
     removed.sort();
-    assert_eq!(removed, ["metadata.extra", "spec.colour", "stray"]);
+    assert_eq!(removed, ["metadata.extra", "spec.color", "stray"]);
     assert_eq!(unknown.len(), 3);
     assert_eq!(object["spec"], json!({"free": {"a": {"b": 1}}, "size": 1}));
 }

@@ -1,4 +1,4 @@
-//! What is wrong with the metadata of an object, in the words of a Kubernetes API server.
+//! Validation of an object's metadata, with the messages of a Kubernetes API server.
 
 use hutch_api::syntax;
 use serde_json::{Map, Value};
@@ -63,7 +63,7 @@ fn invalid(field: &str, value: &str, wrong: Vec<String>) -> impl Iterator<Item =
     wrong.into_iter().map(move |said| Cause::invalid(field, &value, &said))
 }
 
-/// What is wrong with the name of an object of this kind, or with what a generated one starts with.
+/// Validates the name of an object of this kind, or the prefix of a generated one.
 pub(crate) fn name(group: &str, plural: &str, field: &str, name: &str) -> Vec<Cause> {
     let whole = field == "metadata.name";
     // Letters will follow.

@@ -10,7 +10,7 @@ fn custom(size: &str) -> Vec<Kind> {
     Kind::from_crd(&crd).expect("kinds")
 }
 
-/// What kubectl does before it writes: find the PATCH of the kind, then look for a parameter and a media type.
+/// Finds the PATCH of a kind as kubectl does before it writes, to read a parameter and a media type.
 fn patch_of<'a>(document: &'a Value, kind: &str) -> &'a Value {
     let paths = document["paths"].as_object().expect("paths");
     let wanted = |op: &&Value| op["x-kubernetes-group-version-kind"]["kind"] == kind;

@@ -11,7 +11,7 @@ use super::field_set::FieldSet;
 use super::managers::{self, Manager, Operation};
 use crate::kinds::{Kind, ListType, Shape};
 
-/// Who applies, and how.
+/// Parameters of an apply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Applier<'a> {
     /// The field manager, a parameter that every apply must have.
@@ -218,9 +218,9 @@ fn merge_list(old: &[Value], new: &[Value], list_type: &ListType, items: Shape<'
     merged
 }
 
-/// Removes what the applier had set and nobody wants any more. `owned` is all that anybody owns now.
+/// Removes fields that the applier had set and that have no owner any more. `owned` holds the fields of all owners.
 ///
-/// A field of a struct stays as long as anybody owns anything in it. A key of a map and an item of a list are something
+/// A field of a struct stays as long as anything in it has an owner. A key of a map and an item of a list are something
 /// in themselves: they go with their last owner, whatever else is in them.
 fn prune(value: &mut Value, last: &FieldSet, owned: &FieldSet, shape: Shape<'_>) {
     let nothing = FieldSet::default();
@@ -231,7 +231,7 @@ fn prune(value: &mut Value, last: &FieldSet, owned: &FieldSet, shape: Shape<'_>)
                 let Some(name) = step.strip_prefix("f:") else { continue };
                 let owned = owned.at(step).unwrap_or(&nothing);
                 let unwanted = if shape.is_struct_field(name) {
-                    // Identity stands in `metadata`, and belongs to nobody.
+                    // `metadata` holds the identity, which has no owner.
                     owned.is_empty() && name != "metadata"
                 } else {
                     last.is_member() && !owned.is_member()

@@ -7,14 +7,14 @@ use super::field_set::{FieldSet, Step, step_text};
 use super::managers::ownable;
 use crate::kinds::{Field, ListType, Shape};
 
-/// What differs between two objects.
+/// Differences between two objects.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Diff {
     pub(super) changed: FieldSet,
     pub(super) removed: FieldSet,
 }
 
-/// How a value at some place is merged, by its shape and its own type.
+/// Merge strategy of a value, by its shape and its own type.
 pub(super) enum Structure<'v> {
     /// As a whole.
     Leaf,
@@ -54,11 +54,11 @@ pub(super) fn item_step(item: &Value, list_type: &ListType, items: Shape<'_>) ->
 pub(super) fn fields(object: &Value, shape: Shape<'_>) -> Result<FieldSet, PatchError> {
     let mut set = FieldSet::default();
     add_fields(&ownable(object), shape, &mut Vec::new(), &mut set)?;
-    Ok(set.without(&nobodys()))
+    Ok(set.without(&unowned()))
 }
 
-/// Paths that can belong to nobody: the object itself and its metadata as a whole.
-pub(super) fn nobodys() -> FieldSet {
+/// Paths that cannot have an owner: the object itself and its metadata as a whole.
+pub(super) fn unowned() -> FieldSet {
     let mut set = FieldSet::default();
     set.insert(&[]);
     set.insert(&["f:metadata".to_string()]);
@@ -134,11 +134,11 @@ fn refuse<T>(path: &[Step], what: &str) -> Result<T, PatchError> {
     Err(PatchError::Malformed(format!("{path}: {what}")))
 }
 
-/// What differs between two objects, of what can be owned; a field that is null is not there.
+/// Compares the fields of two objects that can have an owner; a null field counts as absent.
 pub(super) fn diff(before: &Value, after: &Value, shape: Shape<'_>) -> Diff {
     let mut diff = Diff::default();
     compare(Some(&ownable(before)), Some(&ownable(after)), shape, &mut Vec::new(), &mut diff);
-    diff.changed = diff.changed.without(&nobodys());
+    diff.changed = diff.changed.without(&unowned());
     diff
 }
 

@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 200;
 /// `v:VALUE` an item that is a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FieldSet {
-    /// Whether the path that ends here is in the set.
+    /// True if the path that ends here is in the set.
     member: bool,
     below: BTreeMap<String, FieldSet>,
 }
@@ -20,7 +20,7 @@ pub(crate) struct FieldSet {
 pub(super) type Step = String;
 
 impl FieldSet {
-    /// Whether nothing is in it.
+    /// Returns true if the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         !self.member && self.below.is_empty()
     }
@@ -49,7 +49,7 @@ impl FieldSet {
         }
     }
 
-    /// What is in this one and not in the other.
+    /// The paths in this set and not in the other.
     pub(super) fn without(&self, other: &FieldSet) -> FieldSet {
         let mut rest = FieldSet { member: self.member && !other.member, below: BTreeMap::new() };
         for (step, set) in &self.below {
@@ -61,7 +61,7 @@ impl FieldSet {
         rest
     }
 
-    /// What is in both.
+    /// The paths in both sets.
     pub(super) fn common(&self, other: &FieldSet) -> FieldSet {
         let mut both = FieldSet { member: self.member && other.member, below: BTreeMap::new() };
         for (step, set) in &self.below {
@@ -73,7 +73,7 @@ impl FieldSet {
         both
     }
 
-    /// Whether the path that ends here is in the set.
+    /// True if the path that ends here is in the set.
     pub(super) fn is_member(&self) -> bool {
         self.member
     }
@@ -107,7 +107,7 @@ impl FieldSet {
         Value::Object(map)
     }
 
-    /// Reads the JSON of `fieldsV1`; what is no path is left out.
+    /// Reads the JSON of `fieldsV1`, without invalid paths.
     pub(crate) fn from_fields_v1(fields: &Value) -> FieldSet {
         FieldSet { member: false, below: Self::read_below(fields, 0) }
     }

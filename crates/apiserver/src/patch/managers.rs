@@ -10,7 +10,7 @@ pub(crate) const MAX_UPDATERS: usize = 10;
 /// The name of that one.
 const ANCIENT: &str = "ancient-changes";
 
-/// How a manager came to own its fields.
+/// Operation by which a manager owns its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operation {
     /// By server-side apply.
@@ -31,7 +31,7 @@ pub(super) struct Manager {
 }
 
 impl Manager {
-    /// Whether both entries are of one manager. An applier keeps its entry when it moves to another version.
+    /// Returns true if both entries are of one manager. An applier keeps its entry when it moves to another version.
     pub(super) fn is_same(&self, other: &Manager) -> bool {
         (&self.name, self.operation, &self.subresource) == (&other.name, other.operation, &other.subresource)
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
@@ -132,7 +132,7 @@ fn cap(managers: &mut Vec<Manager>) {
     managers.push(bucket);
 }
 
-/// Whether a client asks to forget all owners: `managedFields: []` or `[{}]`.
+/// Returns true if a client requests to forget all owners: `managedFields: []` or `[{}]`.
 pub(super) fn is_reset(object: &Value) -> bool {
     match object.pointer("/metadata/managedFields").and_then(Value::as_array).map(Vec::as_slice) {
         Some([]) => true,
@@ -141,7 +141,7 @@ pub(super) fn is_reset(object: &Value) -> bool {
     }
 }
 
-/// The object without what nobody owns: its identity and what the server writes.
+/// The object without fields that have no owner: its identity and the fields that the server writes.
 pub(super) fn ownable(object: &Value) -> Value {
     const SERVER: &[&str] = &[
         "name",

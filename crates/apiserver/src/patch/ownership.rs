@@ -8,7 +8,7 @@ use super::field_set::FieldSet;
 use super::managers::{self, Manager, Operation};
 use crate::kinds::Shape;
 
-/// Who writes, and how.
+/// Parameters of a write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Updater<'a> {
     /// The field manager: the `fieldManager` parameter, or the first part of the user agent.

@@ -1,6 +1,6 @@
 //! Strategic merge patches: merge patches that know which lists are merged by key.
 //!
-//! Lists may be as long as a request: whatever looks for an item does so by its hash.
+//! Lists may be as long as a request, so items are found by hash.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -193,7 +193,7 @@ fn merge_items(
     Ok((merged.into_iter().flatten().collect(), sent))
 }
 
-/// Where the items of a list stand, found by their key or, without one, as a whole.
+/// Positions of the items of a list, by their key or, without one, by value.
 struct Places<'a> {
     key: Option<&'a str>,
     places: HashMap<Value, usize>,

@@ -14,11 +14,11 @@ pub(super) struct Field {
     pub(super) kind: Type,
     pub(super) is_list: bool,
     pub(super) is_map: bool,
-    /// Whether JSON leaves it out when it is zero.
+    /// True if JSON leaves it out when it is zero.
     pub(super) leave_out_zero: bool,
 }
 
-/// What a field holds.
+/// Type of a field.
 pub(super) enum Type {
     Text,
     Bytes,

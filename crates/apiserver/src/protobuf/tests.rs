@@ -1,6 +1,6 @@
 use super::*;
 
-/// What Go's JSON encoder writes and this reader leaves out: parts that are empty and say nothing.
+/// Removes the empty parts that Go's JSON encoder writes and this reader leaves out.
 fn without_empty(value: &mut Value, wanted: &Value) {
     if let (Value::Object(map), Value::Object(wanted)) = (value, wanted) {
         map.retain(|name, child| wanted.contains_key(name) || !(child == &json!({}) || child.is_null()));
@@ -39,7 +39,7 @@ fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_cannot_be_read_is_said_clearly() {
+fn unreadable_message_is_refused_with_its_cause() {
     let cases = [
         (
             b"{}".to_vec(),

@@ -1,15 +1,15 @@
 //! LimitRanges: defaults for the containers of new Pods, and bounds on containers, Pods and volume claims.
 
+use hutch_api::quantity::Quantity;
 use hutch_store::Page;
 use serde_json::Value;
 
-use super::quantity::Quantity;
 use super::usage::{Amounts, amounts, resources};
-use crate::admission::{default, items, map};
+use crate::core::Core;
 use crate::failure::Failure;
+use crate::json::{default, items, map};
 use crate::kinds::Kind;
 use crate::meta;
-use crate::server::Core;
 
 /// Annotation that names what was set.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
@@ -129,17 +129,21 @@ fn check(limit: &Value, requests: &Amounts, limits: Option<&Amounts>, wrong: &mu
         let start = format!("minimum {name} usage per {kind} is {bound}");
         match (requests.get(name), own_limit(name)) {
             (None, _) => wrong.push(format!("{start}.  No request is specified")),
-            (Some(own), _) if own.milli < bound.milli => wrong.push(format!("{start}, but request is {own}")),
-            (_, Some(own)) if own.milli < bound.milli => wrong.push(format!("{start}, but limit is {own}")),
+            (Some(own), _) if own.milli() < bound.milli() => {
+                wrong.push(format!("{start}, but request is {own}"))
+            }
+            (_, Some(own)) if own.milli() < bound.milli() => {
+                wrong.push(format!("{start}, but limit is {own}"))
+            }
             _ => {}
         }
     }
     for (name, bound) in &amounts(&limit["max"]) {
         let start = format!("maximum {name} usage per {kind} is {bound}");
-        let request = requests.get(name).filter(|own| own.milli > bound.milli);
+        let request = requests.get(name).filter(|own| own.milli() > bound.milli());
         match (limits.is_some(), own_limit(name), request) {
             (true, None, _) => wrong.push(format!("{start}.  No limit is specified")),
-            (_, Some(own), _) if own.milli > bound.milli => {
+            (_, Some(own), _) if own.milli() > bound.milli() => {
                 wrong.push(format!("{start}, but limit is {own}"))
             }
             (false, _, _) if !requests.contains_key(name) => {
@@ -162,14 +166,14 @@ fn ratio(
     limit: Option<&Quantity>,
     wrong: &mut Vec<String>,
 ) {
-    let Some(request) = request.filter(|own| own.milli != 0) else {
+    let Some(request) = request.filter(|own| own.milli() != 0) else {
         return wrong.push(format!("{start}, but no request is specified or request is 0"));
     };
-    let Some(limit) = limit.filter(|own| own.milli != 0) else {
+    let Some(limit) = limit.filter(|own| own.milli() != 0) else {
         return wrong.push(format!("{start}, but no limit is specified or limit is 0"));
     };
-    let found = limit.milli as f64 / request.milli as f64;
-    if found * 1000.0 > bound.milli as f64 {
+    let found = limit.milli() as f64 / request.milli() as f64;
+    if found * 1000.0 > bound.milli() as f64 {
         wrong.push(format!("{start}, but provided ratio is {found:.6}"));
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use hutch_api::quantity::Quantity;
 use serde_json::Value;
 
-use super::quantity::Quantity;
 use crate::kinds::Kind;
 use crate::meta;
 
@@ -31,7 +31,7 @@ pub(super) fn sum(mut amounts: Amounts, others: Amounts) -> Amounts {
 /// Returns what an object of a kind uses.
 pub(super) fn of(kind: &Kind, object: &Value) -> Amounts {
     let mut amounts = Amounts::new();
-    let one = Quantity::units(1);
+    let one = Quantity::of_units(1);
     add(&mut amounts, format!("count/{}", kind.group_resource()), one);
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("", "pods") => pod(&mut amounts, object),
@@ -55,7 +55,7 @@ fn pod(amounts: &mut Amounts, pod: &Value) {
     if is_over(pod) {
         return;
     }
-    add(amounts, "pods", Quantity::units(1));
+    add(amounts, "pods", Quantity::of_units(1));
     for (name, amount) in resources(&pod["spec"], "requests") {
         if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-") {
             add(amounts, name.as_str(), amount);
@@ -77,7 +77,7 @@ pub(super) fn amounts(object: &Value) -> Amounts {
     fields
         .filter_map(|(name, amount)| {
             let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-            Some((name.clone(), Quantity::read(&text)?))
+            Some((name.clone(), Quantity::parse(&text)?))
         })
         .collect()
 }
@@ -113,7 +113,7 @@ fn most(mut amounts: Amounts, others: Amounts) -> Amounts {
 fn service(amounts: &mut Amounts, service: &Value) {
     let ports = list(&service["spec"], "ports");
     let kind = service["spec"]["type"].as_str().unwrap_or_default();
-    add(amounts, "services", Quantity::units(1));
+    add(amounts, "services", Quantity::of_units(1));
     let allocated = service["spec"]["allocateLoadBalancerNodePorts"] != false;
     let node_ports = match kind {
         "NodePort" => ports.len(),
@@ -121,12 +121,12 @@ fn service(amounts: &mut Amounts, service: &Value) {
         "LoadBalancer" => ports.iter().filter(|port| port["nodePort"].as_i64().unwrap_or(0) != 0).count(),
         _ => 0,
     };
-    add(amounts, "services.nodeports", Quantity::units(node_ports));
-    add(amounts, "services.loadbalancers", Quantity::units(usize::from(kind == "LoadBalancer")));
+    add(amounts, "services.nodeports", Quantity::of_units(node_ports));
+    add(amounts, "services.loadbalancers", Quantity::of_units(usize::from(kind == "LoadBalancer")));
 }
 
 fn volume_claim(total: &mut Amounts, claim: &Value) {
-    let one = Quantity::units(1);
+    let one = Quantity::of_units(1);
     let storage =
         amounts(&claim["spec"]["resources"]["requests"]).get("storage").copied().unwrap_or_default();
     add(total, "persistentvolumeclaims", one);

@@ -86,17 +86,17 @@ impl FieldSelector {
         Ok(FieldSelector(terms))
     }
 
-    /// Whether it matches everything.
+    /// Returns true if it matches everything.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The one name that it allows, if it asks for one: a list can then be a get.
+    /// The one name that it allows, if it selects by name: a list can then be a get.
     pub(crate) fn name(&self) -> Option<&str> {
         self.0.iter().find(|t| t.equal && t.field == "metadata.name").map(|t| t.value.as_str())
     }
 
-    /// Whether an object, in the version in which it was asked for, fits.
+    /// Returns true if an object, in the version of the request, matches.
     pub(crate) fn matches(&self, object: &Value) -> bool {
         self.0.iter().all(|term| {
             let same = match term.field.as_str() {
@@ -132,7 +132,7 @@ fn supported(kind: &Kind, field: &str) -> bool {
     }
 }
 
-/// The value at a dotted path as text; empty if there is none.
+/// The value at a dotted path as text; empty if absent.
 fn value(object: &Value, path: &str) -> String {
     let found = path.split('.').try_fold(object, |value, name| value.get(name));
     match found {

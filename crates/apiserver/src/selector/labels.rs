@@ -11,23 +11,23 @@ use super::{MAX_LENGTH, SelectorError};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LabelSelector(Vec<Requirement>);
 
-/// What one label must be.
+/// Requirement on one label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Requirement {
     /// The label.
     pub key: String,
-    /// How it is compared.
+    /// Comparison.
     pub operator: Operator,
-    /// With what.
+    /// Values to compare with.
     pub values: Vec<String>,
 }
 
-/// How a label is compared.
+/// Comparison of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operator {
-    /// The value, and there.
+    /// The label is present with this value.
     Equals,
-    /// Not the value, or not there.
+    /// The label is absent or has another value.
     NotEquals,
     /// One of the values, and there.
     In,
@@ -96,12 +96,12 @@ impl LabelSelector {
         Ok(LabelSelector(requirements))
     }
 
-    /// Whether it matches everything.
+    /// Returns true if it matches everything.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether an object's labels fit.
+    /// Returns true if an object's labels match.
     pub(crate) fn matches(&self, object: &Value) -> bool {
         let labels = object.pointer("/metadata/labels");
         self.0.iter().all(|requirement| {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused() {
+    fn invalid_selector_is_refused() {
         for text in
             ["a in", "a in (b", "a=b,", "=b", "a=b c", "a like (b)", "a>b", "a in ((b))", "-a", "a=b)", "x y"]
         {

@@ -31,7 +31,7 @@ pub(crate) async fn stream(call: &Call, name: &str, request: Request) -> Result<
         // By GET a WebSocket is opened, and what begins in the Pod is the same as by POST.
         let namespace = call.namespace.as_deref().unwrap_or_default();
         let create = Action::on("create", "", "pods", &call.name).inside(namespace).below(name);
-        let decision = access::decide(&call.core, &call.identity, &create);
+        let decision = call.core.access.decide(&call.identity, &create);
         access::record(&call.identity, &create, &decision);
         if !decision.allowed {
             let why = decision.reason.to_string();
@@ -103,7 +103,7 @@ pub(crate) async fn bind(call: &Call, bytes: &Bytes, media_type: &str) -> Result
     Ok(success(StatusCode::CREATED))
 }
 
-/// Deletes a Pod as a drain does. There is nobody to hold a disruption budget against: it is one machine.
+/// Deletes a Pod as a drain does. Disruption budgets do not apply: there is one machine.
 pub(crate) async fn evict(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
     let eviction = if bytes.is_empty() { Value::Null } else { body::decode(bytes, media_type)?.value };
     let options = eviction.get("deleteOptions").map(Value::to_string).unwrap_or_default();

@@ -6,12 +6,12 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::call::{self, Call};
+use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::service_token::{AUDIENCE, Bound, Claims, Reference};
 use crate::verbs::create::check_place;
-use crate::{Identity, body, meta, respond};
+use crate::{Identity, body, meta, object, respond};
 
 /// Seconds for which a token is good by default.
 const DEFAULT_SECONDS: i64 = 3600;
@@ -145,7 +145,7 @@ fn bind(call: &Call, reference: &ObjectReference, bound: &mut Bound) -> Result<(
         }
     };
     let stored = Kind { plural: plural.into(), ..Kind::default() };
-    let object = call.core.read(plural, &call::key(place, name));
+    let object = call.core.read(plural, &object::key(place, name));
     let object = object.ok_or_else(|| Failure::not_found(&stored, name))?;
     if plural == "pods" && object["spec"]["serviceAccountName"] != call.name.as_str() {
         return Err(Failure::bad_request(format!(

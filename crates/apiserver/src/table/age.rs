@@ -26,7 +26,7 @@ pub(crate) fn human_duration(seconds: i64) -> String {
     }
 }
 
-/// How long ago a time of an object was: `<unknown>` if there is none, `<invalid>` if it is no time.
+/// The age of a time of an object: `<unknown>` if absent, `<invalid>` if it is not a time.
 pub(crate) fn age(time: Option<&Value>, now: Timestamp) -> String {
     match time {
         None | Some(Value::Null) => "<unknown>".into(),

@@ -30,12 +30,12 @@ impl Columns {
     }
 }
 
-/// Text at a place, empty if there is none.
+/// Text at a path, empty if absent.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Number at a place, 0 if there is none.
+/// Number at a path, 0 if absent.
 pub(super) fn integer(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
 }
@@ -354,7 +354,7 @@ static TABLE: &[(&str, Columns)] = &[
     ),
 ];
 
-/// What all other kinds show: name and time of creation.
+/// Columns of all other kinds: name and time of creation.
 static OTHERS: Columns = columns!(plain::any, NAME, ("Created At", "date", 0));
 
 /// The columns of a built-in kind.

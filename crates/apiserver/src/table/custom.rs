@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::age::age;
-use super::json_path::JsonPath;
+use crate::json_path::JsonPath;
 use crate::kinds::{Column, Kind};
 
 /// The printer columns of a kind, their paths parsed.
@@ -38,7 +38,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// A cell of what a path found; null (shown as nothing) where there is none or it has another type.
+/// The cell of a value that a path found; null (shown empty) if it is absent or has another type.
 fn cell(kind: &str, found: &[&Value], now: Timestamp) -> Value {
     let Some(first) = found.first() else { return Value::Null };
     match (kind, *first) {

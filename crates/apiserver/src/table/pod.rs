@@ -26,7 +26,7 @@ pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// How often containers were restarted, and when last.
+/// Restart count of the containers, and the time of the last restart.
 #[derive(Clone, Copy, Default)]
 struct Restarts {
     count: i64,

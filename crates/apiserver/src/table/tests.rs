@@ -31,7 +31,7 @@ fn every_builtin_kind_has_as_many_cells_as_columns() {
 }
 
 #[test]
-fn rows_carry_what_was_asked_for() {
+fn rows_carry_the_requested_part_of_the_object() {
     let object = json!({"metadata": {"name": "a", "labels": {"x": "y"}}, "status": {"phase": "Failed"}});
     let row = |include| render(&kind("Pod"), [&object], include, now())["rows"][0].clone();
     assert_eq!(row(Include::None)["object"], Value::Null);

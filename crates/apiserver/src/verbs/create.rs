@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{access, admission, body, convert, fields, meta, number, quota, respond};
+use crate::{access, admission, body, certificates, convert, fields, meta, number, quota, respond};
 
 /// Names that are tried for a `generateName`.
 const NAMES: usize = 8;
@@ -67,10 +67,10 @@ pub(crate) async fn insert(
     if kind.group == access::GROUP {
         namespace_accepts(call, meta::text(&object, "name"))?;
         admission::rbac::default_references(&mut object);
-        access::escalation::check(call, None, &object)?;
+        admission::escalation::check(call, None, &object)?;
     }
-    if call.resource.is(access::certificates::GROUP, access::certificates::REQUESTS) {
-        access::certificates::create(call, &mut object)?;
+    if call.resource.is(certificates::GROUP, certificates::REQUESTS) {
+        admission::certificate_request::create(call, &mut object)?;
     }
     check(call, &mut object, None)?;
     ownership::record(call, ownership, "", None, &mut object);
@@ -116,7 +116,7 @@ pub(crate) fn preview(key: &str, object: Value, revision: u64) -> Arc<Entry<Obje
     Arc::new(Entry { name: key.into(), revision, created: revision, value })
 }
 
-/// What follows from the kind.
+/// Actions after a create, by kind.
 async fn after(call: &Call, name: &str) -> Result<(), Failure> {
     if call.resource.is("", "namespaces") {
         admission::namespace::furnish(&call.core, name).await?;
@@ -124,23 +124,20 @@ async fn after(call: &Call, name: &str) -> Result<(), Failure> {
     if call.kind().kind == "Event" && !call.kind().is_custom() {
         super::retain::events(call).await;
     }
-    definitions_changed(call);
-    roles_changed(call).await;
+    changed(call).await;
     quota::refresh(&call.core, call.namespace.as_deref().unwrap_or_default()).await;
     Ok(())
 }
 
-/// Brings the rules of aggregated ClusterRoles up to date.
-pub(crate) async fn roles_changed(call: &Call) {
-    if call.resource.is(access::GROUP, "clusterroles") {
-        access::reconcile_aggregated(&call.core).await;
-    }
-}
-
-/// Serves what the definitions now say.
-pub(crate) fn definitions_changed(call: &Call) {
+/// Brings up to date what the server derives from objects of this kind: the served kinds, the rules of aggregated roles,
+/// the accepted certificates.
+pub(crate) async fn changed(call: &Call) {
     if call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
         call.core.reload_definitions();
+    } else if call.resource.is(access::GROUP, "clusterroles") {
+        access::reconcile_aggregated(&call.core.access).await;
+    } else if call.resource.is(certificates::GROUP, certificates::REQUESTS) {
+        call.core.certificates.refresh();
     }
 }
 

@@ -7,21 +7,21 @@ use hutch_store::{Entry, Error};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use super::create::{definitions_changed, preview, roles_changed};
+use super::create::{changed, preview};
+use crate::admission;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::object::Object;
-use crate::{access, admission};
 use crate::{body, meta, quota, respond};
 
-/// How often a delete is tried against other writers.
+/// Maximum tries of a delete after conflicts.
 const TRIES: usize = 16;
 /// Held by the garbage collector until the dependents are gone.
 const FOREGROUND: &str = "foregroundDeletion";
 /// Held by the garbage collector until the dependents have no owner.
 const ORPHAN: &str = "orphan";
 
-/// What a client says about a delete.
+/// Options of a delete.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Options {
     grace: Option<i64>,
@@ -80,7 +80,7 @@ pub(crate) async fn delete(call: &Call, bytes: &Bytes, media_type: &str) -> Resu
     }
 }
 
-/// What became of an object.
+/// Outcome of a delete.
 pub(crate) enum Outcome {
     /// It is no more.
     Gone(Arc<Entry<Object>>),
@@ -224,23 +224,21 @@ fn pod_grace(pod: &Value, options: &Options) -> i64 {
     options.grace.unwrap_or(own)
 }
 
-/// What follows from every removal, also from the one of the last finalizer.
+/// Actions after every removal, also after that of the last finalizer.
 pub(super) async fn after_removal(call: &Call, gone: &Value) {
-    roles_changed(call).await;
-    access::certificates::changed(call);
+    changed(call).await;
     quota::refresh(&call.core, meta::text(gone, "namespace")).await;
     if call.resource.is("", "serviceaccounts") {
         admission::token_secret::collect(&call.core, gone).await;
     }
 }
 
-/// What follows from the kind: with a definition go its objects.
+/// Actions after a delete, by kind: with a definition go its objects.
 async fn after(call: &Call, gone: &Value) {
     after_removal(call, gone).await;
     if !call.resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
         return;
     }
-    definitions_changed(call);
     let collection = meta::text(gone, "name");
     let list = call.store.list(collection, hutch_store::Page::default());
     for entry in list.entries {

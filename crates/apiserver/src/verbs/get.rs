@@ -10,7 +10,7 @@ use crate::respond;
 pub(crate) fn get(call: &Call) -> Result<Response, Failure> {
     let entry = call.store.get(&call.resource.collection, &call.key(&call.name));
     let entry = entry.ok_or_else(|| {
-        tell_of_sleep(call);
+        warn_if_suspended(call);
         Failure::not_found(call.kind(), &call.name)
     })?;
     if let Some(asked) = call.query.revision().map_err(Failure::unexplained)? {
@@ -19,12 +19,12 @@ pub(crate) fn get(call: &Call) -> Result<Response, Failure> {
     respond::entry(call, StatusCode::OK, &entry)
 }
 
-/// Where the Sandboxes are stored.
+/// Collection of the Sandboxes.
 const SANDBOXES: &str = "sandboxes.agents.x-k8s.io";
 
-/// Whoever looks for the Pod of a suspended Sandbox, as exec and port-forward do first, is told why there is none. A
-/// warning, so that the error stays the one that clients know.
-fn tell_of_sleep(call: &Call) {
+/// Warns a client that requests the Pod of a suspended Sandbox, as exec and port-forward do first. The error stays the
+/// one that clients know.
+fn warn_if_suspended(call: &Call) {
     if call.kind().group_resource() != "pods" {
         return;
     }

@@ -31,7 +31,7 @@ pub(crate) fn list(call: &Call) -> Result<Response, Failure> {
     metadata.insert("resourceVersion".into(), found.revision.to_string().into());
     if let Some(next) = found.next {
         metadata.insert("continue".into(), next.encode().into());
-        // With a selector nobody knows how many of the rest match.
+        // With a selector the number of matches in the rest is unknown.
         if filter.is_empty() {
             metadata.insert("remainingItemCount".into(), found.remaining.into());
         }
@@ -49,7 +49,7 @@ struct Found {
 fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>) -> Found {
     let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let prefix = call.prefix();
-    // With a selector the page is cut after selecting, so all are looked at.
+    // With a selector the page is cut after selecting, so all are read.
     let page = Page {
         prefix: &prefix,
         after: start.map(|s| s.after.as_str()),
@@ -62,8 +62,8 @@ fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>)
         return Found { entries, revision, next: None, remaining: 0 };
     }
     let list = call.store.list(&call.resource.collection, page);
-    // All pages tell the revision of the first one. Later pages show newer objects too, and whoever watches from
-    // that revision is told every change since, so nothing is missed.
+    // All pages have the revision of the first one. Later pages show newer objects too; a watch from that revision
+    // receives every change since, so no change is missed.
     let revision = start.and_then(|start| start.revision).unwrap_or(list.revision);
     let (mut entries, mut remaining) = (list.entries, list.remaining);
     if !filter.is_empty() {
@@ -80,15 +80,15 @@ fn find(call: &Call, filter: &Filter, start: Option<&Start>, limit: Option<u64>)
     Found { entries, revision, next, remaining }
 }
 
-/// Where a page begins: a continue token.
+/// Start of a page: a continue token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Start {
-    /// Of the first page; nothing stands for the present.
+    /// Revision of the first page; `None` means the current one.
     revision: Option<u64>,
     after: String,
 }
 
-/// What a token says that it is.
+/// Content of a continue token.
 const TOKEN: &str = "hutch/v1";
 
 impl Start {

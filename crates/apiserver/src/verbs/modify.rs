@@ -1,4 +1,4 @@
-//! What update, patch and apply share: from the current object to the next one, with all that may not change.
+//! The common part of update, patch and apply: from the current object to the next one, with its fixed fields.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::Arc;
 use hutch_store::{Entry, Error};
 use serde_json::{Map, Value};
 
-use super::create::{check, definitions_changed, preview, roles_changed};
+use super::create::{changed, check, preview};
 use super::delete::after_removal;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
-use crate::{access, admission, convert, meta, quota};
+use crate::{access, admission, certificates, convert, meta, quota};
 
-/// How often a write without a precondition is tried against other writers.
+/// Maximum tries of a write without a precondition after conflicts.
 const TRIES: usize = 16;
 /// Fields of `metadata` that no client changes.
 const SERVERS: &[&str] = &[
@@ -30,7 +30,7 @@ const SERVERS: &[&str] = &[
     "generateName",
 ];
 
-/// Which part of an object a request writes.
+/// Part of an object that a request writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// All but the status.
@@ -41,7 +41,7 @@ pub(crate) enum Part {
     Finalize,
     /// The conditions of a CertificateSigningRequest that approve or deny it.
     Approval,
-    /// A Pod's node, with the condition that tells of it. The change is the server's own.
+    /// A Pod's node, with the condition that reports it. The change is the server's own.
     Bind,
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn modify(
         let mut wanted = change(&current)?;
         if kind.group == access::GROUP {
             admission::rbac::default_references(&mut wanted);
-            access::escalation::check(call, Some(&current), &wanted)?;
+            admission::escalation::check(call, Some(&current), &wanted)?;
         }
         let pinned = preconditions(kind, &current, &wanted)?;
         let mut next = settle(call, part, &current, wanted)?;
@@ -94,9 +94,7 @@ pub(crate) async fn modify(
         }
         match call.store.update(&call.resource.collection, &key, entry.revision, next).await {
             Ok(entry) => {
-                definitions_changed(call);
-                roles_changed(call).await;
-                access::certificates::changed(call);
+                changed(call).await;
                 counted_again(call, &stored, &entry).await;
                 return Ok(entry);
             }
@@ -118,7 +116,6 @@ async fn remove(
         return Ok(preview(key, last, entry.revision));
     }
     let removed = call.store.delete(&call.resource.collection, key, entry.revision, last).await?;
-    definitions_changed(call);
     after_removal(call, &removed.value.value()).await;
     Ok(removed)
 }
@@ -135,7 +132,7 @@ async fn counted_again(call: &Call, before: &Value, entry: &Entry<Object>) {
     }
 }
 
-/// Whether nothing holds a terminating object any more.
+/// Returns true if an object is terminating and nothing holds it any more.
 fn is_over(object: &Value) -> bool {
     let graceful = object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
     let held = object["kind"] == "Namespace"
@@ -143,7 +140,8 @@ fn is_over(object: &Value) -> bool {
     meta::is_terminating(object) && meta::finalizers(object).is_empty() && !graceful && !held
 }
 
-/// The revision and the identity that the client names must be the current ones. Tells whether it named a revision.
+/// Checks that the revision and the uid that the client names are the current ones. Returns true if it named a
+/// revision.
 fn preconditions(kind: &Kind, current: &Value, wanted: &Value) -> Result<bool, Failure> {
     let name = meta::text(current, "name");
     let (uid, own) = (meta::text(wanted, "uid"), meta::text(current, "uid"));
@@ -162,7 +160,7 @@ fn preconditions(kind: &Kind, current: &Value, wanted: &Value) -> Result<bool, F
     Ok(true)
 }
 
-/// Joins what the client wrote with what it may not write.
+/// Joins the fields that the client wrote with those that it may not write.
 fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result<Value, Failure> {
     let kind = call.kind();
     let mut next = match part {
@@ -171,7 +169,7 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
                 carry(current, &mut wanted, "status");
             }
             if call.resource.is("", "namespaces")
-                || call.resource.is(access::certificates::GROUP, access::certificates::REQUESTS)
+                || call.resource.is(certificates::GROUP, certificates::REQUESTS)
             {
                 carry(current, &mut wanted, "spec");
             }
@@ -185,8 +183,8 @@ fn settle(call: &Call, part: Part, current: &Value, mut wanted: Value) -> Result
             next
         }
         Part::Approval => {
-            access::certificates::may_approve(call, current)?;
-            access::certificates::decided(call, current, &wanted)?
+            admission::certificate_request::may_approve(call, current)?;
+            admission::certificate_request::decided(call, current, &wanted)?
         }
         Part::Bind => wanted,
     };
@@ -266,7 +264,7 @@ fn tidy(metadata: &mut Map<String, Value>) {
     }
 }
 
-/// Whether objects of a built-in kind count the generations of their spec.
+/// Returns true if objects of a built-in kind count the generations of their spec.
 pub(crate) fn counts_generations(group: &str, plural: &str) -> bool {
     matches!(group, "apps" | "batch" | "networking.k8s.io" | "policy" | "apiextensions.k8s.io")
         || (group.is_empty() && plural == "pods")

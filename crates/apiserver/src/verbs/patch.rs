@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::create::{check_place, insert};
 use super::modify::{Part, modify};
-use crate::access::{self, Action};
+use crate::access::Action;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::ownership::Ownership;
@@ -53,7 +53,7 @@ pub(crate) async fn patch(
     respond::entry(call, StatusCode::OK, &entry)
 }
 
-/// Whether the patch is meant for one revision only.
+/// Returns true if the patch is for one revision only.
 fn names_revision(patch: &Value, media_type: &str) -> bool {
     if media_type != JSON {
         return !meta::text(patch, "resourceVersion").is_empty();
@@ -128,11 +128,11 @@ async fn apply(call: &Call, part: Part, bytes: &Bytes) -> Result<Response, Failu
         }
         let place = call.namespace.as_deref().unwrap_or_default();
         let create = Action::on("create", &call.kind().group, &call.kind().plural, &call.name).inside(place);
-        access::check(&call.core, &call.identity, create)?;
+        call.core.access.check(&call.identity, create)?;
         let made =
             patch::apply(None, &applied, applier, call.kind()).map_err(|error| refused(call, error))?;
         match insert(call, made, Ownership::Settled).await {
-            // Somebody else made it in between: then it is an update.
+            // Another client created it in between: then it is an update.
             Err(failure) if failure.reason == "AlreadyExists" => {}
             other => return respond::entry(call, StatusCode::CREATED, &other?),
         }

@@ -26,7 +26,7 @@ use crate::respond;
 /// A watch without a timeout ends after this; clients begin a new one. A bit of chance keeps them from doing so
 /// all at once.
 const USUAL: Duration = Duration::from_secs(30 * 60);
-/// A watch ends after this whatever timeout was asked for.
+/// Maximum duration of a watch, whatever timeout it requests.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Between bookmarks in a quiet watch.
 const BOOKMARK: Duration = Duration::from_secs(60);
@@ -126,10 +126,10 @@ struct Stream {
     bookmarks: bool,
     until: Instant,
     next_bookmark: Instant,
-    /// Whether a table with its column definitions was sent.
+    /// True if a table with its column definitions was sent.
     head_sent: bool,
     initial: VecDeque<Arc<Entry<Object>>>,
-    /// The revision to tell when the initial objects are through, if the client asked to be told.
+    /// The revision for the bookmark after the initial objects, if the client requested one.
     end_of_initial: Option<u64>,
     failed: Option<Failure>,
     /// Its place among the watches of a caller from outside.
@@ -240,7 +240,7 @@ impl Stream {
             Form::Metadata => Ok(respond::only_metadata(&object)),
             Form::Table => {
                 let mut table = respond::rows(&self.call, &[object], None)?;
-                // The columns are told once.
+                // The columns are sent once.
                 if std::mem::replace(&mut self.head_sent, true) {
                     table["columnDefinitions"] = Value::Null;
                 }

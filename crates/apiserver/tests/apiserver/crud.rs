@@ -68,7 +68,7 @@ async fn create_get_update_delete() {
 }
 
 #[tokio::test]
-async fn watch_tells_everything_after_a_list() {
+async fn watch_reports_every_change_after_a_list() {
     let api: Api<ConfigMap> = Api::default_namespaced(client().await);
     api.create(&PostParams::default(), &config_map("a", "1")).await.unwrap();
     let list = api.list(&ListParams::default()).await.unwrap();

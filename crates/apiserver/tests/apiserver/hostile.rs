@@ -62,7 +62,7 @@ async fn a_grace_beyond_the_end_of_time_ends_with_it() {
 }
 
 #[tokio::test]
-async fn a_watch_that_is_to_last_for_ever_begins() {
+async fn watch_with_the_largest_timeout_begins() {
     let app = app().await;
     for seconds in ["9223372036854775806", "9223372036854775807", "31622400"] {
         let path = format!("{PODS}?watch=true&timeoutSeconds={seconds}");
@@ -72,7 +72,7 @@ async fn a_watch_that_is_to_last_for_ever_begins() {
 }
 
 #[tokio::test]
-async fn a_continue_token_opens_nothing_but_what_was_asked_for() {
+async fn continue_token_opens_only_the_requested_collection() {
     use base64::Engine;
     let app = app().await;
     for namespace in ["a", "default", "z"] {

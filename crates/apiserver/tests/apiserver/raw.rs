@@ -82,7 +82,7 @@ async fn line(
             return serde_json::from_slice(&line).unwrap();
         }
         let more = tokio::time::timeout(std::time::Duration::from_secs(5), body.next());
-        rest.extend_from_slice(&more.await.expect("an event in time").expect("the watch goes on").unwrap());
+        rest.extend_from_slice(&more.await.expect("an event in time").expect("the watch continues").unwrap());
     }
 }
 

@@ -126,7 +126,7 @@ async fn user_has_the_rights_of_its_groups_until_it_is_deleted_also_on_live_watc
     assert_eq!(code(maps.list(&Default::default()).await.unwrap_err()).0, 401);
     assert_eq!(call(&site.admin, "DELETE", &format!("{}/m", crate::raw::CONFIG_MAPS), "").await.0, 200);
     let event = tokio::time::timeout(LIMIT, undisturbed.next()).await.unwrap().unwrap().unwrap();
-    assert!(matches!(event, kube::api::WatchEvent::Deleted(_)), "the other user's watch goes on");
+    assert!(matches!(event, kube::api::WatchEvent::Deleted(_)), "the other user's watch continues");
 }
 
 #[tokio::test]

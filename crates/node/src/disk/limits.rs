@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use hutch_api::quantity;
 use hutch_image::PathSegment;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::usage::measure;
 use crate::places::PodPlaces;
-use crate::quantity;
 use crate::shared::Shared;
 
 const RESOURCE: &str = "ephemeral-storage";

@@ -1,9 +1,9 @@
-//! What only an enemy sends.
+//! Input that only an attacker sends.
 
 use super::*;
 
 #[test]
-fn steps_that_are_none_are_left_out_at_every_depth() {
+fn invalid_steps_are_left_out_at_every_depth() {
     let set = FieldSet::from_fields_v1(&json!({
         "€": {}, "f:a": {"€": {}, "aä": {}, ".": {}}, "f:b": {"x": {"f:c": {}}}, "f:d": {"f:e": {"€": {}}, "f:g": {}},
     }));

@@ -46,7 +46,7 @@ fn fields_no_longer_applied_go_unless_someone_else_owns_them() {
         "spec": {"containers": [{"name": "a", "image": "i", "tty": true}, {"name": "b", "image": "j"}]}}});
     let one = json!({"template": {"metadata": {"labels": {"a": "1"}}, "spec": {"containers": [{"name": "a", "image": "i"}]}}});
     let mut object = apply(None, &deployment(both), applier("me", 0), &kind).expect("an object");
-    // Defaulted fields belong to nobody and go with the item that carries them.
+    // Defaulted fields have no owner and go with the item that carries them.
     object["spec"]["template"]["spec"]["containers"][1]["imagePullPolicy"] = "Always".into();
     object["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = "Always".into();
     let object = apply(

@@ -1,4 +1,4 @@
-//! What of an answer is compared.
+//! The compared parts of an answer.
 
 use std::fmt;
 
@@ -50,7 +50,7 @@ impl Answer {
         causes.sort();
         // A real server checks a change several times over.
         causes.dedup();
-        // What cannot be decoded is told in words of the decoder.
+        // Decoding errors have the words of the decoder.
         let message = if causes.is_empty() && code != 400 { text(&body, "message") } else { String::new() };
         Answer { code, reason: text(&body, "reason"), causes, message, value: Value::Null }
     }

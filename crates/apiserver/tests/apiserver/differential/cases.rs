@@ -1,4 +1,4 @@
-//! How cases are told and sent.
+//! Description and sending of cases.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -84,7 +84,7 @@ fn deployment() -> Value {
     json!({"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": pod()}})
 }
 
-/// What the cases need to be there: a custom kind, and an object of two kinds.
+/// Creates the objects that the cases need: a custom kind, and an object of two kinds.
 pub(crate) async fn prepare(client: &Client) {
     let integer = |format: &str| json!({"type": "integer", "format": format});
     let spec = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {
@@ -106,7 +106,7 @@ pub(crate) async fn prepare(client: &Client) {
     request(client, "POST", accounts, "application/json", account.to_string()).await;
     for path in [THINGS, CONFIG_MAPS] {
         let there = object(path, &json!({"name": "there"})).to_string();
-        // A real server begins to serve a new kind some time after it was told of it.
+        // A real server begins to serve a new kind some time after its definition is stored.
         for _ in 0..1000 {
             if request(client, "POST", path, "application/json", there.clone()).await.0 == 201 {
                 break;

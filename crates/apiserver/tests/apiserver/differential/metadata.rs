@@ -66,7 +66,7 @@ fn generated_names() -> Vec<Case> {
         let mut bad: Vec<String> = ["A-", "a_", "a b", "-a", "1a-", "a/"].map(String::from).to_vec();
         bad.extend(texts(&[58, 59, 64, 254, 300]));
         for prefix in bad {
-            // The name itself is random, and what is said of it has it in it: with a name the prefix is checked alone.
+            // A generated name is random, and messages contain it: with a name the prefix is checked alone.
             let body = object(path, &json!({"name": "n", "generateName": prefix}));
             let kind = body["kind"].as_str().unwrap_or_default().to_owned();
             let what = format!("{kind} with a name and generateName {}", brief(&prefix));

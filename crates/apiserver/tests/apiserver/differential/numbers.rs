@@ -24,7 +24,7 @@ const NUMBERS: &[&str] = &[
     "true",
 ];
 
-/// Where they are put: the kind, and a JSON pointer.
+/// Fields that they are written to: the kind, and a JSON pointer.
 const PLACES: &[(&str, &str, &str)] = &[
     ("Deployment int32", DEPLOYMENTS, "/spec/replicas"),
     ("Deployment int64", DEPLOYMENTS, "/spec/template/spec/terminationGracePeriodSeconds"),

@@ -24,7 +24,7 @@ const NUMBERS: &[&str] = &[
     "18446744073709551616",
 ];
 
-/// What takes a number: the method, the path, and the parameter.
+/// Requests with a numeric parameter: the method, the path, and the parameter.
 const PLACES: &[(&str, &str, &str)] = &[
     ("GET", CONFIG_MAPS, "limit"),
     ("GET", CONFIG_MAPS, "resourceVersion"),

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::{Answer, Caller, Exchange};
 
 const ADMIN: &str = "the-token-of-the-admin";
-/// How long a real server may take until its authorizer knows of a role.
+/// Maximum time until the authorizer of a real server knows a new role.
 const LAG: Duration = Duration::from_millis(800);
 
 pub(super) struct Server {

@@ -40,7 +40,7 @@ pub(super) fn binding(namespace: &str, name: &str, role: (&str, &str), subject: 
     binding
 }
 
-/// Where an object is created.
+/// Path at which an object is created.
 pub(super) fn place(object: &Value) -> String {
     let plural = format!("{}s", object["kind"].as_str().unwrap_or_default().to_lowercase());
     match object["metadata"]["namespace"].as_str() {

@@ -1,4 +1,4 @@
-//! Who may ask, and what is said of the caller and of the server.
+//! Access, reviews of the caller, and the version and health of the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -156,7 +156,7 @@ async fn token_secret_is_filled_and_ends_with_its_account() {
     let (code, refused) = call(&admin, "POST", secrets, &unnamed.to_string()).await;
     assert_eq!(code, 422, "{refused}");
     unnamed["type"] = "Opaque".into();
-    assert_eq!(call(&admin, "POST", secrets, &secret("t", "nobody").to_string()).await.0, 404);
+    assert_eq!(call(&admin, "POST", secrets, &secret("t", "absent").to_string()).await.0, 404);
     let decode = |secret: &Value, key: &str| {
         let bytes = base64::engine::general_purpose::STANDARD.decode(secret["data"][key].as_str().unwrap());
         String::from_utf8(bytes.unwrap()).unwrap()

@@ -1,4 +1,4 @@
-//! What is sent: its forms, its faults, and what is said of them.
+//! Request bodies: their forms, their errors, and the messages about them.
 
 use super::*;
 

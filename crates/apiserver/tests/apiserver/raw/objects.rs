@@ -1,4 +1,4 @@
-//! What becomes of an object: versions, patches, deletions.
+//! Changes of an object: versions, patches, deletions.
 
 use super::*;
 

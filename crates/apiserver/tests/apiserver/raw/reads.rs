@@ -44,7 +44,7 @@ async fn watches_from_every_revision() {
 }
 
 #[tokio::test]
-async fn a_revision_that_is_too_old_is_told_in_the_watch() {
+async fn watch_reports_a_revision_that_is_too_old() {
     let folder = tempfile::tempdir().unwrap();
     let config = Config { data: Some(folder.path().into()), ..Config::default() };
     let server = ApiServer::open(config.clone()).await.unwrap();

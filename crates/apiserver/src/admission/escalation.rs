@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::policy::Policy;
-use super::rule::{Rule, quoted, summary, uncovered};
-use super::{Action, GROUP, decide, is_master};
+use crate::access::policy::Policy;
+use crate::access::rule::{Rule, quoted, summary, uncovered};
+use crate::access::{Action, GROUP};
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::{Identity, meta};
@@ -14,7 +14,7 @@ const COLLECTED: [&str; 4] = ["ownerReferences", "finalizers", "managedFields", 
 
 /// Refuses a new or changed role or binding that grants more than the caller holds. Other kinds pass.
 pub(crate) fn check(call: &Call, before: Option<&Value>, object: &Value) -> Result<(), Failure> {
-    if call.kind().group != GROUP || is_master(&call.identity) {
+    if call.kind().group != GROUP || call.identity.is_master() {
         return Ok(());
     }
     if before.is_some_and(|before| without_collected(before) == without_collected(object)) {
@@ -38,10 +38,10 @@ fn without_collected(object: &Value) -> Value {
 fn role(call: &Call, before: Option<&Value>, object: &Value) -> Result<(), Failure> {
     let namespace = call.namespace.as_deref().unwrap_or_default();
     let escalate = Action::on("escalate", GROUP, &call.kind().plural, &call.name).inside(namespace);
-    if decide(&call.core, &call.identity, &escalate).allowed {
+    if call.core.access.decide(&call.identity, &escalate).allowed {
         return Ok(());
     }
-    let policy = call.core.access.policy(&call.core.store);
+    let policy = call.core.access.policy();
     holds(call, &policy, object, &Rule::all_of(object))?;
     let aggregates = |role: &Value| {
         let selectors = role.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array);
@@ -78,10 +78,10 @@ fn binding(call: &Call, object: &Value) -> Result<(), Failure> {
         _ => return Err(unsupported(kind)),
     };
     let bind = Action::on("bind", text("apiGroup"), plural, name).inside(namespace);
-    if decide(&call.core, &call.identity, &bind).allowed {
+    if call.core.access.decide(&call.identity, &bind).allowed {
         return Ok(());
     }
-    let policy = call.core.access.policy(&call.core.store);
+    let policy = call.core.access.policy();
     let Some(rules) = policy.role(kind, name, namespace) else {
         return Err(Failure::not_found(call.kind(), name));
     };

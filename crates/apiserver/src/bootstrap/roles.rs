@@ -5,12 +5,13 @@ use futures::future::try_join_all;
 use hutch_store::Error as StoreError;
 use serde_json::{Value, json};
 
-use super::rule::{Rule, uncovered};
-use crate::server::Core;
-use crate::{Error, admission, bootstrap, call, meta};
+use crate::access::rule::{Rule, uncovered};
+use crate::access::{self, GROUP};
+use crate::core::Core;
+use crate::{Error, admission, meta, object};
 
 /// The roles of Kubernetes that concern what is served here, and those for the kinds of Agent Sandbox.
-const DEFAULTS: &str = include_str!("defaults.json");
+const DEFAULTS: &str = include_str!("roles.json");
 /// Annotation that opts out with the value `false`.
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
@@ -19,15 +20,15 @@ pub(crate) async fn run(core: &Core, configured: &[Value]) -> Result<(), Error> 
     let defaults: Vec<Value> =
         serde_json::from_str(DEFAULTS).map_err(|error| Error::Bootstrap(error.to_string()))?;
     try_join_all(defaults.iter().chain(configured).map(|object| reconcile(core, object))).await?;
-    super::reconcile_aggregated(core).await;
+    access::reconcile_aggregated(&core.access).await;
     Ok(())
 }
 
 async fn reconcile(core: &Core, wanted: &Value) -> Result<(), Error> {
     let kind = wanted["kind"].as_str().unwrap_or_default();
-    let collection = format!("{}s.{}", kind.to_lowercase(), super::GROUP);
+    let collection = format!("{}s.{}", kind.to_lowercase(), GROUP);
     let namespace = Some(meta::text(wanted, "namespace")).filter(|namespace| !namespace.is_empty());
-    let key = call::key(namespace, meta::text(wanted, "name"));
+    let key = object::key(namespace, meta::text(wanted, "name"));
     let mut wanted = wanted.clone();
     admission::rbac::default_references(&mut wanted);
     let Some(entry) = core.store.get(&collection, &key) else {
@@ -50,7 +51,7 @@ async fn reconcile(core: &Core, wanted: &Value) -> Result<(), Error> {
 }
 
 async fn create(core: &Core, collection: &str, key: &str, mut object: Value) -> Result<(), Error> {
-    bootstrap::fill_metadata(core, &mut object);
+    core.fill_metadata(&mut object);
     match core.store.create(collection, key, object).await {
         Ok(_) | Err(StoreError::Exists) => Ok(()),
         Err(error) => Err(error.into()),

@@ -113,7 +113,7 @@ fn steps(mut text: &str) -> Result<(JsonPath, &str), String> {
         }
         if let Some(rest) = text.strip_prefix("..") {
             steps.push(Step::Descend);
-            // `..name` and `..[0]` both go on with a step.
+            // In both `..name` and `..[0]` a step follows.
             if !rest.starts_with('[') {
                 let (step, rest) = field(rest)?;
                 steps.push(step);

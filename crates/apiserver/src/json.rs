@@ -1,0 +1,26 @@
+//! Access to the fields of JSON objects.
+
+use serde_json::{Map, Value};
+
+/// Sets an absent (or null) field.
+pub(crate) fn default(object: &mut Value, field: &str, value: impl Into<Value>) {
+    if object.get(field).is_none_or(Value::is_null)
+        && let Some(map) = object.as_object_mut()
+    {
+        map.insert(field.into(), value.into());
+    }
+}
+
+/// A field that is an object, made if missing.
+pub(crate) fn map<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
+    let slot = &mut object[field];
+    if !slot.is_object() {
+        *slot = Value::Object(Map::new());
+    }
+    slot.as_object_mut().expect("was made an object above")
+}
+
+/// The items of a list field; none if it is missing.
+pub(crate) fn items<'a>(object: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
+    object.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten()
+}

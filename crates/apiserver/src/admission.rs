@@ -58,7 +58,9 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
         }
         ("", "nodes") => Ok(()),
         ("apps" | "batch", _) => workload::create(kind, object),
-        ("apiextensions.k8s.io", "customresourcedefinitions") => definition::create(kind, object),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            definition::create(kind, object, core.ambient.now())
+        }
         (crate::access::GROUP, _) => rbac::check(kind, None, object),
         _ => Ok(()),
     }
@@ -91,7 +93,9 @@ pub(crate) fn update(
             data::check(kind, Some(old), object)
         }
         ("apps" | "batch", _) => workload::update(kind, old, object),
-        ("apiextensions.k8s.io", "customresourcedefinitions") => definition::update(kind, old, object),
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            definition::update(kind, old, object, core.ambient.now())
+        }
         (crate::access::GROUP, _) => rbac::check(kind, Some(old), object),
         _ => Ok(()),
     }

@@ -48,13 +48,13 @@ async fn definition(core: &Core, builtin: &BuiltIn) -> Result<(), Error> {
     admission::definition::set_mark(&mut definition, mark);
     let Some(entry) = stored else {
         core.fill_metadata(&mut definition);
-        admission::definition::establish(&mut definition);
+        admission::definition::establish(&mut definition, core.ambient.now());
         return put(core, DEFINITIONS, name, definition).await;
     };
     let mut next = entry.value.value();
     next["spec"] = definition["spec"].take();
     admission::definition::set_mark(&mut next, mark);
-    admission::definition::establish(&mut next);
+    admission::definition::establish(&mut next, core.ambient.now());
     let updated = core.store.update(DEFINITIONS, name, entry.revision, next).await;
     updated.map(|_| ()).map_err(Error::Store)
 }

@@ -23,12 +23,7 @@ pub(crate) fn generated_name(base: &str, ambient: &Ambient) -> String {
     format!("{}{suffix}", &base[..cut])
 }
 
-/// The time as Kubernetes writes it: UTC, whole seconds.
-pub(crate) fn now() -> String {
-    seconds(jiff::Timestamp::now())
-}
-
-/// A time as Kubernetes writes it.
+/// A time as Kubernetes writes it: UTC, whole seconds.
 pub(crate) fn seconds(time: jiff::Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

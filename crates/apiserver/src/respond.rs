@@ -146,7 +146,7 @@ pub(crate) fn rows(
             .parse()
             .map_err(|_| Failure::bad_request(format!("unrecognized includeObject value: \"{text}\"")))?,
     };
-    let mut table = table::render(call.kind(), objects, include, jiff::Timestamp::now());
+    let mut table = table::render(call.kind(), objects, include, call.core.ambient.now());
     if let Some(metadata) = metadata {
         table["metadata"] = metadata.into();
     } else if let [object] = objects {

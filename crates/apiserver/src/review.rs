@@ -38,7 +38,8 @@ pub(crate) fn review(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Res
     };
     object["status"] = status;
     if call.kind().kind == "SelfSubjectReview" {
-        meta::metadata(&mut object).insert("creationTimestamp".into(), meta::now().into());
+        let now = meta::seconds(call.core.ambient.now());
+        meta::metadata(&mut object).insert("creationTimestamp".into(), now.into());
     }
     respond::object(call, StatusCode::CREATED, object)
 }

@@ -1,6 +1,7 @@
 //! CustomResourceDefinitions. The four of Agent Sandbox are built in: they are there from the start, and a user may
 //! apply an older release's definitions of the same names, but what is served stays.
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::failure::{Cause, Failure};
@@ -34,18 +35,18 @@ pub(crate) fn set_mark(definition: &mut Value, mark: &str) {
     super::map(&mut definition["metadata"], "annotations").insert(MARK.into(), mark.into());
 }
 
-pub(crate) fn create(kind: &Kind, object: &mut Value) -> Result<(), Failure> {
+pub(crate) fn create(kind: &Kind, object: &mut Value, now: Timestamp) -> Result<(), Failure> {
     default_names(object);
     super::default(&mut object["spec"], "conversion", json!({ "strategy": "None" }));
     if let Err(problem) = Kind::from_crd(object) {
         let cause = Cause::new("FieldValueInvalid", problem.path, problem.message);
         return Err(Failure::invalid(kind, meta::text(object, "name"), vec![cause]));
     }
-    establish(object);
+    establish(object, now);
     Ok(())
 }
 
-pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(), Failure> {
+pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value, now: Timestamp) -> Result<(), Failure> {
     let name = meta::text(object, "name").to_owned();
     if is_builtin(&name) {
         // Conversion is done here whatever it says; who keeps it, such as a webhook, finds what it wrote.
@@ -69,7 +70,7 @@ pub(crate) fn update(kind: &Kind, old: &Value, object: &mut Value) -> Result<(),
         }
     }
     let status = old["status"].clone();
-    create(kind, object)?;
+    create(kind, object, now)?;
     // Versions that were ever stored stay named until someone has rewritten the objects.
     let mut stored = status["storedVersions"].as_array().cloned().unwrap_or_default();
     for version in object["status"]["storedVersions"].as_array().into_iter().flatten() {
@@ -94,9 +95,9 @@ fn default_names(object: &mut Value) {
 }
 
 /// The status that says that the kinds are served: here they are as soon as the definition is stored.
-pub(crate) fn establish(object: &mut Value) {
+pub(crate) fn establish(object: &mut Value, now: Timestamp) {
     super::default(meta_value(object), "generation", 1);
-    let now = meta::now();
+    let now = meta::seconds(now);
     let condition = |kind: &str, reason: &str, message: &str| {
         json!({
             "type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": message,

@@ -24,7 +24,7 @@ use crate::cache::{Cache, Change, Terms};
 use crate::error::Error;
 use crate::key::Key;
 use crate::record::{Note, Recorder};
-use crate::unread::Unread;
+use crate::undecodable::Undecodable;
 
 /// Name under which creates appear in an object's managed fields.
 const FIELD_MANAGER: &str = "sandbox-controller";
@@ -63,7 +63,7 @@ pub(crate) struct Collection<K> {
     cache: Cache<K>,
     trim: Box<dyn Fn(&mut K) + Send + Sync>,
     selector: Option<&'static str>,
-    unread: Unread<K>,
+    undecodable: Undecodable<K>,
 }
 
 impl<K: Object> Collection<K> {
@@ -73,8 +73,8 @@ impl<K: Object> Collection<K> {
         terms: Terms<K>,
         trim: impl Fn(&mut K) + Send + Sync + 'static,
     ) -> Self {
-        let unread = Unread::default();
-        Collection { client, cache: Cache::new(terms), trim: Box::new(trim), selector: None, unread }
+        let undecodable = Undecodable::default();
+        Collection { client, cache: Cache::new(terms), trim: Box::new(trim), selector: None, undecodable }
     }
 
     /// Watches only what has that label.
@@ -88,18 +88,21 @@ impl<K: Object> Collection<K> {
     }
 
     /// Who is told of objects that cannot be read, and of their end; set once, before [`Collection::feed`].
-    pub(crate) fn listen_to_unread(&self, listener: impl Fn(&PartialObjectMeta<K>) + Send + Sync + 'static) {
-        self.unread.listen(listener);
+    pub(crate) fn listen_to_undecodable(
+        &self,
+        listener: impl Fn(&PartialObjectMeta<K>) + Send + Sync + 'static,
+    ) {
+        self.undecodable.listen(listener);
     }
 
     /// Objects that the owner controls and of which nothing else is known, since they cannot be read.
-    pub(crate) fn unread_of(&self, owner: &impl Resource) -> Vec<PartialObjectMeta<K>> {
-        let mut unread = self.unread.controlled_by(owner);
+    pub(crate) fn undecodable_of(&self, owner: &impl Resource) -> Vec<PartialObjectMeta<K>> {
+        let mut undecodable = self.undecodable.controlled_by(owner);
         // One that could be read before is still known as it was.
-        unread.retain(|object| {
+        undecodable.retain(|object| {
             self.cache.get(&Key::of(object)).is_none_or(|known| known.uid() != object.uid())
         });
-        unread
+        undecodable
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
@@ -239,22 +242,22 @@ impl<K: Object> Collection<K> {
         let stream = watcher::watcher(Api::<Read<K>>::all(self.client.clone()), config);
         let pauses = Pauses { ambient: ambient.clone(), last: None };
         let mut stream = std::pin::pin!(stream.backoff(pauses).into_stream());
-        let (mut listed, mut unread) = (Vec::new(), Vec::new());
+        let (mut listed, mut undecodable) = (Vec::new(), Vec::new());
         let mut first = true;
         while let Some(event) = stream.next().await {
             match event {
                 Ok(Event::Init) => {
                     listed.clear();
-                    unread.clear();
+                    undecodable.clear();
                     self.cache.begin_list();
                 }
                 Ok(Event::InitApply(found)) => match self.readable(found, &recorder, &ambient) {
                     Ok(object) => listed.push(object),
-                    Err(known) => unread.push(known),
+                    Err(known) => undecodable.push(known),
                 },
                 Ok(Event::InitDone) => {
-                    self.unread.retain(&unread);
-                    self.take_list(std::mem::take(&mut listed), &unread).await;
+                    self.undecodable.retain(&undecodable);
+                    self.take_list(std::mem::take(&mut listed), &undecodable).await;
                     if std::mem::take(&mut first) {
                         synced.send_modify(|count| *count += 1);
                     }
@@ -269,7 +272,7 @@ impl<K: Object> Collection<K> {
                 },
                 Ok(Event::Delete(gone)) => {
                     self.tell(self.cache.forget(&gone));
-                    self.unread.remove(&Key::of(&gone));
+                    self.undecodable.remove(&Key::of(&gone));
                 }
                 Err(error) => {
                     tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, will be resumed")
@@ -288,7 +291,7 @@ impl<K: Object> Collection<K> {
         let key = Key::of(&found);
         let unreadable = match found {
             Read::Object(mut object) => {
-                self.unread.remove(&key);
+                self.undecodable.remove(&key);
                 (self.trim)(&mut object);
                 return Ok(object);
             }
@@ -297,7 +300,7 @@ impl<K: Object> Collection<K> {
         let Unreadable { metadata, problem } = *unreadable;
         let object: PartialObjectMeta<K> = metadata.into_response_partial();
         let uid = object.uid();
-        if self.unread.put(object.clone(), &problem) {
+        if self.undecodable.put(object.clone(), &problem) {
             tracing::warn!(kind = %K::kind(&()), object = %key, problem, "an object cannot be read");
             let text = hutch_api::Unreadable::note(&problem);
             let note = Note { warning: true, reason: "Unreadable", action: "Reconciling", text };
@@ -306,8 +309,8 @@ impl<K: Object> Collection<K> {
         Err((key, uid))
     }
 
-    async fn take_list(&self, objects: Vec<K>, unread: &[(Key, Option<String>)]) {
-        let listed = self.cache.replace(objects, unread);
+    async fn take_list(&self, objects: Vec<K>, undecodable: &[(Key, Option<String>)]) {
+        let listed = self.cache.replace(objects, undecodable);
         for change in listed.changes {
             self.cache.tell(&change);
         }

@@ -16,26 +16,28 @@ mod clock;
 mod collection;
 mod condition;
 mod config;
-mod crowd;
-mod defer;
 mod error;
 #[cfg(test)]
 mod fixture;
 mod key;
+mod memory;
 mod metrics;
 mod outcome;
 mod owner;
 mod patch;
+mod pending;
 mod pool;
 mod queue;
 mod record;
-mod refill;
-mod rush;
+mod rush {
+    //! Name by which [`crate::record`] knows the burst of claims that defers events.
+    pub(crate) use crate::scheduler::ClaimBurst as Rush;
+}
 mod sandbox;
+mod scheduler;
 mod span;
 mod template;
-mod unanswered;
-mod unread;
+mod undecodable;
 mod view;
 mod wiring;
 mod world;
@@ -75,7 +77,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
     let (synced, mut ready) = watch::channel(0_usize);
     let mut background = JoinSet::new();
     let (over, mut events) = (Shutdown::new(), JoinSet::new());
-    events.spawn(writer.run(world.rush.clone(), over.clone()));
+    events.spawn(writer.run(world.scheduler.claim_burst().clone(), over.clone()));
     let kinds = feed(&world, &synced, &mut background);
     tokio::select! {
         biased;

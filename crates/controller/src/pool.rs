@@ -29,7 +29,7 @@ struct Seen {
     /// Sandboxes of the namespace with the label of the pool's name, whoever owns them.
     labelled: Vec<Arc<Sandbox>>,
     /// Sandboxes of the pool that cannot be read.
-    unread: Vec<PartialObjectMeta<Sandbox>>,
+    undecodable: Vec<PartialObjectMeta<Sandbox>>,
     /// Pods of those that are not Ready, by the Sandbox's name.
     pods: HashMap<String, Arc<PodView>>,
     /// How long ago this process made those that it made and that are not Ready, by name.
@@ -53,8 +53,8 @@ impl Seen {
         let pods = waiting.iter().copied().filter_map(pod_of).collect();
         let names = waiting.iter().map(|sandbox| sandbox.name_any()).collect();
         let ages = world.with_memory(&key, |memory| memory.ages(&names, Instant::now()));
-        let unread = world.sandboxes.unread_of(pool.as_ref());
-        Seen { pool, template, labelled, unread, pods, ages }
+        let undecodable = world.sandboxes.undecodable_of(pool.as_ref());
+        Seen { pool, template, labelled, undecodable, pods, ages }
     }
 }
 

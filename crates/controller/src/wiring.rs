@@ -74,7 +74,7 @@ pub(crate) fn connect(world: &World, queues: &Queues) {
 
 fn listen_to_sandboxes(world: &World, queues: &Queues) {
     let pools = queues.pools.clone();
-    world.sandboxes.listen_to_unread(move |sandbox| {
+    world.sandboxes.listen_to_undecodable(move |sandbox| {
         if let Some(pool) = owner::extension(sandbox, "SandboxWarmPool") {
             pools.add(Key::of(sandbox).beside(&pool.name));
         }

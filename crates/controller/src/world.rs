@@ -2,27 +2,23 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotation, label};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::{Client, Resource, ResourceExt};
-use tokio::time::Instant;
 
 use crate::binding::is_unbound;
 use crate::collection::Collection;
 use crate::config::Config;
-use crate::crowd::Crowd;
-use crate::defer::Deferrals;
 use crate::key::Key;
+use crate::memory::Memory;
 use crate::owner;
+use crate::pending::Pending;
 use crate::record::{Note, Recorder};
-use crate::refill::Memory;
-use crate::rush::{RECHECK, Rush};
+use crate::scheduler::{Scheduler, Write};
 use crate::span::Spans;
-use crate::unanswered::Unanswered;
 use crate::view::{PodView, SharedSpecs};
 
 pub(crate) struct World {
@@ -37,9 +33,8 @@ pub(crate) struct World {
     pub(crate) policies: Arc<Collection<NetworkPolicy>>,
     pub(crate) spans: Arc<Spans>,
     recorder: Recorder,
-    pub(crate) rush: Rush,
-    /// Pools whose refill gives way to claims.
-    pub(crate) late_refill: Deferrals,
+    /// Decides when writes are sent.
+    pub(crate) scheduler: Scheduler,
     /// Sandboxes that a claim is about to take. The API server's guard decides; this only keeps two claims of this
     /// process from asking for the same one.
     taking: Mutex<HashSet<Key>>,
@@ -47,17 +42,8 @@ pub(crate) struct World {
     pools_memory: Mutex<HashMap<Key, Memory>>,
     /// When each claim was first seen, and when it became Ready.
     claim_times: Mutex<HashMap<Key, (String, Times)>>,
-    /// Requests for the Sandboxes of claims that must be asked again.
-    pub(crate) unanswered: Unanswered,
-    /// Statuses of Sandboxes that wait for the next step.
-    pub(crate) late_status: Deferrals,
-    /// Changes of Pods' labels and annotations that wait for others.
-    pub(crate) late_metadata: Deferrals,
-    /// Annotations of Sandboxes that repeat their own name and give way to others that start.
-    pub(crate) late_names: Deferrals,
-    pub(crate) crowd: Crowd,
-    /// Annotations of claims that have their Sandbox and give way to those that have none yet.
-    pub(crate) late_annotations: Deferrals,
+    /// Requests for the Sandboxes of claims that must be repeated.
+    pub(crate) pending: Pending,
 }
 
 /// What is remembered of a claim.
@@ -85,6 +71,7 @@ impl World {
         };
         World {
             spans: Arc::new(Spans::new(config.tracer.clone())),
+            scheduler: Scheduler::new(&config),
             config,
             sandboxes: Arc::new(Collection::new(client(), sandbox_terms, trim_sandbox)),
             claims: Arc::new(Collection::new(client(), claim_terms, drop_noise)),
@@ -95,17 +82,10 @@ impl World {
             volumes: Arc::new(Collection::new(client(), |_| Vec::new(), trim_volume)),
             policies: Arc::new(Collection::new(client(), |_| Vec::new(), trim_policy)),
             recorder,
-            rush: Rush::default(),
-            late_refill: Deferrals::default(),
             taking: Mutex::default(),
             pools_memory: Mutex::default(),
             claim_times: Mutex::default(),
-            unanswered: Unanswered::default(),
-            late_status: Deferrals::default(),
-            late_metadata: Deferrals::default(),
-            late_names: Deferrals::default(),
-            crowd: Crowd::default(),
-            late_annotations: Deferrals::default(),
+            pending: Pending::default(),
         }
     }
 
@@ -135,6 +115,7 @@ impl World {
 
     pub(crate) fn forget_pool(&self, pool: &Key) {
         self.pools_memory.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
+        self.scheduler.forget_pool(pool);
     }
 
     /// What is remembered of the claim. One that was not here before is seen now.
@@ -160,14 +141,8 @@ impl World {
 
     pub(crate) fn forget_claim(&self, claim: &Key) {
         self.claim_times.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
-        self.late_annotations.forget(claim);
-    }
-
-    /// After which pause to look again at a write that nobody waits for and that gives way to claims which are being met; nothing
-    /// when it is due.
-    pub(crate) fn yields(&self, late: &Deferrals, key: &Key) -> Option<Duration> {
-        let left = self.rush.is_on().then(|| late.left(key, self.config.give_way, Instant::now()));
-        left.flatten().map(|left| left.min(RECHECK))
+        self.scheduler.clear(Write::ClaimAnnotations, claim);
+        self.pending.forget(claim);
     }
 }
 

@@ -23,9 +23,9 @@ use crate::key::Key;
 use crate::metrics::Created;
 use crate::outcome::Outcome;
 use crate::owner;
+use crate::pending::Request;
 use crate::record::Note;
-use crate::rush::Meeting;
-use crate::unanswered::Asked;
+use crate::scheduler::{Adoption, Write};
 use crate::world::{World, pool_hash_term};
 
 /// Candidates that a claim tries in one look when others are faster.
@@ -44,7 +44,7 @@ struct Bound {
     /// What the other reconcilers are told once the claim's status is written.
     change: Option<Change<Sandbox>>,
     /// Held until then.
-    meeting: Option<Meeting>,
+    meeting: Option<Adoption>,
 }
 
 #[derive(PartialEq)]
@@ -69,12 +69,12 @@ impl<E: Into<Refusal>> From<E> for Missing {
 
 pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let Some(claim) = world.claims.get(key) else {
-        forget(world, key);
+        world.forget_claim(key);
         return Outcome::Settled;
     };
     drop_old_policy(world, key, &claim).await;
     if claim.metadata.deletion_timestamp.is_some() {
-        forget(world, key);
+        world.forget_claim(key);
         return Outcome::Settled;
     }
     let began = world.now();
@@ -112,11 +112,6 @@ async fn catch_up(world: &World, key: &Key, seen: Seen) -> Result<Seen, Error> {
     Ok(Seen::observe(world, seen.claim))
 }
 
-fn forget(world: &World, key: &Key) {
-    world.forget_claim(key);
-    world.unanswered.forget(key);
-}
-
 /// Earlier versions of Agent Sandbox made a NetworkPolicy for each claim; one for the template has taken its place.
 async fn drop_old_policy(world: &World, key: &Key, claim: &SandboxClaim) {
     let policy = key.beside(&format!("{}-network-policy", key.name));
@@ -135,19 +130,19 @@ async fn obtain(world: &World, key: &Key, seen: &Seen, now: Timestamp) -> Result
     let had = |sandbox| Bound { sandbox, how: How::Had, change: None, meeting: None };
     let step = find(seen)?;
     if !matches!(step, Step::Use(_)) {
-        match world.unanswered.of(&seen.claim) {
-            Some(Asked::Take(sandbox)) => {
+        match world.pending.of(&seen.claim) {
+            Some(Request::Adopt(sandbox)) => {
                 if let Some(bound) = take(world, seen, &sandbox).await? {
                     return Ok(bound);
                 }
             }
-            Some(Asked::Make) => return make(world, key, seen).await,
+            Some(Request::Create) => return make(world, key, seen).await,
             None => {}
         }
     }
     match step {
         Step::Use(sandbox) => {
-            world.unanswered.forget(key);
+            world.pending.forget(key);
             drop_others(world, seen, &sandbox).await;
             Ok(had(align(world, seen, sandbox).await?))
         }
@@ -225,7 +220,7 @@ async fn adopt_from_pool(
             Pick::Nothing if lost => break,
             Pick::Nothing => return Ok(None),
         };
-        let meeting = world.rush.meet();
+        let meeting = world.scheduler.adopting();
         let taken = take(world, seen, &chosen).await;
         world.taking().remove(&Key::of(chosen.as_ref()));
         match taken? {
@@ -279,7 +274,7 @@ async fn take(world: &World, seen: &Seen, sandbox: &Arc<Sandbox>) -> Result<Opti
         // Until it is known whose it is, no other is asked for.
         world.sandboxes.refresh(&key).await?;
     }
-    world.unanswered.note(&seen.claim, &Asked::Take(sandbox.clone()), &result);
+    world.pending.note(&seen.claim, &Request::Adopt(sandbox.clone()), &result);
     match result {
         Ok((sandbox, change)) => Ok(Some(Bound { sandbox, how: How::Adopted, change, meeting: None })),
         Err(_) if overtaken => {
@@ -299,7 +294,7 @@ async fn make(world: &World, key: &Key, seen: &Seen) -> Result<Bound, Missing> {
     if exists {
         world.sandboxes.refresh(key).await?;
     }
-    world.unanswered.note(&seen.claim, &Asked::Make, &result);
+    world.pending.note(&seen.claim, &Request::Create, &result);
     match result {
         Ok(sandbox) => Ok(Bound { sandbox, how: How::Created, change: None, meeting: None }),
         Err(_) if exists => Err(Refusal::create_pending().into()),
@@ -339,11 +334,11 @@ async fn settle(world: &World, key: &Key, seen: &Seen, mut bound: Bound) -> Outc
     }
     // The trace of this look is written with the annotations, so they do not wait where there is one.
     if world.config.tracer.is_none()
-        && let Some(pause) = world.yields(&world.late_annotations, key)
+        && let Some(pause) = world.scheduler.delay(Write::ClaimAnnotations, key)
     {
         return Outcome::Again(pause);
     }
-    world.late_annotations.forget(key);
+    world.scheduler.clear(Write::ClaimAnnotations, key);
     let look = Look { before: &seen.claim, after: &after, sandbox: Some(&bound.sandbox) };
     if !annotate(world, key, look).await {
         return Outcome::Failed;

@@ -169,7 +169,7 @@ async fn annotations_wait_while_other_claims_have_no_sandbox_and_tell_the_time_a
     let cluster = Cluster::new().await;
     let pool = cluster.known(&cluster.world.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
-    let others = [cluster.world.rush.meet(), cluster.world.rush.meet()];
+    let others = [cluster.world.scheduler.adopting(), cluster.world.scheduler.adopting()];
     cluster.look().await;
     assert_eq!(cluster.has().await, only("a"), "the status does not wait");
     let annotations =

@@ -18,6 +18,7 @@ use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::owner;
 use crate::record::Note;
+use crate::scheduler::Write;
 use crate::world::World;
 
 /// Largest part of a wait that is added to it, so that pools which were made together are not looked at together.
@@ -28,23 +29,22 @@ const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let Some(pool) = world.pools.get(key) else {
         world.forget_pool(key);
-        world.late_refill.forget(key);
         return Outcome::Settled;
     };
     if pool.metadata.deletion_timestamp.is_some() {
         return Outcome::Settled;
     }
-    if let Some(pause) = world.yields(&world.late_refill, key) {
+    if let Some(pause) = world.scheduler.delay(Write::PoolRefill, key) {
         return Outcome::Again(pause);
     }
-    world.late_refill.forget(key);
+    world.scheduler.clear(Write::PoolRefill, key);
     let seen = Seen::observe(world, pool);
     let mut plan = plan(&seen, &world.config, world.now());
     note_progress(world, key, &seen, &plan);
-    let grant = world.with_memory(key, |memory| {
+    world.with_memory(key, |memory| {
         memory.unanswered.retain(|name| world.sandboxes.get(&key.beside(name)).is_none());
-        memory.grant(plan.create, plan.members, &world.config, Instant::now())
     });
+    let grant = world.scheduler.refill(key, plan.create, plan.members);
     plan.create = grant.create;
     let overtaken = match apply(world, key, &plan).await {
         Ok(overtaken) => overtaken.then_some(AFTER_CONFLICT),
@@ -106,12 +106,12 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
 /// Creates a member. One that is there already under that name is the one of an earlier request whose answer was lost.
 async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(), Error> {
     let member = key.beside(name);
-    let again = world.with_memory(key, |memory| memory.ask(name));
+    let again = world.with_memory(key, |memory| memory.request(name));
     let error = match world.sandboxes.create(&key.namespace, Box::new(named(new, name))).await {
         Ok(_) => {
             world.with_memory(key, |memory| {
-                memory.made(name, Instant::now());
-                memory.settle(name);
+                memory.created(name, Instant::now());
+                memory.answered(name);
             });
             return Ok(());
         }
@@ -123,7 +123,7 @@ async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(
     }
     // A refusal says nothing about an earlier request that was not answered.
     if error.settles_earlier() || error.is_refusal() && !again {
-        world.with_memory(key, |memory| memory.settle(name));
+        world.with_memory(key, |memory| memory.answered(name));
     }
     if error.is_already_exists() {
         let owner = new.owner_references().first().map(|owner| owner.uid.as_str());
@@ -172,7 +172,7 @@ async fn write_status(world: &World, key: &Key, seen: &Seen, done: &Plan) -> Res
         let Some(pool) = world.pools.get(key) else { return Ok(()) };
         let seen = Seen::observe(world, pool);
         let plan = plan(&seen, &world.config, world.now());
-        world.with_memory(key, |memory| memory.leave(plan.members));
+        world.scheduler.refilled(key, plan.members);
         (seen.pool, plan.status)
     };
     if pool.status.as_ref() == Some(&wanted) {

@@ -50,8 +50,8 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let hashes = seen.template.as_ref().map(|template| Hashes::of(template));
     // What cannot be read is left as it is: it counts, and is not Ready.
-    let (leaving, unread): (Vec<_>, Vec<_>) =
-        seen.unread.iter().partition(|member| member.metadata.deletion_timestamp.is_some());
+    let (leaving, undecodable): (Vec<_>, Vec<_>) =
+        seen.undecodable.iter().partition(|member| member.metadata.deletion_timestamp.is_some());
     let mut terminating = leaving.len();
     let mut active = Vec::new();
     for sandbox in &seen.labelled {
@@ -75,8 +75,8 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
     if plan.unschedulable > 0 {
         sooner(&mut plan.again, config.unschedulable_recheck);
     }
-    plan.members = active.len() + unread.len();
-    scale(&mut plan, seen, config, hashes, active, Others { terminating, unread: unread.len() });
+    plan.members = active.len() + undecodable.len();
+    scale(&mut plan, seen, config, hashes, active, Others { terminating, undecodable: undecodable.len() });
     let orphans = seen.labelled.iter().filter(|sandbox| owner::controller(sandbox.as_ref()).is_none());
     if orphans.into_iter().any(|orphan| plan.delete.contains(&orphan.name_any())) {
         sooner(&mut plan.again, AFTER_ORPHAN);
@@ -156,7 +156,7 @@ fn look_after(
 /// Members about which nothing is decided here.
 struct Others {
     terminating: usize,
-    unread: usize,
+    undecodable: usize,
 }
 
 /// Creation counts those on their way out too, so that a rolling replacement never has more than asked for.
@@ -169,7 +169,7 @@ fn scale(
     others: Others,
 ) {
     let wanted = usize::try_from(seen.pool.spec.replicas.unwrap_or(1)).unwrap_or(0);
-    let members = active.len() + others.unread;
+    let members = active.len() + others.undecodable;
     let total = members + others.terminating;
     if let (true, Some(template), Some(hashes)) = (total < wanted, &seen.template, hashes) {
         plan.create = (wanted - total).min(config.pool_batch);
@@ -183,7 +183,7 @@ fn scale(
     }
     let ready = active.iter().filter(|member| member.ready).count();
     plan.status = SandboxWarmPoolStatus {
-        replicas: count(active.len() + others.unread),
+        replicas: count(active.len() + others.undecodable),
         ready_replicas: count(ready),
         selector: Some(format!("{}={}", label::WARM_POOL_SANDBOX, name_hash(&seen.pool.name_any()))),
         observed_generation: seen.pool.metadata.generation,

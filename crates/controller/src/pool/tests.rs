@@ -53,7 +53,7 @@ fn seen(replicas: Value, strategy: &str, labelled: Vec<Arc<Sandbox>>) -> Seen {
         pool: pool(replicas, strategy),
         template: Some(template()),
         labelled,
-        unread: Vec::new(),
+        undecodable: Vec::new(),
         pods: HashMap::new(),
         ages: HashMap::new(),
     }
@@ -86,22 +86,25 @@ fn the_size_is_exact() {
 
 #[test]
 fn a_member_that_cannot_be_read_counts_and_is_left_as_it_is() {
-    let unread = |deleted: Value| {
+    let undecodable = |deleted: Value| {
         let metadata = json!({"name": "u", "deletionTimestamp": deleted});
         serde_json::from_value::<PartialObjectMeta<Sandbox>>(json!({ "metadata": metadata })).unwrap()
     };
-    let outcome = |replicas: i32, unread: Vec<PartialObjectMeta<Sandbox>>| {
+    let outcome = |replicas: i32, undecodable: Vec<PartialObjectMeta<Sandbox>>| {
         let members = vec![member("a", ready("2026-01-01T00:01:00Z"))];
-        let seen = Seen { unread, ..seen(json!(replicas), "Recreate", members) };
+        let seen = Seen { undecodable, ..seen(json!(replicas), "Recreate", members) };
         let plan = plan(&seen, &Config::default(), now());
         (plan.create, plan.delete, plan.members, plan.status.replicas, plan.status.ready_replicas)
     };
-    let there = || vec![unread(json!(null))];
+    let there = || vec![undecodable(json!(null))];
     assert_eq!(outcome(3, there()), (1, vec![], 2, Some(2), Some(1)));
     assert_eq!(outcome(2, there()), (0, vec![], 2, Some(2), Some(1)));
     assert_eq!(outcome(1, there()), (0, vec!["a".to_owned()], 2, Some(1), None));
     assert_eq!(outcome(0, there()), (0, vec!["a".to_owned()], 2, Some(1), None));
-    assert_eq!(outcome(2, vec![unread(json!("2026-01-01T00:09:00Z"))]), (0, vec![], 1, Some(1), Some(1)));
+    assert_eq!(
+        outcome(2, vec![undecodable(json!("2026-01-01T00:09:00Z"))]),
+        (0, vec![], 1, Some(1), Some(1))
+    );
 }
 
 #[test]
@@ -239,7 +242,7 @@ fn without_its_template_a_pool_keeps_what_it_has() {
         pool: pool(json!(3), "Recreate"),
         template: None,
         labelled: vec![member("a", ready("2026-01-01T00:01:00Z"))],
-        unread: Vec::new(),
+        undecodable: Vec::new(),
         pods: HashMap::new(),
         ages: HashMap::new(),
     };

@@ -7,7 +7,6 @@ use hutch_api::{SandboxStatus, annotation};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::plan::{Action, Part, Plan, Stage, plan};
 use super::status::{is_step, status};
@@ -18,16 +17,12 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::record::Note;
+use crate::scheduler::Write;
 use crate::span::Span;
 use crate::world::World;
 
 /// Pause before the second pass of an expiry.
 const NEXT_PASS: Duration = Duration::from_millis(1);
-/// Longest wait of a Pod's labels and annotations, whatever is configured.
-const LONGEST_WRITE_BEHIND: Duration = Duration::from_secs(1);
-
-/// By which a step waits longer where many start at once.
-const CROWD_WAITS: u32 = 4;
 
 /// What came of the actions.
 #[derive(Default)]
@@ -40,9 +35,9 @@ struct Applied {
 pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let sandbox = world.sandboxes.get(key).filter(|known| known.metadata.deletion_timestamp.is_none());
     let Some(sandbox) = sandbox else {
-        world.late_status.forget(key);
-        world.late_metadata.forget(key);
-        world.late_names.forget(key);
+        for write in [Write::SandboxProgress, Write::PodMetadata, Write::PodName] {
+            world.scheduler.clear(write, key);
+        }
         return Outcome::Settled;
     };
     let span = world.spans.start("ReconcileSandbox", sandbox.as_ref());
@@ -97,45 +92,35 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
 /// Does the actions in order. One that fails ends its own part only.
 async fn apply(world: &World, key: &Key, actions: Vec<Action>, span: &Span) -> Applied {
     let mut applied = Applied::default();
-    if !actions.iter().any(|action| matches!(action, Action::SyncPod(..))) {
-        world.late_metadata.forget(key);
-    }
-    if !actions.contains(&Action::NoteOwnName) {
-        world.late_names.forget(key);
+    for write in [Write::PodMetadata, Write::PodName] {
+        if !actions.iter().any(|action| deferrable(action) == Some(write)) {
+            world.scheduler.clear(write, key);
+        }
     }
     for action in actions {
         let part = action.part();
         if applied.failures.iter().any(|(failed, _)| *failed == part) {
             continue;
         }
-        if let Some(left) = wait(world, key, &action) {
+        let write = deferrable(&action);
+        if let Some(left) = write.and_then(|write| world.scheduler.delay(write, key)) {
             applied.again = applied.again.into_iter().chain([left]).min();
             continue;
         }
         let _step = step(part).map(|name| span.step(name));
-        let late = match &action {
-            Action::SyncPod(..) => Some(&world.late_metadata),
-            Action::NoteOwnName => Some(&world.late_names),
-            _ => None,
-        };
         match act(world, key, action).await {
-            Ok(()) => late.into_iter().for_each(|late| late.forget(key)),
+            Ok(()) => write.into_iter().for_each(|write| world.scheduler.clear(write, key)),
             Err(error) => applied.failures.push((part, error)),
         }
     }
     applied
 }
 
-/// For how long the action is put off; nothing when it is due.
-fn wait(world: &World, key: &Key, action: &Action) -> Option<Duration> {
+/// Returns the write that the action is for the scheduler, unless it is sent at once.
+fn deferrable(action: &Action) -> Option<Write> {
     match action {
-        Action::SyncPod(..) => {
-            let (late, window) = (&world.late_metadata, world.config.write_behind.min(LONGEST_WRITE_BEHIND));
-            late.left(key, window, Instant::now()).or_else(|| world.yields(late, key))
-        }
-        Action::NoteOwnName if is_crowded(world) => {
-            world.late_names.left(key, crowd_wait(world), Instant::now())
-        }
+        Action::SyncPod(..) => Some(Write::PodMetadata),
+        Action::NoteOwnName => Some(Write::PodName),
         _ => None,
     }
 }
@@ -226,34 +211,19 @@ async fn write(
 ) -> Result<Option<Duration>, Error> {
     let current = seen.sandbox.status.clone().unwrap_or_default();
     if current == *wanted || only_node_changed(&current, wanted) {
-        world.late_status.forget(key);
+        world.scheduler.clear(Write::SandboxProgress, key);
         return Ok(None);
     }
     if is_step(&current, wanted)
-        && let Some(left) = world.late_status.left(key, longest_wait(world), Instant::now())
+        && let Some(left) = world.scheduler.delay(Write::SandboxProgress, key)
     {
         return Ok(Some(left));
     }
     match world.sandboxes.patch_status(key, json!({"status": complete(wanted)})).await {
         Err(error) if !error.is_not_found() => return Err(error),
-        _ => world.late_status.forget(key),
+        _ => world.scheduler.clear(Write::SandboxProgress, key),
     }
     Ok(None)
-}
-
-/// How long a step may wait for the next one.
-fn longest_wait(world: &World) -> Duration {
-    if is_crowded(world) { crowd_wait(world) } else { world.config.progress_delay }
-}
-
-/// How long what gives way may wait where many start at once.
-fn crowd_wait(world: &World) -> Duration {
-    world.config.progress_delay * CROWD_WAITS
-}
-
-/// Whether many Sandboxes start at once, or did so a moment ago.
-fn is_crowded(world: &World) -> bool {
-    world.crowd.is_on(world.late_status.count(), crowd_wait(world), Instant::now())
 }
 
 /// A node alone is no news: it is written with the next change. Pools that wait for many Pods save a write for each.

@@ -1,8 +1,10 @@
 //! Claims whose requests go unanswered, or whose controller knows too little, against the real API server. No watch runs
 //! here: what the controller knows is what a test gives it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use hutch_api::Sandbox;
 use hutch_apiserver::{ApiServer, Identity};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
@@ -11,6 +13,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::collection::{Collection, Object};
 use crate::config::Config;
+use crate::key::Key;
+use crate::world::World;
 
 struct Cluster {
     client: Client,

@@ -1,5 +1,8 @@
 //! Which Sandbox of a pool a claim takes, and how.
 
+use std::time::Duration;
+
+use super::plan::{Choice, adoption_conflict, choose, waiting_time};
 use super::*;
 
 #[test]
@@ -111,17 +114,30 @@ fn taking_a_sandbox_that_has_all_the_claim_wants_changes_no_spec() {
 }
 
 #[test]
-fn how_long_a_claim_waits_for_an_address() {
-    for (created, left) in [
-        ("2026-01-01T00:10:00Z", 2),
-        ("2026-01-01T00:09:59Z", 1),
-        ("2026-01-01T00:09:58Z", 0),
-        ("2020-01-01T00:00:00Z", 0),
-        ("2030-01-01T00:00:00Z", 2),
+fn claim_waits_for_an_address_until_the_timeout() {
+    for (created, wait) in [
+        ("2026-01-01T00:10:00Z", Some(500)),
+        ("2026-01-01T00:09:58.1Z", Some(100)),
+        ("2026-01-01T00:09:58Z", None),
+        ("2020-01-01T00:00:00Z", None),
+        ("2030-01-01T00:00:00Z", Some(500)),
     ] {
-        let seen = seen(claim(json!({"metadata": {"creationTimestamp": created}})));
-        assert_eq!(super::find::patience(&seen, now()).as_secs(), left, "{created}");
+        let claim = claim(json!({"metadata": {"creationTimestamp": created}}));
+        let wait = wait.map(Duration::from_millis);
+        assert_eq!(waiting_time(&claim, now()), wait, "{created}");
+        let starting = pooled("a", json!({"status": {"podIPs": null, "conditions": []}}));
+        let choice = choose(vec![starting], &claim, false, now());
+        assert_eq!(choice, wait.map_or(Choice::Leave, Choice::Wait), "{created}");
     }
+}
+
+#[test]
+fn claim_without_candidates_leaves_the_pool_unless_it_lost_one() {
+    let claim = claim(json!({}));
+    let ready = pooled("a", json!({}));
+    assert_eq!(choose(vec![ready.clone()], &claim, true, now()), Choice::Adopt(ready));
+    assert_eq!(choose(vec![], &claim, false, now()), Choice::Leave);
+    assert_eq!(choose(vec![], &claim, true, now()), Choice::Refuse(adoption_conflict()));
 }
 
 proptest! {

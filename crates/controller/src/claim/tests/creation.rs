@@ -10,7 +10,7 @@ fn hostile_words_of_a_claim() {
         let claim = claim(json!({"spec": {"additionalPodMetadata": {"labels": {key: value}}}}));
         let refusal = super::metadata::validate(&claim, &domains).unwrap_err();
         assert_eq!(refusal.reason, "InvalidMetadata");
-        let said = says(&claim, &Outcome::Refused(&refusal));
+        let said = says(&claim, &State::Refused(&refusal));
         assert!(
             said["conditions"][0]["message"].as_str().unwrap().len() <= 32_768,
             "a status that the server takes"
@@ -88,8 +88,8 @@ fn what_a_claim_may_put_on_a_pod() {
 }
 
 fn made(claim_more: Value, template_more: Value) -> Result<Value, Refusal> {
-    let seen = Seen { template: Some(template(template_more)), ..seen(claim(claim_more)) };
-    super::create::desired(&seen).map(|sandbox| serde_json::to_value(sandbox).unwrap())
+    let observed = Observed { template: Some(template(template_more)), ..observed(claim(claim_more)) };
+    super::create::desired(&observed).map(|sandbox| serde_json::to_value(sandbox).unwrap())
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_sandbox_made_for_its_claim() {
 fn a_claim_that_names_only_a_template() {
     let shadow = |template: Option<Arc<SandboxTemplate>>| {
         let claim = claim(json!({"spec": {"warmPoolRef": {"name": "shadow-pool-t"}}}));
-        super::create::desired(&Seen { pool: None, template, ..seen(claim) })
+        super::create::desired(&Observed { pool: None, template, ..observed(claim) })
     };
     assert_eq!(shadow(Some(template(json!({})))).unwrap().name_any(), "c");
     let refusal = shadow(None).unwrap_err();
@@ -129,7 +129,8 @@ fn a_claim_that_names_only_a_template() {
         (refusal.reason, refusal.message.as_str()),
         ("WarmPoolNotFound", "SandboxWarmPool \"shadow-pool-t\" not found")
     );
-    let refusal = super::create::desired(&Seen { template: None, ..seen(claim(json!({}))) }).unwrap_err();
+    let refusal =
+        super::create::desired(&Observed { template: None, ..observed(claim(json!({}))) }).unwrap_err();
     assert_eq!(
         (refusal.reason, refusal.message.as_str()),
         ("TemplateNotFound", "SandboxTemplate \"t\" not found")
@@ -175,7 +176,7 @@ fn which_variables_may_come_late() {
         let spec = json!({"spec": {"envVarsInjectionPolicy": policy, "podTemplate": {"spec": {
             "initContainers": [{"name": "init"}]}}}});
         let claim = claim(json!({"spec": {"env": env}}));
-        super::late::allows_pool(&Seen { template: Some(template(spec)), ..seen(claim) })
+        super::late_env::allows_pool(&Observed { template: Some(template(spec)), ..observed(claim) })
             .map_err(|refusal| refusal.reason)
     };
     let one = |name: &str, value: &str| json!([{"name": name, "value": value}]);
@@ -195,8 +196,8 @@ fn which_variables_may_come_late() {
         assert_eq!(allowed("Allowed", env.clone()), expected, "{env}");
     }
     assert_eq!(allowed("Disallowed", one("A", "1")), Err("EnvVarsInjectionRejected"));
-    let untold = Seen { template: None, ..seen(claim(json!({"spec": {"env": one("A", "1")}}))) };
-    assert_eq!(super::late::allows_pool(&untold).unwrap_err().reason, "TemplateNotFound");
+    let untold = Observed { template: None, ..observed(claim(json!({"spec": {"env": one("A", "1")}}))) };
+    assert_eq!(super::late_env::allows_pool(&untold).unwrap_err().reason, "TemplateNotFound");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! The controllers of the four custom resources: Sandbox, SandboxTemplate, SandboxWarmPool and SandboxClaim.
 //!
-//! They speak only `kube::Client`, and do not know whether Kubernetes or Hutch's own API server answers. Each is made of
-//! three steps: *observe* reads what the watches have told, *plan* is a pure function from that and a time to actions, *apply*
-//! does them. What is known is never trusted for a decision that two could take: those are guarded by the resource
-//! version, on the server.
+//! They use only `kube::Client`, for Kubernetes as for Hutch's own API server. Each has three steps: *observe* reads the
+//! caches that the watches fill, *plan* is a pure function from that and a time to actions, *apply* carries them out. A
+//! decision that two controllers could take at once does not rely on the caches: the server compares the
+//! resourceVersion.
 //!
-//! They refuse to run Pods, to schedule, to collect garbage, and to convert between versions: kubelet, scheduler and API
-//! server do that.
+//! Running Pods, scheduling, garbage collection and conversion between versions are the tasks of kubelet, scheduler and
+//! API server.
 
 mod binding;
 mod blueprint;
@@ -30,7 +30,7 @@ mod pool;
 mod queue;
 mod record;
 mod rush {
-    //! Name by which [`crate::record`] knows the burst of claims that defers events.
+    //! Name of the burst of claims, which defers events, in [`crate::record`].
     pub(crate) use crate::scheduler::ClaimBurst as Rush;
 }
 mod sandbox;
@@ -61,12 +61,12 @@ use crate::queue::Queue;
 use crate::wiring::Queues;
 use crate::world::World;
 
-/// How long events that wait may take to be written after the last look.
+/// Maximum time for writing the remaining events after the last reconcile.
 const EVENTS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Runs the controllers until the shutdown is triggered; then lets what is under way finish.
+/// Runs the controllers until the shutdown is triggered; then finishes the reconciles in progress.
 ///
-/// Starts when the first list of every kind is complete. Failures of the API server are waited out, however long.
+/// Starts when the first list of every kind is complete. Retries while the API server fails, without limit.
 pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
     let (recorder, writer) = record::recorder(client.clone());
     let queues = Arc::new(Queues::new(&config));
@@ -107,7 +107,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
     }
 }
 
-/// Counts what is there whenever somebody reads the metrics.
+/// Updates the gauges whenever the metrics are read.
 fn measure(world: &Arc<World>, queues: &Arc<Queues>) {
     let (known, queues) = (Arc::downgrade(world), Arc::downgrade(queues));
     world.config.metrics.before_reading(move || {
@@ -118,7 +118,7 @@ fn measure(world: &Arc<World>, queues: &Arc<Queues>) {
     });
 }
 
-/// Starts the watches and says how many there are.
+/// Starts the watches and returns their number.
 fn feed(world: &World, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -> usize {
     let (ambient, recorder) = (|| world.config.ambient.clone(), || world.recorder().clone());
     tasks.spawn(world.sandboxes.clone().feed(synced.clone(), ambient(), recorder()));

@@ -1,4 +1,4 @@
-//! `SandboxWarmPool`: as many started Sandboxes as it asks for, made before anyone wants them.
+//! `SandboxWarmPool`: started Sandboxes that wait for claims.
 
 mod apply;
 mod member;
@@ -21,18 +21,18 @@ use crate::world::{World, pool_hash_term};
 
 pub(crate) use apply::reconcile;
 
-/// All that a decision about one pool rests on.
+/// State on which a decision about one pool rests.
 #[derive(Debug, Clone)]
 struct Seen {
     pool: Arc<SandboxWarmPool>,
     template: Option<Arc<SandboxTemplate>>,
-    /// Sandboxes of the namespace with the label of the pool's name, whoever owns them.
+    /// Sandboxes of the namespace with the label of the pool's name, of any owner.
     labelled: Vec<Arc<Sandbox>>,
-    /// Sandboxes of the pool that cannot be read.
+    /// Undecodable Sandboxes of the pool.
     undecodable: Vec<PartialObjectMeta<Sandbox>>,
-    /// Pods of those that are not Ready, by the Sandbox's name.
+    /// Pods of the Sandboxes that are not Ready, by the Sandbox's name.
     pods: HashMap<String, Arc<PodView>>,
-    /// How long ago this process made those that it made and that are not Ready, by name.
+    /// Ages of the Sandboxes that this process created and that are not Ready, by name.
     ages: HashMap<String, SignedDuration>,
 }
 
@@ -58,7 +58,7 @@ impl Seen {
     }
 }
 
-/// A member as a test of another module needs it.
+/// Builds a pooled Sandbox for the tests of other modules.
 #[cfg(test)]
 pub(crate) fn new_member(pool: &SandboxWarmPool, template: &SandboxTemplate, name: &str) -> Sandbox {
     let hashes = crate::blueprint::Hashes::of(template);

@@ -1,4 +1,4 @@
-//! `Sandbox`: a Pod with its volumes and, if wanted, a Service, under one name.
+//! `Sandbox`: a Pod with its volumes and, optionally, a Service, under one name.
 
 mod apply;
 mod expiry;
@@ -22,31 +22,31 @@ use crate::world::World;
 
 pub(crate) use apply::reconcile;
 
-/// All that a decision about one Sandbox rests on.
+/// State on which a decision about one Sandbox rests.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     sandbox: Arc<Sandbox>,
     /// Pods of the namespace with the label of the Sandbox's name.
     labelled: Vec<Arc<PodView>>,
-    /// The Pod whose name the Sandbox's annotation gives, else the one of the Sandbox's own name.
+    /// Pod that the Sandbox's annotation names, else the one of the Sandbox's own name.
     tracked: Option<Arc<PodView>>,
     service: Option<Arc<Service>>,
-    /// The volume claims, in the order of their templates.
+    /// Volume claims, in the order of their templates.
     volumes: Vec<Option<Arc<PersistentVolumeClaim>>>,
-    /// Whether the Pods of pools are marked as safe to evict.
+    /// Marks the Pods of pools as safe to evict.
     pool_eviction: bool,
 }
 
-/// The Pod of a Sandbox, as far as one can tell.
+/// Pod of a Sandbox, as far as it is known.
 #[derive(Debug, Clone)]
 enum Located {
-    /// There is none.
+    /// The Sandbox has no Pod.
     Missing,
-    /// This one.
+    /// The Sandbox owns this Pod.
     Owned(Arc<PodView>),
-    /// One of the right name, but of somebody else, or of nobody.
+    /// A Pod of the right name with another owner, or without one.
     Foreign(Arc<PodView>),
-    /// Too many to choose.
+    /// The Sandbox owns several Pods.
     Several(usize),
 }
 
@@ -63,7 +63,7 @@ impl Seen {
         Seen { labelled, tracked, service, volumes: volumes.collect(), sandbox, pool_eviction }
     }
 
-    /// The Pods that the Sandbox controls, whatever they are called.
+    /// Returns the Pods that the Sandbox controls, of any name.
     fn owned_pods(&self) -> Vec<&Arc<PodView>> {
         let is_owned = |pod: &&Arc<PodView>| owner::is_controlled_by(pod.as_ref(), self.sandbox.as_ref());
         let mut owned: Vec<_> = self.labelled.iter().filter(is_owned).collect();
@@ -84,7 +84,7 @@ impl Seen {
         }
     }
 
-    /// The Service, when the Sandbox owns it.
+    /// Returns the Service if the Sandbox owns it.
     fn owned_service(&self) -> Option<&Arc<Service>> {
         self.service
             .as_ref()

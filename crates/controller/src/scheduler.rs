@@ -13,7 +13,7 @@
 //! | events | in a burst of claims | until half of their queue is full |
 //! | creates of a pool | after a loss; beyond a rate | `replenish_delay`; `refill_rate` ([`refill`]) |
 //!
-//! A reconciler asks for [`Scheduler::delay`]. `Some` means: requeue after that time, `None`: send now. It calls
+//! A reconciler calls [`Scheduler::delay`]. `Some` means: requeue after that time, `None`: send now. It calls
 //! [`Scheduler::clear`] when the write was sent or has become unnecessary. All of this is in memory. After a restart
 //! a write is deferred once more, and a pool may create its next Sandbox a little earlier.
 

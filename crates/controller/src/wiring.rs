@@ -1,4 +1,4 @@
-//! Which change makes which objects worth another look.
+//! Maps changes to the objects that they requeue.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::key::Key;
 use crate::owner;
 use crate::queue::Queue;
 use crate::view::PodView;
-use crate::world::{World, template_term, waiting_term, wishing_term};
+use crate::world::{World, metadata_term, template_term, waiting_term};
 
-/// One queue for each kind.
+/// Work queue of each kind.
 pub(crate) struct Queues {
     pub(crate) sandboxes: Arc<Queue>,
     pub(crate) claims: Arc<Queue>,
@@ -27,7 +27,7 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub(crate) fn new(config: &Config) -> Self {
-        // The kinds' names in lower case, as dashboards know them.
+        // Dashboards use the kinds' names in lower case.
         let queue = |name, workers| Queue::new(workers, config.metrics.queue(name, workers));
         Queues {
             sandboxes: queue("sandbox", config.sandbox_workers),
@@ -44,7 +44,7 @@ impl Queues {
     }
 }
 
-/// Connects the collections to the queues.
+/// Connects the caches to the queues.
 pub(crate) fn connect(world: &World, queues: &Queues) {
     listen_to_sandboxes(world, queues);
     let (queue, spans) = (queues.claims.clone(), world.spans.clone());
@@ -95,7 +95,7 @@ fn listen_to_sandboxes(world: &World, queues: &Queues) {
             {
                 claims.add(key.beside(&claim.name));
             }
-            // An orphan with a pool's label is taken in by the pool that wakes next; none is told of it by name.
+            // An orphan with a pool's label is adopted at that pool's next reconcile, and requeues none.
         }
         if let Some(pool) = offered_by(change) {
             wake_all(&claims, &claims_by_pool.find(&waiting_term(&key.namespace, &pool)));
@@ -103,7 +103,7 @@ fn listen_to_sandboxes(world: &World, queues: &Queues) {
     });
 }
 
-/// Whether a claim's status or course depends on what changed.
+/// Returns whether the change can affect the claim.
 fn matters_to_claim(change: &Change<Sandbox>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
     let view = |sandbox: &Sandbox| {
@@ -116,7 +116,7 @@ fn matters_to_claim(change: &Change<Sandbox>) -> bool {
     view(old) != view(new)
 }
 
-/// Name of the pool of which the Sandbox has just become worth waiting claims' attention.
+/// Returns the pool of a Sandbox that has just become usable for waiting claims.
 fn offered_by(change: &Change<Sandbox>) -> Option<String> {
     let value = |sandbox: &Sandbox| {
         let status = sandbox.status.as_ref();
@@ -139,9 +139,9 @@ fn listen_to_pools(world: &World, queues: &Queues) {
             |pool: &Option<Arc<_>>| pool.as_ref().map(|pool: &Arc<SandboxWarmPool>| pool.metadata.generation);
         if generation(&change.old) != generation(&change.new) {
             wake_all(&claims, &waiting.find(&waiting_term(&key.namespace, &key.name)));
-            wake_all(&claims, &waiting.find(&wishing_term(&key.namespace, &key.name)));
+            wake_all(&claims, &waiting.find(&metadata_term(&key.namespace, &key.name)));
         }
-        // Sandboxes that were claimed follow their pool to another template: at once, not at whatever happens to them next.
+        // Claimed Sandboxes follow their pool to another template at once.
         if change.new.is_some() && template_of(change.old.as_ref()) != template_of(change.new.as_ref()) {
             wake_all(&claims, &claims_of(&waiting, &key.namespace, std::slice::from_ref(&key.name)));
         }
@@ -169,7 +169,7 @@ fn listen_to_templates(world: &World, queues: &Queues) {
         let generation = |it: &Option<Arc<SandboxTemplate>>| it.as_ref().map(|it| it.metadata.generation);
         if generation(&change.old) != generation(&change.new) {
             for pool in &users {
-                wake_all(&claims, &waiting.find(&wishing_term(&key.namespace, &pool.name_any())));
+                wake_all(&claims, &waiting.find(&metadata_term(&key.namespace, &pool.name_any())));
             }
         }
         for pool in users {
@@ -179,7 +179,7 @@ fn listen_to_templates(world: &World, queues: &Queues) {
     });
 }
 
-/// The claim whose variables have come into force in its Pod.
+/// Requeues the claim whose variables have come into force in its Pod.
 fn wake_claim(queue: &Arc<Queue>, sandboxes: &Collection<Sandbox>, change: &Change<PodView>) {
     let Some(pod) = change.new.as_ref().filter(|pod| is_in_force(pod)) else { return };
     if change.old.as_ref().is_some_and(|old| is_in_force(old)) {
@@ -193,7 +193,7 @@ fn wake_claim(queue: &Arc<Queue>, sandboxes: &Collection<Sandbox>, change: &Chan
     }
 }
 
-/// All claims that name one of these pools. Looks at every claim: for what happens rarely.
+/// Returns all claims that name one of these pools. Reads every claim, so it is for rare events.
 fn claims_of(claims: &Collection<SandboxClaim>, namespace: &str, pools: &[String]) -> Vec<Arc<SandboxClaim>> {
     let mut all = claims.all();
     all.retain(|claim| {
@@ -209,7 +209,7 @@ fn wake_all(queue: &Arc<Queue>, claims: &[Arc<SandboxClaim>]) {
     }
 }
 
-/// The Sandbox that controls the object, and the one of the same name that may want to take it over.
+/// Requeues the Sandbox that controls the object, or the one of the same name that may adopt it.
 fn wake_sandbox<K: Object>(queue: &Arc<Queue>, sandboxes: &Collection<Sandbox>, change: &Change<K>) {
     for object in [&change.old, &change.new].into_iter().flatten() {
         let key = Key::of(object.as_ref());

@@ -1,5 +1,5 @@
-//! Claims whose requests go unanswered, or whose controller knows too little, against the real API server. No watch runs
-//! here: what the controller knows is what a test gives it.
+//! Claims with unanswered requests or stale caches, against the real API server. No watch runs here: each test fills the
+//! caches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// With a template, an empty pool and a claim for it.
+    /// Creates a template, an empty pool and a claim for it.
     async fn new() -> Self {
         let server = ApiServer::open(hutch_apiserver::Config::default()).await.unwrap();
         let client: Client = server.client(Identity::admin(), "default");
@@ -57,7 +57,7 @@ impl Cluster {
         Api::default_namespaced(self.client.clone())
     }
 
-    /// On the server, and known.
+    /// Creates an object on the server and in the cache.
     async fn make<K: Object>(&self, known: &Collection<K>, name: &str, more: Value) -> K {
         let mut object =
             json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": {"name": name}});
@@ -68,7 +68,7 @@ impl Cluster {
         made
     }
 
-    /// A Ready Sandbox, owned by the object and known.
+    /// Creates a Ready Sandbox that the object owns, on the server and in the cache.
     async fn sandbox<O: Resource<DynamicType = ()>>(&self, name: &str, owner: &O) -> Sandbox {
         let pool = hutch_api::name_hash("p");
         let pool = (O::kind(&()) == "SandboxWarmPool").then_some(pool);
@@ -96,11 +96,11 @@ impl Cluster {
         known.get(&Key::new("default", name)).unwrap()
     }
 
-    async fn look(&self) {
-        reconcile(&self.world, &Key::new("default", "c")).await;
+    async fn reconcile(&self) {
+        super::reconcile(&self.world, &Key::new("default", "c")).await;
     }
 
-    /// Names of the Sandboxes that the claim has on the server, and the one that its status names.
+    /// Returns the names of the claim's Sandboxes on the server, and the one that its status names.
     async fn has(&self) -> (Vec<String>, Option<String>) {
         let claim = self.api::<SandboxClaim>().get("c").await.unwrap();
         let all = self.api::<Sandbox>().list(&Default::default()).await.unwrap().items;
@@ -117,45 +117,45 @@ fn only(name: &str) -> (Vec<String>, Option<String>) {
 }
 
 #[tokio::test]
-async fn an_adoption_without_an_answer_is_asked_again_and_no_other_sandbox_is_taken() {
+async fn unanswered_adoption_is_repeated_before_any_other() {
     let cluster = Cluster::new().await;
     let pool = cluster.known(&cluster.world.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
     cluster.lost.store(1, Ordering::SeqCst);
-    cluster.look().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, (vec!["a".to_owned()], None), "done, and the claim does not know it");
     cluster.sandbox("0-better", pool.as_ref()).await;
-    cluster.look().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("a"));
 }
 
 #[tokio::test]
-async fn a_creation_without_an_answer_is_asked_again_and_no_pooled_sandbox_is_taken() {
+async fn unanswered_creation_is_repeated_before_any_adoption() {
     let cluster = Cluster::new().await;
     cluster.lost.store(1, Ordering::SeqCst);
-    cluster.look().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await.0, ["c"]);
     let pool = cluster.known(&cluster.world.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
-    cluster.look().await;
-    cluster.look().await;
+    cluster.reconcile().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("c"));
 }
 
 #[tokio::test]
-async fn of_two_sandboxes_that_two_leaders_gave_the_one_nobody_was_told_of_goes() {
+async fn second_sandbox_that_the_status_does_not_name_is_deleted() {
     let cluster = Cluster::new().await;
     let claim = cluster.known(&cluster.world.claims, "c");
     cluster.sandbox("a", claim.as_ref()).await;
     cluster.sandbox("b", claim.as_ref()).await;
     let claim = cluster.tell("c", json!({"status": {"sandbox": {"name": "b"}}})).await;
     cluster.world.claims.insert(claim);
-    cluster.look().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("b"));
 }
 
 #[tokio::test]
-async fn a_view_that_is_behind_never_changes_a_claims_sandbox() {
+async fn stale_cache_never_changes_the_sandbox_of_a_claim() {
     let cluster = Cluster::new().await;
     let claim = cluster.known(&cluster.world.claims, "c");
     cluster.sandbox("gone", claim.as_ref()).await;
@@ -164,23 +164,23 @@ async fn a_view_that_is_behind_never_changes_a_claims_sandbox() {
     cluster.world.sandboxes.unlearn(&Key::of(&mine));
     let claim = cluster.tell("c", json!({"status": {"sandbox": {"name": "mine"}}})).await;
     cluster.world.claims.insert(claim);
-    cluster.look().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("mine"));
 }
 
 #[tokio::test]
-async fn annotations_wait_while_other_claims_have_no_sandbox_and_tell_the_time_all_the_same() {
+async fn annotations_wait_for_a_burst_of_claims_and_keep_the_time() {
     let cluster = Cluster::new().await;
     let pool = cluster.known(&cluster.world.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
     let others = [cluster.world.scheduler.adopting(), cluster.world.scheduler.adopting()];
-    cluster.look().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("a"), "the status does not wait");
     let annotations =
         || async { cluster.api::<SandboxClaim>().get("c").await.unwrap().annotations().clone() };
     assert_eq!(annotations().await.len(), 0);
     drop(others);
-    cluster.look().await;
+    cluster.reconcile().await;
     let written = annotations().await;
     assert_eq!(written["agents.x-k8s.io/sandbox-name"], "a");
     assert!(

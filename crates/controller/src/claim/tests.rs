@@ -44,7 +44,7 @@ fn mine() -> Value {
     json!({"metadata": {"ownerReferences": owned_by(EXTENSIONS, "SandboxClaim", "c")}})
 }
 
-/// A Ready member of pool `p`.
+/// Ready Sandbox of pool `p`.
 fn pooled(name: &str, more: Value) -> Arc<Sandbox> {
     let marks = json!({"agents.x-k8s.io/warm-pool-sandbox": name_hash_of_pool(), "agents.x-k8s.io/sandbox-template-ref-hash": "t",
         "agents.x-k8s.io/sandbox-template-hash": "h", "agents.x-k8s.io/sandbox-pod-template-hash": "h", "agents.x-k8s.io/created-by": "controller"});

@@ -1,4 +1,4 @@
-//! Looks at one pool and does what is planned.
+//! Carries out what is planned for a pool.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,9 +21,10 @@ use crate::record::Note;
 use crate::scheduler::Write;
 use crate::world::World;
 
-/// Largest part of a wait that is added to it, so that pools which were made together are not looked at together.
+/// Maximum jitter as a part of the wait, so that pools which were created together are reconciled at different times.
 const JITTER: f64 = 0.5;
-/// Pause after somebody else was faster with a member, in case that their change was seen already and brings no look.
+/// Time until the next reconcile after another client was faster with a Sandbox. Its change requeues the pool sooner,
+/// unless it was seen already.
 const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
 pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
@@ -49,25 +50,25 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let overtaken = match apply(world, key, &plan).await {
         Ok(overtaken) => overtaken.then_some(AFTER_CONFLICT),
         Err(error) => {
-            tracing::warn!(pool = %key, %error, "a step of a pool failed");
+            tracing::warn!(pool = %key, %error, "an action of a pool failed");
             return Outcome::Failed;
         }
     };
     match write_status(world, key, &seen, &plan).await {
         Ok(()) => {
-            let patience =
-                plan.patience.map(|wait| wait.mul_f64(1.0 + JITTER * world.config.ambient.fraction()));
-            let again = [plan.again, patience, grant.again, overtaken].into_iter().flatten().min();
+            let grace_left =
+                plan.grace_left.map(|wait| wait.mul_f64(1.0 + JITTER * world.config.ambient.fraction()));
+            let again = [plan.again, grace_left, grant.again, overtaken].into_iter().flatten().min();
             again.map_or(Outcome::Settled, Outcome::Again)
         }
         Err(error) => {
-            tracing::warn!(pool = %key, %error, "status of a pool could not be written");
+            tracing::warn!(pool = %key, %error, "failed to write the status of a pool");
             Outcome::Failed
         }
     }
 }
 
-/// Does it. Whether somebody else was faster with a member.
+/// Carries out the plan. Returns whether another client was faster with a Sandbox.
 async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
     let mut errors = Vec::new();
     let overtaken = AtomicBool::new(false);
@@ -103,7 +104,7 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
     Error::joined(errors).map(|()| overtaken.into_inner())
 }
 
-/// Creates a member. One that is there already under that name is the one of an earlier request whose answer was lost.
+/// Creates a pooled Sandbox. One that already exists under that name is that of an earlier, unanswered request.
 async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(), Error> {
     let member = key.beside(name);
     let again = world.with_memory(key, |memory| memory.request(name));
@@ -118,10 +119,10 @@ async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(
         Err(error) => error,
     };
     if error.is_already_exists() {
-        // Until it is known, no other name is taken in its place.
+        // No other name replaces it before its owner is known.
         world.sandboxes.refresh(&member).await?;
     }
-    // A refusal says nothing about an earlier request that was not answered.
+    // A refusal does not settle an earlier, unanswered request.
     if error.settles_earlier() || error.is_refusal() && !again {
         world.with_memory(key, |memory| memory.answered(name));
     }
@@ -136,7 +137,7 @@ async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(
     Err(error)
 }
 
-/// Deletes a member that still is one: a claim may have taken it since the plan was made.
+/// Deletes a pooled Sandbox, unless a claim has adopted it since the plan was made.
 async fn delete(world: &World, member: &Key) -> Result<(), Error> {
     if world.taking().contains(member) {
         return Ok(());
@@ -146,8 +147,7 @@ async fn delete(world: &World, member: &Key) -> Result<(), Error> {
     world.sandboxes.delete_version(member, version).await
 }
 
-/// 1, 2, 4, 8, ... at once, and no further after a wave in which something failed: a server in trouble gets
-/// few requests.
+/// Runs 1, 2, 4, 8, ... steps at once, and stops after a wave with a failure: a failing server gets few requests.
 async fn waves<F: Future<Output = Result<(), Error>>>(
     count: usize,
     step: impl Fn(usize) -> F,
@@ -163,7 +163,7 @@ async fn waves<F: Future<Output = Result<(), Error>>>(
     Ok(())
 }
 
-/// Counts what is there after the writes.
+/// Counts the Sandboxes after the writes.
 async fn write_status(world: &World, key: &Key, seen: &Seen, done: &Plan) -> Result<(), Error> {
     let idle = done.create == 0 && done.delete.is_empty() && done.patch.is_empty();
     let (pool, wanted) = if idle {
@@ -178,7 +178,7 @@ async fn write_status(world: &World, key: &Key, seen: &Seen, done: &Plan) -> Res
     if pool.status.as_ref() == Some(&wanted) {
         return Ok(());
     }
-    // What is not there any more is named, or the merge keeps it.
+    // Absent fields are null, or the merge patch would keep them.
     let patch = json!({"status": {
         "replicas": wanted.replicas, "readyReplicas": wanted.ready_replicas,
         "selector": wanted.selector, "observedGeneration": wanted.observed_generation,
@@ -214,7 +214,7 @@ fn note_progress(world: &World, key: &Key, seen: &Seen, plan: &Plan) {
     world.record(seen.pool.as_ref(), note);
 }
 
-/// A time as Go programs write it: `5m0s`, `1h0m30s`, `1.5s`.
+/// Formats a duration as Go does: `5m0s`, `1h0m30s`, `1.5s`.
 fn spelt(time: Duration) -> String {
     let (seconds, fraction) = (time.as_secs(), f64::from(time.subsec_millis()) / 1000.0);
     let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, (seconds % 60) as f64 + fraction);

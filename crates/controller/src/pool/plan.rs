@@ -1,4 +1,4 @@
-//! What to do about a pool, given its members. Pure.
+//! Decides what to do about a pool. Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,30 +14,30 @@ use crate::blueprint::{Hashes, is_fresh};
 use crate::config::Config;
 use crate::owner;
 
-/// Added to the time that a starting member has left, so that the next look finds it over.
+/// Added to the remaining time of a starting Sandbox, so that it is over at the next reconcile.
 const AFTER_GRACE: SignedDuration = SignedDuration::from_secs(2);
 
-/// Pause after the deletion of one that nobody owns: its end wakes no pool.
+/// Time until the next reconcile after an orphan was deleted: its end requeues no pool.
 const AFTER_ORPHAN: Duration = Duration::from_millis(100);
 
-/// What to do; deletes and patches first, then creates.
+/// Actions for a pool: deletes and patches first, then creates.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Plan {
-    /// Names of members to delete.
+    /// Names of the Sandboxes to delete.
     pub(super) delete: Vec<String>,
-    /// Merge patches of members: an owner for one that has none, a label that is missing.
+    /// Merge patches: a missing owner, a missing label.
     pub(super) patch: Vec<(String, Value)>,
-    /// How many to create, and what.
+    /// Number of Sandboxes to create.
     pub(super) create: usize,
     pub(super) new: Option<Box<Sandbox>>,
-    /// Members that wait for a node past their time.
+    /// Number of Sandboxes that are unschedulable past their grace period.
     pub(super) unschedulable: usize,
-    /// Members, before any is made or deleted for the pool's size.
+    /// Number of Sandboxes before creates and deletes.
     pub(super) members: usize,
-    /// When to look again although nothing changed.
+    /// Time of the next reconcile without a change.
     pub(super) again: Option<Duration>,
-    /// When to look whether a starting member is Ready. May be late: many pools were made at the same time.
-    pub(super) patience: Option<Duration>,
+    /// Time until the grace period of a starting Sandbox ends. May get jitter: many pools were created together.
+    pub(super) grace_left: Option<Duration>,
     pub(super) status: SandboxWarmPoolStatus,
 }
 
@@ -49,7 +49,7 @@ struct Active<'a> {
 pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let hashes = seen.template.as_ref().map(|template| Hashes::of(template));
-    // What cannot be read is left as it is: it counts, and is not Ready.
+    // An undecodable Sandbox is left as it is: it counts, and is not Ready.
     let (leaving, undecodable): (Vec<_>, Vec<_>) =
         seen.undecodable.iter().partition(|member| member.metadata.deletion_timestamp.is_some());
     let mut terminating = leaving.len();
@@ -84,12 +84,12 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
     plan
 }
 
-/// What a Sandbox with the pool's label is to the pool.
+/// Relation of a labeled Sandbox to the pool.
 enum Standing {
     NotOurs,
     Terminating,
     Stale,
-    /// A member, with what has to be put right about it.
+    /// A Sandbox of the pool, with the patch that it needs.
     Member(Option<Value>),
 }
 
@@ -127,7 +127,7 @@ fn classify(seen: &Seen, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing
     Standing::Member(Some(json!({ "metadata": metadata })))
 }
 
-/// Whether the member is Ready; none when it has had its time and is deleted.
+/// Returns whether the Sandbox is Ready, or `None` when its time is over and it is deleted.
 fn look_after(
     plan: &mut Plan,
     seen: &Seen,
@@ -142,7 +142,7 @@ fn look_after(
         Health::Ready => return Some(true),
         Health::Starting(left) => {
             let wait = left.saturating_add(AFTER_GRACE);
-            sooner(&mut plan.patience, Duration::try_from(wait).unwrap_or_default());
+            sooner(&mut plan.grace_left, Duration::try_from(wait).unwrap_or_default());
         }
         Health::Unschedulable => plan.unschedulable += 1,
         Health::Stuck => {
@@ -153,13 +153,14 @@ fn look_after(
     Some(false)
 }
 
-/// Members about which nothing is decided here.
+/// Sandboxes that are counted only.
 struct Others {
     terminating: usize,
     undecodable: usize,
 }
 
-/// Creation counts those on their way out too, so that a rolling replacement never has more than asked for.
+/// Plans creates and deletes. Creates count terminating Sandboxes too, so that a rolling replacement never exceeds
+/// `replicas`.
 fn scale(
     plan: &mut Plan,
     seen: &Seen,
@@ -190,7 +191,7 @@ fn scale(
     };
 }
 
-/// None is left out.
+/// Converts a count; every field is present.
 fn count(members: usize) -> Option<i32> {
     i32::try_from(members).ok().filter(|count| *count > 0)
 }

@@ -1,4 +1,4 @@
-//! Looks at one Sandbox, does what is planned, and writes down what came of it.
+//! Carries out what is planned for a Sandbox, and writes its status.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use crate::scheduler::Write;
 use crate::span::Span;
 use crate::world::World;
 
-/// Pause before the second pass of an expiry.
+/// Time until the second pass of an expiry.
 const NEXT_PASS: Duration = Duration::from_millis(1);
 
-/// What came of the actions.
+/// Result of the actions.
 #[derive(Default)]
 struct Applied {
     failures: Vec<(Part, Error)>,
-    /// When an action that was put off is due.
+    /// Time until a deferred action is due.
     again: Option<Duration>,
 }
 
@@ -47,11 +47,11 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let mut failed = !problems.is_empty() && !conflict_only;
     let Applied { failures, again } = apply(world, key, actions, &span).await;
     if failures.iter().any(|(_, error)| error.is_already_exists()) {
-        // The view was behind and has caught up by now: what is there decides, not this error.
+        // The cache was behind and is current now: its content decides, not this error.
         return Outcome::Failed;
     }
     for (part, error) in failures {
-        tracing::debug!(sandbox = %key, %error, "a step of a sandbox failed");
+        tracing::debug!(sandbox = %key, %error, "an action of a sandbox failed");
         failed = true;
         problems.push((part, error.for_condition()));
     }
@@ -59,7 +59,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     if stage == Stage::Deleted || (stage == Stage::Retained && failed) {
         return if failed { Outcome::Failed } else { Outcome::Settled };
     }
-    // What was just written is in the cache already.
+    // The cache has the writes of this pass already.
     let Some(sandbox) = world.sandboxes.get(key) else { return Outcome::Settled };
     let after = Seen::observe(world, sandbox);
     tell_pod(&span, &seen, &after);
@@ -71,7 +71,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     let late = match write(world, key, &after, &wanted).await {
         Ok(late) => late,
         Err(error) => {
-            tracing::warn!(sandbox = %key, %error, "status of a sandbox could not be written");
+            tracing::warn!(sandbox = %key, %error, "failed to write the status of a sandbox");
             return Outcome::Failed;
         }
     };
@@ -89,7 +89,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     [again, late, end].into_iter().flatten().min().map_or(Outcome::Settled, Outcome::Again)
 }
 
-/// Does the actions in order. One that fails ends its own part only.
+/// Carries out the actions in order. A failure ends its own part only.
 async fn apply(world: &World, key: &Key, actions: Vec<Action>, span: &Span) -> Applied {
     let mut applied = Applied::default();
     for write in [Write::PodMetadata, Write::PodName] {
@@ -125,7 +125,7 @@ fn deferrable(action: &Action) -> Option<Write> {
     }
 }
 
-/// Name of the span around an action.
+/// Returns the name of the span around an action.
 fn step(part: Part) -> Option<&'static str> {
     match part {
         Part::Pod => Some("reconcilePod"),
@@ -159,7 +159,7 @@ async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
         Action::NoteOwnName => note_pod_name(world, key, Some(&key.name)).await,
         Action::DeleteSandbox => world.sandboxes.delete(key, None).await,
         Action::Sleep(patch) => match world.sandboxes.patch(key, patch).await {
-            // Somebody wrote meanwhile, perhaps that it is in use. What they wrote is looked at next.
+            // Another client wrote first, perhaps that the Sandbox is in use. The next reconcile sees that.
             Err(error) if error.is_conflict() || error.is_not_found() => world.sandboxes.refresh(key).await,
             other => other.map(drop),
         },
@@ -171,8 +171,8 @@ async fn note_pod_name(world: &World, key: &Key, name: Option<&str>) -> Result<(
     world.sandboxes.patch(key, patch).await.map(drop)
 }
 
-/// A headless Service without a selector is made for both address families, whatever the cluster has. With a selector a
-/// cluster that has one family refuses that, and takes the Service for its first family alone.
+/// Patches the Service. A headless Service without a selector is created for both address families on any cluster. With a
+/// selector, a cluster with one family rejects that, and accepts the Service for its first family alone.
 async fn patch_service(world: &World, key: &Key, mut patch: Value) -> Result<(), Error> {
     let refused = match world.services.patch(key, patch.clone()).await {
         Err(error) if error.is_invalid() => error,
@@ -188,7 +188,7 @@ async fn patch_service(world: &World, key: &Key, mut patch: Value) -> Result<(),
     world.services.patch(key, patch).await.map(drop)
 }
 
-/// Creates the object; when one of that name is there already, takes a look at it.
+/// Creates the object; reads it from the server when one of that name already exists.
 async fn create<K, B>(collection: &Collection<K>, object: Box<B>) -> Result<(), Error>
 where
     K: Object,
@@ -202,7 +202,7 @@ where
     result
 }
 
-/// Writes the status if it differs. Gives the time after which to look again when it was put off.
+/// Writes the status if it differs. Returns the time of the next reconcile when the write is deferred.
 async fn write(
     world: &World,
     key: &Key,
@@ -226,13 +226,13 @@ async fn write(
     Ok(None)
 }
 
-/// A node alone is no news: it is written with the next change. Pools that wait for many Pods save a write for each.
+/// Returns whether only the node changed, which is written with the next change. This saves a write for each Pod.
 fn only_node_changed(current: &SandboxStatus, wanted: &SandboxStatus) -> bool {
     let same = SandboxStatus { node_name: current.node_name.clone(), ..wanted.clone() } == *current;
     same && !condition::is_ready(wanted.conditions.as_ref())
 }
 
-/// Every field, null where there is nothing: a merge patch keeps what it does not name.
+/// Returns every field, null where it is absent: a merge patch keeps fields that it does not name.
 fn complete(status: &SandboxStatus) -> Value {
     json!({
         "conditions": status.conditions,
@@ -244,7 +244,7 @@ fn complete(status: &SandboxStatus) -> Value {
     })
 }
 
-/// One event when it begins, none while it lasts.
+/// Records one event when several Pods are found, and none while that lasts.
 fn note_multiple_pods(world: &World, seen: &Seen, wanted: &SandboxStatus) {
     let reason_of = |status: &SandboxStatus| {
         let conditions = status.conditions.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What to do about a Sandbox, given what is there. Pure.
+//! Decides what to do about a Sandbox. Pure.
 
 use hutch_api::{ShutdownPolicy, annotation, condition::message};
 use jiff::Timestamp;
@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use super::{Located, Seen, expiry, pod, service, sleep, volume};
 
-/// One write.
+/// Write to the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
     CreateVolume(Box<PersistentVolumeClaim>),
     PatchVolume(String, Value),
     CreatePod(Box<Pod>),
     PatchPod(String, Value),
-    /// Labels and annotations of a Pod that is the Sandbox's already: may wait for more of them.
+    /// Patches labels and annotations of a Pod that the Sandbox owns already: may wait for further changes.
     SyncPod(String, Value),
     DeletePod(String),
     CreateService(Box<Service>),
@@ -23,14 +23,14 @@ pub(super) enum Action {
     DeleteService,
     /// Sets the annotation that names the Pod, or removes it.
     NotePodName(Option<String>),
-    /// Sets that annotation to the Sandbox's own name, which is what everybody takes where there is none: may wait.
+    /// Sets that annotation to the Sandbox's own name, which is also the default: may wait.
     NoteOwnName,
     DeleteSandbox,
-    /// Puts the Sandbox to sleep, or wakes it.
+    /// Suspends the Sandbox, or wakes it.
     Sleep(Value),
 }
 
-/// Which part of a Sandbox an action or a problem is about.
+/// Part of a Sandbox that an action or a problem concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     Volumes,
@@ -55,20 +55,20 @@ impl Action {
     }
 }
 
-/// Where a Sandbox is in its life.
+/// Stage in the life of a Sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It lives.
+    /// Has not expired.
     Live,
-    /// Its time is up and nobody has been told yet.
+    /// Has expired, and its status does not report it yet.
     Expiring,
-    /// Its time is up; it is cleared away and kept.
+    /// Has expired: its Pod and Service are deleted, and the Sandbox is retained.
     Retained,
-    /// Its time is up; it is deleted.
+    /// Has expired, and is deleted.
     Deleted,
 }
 
-/// What to do, and what stands in the way.
+/// Actions for a Sandbox, and the problems that prevent others.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
     pub(super) stage: Stage,
@@ -106,7 +106,7 @@ fn live(seen: &Seen, plan: &mut Plan) {
     service::plan(seen, plan);
 }
 
-/// The Pod goes, its name stays noted until it has gone. Gives what the annotation should be, if that is known.
+/// Plans the deletion of the Pod. Returns the value of the annotation, if known: the name stays until the Pod is gone.
 fn suspend(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
     let Located::Owned(pod) = seen.locate() else { return Some(None) };
     if pod.metadata.deletion_timestamp.is_none() {

@@ -1,4 +1,4 @@
-//! The headless Service of a Sandbox.
+//! Headless Service of a Sandbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::volume::{foreign, may_adopt, unauthorised};
 use crate::owner;
 use crate::patch::{Strings, put, put_difference};
 
-/// Address of a Service without one.
+/// Cluster IP of a headless Service.
 const HEADLESS: &str = "None";
 
 pub(super) fn plan(seen: &Seen, plan: &mut Plan) {
@@ -109,7 +109,7 @@ fn patch(sandbox: &Sandbox, service: &Service, with_ports: bool) -> Map<String, 
     patch
 }
 
-/// Equal in what we set; servers may add to it.
+/// Compares the fields that the controller sets; servers may add others.
 fn same_ports(current: &[ServicePort], wanted: &[ServicePort]) -> bool {
     let parts = |port: &ServicePort| {
         let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".into());
@@ -118,7 +118,7 @@ fn same_ports(current: &[ServicePort], wanted: &[ServicePort]) -> bool {
     current.iter().map(parts).eq(wanted.iter().map(parts))
 }
 
-/// The ports of the Pod's containers, and of those init containers that keep running.
+/// Returns the ports of the Pod's containers, and of its sidecar init containers.
 fn ports(sandbox: &Sandbox) -> Vec<ServicePort> {
     let spec = &sandbox.spec.pod_template.spec;
     let sidecars =

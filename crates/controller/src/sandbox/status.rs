@@ -1,4 +1,4 @@
-//! What a Sandbox's status says, given what is there. Pure.
+//! Builds the status of a Sandbox. Pure.
 
 use hutch_api::condition::{
     FALSE, FINISHED, POD_SCHEDULED, READY, SUSPENDED, TRUE, UNKNOWN, message, reason,
@@ -13,10 +13,10 @@ use super::{Located, Seen, sleep};
 use crate::condition::{self, Verdict};
 use crate::view::PodView;
 
-/// What went wrong in this pass, by part, in the order of the parts.
+/// Failures of this pass by part, in the order of the parts.
 pub(super) type Problems = [(Part, String)];
 
-/// The whole status after this pass.
+/// Returns the whole status after this pass.
 pub(super) fn status(
     seen: &Seen,
     stage: Stage,
@@ -43,8 +43,8 @@ pub(super) fn status(
     status
 }
 
-/// Whether the new status is only one more step of a Sandbox on its way to Ready, which the next one makes forgotten. What
-/// others act on is none: a word about Ready, an end, an address, a suspension.
+/// Returns whether the new status is only an intermediate step to Ready, which the next step replaces. Changes that
+/// clients act on are not: readiness, the end, an address, a suspension.
 pub(super) fn is_step(current: &SandboxStatus, wanted: &SandboxStatus) -> bool {
     let says = |status: &SandboxStatus, kind: &str| {
         let conditions = status.conditions.as_deref().unwrap_or_default();
@@ -101,7 +101,7 @@ fn ready(seen: &Seen, located: &Located, owned: Option<&PodView>, problems: &Pro
         return Verdict::new(FALSE, reason::RECONCILER_ERROR, format!("{}{text}", message::ERROR_SEEN));
     }
     if seen.is_suspended() {
-        // Also while somebody else's Pod stands in the place of the Sandbox's.
+        // Also while a foreign Pod has the name of the Sandbox's.
         let gone = matches!(located, Located::Missing);
         let text = if gone { message::SUSPENDED } else { message::SUSPENDING };
         return Verdict::new(FALSE, reason::SANDBOX_SUSPENDED, text);
@@ -165,7 +165,7 @@ fn scheduled(owned: Option<&PodView>, pod_unknown: bool) -> Option<Verdict> {
     Some(Verdict::new(&told.status, reason, told.message.clone().unwrap_or_default()))
 }
 
-/// Its processes stand still; it is Ready all the same.
+/// Returns the condition of a frozen Pod, which is still Ready.
 fn frozen(pod: &PodView) -> Option<Verdict> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let told = conditions.find(|condition| condition.type_ == FROZEN_OF_POD && condition.status == TRUE);
@@ -194,7 +194,7 @@ fn addresses(pod: &PodView) -> Option<Vec<String>> {
 fn live_fields(seen: &Seen, problems: &Problems, cluster_domain: &str, status: &mut SandboxStatus) {
     let sandbox = seen.sandbox.as_ref();
     let located = seen.locate();
-    // Stays until the end once it is there; a Pod that may not be used is no reason for it.
+    // Once set, the selector stays. A Pod that may not be used does not set it.
     let refused = problems.iter().any(|(part, _)| *part == Part::Pod);
     if matches!(located, Located::Owned(_) | Located::Foreign(_)) && !refused {
         let hash = name_hash(&sandbox.name_any());
@@ -204,7 +204,7 @@ fn live_fields(seen: &Seen, problems: &Problems, cluster_domain: &str, status: &
         Located::Owned(pod) => (addresses(pod), pod.spec.as_ref().and_then(|spec| spec.node_name.clone())),
         _ => (None, None),
     };
-    // With several Pods the Service is left as it is, and so is what the status says about it.
+    // With several Pods, the Service and its fields in the status do not change.
     if matches!(located, Located::Several(_)) || problems.iter().any(|(part, _)| *part == Part::Service) {
         return;
     }

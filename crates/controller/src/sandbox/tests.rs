@@ -36,7 +36,7 @@ fn theirs() -> Value {
     owned_by("apps/v1", "ReplicaSet", "r")
 }
 
-/// A Pod of the Sandbox's name and label, as the reconciler would have made it.
+/// Builds a Pod of the Sandbox's name and label, as the reconciler creates it.
 fn pod(name: &str, more: Value) -> Arc<PodView> {
     let mut base = json!({"metadata": {
         "labels": {"agents.x-k8s.io/sandbox-name-hash": name_hash("s")}, "ownerReferences": mine(),
@@ -62,7 +62,7 @@ fn seen(sandbox: Arc<Sandbox>, pods: &[Arc<PodView>], service: Option<Arc<Servic
     Seen { labelled: labelled.cloned().collect(), tracked, service, volumes, sandbox, pool_eviction: true }
 }
 
-/// The actions in short, with problems at the end.
+/// Returns the actions in short, with problems at the end.
 fn steps(seen: &Seen) -> Vec<String> {
     let Plan { actions, problems, .. } = plan(seen, now());
     let actions = actions.iter().map(|action| match action {
@@ -83,7 +83,7 @@ fn steps(seen: &Seen) -> Vec<String> {
     actions.chain(problems.into_iter().map(|(part, text)| format!("{part:?}: {text}"))).collect()
 }
 
-/// `status/reason/message` of a condition.
+/// Returns `status/reason/message` of a condition.
 fn says(seen: &Seen, stage: Stage, problems: &[(Part, String)], kind: &str) -> String {
     let status = status(seen, stage, problems, DOMAIN, now());
     let found = status.conditions.unwrap().into_iter().find(|condition| condition.type_ == kind);

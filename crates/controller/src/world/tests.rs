@@ -73,13 +73,13 @@ fn pod(name: &str) -> Value {
 
 /// Memory of this process, in bytes.
 fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("with its memory");
     line.split_whitespace().nth(1).and_then(|number| number.parse::<usize>().ok()).expect("in kB") * 1024
 }
 
 #[tokio::test]
-async fn what_nobody_reads_is_not_kept() {
+async fn unused_fields_are_not_cached() {
     let world = alone();
     let key = Key::new("default", "a");
     world.sandboxes.insert(serde_json::from_value(sandbox("a")).unwrap());
@@ -118,7 +118,7 @@ async fn ten_thousand_sandboxes_cost_less_than_a_hundred_megabytes() {
 }
 
 #[test]
-fn a_bound_claim_with_wishes_for_its_pod_is_found_by_its_pool() {
+fn bound_claim_with_pod_metadata_is_indexed_by_pool() {
     let mut claim = json!({
         "apiVersion": EXTENSIONS, "kind": "SandboxClaim", "metadata": {"name": "c", "namespace": "d"},
         "spec": {"warmPoolRef": {"name": "p"}}, "status": {"sandbox": {"name": "s"}},
@@ -126,7 +126,7 @@ fn a_bound_claim_with_wishes_for_its_pod_is_found_by_its_pool() {
     let terms = |claim: &Value| claim_terms(&serde_json::from_value(claim.clone()).unwrap());
     assert_eq!(terms(&claim), [""; 0]);
     claim["spec"]["additionalPodMetadata"] = json!({"labels": {"a": "b"}});
-    assert_eq!(terms(&claim), [wishing_term("d", "p")]);
+    assert_eq!(terms(&claim), [metadata_term("d", "p")]);
     claim["status"] = json!({});
-    assert_eq!(terms(&claim), [waiting_term("d", "p"), wishing_term("d", "p")]);
+    assert_eq!(terms(&claim), [waiting_term("d", "p"), metadata_term("d", "p")]);
 }

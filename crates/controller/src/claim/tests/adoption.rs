@@ -1,4 +1,4 @@
-//! Which Sandbox of a pool a claim takes, and how.
+//! Adoption of pooled Sandboxes.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::plan::{Choice, adoption_conflict, choose, waiting_time};
 use super::*;
 
 #[test]
-fn who_may_be_taken() {
+fn candidates_belong_to_the_pool_and_are_not_deleted() {
     for (more, expected) in [
         (json!({}), true),
         (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), false),
@@ -29,7 +29,7 @@ fn who_may_be_taken() {
 }
 
 #[test]
-fn which_one_is_taken() {
+fn ready_then_full_node_then_old_sandbox_is_picked() {
     let at = |name: &str, node: &str, created: &str| {
         pooled(name, json!({"metadata": {"creationTimestamp": created}, "status": {"nodeName": node}}))
     };
@@ -62,7 +62,7 @@ fn which_one_is_taken() {
 }
 
 #[test]
-fn the_patch_that_takes_a_sandbox() {
+fn adoption_patch_moves_owner_and_labels() {
     let sandbox = pooled("p-1", json!({}));
     let claim = claim(json!({
         "metadata": {"labels": {"agents.x-k8s.io/created-by": "go-client"}, "annotations": {"opentelemetry.io/trace-context": "{}"}},
@@ -93,13 +93,13 @@ fn the_patch_that_takes_a_sandbox() {
         Value::Null,
         "a mark that another controller's pool has put there goes"
     );
-    assert!(!is_candidate(&taken, &claim), "nobody else may take it");
+    assert!(!is_candidate(&taken, &claim), "no other claim may adopt it");
     assert_eq!(alignment(&taken, &claim, &template).unwrap(), None, "and there is nothing left to align");
     assert!(patch(&sandbox, &claim, None).is_ok(), "without its template too");
 }
 
 #[test]
-fn taking_a_sandbox_that_has_all_the_claim_wants_changes_no_spec() {
+fn adoption_of_an_aligned_sandbox_changes_no_spec() {
     let template = template(
         json!({"spec": {"podTemplate": {"metadata": {"labels": {"user": "x"}, "annotations": {"a": "b"}}}}}),
     );
@@ -141,8 +141,8 @@ fn claim_without_candidates_leaves_the_pool_unless_it_lost_one() {
 }
 
 proptest! {
-    /// Claims and the server in any order of reads and writes, each claim working on a view that may be old: the server
-    /// refuses a patch that does not name its present version, so no Sandbox ever has two owners in turn.
+    /// Claims and the server in any order of reads and writes, each claim with a cache that may be stale: the server
+    /// refuses a patch that does not name the current version, so no Sandbox ever has two owners in turn.
     #[test]
     fn no_sandbox_is_given_twice(order in prop::collection::vec((0..4_usize, any::<bool>()), 1..60)) {
         let names = ["a", "b", "c"];
@@ -164,7 +164,7 @@ proptest! {
             let change = patch(&chosen, &claims[who], Some(&template(json!({})))).unwrap();
             let at = server.iter().position(|s| s.name_any() == chosen.name_any()).unwrap();
             let guard = &change["metadata"]["resourceVersion"];
-            // A patch without a guard would be taken whatever happened meanwhile.
+            // The server accepts a patch without a resourceVersion in any case.
             if !guard.is_null() && *guard != json!(server[at].resource_version()) {
                 views[who] = server.clone();
                 continue;

@@ -1,9 +1,9 @@
-//! What a claim is annotated with.
+//! Annotations of a claim.
 
 use super::*;
 
 #[test]
-fn what_a_claim_is_annotated_with() {
+fn missing_and_wrong_annotations_are_patched() {
     use super::annotate::{Pass, patch};
     let (first, then) = ("2026-01-01T00:09:00Z", now());
     let ready = |status: &str| json!({"status": {"conditions": [{"type": "Ready", "status": status, "reason": "X", "message": "", "lastTransitionTime": first}]}});

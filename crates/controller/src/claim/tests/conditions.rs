@@ -1,4 +1,4 @@
-//! The status of a claim.
+//! Status of a claim.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn the_status_mirrors_the_sandbox() {
 }
 
 #[test]
-fn an_error_does_not_take_the_sandbox_from_the_status() {
+fn error_keeps_the_sandbox_in_the_status() {
     let refusal = Refusal::no_template("t");
     let said = says(&claim(bound_to("p-1")), &State::Refused(&refusal));
     assert_eq!(said["sandbox"]["name"], "p-1");

@@ -1,9 +1,9 @@
-//! The Sandbox that is made for a claim, and what a claim may ask of it.
+//! Sandbox that is created for a claim, and validation of the claim.
 
 use super::*;
 
 #[test]
-fn hostile_words_of_a_claim() {
+fn hostile_claim_metadata_is_refused() {
     let long = "x".repeat(1 << 20);
     let domains = ["sandbox.users.io".to_owned()];
     let label = |key: &str, value: &str| {
@@ -33,7 +33,7 @@ fn hostile_words_of_a_claim() {
 }
 
 #[test]
-fn what_a_claim_may_put_on_a_pod() {
+fn pod_metadata_of_a_claim_is_validated() {
     let domains = ["sandbox.users.io".to_owned()];
     let check = |part: &str, key: &str, value: &str| {
         let claim = claim(json!({"spec": {"additionalPodMetadata": {part: {key: value}}}}));
@@ -93,7 +93,7 @@ fn made(claim_more: Value, template_more: Value) -> Result<Value, Refusal> {
 }
 
 #[test]
-fn a_sandbox_made_for_its_claim() {
+fn cold_sandbox_has_the_metadata_of_its_claim() {
     let sandbox = made(
         json!({"metadata": {"labels": {"agents.x-k8s.io/created-by": "x"}}}),
         json!({"spec": {"service": true}}),
@@ -138,7 +138,7 @@ fn a_claim_that_names_only_a_template() {
 }
 
 #[test]
-fn variables_as_the_policy_says() {
+fn variables_follow_the_policy() {
     let env = |policy: &str, env: Value, has: Value| {
         let spec = json!({"spec": {"envVarsInjectionPolicy": policy, "podTemplate": {"spec": {
             "containers": [{"name": "main", "env": has["env"], "envFrom": has["envFrom"]}, {"name": "side"}],
@@ -171,7 +171,7 @@ fn variables_as_the_policy_says() {
 }
 
 #[test]
-fn which_variables_may_come_late() {
+fn only_valid_variables_may_come_late() {
     let allowed = |policy: &str, env: Value| {
         let spec = json!({"spec": {"envVarsInjectionPolicy": policy, "podTemplate": {"spec": {
             "initContainers": [{"name": "init"}]}}}});
@@ -201,7 +201,7 @@ fn which_variables_may_come_late() {
 }
 
 #[test]
-fn volumes_as_the_policy_says() {
+fn volumes_follow_the_policy() {
     let volumes = |policy: &str, claim: Value, template: Value| {
         let spec = json!({"spec": {"volumeClaimTemplatesPolicy": policy, "volumeClaimTemplates": template}});
         made(json!({"spec": {"volumeClaimTemplates": claim}}), spec)
@@ -252,7 +252,7 @@ fn volumes_as_the_policy_says() {
 }
 
 #[test]
-fn the_templates_word_stands() {
+fn metadata_of_the_template_wins() {
     let template_more =
         json!({"spec": {"podTemplate": {"metadata": {"labels": {"sandbox.users.io/a": "1"}}}}});
     let with = |value: &str| {

@@ -104,7 +104,7 @@ fn claim_without_a_sandbox_is_bound_in_order() {
 }
 
 #[test]
-fn claim_that_can_not_be_bound_is_refused() {
+fn claim_without_a_valid_sandbox_is_refused() {
     let refused = |observed: &Observed| match planned(observed) {
         Plan::Bind(attempts, Fallback::Refuse(refusal)) if attempts.is_empty() => refusal,
         other => panic!("{other:?}"),

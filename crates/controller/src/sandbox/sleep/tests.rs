@@ -28,7 +28,7 @@ fn seen(more: Value) -> Seen {
     Seen { labelled: vec![], tracked: None, service: None, volumes: vec![], sandbox, pool_eviction: true }
 }
 
-/// What is written at that time to that Sandbox.
+/// Returns the patch that is written to that Sandbox at that time.
 fn written(more: Value, now: &str) -> Option<Value> {
     let plan = whole(&seen(more), at(now));
     plan.actions.into_iter().find_map(|action| match action {
@@ -38,7 +38,7 @@ fn written(more: Value, now: &str) -> Option<Value> {
 }
 
 #[test]
-fn it_falls_asleep_in_one_guarded_write() {
+fn suspend_is_one_guarded_write() {
     assert_eq!(written(json!({}), "2026-01-01T01:09:59Z"), None);
     let patch = written(json!({}), "2026-01-01T01:10:00Z").unwrap();
     assert_eq!(patch["metadata"]["resourceVersion"], "77");
@@ -50,10 +50,10 @@ fn it_falls_asleep_in_one_guarded_write() {
 }
 
 #[test]
-fn these_do_not_fall_asleep() {
+fn busy_or_invalid_sandboxes_do_not_suspend() {
     let pool = owned_by("extensions.agents.x-k8s.io/v1beta1", "SandboxWarmPool", "p");
     for (what, more) in [
-        ("not asked for", json!({"metadata": {"annotations": {annotation::SUSPEND_AFTER: null}}})),
+        ("not requested", json!({"metadata": {"annotations": {annotation::SUSPEND_AFTER: null}}})),
         ("no duration", json!({"metadata": {"annotations": {annotation::SUSPEND_AFTER: "1 hour"}}})),
         ("pooled", json!({"metadata": {"ownerReferences": pool}})),
         ("used", json!({"metadata": {"annotations": {annotation::LAST_ACTIVITY: "2026-01-01T01:30:00Z"}}})),
@@ -72,7 +72,7 @@ fn these_do_not_fall_asleep() {
 }
 
 #[test]
-fn the_template_may_ask() {
+fn template_may_set_the_idle_timeout() {
     let more = json!({
         "metadata": {"annotations": {annotation::SUSPEND_AFTER: null}},
         "spec": {"podTemplate": {"metadata": {"annotations": {annotation::SUSPEND_AFTER: "30m"}}}},
@@ -82,7 +82,7 @@ fn the_template_may_ask() {
 }
 
 #[test]
-fn the_clock_wakes_it() {
+fn sandbox_wakes_at_its_time() {
     let sleeping = |at: &str| json!({"spec": {"operatingMode": "Suspended"}, "metadata": {"annotations": {annotation::WAKE_AT: at}}});
     let morning = "2026-01-02T08:00:00+02:00";
     assert_eq!(written(sleeping(morning), "2026-01-02T05:59:59Z"), None);

@@ -168,9 +168,9 @@ fn the_time_of_a_condition_changes_with_its_status_only() {
     }
 }
 
-/// What a status may leave out for a moment, and what not.
+/// Intermediate steps may be deferred, all other changes not.
 #[test]
-fn steps_on_the_way_to_ready() {
+fn intermediate_steps_may_be_deferred() {
     let of = |more: Value, pods: &[Arc<PodView>], service: Option<Arc<Service>>| {
         status(&seen(sandbox(more), pods, service), Stage::Live, &[], DOMAIN, now())
     };
@@ -204,11 +204,11 @@ fn steps_on_the_way_to_ready() {
     let seen = seen(sandbox(json!({})), &[], None);
     let problem = [(Part::Pod, "x".to_owned())];
     let broken = status(&seen, Stage::Live, &problem, DOMAIN, now());
-    assert!(!super::status::is_step(&nothing, &broken), "an error is told at once");
+    assert!(!super::status::is_step(&nothing, &broken), "an error is reported at once");
 }
 
 #[test]
-fn hostile_words_in_a_pods_conditions() {
+fn hostile_pod_conditions_are_sanitized() {
     let odd = json!({"status": {"phase": "Pending", "conditions": [
         {"type": "PodScheduled", "status": "False", "reason": "no reason!", "message": "m".repeat(100_000)}]}});
     let seen = seen(sandbox(json!({})), &[pod("s", odd)], None);

@@ -15,7 +15,7 @@ fn the_end_of_a_sandbox() {
     };
     let up = [pod("s", running())];
     let first = seen(sandbox(over.clone()), &up, Some(service(json!({}))));
-    assert_eq!(steps(&first), [""; 0], "first it is told");
+    assert_eq!(steps(&first), [""; 0], "first it is reported");
     assert_eq!(plan(&first, now()).stage, Stage::Expiring);
     assert_eq!(says(&first, Stage::Expiring, &[], "Ready"), "False/SandboxExpired/Sandbox has expired");
     assert_eq!(says(&first, Stage::Expiring, &[], "PodScheduled"), "absent");
@@ -50,7 +50,7 @@ fn the_end_of_a_sandbox() {
 }
 
 #[test]
-fn ends_far_away_on_both_sides() {
+fn extreme_ends_are_bounded() {
     for (end, stage) in [("0001-01-01T00:00:00Z", Stage::Expiring), ("9999-12-31T23:59:59Z", Stage::Live)] {
         let sandbox = sandbox(json!({"spec": {"shutdownTime": end}}));
         let wait = expiry::remaining(&sandbox, now()).unwrap();

@@ -59,10 +59,9 @@ fn any_pod() -> impl Strategy<Value = Option<Value>> {
 }
 
 proptest! {
-    /// Whatever is there: after two passes nothing is left to do, a status that was written stays as it is, and no Pod of somebody
-    /// else was touched.
+    /// From any state, two passes leave nothing to do, a written status is stable, and no foreign Pod is touched.
     #[test]
-    fn passes_come_to_rest(
+    fn passes_converge(
         pod_more in any_pod(), suspended: bool, wanted in prop::option::of(any::<bool>()), has_service: bool, labels in prop::collection::btree_map("[x-z]", "[12]", 0..3),
     ) {
         let mode = if suspended { "Suspended" } else { "Running" };

@@ -61,7 +61,7 @@ fn a_new_pod_has_the_users_metadata_and_not_the_projects() {
     let sandbox = sandbox(json!({
         "metadata": {
             "labels": {"agents.x-k8s.io/warm-pool-sandbox": "p", "agents.x-k8s.io/sandbox-template-ref-hash": "t",
-                "agents.x-k8s.io/created-by": "somebody", "agents.x-k8s.io/claim-uid": "u"},
+                "agents.x-k8s.io/created-by": "someone", "agents.x-k8s.io/claim-uid": "u"},
             "ownerReferences": owned_by("extensions.agents.x-k8s.io/v1beta1", "SandboxWarmPool", "pool"),
         },
         "spec": {
@@ -101,7 +101,7 @@ fn a_new_pod_has_the_users_metadata_and_not_the_projects() {
 }
 
 #[test]
-fn a_pod_that_leaves_its_pool_loses_the_pools_marks_and_keeps_other_peoples() {
+fn adopted_pod_loses_only_the_marks_of_the_pool() {
     let claimed = sandbox(json!({
         "metadata": {
             "annotations": {"agents.x-k8s.io/pod-name": "s"},
@@ -137,7 +137,7 @@ fn a_pod_that_leaves_its_pool_loses_the_pools_marks_and_keeps_other_peoples() {
 }
 
 #[test]
-fn somebody_elses_pod_in_the_place_of_the_sandboxs() {
+fn foreign_pod_of_the_sandboxs_name_is_left_alone() {
     let foreign = [pod("s", json!({"metadata": {"ownerReferences": theirs()}}))];
     let refused = [(Part::Pod, "not ours".to_owned())];
     let wants = seen(sandbox(json!({})), &foreign, None);
@@ -171,7 +171,7 @@ fn only_pods_of_pools_are_safe_to_evict() {
     assert_eq!(with("SandboxClaim", json!({}), true), None);
 }
 
-/// Two names with the same hash: 32 bits are few, and whoever may choose names can find such pairs.
+/// Two names with the same hash: 32 bits are few, and a user who chooses names can find such pairs.
 #[test]
 fn sandboxes_whose_names_collide_keep_apart() {
     let mut known = std::collections::HashMap::new();

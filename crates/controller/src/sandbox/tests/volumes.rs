@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn volumes_are_made_or_taken_or_refused() {
+fn volumes_are_created_adopted_or_refused() {
     let more = json!({"spec": {"volumeClaimTemplates": [
         {"metadata": {"name": "v", "labels": {"l": "1"}}, "spec": {"accessModes": ["ReadWriteOnce"]}},
         {"metadata": {"name": "w"}, "spec": {}},

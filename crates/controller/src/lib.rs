@@ -16,6 +16,7 @@ mod clock;
 mod collection;
 mod condition;
 mod config;
+mod context;
 mod error;
 #[cfg(test)]
 mod fixture;
@@ -40,7 +41,6 @@ mod template;
 mod undecodable;
 mod view;
 mod wiring;
-mod world;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -55,11 +55,11 @@ use tokio::task::JoinSet;
 pub use config::Config;
 pub use metrics::Metrics;
 
+use crate::context::Context;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::queue::Queue;
 use crate::wiring::Queues;
-use crate::world::World;
 
 /// Maximum time for writing the remaining events after the last reconcile.
 const EVENTS_LIMIT: Duration = Duration::from_secs(2);
@@ -70,25 +70,25 @@ const EVENTS_LIMIT: Duration = Duration::from_secs(2);
 pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
     let (recorder, writer) = record::recorder(client.clone());
     let queues = Arc::new(Queues::new(&config));
-    let world = Arc::new(World::new(&client, config, recorder));
-    wiring::connect(&world, &queues);
-    measure(&world, &queues);
+    let ctx = Arc::new(Context::new(&client, config, recorder));
+    wiring::connect(&ctx, &queues);
+    measure(&ctx, &queues);
 
     let (synced, mut ready) = watch::channel(0_usize);
     let mut background = JoinSet::new();
     let (over, mut events) = (Shutdown::new(), JoinSet::new());
-    events.spawn(writer.run(world.scheduler.claim_burst().clone(), over.clone()));
-    let kinds = feed(&world, &synced, &mut background);
+    events.spawn(writer.run(ctx.scheduler.claim_burst().clone(), over.clone()));
+    let kinds = feed(&ctx, &synced, &mut background);
     tokio::select! {
         biased;
         _ = ready.wait_for(|count| *count >= kinds) => {}
         () = shutdown.wait() => return,
     }
-    start(&world, &queues.sandboxes, |world, key| async move { sandbox::reconcile(&world, &key).await });
-    if world.config.extensions {
-        start(&world, &queues.templates, |world, key| async move { template::reconcile(&world, &key).await });
-        start(&world, &queues.pools, |world, key| async move { pool::reconcile(&world, &key).await });
-        start(&world, &queues.claims, |world, key| async move { claim::reconcile(&world, &key).await });
+    start(&ctx, &queues.sandboxes, |ctx, key| async move { sandbox::reconcile(&ctx, &key).await });
+    if ctx.config.extensions {
+        start(&ctx, &queues.templates, |ctx, key| async move { template::reconcile(&ctx, &key).await });
+        start(&ctx, &queues.pools, |ctx, key| async move { pool::reconcile(&ctx, &key).await });
+        start(&ctx, &queues.claims, |ctx, key| async move { claim::reconcile(&ctx, &key).await });
     }
     tracing::info!("controllers run");
 
@@ -100,7 +100,7 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
         queues.templates.stop()
     );
     background.abort_all();
-    world.config.metrics.stop_reading();
+    ctx.config.metrics.stop_reading();
     over.trigger();
     if tokio::time::timeout(EVENTS_LIMIT, events.join_next()).await.is_err() {
         tracing::debug!("not all events were written");
@@ -108,40 +108,40 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
 }
 
 /// Updates the gauges whenever the metrics are read.
-fn measure(world: &Arc<World>, queues: &Arc<Queues>) {
-    let (known, queues) = (Arc::downgrade(world), Arc::downgrade(queues));
-    world.config.metrics.before_reading(move || {
-        if let (Some(world), Some(queues)) = (known.upgrade(), queues.upgrade()) {
+fn measure(ctx: &Arc<Context>, queues: &Arc<Queues>) {
+    let (known, queues) = (Arc::downgrade(ctx), Arc::downgrade(queues));
+    ctx.config.metrics.before_reading(move || {
+        if let (Some(ctx), Some(queues)) = (known.upgrade(), queues.upgrade()) {
             queues.measure();
-            world.config.metrics.sandboxes().count(world.sandboxes.all().iter().map(Arc::as_ref));
+            ctx.config.metrics.sandboxes().count(ctx.sandboxes.all().iter().map(Arc::as_ref));
         }
     });
 }
 
 /// Starts the watches and returns their number.
-fn feed(world: &World, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -> usize {
-    let (ambient, recorder) = (|| world.config.ambient.clone(), || world.recorder().clone());
-    tasks.spawn(world.sandboxes.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.pods.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.services.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.volumes.clone().feed(synced.clone(), ambient(), recorder()));
-    if !world.config.extensions {
+fn feed(ctx: &Context, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -> usize {
+    let (ambient, recorder) = (|| ctx.config.ambient.clone(), || ctx.recorder().clone());
+    tasks.spawn(ctx.sandboxes.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.pods.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.services.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.volumes.clone().feed(synced.clone(), ambient(), recorder()));
+    if !ctx.config.extensions {
         return 4;
     }
-    tasks.spawn(world.claims.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.pools.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.templates.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.policies.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.claims.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.pools.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.templates.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.policies.clone().feed(synced.clone(), ambient(), recorder()));
     8
 }
 
 fn start<F>(
-    world: &Arc<World>,
+    ctx: &Arc<Context>,
     queue: &Arc<Queue>,
-    reconcile: impl Fn(Arc<World>, Key) -> F + Send + Sync + 'static,
+    reconcile: impl Fn(Arc<Context>, Key) -> F + Send + Sync + 'static,
 ) where
     F: Future<Output = Outcome> + Send + 'static,
 {
-    let world = world.clone();
-    queue.start(move |key| -> BoxFuture<'static, Outcome> { reconcile(world.clone(), key).boxed() });
+    let ctx = ctx.clone();
+    queue.start(move |key| -> BoxFuture<'static, Outcome> { reconcile(ctx.clone(), key).boxed() });
 }

@@ -15,9 +15,9 @@ use kube::core::PartialObjectMeta;
 use tokio::time::Instant;
 
 use crate::condition;
+use crate::context::{Context, pool_hash_term};
 use crate::key::Key;
 use crate::view::PodView;
-use crate::world::{World, pool_hash_term};
 
 pub(crate) use apply::reconcile;
 
@@ -37,23 +37,23 @@ struct Seen {
 }
 
 impl Seen {
-    fn observe(world: &World, pool: Arc<SandboxWarmPool>) -> Self {
+    fn observe(ctx: &Context, pool: Arc<SandboxWarmPool>) -> Self {
         let key = Key::of(pool.as_ref());
-        let template = world.templates.get(&key.beside(&pool.spec.sandbox_template_ref.name));
-        let labelled = world.sandboxes.find(&pool_hash_term(&key.namespace, &name_hash(&pool.name_any())));
+        let template = ctx.templates.get(&key.beside(&pool.spec.sandbox_template_ref.name));
+        let labelled = ctx.sandboxes.find(&pool_hash_term(&key.namespace, &name_hash(&pool.name_any())));
         let waits = |sandbox: &&Arc<Sandbox>| {
             let conditions = sandbox.status.as_ref().and_then(|status| status.conditions.as_ref());
             !condition::is_ready(conditions)
         };
         let pod_of = |sandbox: &Arc<Sandbox>| {
-            let pod = world.pods.get(&key.beside(pod_name(sandbox.as_ref())))?;
+            let pod = ctx.pods.get(&key.beside(pod_name(sandbox.as_ref())))?;
             Some((sandbox.name_any(), pod))
         };
         let waiting: Vec<_> = labelled.iter().filter(waits).collect();
         let pods = waiting.iter().copied().filter_map(pod_of).collect();
         let names = waiting.iter().map(|sandbox| sandbox.name_any()).collect();
-        let ages = world.with_memory(&key, |memory| memory.ages(&names, Instant::now()));
-        let undecodable = world.sandboxes.undecodable_of(pool.as_ref());
+        let ages = ctx.with_memory(&key, |memory| memory.ages(&names, Instant::now()));
+        let undecodable = ctx.sandboxes.undecodable_of(pool.as_ref());
         Seen { pool, template, labelled, undecodable, pods, ages }
     }
 }

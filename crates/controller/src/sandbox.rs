@@ -15,10 +15,10 @@ use hutch_api::{OperatingMode, Sandbox, name_hash, pod_name};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use kube::ResourceExt;
 
+use crate::context::Context;
 use crate::key::Key;
 use crate::owner;
 use crate::view::PodView;
-use crate::world::World;
 
 pub(crate) use apply::reconcile;
 
@@ -51,15 +51,15 @@ enum Located {
 }
 
 impl Seen {
-    pub(super) fn observe(world: &World, sandbox: Arc<Sandbox>) -> Self {
+    pub(super) fn observe(ctx: &Context, sandbox: Arc<Sandbox>) -> Self {
         let key = Key::of(sandbox.as_ref());
-        let labelled = world.pods.find(&crate::world::name_hash_term(&key.namespace, &name_hash(&key.name)));
-        let tracked = world.pods.get(&key.beside(pod_name(sandbox.as_ref())));
-        let service = world.services.get(&key);
+        let labelled = ctx.pods.find(&crate::context::name_hash_term(&key.namespace, &name_hash(&key.name)));
+        let tracked = ctx.pods.get(&key.beside(pod_name(sandbox.as_ref())));
+        let service = ctx.services.get(&key);
         let volumes = sandbox.spec.volumes().iter();
         let volumes =
-            volumes.map(|template| world.volumes.get(&key.beside(&volume::name(template, &key.name))));
-        let pool_eviction = world.config.pool_eviction;
+            volumes.map(|template| ctx.volumes.get(&key.beside(&volume::name(template, &key.name))));
+        let pool_eviction = ctx.config.pool_eviction;
         Seen { labelled, tracked, service, volumes: volumes.collect(), sandbox, pool_eviction }
     }
 

@@ -9,12 +9,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::owner;
 use crate::patch::Strings;
-use crate::world::World;
 
 /// Namespace and `app` label of the router that the default rules admit.
 const ROUTER: (&str, &str) = ("agent-sandbox-system", "sandbox-router");
@@ -32,14 +32,14 @@ enum Action {
     DeletePolicy,
 }
 
-pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
-    let Some(template) = world.templates.get(key) else { return Outcome::Settled };
+pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let Some(template) = ctx.templates.get(key) else { return Outcome::Settled };
     if template.metadata.deletion_timestamp.is_some() {
         return Outcome::Settled;
     }
-    let _span = world.spans.start("ReconcileSandboxTemplate", template.as_ref());
+    let _span = ctx.spans.start("ReconcileSandboxTemplate", template.as_ref());
     let policy_key = key.beside(&policy_name(&key.name));
-    let policy = world.policies.get(&policy_key);
+    let policy = ctx.policies.get(&policy_key);
     let (actions, problem) = plan(&template, policy.as_deref());
     let mut failed = false;
     if let Some(problem) = problem {
@@ -47,7 +47,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
         failed = true;
     }
     for action in actions {
-        if let Err(error) = act(world, key, &policy_key, action).await {
+        if let Err(error) = act(ctx, key, &policy_key, action).await {
             tracing::warn!(template = %key, %error, "a step of a template failed");
             failed = true;
         }
@@ -55,19 +55,19 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     if failed { Outcome::Failed } else { Outcome::Settled }
 }
 
-async fn act(world: &World, key: &Key, policy: &Key, action: Action) -> Result<(), Error> {
+async fn act(ctx: &Context, key: &Key, policy: &Key, action: Action) -> Result<(), Error> {
     match action {
-        Action::PatchTemplate(patch) => world.templates.patch(key, patch).await.map(drop),
+        Action::PatchTemplate(patch) => ctx.templates.patch(key, patch).await.map(drop),
         Action::CreatePolicy(object) => {
-            let created = world.policies.create(&key.namespace, object).await.map(drop);
+            let created = ctx.policies.create(&key.namespace, object).await.map(drop);
             if created.as_ref().is_err_and(Error::is_already_exists) {
                 // The cache was behind; the next reconcile sees the current state.
-                world.policies.refresh(policy).await?;
+                ctx.policies.refresh(policy).await?;
             }
             created
         }
-        Action::PatchPolicy(patch) => world.policies.patch(policy, patch).await.map(drop),
-        Action::DeletePolicy => world.policies.delete(policy, None).await,
+        Action::PatchPolicy(patch) => ctx.policies.patch(policy, patch).await.map(drop),
+        Action::DeletePolicy => ctx.policies.delete(policy, None).await,
     }
 }
 

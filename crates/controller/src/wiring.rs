@@ -11,11 +11,11 @@ use crate::claim::is_in_force;
 use crate::collection::{Collection, Object};
 use crate::condition;
 use crate::config::Config;
+use crate::context::{Context, metadata_term, template_term, waiting_term};
 use crate::key::Key;
 use crate::owner;
 use crate::queue::Queue;
 use crate::view::PodView;
-use crate::world::{World, metadata_term, template_term, waiting_term};
 
 /// Work queue of each kind.
 pub(crate) struct Queues {
@@ -45,25 +45,24 @@ impl Queues {
 }
 
 /// Connects the caches to the queues.
-pub(crate) fn connect(world: &World, queues: &Queues) {
-    listen_to_sandboxes(world, queues);
-    let (queue, spans) = (queues.claims.clone(), world.spans.clone());
-    world.claims.listen(move |change| {
+pub(crate) fn connect(ctx: &Context, queues: &Queues) {
+    listen_to_sandboxes(ctx, queues);
+    let (queue, spans) = (queues.claims.clone(), ctx.spans.clone());
+    ctx.claims.listen(move |change| {
         spans.forget_gone(change);
         queue.add(Key::of(change.latest().as_ref()));
     });
-    listen_to_pools(world, queues);
-    listen_to_templates(world, queues);
-    let (queue, claims, sandboxes) =
-        (queues.sandboxes.clone(), queues.claims.clone(), world.sandboxes.clone());
-    world.pods.listen(move |change| {
+    listen_to_pools(ctx, queues);
+    listen_to_templates(ctx, queues);
+    let (queue, claims, sandboxes) = (queues.sandboxes.clone(), queues.claims.clone(), ctx.sandboxes.clone());
+    ctx.pods.listen(move |change| {
         wake_sandbox(&queue, &sandboxes, change);
         wake_claim(&claims, &sandboxes, change);
     });
-    let (queue, sandboxes) = (queues.sandboxes.clone(), world.sandboxes.clone());
-    world.services.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
+    let (queue, sandboxes) = (queues.sandboxes.clone(), ctx.sandboxes.clone());
+    ctx.services.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
     let queue = queues.templates.clone();
-    world.policies.listen(move |change| {
+    ctx.policies.listen(move |change| {
         for policy in [&change.old, &change.new].into_iter().flatten() {
             if let Some(template) = owner::extension(policy.as_ref(), "SandboxTemplate") {
                 queue.add(Key::of(policy.as_ref()).beside(&template.name));
@@ -72,17 +71,17 @@ pub(crate) fn connect(world: &World, queues: &Queues) {
     });
 }
 
-fn listen_to_sandboxes(world: &World, queues: &Queues) {
+fn listen_to_sandboxes(ctx: &Context, queues: &Queues) {
     let pools = queues.pools.clone();
-    world.sandboxes.listen_to_undecodable(move |sandbox| {
+    ctx.sandboxes.listen_to_undecodable(move |sandbox| {
         if let Some(pool) = owner::extension(sandbox, "SandboxWarmPool") {
             pools.add(Key::of(sandbox).beside(&pool.name));
         }
     });
-    let claims_by_pool = world.claims.clone();
+    let claims_by_pool = ctx.claims.clone();
     let (sandboxes, claims, pools) = (queues.sandboxes.clone(), queues.claims.clone(), queues.pools.clone());
-    let spans = world.spans.clone();
-    world.sandboxes.listen(move |change| {
+    let spans = ctx.spans.clone();
+    ctx.sandboxes.listen(move |change| {
         spans.forget_gone(change);
         let key = Key::of(change.latest().as_ref());
         sandboxes.add(key.clone());
@@ -130,10 +129,10 @@ fn offered_by(change: &Change<Sandbox>) -> Option<String> {
     (value(new) > before).then(|| pool.name.clone())
 }
 
-fn listen_to_pools(world: &World, queues: &Queues) {
-    let waiting = world.claims.clone();
+fn listen_to_pools(ctx: &Context, queues: &Queues) {
+    let waiting = ctx.claims.clone();
     let (pools, claims) = (queues.pools.clone(), queues.claims.clone());
-    world.pools.listen(move |change| {
+    ctx.pools.listen(move |change| {
         let key = Key::of(change.latest().as_ref());
         let generation =
             |pool: &Option<Arc<_>>| pool.as_ref().map(|pool: &Arc<SandboxWarmPool>| pool.metadata.generation);
@@ -153,11 +152,11 @@ fn template_of(pool: Option<&Arc<SandboxWarmPool>>) -> Option<&str> {
     pool.map(|pool| pool.spec.sandbox_template_ref.name.as_str())
 }
 
-fn listen_to_templates(world: &World, queues: &Queues) {
-    let (known_pools, waiting) = (world.pools.clone(), world.claims.clone());
+fn listen_to_templates(ctx: &Context, queues: &Queues) {
+    let (known_pools, waiting) = (ctx.pools.clone(), ctx.claims.clone());
     let (templates, pools, claims) = (queues.templates.clone(), queues.pools.clone(), queues.claims.clone());
-    let spans = world.spans.clone();
-    world.templates.listen(move |change| {
+    let spans = ctx.spans.clone();
+    ctx.templates.listen(move |change| {
         spans.forget_gone(change);
         let key = Key::of(change.latest().as_ref());
         let users = known_pools.find(&template_term(&key.namespace, &key.name));

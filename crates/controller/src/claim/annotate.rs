@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::is_ready;
-use crate::world::Times;
+use crate::context::Times;
 
 /// Value where a claim was Ready before this process saw it.
 const UNKNOWN_TIME: &str = "unknown";

@@ -17,6 +17,7 @@ use super::refusal::Refusal;
 use super::status::{State, status};
 use super::{adopt, create, expiry, is_ready, late_env, trace};
 use crate::cache::Change;
+use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
 use crate::metrics::Created;
@@ -25,7 +26,6 @@ use crate::owner;
 use crate::pending::Request;
 use crate::record::Note;
 use crate::scheduler::{Adoption, Write};
-use crate::world::World;
 
 /// Maximum number of candidates that a claim tries in one reconcile when other claims are faster.
 const ADOPTION_ROUNDS: usize = 3;
@@ -70,42 +70,42 @@ impl<E: Into<Refusal>> From<E> for Missing {
     }
 }
 
-pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
-    let Some(claim) = world.claims.get(key) else {
-        world.forget_claim(key);
+pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let Some(claim) = ctx.claims.get(key) else {
+        ctx.forget_claim(key);
         return Outcome::Settled;
     };
-    delete_old_policy(world, key, &claim).await;
+    delete_old_policy(ctx, key, &claim).await;
     if claim.metadata.deletion_timestamp.is_some() {
-        world.forget_claim(key);
+        ctx.forget_claim(key);
         return Outcome::Settled;
     }
-    let now = world.now();
-    world.times(&claim, now);
-    let span = world.spans.start("ReconcileSandboxClaim", claim.as_ref());
-    let mut observed = observe(world, span.stamp(claim));
+    let now = ctx.now();
+    ctx.times(&claim, now);
+    let span = ctx.spans.start("ReconcileSandboxClaim", claim.as_ref());
+    let mut observed = observe(ctx, span.stamp(claim));
     loop {
-        match plan(&observed, &world.config.label_domains, now) {
+        match plan(&observed, &ctx.config.label_domains, now) {
             Plan::Refresh(keys) => {
-                if let Err(error) = refresh(world, &keys).await {
+                if let Err(error) = refresh(ctx, &keys).await {
                     tracing::debug!(claim = %key, %error, "failed to read the sandbox of a claim");
                     return Outcome::Failed;
                 }
-                observed = Observed { refreshed: true, ..observe(world, observed.claim) };
+                observed = Observed { refreshed: true, ..observe(ctx, observed.claim) };
             }
             Plan::Bind(attempts, fallback) => {
-                return match bind(world, key, &observed, attempts, fallback, now).await {
-                    Ok(bound) => settle(world, key, &observed, bound).await,
+                return match bind(ctx, key, &observed, attempts, fallback, now).await {
+                    Ok(bound) => settle(ctx, key, &observed, bound).await,
                     Err(Missing::Wait(pause)) => Outcome::Again(pause),
-                    Err(Missing::Refused(refusal)) => refuse(world, key, &observed, &refusal, now).await,
+                    Err(Missing::Refused(refusal)) => refuse(ctx, key, &observed, &refusal, now).await,
                 };
             }
-            Plan::AnnounceExpiry => return announce_expiry(world, key, &observed).await,
+            Plan::AnnounceExpiry => return announce_expiry(ctx, key, &observed).await,
             Plan::DeleteClaim(propagation) => {
-                return delete_claim(world, key, &observed, propagation, now).await;
+                return delete_claim(ctx, key, &observed, propagation, now).await;
             }
             Plan::Retain { delete, problem } => {
-                return retain(world, key, observed, delete, problem).await;
+                return retain(ctx, key, observed, delete, problem).await;
             }
         }
     }
@@ -113,27 +113,27 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
 
 /// Deletes the NetworkPolicy that earlier versions of Agent Sandbox made for each claim. The one of the template has
 /// taken its place.
-async fn delete_old_policy(world: &World, key: &Key, claim: &SandboxClaim) {
+async fn delete_old_policy(ctx: &Context, key: &Key, claim: &SandboxClaim) {
     let policy = key.beside(&format!("{}-network-policy", key.name));
-    let owned = world.policies.get(&policy).is_some_and(|known| {
+    let owned = ctx.policies.get(&policy).is_some_and(|known| {
         owner::extension(known.as_ref(), "SandboxClaim").is_some()
             && owner::is_controlled_by(known.as_ref(), claim)
             && known.metadata.deletion_timestamp.is_none()
     });
-    if owned && let Err(error) = world.policies.delete(&policy, None).await {
+    if owned && let Err(error) = ctx.policies.delete(&policy, None).await {
         tracing::warn!(claim = %key, %error, "failed to delete an old network policy");
     }
 }
 
-async fn refresh(world: &World, sandboxes: &[Key]) -> Result<(), Error> {
+async fn refresh(ctx: &Context, sandboxes: &[Key]) -> Result<(), Error> {
     for key in sandboxes {
-        world.sandboxes.refresh(key).await?;
+        ctx.sandboxes.refresh(key).await?;
     }
     Ok(())
 }
 
 async fn bind(
-    world: &World,
+    ctx: &Context,
     key: &Key,
     observed: &Observed,
     attempts: Vec<Attempt>,
@@ -142,8 +142,8 @@ async fn bind(
 ) -> Result<Bound, Missing> {
     for attempt in attempts {
         let bound = match attempt {
-            Attempt::RepeatAdoption(sandbox) => take(world, observed, &sandbox).await?,
-            Attempt::AdoptPooled => adopt_from_pool(world, observed, now).await?,
+            Attempt::RepeatAdoption(sandbox) => take(ctx, observed, &sandbox).await?,
+            Attempt::AdoptPooled => adopt_from_pool(ctx, observed, now).await?,
         };
         if let Some(bound) = bound {
             return Ok(bound);
@@ -151,26 +151,26 @@ async fn bind(
     }
     match fallback {
         Fallback::Keep { sandbox, surplus, update } => {
-            world.pending.forget(key);
-            delete_surplus(world, key, &surplus).await;
-            Ok(Bound::new(update_metadata(world, sandbox, update?).await?, Origin::Kept))
+            ctx.pending.forget(key);
+            delete_surplus(ctx, key, &surplus).await;
+            Ok(Bound::new(update_metadata(ctx, sandbox, update?).await?, Origin::Kept))
         }
-        Fallback::AdoptRecorded(sandbox) => match take(world, observed, &sandbox).await? {
+        Fallback::AdoptRecorded(sandbox) => match take(ctx, observed, &sandbox).await? {
             // It was the claim's before, so this is not reported as an adoption.
             Some(bound) => Ok(Bound { origin: Origin::Kept, ..bound }),
             None => Err(Refusal::conflict("the recorded sandbox changed while it was being taken").into()),
         },
-        Fallback::Create => make(world, key, observed).await,
+        Fallback::Create => make(ctx, key, observed).await,
         Fallback::Refuse(refusal) => Err(refusal.into()),
     }
 }
 
-async fn delete_surplus(world: &World, claim: &Key, surplus: &[Arc<Sandbox>]) {
+async fn delete_surplus(ctx: &Context, claim: &Key, surplus: &[Arc<Sandbox>]) {
     for sandbox in surplus {
         let Some(version) = sandbox.resource_version() else { continue };
         let key = Key::of(sandbox.as_ref());
         tracing::warn!(sandbox = %key, claim = claim.name, "deleting the second sandbox of a claim");
-        if let Err(error) = world.sandboxes.delete_version(&key, version).await {
+        if let Err(error) = ctx.sandboxes.delete_version(&key, version).await {
             tracing::debug!(sandbox = %key, %error, "failed to delete it; a change brings the next try");
         }
     }
@@ -178,12 +178,12 @@ async fn delete_surplus(world: &World, claim: &Key, surplus: &[Arc<Sandbox>]) {
 
 /// Updates the metadata of a bound Sandbox.
 async fn update_metadata(
-    world: &World,
+    ctx: &Context,
     sandbox: Arc<Sandbox>,
     patch: Option<Value>,
 ) -> Result<Arc<Sandbox>, Error> {
     let Some(patch) = patch else { return Ok(sandbox) };
-    match world.sandboxes.patch(&Key::of(sandbox.as_ref()), patch).await {
+    match ctx.sandboxes.patch(&Key::of(sandbox.as_ref()), patch).await {
         Err(error) if error.is_not_found() => Ok(sandbox),
         result => result,
     }
@@ -191,20 +191,20 @@ async fn update_metadata(
 
 /// Adopts the best Sandbox of the pool, or returns nothing when the pool has none.
 async fn adopt_from_pool(
-    world: &World,
+    ctx: &Context,
     observed: &Observed,
     now: Timestamp,
 ) -> Result<Option<Bound>, Missing> {
     for round in 0..ADOPTION_ROUNDS {
-        let chosen = match reserve(world, observed, round > 0, now) {
+        let chosen = match reserve(ctx, observed, round > 0, now) {
             Choice::Adopt(chosen) => chosen,
             Choice::Wait(pause) => return Err(Missing::Wait(pause)),
             Choice::Leave => return Ok(None),
             Choice::Refuse(refusal) => return Err(refusal.into()),
         };
-        let adoption = world.scheduler.adopting();
-        let taken = take(world, observed, &chosen).await;
-        world.taking().remove(&Key::of(chosen.as_ref()));
+        let adoption = ctx.scheduler.adopting();
+        let taken = take(ctx, observed, &chosen).await;
+        ctx.taking().remove(&Key::of(chosen.as_ref()));
         if let Some(bound) = taken? {
             return Ok(Some(Bound { adoption: Some(adoption), ..bound }));
         }
@@ -213,9 +213,9 @@ async fn adopt_from_pool(
 }
 
 /// Chooses a candidate, and keeps other claims of this process from choosing the same.
-fn reserve(world: &World, observed: &Observed, lost: bool, now: Timestamp) -> Choice {
-    let mut taking = world.taking();
-    let choice = plan::choose(candidates(world, observed, &taking), &observed.claim, lost, now);
+fn reserve(ctx: &Context, observed: &Observed, lost: bool, now: Timestamp) -> Choice {
+    let mut taking = ctx.taking();
+    let choice = plan::choose(candidates(ctx, observed, &taking), &observed.claim, lost, now);
     if let Choice::Adopt(chosen) = &choice {
         taking.insert(Key::of(chosen.as_ref()));
     }
@@ -223,38 +223,38 @@ fn reserve(world: &World, observed: &Observed, lost: bool, now: Timestamp) -> Ch
 }
 
 /// Sends the patch that assigns the Sandbox to the claim. Returns nothing when another client was faster.
-async fn take(world: &World, observed: &Observed, sandbox: &Arc<Sandbox>) -> Result<Option<Bound>, Missing> {
+async fn take(ctx: &Context, observed: &Observed, sandbox: &Arc<Sandbox>) -> Result<Option<Bound>, Missing> {
     let (key, claim) = (Key::of(sandbox.as_ref()), observed.claim.as_ref());
     let mut patch = adopt::patch(sandbox, claim, observed.template.as_deref())?;
     if let Some(patch) = patch.as_object_mut() {
         late_env::put_variables(patch, observed, sandbox)?;
     }
-    let result = world.sandboxes.patch_quietly(&key, patch).await;
+    let result = ctx.sandboxes.patch_quietly(&key, patch).await;
     let overtaken = matches!(&result, Err(error) if error.is_conflict() || error.is_not_found());
     if overtaken {
         // No other Sandbox is requested before the owner of this one is known.
-        world.sandboxes.refresh(&key).await?;
+        ctx.sandboxes.refresh(&key).await?;
     }
-    world.pending.note(claim, &Request::Adopt(sandbox.clone()), &result);
+    ctx.pending.note(claim, &Request::Adopt(sandbox.clone()), &result);
     match result {
         Ok((sandbox, change)) => Ok(Some(Bound { change, ..Bound::new(sandbox, Origin::Adopted) })),
         // An earlier request of this claim may have been the faster one.
         Err(_) if overtaken => {
-            Ok(owned(world, &key, sandbox, claim).map(|sandbox| Bound::new(sandbox, Origin::Adopted)))
+            Ok(owned(ctx, &key, sandbox, claim).map(|sandbox| Bound::new(sandbox, Origin::Adopted)))
         }
         Err(error) => Err(error.into()),
     }
 }
 
 /// Creates a Sandbox for the claim.
-async fn make(world: &World, key: &Key, observed: &Observed) -> Result<Bound, Missing> {
+async fn make(ctx: &Context, key: &Key, observed: &Observed) -> Result<Bound, Missing> {
     let sandbox = Box::new(create::desired(observed)?);
-    let result = world.sandboxes.create(&key.namespace, sandbox).await;
+    let result = ctx.sandboxes.create(&key.namespace, sandbox).await;
     let exists = result.as_ref().is_err_and(Error::is_already_exists);
     if exists {
-        world.sandboxes.refresh(key).await?;
+        ctx.sandboxes.refresh(key).await?;
     }
-    world.pending.note(&observed.claim, &Request::Create, &result);
+    ctx.pending.note(&observed.claim, &Request::Create, &result);
     match result {
         Ok(sandbox) => Ok(Bound::new(sandbox, Origin::Created)),
         Err(_) if exists => Err(Refusal::create_pending().into()),
@@ -263,42 +263,42 @@ async fn make(world: &World, key: &Key, observed: &Observed) -> Result<Bound, Mi
 }
 
 /// Writes the status of a bound claim, then all that no client waits for.
-async fn settle(world: &World, key: &Key, observed: &Observed, mut bound: Bound) -> Outcome {
+async fn settle(ctx: &Context, key: &Key, observed: &Observed, mut bound: Bound) -> Outcome {
     let before = &observed.claim;
     let mut state = State::Bound(&bound.sandbox);
-    if lacks_late_env(world, &bound.sandbox) {
+    if lacks_late_env(ctx, &bound.sandbox) {
         // The node learns the variables first. Its report requeues the claim.
-        world.sandboxes.tell(bound.change.take());
-        if let Some(pause) = plan::waiting_time(before, world.now()) {
-            report(world, before, &bound);
+        ctx.sandboxes.tell(bound.change.take());
+        if let Some(pause) = plan::waiting_time(before, ctx.now()) {
+            report(ctx, before, &bound);
             return Outcome::Again(pause);
         }
         state = State::Unready(&bound.sandbox);
     }
-    let written = write(world, key, before, &state).await;
+    let written = write(ctx, key, before, &state).await;
     drop(bound.adoption.take());
-    world.sandboxes.tell(bound.change.take());
-    report(world, before, &bound);
+    ctx.sandboxes.tell(bound.change.take());
+    report(ctx, before, &bound);
     let after = match stored(key, written) {
         Ok(after) => after,
         Err(outcome) => return outcome,
     };
-    measure(world, before, &after, &bound.sandbox);
+    measure(ctx, before, &after, &bound.sandbox);
     // The trace of this reconcile is written with the annotations, so with a tracer they are not deferred.
-    if world.config.tracer.is_none()
-        && let Some(pause) = world.scheduler.delay(Write::ClaimAnnotations, key)
+    if ctx.config.tracer.is_none()
+        && let Some(pause) = ctx.scheduler.delay(Write::ClaimAnnotations, key)
     {
         return Outcome::Again(pause);
     }
-    world.scheduler.clear(Write::ClaimAnnotations, key);
-    if !annotate(world, key, Pass { before, after: &after, sandbox: Some(&bound.sandbox) }).await {
+    ctx.scheduler.clear(Write::ClaimAnnotations, key);
+    if !annotate(ctx, key, Pass { before, after: &after, sandbox: Some(&bound.sandbox) }).await {
         return Outcome::Failed;
     }
-    plan::settled(&after, world.now())
+    plan::settled(&after, ctx.now())
 }
 
 /// Counts a new Sandbox of the claim and records an event.
-fn report(world: &World, claim: &SandboxClaim, bound: &Bound) {
+fn report(ctx: &Context, claim: &SandboxClaim, bound: &Bound) {
     let name = bound.sandbox.name_any();
     let (reason, action, text) = match bound.origin {
         Origin::Kept => return,
@@ -306,33 +306,33 @@ fn report(world: &World, claim: &SandboxClaim, bound: &Bound) {
         Origin::Created => ("SandboxProvisioned", "Provisioning", format!("Created Sandbox {name:?}")),
     };
     let warm = bound.origin == Origin::Adopted;
-    world.config.metrics.claims().created(&Created { claim, sandbox: &bound.sandbox, warm });
-    note(world, claim, reason, action, text);
+    ctx.config.metrics.claims().created(&Created { claim, sandbox: &bound.sandbox, warm });
+    note(ctx, claim, reason, action, text);
 }
 
 /// Measures a claim that has become Ready.
-fn measure(world: &World, before: &SandboxClaim, after: &SandboxClaim, sandbox: &Sandbox) {
-    let seen = world.times(after, world.now()).seen;
+fn measure(ctx: &Context, before: &SandboxClaim, after: &SandboxClaim, sandbox: &Sandbox) {
+    let seen = ctx.times(after, ctx.now()).seen;
     if !is_ready(after) || is_ready(before) {
         return;
     }
     if !annotate::has_ready_time(after) {
-        world.config.metrics.claims().first_ready(after, sandbox, seen, world.now());
+        ctx.config.metrics.claims().first_ready(after, sandbox, seen, ctx.now());
     }
-    world.became_ready(after, world.now());
+    ctx.became_ready(after, ctx.now());
 }
 
 /// Writes the annotations that are due. Returns whether that succeeded.
-async fn annotate(world: &World, key: &Key, pass: Pass<'_>) -> bool {
-    let times = world.config.claim_times.then(|| world.times(pass.after, world.now()));
+async fn annotate(ctx: &Context, key: &Key, pass: Pass<'_>) -> bool {
+    let times = ctx.config.claim_times.then(|| ctx.times(pass.after, ctx.now()));
     let mut due = annotate::patch(&pass, times);
-    if world.config.claim_times
-        && let Some(stored) = world.claims.get(key)
+    if ctx.config.claim_times
+        && let Some(stored) = ctx.claims.get(key)
     {
         due = trace::added(due, pass.before, &stored, is_ready(pass.after));
     }
     let Some(patch) = due else { return true };
-    match world.claims.patch(key, patch).await {
+    match ctx.claims.patch(key, patch).await {
         Err(error) if !error.is_not_found() => {
             tracing::debug!(claim = %key, %error, "failed to write the annotations of a claim");
             false
@@ -341,14 +341,14 @@ async fn annotate(world: &World, key: &Key, pass: Pass<'_>) -> bool {
     }
 }
 
-async fn refuse(world: &World, key: &Key, observed: &Observed, refusal: &Refusal, now: Timestamp) -> Outcome {
+async fn refuse(ctx: &Context, key: &Key, observed: &Observed, refusal: &Refusal, now: Timestamp) -> Outcome {
     let claim = &observed.claim;
     if let Some(state) = plan::refused(claim, refusal) {
-        let after = match stored(key, write(world, key, claim, &state).await) {
+        let after = match stored(key, write(ctx, key, claim, &state).await) {
             Ok(after) => after,
             Err(outcome) => return outcome,
         };
-        if !annotate(world, key, Pass { before: claim, after: &after, sandbox: None }).await {
+        if !annotate(ctx, key, Pass { before: claim, after: &after, sandbox: None }).await {
             return Outcome::Failed;
         }
     }
@@ -356,18 +356,18 @@ async fn refuse(world: &World, key: &Key, observed: &Observed, refusal: &Refusal
     plan::retry(claim, refusal, now)
 }
 
-async fn announce_expiry(world: &World, key: &Key, observed: &Observed) -> Outcome {
+async fn announce_expiry(ctx: &Context, key: &Key, observed: &Observed) -> Outcome {
     let claim = &observed.claim;
     let state = State::Expired { sandbox: plan::current(observed).map(Arc::as_ref), problem: None };
-    let written = write(world, key, claim, &state).await;
+    let written = write(ctx, key, claim, &state).await;
     if let Ok(Some(_)) = written {
-        note(world, claim, reason::CLAIM_EXPIRED, "Claim Expired", "Claim expired".into());
+        note(ctx, claim, reason::CLAIM_EXPIRED, "Claim Expired", "Claim expired".into());
     }
     expired(key, written.map(drop), plan::second_pass())
 }
 
 async fn delete_claim(
-    world: &World,
+    ctx: &Context,
     key: &Key,
     observed: &Observed,
     propagation: Option<PropagationPolicy>,
@@ -375,28 +375,28 @@ async fn delete_claim(
 ) -> Outcome {
     let claim = &observed.claim;
     let text = format!("Deleting Claim (ShutdownPolicy={:?})", expiry::policy(claim));
-    note(world, claim, reason::CLAIM_EXPIRED, "Deleting", text);
+    note(ctx, claim, reason::CLAIM_EXPIRED, "Deleting", text);
     tracing::debug!(claim = %key, over = ?expiry::end(claim), %now, "claim expired");
-    expired(key, world.claims.delete(key, propagation).await, Outcome::Settled)
+    expired(key, ctx.claims.delete(key, propagation).await, Outcome::Settled)
 }
 
 /// Deletes the Sandbox of an expired claim that is retained.
 async fn retain(
-    world: &World,
+    ctx: &Context,
     key: &Key,
     observed: Observed,
     delete: Option<Arc<Sandbox>>,
     problem: Option<String>,
 ) -> Outcome {
     if let Some(sandbox) = delete
-        && let Err(error) = world.sandboxes.delete(&Key::of(sandbox.as_ref()), None).await
+        && let Err(error) = ctx.sandboxes.delete(&Key::of(sandbox.as_ref()), None).await
     {
         return expired(key, Err(error), Outcome::Failed);
     }
-    let after = observe(world, observed.claim);
+    let after = observe(ctx, observed.claim);
     let left = plan::current(&after).filter(|_| problem.is_none());
     let state = State::Expired { sandbox: left.map(Arc::as_ref), problem };
-    let written = write(world, key, &after.claim, &state).await;
+    let written = write(ctx, key, &after.claim, &state).await;
     let done = if matches!(written, Ok(None)) { Outcome::Again(AFTER_CONFLICT) } else { Outcome::Settled };
     expired(key, written.map(drop), done)
 }
@@ -429,12 +429,12 @@ fn stored(
 /// Writes the status if it differs, against the version that was observed. Returns nothing when another client was
 /// faster, or the claim is gone.
 async fn write(
-    world: &World,
+    ctx: &Context,
     key: &Key,
     claim: &Arc<SandboxClaim>,
     state: &State<'_>,
 ) -> Result<Option<Arc<SandboxClaim>>, Error> {
-    let wanted = status(claim, state, world.now());
+    let wanted = status(claim, state, ctx.now());
     if claim.status.as_ref() == Some(&wanted) {
         return Ok(Some(claim.clone()));
     }
@@ -444,15 +444,15 @@ async fn write(
         "metadata": {"resourceVersion": claim.resource_version()},
         "status": {"conditions": wanted.conditions, "sandbox": sandbox},
     });
-    match world.claims.patch_status(key, patch).await {
+    match ctx.claims.patch_status(key, patch).await {
         Ok(claim) => Ok(Some(claim)),
         Err(error) if error.is_conflict() || error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn note(world: &World, claim: &SandboxClaim, reason: &'static str, action: &'static str, text: String) {
-    if world.config.claim_events {
-        world.record(claim, Note { warning: false, reason, action, text });
+fn note(ctx: &Context, claim: &SandboxClaim, reason: &'static str, action: &'static str, text: String) {
+    if ctx.config.claim_events {
+        ctx.record(claim, Note { warning: false, reason, action, text });
     }
 }

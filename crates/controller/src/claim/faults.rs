@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use super::*;
 use crate::collection::{Collection, Object};
 use crate::config::Config;
+use crate::context::Context;
 use crate::key::Key;
-use crate::world::World;
 
 struct Cluster {
     client: Client,
-    world: World,
+    ctx: Context,
     lost: Arc<AtomicU32>,
 }
 
@@ -44,12 +44,12 @@ impl Cluster {
         });
         let lossy = Client::new(service, "default");
         let (recorder, _) = crate::record::recorder(lossy.clone());
-        let cluster = Cluster { client, world: World::new(&lossy, Config::default(), recorder), lost };
+        let cluster = Cluster { client, ctx: Context::new(&lossy, Config::default(), recorder), lost };
         let pod = json!({"spec": {"containers": [{"name": "c", "image": "hutch/host"}]}});
-        cluster.make(&cluster.world.templates, "t", json!({"spec": {"podTemplate": pod}})).await;
+        cluster.make(&cluster.ctx.templates, "t", json!({"spec": {"podTemplate": pod}})).await;
         let spec = json!({"replicas": 0, "sandboxTemplateRef": {"name": "t"}});
-        cluster.make(&cluster.world.pools, "p", json!({"spec": spec})).await;
-        cluster.make(&cluster.world.claims, "c", json!({"spec": {"warmPoolRef": {"name": "p"}}})).await;
+        cluster.make(&cluster.ctx.pools, "p", json!({"spec": spec})).await;
+        cluster.make(&cluster.ctx.claims, "c", json!({"spec": {"warmPoolRef": {"name": "p"}}})).await;
         cluster
     }
 
@@ -79,12 +79,12 @@ impl Cluster {
         let owners = json!([crate::owner::reference(owner)]);
         let mut more = json!({"metadata": {"ownerReferences": owners}, "spec": {"podTemplate": pod}});
         json_patch::merge(&mut more, &json!({"metadata": {"labels": labels}}));
-        self.make(&self.world.sandboxes, name, more).await;
+        self.make(&self.ctx.sandboxes, name, more).await;
         let ready = json!({"type": "Ready", "status": "True", "reason": "DependenciesReady", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let status = json!({"status": {"podIPs": ["10.0.0.1"], "conditions": [ready]}});
         let sandbox: Sandbox = self.tell(name, status).await;
-        self.world.sandboxes.insert(sandbox.clone());
+        self.ctx.sandboxes.insert(sandbox.clone());
         sandbox
     }
 
@@ -97,7 +97,7 @@ impl Cluster {
     }
 
     async fn reconcile(&self) {
-        super::reconcile(&self.world, &Key::new("default", "c")).await;
+        super::reconcile(&self.ctx, &Key::new("default", "c")).await;
     }
 
     /// Returns the names of the claim's Sandboxes on the server, and the one that its status names.
@@ -119,7 +119,7 @@ fn only(name: &str) -> (Vec<String>, Option<String>) {
 #[tokio::test]
 async fn unanswered_adoption_is_repeated_before_any_other() {
     let cluster = Cluster::new().await;
-    let pool = cluster.known(&cluster.world.pools, "p");
+    let pool = cluster.known(&cluster.ctx.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
     cluster.lost.store(1, Ordering::SeqCst);
     cluster.reconcile().await;
@@ -135,7 +135,7 @@ async fn unanswered_creation_is_repeated_before_any_adoption() {
     cluster.lost.store(1, Ordering::SeqCst);
     cluster.reconcile().await;
     assert_eq!(cluster.has().await.0, ["c"]);
-    let pool = cluster.known(&cluster.world.pools, "p");
+    let pool = cluster.known(&cluster.ctx.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
     cluster.reconcile().await;
     cluster.reconcile().await;
@@ -145,11 +145,11 @@ async fn unanswered_creation_is_repeated_before_any_adoption() {
 #[tokio::test]
 async fn second_sandbox_that_the_status_does_not_name_is_deleted() {
     let cluster = Cluster::new().await;
-    let claim = cluster.known(&cluster.world.claims, "c");
+    let claim = cluster.known(&cluster.ctx.claims, "c");
     cluster.sandbox("a", claim.as_ref()).await;
     cluster.sandbox("b", claim.as_ref()).await;
     let claim = cluster.tell("c", json!({"status": {"sandbox": {"name": "b"}}})).await;
-    cluster.world.claims.insert(claim);
+    cluster.ctx.claims.insert(claim);
     cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("b"));
 }
@@ -157,13 +157,13 @@ async fn second_sandbox_that_the_status_does_not_name_is_deleted() {
 #[tokio::test]
 async fn stale_cache_never_changes_the_sandbox_of_a_claim() {
     let cluster = Cluster::new().await;
-    let claim = cluster.known(&cluster.world.claims, "c");
+    let claim = cluster.known(&cluster.ctx.claims, "c");
     cluster.sandbox("gone", claim.as_ref()).await;
     cluster.api::<Sandbox>().delete("gone", &Default::default()).await.unwrap();
     let mine = cluster.sandbox("mine", claim.as_ref()).await;
-    cluster.world.sandboxes.unlearn(&Key::of(&mine));
+    cluster.ctx.sandboxes.unlearn(&Key::of(&mine));
     let claim = cluster.tell("c", json!({"status": {"sandbox": {"name": "mine"}}})).await;
-    cluster.world.claims.insert(claim);
+    cluster.ctx.claims.insert(claim);
     cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("mine"));
 }
@@ -171,9 +171,9 @@ async fn stale_cache_never_changes_the_sandbox_of_a_claim() {
 #[tokio::test]
 async fn annotations_wait_for_a_burst_of_claims_and_keep_the_time() {
     let cluster = Cluster::new().await;
-    let pool = cluster.known(&cluster.world.pools, "p");
+    let pool = cluster.known(&cluster.ctx.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
-    let others = [cluster.world.scheduler.adopting(), cluster.world.scheduler.adopting()];
+    let others = [cluster.ctx.scheduler.adopting(), cluster.ctx.scheduler.adopting()];
     cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("a"), "the status does not wait");
     let annotations =

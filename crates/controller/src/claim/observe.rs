@@ -12,10 +12,10 @@ use super::{adopt, record, variables};
 use crate::binding::bound_name;
 use crate::blueprint::{Hashes, is_fresh};
 use crate::condition;
+use crate::context::{Context, owner_term, pool_hash_term};
 use crate::key::Key;
 use crate::owner;
 use crate::pending::Request;
-use crate::world::{World, owner_term, pool_hash_term};
 
 /// State on which a decision about one claim rests, except for the candidates of its pool ([`candidates`]).
 #[derive(Debug, Clone)]
@@ -42,24 +42,24 @@ pub(super) struct Observed {
 }
 
 /// Reads the state of the claim.
-pub(super) fn observe(world: &World, claim: Arc<SandboxClaim>) -> Observed {
+pub(super) fn observe(ctx: &Context, claim: Arc<SandboxClaim>) -> Observed {
     let key = Key::of(claim.as_ref());
     let pool_name = &claim.spec.warm_pool_ref.name;
-    let pool = world.pools.get(&key.beside(pool_name));
+    let pool = ctx.pools.get(&key.beside(pool_name));
     // A claim of the older version that names only a template refers to a pool that does not exist.
     let shadowed = || pool_name.strip_prefix(SHADOW_POOL_PREFIX).map(str::to_owned);
     let template_name =
         pool.as_ref().map(|pool| pool.spec.sandbox_template_ref.name.clone()).or_else(shadowed);
-    let named = |name: &str| world.sandboxes.get(&key.beside(name));
+    let named = |name: &str| ctx.sandboxes.get(&key.beside(name));
     Observed {
-        template: template_name.as_ref().and_then(|name| world.templates.get(&key.beside(name))),
-        owned: claim.uid().map(|uid| world.sandboxes.find(&owner_term(&uid))).unwrap_or_default(),
+        template: template_name.as_ref().and_then(|name| ctx.templates.get(&key.beside(name))),
+        owned: claim.uid().map(|uid| ctx.sandboxes.find(&owner_term(&uid))).unwrap_or_default(),
         bound: bound_name(&claim).and_then(named),
         recorded: record(&claim).and_then(named),
-        namesake: world.sandboxes.get(&key),
-        pending: world.pending.of(&claim),
+        namesake: ctx.sandboxes.get(&key),
+        pending: ctx.pending.of(&claim),
         refreshed: false,
-        late_env: world.config.late_env,
+        late_env: ctx.config.late_env,
         pool,
         template_name,
         claim,
@@ -67,7 +67,7 @@ pub(super) fn observe(world: &World, claim: Arc<SandboxClaim>) -> Observed {
 }
 
 /// Returns the pooled Sandboxes that the claim may adopt, without those that other claims of this process are `taking`.
-pub(super) fn candidates(world: &World, observed: &Observed, taking: &HashSet<Key>) -> Vec<Arc<Sandbox>> {
+pub(super) fn candidates(ctx: &Context, observed: &Observed, taking: &HashSet<Key>) -> Vec<Arc<Sandbox>> {
     let Observed { claim, template, .. } = observed;
     let recreate =
         observed.pool.as_ref().is_some_and(|pool| pool.spec.strategy() == UpdateStrategyType::Recreate);
@@ -77,7 +77,7 @@ pub(super) fn candidates(world: &World, observed: &Observed, taking: &HashSet<Ke
         (recreate || late).then(|| template.as_ref().map(|template| (template, Hashes::of(template))));
     let pool = name_hash(&claim.spec.warm_pool_ref.name);
     let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
-    let mut sandboxes = world.sandboxes.find(&pool_hash_term(namespace, &pool));
+    let mut sandboxes = ctx.sandboxes.find(&pool_hash_term(namespace, &pool));
     sandboxes.retain(|sandbox| {
         let current = match &fresh {
             None => true,
@@ -86,7 +86,7 @@ pub(super) fn candidates(world: &World, observed: &Observed, taking: &HashSet<Ke
         };
         current
             && adopt::is_candidate(sandbox, claim)
-            && (!late || accepts_late_env(world, sandbox) || !adopt::has_address(sandbox))
+            && (!late || accepts_late_env(ctx, sandbox) || !adopt::has_address(sandbox))
             && !taking.contains(&Key::of(sandbox.as_ref()))
     });
     sandboxes
@@ -94,29 +94,29 @@ pub(super) fn candidates(world: &World, observed: &Observed, taking: &HashSet<Ke
 
 /// Returns the Sandbox of that key and uid if the cache has it as one of the claim's.
 pub(super) fn owned(
-    world: &World,
+    ctx: &Context,
     key: &Key,
     sandbox: &Sandbox,
     claim: &SandboxClaim,
 ) -> Option<Arc<Sandbox>> {
-    let known = world.sandboxes.get(key).filter(|known| known.uid() == sandbox.uid());
+    let known = ctx.sandboxes.get(key).filter(|known| known.uid() == sandbox.uid());
     known.filter(|known| owner::is_controlled_by(known.as_ref(), claim))
 }
 
 /// Returns whether the Sandbox would be Ready for its claim if its Pod had the claim's variables already.
-pub(super) fn lacks_late_env(world: &World, sandbox: &Sandbox) -> bool {
-    world.config.late_env
+pub(super) fn lacks_late_env(ctx: &Context, sandbox: &Sandbox) -> bool {
+    ctx.config.late_env
         && sandbox.annotations().contains_key(annotation::LATE_ENV)
         && condition::is_ready(sandbox.status.as_ref().and_then(|status| status.conditions.as_ref()))
-        && !pod_reports(world, sandbox, late_env::IN_FORCE)
+        && !pod_reports(ctx, sandbox, late_env::IN_FORCE)
 }
 
 /// Returns whether the Sandbox's Pod reports that it can be given variables.
-fn accepts_late_env(world: &World, sandbox: &Sandbox) -> bool {
-    pod_reports(world, sandbox, late_env::POSSIBLE)
+fn accepts_late_env(ctx: &Context, sandbox: &Sandbox) -> bool {
+    pod_reports(ctx, sandbox, late_env::POSSIBLE)
 }
 
-fn pod_reports(world: &World, sandbox: &Sandbox, state: &str) -> bool {
-    let pod = world.pods.get(&Key::of(sandbox).beside(pod_name(sandbox)));
+fn pod_reports(ctx: &Context, sandbox: &Sandbox, state: &str) -> bool {
+    let pod = ctx.pods.get(&Key::of(sandbox).beside(pod_name(sandbox)));
     pod.is_some_and(|pod| reason(&pod) == Some(state))
 }

@@ -17,8 +17,8 @@ use super::observe::Observed;
 use super::refusal::{Refusal, Retry};
 use super::status::{State, status};
 use super::*;
+use crate::context::Times;
 use crate::fixture::{object, owned_by, patched};
-use crate::world::Times;
 
 const CORE: &str = "agents.x-k8s.io/v1beta1";
 const EXTENSIONS: &str = "extensions.agents.x-k8s.io/v1beta1";

@@ -13,13 +13,13 @@ use super::Seen;
 use super::member::named;
 use super::name::member_name;
 use super::plan::{Plan, plan};
+use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::owner;
 use crate::record::Note;
 use crate::scheduler::Write;
-use crate::world::World;
 
 /// Maximum jitter as a part of the wait, so that pools which were created together are reconciled at different times.
 const JITTER: f64 = 0.5;
@@ -27,37 +27,37 @@ const JITTER: f64 = 0.5;
 /// unless it was seen already.
 const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
-pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
-    let Some(pool) = world.pools.get(key) else {
-        world.forget_pool(key);
+pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let Some(pool) = ctx.pools.get(key) else {
+        ctx.forget_pool(key);
         return Outcome::Settled;
     };
     if pool.metadata.deletion_timestamp.is_some() {
         return Outcome::Settled;
     }
-    if let Some(pause) = world.scheduler.delay(Write::PoolRefill, key) {
+    if let Some(pause) = ctx.scheduler.delay(Write::PoolRefill, key) {
         return Outcome::Again(pause);
     }
-    world.scheduler.clear(Write::PoolRefill, key);
-    let seen = Seen::observe(world, pool);
-    let mut plan = plan(&seen, &world.config, world.now());
-    note_progress(world, key, &seen, &plan);
-    world.with_memory(key, |memory| {
-        memory.unanswered.retain(|name| world.sandboxes.get(&key.beside(name)).is_none());
+    ctx.scheduler.clear(Write::PoolRefill, key);
+    let seen = Seen::observe(ctx, pool);
+    let mut plan = plan(&seen, &ctx.config, ctx.now());
+    note_progress(ctx, key, &seen, &plan);
+    ctx.with_memory(key, |memory| {
+        memory.unanswered.retain(|name| ctx.sandboxes.get(&key.beside(name)).is_none());
     });
-    let grant = world.scheduler.refill(key, plan.create, plan.members);
+    let grant = ctx.scheduler.refill(key, plan.create, plan.members);
     plan.create = grant.create;
-    let overtaken = match apply(world, key, &plan).await {
+    let overtaken = match apply(ctx, key, &plan).await {
         Ok(overtaken) => overtaken.then_some(AFTER_CONFLICT),
         Err(error) => {
             tracing::warn!(pool = %key, %error, "an action of a pool failed");
             return Outcome::Failed;
         }
     };
-    match write_status(world, key, &seen, &plan).await {
+    match write_status(ctx, key, &seen, &plan).await {
         Ok(()) => {
             let grace_left =
-                plan.grace_left.map(|wait| wait.mul_f64(1.0 + JITTER * world.config.ambient.fraction()));
+                plan.grace_left.map(|wait| wait.mul_f64(1.0 + JITTER * ctx.config.ambient.fraction()));
             let again = [plan.again, grace_left, grant.again, overtaken].into_iter().flatten().min();
             again.map_or(Outcome::Settled, Outcome::Again)
         }
@@ -69,11 +69,11 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
 }
 
 /// Carries out the plan. Returns whether another client was faster with a Sandbox.
-async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
+async fn apply(ctx: &Context, key: &Key, plan: &Plan) -> Result<bool, Error> {
     let mut errors = Vec::new();
     let overtaken = AtomicBool::new(false);
     for (name, patch) in &plan.patch {
-        match world.sandboxes.patch(&key.beside(name), patch.clone()).await {
+        match ctx.sandboxes.patch(&key.beside(name), patch.clone()).await {
             Err(error) if error.is_conflict() => overtaken.store(true, Ordering::Relaxed),
             Err(error) if !error.is_not_found() => errors.push(error),
             _ => {}
@@ -82,7 +82,7 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
     let deletes = waves(plan.delete.len(), |at| {
         let (name, overtaken) = (plan.delete[at].clone(), &overtaken);
         async move {
-            match delete(world, &key.beside(&name)).await {
+            match delete(ctx, &key.beside(&name)).await {
                 Err(error) if error.is_conflict() => {
                     overtaken.store(true, Ordering::Relaxed);
                     Ok(())
@@ -93,24 +93,24 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
     });
     errors.extend(deletes.await.err());
     if let Some(new) = &plan.new {
-        let names = world.with_memory(key, |memory| {
+        let names = ctx.with_memory(key, |memory| {
             let again = memory.unanswered.iter().cloned();
-            let fresh = std::iter::repeat_with(|| member_name(&key.name, &world.config.ambient));
+            let fresh = std::iter::repeat_with(|| member_name(&key.name, &ctx.config.ambient));
             again.chain(fresh).take(plan.create).collect::<Vec<_>>()
         });
-        let creates = waves(names.len(), |at| create(world, key, new, &names[at]));
+        let creates = waves(names.len(), |at| create(ctx, key, new, &names[at]));
         errors.extend(creates.await.err());
     }
     Error::joined(errors).map(|()| overtaken.into_inner())
 }
 
 /// Creates a pooled Sandbox. One that already exists under that name is that of an earlier, unanswered request.
-async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(), Error> {
+async fn create(ctx: &Context, key: &Key, new: &Sandbox, name: &str) -> Result<(), Error> {
     let member = key.beside(name);
-    let again = world.with_memory(key, |memory| memory.request(name));
-    let error = match world.sandboxes.create(&key.namespace, Box::new(named(new, name))).await {
+    let again = ctx.with_memory(key, |memory| memory.request(name));
+    let error = match ctx.sandboxes.create(&key.namespace, Box::new(named(new, name))).await {
         Ok(_) => {
-            world.with_memory(key, |memory| {
+            ctx.with_memory(key, |memory| {
                 memory.created(name, Instant::now());
                 memory.answered(name);
             });
@@ -120,15 +120,15 @@ async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(
     };
     if error.is_already_exists() {
         // No other name replaces it before its owner is known.
-        world.sandboxes.refresh(&member).await?;
+        ctx.sandboxes.refresh(&member).await?;
     }
     // A refusal does not settle an earlier, unanswered request.
     if error.settles_earlier() || error.is_refusal() && !again {
-        world.with_memory(key, |memory| memory.answered(name));
+        ctx.with_memory(key, |memory| memory.answered(name));
     }
     if error.is_already_exists() {
         let owner = new.owner_references().first().map(|owner| owner.uid.as_str());
-        let there = world.sandboxes.get(&member);
+        let there = ctx.sandboxes.get(&member);
         let there = there.as_ref().and_then(|sandbox| owner::controller(sandbox.as_ref()));
         if there.map(|owner| owner.uid.as_str()) == owner {
             return Ok(());
@@ -138,13 +138,13 @@ async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(
 }
 
 /// Deletes a pooled Sandbox, unless a claim has adopted it since the plan was made.
-async fn delete(world: &World, member: &Key) -> Result<(), Error> {
-    if world.taking().contains(member) {
+async fn delete(ctx: &Context, member: &Key) -> Result<(), Error> {
+    if ctx.taking().contains(member) {
         return Ok(());
     }
-    let Some(known) = world.sandboxes.get(member) else { return Ok(()) };
+    let Some(known) = ctx.sandboxes.get(member) else { return Ok(()) };
     let Some(version) = known.resource_version() else { return Ok(()) };
-    world.sandboxes.delete_version(member, version).await
+    ctx.sandboxes.delete_version(member, version).await
 }
 
 /// Runs 1, 2, 4, 8, ... steps at once, and stops after a wave with a failure: a failing server gets few requests.
@@ -164,15 +164,15 @@ async fn waves<F: Future<Output = Result<(), Error>>>(
 }
 
 /// Counts the Sandboxes after the writes.
-async fn write_status(world: &World, key: &Key, seen: &Seen, done: &Plan) -> Result<(), Error> {
+async fn write_status(ctx: &Context, key: &Key, seen: &Seen, done: &Plan) -> Result<(), Error> {
     let idle = done.create == 0 && done.delete.is_empty() && done.patch.is_empty();
     let (pool, wanted) = if idle {
         (seen.pool.clone(), done.status.clone())
     } else {
-        let Some(pool) = world.pools.get(key) else { return Ok(()) };
-        let seen = Seen::observe(world, pool);
-        let plan = plan(&seen, &world.config, world.now());
-        world.scheduler.refilled(key, plan.members);
+        let Some(pool) = ctx.pools.get(key) else { return Ok(()) };
+        let seen = Seen::observe(ctx, pool);
+        let plan = plan(&seen, &ctx.config, ctx.now());
+        ctx.scheduler.refilled(key, plan.members);
         (seen.pool, plan.status)
     };
     if pool.status.as_ref() == Some(&wanted) {
@@ -183,20 +183,20 @@ async fn write_status(world: &World, key: &Key, seen: &Seen, done: &Plan) -> Res
         "replicas": wanted.replicas, "readyReplicas": wanted.ready_replicas,
         "selector": wanted.selector, "observedGeneration": wanted.observed_generation,
     }});
-    match world.pools.patch_status(key, patch).await {
+    match ctx.pools.patch_status(key, patch).await {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }
 }
 
-fn note_progress(world: &World, key: &Key, seen: &Seen, plan: &Plan) {
+fn note_progress(ctx: &Context, key: &Key, seen: &Seen, plan: &Plan) {
     let stuck = plan.unschedulable > 0;
-    let changed = world.with_memory(key, |memory| std::mem::replace(&mut memory.stuck, stuck) != stuck);
+    let changed = ctx.with_memory(key, |memory| std::mem::replace(&mut memory.stuck, stuck) != stuck);
     if !changed {
         return;
     }
     let note = if stuck {
-        let (wanted, grace) = (seen.pool.spec.replicas.unwrap_or(1), spelt(world.config.readiness_grace));
+        let (wanted, grace) = (seen.pool.spec.replicas.unwrap_or(1), spelt(ctx.config.readiness_grace));
         Note {
             warning: true,
             reason: "WarmPoolNotProgressing",
@@ -211,7 +211,7 @@ fn note_progress(world: &World, key: &Key, seen: &Seen, plan: &Plan) {
         let text = "Warm pool is progressing again".to_owned();
         Note { warning: false, reason: "WarmPoolProgressing", action: "Reconciling", text }
     };
-    world.record(seen.pool.as_ref(), note);
+    ctx.record(seen.pool.as_ref(), note);
 }
 
 /// Formats a duration as Go does: `5m0s`, `1h0m30s`, `1.5s`.

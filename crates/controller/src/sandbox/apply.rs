@@ -13,13 +13,13 @@ use super::status::{is_step, status};
 use super::{Located, Seen, expiry, sleep};
 use crate::collection::{Collection, Object};
 use crate::condition;
+use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::record::Note;
 use crate::scheduler::Write;
 use crate::span::Span;
-use crate::world::World;
 
 /// Time until the second pass of an expiry.
 const NEXT_PASS: Duration = Duration::from_millis(1);
@@ -32,20 +32,20 @@ struct Applied {
     again: Option<Duration>,
 }
 
-pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
-    let sandbox = world.sandboxes.get(key).filter(|known| known.metadata.deletion_timestamp.is_none());
+pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let sandbox = ctx.sandboxes.get(key).filter(|known| known.metadata.deletion_timestamp.is_none());
     let Some(sandbox) = sandbox else {
         for write in [Write::SandboxProgress, Write::PodMetadata, Write::PodName] {
-            world.scheduler.clear(write, key);
+            ctx.scheduler.clear(write, key);
         }
         return Outcome::Settled;
     };
-    let span = world.spans.start("ReconcileSandbox", sandbox.as_ref());
-    let seen = Seen::observe(world, sandbox);
-    let Plan { stage, actions, mut problems } = plan(&seen, world.now());
+    let span = ctx.spans.start("ReconcileSandbox", sandbox.as_ref());
+    let seen = Seen::observe(ctx, sandbox);
+    let Plan { stage, actions, mut problems } = plan(&seen, ctx.now());
     let conflict_only = matches!(seen.locate(), Located::Several(_)) && problems.len() == 1;
     let mut failed = !problems.is_empty() && !conflict_only;
-    let Applied { failures, again } = apply(world, key, actions, &span).await;
+    let Applied { failures, again } = apply(ctx, key, actions, &span).await;
     if failures.iter().any(|(_, error)| error.is_already_exists()) {
         // The cache was behind and is current now: its content decides, not this error.
         return Outcome::Failed;
@@ -60,15 +60,15 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
         return if failed { Outcome::Failed } else { Outcome::Settled };
     }
     // The cache has the writes of this pass already.
-    let Some(sandbox) = world.sandboxes.get(key) else { return Outcome::Settled };
-    let after = Seen::observe(world, sandbox);
+    let Some(sandbox) = ctx.sandboxes.get(key) else { return Outcome::Settled };
+    let after = Seen::observe(ctx, sandbox);
     tell_pod(&span, &seen, &after);
-    let now = world.now();
+    let now = ctx.now();
     let stage =
         if stage == Stage::Live && expiry::is_over(&after.sandbox, now) { Stage::Expiring } else { stage };
-    let wanted = status(&after, stage, &problems, &world.config.cluster_domain, now);
-    note_multiple_pods(world, &after, &wanted);
-    let late = match write(world, key, &after, &wanted).await {
+    let wanted = status(&after, stage, &problems, &ctx.config.cluster_domain, now);
+    note_multiple_pods(ctx, &after, &wanted);
+    let late = match write(ctx, key, &after, &wanted).await {
         Ok(late) => late,
         Err(error) => {
             tracing::warn!(sandbox = %key, %error, "failed to write the status of a sandbox");
@@ -90,11 +90,11 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
 }
 
 /// Carries out the actions in order. A failure ends its own part only.
-async fn apply(world: &World, key: &Key, actions: Vec<Action>, span: &Span) -> Applied {
+async fn apply(ctx: &Context, key: &Key, actions: Vec<Action>, span: &Span) -> Applied {
     let mut applied = Applied::default();
     for write in [Write::PodMetadata, Write::PodName] {
         if !actions.iter().any(|action| deferrable(action) == Some(write)) {
-            world.scheduler.clear(write, key);
+            ctx.scheduler.clear(write, key);
         }
     }
     for action in actions {
@@ -103,13 +103,13 @@ async fn apply(world: &World, key: &Key, actions: Vec<Action>, span: &Span) -> A
             continue;
         }
         let write = deferrable(&action);
-        if let Some(left) = write.and_then(|write| world.scheduler.delay(write, key)) {
+        if let Some(left) = write.and_then(|write| ctx.scheduler.delay(write, key)) {
             applied.again = applied.again.into_iter().chain([left]).min();
             continue;
         }
         let _step = step(part).map(|name| span.step(name));
-        match act(world, key, action).await {
-            Ok(()) => write.into_iter().for_each(|write| world.scheduler.clear(write, key)),
+        match act(ctx, key, action).await {
+            Ok(()) => write.into_iter().for_each(|write| ctx.scheduler.clear(write, key)),
             Err(error) => applied.failures.push((part, error)),
         }
     }
@@ -143,49 +143,49 @@ fn tell_pod(span: &Span, before: &Seen, after: &Seen) {
     }
 }
 
-async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
+async fn act(ctx: &Context, key: &Key, action: Action) -> Result<(), Error> {
     match action {
-        Action::CreateVolume(claim) => create(&world.volumes, claim).await,
-        Action::PatchVolume(name, patch) => world.volumes.patch(&key.beside(&name), patch).await.map(drop),
-        Action::CreatePod(pod) => create(&world.pods, pod).await,
+        Action::CreateVolume(claim) => create(&ctx.volumes, claim).await,
+        Action::PatchVolume(name, patch) => ctx.volumes.patch(&key.beside(&name), patch).await.map(drop),
+        Action::CreatePod(pod) => create(&ctx.pods, pod).await,
         Action::PatchPod(name, patch) | Action::SyncPod(name, patch) => {
-            world.pods.patch(&key.beside(&name), patch).await.map(drop)
+            ctx.pods.patch(&key.beside(&name), patch).await.map(drop)
         }
-        Action::DeletePod(name) => world.pods.delete(&key.beside(&name), None).await,
-        Action::CreateService(service) => create(&world.services, service).await,
-        Action::PatchService(patch) => patch_service(world, key, patch).await,
-        Action::DeleteService => world.services.delete(key, None).await,
-        Action::NotePodName(name) => note_pod_name(world, key, name.as_deref()).await,
-        Action::NoteOwnName => note_pod_name(world, key, Some(&key.name)).await,
-        Action::DeleteSandbox => world.sandboxes.delete(key, None).await,
-        Action::Sleep(patch) => match world.sandboxes.patch(key, patch).await {
+        Action::DeletePod(name) => ctx.pods.delete(&key.beside(&name), None).await,
+        Action::CreateService(service) => create(&ctx.services, service).await,
+        Action::PatchService(patch) => patch_service(ctx, key, patch).await,
+        Action::DeleteService => ctx.services.delete(key, None).await,
+        Action::NotePodName(name) => note_pod_name(ctx, key, name.as_deref()).await,
+        Action::NoteOwnName => note_pod_name(ctx, key, Some(&key.name)).await,
+        Action::DeleteSandbox => ctx.sandboxes.delete(key, None).await,
+        Action::Sleep(patch) => match ctx.sandboxes.patch(key, patch).await {
             // Another client wrote first, perhaps that the Sandbox is in use. The next reconcile sees that.
-            Err(error) if error.is_conflict() || error.is_not_found() => world.sandboxes.refresh(key).await,
+            Err(error) if error.is_conflict() || error.is_not_found() => ctx.sandboxes.refresh(key).await,
             other => other.map(drop),
         },
     }
 }
 
-async fn note_pod_name(world: &World, key: &Key, name: Option<&str>) -> Result<(), Error> {
+async fn note_pod_name(ctx: &Context, key: &Key, name: Option<&str>) -> Result<(), Error> {
     let patch = json!({"metadata": {"annotations": {annotation::POD_NAME: name}}});
-    world.sandboxes.patch(key, patch).await.map(drop)
+    ctx.sandboxes.patch(key, patch).await.map(drop)
 }
 
 /// Patches the Service. A headless Service without a selector is created for both address families on any cluster. With a
 /// selector, a cluster with one family rejects that, and accepts the Service for its first family alone.
-async fn patch_service(world: &World, key: &Key, mut patch: Value) -> Result<(), Error> {
-    let refused = match world.services.patch(key, patch.clone()).await {
+async fn patch_service(ctx: &Context, key: &Key, mut patch: Value) -> Result<(), Error> {
+    let refused = match ctx.services.patch(key, patch.clone()).await {
         Err(error) if error.is_invalid() => error,
         result => return result.map(drop),
     };
-    let service = world.services.get(key);
+    let service = ctx.services.get(key);
     let spec = service.as_ref().and_then(|service| service.spec.as_ref());
     let both = spec.is_some_and(|spec| spec.ip_family_policy.as_deref() == Some("RequireDualStack"));
     if !both || patch["spec"]["selector"].is_null() {
         return Err(refused);
     }
     patch["spec"]["ipFamilyPolicy"] = "SingleStack".into();
-    world.services.patch(key, patch).await.map(drop)
+    ctx.services.patch(key, patch).await.map(drop)
 }
 
 /// Creates the object; reads it from the server when one of that name already exists.
@@ -204,24 +204,24 @@ where
 
 /// Writes the status if it differs. Returns the time of the next reconcile when the write is deferred.
 async fn write(
-    world: &World,
+    ctx: &Context,
     key: &Key,
     seen: &Seen,
     wanted: &SandboxStatus,
 ) -> Result<Option<Duration>, Error> {
     let current = seen.sandbox.status.clone().unwrap_or_default();
     if current == *wanted || only_node_changed(&current, wanted) {
-        world.scheduler.clear(Write::SandboxProgress, key);
+        ctx.scheduler.clear(Write::SandboxProgress, key);
         return Ok(None);
     }
     if is_step(&current, wanted)
-        && let Some(left) = world.scheduler.delay(Write::SandboxProgress, key)
+        && let Some(left) = ctx.scheduler.delay(Write::SandboxProgress, key)
     {
         return Ok(Some(left));
     }
-    match world.sandboxes.patch_status(key, json!({"status": complete(wanted)})).await {
+    match ctx.sandboxes.patch_status(key, json!({"status": complete(wanted)})).await {
         Err(error) if !error.is_not_found() => return Err(error),
-        _ => world.scheduler.clear(Write::SandboxProgress, key),
+        _ => ctx.scheduler.clear(Write::SandboxProgress, key),
     }
     Ok(None)
 }
@@ -245,7 +245,7 @@ fn complete(status: &SandboxStatus) -> Value {
 }
 
 /// Records one event when several Pods are found, and none while that lasts.
-fn note_multiple_pods(world: &World, seen: &Seen, wanted: &SandboxStatus) {
+fn note_multiple_pods(ctx: &Context, seen: &Seen, wanted: &SandboxStatus) {
     let reason_of = |status: &SandboxStatus| {
         let conditions = status.conditions.as_deref().unwrap_or_default();
         condition::find(conditions, READY).map(|ready| ready.reason.clone())
@@ -258,7 +258,7 @@ fn note_multiple_pods(world: &World, seen: &Seen, wanted: &SandboxStatus) {
     {
         let note = message::multiple_pods(count);
         tracing::warn!(sandbox = %seen.sandbox.name_any(), pods = count, "several Pods have the same Sandbox");
-        world.record(
+        ctx.record(
             seen.sandbox.as_ref(),
             Note { warning: true, reason: reason::MULTIPLE_PODS, action: "Reconciling", text: note },
         );

@@ -21,7 +21,7 @@ use crate::scheduler::{Scheduler, Write};
 use crate::span::Spans;
 use crate::view::{PodView, SharedSpecs};
 
-pub(crate) struct World {
+pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) sandboxes: Arc<Collection<Sandbox>>,
     pub(crate) claims: Arc<Collection<SandboxClaim>>,
@@ -55,7 +55,7 @@ pub(crate) struct Times {
     pub(crate) ready: Option<Timestamp>,
 }
 
-impl World {
+impl Context {
     pub(crate) fn new(client: &Client, config: Config, recorder: Recorder) -> Self {
         let client = || client.clone();
         let mut pods = Collection::new(client(), pod_terms, trim_pod);
@@ -69,7 +69,7 @@ impl World {
             drop_noise(sandbox);
             specs.share(&mut sandbox.spec.pod_template.spec);
         };
-        World {
+        Context {
             spans: Arc::new(Spans::new(config.tracer.clone())),
             scheduler: Scheduler::new(&config),
             config,

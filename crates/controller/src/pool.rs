@@ -23,7 +23,7 @@ pub(crate) use apply::reconcile;
 
 /// State on which a decision about one pool rests.
 #[derive(Debug, Clone)]
-struct Seen {
+struct Observed {
     pool: Arc<SandboxWarmPool>,
     template: Option<Arc<SandboxTemplate>>,
     /// Sandboxes of the namespace with the label of the pool's name, of any owner.
@@ -36,7 +36,7 @@ struct Seen {
     ages: HashMap<String, SignedDuration>,
 }
 
-impl Seen {
+impl Observed {
     fn observe(ctx: &Context, pool: Arc<SandboxWarmPool>) -> Self {
         let key = Key::of(pool.as_ref());
         let template = ctx.templates.get(&key.beside(&pool.spec.sandbox_template_ref.name));
@@ -54,7 +54,7 @@ impl Seen {
         let names = waiting.iter().map(|sandbox| sandbox.name_any()).collect();
         let ages = ctx.with_memory(&key, |memory| memory.ages(&names, Instant::now()));
         let undecodable = ctx.sandboxes.undecodable_of(pool.as_ref());
-        Seen { pool, template, labelled, undecodable, pods, ages }
+        Observed { pool, template, labelled, undecodable, pods, ages }
     }
 }
 

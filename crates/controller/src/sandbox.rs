@@ -24,7 +24,7 @@ pub(crate) use apply::reconcile;
 
 /// State on which a decision about one Sandbox rests.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct Observed {
     sandbox: Arc<Sandbox>,
     /// Pods of the namespace with the label of the Sandbox's name.
     labelled: Vec<Arc<PodView>>,
@@ -50,7 +50,7 @@ enum Located {
     Several(usize),
 }
 
-impl Seen {
+impl Observed {
     pub(super) fn observe(ctx: &Context, sandbox: Arc<Sandbox>) -> Self {
         let key = Key::of(sandbox.as_ref());
         let labelled = ctx.pods.find(&crate::context::name_hash_term(&key.namespace, &name_hash(&key.name)));
@@ -60,7 +60,7 @@ impl Seen {
         let volumes =
             volumes.map(|template| ctx.volumes.get(&key.beside(&volume::name(template, &key.name))));
         let pool_eviction = ctx.config.pool_eviction;
-        Seen { labelled, tracked, service, volumes: volumes.collect(), sandbox, pool_eviction }
+        Observed { labelled, tracked, service, volumes: volumes.collect(), sandbox, pool_eviction }
     }
 
     /// Returns the Pods that the Sandbox controls, of any name.

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::Seen;
+use super::Observed;
 use super::member::named;
 use super::name::member_name;
 use super::plan::{Plan, plan};
@@ -39,9 +39,9 @@ pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         return Outcome::Again(pause);
     }
     ctx.scheduler.clear(Write::PoolRefill, key);
-    let seen = Seen::observe(ctx, pool);
-    let mut plan = plan(&seen, &ctx.config, ctx.now());
-    note_progress(ctx, key, &seen, &plan);
+    let observed = Observed::observe(ctx, pool);
+    let mut plan = plan(&observed, &ctx.config, ctx.now());
+    note_progress(ctx, key, &observed, &plan);
     ctx.with_memory(key, |memory| {
         memory.unanswered.retain(|name| ctx.sandboxes.get(&key.beside(name)).is_none());
     });
@@ -54,7 +54,7 @@ pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
             return Outcome::Failed;
         }
     };
-    match write_status(ctx, key, &seen, &plan).await {
+    match write_status(ctx, key, &observed, &plan).await {
         Ok(()) => {
             let grace_left =
                 plan.grace_left.map(|wait| wait.mul_f64(1.0 + JITTER * ctx.config.ambient.fraction()));
@@ -164,16 +164,16 @@ async fn waves<F: Future<Output = Result<(), Error>>>(
 }
 
 /// Counts the Sandboxes after the writes.
-async fn write_status(ctx: &Context, key: &Key, seen: &Seen, done: &Plan) -> Result<(), Error> {
+async fn write_status(ctx: &Context, key: &Key, observed: &Observed, done: &Plan) -> Result<(), Error> {
     let idle = done.create == 0 && done.delete.is_empty() && done.patch.is_empty();
     let (pool, wanted) = if idle {
-        (seen.pool.clone(), done.status.clone())
+        (observed.pool.clone(), done.status.clone())
     } else {
         let Some(pool) = ctx.pools.get(key) else { return Ok(()) };
-        let seen = Seen::observe(ctx, pool);
-        let plan = plan(&seen, &ctx.config, ctx.now());
+        let observed = Observed::observe(ctx, pool);
+        let plan = plan(&observed, &ctx.config, ctx.now());
         ctx.scheduler.refilled(key, plan.members);
-        (seen.pool, plan.status)
+        (observed.pool, plan.status)
     };
     if pool.status.as_ref() == Some(&wanted) {
         return Ok(());
@@ -189,14 +189,14 @@ async fn write_status(ctx: &Context, key: &Key, seen: &Seen, done: &Plan) -> Res
     }
 }
 
-fn note_progress(ctx: &Context, key: &Key, seen: &Seen, plan: &Plan) {
+fn note_progress(ctx: &Context, key: &Key, observed: &Observed, plan: &Plan) {
     let stuck = plan.unschedulable > 0;
     let changed = ctx.with_memory(key, |memory| std::mem::replace(&mut memory.stuck, stuck) != stuck);
     if !changed {
         return;
     }
     let note = if stuck {
-        let (wanted, grace) = (seen.pool.spec.replicas.unwrap_or(1), spelt(ctx.config.readiness_grace));
+        let (wanted, grace) = (observed.pool.spec.replicas.unwrap_or(1), spelt(ctx.config.readiness_grace));
         Note {
             warning: true,
             reason: "WarmPoolNotProgressing",
@@ -211,7 +211,7 @@ fn note_progress(ctx: &Context, key: &Key, seen: &Seen, plan: &Plan) {
         let text = "Warm pool is progressing again".to_owned();
         Note { warning: false, reason: "WarmPoolProgressing", action: "Reconciling", text }
     };
-    ctx.record(seen.pool.as_ref(), note);
+    ctx.record(observed.pool.as_ref(), note);
 }
 
 /// Formats a duration as Go does: `5m0s`, `1h0m30s`, `1.5s`.

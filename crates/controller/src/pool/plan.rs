@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::Seen;
+use super::Observed;
 use super::member::{Health, desired, health};
 use crate::blueprint::{Hashes, is_fresh};
 use crate::config::Config;
@@ -46,16 +46,16 @@ struct Active<'a> {
     ready: bool,
 }
 
-pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
+pub(super) fn plan(observed: &Observed, config: &Config, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let hashes = seen.template.as_ref().map(|template| Hashes::of(template));
+    let hashes = observed.template.as_ref().map(|template| Hashes::of(template));
     // An undecodable Sandbox is left as it is: it counts, and is not Ready.
     let (leaving, undecodable): (Vec<_>, Vec<_>) =
-        seen.undecodable.iter().partition(|member| member.metadata.deletion_timestamp.is_some());
+        observed.undecodable.iter().partition(|member| member.metadata.deletion_timestamp.is_some());
     let mut terminating = leaving.len();
     let mut active = Vec::new();
-    for sandbox in &seen.labelled {
-        match classify(seen, hashes.as_ref(), sandbox) {
+    for sandbox in &observed.labelled {
+        match classify(observed, hashes.as_ref(), sandbox) {
             Standing::NotOurs => {}
             Standing::Terminating => terminating += 1,
             Standing::Stale => {
@@ -63,7 +63,7 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
                 terminating += 1;
             }
             Standing::Member(patch) => {
-                if let Some(ready) = look_after(&mut plan, seen, config, sandbox, now) {
+                if let Some(ready) = look_after(&mut plan, observed, config, sandbox, now) {
                     plan.patch.extend(patch.map(|patch| (sandbox.name_any(), patch)));
                     active.push(Active { sandbox, ready });
                 } else {
@@ -76,8 +76,15 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
         sooner(&mut plan.again, config.unschedulable_recheck);
     }
     plan.members = active.len() + undecodable.len();
-    scale(&mut plan, seen, config, hashes, active, Others { terminating, undecodable: undecodable.len() });
-    let orphans = seen.labelled.iter().filter(|sandbox| owner::controller(sandbox.as_ref()).is_none());
+    scale(
+        &mut plan,
+        observed,
+        config,
+        hashes,
+        active,
+        Others { terminating, undecodable: undecodable.len() },
+    );
+    let orphans = observed.labelled.iter().filter(|sandbox| owner::controller(sandbox.as_ref()).is_none());
     if orphans.into_iter().any(|orphan| plan.delete.contains(&orphan.name_any())) {
         sooner(&mut plan.again, AFTER_ORPHAN);
     }
@@ -93,8 +100,8 @@ enum Standing {
     Member(Option<Value>),
 }
 
-fn classify(seen: &Seen, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing {
-    let pool = seen.pool.as_ref();
+fn classify(observed: &Observed, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing {
+    let pool = observed.pool.as_ref();
     let ours = owner::is_controlled_by(sandbox, pool);
     if sandbox.metadata.deletion_timestamp.is_some() {
         return if ours { Standing::Terminating } else { Standing::NotOurs };
@@ -105,7 +112,7 @@ fn classify(seen: &Seen, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing
     }
     let replace_stale = orphan || pool.spec.strategy() == UpdateStrategyType::Recreate;
     if replace_stale
-        && let (Some(template), Some(hashes)) = (&seen.template, hashes)
+        && let (Some(template), Some(hashes)) = (&observed.template, hashes)
         && !is_fresh(sandbox, template, hashes, ours)
     {
         return Standing::Stale;
@@ -130,14 +137,14 @@ fn classify(seen: &Seen, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing
 /// Returns whether the Sandbox is Ready, or `None` when its time is over and it is deleted.
 fn look_after(
     plan: &mut Plan,
-    seen: &Seen,
+    observed: &Observed,
     config: &Config,
     sandbox: &Sandbox,
     now: Timestamp,
 ) -> Option<bool> {
     let grace = SignedDuration::try_from(config.readiness_grace).unwrap_or(SignedDuration::MAX);
     let name = sandbox.metadata.name.as_deref().unwrap_or_default();
-    let (pod, age) = (seen.pods.get(name), seen.ages.get(name));
+    let (pod, age) = (observed.pods.get(name), observed.ages.get(name));
     match health(sandbox, pod.map(Arc::as_ref), grace, now, age.copied()) {
         Health::Ready => return Some(true),
         Health::Starting(left) => {
@@ -163,18 +170,18 @@ struct Others {
 /// `replicas`.
 fn scale(
     plan: &mut Plan,
-    seen: &Seen,
+    observed: &Observed,
     config: &Config,
     hashes: Option<Hashes>,
     mut active: Vec<Active<'_>>,
     others: Others,
 ) {
-    let wanted = usize::try_from(seen.pool.spec.replicas.unwrap_or(1)).unwrap_or(0);
+    let wanted = usize::try_from(observed.pool.spec.replicas.unwrap_or(1)).unwrap_or(0);
     let members = active.len() + others.undecodable;
     let total = members + others.terminating;
-    if let (true, Some(template), Some(hashes)) = (total < wanted, &seen.template, hashes) {
+    if let (true, Some(template), Some(hashes)) = (total < wanted, &observed.template, hashes) {
         plan.create = (wanted - total).min(config.pool_batch);
-        plan.new = Some(Box::new(desired(&seen.pool, template, &hashes)));
+        plan.new = Some(Box::new(desired(&observed.pool, template, &hashes)));
     } else if members > wanted {
         let excess = (members - wanted).min(active.len()).min(config.pool_batch);
         let age =
@@ -186,8 +193,8 @@ fn scale(
     plan.status = SandboxWarmPoolStatus {
         replicas: count(active.len() + others.undecodable),
         ready_replicas: count(ready),
-        selector: Some(format!("{}={}", label::WARM_POOL_SANDBOX, name_hash(&seen.pool.name_any()))),
-        observed_generation: seen.pool.metadata.generation,
+        selector: Some(format!("{}={}", label::WARM_POOL_SANDBOX, name_hash(&observed.pool.name_any()))),
+        observed_generation: observed.pool.metadata.generation,
     };
 }
 

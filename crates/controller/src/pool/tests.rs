@@ -45,11 +45,11 @@ fn condition(kind: &str, status: &str, reason: &str) -> Value {
 }
 
 fn planned(replicas: Value, strategy: &str, members: Vec<Arc<Sandbox>>) -> Plan {
-    plan(&seen(replicas, strategy, members), &Config::default(), now())
+    plan(&observed(replicas, strategy, members), &Config::default(), now())
 }
 
-fn seen(replicas: Value, strategy: &str, labelled: Vec<Arc<Sandbox>>) -> Seen {
-    Seen {
+fn observed(replicas: Value, strategy: &str, labelled: Vec<Arc<Sandbox>>) -> Observed {
+    Observed {
         pool: pool(replicas, strategy),
         template: Some(template()),
         labelled,
@@ -92,8 +92,8 @@ fn undecodable_sandbox_counts_and_stays() {
     };
     let outcome = |replicas: i32, undecodable: Vec<PartialObjectMeta<Sandbox>>| {
         let members = vec![member("a", ready("2026-01-01T00:01:00Z"))];
-        let seen = Seen { undecodable, ..seen(json!(replicas), "Recreate", members) };
-        let plan = plan(&seen, &Config::default(), now());
+        let observed = Observed { undecodable, ..observed(json!(replicas), "Recreate", members) };
+        let plan = plan(&observed, &Config::default(), now());
         (plan.create, plan.delete, plan.members, plan.status.replicas, plan.status.ready_replicas)
     };
     let there = || vec![undecodable(json!(null))];
@@ -131,9 +131,9 @@ fn sandbox_that_does_not_start_is_replaced_unless_unschedulable() {
     let with_pod = |more: Value| {
         let mut pod_more = unscheduled.clone();
         json_patch::merge(&mut pod_more, &more);
-        let mut seen = seen(json!(1), "OnReplenish", vec![member("a", old.clone())]);
-        seen.pods.insert("a".into(), object("v1", "Pod", "a", pod_more));
-        let plan = super::plan::plan(&seen, &Config::default(), now());
+        let mut observed = observed(json!(1), "OnReplenish", vec![member("a", old.clone())]);
+        observed.pods.insert("a".into(), object("v1", "Pod", "a", pod_more));
+        let plan = super::plan::plan(&observed, &Config::default(), now());
         (plan.delete.len(), plan.unschedulable, plan.again)
     };
     assert_eq!(with_pod(json!({})), (0, 1, Some(Duration::from_secs(60))), "held");
@@ -159,7 +159,7 @@ fn hostile_numbers() {
     for grace in [Duration::ZERO, Duration::MAX] {
         let config = Config { readiness_grace: grace, ..Config::default() };
         let young = json!({"metadata": {"creationTimestamp": "2026-01-01T05:00:00Z"}});
-        let plan = plan(&seen(json!(1), "OnReplenish", vec![member("a", young)]), &config, now());
+        let plan = plan(&observed(json!(1), "OnReplenish", vec![member("a", young)]), &config, now());
         assert_eq!(plan.delete.is_empty(), grace == Duration::MAX);
     }
 }
@@ -177,28 +177,28 @@ fn pools_whose_names_collide_keep_apart() {
     let theirs = json!({"metadata": {
         "labels": {"agents.x-k8s.io/warm-pool-sandbox": name_hash(&one), "agents.x-k8s.io/sandbox-template-hash": "old"},
         "ownerReferences": owned_by(EXTENSIONS, "SandboxWarmPool", &one)}});
-    let mut seen = seen(json!(1), "Recreate", vec![member("a", theirs)]);
-    seen.pool = object(
+    let mut observed = observed(json!(1), "Recreate", vec![member("a", theirs)]);
+    observed.pool = object(
         EXTENSIONS,
         "SandboxWarmPool",
         &other,
         json!({"spec": {"replicas": 1, "sandboxTemplateRef": {"name": "t"}}}),
     );
-    let plan = plan(&seen, &Config::default(), now());
+    let plan = plan(&observed, &Config::default(), now());
     assert_eq!((plan.create, plan.delete.len(), plan.patch.len(), plan.status.replicas), (1, 0, 0, None));
 }
 
 #[test]
 fn readiness_grace_of_own_sandbox_ignores_the_clock() {
     let old = json!({"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}});
-    let mut seen = seen(json!(1), "OnReplenish", vec![member("a", old)]);
-    assert_eq!(plan(&seen, &Config::default(), now()).delete, ["a"], "made by another process, long ago");
-    seen.ages.insert("a".into(), SignedDuration::from_secs(2));
-    let young = plan(&seen, &Config::default(), now());
+    let mut observed = observed(json!(1), "OnReplenish", vec![member("a", old)]);
+    assert_eq!(plan(&observed, &Config::default(), now()).delete, ["a"], "made by another process, long ago");
+    observed.ages.insert("a".into(), SignedDuration::from_secs(2));
+    let young = plan(&observed, &Config::default(), now());
     assert!(young.delete.is_empty() && young.create == 0);
     let grace = SignedDuration::try_from(Config::default().readiness_grace).unwrap();
-    seen.ages.insert("a".into(), grace);
-    assert_eq!(plan(&seen, &Config::default(), now()).delete, ["a"]);
+    observed.ages.insert("a".into(), grace);
+    assert_eq!(plan(&observed, &Config::default(), now()).delete, ["a"]);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn orphans_are_adopted_and_foreign_sandboxes_left_alone() {
 
 #[test]
 fn without_its_template_a_pool_keeps_what_it_has() {
-    let seen = Seen {
+    let observed = Observed {
         pool: pool(json!(3), "Recreate"),
         template: None,
         labelled: vec![member("a", ready("2026-01-01T00:01:00Z"))],
@@ -246,7 +246,7 @@ fn without_its_template_a_pool_keeps_what_it_has() {
         pods: HashMap::new(),
         ages: HashMap::new(),
     };
-    let plan = plan(&seen, &Config::default(), now());
+    let plan = plan(&observed, &Config::default(), now());
     assert_eq!((plan.create, plan.delete.len()), (0, 0));
     assert_eq!((plan.status.replicas, plan.status.ready_replicas), (Some(1), Some(1)));
     assert_eq!(plan.status.observed_generation, Some(4));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::plan::{Action, Part, Plan, Stage, plan};
 use super::status::{is_step, status};
-use super::{Located, Seen, expiry, sleep};
+use super::{Located, Observed, expiry, sleep};
 use crate::collection::{Collection, Object};
 use crate::condition;
 use crate::context::Context;
@@ -41,9 +41,9 @@ pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
         return Outcome::Settled;
     };
     let span = ctx.spans.start("ReconcileSandbox", sandbox.as_ref());
-    let seen = Seen::observe(ctx, sandbox);
-    let Plan { stage, actions, mut problems } = plan(&seen, ctx.now());
-    let conflict_only = matches!(seen.locate(), Located::Several(_)) && problems.len() == 1;
+    let observed = Observed::observe(ctx, sandbox);
+    let Plan { stage, actions, mut problems } = plan(&observed, ctx.now());
+    let conflict_only = matches!(observed.locate(), Located::Several(_)) && problems.len() == 1;
     let mut failed = !problems.is_empty() && !conflict_only;
     let Applied { failures, again } = apply(ctx, key, actions, &span).await;
     if failures.iter().any(|(_, error)| error.is_already_exists()) {
@@ -61,8 +61,8 @@ pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     }
     // The cache has the writes of this pass already.
     let Some(sandbox) = ctx.sandboxes.get(key) else { return Outcome::Settled };
-    let after = Seen::observe(ctx, sandbox);
-    tell_pod(&span, &seen, &after);
+    let after = Observed::observe(ctx, sandbox);
+    tell_pod(&span, &observed, &after);
     let now = ctx.now();
     let stage =
         if stage == Stage::Live && expiry::is_over(&after.sandbox, now) { Stage::Expiring } else { stage };
@@ -134,7 +134,7 @@ fn step(part: Part) -> Option<&'static str> {
     }
 }
 
-fn tell_pod(span: &Span, before: &Seen, after: &Seen) {
+fn tell_pod(span: &Span, before: &Observed, after: &Observed) {
     if let Located::Owned(pod) = after.locate() {
         let new = matches!(before.locate(), Located::Missing);
         let event = if new { "NewPodStatusObserved" } else { "ExistingPodStatusObserved" };
@@ -206,10 +206,10 @@ where
 async fn write(
     ctx: &Context,
     key: &Key,
-    seen: &Seen,
+    observed: &Observed,
     wanted: &SandboxStatus,
 ) -> Result<Option<Duration>, Error> {
-    let current = seen.sandbox.status.clone().unwrap_or_default();
+    let current = observed.sandbox.status.clone().unwrap_or_default();
     if current == *wanted || only_node_changed(&current, wanted) {
         ctx.scheduler.clear(Write::SandboxProgress, key);
         return Ok(None);
@@ -245,21 +245,21 @@ fn complete(status: &SandboxStatus) -> Value {
 }
 
 /// Records one event when several Pods are found, and none while that lasts.
-fn note_multiple_pods(ctx: &Context, seen: &Seen, wanted: &SandboxStatus) {
+fn note_multiple_pods(ctx: &Context, observed: &Observed, wanted: &SandboxStatus) {
     let reason_of = |status: &SandboxStatus| {
         let conditions = status.conditions.as_deref().unwrap_or_default();
         condition::find(conditions, READY).map(|ready| ready.reason.clone())
     };
-    let before = seen.sandbox.status.as_ref().and_then(reason_of);
+    let before = observed.sandbox.status.as_ref().and_then(reason_of);
     let is = |found: &Option<String>| found.as_deref() == Some(reason::MULTIPLE_PODS);
-    if let Located::Several(count) = seen.locate()
+    if let Located::Several(count) = observed.locate()
         && is(&reason_of(wanted))
         && !is(&before)
     {
         let note = message::multiple_pods(count);
-        tracing::warn!(sandbox = %seen.sandbox.name_any(), pods = count, "several Pods have the same Sandbox");
+        tracing::warn!(sandbox = %observed.sandbox.name_any(), pods = count, "several Pods have the same Sandbox");
         ctx.record(
-            seen.sandbox.as_ref(),
+            observed.sandbox.as_ref(),
             Note { warning: true, reason: reason::MULTIPLE_PODS, action: "Reconciling", text: note },
         );
     }

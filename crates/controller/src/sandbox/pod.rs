@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::plan::{Action, Part, Plan};
 use super::volume::{foreign, may_adopt, unauthorised};
-use super::{Located, Seen, volume};
+use super::{Located, Observed, volume};
 use crate::owner;
 use crate::patch::{Strings, put, put_difference};
 use crate::view::PodView;
@@ -18,11 +18,11 @@ use crate::view::PodView;
 const FROM_SANDBOX: [&str; 3] = [label::WARM_POOL_SANDBOX, label::TEMPLATE_REF_HASH, label::CREATED_BY];
 
 /// Plans the Pod. Returns the desired annotation with the Pod's name, if known.
-pub(super) fn plan(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
-    let sandbox = seen.sandbox.as_ref();
-    let (pod, adopt) = match seen.locate() {
+pub(super) fn plan(observed: &Observed, plan: &mut Plan) -> Option<Option<String>> {
+    let sandbox = observed.sandbox.as_ref();
+    let (pod, adopt) = match observed.locate() {
         Located::Missing | Located::Several(_) => {
-            let pod = desired(sandbox, seen.pool_eviction);
+            let pod = desired(sandbox, observed.pool_eviction);
             let name = pod.name_any();
             plan.actions.push(Action::CreatePod(Box::new(pod)));
             return Some(Some(name));
@@ -42,7 +42,7 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
         }
     };
     if pod.metadata.deletion_timestamp.is_none() {
-        let mut patch = metadata_patch(sandbox, &pod, seen.pool_eviction);
+        let mut patch = metadata_patch(sandbox, &pod, observed.pool_eviction);
         if adopt {
             let mut owners = pod.owner_references().to_vec();
             owners.push(owner::reference(sandbox));

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::Seen;
+use super::Observed;
 use super::plan::{Action, Part, Plan};
 use super::volume::{foreign, may_adopt, unauthorised};
 use crate::owner;
@@ -18,9 +18,9 @@ use crate::patch::{Strings, put, put_difference};
 /// Cluster IP of a headless Service.
 const HEADLESS: &str = "None";
 
-pub(super) fn plan(seen: &Seen, plan: &mut Plan) {
-    let (sandbox, wanted) = (seen.sandbox.as_ref(), seen.sandbox.spec.service);
-    let Some(service) = &seen.service else {
+pub(super) fn plan(observed: &Observed, plan: &mut Plan) {
+    let (sandbox, wanted) = (observed.sandbox.as_ref(), observed.sandbox.spec.service);
+    let Some(service) = &observed.service else {
         if wanted == Some(true) {
             plan.actions.push(Action::CreateService(Box::new(desired(sandbox))));
         }

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::Seen;
+use super::Observed;
 use super::plan::{Action, Plan};
 use crate::clock::wait_until;
 use crate::{condition, owner};
@@ -51,13 +51,13 @@ pub(super) fn invalid(sandbox: &Sandbox) -> Option<String> {
 }
 
 /// Plans the suspension or the wake-up, if it is due.
-pub(super) fn plan(seen: &Seen, plan: &mut Plan, now: Timestamp) {
-    let sandbox = seen.sandbox.as_ref();
+pub(super) fn plan(observed: &Observed, plan: &mut Plan, now: Timestamp) {
+    let sandbox = observed.sandbox.as_ref();
     let guarded = |annotations: serde_json::Value, spec: serde_json::Value| {
         let version = &sandbox.metadata.resource_version;
         json!({"metadata": {"resourceVersion": version, "annotations": annotations}, "spec": spec})
     };
-    let patch = match next(seen) {
+    let patch = match next(observed) {
         Next::Sleep(at) if at <= now => {
             // This write changes the spec, which adds one to the generation.
             let asleep = sandbox.metadata.generation.map(|generation| (generation + 1).to_string());
@@ -74,21 +74,21 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan, now: Timestamp) {
 }
 
 /// Returns the time until the next change, if there is one.
-pub(super) fn remaining(seen: &Seen, now: Timestamp) -> Option<Duration> {
-    match next(seen) {
+pub(super) fn remaining(observed: &Observed, now: Timestamp) -> Option<Duration> {
+    match next(observed) {
         Next::Sleep(at) | Next::Wake(at) => Some(wait_until(at, now)),
         Next::Never => None,
     }
 }
 
-fn next(seen: &Seen) -> Next {
-    let sandbox = seen.sandbox.as_ref();
+fn next(observed: &Observed) -> Next {
+    let sandbox = observed.sandbox.as_ref();
     let pooled = owner::extension(sandbox, "SandboxWarmPool").is_some();
     if pooled || invalid(sandbox).is_some() {
         return Next::Never;
     }
     let time = |key: &str| sandbox.annotations().get(key).and_then(|said| said.parse::<Timestamp>().ok());
-    if seen.is_suspended() {
+    if observed.is_suspended() {
         return time(annotation::WAKE_AT).map_or(Next::Never, Next::Wake);
     }
     let after = timeouts(sandbox).unwrap_or_default().suspend_after;

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::Seen;
+use super::Observed;
 use super::plan::{Action, Part, Plan};
 use crate::owner;
 
@@ -16,11 +16,11 @@ pub(super) fn name(template: &VolumeClaimTemplate, sandbox: &str) -> String {
 }
 
 /// Plans one write for each claim that needs it; the first conflict ends the list.
-pub(super) fn plan(seen: &Seen, plan: &mut Plan) {
-    let sandbox = seen.sandbox.as_ref();
-    for (template, existing) in sandbox.spec.volumes().iter().zip(&seen.volumes) {
+pub(super) fn plan(observed: &Observed, plan: &mut Plan) {
+    let sandbox = observed.sandbox.as_ref();
+    for (template, existing) in sandbox.spec.volumes().iter().zip(&observed.volumes) {
         let Some(claim) = existing else {
-            plan.actions.push(Action::CreateVolume(Box::new(desired(seen, template))));
+            plan.actions.push(Action::CreateVolume(Box::new(desired(observed, template))));
             continue;
         };
         if owner::is_controlled_by(claim.as_ref(), sandbox) {
@@ -42,8 +42,8 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan) {
     }
 }
 
-fn desired(seen: &Seen, template: &VolumeClaimTemplate) -> PersistentVolumeClaim {
-    let sandbox = seen.sandbox.as_ref();
+fn desired(observed: &Observed, template: &VolumeClaimTemplate) -> PersistentVolumeClaim {
+    let sandbox = observed.sandbox.as_ref();
     let mut labels = template.metadata.labels.clone().unwrap_or_default();
     labels.insert(label::SANDBOX_NAME_HASH.into(), name_hash(&sandbox.name_any()));
     PersistentVolumeClaim {

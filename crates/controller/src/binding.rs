@@ -1,4 +1,4 @@
-//! The Sandbox that a claim is bound to.
+//! Binding of a claim to its Sandbox.
 
 use hutch_api::SandboxClaim;
 
@@ -8,7 +8,7 @@ pub(crate) fn bound_name(claim: &SandboxClaim) -> Option<&str> {
     sandbox.name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Whether the claim waits for a Sandbox.
+/// Returns whether the claim waits for a Sandbox.
 pub(crate) fn is_unbound(claim: &SandboxClaim) -> bool {
     claim.metadata.deletion_timestamp.is_none() && bound_name(claim).is_none()
 }

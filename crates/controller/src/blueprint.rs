@@ -1,4 +1,4 @@
-//! From a template to the spec of a Sandbox, and whether a Sandbox still matches its template.
+//! Builds the spec of a Sandbox from a template, and compares a Sandbox with its template.
 
 use hutch_api::{NetworkPolicyManagement, Sandbox, SandboxTemplate, VolumeClaimTemplate, label, name_hash};
 use k8s_openapi::api::core::v1::{PodDNSConfig, PodSpec};
@@ -6,11 +6,11 @@ use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// Name servers of Pods whose network rules are the secure default: the cluster's own is out of reach for them.
+/// Name servers of Pods with the default network rules, which block the cluster's own.
 const PUBLIC_NAME_SERVERS: [&str; 2] = ["8.8.8.8", "1.1.1.1"];
 
-/// What a Pod made from a template gets unless the template says otherwise: no credentials of the cluster, and name
-/// servers that the default network rules allow.
+/// Applies the defaults for a Pod from a template: no credentials of the cluster, and name servers that the default
+/// network rules allow.
 pub(crate) fn secure(pod: &mut PodSpec, template: &SandboxTemplate) {
     pod.automount_service_account_token.get_or_insert(false);
     let managed =
@@ -23,7 +23,7 @@ pub(crate) fn secure(pod: &mut PodSpec, template: &SandboxTemplate) {
     }
 }
 
-/// Hash labels of the members of a pool.
+/// Hash labels of pooled Sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hashes {
     pub(crate) pod_template: String,
@@ -41,7 +41,8 @@ fn json_hash(value: &impl Serialize) -> String {
     name_hash(&serde_json::to_string(value).unwrap_or_default())
 }
 
-/// Whether a Sandbox is what the template would make now. `trust_labels` believes its hash labels, if they match.
+/// Returns whether a Sandbox equals what the template would make now. `trust_labels` accepts matching hash labels as
+/// proof.
 pub(crate) fn is_fresh(
     sandbox: &Sandbox,
     template: &SandboxTemplate,
@@ -62,7 +63,7 @@ pub(crate) fn is_fresh(
         && template.spec.service == sandbox.spec.service
 }
 
-/// Names and specs by position; labels and annotations of volumes do not matter.
+/// Compares names and specs by position, without labels and annotations of volumes.
 fn same_volumes(template: Option<&[VolumeClaimTemplate]>, sandbox: &[VolumeClaimTemplate]) -> bool {
     let template = template.unwrap_or_default();
     let pairs = template.iter().zip(sandbox);
@@ -70,7 +71,7 @@ fn same_volumes(template: Option<&[VolumeClaimTemplate]>, sandbox: &[VolumeClaim
         && pairs.into_iter().all(|(a, b)| a.name() == b.name() && same(&a.spec, &b.spec))
 }
 
-/// Equal in meaning: nothing is the same as empty, and quantities are compared by value.
+/// Compares by meaning: absent equals empty, and quantities are compared by value.
 fn same<T: Serialize>(a: &T, b: &T) -> bool {
     let canonical = |value: &T| serde_json::to_value(value).ok().and_then(|value| canonical(value, false));
     canonical(a) == canonical(b)
@@ -102,7 +103,7 @@ fn canonical(value: Value, quantities: bool) -> Option<Value> {
     }
 }
 
-/// A Kubernetes quantity in billionths, unless it is malformed or out of range.
+/// Parses a Kubernetes quantity in billionths, unless it is malformed or out of range.
 fn nano_units(text: &str) -> Option<i128> {
     let unit_at =
         text.find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '-' | '+')).unwrap_or(text.len());
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_stale_only_when_its_meaning_differs() {
+    fn pooled_sandbox_is_stale_only_if_its_meaning_differs() {
         let base = template(json!({"podTemplate": {"spec": pod("1Gi"), "metadata": {"labels": {"a": "b"}}}}));
         let sandbox = member(&base);
         for (spec, fresh) in [

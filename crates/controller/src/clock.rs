@@ -1,15 +1,15 @@
-//! Waiting for a time of day with timers that know only durations.
+//! Waits for a time of day with timers that count durations.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// Longest wait before the clock is read again: somebody may set it, and timers stand still while a machine sleeps.
+/// Maximum wait before the clock is read again: it may be set, and timers do not run while a machine is suspended.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Shortest wait, so that a look that comes a little early does not spin.
+/// Minimum wait, so that a reconcile that comes a little early does not spin.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
-/// How long to wait for `end`, or for the next look at the clock on the way there.
+/// Returns how long to wait for `end`, or until the clock is read again before it.
 pub(crate) fn wait_until(end: Timestamp, now: Timestamp) -> Duration {
     let left = Duration::try_from(end.duration_since(now)).unwrap_or_default();
     left.clamp(SHORTEST_WAIT, LONGEST_WAIT)

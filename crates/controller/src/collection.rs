@@ -1,5 +1,5 @@
-//! One kind of object as the controllers use it: read from the [`Cache`], written through the client, each write's answer
-//! taken into the cache before anything else happens.
+//! Informer cache and client of one kind: objects are read from the [`Cache`] and written through the client. The response
+//! to each write enters the cache before anything else happens.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use crate::cache::{Cache, Change, Terms};
 use crate::error::Error;
 use crate::key::Key;
 use crate::record::{Note, Recorder};
-use crate::unread::Unread;
+use crate::undecodable::Undecodable;
 
 /// Name under which creates appear in an object's managed fields.
 const FIELD_MANAGER: &str = "sandbox-controller";
 /// Pause after the first failure of a watch.
 const FIRST_PAUSE: Duration = Duration::from_millis(800);
-/// Longest pause between two tries of a watch, but for chance.
+/// Maximum pause between two tries of a watch, without jitter.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What a kind must be.
+/// Kind of object that the controllers can watch and write.
 pub(crate) trait Object:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
@@ -63,43 +63,46 @@ pub(crate) struct Collection<K> {
     cache: Cache<K>,
     trim: Box<dyn Fn(&mut K) + Send + Sync>,
     selector: Option<&'static str>,
-    unread: Unread<K>,
+    undecodable: Undecodable<K>,
 }
 
 impl<K: Object> Collection<K> {
-    /// `trim` drops what the controllers never look at, before an object is kept.
+    /// `trim` removes the parts of an object that the controllers never read.
     pub(crate) fn new(
         client: Client,
         terms: Terms<K>,
         trim: impl Fn(&mut K) + Send + Sync + 'static,
     ) -> Self {
-        let unread = Unread::default();
-        Collection { client, cache: Cache::new(terms), trim: Box::new(trim), selector: None, unread }
+        let undecodable = Undecodable::default();
+        Collection { client, cache: Cache::new(terms), trim: Box::new(trim), selector: None, undecodable }
     }
 
-    /// Watches only what has that label.
-    pub(crate) fn labelled(self, label: &'static str) -> Self {
+    /// Watches only objects with that label.
+    pub(crate) fn labeled(self, label: &'static str) -> Self {
         Collection { selector: Some(label), ..self }
     }
 
-    /// Who is told of changes; set once, before [`Collection::feed`].
+    /// Sets the listener for changes; called once, before [`Collection::feed`].
     pub(crate) fn listen(&self, listener: impl Fn(&Change<K>) + Send + Sync + 'static) {
         self.cache.listen(listener);
     }
 
-    /// Who is told of objects that cannot be read, and of their end; set once, before [`Collection::feed`].
-    pub(crate) fn listen_to_unread(&self, listener: impl Fn(&PartialObjectMeta<K>) + Send + Sync + 'static) {
-        self.unread.listen(listener);
+    /// Sets the listener for undecodable objects and their removal; called once, before [`Collection::feed`].
+    pub(crate) fn listen_to_undecodable(
+        &self,
+        listener: impl Fn(&PartialObjectMeta<K>) + Send + Sync + 'static,
+    ) {
+        self.undecodable.listen(listener);
     }
 
-    /// Objects that the owner controls and of which nothing else is known, since they cannot be read.
-    pub(crate) fn unread_of(&self, owner: &impl Resource) -> Vec<PartialObjectMeta<K>> {
-        let mut unread = self.unread.controlled_by(owner);
-        // One that could be read before is still known as it was.
-        unread.retain(|object| {
+    /// Returns the objects that the owner controls and that could never be decoded.
+    pub(crate) fn undecodable_of(&self, owner: &impl Resource) -> Vec<PartialObjectMeta<K>> {
+        let mut undecodable = self.undecodable.controlled_by(owner);
+        // An object that was decodable before is still in the cache.
+        undecodable.retain(|object| {
             self.cache.get(&Key::of(object)).is_none_or(|known| known.uid() != object.uid())
         });
-        unread
+        undecodable
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
@@ -114,7 +117,7 @@ impl<K: Object> Collection<K> {
         self.cache.find(term)
     }
 
-    /// Creates the object, which may say more than is kept of its kind.
+    /// Creates the object, which may have more fields than are kept of its kind.
     pub(crate) async fn create<B>(&self, namespace: &str, object: Box<B>) -> Result<Arc<K>, Error>
     where
         B: Resource<DynamicType = ()> + Serialize,
@@ -123,39 +126,39 @@ impl<K: Object> Collection<K> {
         let name = object.meta().name.clone().or(object.meta().generate_name.clone()).unwrap_or_default();
         let bytes = serde_json::to_vec(&object).map_err(request::Error::SerializeBody);
         drop(object);
-        let request = bytes.and_then(|bytes| way::<K>(namespace).create(&params, bytes));
+        let request = bytes.and_then(|bytes| request_for::<K>(namespace).create(&params, bytes));
         let failed = |source| Error::Create { kind: K::kind(&()).into_owned(), name, source };
         Ok(self.take_in(self.send(request).await.map_err(failed)?))
     }
 
-    /// JSON merge patch; with `metadata.resourceVersion` in it, only if nobody was faster.
+    /// Sends a JSON merge patch. With `metadata.resourceVersion` in it, it fails if the object has changed.
     pub(crate) async fn patch(&self, key: &Key, patch: Value) -> Result<Arc<K>, Error> {
         let (object, change) = self.patch_quietly(key, patch).await?;
         self.tell(change);
         Ok(object)
     }
 
-    /// Like [`Collection::patch`], but the reconcilers hear of it only when the change is given to [`Collection::tell`].
+    /// Like [`Collection::patch`], but the listener is called only when the change is passed to [`Collection::tell`].
     pub(crate) async fn patch_quietly(
         &self,
         key: &Key,
         patch: Value,
     ) -> Result<(Arc<K>, Option<Change<K>>), Error> {
         let request =
-            way::<K>(&key.namespace).patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch));
+            request_for::<K>(&key.namespace).patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch));
         drop(patch);
         Ok(self.keep(self.send(request).await.map_err(change_error::<K>(key))?))
     }
 
-    /// JSON merge patch of the status.
+    /// Sends a JSON merge patch of the status.
     pub(crate) async fn patch_status(&self, key: &Key, patch: Value) -> Result<Arc<K>, Error> {
         let (params, body) = (PatchParams::default(), Patch::Merge(&patch));
-        let request = way::<K>(&key.namespace).patch_subresource("status", &key.name, &params, &body);
+        let request = request_for::<K>(&key.namespace).patch_subresource("status", &key.name, &params, &body);
         drop(patch);
         Ok(self.take_in(self.send(request).await.map_err(change_error::<K>(key))?))
     }
 
-    /// Asks the server for the object's present state, for when a refusal shows that the watch is behind.
+    /// Reads the object from the server, after a refusal has shown that the watch is behind.
     pub(crate) async fn refresh(&self, key: &Key) -> Result<(), Error> {
         match self.api(&key.namespace).get_opt(&key.name).boxed().await {
             Ok(Some(object)) => {
@@ -167,7 +170,7 @@ impl<K: Object> Collection<K> {
         Ok(())
     }
 
-    /// Deletes the object if it is still the one that is known; one that is gone is no error.
+    /// Deletes the object if it still has the known uid. An object that is gone is not an error.
     pub(crate) async fn delete(
         &self,
         key: &Key,
@@ -176,7 +179,7 @@ impl<K: Object> Collection<K> {
         self.delete_if(key, None, propagation).await
     }
 
-    /// Deletes the object only if nobody has changed it since that version.
+    /// Deletes the object only if it has not changed since that version.
     pub(crate) async fn delete_version(&self, key: &Key, version: String) -> Result<(), Error> {
         self.delete_if(key, Some(version), None).await
     }
@@ -200,7 +203,7 @@ impl<K: Object> Collection<K> {
                 self.take_in(object);
                 Ok(())
             }
-            // Some servers answer with a Status even where the object stays for a while: only the watch knows then.
+            // Some servers respond with a Status although the object stays for a while. Then only the watch reports its end.
             Ok(None) if self.lingers(known.as_ref(), &params) => Ok(()),
             Ok(_) => {
                 self.tell(self.cache.deleted(key));
@@ -218,7 +221,7 @@ impl<K: Object> Collection<K> {
         }
     }
 
-    /// Tells the reconcilers of a change that was kept from them.
+    /// Passes a change to the listener, after [`Collection::patch_quietly`].
     pub(crate) fn tell(&self, change: Option<Change<K>>) {
         if let Some(change) = change {
             self.cache.tell(&change);
@@ -226,8 +229,8 @@ impl<K: Object> Collection<K> {
     }
 
     /// Keeps the cache like the server's state until the returned future is dropped; `synced` counts the kinds whose
-    /// first list is complete. A watch that fails or is too old lists again, with growing pauses. An object that cannot
-    /// be read is left out, or stays as it was known, and an event tells of it.
+    /// first list is complete. A watch that fails or is too old lists again, with backoff. An undecodable object is left
+    /// out, or stays as it was known, and an event reports it.
     pub(crate) async fn feed(
         self: Arc<Self>,
         synced: watch::Sender<usize>,
@@ -239,22 +242,22 @@ impl<K: Object> Collection<K> {
         let stream = watcher::watcher(Api::<Read<K>>::all(self.client.clone()), config);
         let pauses = Pauses { ambient: ambient.clone(), last: None };
         let mut stream = std::pin::pin!(stream.backoff(pauses).into_stream());
-        let (mut listed, mut unread) = (Vec::new(), Vec::new());
+        let (mut listed, mut undecodable) = (Vec::new(), Vec::new());
         let mut first = true;
         while let Some(event) = stream.next().await {
             match event {
                 Ok(Event::Init) => {
                     listed.clear();
-                    unread.clear();
+                    undecodable.clear();
                     self.cache.begin_list();
                 }
                 Ok(Event::InitApply(found)) => match self.readable(found, &recorder, &ambient) {
                     Ok(object) => listed.push(object),
-                    Err(known) => unread.push(known),
+                    Err(known) => undecodable.push(known),
                 },
                 Ok(Event::InitDone) => {
-                    self.unread.retain(&unread);
-                    self.take_list(std::mem::take(&mut listed), &unread).await;
+                    self.undecodable.retain(&undecodable);
+                    self.take_list(std::mem::take(&mut listed), &undecodable).await;
                     if std::mem::take(&mut first) {
                         synced.send_modify(|count| *count += 1);
                     }
@@ -269,7 +272,7 @@ impl<K: Object> Collection<K> {
                 },
                 Ok(Event::Delete(gone)) => {
                     self.tell(self.cache.forget(&gone));
-                    self.unread.remove(&Key::of(&gone));
+                    self.undecodable.remove(&Key::of(&gone));
                 }
                 Err(error) => {
                     tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, will be resumed")
@@ -278,7 +281,7 @@ impl<K: Object> Collection<K> {
         }
     }
 
-    /// The object, as much of it as is kept; or key and uid of one that cannot be read, after that was said.
+    /// Returns the trimmed object; or key and uid of an undecodable one, after reporting it.
     fn readable(
         &self,
         found: Read<K>,
@@ -288,7 +291,7 @@ impl<K: Object> Collection<K> {
         let key = Key::of(&found);
         let unreadable = match found {
             Read::Object(mut object) => {
-                self.unread.remove(&key);
+                self.undecodable.remove(&key);
                 (self.trim)(&mut object);
                 return Ok(object);
             }
@@ -297,8 +300,8 @@ impl<K: Object> Collection<K> {
         let Unreadable { metadata, problem } = *unreadable;
         let object: PartialObjectMeta<K> = metadata.into_response_partial();
         let uid = object.uid();
-        if self.unread.put(object.clone(), &problem) {
-            tracing::warn!(kind = %K::kind(&()), object = %key, problem, "an object cannot be read");
+        if self.undecodable.put(object.clone(), &problem) {
+            tracing::warn!(kind = %K::kind(&()), object = %key, problem, "undecodable object");
             let text = hutch_api::Unreadable::note(&problem);
             let note = Note { warning: true, reason: "Unreadable", action: "Reconciling", text };
             recorder.record(&object, note, ambient.now(), ambient.number());
@@ -306,34 +309,34 @@ impl<K: Object> Collection<K> {
         Err((key, uid))
     }
 
-    async fn take_list(&self, objects: Vec<K>, unread: &[(Key, Option<String>)]) {
-        let listed = self.cache.replace(objects, unread);
+    async fn take_list(&self, objects: Vec<K>, undecodable: &[(Key, Option<String>)]) {
+        let listed = self.cache.replace(objects, undecodable);
         for change in listed.changes {
             self.cache.tell(&change);
         }
         for key in listed.doubtful {
             if let Err(error) = self.refresh(&key).await {
-                // What is there after all comes with the watch.
-                tracing::debug!(kind = %K::kind(&()), object = %key, %error, "could not be read");
+                // If it exists after all, the watch reports it.
+                tracing::debug!(kind = %K::kind(&()), object = %key, %error, "failed to read an object");
                 self.tell(self.cache.lose(&key));
             }
         }
     }
 
-    /// Takes in an object as the watch would.
+    /// Adds an object as the watch would.
     #[cfg(test)]
     pub(crate) fn insert(&self, mut object: K) {
         (self.trim)(&mut object);
         self.cache.learn(object);
     }
 
-    /// Knows the object no more, as before its first event.
+    /// Removes the object, as before its first event.
     #[cfg(test)]
     pub(crate) fn unlearn(&self, key: &Key) {
         self.cache.lose(key);
     }
 
-    /// Whether the object stays visible after a successful delete.
+    /// Returns whether the object stays visible after a successful delete.
     fn lingers(&self, known: &K, params: &DeleteParams) -> bool {
         !known.finalizers().is_empty()
             || matches!(params.propagation_policy, Some(PropagationPolicy::Foreground))
@@ -358,9 +361,8 @@ impl<K: Object> Collection<K> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Sends it. What it was made of had better be gone by then: as a tree it takes many times the memory, and an answer can
-    /// be long in coming. This future, as that of any request here, is boxed: inside another one it would take its room also
-    /// while nothing is sent.
+    /// Sends the request. Callers drop the object first: as a tree it takes many times the memory, and the response can take
+    /// long. The future of every request here is boxed: inside another future it would take space while nothing is sent.
     fn send(&self, request: Built) -> BoxFuture<'_, Result<K, kube::Error>> {
         match request {
             Ok(request) => self.client.request(request).boxed(),
@@ -369,8 +371,8 @@ impl<K: Object> Collection<K> {
     }
 }
 
-/// Pauses between the tries of a watch that fails: each twice the last, with up to as much again by chance, so that the
-/// clients of a server that comes back do not all come at once.
+/// Backoff of a watch that fails: each pause is twice the last, with up to 100% jitter, so that the clients of a restarted
+/// server do not all connect at once.
 struct Pauses {
     ambient: Ambient,
     last: Option<Duration>,
@@ -394,8 +396,8 @@ impl Backoff for Pauses {
 
 type Built = Result<http::Request<Vec<u8>>, request::Error>;
 
-/// The way to the objects of a namespace.
-fn way<K: Object>(namespace: &str) -> Request {
+/// Returns a request for the objects of a namespace.
+fn request_for<K: Object>(namespace: &str) -> Request {
     Request::new(K::url_path(&(), Some(namespace)))
 }
 

@@ -1,23 +1,23 @@
-//! Lists of conditions.
+//! Reads and changes lists of conditions.
 
 use hutch_api::condition::{READY, TRUE};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Longest message that a condition takes, in bytes; the published schema says so.
+/// Maximum length of a condition's message in bytes, by the published schema.
 const MESSAGE_BYTES: usize = 32_768;
 
-/// The condition of that type.
+/// Returns the condition of that type.
 pub(crate) fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// Whether there is a Ready condition that is True.
+/// Returns whether there is a Ready condition that is True.
 pub(crate) fn is_ready(conditions: Option<&Vec<Condition>>) -> bool {
     conditions.and_then(|list| find(list, READY)).is_some_and(|ready| ready.status == TRUE)
 }
 
-/// What a condition is to say.
+/// Desired content of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) status: String,
@@ -31,7 +31,7 @@ impl Verdict {
     }
 }
 
-/// Sets a condition in its place, or at the end. The time changes only with the status.
+/// Sets a condition in its place, or at the end. The transition time changes only with the status.
 pub(crate) fn set(
     conditions: &mut Vec<Condition>,
     kind: &str,
@@ -40,7 +40,7 @@ pub(crate) fn set(
     now: Timestamp,
 ) {
     let Verdict { status, reason, mut message } = verdict;
-    // A status that the server refuses for its length would never tell what is wrong.
+    // The server would refuse the whole status for its length.
     message.truncate(message.floor_char_boundary(MESSAGE_BYTES));
     let at = conditions.iter().position(|condition| condition.type_ == kind);
     let since = at.map(|at| &conditions[at]).filter(|known| known.status == status);
@@ -63,12 +63,12 @@ pub(crate) fn remove(conditions: &mut Vec<Condition>, kind: &str) {
     conditions.retain(|condition| condition.type_ != kind);
 }
 
-/// Seconds are the finest that a condition's time keeps; finer ones would differ from what comes back.
+/// Truncates to seconds, the resolution of a condition's time; a finer time would differ from the stored one.
 pub(crate) fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// Whether a reason that somebody else has chosen fits the published schema.
+/// Returns whether a reason from another component fits the published schema.
 pub(crate) fn is_reason(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b',' | b':');
     let last = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';

@@ -6,57 +6,57 @@ use opentelemetry::global::BoxedTracer;
 use crate::metrics::Metrics;
 use hutch_serve::Ambient;
 
-/// How the controllers behave. The defaults are those of Agent Sandbox.
+/// Configuration of the controllers. The defaults are those of Agent Sandbox.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Whether claims, pools and templates are looked after, and not Sandboxes alone.
+    /// Enables the controllers of claims, pools and templates besides that of Sandboxes.
     pub extensions: bool,
-    /// End of the DNS name of a Sandbox's Service.
+    /// DNS suffix of a Sandbox's Service.
     pub cluster_domain: String,
-    /// Sandboxes looked at at a time.
+    /// Maximum number of concurrent Sandbox reconciles.
     pub sandbox_workers: usize,
-    /// Claims looked at at a time.
+    /// Maximum number of concurrent claim reconciles.
     pub claim_workers: usize,
-    /// Pools looked at at a time.
+    /// Maximum number of concurrent pool reconciles.
     pub pool_workers: usize,
-    /// Templates looked at at a time.
+    /// Maximum number of concurrent template reconciles.
     pub template_workers: usize,
-    /// Most members that one look at a pool creates or deletes.
+    /// Maximum number of Sandboxes that one reconcile of a pool creates or deletes.
     pub pool_batch: usize,
-    /// How long after a pool has lost members none are made in their place; zero is not at all.
+    /// Delay of the refill after a pool has lost Sandboxes; zero disables it.
     pub replenish_delay: Duration,
-    /// Most members a second that a pool makes, on average; zero is no limit.
+    /// Maximum average number of Sandboxes per second that a pool creates; zero means no limit.
     pub refill_rate: f64,
-    /// How long a pool member may take to become Ready before it is replaced.
+    /// Time in which a pooled Sandbox must become Ready before it is replaced.
     pub readiness_grace: Duration,
-    /// Pause between two looks at a pool whose members find no node.
+    /// Time between two reconciles of a pool whose Pods are unschedulable.
     pub unschedulable_recheck: Duration,
-    /// Whether pooled Pods are marked as safe to evict.
+    /// Marks pooled Pods as safe to evict.
     pub pool_eviction: bool,
-    /// How long a change of a Pod's labels and annotations may wait for others of the same Pod; a second at most, zero
-    /// is not at all.
+    /// Time for which a change of a Pod's labels and annotations waits for others of the same Pod; at most one second,
+    /// zero disables it.
     pub write_behind: Duration,
-    /// How long the refill of pools may wait while claims are being met. Zero is not at all.
+    /// Maximum delay of the writes that a burst of claims defers; zero disables it.
     pub give_way: Duration,
-    /// How long the status of a Sandbox that is on its way to Ready may leave out a step of that way.
+    /// Maximum delay for intermediate status updates of a Sandbox that is not Ready yet.
     pub progress_delay: Duration,
-    /// Whether only Pods and Services with the label of a Sandbox's name are watched. Saves memory where a cluster runs
-    /// many others; one that is to be taken over then needs that label too.
+    /// Watches only Pods and Services with the label of a Sandbox's name. Saves memory on a cluster with many others. A Pod
+    /// or Service to be adopted then needs that label too.
     pub watch_labelled_only: bool,
-    /// Whether claims get events.
+    /// Records events on claims.
     pub claim_events: bool,
-    /// Whether claims get annotations with the times at which they were seen and became Ready.
+    /// Annotates claims with the times at which they were first observed and became Ready.
     pub claim_times: bool,
-    /// Whether the nodes can give a running Pod the environment variables of a claim. Where they cannot, as on a cluster,
+    /// Declares that the nodes can pass the environment variables of a claim to a running Pod. Otherwise, as on a cluster,
     /// a claim with variables starts cold.
     pub late_env: bool,
-    /// Domains, and with them their subdomains, that labels of a claim's `additionalPodMetadata` may have.
+    /// Domains, including their subdomains, that labels of a claim's `additionalPodMetadata` may have.
     pub label_domains: Vec<String>,
-    /// What is counted and measured.
+    /// Metrics of the controllers.
     pub metrics: Metrics,
-    /// Where spans go; nowhere without one.
+    /// Destination of spans, if any.
     pub tracer: Option<Arc<BoxedTracer>>,
-    /// Where the time of day and chance come from.
+    /// Source of time and randomness.
     pub ambient: Ambient,
 }
 

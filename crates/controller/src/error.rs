@@ -1,6 +1,6 @@
 use hutch_serve::said;
 
-/// What can go wrong between the controllers and the API server. Nothing of it ends [`crate::run`]: each is tried again.
+/// Failures of requests to the API server. None of them ends [`crate::run`]: each request is retried.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// An object could not be created.
@@ -8,9 +8,9 @@ pub(crate) enum Error {
     Create {
         /// Kind of the object.
         kind: String,
-        /// Its name, or the start of it.
+        /// Name of the object, or its prefix.
         name: String,
-        /// What the client said.
+        /// Error of the client.
         source: kube::Error,
     },
     /// An object could not be changed.
@@ -18,9 +18,9 @@ pub(crate) enum Error {
     Change {
         /// Kind of the object.
         kind: String,
-        /// Its name.
+        /// Name of the object.
         name: String,
-        /// What the client said.
+        /// Error of the client.
         source: kube::Error,
     },
     /// An object could not be deleted.
@@ -28,18 +28,18 @@ pub(crate) enum Error {
     Delete {
         /// Kind of the object.
         kind: String,
-        /// Its name.
+        /// Name of the object.
         name: String,
-        /// What the client said.
+        /// Error of the client.
         source: kube::Error,
     },
-    /// Several at once.
+    /// Several failures at once.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Several(Vec<Error>),
 }
 
 impl Error {
-    /// For a condition's message: what the server said and nothing else, or the whole where it said nothing.
+    /// Returns the text for a condition's message: the server's message if there is one, else the whole error.
     pub(crate) fn for_condition(&self) -> String {
         match (self, self.status()) {
             (Error::Several(errors), _) => {
@@ -62,38 +62,38 @@ impl Error {
         }
     }
 
-    /// Whether the object was not there.
+    /// Returns whether the object did not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         self.status().is_some_and(|status| status.is_not_found())
     }
 
-    /// Whether somebody else changed the object meanwhile.
+    /// Returns whether another client has changed the object.
     pub(crate) fn is_conflict(&self) -> bool {
         self.status().is_some_and(|status| status.is_conflict())
     }
 
-    /// Whether an object of that name is there already.
+    /// Returns whether an object of that name already exists.
     pub(crate) fn is_already_exists(&self) -> bool {
         self.status().is_some_and(|status| status.is_already_exists())
     }
 
-    /// Whether the server takes no such object.
+    /// Returns whether the server rejected the object as invalid.
     pub(crate) fn is_invalid(&self) -> bool {
         self.status().is_some_and(|status| status.code == 422)
     }
 
-    /// Whether the server has said that it did not do it; without that it may have.
+    /// Returns whether the server refused the request; otherwise it may have succeeded.
     pub(crate) fn is_refusal(&self) -> bool {
         self.status().is_some_and(|status| (400..500).contains(&status.code))
     }
 
-    /// Whether the answer also settles an earlier request for the same that was not answered: the object is there, is gone,
-    /// or is another version. A server that has too much to do, or forbids it by now, says nothing about that.
+    /// Returns whether the response also settles an earlier, unanswered request for the same: the object exists, is gone, or
+    /// has another version. A server that is overloaded or forbids the request does not answer that.
     pub(crate) fn settles_earlier(&self) -> bool {
         self.is_already_exists() || self.is_not_found() || self.is_conflict()
     }
 
-    /// All of them as one, nothing when there are none.
+    /// Joins all errors into one; an empty list is success.
     pub(crate) fn joined(mut errors: Vec<Error>) -> Result<(), Error> {
         match errors.len() {
             0 => Ok(()),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_has_the_servers_words() {
+    fn condition_has_the_message_of_the_server() {
         let status = kube::core::Status { message: "no such thing".into(), code: 422, ..Default::default() };
         let refused = create(kube::Error::Api(Box::new(status)));
         assert_eq!(refused.for_condition(), "no such thing");

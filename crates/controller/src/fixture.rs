@@ -1,4 +1,4 @@
-//! Objects for tests, written as JSON, and a stand-in for what the API server does with them.
+//! Objects for tests from JSON, and merge patches as the API server applies them.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// An object of namespace `d`, with a uid made of kind and name.
+/// Builds an object of namespace `d`, with a uid of kind and name.
 pub(crate) fn object<K: DeserializeOwned>(api: &str, kind: &str, name: &str, more: Value) -> Arc<K> {
     let mut object = json!({
         "apiVersion": api, "kind": kind,
@@ -19,14 +19,14 @@ pub(crate) fn object<K: DeserializeOwned>(api: &str, kind: &str, name: &str, mor
     Arc::new(serde_json::from_value(object).expect("a test's object is well formed"))
 }
 
-/// The object after a merge patch.
+/// Returns the object after a merge patch.
 pub(crate) fn patched<K: Serialize + DeserializeOwned>(object: &K, patch: &Value) -> Arc<K> {
     let mut value = serde_json::to_value(object).expect("an object is JSON");
     json_patch::merge(&mut value, patch);
     Arc::new(serde_json::from_value(value).expect("a patched object is well formed"))
 }
 
-/// A controller reference.
+/// Builds a controller reference.
 pub(crate) fn owned_by(api: &str, kind: &str, name: &str) -> Value {
     json!([{
         "apiVersion": api, "kind": kind, "name": name, "uid": format!("{kind}-{name}"), "controller": true,

@@ -1,12 +1,12 @@
 //! The controllers of the four custom resources: Sandbox, SandboxTemplate, SandboxWarmPool and SandboxClaim.
 //!
-//! They speak only `kube::Client`, and do not know whether Kubernetes or Hutch's own API server answers. Each is made of
-//! three steps: *observe* reads what the watches have told, *plan* is a pure function from that and a time to actions, *apply*
-//! does them. What is known is never trusted for a decision that two could take: those are guarded by the resource
-//! version, on the server.
+//! They use only `kube::Client`, for Kubernetes as for Hutch's own API server. Each has three steps: *observe* reads the
+//! caches that the watches fill, *plan* is a pure function from that and a time to actions, *apply* carries them out. A
+//! decision that two controllers could take at once does not rely on the caches: the server compares the
+//! resourceVersion.
 //!
-//! They refuse to run Pods, to schedule, to collect garbage, and to convert between versions: kubelet, scheduler and API
-//! server do that.
+//! Running Pods, scheduling, garbage collection and conversion between versions are the tasks of kubelet, scheduler and
+//! API server.
 
 mod binding;
 mod blueprint;
@@ -16,29 +16,31 @@ mod clock;
 mod collection;
 mod condition;
 mod config;
-mod crowd;
-mod defer;
+mod context;
 mod error;
 #[cfg(test)]
 mod fixture;
 mod key;
+mod memory;
 mod metrics;
 mod outcome;
 mod owner;
 mod patch;
+mod pending;
 mod pool;
 mod queue;
 mod record;
-mod refill;
-mod rush;
+mod rush {
+    //! Name of the burst of claims, which defers events, in [`crate::record`].
+    pub(crate) use crate::scheduler::ClaimBurst as Rush;
+}
 mod sandbox;
+mod scheduler;
 mod span;
 mod template;
-mod unanswered;
-mod unread;
+mod undecodable;
 mod view;
 mod wiring;
-mod world;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -53,40 +55,40 @@ use tokio::task::JoinSet;
 pub use config::Config;
 pub use metrics::Metrics;
 
+use crate::context::Context;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::queue::Queue;
 use crate::wiring::Queues;
-use crate::world::World;
 
-/// How long events that wait may take to be written after the last look.
+/// Maximum time for writing the remaining events after the last reconcile.
 const EVENTS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Runs the controllers until the shutdown is triggered; then lets what is under way finish.
+/// Runs the controllers until the shutdown is triggered; then finishes the reconciles in progress.
 ///
-/// Starts when the first list of every kind is complete. Failures of the API server are waited out, however long.
+/// Starts when the first list of every kind is complete. Retries while the API server fails, without limit.
 pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
     let (recorder, writer) = record::recorder(client.clone());
     let queues = Arc::new(Queues::new(&config));
-    let world = Arc::new(World::new(&client, config, recorder));
-    wiring::connect(&world, &queues);
-    measure(&world, &queues);
+    let ctx = Arc::new(Context::new(&client, config, recorder));
+    wiring::connect(&ctx, &queues);
+    measure(&ctx, &queues);
 
     let (synced, mut ready) = watch::channel(0_usize);
     let mut background = JoinSet::new();
     let (over, mut events) = (Shutdown::new(), JoinSet::new());
-    events.spawn(writer.run(world.rush.clone(), over.clone()));
-    let kinds = feed(&world, &synced, &mut background);
+    events.spawn(writer.run(ctx.scheduler.claim_burst().clone(), over.clone()));
+    let kinds = feed(&ctx, &synced, &mut background);
     tokio::select! {
         biased;
         _ = ready.wait_for(|count| *count >= kinds) => {}
         () = shutdown.wait() => return,
     }
-    start(&world, &queues.sandboxes, |world, key| async move { sandbox::reconcile(&world, &key).await });
-    if world.config.extensions {
-        start(&world, &queues.templates, |world, key| async move { template::reconcile(&world, &key).await });
-        start(&world, &queues.pools, |world, key| async move { pool::reconcile(&world, &key).await });
-        start(&world, &queues.claims, |world, key| async move { claim::reconcile(&world, &key).await });
+    start(&ctx, &queues.sandboxes, |ctx, key| async move { sandbox::reconcile(&ctx, &key).await });
+    if ctx.config.extensions {
+        start(&ctx, &queues.templates, |ctx, key| async move { template::reconcile(&ctx, &key).await });
+        start(&ctx, &queues.pools, |ctx, key| async move { pool::reconcile(&ctx, &key).await });
+        start(&ctx, &queues.claims, |ctx, key| async move { claim::reconcile(&ctx, &key).await });
     }
     tracing::info!("controllers run");
 
@@ -98,48 +100,48 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
         queues.templates.stop()
     );
     background.abort_all();
-    world.config.metrics.stop_reading();
+    ctx.config.metrics.stop_reading();
     over.trigger();
     if tokio::time::timeout(EVENTS_LIMIT, events.join_next()).await.is_err() {
         tracing::debug!("not all events were written");
     }
 }
 
-/// Counts what is there whenever somebody reads the metrics.
-fn measure(world: &Arc<World>, queues: &Arc<Queues>) {
-    let (known, queues) = (Arc::downgrade(world), Arc::downgrade(queues));
-    world.config.metrics.before_reading(move || {
-        if let (Some(world), Some(queues)) = (known.upgrade(), queues.upgrade()) {
+/// Updates the gauges whenever the metrics are read.
+fn measure(ctx: &Arc<Context>, queues: &Arc<Queues>) {
+    let (known, queues) = (Arc::downgrade(ctx), Arc::downgrade(queues));
+    ctx.config.metrics.before_reading(move || {
+        if let (Some(ctx), Some(queues)) = (known.upgrade(), queues.upgrade()) {
             queues.measure();
-            world.config.metrics.sandboxes().count(world.sandboxes.all().iter().map(Arc::as_ref));
+            ctx.config.metrics.sandboxes().count(ctx.sandboxes.all().iter().map(Arc::as_ref));
         }
     });
 }
 
-/// Starts the watches and says how many there are.
-fn feed(world: &World, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -> usize {
-    let (ambient, recorder) = (|| world.config.ambient.clone(), || world.recorder().clone());
-    tasks.spawn(world.sandboxes.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.pods.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.services.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.volumes.clone().feed(synced.clone(), ambient(), recorder()));
-    if !world.config.extensions {
+/// Starts the watches and returns their number.
+fn feed(ctx: &Context, synced: &watch::Sender<usize>, tasks: &mut JoinSet<()>) -> usize {
+    let (ambient, recorder) = (|| ctx.config.ambient.clone(), || ctx.recorder().clone());
+    tasks.spawn(ctx.sandboxes.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.pods.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.services.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.volumes.clone().feed(synced.clone(), ambient(), recorder()));
+    if !ctx.config.extensions {
         return 4;
     }
-    tasks.spawn(world.claims.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.pools.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.templates.clone().feed(synced.clone(), ambient(), recorder()));
-    tasks.spawn(world.policies.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.claims.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.pools.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.templates.clone().feed(synced.clone(), ambient(), recorder()));
+    tasks.spawn(ctx.policies.clone().feed(synced.clone(), ambient(), recorder()));
     8
 }
 
 fn start<F>(
-    world: &Arc<World>,
+    ctx: &Arc<Context>,
     queue: &Arc<Queue>,
-    reconcile: impl Fn(Arc<World>, Key) -> F + Send + Sync + 'static,
+    reconcile: impl Fn(Arc<Context>, Key) -> F + Send + Sync + 'static,
 ) where
     F: Future<Output = Outcome> + Send + 'static,
 {
-    let world = world.clone();
-    queue.start(move |key| -> BoxFuture<'static, Outcome> { reconcile(world.clone(), key).boxed() });
+    let ctx = ctx.clone();
+    queue.start(move |key| -> BoxFuture<'static, Outcome> { reconcile(ctx.clone(), key).boxed() });
 }

@@ -1,4 +1,4 @@
-//! What the controllers count and measure, under the names that dashboards of Agent Sandbox and of controller-runtime use.
+//! Metrics, under the names that dashboards of Agent Sandbox and of controller-runtime use.
 
 mod claim;
 mod queue;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 pub(crate) type Strings = BTreeMap<String, String>;
 
-/// What turns `current` into `wanted`: changed keys, and null for those to remove. Empty when they are equal.
+/// Returns the patch from `current` to `wanted`: changed keys, and null for those to remove. Empty when they are equal.
 pub(crate) fn difference(current: Option<&Strings>, wanted: &Strings) -> Map<String, Value> {
     let none = Strings::new();
     let current = current.unwrap_or(&none);
@@ -31,7 +31,7 @@ pub(crate) fn put(patch: &mut Map<String, Value>, path: &[&str], value: Value) {
     }
 }
 
-/// Puts the difference of two string maps under the path, unless there is none.
+/// Puts the difference of two string maps under the path, if they differ.
 pub(crate) fn put_difference(
     patch: &mut Map<String, Value>,
     path: &[&str],
@@ -52,7 +52,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_difference_makes_equal(
+        fn difference_makes_maps_equal(
             a in prop::collection::btree_map("[a-e]", "[xy]", 0..5), b in prop::collection::btree_map("[a-e]", "[xy]", 0..5),
         ) {
             let patch = difference(Some(&a), &b);

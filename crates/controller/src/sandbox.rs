@@ -1,4 +1,4 @@
-//! `Sandbox`: a Pod with its volumes and, if wanted, a Service, under one name.
+//! `Sandbox`: a Pod with its volumes and, optionally, a Service, under one name.
 
 mod apply;
 mod expiry;
@@ -15,55 +15,55 @@ use hutch_api::{OperatingMode, Sandbox, name_hash, pod_name};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use kube::ResourceExt;
 
+use crate::context::Context;
 use crate::key::Key;
 use crate::owner;
 use crate::view::PodView;
-use crate::world::World;
 
 pub(crate) use apply::reconcile;
 
-/// All that a decision about one Sandbox rests on.
+/// State on which a decision about one Sandbox rests.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct Observed {
     sandbox: Arc<Sandbox>,
     /// Pods of the namespace with the label of the Sandbox's name.
     labelled: Vec<Arc<PodView>>,
-    /// The Pod whose name the Sandbox's annotation gives, else the one of the Sandbox's own name.
+    /// Pod that the Sandbox's annotation names, else the one of the Sandbox's own name.
     tracked: Option<Arc<PodView>>,
     service: Option<Arc<Service>>,
-    /// The volume claims, in the order of their templates.
+    /// Volume claims, in the order of their templates.
     volumes: Vec<Option<Arc<PersistentVolumeClaim>>>,
-    /// Whether the Pods of pools are marked as safe to evict.
+    /// Marks the Pods of pools as safe to evict.
     pool_eviction: bool,
 }
 
-/// The Pod of a Sandbox, as far as one can tell.
+/// Pod of a Sandbox, as far as it is known.
 #[derive(Debug, Clone)]
 enum Located {
-    /// There is none.
+    /// The Sandbox has no Pod.
     Missing,
-    /// This one.
+    /// The Sandbox owns this Pod.
     Owned(Arc<PodView>),
-    /// One of the right name, but of somebody else, or of nobody.
+    /// A Pod of the right name with another owner, or without one.
     Foreign(Arc<PodView>),
-    /// Too many to choose.
+    /// The Sandbox owns several Pods.
     Several(usize),
 }
 
-impl Seen {
-    pub(super) fn observe(world: &World, sandbox: Arc<Sandbox>) -> Self {
+impl Observed {
+    pub(super) fn observe(ctx: &Context, sandbox: Arc<Sandbox>) -> Self {
         let key = Key::of(sandbox.as_ref());
-        let labelled = world.pods.find(&crate::world::name_hash_term(&key.namespace, &name_hash(&key.name)));
-        let tracked = world.pods.get(&key.beside(pod_name(sandbox.as_ref())));
-        let service = world.services.get(&key);
+        let labelled = ctx.pods.find(&crate::context::name_hash_term(&key.namespace, &name_hash(&key.name)));
+        let tracked = ctx.pods.get(&key.beside(pod_name(sandbox.as_ref())));
+        let service = ctx.services.get(&key);
         let volumes = sandbox.spec.volumes().iter();
         let volumes =
-            volumes.map(|template| world.volumes.get(&key.beside(&volume::name(template, &key.name))));
-        let pool_eviction = world.config.pool_eviction;
-        Seen { labelled, tracked, service, volumes: volumes.collect(), sandbox, pool_eviction }
+            volumes.map(|template| ctx.volumes.get(&key.beside(&volume::name(template, &key.name))));
+        let pool_eviction = ctx.config.pool_eviction;
+        Observed { labelled, tracked, service, volumes: volumes.collect(), sandbox, pool_eviction }
     }
 
-    /// The Pods that the Sandbox controls, whatever they are called.
+    /// Returns the Pods that the Sandbox controls, of any name.
     fn owned_pods(&self) -> Vec<&Arc<PodView>> {
         let is_owned = |pod: &&Arc<PodView>| owner::is_controlled_by(pod.as_ref(), self.sandbox.as_ref());
         let mut owned: Vec<_> = self.labelled.iter().filter(is_owned).collect();
@@ -84,7 +84,7 @@ impl Seen {
         }
     }
 
-    /// The Service, when the Sandbox owns it.
+    /// Returns the Service if the Sandbox owns it.
     fn owned_service(&self) -> Option<&Arc<Service>> {
         self.service
             .as_ref()

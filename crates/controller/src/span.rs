@@ -1,5 +1,5 @@
-//! Traces: one for each claim, from the wish of a client to the Pod. Who continues one says so in an annotation of the object,
-//! in the words of W3C Trace Context.
+//! Traces: one for each claim, from the client's request to the Pod. An annotation of the object carries the context, in the
+//! format of W3C Trace Context.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -16,21 +16,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::Change;
 
-/// Starts the spans of all reconcilers; without a tracer, none.
+/// Starts the spans of all reconcilers, if there is a tracer.
 pub(crate) struct Spans {
     tracer: Option<Arc<BoxedTracer>>,
-    /// First spans of the objects whose annotation names no trace, by uid. One goes when its object does.
+    /// First spans of the objects without a trace annotation, by uid, until the object is deleted.
     first: Mutex<HashMap<String, SpanContext>>,
 }
 
-/// One span, until it is dropped.
+/// Span that ends when it is dropped.
 pub(crate) struct Span {
     running: Option<(Arc<BoxedTracer>, Context)>,
-    /// The trace context that the object's annotation lacks.
+    /// Trace context that the object's annotation lacks.
     missing: Option<String>,
 }
 
-/// The annotation's content.
+/// Content of the annotation.
 #[derive(Serialize, Deserialize)]
 struct Carrier {
     traceparent: String,
@@ -43,7 +43,7 @@ impl Spans {
         Spans { tracer, first: Mutex::default() }
     }
 
-    /// A span about the object, in the trace that its annotation names, else in one of its own.
+    /// Starts a span about the object, in the trace of its annotation, else in a new one.
     pub(crate) fn start(&self, name: &'static str, object: &impl Resource) -> Span {
         let Some(tracer) = &self.tracer else { return Span { running: None, missing: None } };
         let noted = object.annotations().get(annotation::TRACE_CONTEXT).and_then(|text| parse(text));
@@ -74,7 +74,7 @@ impl Spans {
         Span { running: Some((tracer.clone(), context)), missing }
     }
 
-    /// An object that is gone has no trace to go on.
+    /// Forgets the trace of an object that is gone.
     pub(crate) fn forget_gone<K: Resource>(&self, change: &Change<K>) {
         if self.tracer.is_some()
             && let (Some(old), None) = (&change.old, &change.new)
@@ -90,7 +90,7 @@ impl Spans {
 }
 
 impl Span {
-    /// The object with the annotation that it should have: what is made for it continues the trace.
+    /// Returns the object with its trace annotation, which the objects that are created for it inherit.
     pub(crate) fn stamp<K: Resource + Clone>(&self, object: Arc<K>) -> Arc<K> {
         let Some(missing) = &self.missing else { return object };
         let mut stamped = object.as_ref().clone();
@@ -98,7 +98,7 @@ impl Span {
         Arc::new(stamped)
     }
 
-    /// A span within this one.
+    /// Starts a span within this one.
     pub(crate) fn step(&self, name: &'static str) -> Span {
         let running = self.running.as_ref().map(|(tracer, context)| {
             let span = SpanBuilder::from_name(name).start_with_context(tracer.as_ref(), context);
@@ -107,7 +107,7 @@ impl Span {
         Span { running, missing: None }
     }
 
-    /// An event: how far a Pod has come.
+    /// Records the phase of a Pod as an event.
     pub(crate) fn pod(&self, event: &'static str, name: &str, phase: &str) {
         let Some((_, context)) = &self.running else { return };
         let told =
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_carrier_goes_in_and_comes_out() {
+    fn trace_context_survives_an_annotation() {
         let given = r#"{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01","tracestate":"a=1,b=2"}"#;
         let context = parse(given).unwrap();
         assert!(context.is_sampled() && context.is_remote());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_context_is_left_aside() {
+    fn invalid_trace_context_is_ignored() {
         let with = |parent: &str| parse(&format!(r#"{{"traceparent":"{parent}"}}"#)).is_some();
         assert!(with("01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more"), "a later version");
         for bad in [

@@ -1,4 +1,4 @@
-//! `SandboxTemplate`: its label, and one NetworkPolicy for all Pods made from it.
+//! `SandboxTemplate`: its label, and one NetworkPolicy for all its Pods.
 
 use hutch_api::{NetworkPolicyManagement, SandboxTemplate, label, name_hash};
 use k8s_openapi::api::networking::v1::{
@@ -9,21 +9,21 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::owner;
 use crate::patch::Strings;
-use crate::world::World;
 
-/// Namespace and `app` label of the router that the default rules let in.
+/// Namespace and `app` label of the router that the default rules admit.
 const ROUTER: (&str, &str) = ("agent-sandbox-system", "sandbox-router");
-/// Private and link-local ranges that the default rules keep out of reach.
+/// Private and link-local IPv4 ranges that the default rules block.
 const PRIVATE_V4: [&str; 4] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"];
-/// The same of IPv6.
+/// IPv6 ranges that the default rules block.
 const PRIVATE_V6: [&str; 2] = ["fc00::/7", "fe80::/10"];
 
-/// One write.
+/// Write to the API server.
 #[derive(Debug, Clone, PartialEq)]
 enum Action {
     PatchTemplate(Value),
@@ -32,14 +32,14 @@ enum Action {
     DeletePolicy,
 }
 
-pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
-    let Some(template) = world.templates.get(key) else { return Outcome::Settled };
+pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let Some(template) = ctx.templates.get(key) else { return Outcome::Settled };
     if template.metadata.deletion_timestamp.is_some() {
         return Outcome::Settled;
     }
-    let _span = world.spans.start("ReconcileSandboxTemplate", template.as_ref());
+    let _span = ctx.spans.start("ReconcileSandboxTemplate", template.as_ref());
     let policy_key = key.beside(&policy_name(&key.name));
-    let policy = world.policies.get(&policy_key);
+    let policy = ctx.policies.get(&policy_key);
     let (actions, problem) = plan(&template, policy.as_deref());
     let mut failed = false;
     if let Some(problem) = problem {
@@ -47,7 +47,7 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
         failed = true;
     }
     for action in actions {
-        if let Err(error) = act(world, key, &policy_key, action).await {
+        if let Err(error) = act(ctx, key, &policy_key, action).await {
             tracing::warn!(template = %key, %error, "a step of a template failed");
             failed = true;
         }
@@ -55,19 +55,19 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     if failed { Outcome::Failed } else { Outcome::Settled }
 }
 
-async fn act(world: &World, key: &Key, policy: &Key, action: Action) -> Result<(), Error> {
+async fn act(ctx: &Context, key: &Key, policy: &Key, action: Action) -> Result<(), Error> {
     match action {
-        Action::PatchTemplate(patch) => world.templates.patch(key, patch).await.map(drop),
+        Action::PatchTemplate(patch) => ctx.templates.patch(key, patch).await.map(drop),
         Action::CreatePolicy(object) => {
-            let created = world.policies.create(&key.namespace, object).await.map(drop);
+            let created = ctx.policies.create(&key.namespace, object).await.map(drop);
             if created.as_ref().is_err_and(Error::is_already_exists) {
-                // The view was behind; the next look is at what is there.
-                world.policies.refresh(policy).await?;
+                // The cache was behind; the next reconcile sees the current state.
+                ctx.policies.refresh(policy).await?;
             }
             created
         }
-        Action::PatchPolicy(patch) => world.policies.patch(policy, patch).await.map(drop),
-        Action::DeletePolicy => world.policies.delete(policy, None).await,
+        Action::PatchPolicy(patch) => ctx.policies.patch(policy, patch).await.map(drop),
+        Action::DeletePolicy => ctx.policies.delete(policy, None).await,
     }
 }
 
@@ -93,7 +93,7 @@ fn plan(template: &SandboxTemplate, policy: Option<&NetworkPolicy>) -> (Vec<Acti
         (true, Some(policy)) if owned => {
             let wanted = desired(template).spec;
             if policy.spec.clone().map(defaulted) != wanted.clone().map(defaulted) {
-                // A list that is no longer wanted must be named, or the merge keeps it.
+                // An absent list must be null, or the merge patch would keep it.
                 let mut spec = json!({"ingress": null, "egress": null, "policyTypes": null});
                 let wanted = serde_json::to_value(wanted).unwrap_or_default();
                 if let (Some(spec), Value::Object(wanted)) = (spec.as_object_mut(), wanted) {
@@ -113,8 +113,7 @@ fn plan(template: &SandboxTemplate, policy: Option<&NetworkPolicy>) -> (Vec<Acti
     (actions, None)
 }
 
-/// With what the server fills in where a rule leaves it out, and without lists that are empty. What selects everything
-/// stays: it is not the same as nothing.
+/// Adds the server's defaults and removes empty lists. An empty selector stays: it selects everything.
 fn defaulted(mut spec: NetworkPolicySpec) -> NetworkPolicySpec {
     fn tidy(ports: &mut Option<Vec<NetworkPolicyPort>>, peers: &mut Option<Vec<NetworkPolicyPeer>>) {
         ports.take_if(|ports| ports.is_empty());
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table() {
+    fn network_policy_table() {
         let owned = desired(&template(json!({})));
         let mut foreign = owned.clone();
         foreign.metadata.owner_references = None;
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_fills_in_is_no_difference() {
+    fn server_defaults_are_not_a_difference() {
         let rules =
             json!({"networkPolicy": {"egress": [{"ports": [{"port": 53}], "to": []}], "ingress": []}});
         let mut stored = serde_json::to_value(desired(&template(rules.clone()))).unwrap();
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_without_its_label_gets_it() {
+    fn template_without_its_label_is_labeled() {
         let mut template = template(json!({}));
         template.metadata.labels = None;
         let policy = desired(&template);

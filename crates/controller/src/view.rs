@@ -1,4 +1,4 @@
-//! What the controllers keep of the objects that they read, where the whole would cost memory for nothing.
+//! Reduced forms of objects in the caches, which save memory.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use kube::Resource;
 use kube::core::NamespaceResourceScope;
 use serde::{Deserialize, Serialize};
 
-/// A Pod: whose it is, where it runs and how far it has come.
+/// Pod with its owner, node and status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PodView {
     pub(crate) metadata: ObjectMeta,
@@ -44,7 +44,7 @@ pub(crate) struct PodStatusView {
 }
 
 impl PodView {
-    /// Drops the conditions that nobody asks for.
+    /// Drops the conditions that the controllers do not read.
     pub(crate) fn trim(&mut self) {
         let conditions = self.status.as_mut().and_then(|status| status.conditions.as_mut());
         if let Some(conditions) = conditions {
@@ -85,22 +85,22 @@ impl Resource for PodView {
     }
 }
 
-/// The Pod specs of all Sandboxes that are kept, each once: those of one template are mostly equal.
+/// Pod specs of all cached Sandboxes, each kept once: those of one template are mostly equal.
 #[derive(Default)]
 pub(crate) struct SharedSpecs(Mutex<Shared>);
 
 #[derive(Default)]
 struct Shared {
     by_hash: HashMap<u64, Vec<Weak<PodSpec>>>,
-    /// Hashes after the last time that those without a spec were dropped.
+    /// Number of hashes after unused ones were last dropped.
     kept: usize,
 }
 
 impl SharedSpecs {
-    /// Fewest hashes for which dropping the unused ones is worth a look at all.
+    /// Minimum number of hashes before unused ones are dropped.
     const FEW: usize = 64;
 
-    /// Puts the spec that is known already in the place of an equal one.
+    /// Replaces the spec with an equal one that is cached already.
     pub(crate) fn share(&self, spec: &mut Arc<PodSpec>) {
         let hash = json_hash(spec.as_ref());
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,7 +129,7 @@ fn json_hash(value: &impl Serialize) -> u64 {
         }
     }
     let mut feed = Feed(DefaultHasher::new());
-    // A value that is no JSON has a hash too, and equality decides.
+    // A value that is not JSON has a hash too, and equality decides.
     let _ = serde_json::to_writer(&mut feed, value);
     feed.0.finish()
 }

@@ -1,4 +1,4 @@
-//! Which change makes which objects worth another look.
+//! Maps changes to the objects that they requeue.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::claim::is_in_force;
 use crate::collection::{Collection, Object};
 use crate::condition;
 use crate::config::Config;
+use crate::context::{Context, metadata_term, template_term, waiting_term};
 use crate::key::Key;
 use crate::owner;
 use crate::queue::Queue;
 use crate::view::PodView;
-use crate::world::{World, template_term, waiting_term, wishing_term};
 
-/// One queue for each kind.
+/// Work queue of each kind.
 pub(crate) struct Queues {
     pub(crate) sandboxes: Arc<Queue>,
     pub(crate) claims: Arc<Queue>,
@@ -27,7 +27,7 @@ pub(crate) struct Queues {
 
 impl Queues {
     pub(crate) fn new(config: &Config) -> Self {
-        // The kinds' names in lower case, as dashboards know them.
+        // Dashboards use the kinds' names in lower case.
         let queue = |name, workers| Queue::new(workers, config.metrics.queue(name, workers));
         Queues {
             sandboxes: queue("sandbox", config.sandbox_workers),
@@ -44,26 +44,25 @@ impl Queues {
     }
 }
 
-/// Connects the collections to the queues.
-pub(crate) fn connect(world: &World, queues: &Queues) {
-    listen_to_sandboxes(world, queues);
-    let (queue, spans) = (queues.claims.clone(), world.spans.clone());
-    world.claims.listen(move |change| {
+/// Connects the caches to the queues.
+pub(crate) fn connect(ctx: &Context, queues: &Queues) {
+    listen_to_sandboxes(ctx, queues);
+    let (queue, spans) = (queues.claims.clone(), ctx.spans.clone());
+    ctx.claims.listen(move |change| {
         spans.forget_gone(change);
         queue.add(Key::of(change.latest().as_ref()));
     });
-    listen_to_pools(world, queues);
-    listen_to_templates(world, queues);
-    let (queue, claims, sandboxes) =
-        (queues.sandboxes.clone(), queues.claims.clone(), world.sandboxes.clone());
-    world.pods.listen(move |change| {
+    listen_to_pools(ctx, queues);
+    listen_to_templates(ctx, queues);
+    let (queue, claims, sandboxes) = (queues.sandboxes.clone(), queues.claims.clone(), ctx.sandboxes.clone());
+    ctx.pods.listen(move |change| {
         wake_sandbox(&queue, &sandboxes, change);
         wake_claim(&claims, &sandboxes, change);
     });
-    let (queue, sandboxes) = (queues.sandboxes.clone(), world.sandboxes.clone());
-    world.services.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
+    let (queue, sandboxes) = (queues.sandboxes.clone(), ctx.sandboxes.clone());
+    ctx.services.listen(move |change| wake_sandbox(&queue, &sandboxes, change));
     let queue = queues.templates.clone();
-    world.policies.listen(move |change| {
+    ctx.policies.listen(move |change| {
         for policy in [&change.old, &change.new].into_iter().flatten() {
             if let Some(template) = owner::extension(policy.as_ref(), "SandboxTemplate") {
                 queue.add(Key::of(policy.as_ref()).beside(&template.name));
@@ -72,17 +71,17 @@ pub(crate) fn connect(world: &World, queues: &Queues) {
     });
 }
 
-fn listen_to_sandboxes(world: &World, queues: &Queues) {
+fn listen_to_sandboxes(ctx: &Context, queues: &Queues) {
     let pools = queues.pools.clone();
-    world.sandboxes.listen_to_unread(move |sandbox| {
+    ctx.sandboxes.listen_to_undecodable(move |sandbox| {
         if let Some(pool) = owner::extension(sandbox, "SandboxWarmPool") {
             pools.add(Key::of(sandbox).beside(&pool.name));
         }
     });
-    let claims_by_pool = world.claims.clone();
+    let claims_by_pool = ctx.claims.clone();
     let (sandboxes, claims, pools) = (queues.sandboxes.clone(), queues.claims.clone(), queues.pools.clone());
-    let spans = world.spans.clone();
-    world.sandboxes.listen(move |change| {
+    let spans = ctx.spans.clone();
+    ctx.sandboxes.listen(move |change| {
         spans.forget_gone(change);
         let key = Key::of(change.latest().as_ref());
         sandboxes.add(key.clone());
@@ -95,7 +94,7 @@ fn listen_to_sandboxes(world: &World, queues: &Queues) {
             {
                 claims.add(key.beside(&claim.name));
             }
-            // An orphan with a pool's label is taken in by the pool that wakes next; none is told of it by name.
+            // An orphan with a pool's label is adopted at that pool's next reconcile, and requeues none.
         }
         if let Some(pool) = offered_by(change) {
             wake_all(&claims, &claims_by_pool.find(&waiting_term(&key.namespace, &pool)));
@@ -103,7 +102,7 @@ fn listen_to_sandboxes(world: &World, queues: &Queues) {
     });
 }
 
-/// Whether a claim's status or course depends on what changed.
+/// Returns whether the change can affect the claim.
 fn matters_to_claim(change: &Change<Sandbox>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
     let view = |sandbox: &Sandbox| {
@@ -116,7 +115,7 @@ fn matters_to_claim(change: &Change<Sandbox>) -> bool {
     view(old) != view(new)
 }
 
-/// Name of the pool of which the Sandbox has just become worth waiting claims' attention.
+/// Returns the pool of a Sandbox that has just become usable for waiting claims.
 fn offered_by(change: &Change<Sandbox>) -> Option<String> {
     let value = |sandbox: &Sandbox| {
         let status = sandbox.status.as_ref();
@@ -130,18 +129,18 @@ fn offered_by(change: &Change<Sandbox>) -> Option<String> {
     (value(new) > before).then(|| pool.name.clone())
 }
 
-fn listen_to_pools(world: &World, queues: &Queues) {
-    let waiting = world.claims.clone();
+fn listen_to_pools(ctx: &Context, queues: &Queues) {
+    let waiting = ctx.claims.clone();
     let (pools, claims) = (queues.pools.clone(), queues.claims.clone());
-    world.pools.listen(move |change| {
+    ctx.pools.listen(move |change| {
         let key = Key::of(change.latest().as_ref());
         let generation =
             |pool: &Option<Arc<_>>| pool.as_ref().map(|pool: &Arc<SandboxWarmPool>| pool.metadata.generation);
         if generation(&change.old) != generation(&change.new) {
             wake_all(&claims, &waiting.find(&waiting_term(&key.namespace, &key.name)));
-            wake_all(&claims, &waiting.find(&wishing_term(&key.namespace, &key.name)));
+            wake_all(&claims, &waiting.find(&metadata_term(&key.namespace, &key.name)));
         }
-        // Sandboxes that were claimed follow their pool to another template: at once, not at whatever happens to them next.
+        // Claimed Sandboxes follow their pool to another template at once.
         if change.new.is_some() && template_of(change.old.as_ref()) != template_of(change.new.as_ref()) {
             wake_all(&claims, &claims_of(&waiting, &key.namespace, std::slice::from_ref(&key.name)));
         }
@@ -153,11 +152,11 @@ fn template_of(pool: Option<&Arc<SandboxWarmPool>>) -> Option<&str> {
     pool.map(|pool| pool.spec.sandbox_template_ref.name.as_str())
 }
 
-fn listen_to_templates(world: &World, queues: &Queues) {
-    let (known_pools, waiting) = (world.pools.clone(), world.claims.clone());
+fn listen_to_templates(ctx: &Context, queues: &Queues) {
+    let (known_pools, waiting) = (ctx.pools.clone(), ctx.claims.clone());
     let (templates, pools, claims) = (queues.templates.clone(), queues.pools.clone(), queues.claims.clone());
-    let spans = world.spans.clone();
-    world.templates.listen(move |change| {
+    let spans = ctx.spans.clone();
+    ctx.templates.listen(move |change| {
         spans.forget_gone(change);
         let key = Key::of(change.latest().as_ref());
         let users = known_pools.find(&template_term(&key.namespace, &key.name));
@@ -169,7 +168,7 @@ fn listen_to_templates(world: &World, queues: &Queues) {
         let generation = |it: &Option<Arc<SandboxTemplate>>| it.as_ref().map(|it| it.metadata.generation);
         if generation(&change.old) != generation(&change.new) {
             for pool in &users {
-                wake_all(&claims, &waiting.find(&wishing_term(&key.namespace, &pool.name_any())));
+                wake_all(&claims, &waiting.find(&metadata_term(&key.namespace, &pool.name_any())));
             }
         }
         for pool in users {
@@ -179,7 +178,7 @@ fn listen_to_templates(world: &World, queues: &Queues) {
     });
 }
 
-/// The claim whose variables have come into force in its Pod.
+/// Requeues the claim whose variables have come into force in its Pod.
 fn wake_claim(queue: &Arc<Queue>, sandboxes: &Collection<Sandbox>, change: &Change<PodView>) {
     let Some(pod) = change.new.as_ref().filter(|pod| is_in_force(pod)) else { return };
     if change.old.as_ref().is_some_and(|old| is_in_force(old)) {
@@ -193,7 +192,7 @@ fn wake_claim(queue: &Arc<Queue>, sandboxes: &Collection<Sandbox>, change: &Chan
     }
 }
 
-/// All claims that name one of these pools. Looks at every claim: for what happens rarely.
+/// Returns all claims that name one of these pools. Reads every claim, so it is for rare events.
 fn claims_of(claims: &Collection<SandboxClaim>, namespace: &str, pools: &[String]) -> Vec<Arc<SandboxClaim>> {
     let mut all = claims.all();
     all.retain(|claim| {
@@ -209,7 +208,7 @@ fn wake_all(queue: &Arc<Queue>, claims: &[Arc<SandboxClaim>]) {
     }
 }
 
-/// The Sandbox that controls the object, and the one of the same name that may want to take it over.
+/// Requeues the Sandbox that controls the object, or the one of the same name that may adopt it.
 fn wake_sandbox<K: Object>(queue: &Arc<Queue>, sandboxes: &Collection<Sandbox>, change: &Change<K>) {
     for object in [&change.old, &change.new].into_iter().flatten() {
         let key = Key::of(object.as_ref());

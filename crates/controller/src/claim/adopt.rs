@@ -1,4 +1,4 @@
-//! Taking a Sandbox from the pool: which one, and with what patch. Pure.
+//! Chooses a Sandbox of a pool, and builds the patch that assigns it to a claim. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::condition;
 use crate::owner;
 use crate::patch::{Strings, put, put_difference};
 
-/// Whether the claim may take the Sandbox: it is a member of the claim's pool and on its way nowhere else.
+/// Returns whether the claim may adopt the Sandbox: it belongs to the claim's pool and is not being deleted.
 pub(super) fn is_candidate(sandbox: &Sandbox, claim: &SandboxClaim) -> bool {
     let pool = owner::extension(sandbox, "SandboxWarmPool");
     sandbox.metadata.deletion_timestamp.is_none()
@@ -24,31 +24,31 @@ pub(super) fn is_candidate(sandbox: &Sandbox, claim: &SandboxClaim) -> bool {
         && sandbox.metadata.namespace == claim.metadata.namespace
 }
 
-/// Whether the Sandbox has an address.
+/// Returns whether the Sandbox has an address.
 pub(super) fn has_address(sandbox: &Sandbox) -> bool {
     let addresses = sandbox.status.as_ref().and_then(|status| status.pod_ips.as_ref());
     addresses.is_some_and(|addresses| !addresses.is_empty())
 }
 
-/// What the pool has to offer.
+/// Result of choosing from the candidates of a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Pick {
-    /// The best one.
+    /// The best candidate.
     Take(Arc<Sandbox>),
-    /// None yet, but some are about to get an address.
+    /// No candidate has an address yet.
     Pending,
-    /// None.
+    /// There are no candidates.
     Nothing,
 }
 
-/// A Ready one if there is one, else one that at least has an address. Among equals: from the node that has most of the
-/// pool's, so that nodes stay evenly filled, and there the oldest.
+/// Picks a Ready Sandbox, else one that at least has an address. Among equals it prefers the node with most Sandboxes of
+/// the pool, so that nodes stay evenly filled, and there the oldest.
 pub(super) fn pick(candidates: Vec<Arc<Sandbox>>) -> Pick {
     let mut by_node: BTreeMap<&str, usize> = BTreeMap::new();
     for sandbox in &candidates {
         *by_node.entry(node(sandbox)).or_default() += 1;
     }
-    // Those that a node runs come before those of which no node is known.
+    // Sandboxes on a known node come first.
     by_node.insert("", 0);
     let ready = |sandbox: &Sandbox| {
         condition::is_ready(sandbox.status.as_ref().and_then(|status| status.conditions.as_ref()))
@@ -56,9 +56,9 @@ pub(super) fn pick(candidates: Vec<Arc<Sandbox>>) -> Pick {
     let none = if candidates.is_empty() { Pick::Nothing } else { Pick::Pending };
     let usable = candidates.iter().filter(|sandbox| has_address(sandbox));
     let best = usable.min_by_key(|&sandbox| {
-        let crowd = by_node.get(node(sandbox)).copied().unwrap_or_default();
+        let on_node = by_node.get(node(sandbox)).copied().unwrap_or_default();
         let created = sandbox.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        (!ready(sandbox), std::cmp::Reverse(crowd), created, sandbox.metadata.name.as_deref())
+        (!ready(sandbox), std::cmp::Reverse(on_node), created, sandbox.metadata.name.as_deref())
     });
     best.cloned().map_or(none, Pick::Take)
 }
@@ -68,8 +68,8 @@ fn node(sandbox: &Sandbox) -> &str {
     node.unwrap_or_default()
 }
 
-/// The one patch that makes the Sandbox the claim's. It names the version that was seen, so of all who try only the
-/// first succeeds. The Pod's spec stays as it is ([`super::late`] aside): the Pod runs on.
+/// Builds the patch that assigns the Sandbox to the claim. It names the version that was observed, so only the first of
+/// several claims succeeds. The Pod's spec does not change, except for [`super::late_env`]: the Pod keeps running.
 pub(super) fn patch(
     sandbox: &Sandbox,
     claim: &SandboxClaim,
@@ -103,7 +103,7 @@ pub(super) fn patch(
     Ok(Value::Object(patch))
 }
 
-/// What a bound Sandbox lacks of the metadata that its claim and template want, nothing when it has all.
+/// Returns the patch of the metadata that a bound Sandbox lacks of its claim and template, if any.
 pub(super) fn alignment(
     sandbox: &Sandbox,
     claim: &SandboxClaim,
@@ -123,7 +123,7 @@ pub(super) fn alignment(
     Ok((!patch.is_empty()).then_some(Value::Object(patch)))
 }
 
-/// The same where the template cannot be found: only what needs none.
+/// Returns the same patch without the parts that need the template.
 pub(super) fn alignment_without_template(sandbox: &Sandbox, claim: &SandboxClaim) -> Option<Value> {
     let mut labels = sandbox.labels().clone();
     put_launch_type(&mut labels, sandbox, claim);
@@ -132,7 +132,7 @@ pub(super) fn alignment_without_template(sandbox: &Sandbox, claim: &SandboxClaim
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// A Sandbox that does not say whether it came from a pool did so when it has a name that the claim would not have given.
+/// Adds a missing launch type. A Sandbox came from a pool if its name differs from the claim's, or is recorded.
 fn put_launch_type(labels: &mut Strings, sandbox: &Sandbox, claim: &SandboxClaim) {
     let name = sandbox.name_any();
     let warm = name != claim.name_any() || record(claim) == Some(&name);
@@ -140,7 +140,8 @@ fn put_launch_type(labels: &mut Strings, sandbox: &Sandbox, claim: &SandboxClaim
     labels.entry(label::LAUNCH_TYPE.into()).or_insert_with(|| launch.into());
 }
 
-/// Keys of the project's own domains stay as they are: a controller that writes them may have been here before.
+/// Adds the difference of the Pod metadata. Keys of the project's own domains stay: another controller may have written
+/// them.
 fn put_pod_metadata(patch: &mut Map<String, Value>, sandbox: &Sandbox, wanted: &PodMetadata) {
     let current = &sandbox.spec.pod_template.metadata;
     let path = |key: &'static str| ["spec", "podTemplate", "metadata", key];
@@ -149,7 +150,7 @@ fn put_pod_metadata(patch: &mut Map<String, Value>, sandbox: &Sandbox, wanted: &
     put_difference(patch, &path("labels"), Some(&labels), &wanted.labels.clone().unwrap_or_default());
     let annotations = wanted.annotations.clone().unwrap_or_default();
     if annotations.is_empty() && current.annotations.as_ref().is_some_and(|known| !known.is_empty()) {
-        // Not an empty map, which would be one more state than is needed.
+        // Null and not an empty map, which would be an additional state.
         put(patch, &path("annotations"), Value::Null);
         return;
     }

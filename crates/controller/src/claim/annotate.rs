@@ -1,46 +1,45 @@
-//! The annotations by which a claim tells which Sandbox it has, when it was seen and when it became Ready. Pure; written
-//! once the claim is Ready, or when it has to wait.
+//! Builds the annotations of a claim: its Sandbox, and the times at which it was first observed and became Ready. Pure.
+//! They are written once the claim is Ready, or when it has to wait.
 
 use hutch_api::{Sandbox, SandboxClaim, annotation, label};
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::condition;
-use crate::world::Times;
+use super::is_ready;
+use crate::context::Times;
 
-/// Value where a claim was Ready before anybody watched.
+/// Value where a claim was Ready before this process saw it.
 const UNKNOWN_TIME: &str = "unknown";
 
-/// One look at a claim.
-pub(super) struct Look<'a> {
-    /// The claim as it was found.
+/// Claim before and after a reconcile.
+pub(super) struct Pass<'a> {
+    /// Claim as it was observed.
     pub(super) before: &'a SandboxClaim,
-    /// The claim with the status that was written.
+    /// Claim with the status that was written.
     pub(super) after: &'a SandboxClaim,
-    /// The claim's Sandbox, when it has one.
+    /// Sandbox of the claim, if it has one.
     pub(super) sandbox: Option<&'a Sandbox>,
 }
 
-/// A merge patch of what is missing or wrong, nothing when nothing is; with the times where they are wanted.
-pub(super) fn patch(look: &Look<'_>, times: Option<Times>) -> Option<Value> {
-    let ready = is_ready(look.after);
-    let starting = look.sandbox.is_some() && !ready;
+/// Returns a merge patch of the annotations that are missing or wrong, if any; with the times if they are enabled.
+pub(super) fn patch(pass: &Pass<'_>, times: Option<Times>) -> Option<Value> {
+    let ready = is_ready(pass.after);
+    let starting = pass.sandbox.is_some() && !ready;
     if starting {
-        // It is Ready soon, and then there is more to write.
+        // The annotations are written once, when the claim is Ready.
         return None;
     }
     let mut annotations = Map::new();
     let mut metadata = Map::new();
-    if let Some(sandbox) = look.sandbox {
-        put_record(&mut metadata, &mut annotations, look.after, sandbox);
+    if let Some(sandbox) = pass.sandbox {
+        put_record(&mut metadata, &mut annotations, pass.after, sandbox);
     }
     if let Some(Times { seen, ready: since }) = times {
-        let known = look.after.annotations();
+        let known = pass.after.annotations();
         if !known.contains_key(annotation::CONTROLLER_FIRST_OBSERVED_AT) {
             annotations.insert(annotation::CONTROLLER_FIRST_OBSERVED_AT.into(), json!(seen.to_string()));
         }
-        let noted = known.get(annotation::CLAIM_FIRST_READY_AT).is_some_and(|time| !time.is_empty());
-        if ready && !noted {
+        if ready && !has_ready_time(pass.after) {
             let time = since.map_or_else(|| UNKNOWN_TIME.to_owned(), |since| since.to_string());
             annotations.insert(annotation::CLAIM_FIRST_READY_AT.into(), json!(time));
         }
@@ -51,7 +50,7 @@ pub(super) fn patch(look: &Look<'_>, times: Option<Times>) -> Option<Value> {
     (!metadata.is_empty()).then(|| json!({ "metadata": metadata }))
 }
 
-/// The record names a Sandbox that came from a pool, and is an annotation; earlier it was a label.
+/// Adds the assignment record: an annotation, earlier a label, that names a Sandbox from a pool.
 fn put_record(
     metadata: &mut Map<String, Value>,
     annotations: &mut Map<String, Value>,
@@ -70,6 +69,7 @@ fn put_record(
     }
 }
 
-fn is_ready(claim: &SandboxClaim) -> bool {
-    condition::is_ready(claim.status.as_ref().and_then(|status| status.conditions.as_ref()))
+/// Returns whether the claim has the annotation with the time at which it became Ready.
+pub(super) fn has_ready_time(claim: &SandboxClaim) -> bool {
+    claim.annotations().get(annotation::CLAIM_FIRST_READY_AT).is_some_and(|time| !time.is_empty())
 }

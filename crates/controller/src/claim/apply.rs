@@ -1,63 +1,66 @@
-//! Looks at one claim and does what is needed, the wish first and everything else after it.
+//! Carries out what is planned for a claim: its Sandbox first, then its status, then all that no client waits for.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::condition::reason;
-use hutch_api::{Sandbox, SandboxClaim, UpdateStrategyType, label, name_hash};
+use hutch_api::{Sandbox, SandboxClaim};
 use jiff::Timestamp;
 use kube::ResourceExt;
-use serde_json::json;
+use kube::api::PropagationPolicy;
+use serde_json::{Value, json};
 
-use super::adopt::{self, Pick, pick};
-use super::annotate::{self, Look};
-use super::find::{Step, find, patience};
-use super::refusal::{Refusal, Retry};
-use super::status::{Outcome as End, status};
-use super::{Seen, create, expiry, late, measure, metadata, retire, trace, variables};
-use crate::binding::bound_name;
-use crate::blueprint::{Hashes, is_fresh};
+use super::annotate::{self, Pass};
+use super::observe::{Observed, candidates, lacks_late_env, observe, owned};
+use super::plan::{self, Attempt, Choice, Fallback, Plan, plan};
+use super::refusal::Refusal;
+use super::status::{State, status};
+use super::{adopt, create, expiry, is_ready, late_env, trace};
 use crate::cache::Change;
+use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
 use crate::metrics::Created;
 use crate::outcome::Outcome;
 use crate::owner;
+use crate::pending::Request;
 use crate::record::Note;
-use crate::rush::Meeting;
-use crate::unanswered::Asked;
-use crate::world::{World, pool_hash_term};
+use crate::scheduler::{Adoption, Write};
 
-/// Candidates that a claim tries in one look when others are faster.
+/// Maximum number of candidates that a claim tries in one reconcile when other claims are faster.
 const ADOPTION_ROUNDS: usize = 3;
-/// Longest pause of a claim that waits for a pooled Sandbox to get its address; a change brings it back sooner.
-const PENDING_RECHECK: Duration = Duration::from_millis(500);
+/// Time until the next reconcile after another client was faster with the claim's status. Its change requeues the claim
+/// sooner, unless it was seen already.
+const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
-/// Pause after somebody else was faster with the claim's status, in case that their change was seen already and brings no
-/// look.
-pub(super) const AFTER_CONFLICT: Duration = Duration::from_secs(1);
-
-/// How the claim came by its Sandbox.
+/// Sandbox of a claim.
 struct Bound {
     sandbox: Arc<Sandbox>,
-    how: How,
-    /// What the other reconcilers are told once the claim's status is written.
+    origin: Origin,
+    /// Change that the other reconcilers learn once the claim's status is written.
     change: Option<Change<Sandbox>>,
     /// Held until then.
-    meeting: Option<Meeting>,
+    adoption: Option<Adoption>,
 }
 
+impl Bound {
+    fn new(sandbox: Arc<Sandbox>, origin: Origin) -> Self {
+        Bound { sandbox, origin, change: None, adoption: None }
+    }
+}
+
+/// Origin of a claim's Sandbox in this reconcile.
 #[derive(PartialEq)]
-enum How {
-    Had,
+enum Origin {
+    Kept,
     Adopted,
     Created,
 }
 
-/// Why there is no Sandbox yet.
+/// Reason why there is no Sandbox yet.
 enum Missing {
     Refused(Refusal),
-    /// One of the pool is about to get its address.
+    /// A pooled Sandbox is about to get its address.
     Wait(Duration),
 }
 
@@ -67,362 +70,371 @@ impl<E: Into<Refusal>> From<E> for Missing {
     }
 }
 
-pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
-    let Some(claim) = world.claims.get(key) else {
-        forget(world, key);
+pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let Some(claim) = ctx.claims.get(key) else {
+        ctx.forget_claim(key);
         return Outcome::Settled;
     };
-    drop_old_policy(world, key, &claim).await;
+    delete_old_policy(ctx, key, &claim).await;
     if claim.metadata.deletion_timestamp.is_some() {
-        forget(world, key);
+        ctx.forget_claim(key);
         return Outcome::Settled;
     }
-    let began = world.now();
-    world.times(&claim, began);
-    let span = world.spans.start("ReconcileSandboxClaim", claim.as_ref());
-    let seen = Seen::observe(world, span.stamp(claim));
-    if expiry::is_over(&seen.claim, began) {
-        return retire::expire(world, key, &seen, began).await;
-    }
-    let seen = match catch_up(world, key, seen).await {
-        Ok(seen) => seen,
-        Err(error) => {
-            tracing::debug!(claim = %key, %error, "a claim's sandbox could not be read");
-            return Outcome::Failed;
+    let now = ctx.now();
+    ctx.times(&claim, now);
+    let span = ctx.spans.start("ReconcileSandboxClaim", claim.as_ref());
+    let mut observed = observe(ctx, span.stamp(claim));
+    loop {
+        match plan(&observed, &ctx.config.label_domains, now) {
+            Plan::Refresh(keys) => {
+                if let Err(error) = refresh(ctx, &keys).await {
+                    tracing::debug!(claim = %key, %error, "failed to read the sandbox of a claim");
+                    return Outcome::Failed;
+                }
+                observed = Observed { refreshed: true, ..observe(ctx, observed.claim) };
+            }
+            Plan::Bind(attempts, fallback) => {
+                return match bind(ctx, key, &observed, attempts, fallback, now).await {
+                    Ok(bound) => settle(ctx, key, &observed, bound).await,
+                    Err(Missing::Wait(pause)) => Outcome::Again(pause),
+                    Err(Missing::Refused(refusal)) => refuse(ctx, key, &observed, &refusal, now).await,
+                };
+            }
+            Plan::AnnounceExpiry => return announce_expiry(ctx, key, &observed).await,
+            Plan::DeleteClaim(propagation) => {
+                return delete_claim(ctx, key, &observed, propagation, now).await;
+            }
+            Plan::Retain { delete, problem } => {
+                return retain(ctx, key, observed, delete, problem).await;
+            }
         }
-    };
-    match obtain(world, key, &seen, began).await {
-        Ok(bound) => settle(world, key, &seen, bound).await,
-        Err(Missing::Wait(pause)) => Outcome::Again(pause),
-        Err(Missing::Refused(refusal)) => refuse(world, key, &seen, &refusal, began).await,
     }
 }
 
-/// A claim whose status names a Sandbox that is not known as the claim's: the view of one kind is behind that of the
-/// other, or the Sandbox is gone. The server knows.
-async fn catch_up(world: &World, key: &Key, seen: Seen) -> Result<Seen, Error> {
-    let Some(name) = bound_name(&seen.claim) else { return Ok(seen) };
-    if seen.owned.iter().any(|sandbox| sandbox.name_any() == name) {
-        return Ok(seen);
-    }
-    world.sandboxes.refresh(&key.beside(name)).await?;
-    for other in &seen.owned {
-        world.sandboxes.refresh(&Key::of(other.as_ref())).await?;
-    }
-    Ok(Seen::observe(world, seen.claim))
-}
-
-fn forget(world: &World, key: &Key) {
-    world.forget_claim(key);
-    world.unanswered.forget(key);
-}
-
-/// Earlier versions of Agent Sandbox made a NetworkPolicy for each claim; one for the template has taken its place.
-async fn drop_old_policy(world: &World, key: &Key, claim: &SandboxClaim) {
+/// Deletes the NetworkPolicy that earlier versions of Agent Sandbox made for each claim. The one of the template has
+/// taken its place.
+async fn delete_old_policy(ctx: &Context, key: &Key, claim: &SandboxClaim) {
     let policy = key.beside(&format!("{}-network-policy", key.name));
-    let owned = world.policies.get(&policy).is_some_and(|known| {
+    let owned = ctx.policies.get(&policy).is_some_and(|known| {
         owner::extension(known.as_ref(), "SandboxClaim").is_some()
             && owner::is_controlled_by(known.as_ref(), claim)
             && known.metadata.deletion_timestamp.is_none()
     });
-    if owned && let Err(error) = world.policies.delete(&policy, None).await {
-        tracing::warn!(claim = %key, %error, "an old network policy could not be deleted");
+    if owned && let Err(error) = ctx.policies.delete(&policy, None).await {
+        tracing::warn!(claim = %key, %error, "failed to delete an old network policy");
     }
 }
 
-async fn obtain(world: &World, key: &Key, seen: &Seen, now: Timestamp) -> Result<Bound, Missing> {
-    metadata::validate(&seen.claim, &world.config.label_domains)?;
-    let had = |sandbox| Bound { sandbox, how: How::Had, change: None, meeting: None };
-    let step = find(seen)?;
-    if !matches!(step, Step::Use(_)) {
-        match world.unanswered.of(&seen.claim) {
-            Some(Asked::Take(sandbox)) => {
-                if let Some(bound) = take(world, seen, &sandbox).await? {
-                    return Ok(bound);
-                }
-            }
-            Some(Asked::Make) => return make(world, key, seen).await,
-            None => {}
+async fn refresh(ctx: &Context, sandboxes: &[Key]) -> Result<(), Error> {
+    for key in sandboxes {
+        ctx.sandboxes.refresh(key).await?;
+    }
+    Ok(())
+}
+
+async fn bind(
+    ctx: &Context,
+    key: &Key,
+    observed: &Observed,
+    attempts: Vec<Attempt>,
+    fallback: Fallback,
+    now: Timestamp,
+) -> Result<Bound, Missing> {
+    for attempt in attempts {
+        let bound = match attempt {
+            Attempt::RepeatAdoption(sandbox) => take(ctx, observed, &sandbox).await?,
+            Attempt::AdoptPooled => adopt_from_pool(ctx, observed, now).await?,
+        };
+        if let Some(bound) = bound {
+            return Ok(bound);
         }
     }
-    match step {
-        Step::Use(sandbox) => {
-            world.unanswered.forget(key);
-            drop_others(world, seen, &sandbox).await;
-            Ok(had(align(world, seen, sandbox).await?))
+    match fallback {
+        Fallback::Keep { sandbox, surplus, update } => {
+            ctx.pending.forget(key);
+            delete_surplus(ctx, key, &surplus).await;
+            Ok(Bound::new(update_metadata(ctx, sandbox, update?).await?, Origin::Kept))
         }
-        Step::Adopt(sandbox) => match take(world, seen, &sandbox).await? {
-            // It was the claim's before: nothing to tell.
-            Some(bound) => Ok(Bound { how: How::Had, ..bound }),
+        Fallback::AdoptRecorded(sandbox) => match take(ctx, observed, &sandbox).await? {
+            // It was the claim's before, so this is not reported as an adoption.
+            Some(bound) => Ok(Bound { origin: Origin::Kept, ..bound }),
             None => Err(Refusal::conflict("the recorded sandbox changed while it was being taken").into()),
         },
-        Step::TakeOrCreate => match adopt_from_pool(world, key, seen, now).await? {
-            Some(bound) => Ok(bound),
-            None => make(world, key, seen).await,
-        },
-        Step::Create => make(world, key, seen).await,
+        Fallback::Create => make(ctx, key, observed).await,
+        Fallback::Refuse(refusal) => Err(refusal.into()),
     }
 }
 
-/// Two controllers that both take themselves for the leader can each give the claim a Sandbox. The one that the claim's
-/// status names stays; nobody was ever told of the other.
-async fn drop_others(world: &World, seen: &Seen, kept: &Sandbox) {
-    let claim = seen.claim.as_ref();
-    if bound_name(claim) != Some(kept.name_any().as_str()) {
-        return;
-    }
-    for other in seen.owned.iter().filter(|other| other.uid() != kept.uid()) {
-        let assigned = other.labels().get(label::CLAIM_UID) == claim.uid().as_ref();
-        let (Some(version), true) = (other.resource_version(), assigned) else { continue };
-        if other.metadata.deletion_timestamp.is_some() {
-            continue;
-        }
-        let key = Key::of(other.as_ref());
-        tracing::warn!(sandbox = %key, claim = claim.name_any(), "a claim's second sandbox is deleted");
-        if let Err(error) = world.sandboxes.delete_version(&key, version).await {
-            tracing::debug!(sandbox = %key, %error, "and could not be; a change brings the next try");
+async fn delete_surplus(ctx: &Context, claim: &Key, surplus: &[Arc<Sandbox>]) {
+    for sandbox in surplus {
+        let Some(version) = sandbox.resource_version() else { continue };
+        let key = Key::of(sandbox.as_ref());
+        tracing::warn!(sandbox = %key, claim = claim.name, "deleting the second sandbox of a claim");
+        if let Err(error) = ctx.sandboxes.delete_version(&key, version).await {
+            tracing::debug!(sandbox = %key, %error, "failed to delete it; a change brings the next try");
         }
     }
 }
 
-/// Brings the metadata of a bound Sandbox up to date.
-async fn align(world: &World, seen: &Seen, sandbox: Arc<Sandbox>) -> Result<Arc<Sandbox>, Missing> {
-    let claim = seen.claim.as_ref();
-    let patch = match &seen.template {
-        Some(template) => adopt::alignment(&sandbox, claim, template)?,
-        // Without wishes of its own the claim needs no template any more.
-        None if claim.spec.additional_pod_metadata.is_some() => return Err(create::no_template(seen).into()),
-        None => adopt::alignment_without_template(&sandbox, claim),
-    };
+/// Updates the metadata of a bound Sandbox.
+async fn update_metadata(
+    ctx: &Context,
+    sandbox: Arc<Sandbox>,
+    patch: Option<Value>,
+) -> Result<Arc<Sandbox>, Error> {
     let Some(patch) = patch else { return Ok(sandbox) };
-    match world.sandboxes.patch(&Key::of(sandbox.as_ref()), patch).await {
+    match ctx.sandboxes.patch(&Key::of(sandbox.as_ref()), patch).await {
         Err(error) if error.is_not_found() => Ok(sandbox),
-        result => Ok(result?),
+        result => result,
     }
 }
 
-/// Takes the best Sandbox that the pool has, nothing when it has none.
+/// Adopts the best Sandbox of the pool, or returns nothing when the pool has none.
 async fn adopt_from_pool(
-    world: &World,
-    key: &Key,
-    seen: &Seen,
+    ctx: &Context,
+    observed: &Observed,
     now: Timestamp,
 ) -> Result<Option<Bound>, Missing> {
-    if !late::allows_pool(seen)? {
-        return Ok(None);
-    }
-    let mut lost = false;
-    for _ in 0..ADOPTION_ROUNDS {
-        let chosen = match reserve(world, key, seen) {
-            Pick::Take(chosen) => chosen,
-            Pick::Pending => {
-                let left = Duration::try_from(patience(seen, now)).unwrap_or_default();
-                if left.is_zero() {
-                    return Ok(None);
-                }
-                return Err(Missing::Wait(left.min(PENDING_RECHECK)));
-            }
-            Pick::Nothing if lost => break,
-            Pick::Nothing => return Ok(None),
+    for round in 0..ADOPTION_ROUNDS {
+        let chosen = match reserve(ctx, observed, round > 0, now) {
+            Choice::Adopt(chosen) => chosen,
+            Choice::Wait(pause) => return Err(Missing::Wait(pause)),
+            Choice::Leave => return Ok(None),
+            Choice::Refuse(refusal) => return Err(refusal.into()),
         };
-        let meeting = world.rush.meet();
-        let taken = take(world, seen, &chosen).await;
-        world.taking().remove(&Key::of(chosen.as_ref()));
-        match taken? {
-            Some(bound) => return Ok(Some(Bound { meeting: Some(meeting), ..bound })),
-            None => lost = true,
+        let adoption = ctx.scheduler.adopting();
+        let taken = take(ctx, observed, &chosen).await;
+        ctx.taking().remove(&Key::of(chosen.as_ref()));
+        if let Some(bound) = taken? {
+            return Ok(Some(Bound { adoption: Some(adoption), ..bound }));
         }
     }
-    Err(Refusal::conflict("other claims were faster").into())
+    Err(plan::adoption_conflict().into())
 }
 
-/// Picks a candidate and keeps other claims of this process from picking the same.
-fn reserve(world: &World, key: &Key, seen: &Seen) -> Pick {
-    let claim = seen.claim.as_ref();
-    let recreate =
-        seen.pool.as_ref().is_some_and(|pool| pool.spec.strategy() == UpdateStrategyType::Recreate);
-    // Variables are checked against the template, so they are only for members that are like it.
-    let late = !variables(claim).is_empty();
-    let fresh =
-        (recreate || late).then(|| seen.template.as_ref().map(|template| (template, Hashes::of(template))));
-    let members =
-        world.sandboxes.find(&pool_hash_term(&key.namespace, &name_hash(&claim.spec.warm_pool_ref.name)));
-    let mut taking = world.taking();
-    let candidates = members.into_iter().filter(|sandbox| {
-        let current = match &fresh {
-            None => true,
-            Some(None) => false,
-            Some(Some((template, hashes))) => is_fresh(sandbox, template, hashes, true),
-        };
-        current
-            && adopt::is_candidate(sandbox, claim)
-            && (!late || late::is_possible(world, sandbox) || !adopt::has_address(sandbox))
-            && !taking.contains(&Key::of(sandbox.as_ref()))
-    });
-    let pick = pick(candidates.collect());
-    if let Pick::Take(chosen) = &pick {
+/// Chooses a candidate, and keeps other claims of this process from choosing the same.
+fn reserve(ctx: &Context, observed: &Observed, lost: bool, now: Timestamp) -> Choice {
+    let mut taking = ctx.taking();
+    let choice = plan::choose(candidates(ctx, observed, &taking), &observed.claim, lost, now);
+    if let Choice::Adopt(chosen) = &choice {
         taking.insert(Key::of(chosen.as_ref()));
     }
-    pick
+    choice
 }
 
-/// The guarded patch. Nothing when somebody else was faster.
-async fn take(world: &World, seen: &Seen, sandbox: &Arc<Sandbox>) -> Result<Option<Bound>, Missing> {
-    let key = Key::of(sandbox.as_ref());
-    let mut patch = adopt::patch(sandbox, &seen.claim, seen.template.as_deref())?;
+/// Sends the patch that assigns the Sandbox to the claim. Returns nothing when another client was faster.
+async fn take(ctx: &Context, observed: &Observed, sandbox: &Arc<Sandbox>) -> Result<Option<Bound>, Missing> {
+    let (key, claim) = (Key::of(sandbox.as_ref()), observed.claim.as_ref());
+    let mut patch = adopt::patch(sandbox, claim, observed.template.as_deref())?;
     if let Some(patch) = patch.as_object_mut() {
-        late::put_variables(patch, seen, sandbox)?;
+        late_env::put_variables(patch, observed, sandbox)?;
     }
-    let result = world.sandboxes.patch_quietly(&key, patch).await;
+    let result = ctx.sandboxes.patch_quietly(&key, patch).await;
     let overtaken = matches!(&result, Err(error) if error.is_conflict() || error.is_not_found());
     if overtaken {
-        // Until it is known whose it is, no other is asked for.
-        world.sandboxes.refresh(&key).await?;
+        // No other Sandbox is requested before the owner of this one is known.
+        ctx.sandboxes.refresh(&key).await?;
     }
-    world.unanswered.note(&seen.claim, &Asked::Take(sandbox.clone()), &result);
+    ctx.pending.note(claim, &Request::Adopt(sandbox.clone()), &result);
     match result {
-        Ok((sandbox, change)) => Ok(Some(Bound { sandbox, how: How::Adopted, change, meeting: None })),
+        Ok((sandbox, change)) => Ok(Some(Bound { change, ..Bound::new(sandbox, Origin::Adopted) })),
+        // An earlier request of this claim may have been the faster one.
         Err(_) if overtaken => {
-            // An earlier request of this claim may have been the faster one.
-            let there = world.sandboxes.get(&key).filter(|there| there.uid() == sandbox.uid());
-            let ours = there.filter(|there| owner::is_controlled_by(there.as_ref(), seen.claim.as_ref()));
-            Ok(ours.map(|sandbox| Bound { sandbox, how: How::Adopted, change: None, meeting: None }))
+            Ok(owned(ctx, &key, sandbox, claim).map(|sandbox| Bound::new(sandbox, Origin::Adopted)))
         }
         Err(error) => Err(error.into()),
     }
 }
 
-async fn make(world: &World, key: &Key, seen: &Seen) -> Result<Bound, Missing> {
-    let sandbox = Box::new(create::desired(seen)?);
-    let result = world.sandboxes.create(&key.namespace, sandbox).await;
+/// Creates a Sandbox for the claim.
+async fn make(ctx: &Context, key: &Key, observed: &Observed) -> Result<Bound, Missing> {
+    let sandbox = Box::new(create::desired(observed)?);
+    let result = ctx.sandboxes.create(&key.namespace, sandbox).await;
     let exists = result.as_ref().is_err_and(Error::is_already_exists);
     if exists {
-        world.sandboxes.refresh(key).await?;
+        ctx.sandboxes.refresh(key).await?;
     }
-    world.unanswered.note(&seen.claim, &Asked::Make, &result);
+    ctx.pending.note(&observed.claim, &Request::Create, &result);
     match result {
-        Ok(sandbox) => Ok(Bound { sandbox, how: How::Created, change: None, meeting: None }),
+        Ok(sandbox) => Ok(Bound::new(sandbox, Origin::Created)),
         Err(_) if exists => Err(Refusal::create_pending().into()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Writes the status of a claim that has its Sandbox, then all that nobody waits for.
-async fn settle(world: &World, key: &Key, seen: &Seen, mut bound: Bound) -> Outcome {
-    let mut end = End::Bound(&bound.sandbox);
-    if late::is_missing(world, &bound.sandbox) {
-        // The Pod is told before anybody else, and what it says brings the next look.
-        world.sandboxes.tell(bound.change.take());
-        let left = Duration::try_from(patience(seen, world.now())).unwrap_or_default();
-        if !left.is_zero() {
-            tell(world, seen, &bound);
-            return Outcome::Again(left.min(PENDING_RECHECK));
+/// Writes the status of a bound claim, then all that no client waits for.
+async fn settle(ctx: &Context, key: &Key, observed: &Observed, mut bound: Bound) -> Outcome {
+    let before = &observed.claim;
+    let mut state = State::Bound(&bound.sandbox);
+    if lacks_late_env(ctx, &bound.sandbox) {
+        // The node learns the variables first. Its report requeues the claim.
+        ctx.sandboxes.tell(bound.change.take());
+        if let Some(pause) = plan::waiting_time(before, ctx.now()) {
+            report(ctx, before, &bound);
+            return Outcome::Again(pause);
         }
-        end = End::Unready(&bound.sandbox);
+        state = State::Unready(&bound.sandbox);
     }
-    let written = write(world, key, &seen.claim, &end).await;
-    drop(bound.meeting.take());
-    world.sandboxes.tell(bound.change.take());
-    tell(world, seen, &bound);
-    let after = match written {
-        Ok(Some(after)) => after,
-        Ok(None) => return Outcome::Again(AFTER_CONFLICT),
-        Err(error) => {
-            tracing::warn!(claim = %key, %error, "status of a claim could not be written");
-            return Outcome::Failed;
-        }
+    let written = write(ctx, key, before, &state).await;
+    drop(bound.adoption.take());
+    ctx.sandboxes.tell(bound.change.take());
+    report(ctx, before, &bound);
+    let after = match stored(key, written) {
+        Ok(after) => after,
+        Err(outcome) => return outcome,
     };
-    let first = world.times(&after, world.now()).seen;
-    measure::ready(world, &seen.claim, &after, &bound.sandbox, first);
-    if measure::is_ready(&after) && !measure::is_ready(&seen.claim) {
-        world.became_ready(&after, world.now());
-    }
-    // The trace of this look is written with the annotations, so they do not wait where there is one.
-    if world.config.tracer.is_none()
-        && let Some(pause) = world.yields(&world.late_annotations, key)
+    measure(ctx, before, &after, &bound.sandbox);
+    // The trace of this reconcile is written with the annotations, so with a tracer they are not deferred.
+    if ctx.config.tracer.is_none()
+        && let Some(pause) = ctx.scheduler.delay(Write::ClaimAnnotations, key)
     {
         return Outcome::Again(pause);
     }
-    world.late_annotations.forget(key);
-    let look = Look { before: &seen.claim, after: &after, sandbox: Some(&bound.sandbox) };
-    if !annotate(world, key, look).await {
+    ctx.scheduler.clear(Write::ClaimAnnotations, key);
+    if !annotate(ctx, key, Pass { before, after: &after, sandbox: Some(&bound.sandbox) }).await {
         return Outcome::Failed;
     }
-    let now = world.now();
-    if expiry::is_over(&after, now) {
-        return Outcome::Again(retire::NEXT_PASS);
-    }
-    expiry::remaining(&after, now).map_or(Outcome::Settled, Outcome::Again)
+    plan::settled(&after, ctx.now())
 }
 
-/// Counts and notes how the claim came by its Sandbox, once.
-fn tell(world: &World, seen: &Seen, bound: &Bound) {
+/// Counts a new Sandbox of the claim and records an event.
+fn report(ctx: &Context, claim: &SandboxClaim, bound: &Bound) {
     let name = bound.sandbox.name_any();
-    let (reason, action, text) = match bound.how {
-        How::Had => return,
-        How::Adopted => ("SandboxAdopted", "Adoption", format!("Adopted warm pool Sandbox {name:?}")),
-        How::Created => ("SandboxProvisioned", "Provisioning", format!("Created Sandbox {name:?}")),
+    let (reason, action, text) = match bound.origin {
+        Origin::Kept => return,
+        Origin::Adopted => ("SandboxAdopted", "Adoption", format!("Adopted warm pool Sandbox {name:?}")),
+        Origin::Created => ("SandboxProvisioned", "Provisioning", format!("Created Sandbox {name:?}")),
     };
-    let warm = bound.how == How::Adopted;
-    world.config.metrics.claims().created(&Created { claim: &seen.claim, sandbox: &bound.sandbox, warm });
-    note(world, &seen.claim, reason, action, text);
+    let warm = bound.origin == Origin::Adopted;
+    ctx.config.metrics.claims().created(&Created { claim, sandbox: &bound.sandbox, warm });
+    note(ctx, claim, reason, action, text);
 }
 
-/// Writes the annotations that are due. Says whether that went well.
-async fn annotate(world: &World, key: &Key, look: Look<'_>) -> bool {
-    let times = world.config.claim_times.then(|| world.times(look.after, world.now()));
-    let mut due = annotate::patch(&look, times);
-    if world.config.claim_times
-        && let Some(stored) = world.claims.get(key)
+/// Measures a claim that has become Ready.
+fn measure(ctx: &Context, before: &SandboxClaim, after: &SandboxClaim, sandbox: &Sandbox) {
+    let seen = ctx.times(after, ctx.now()).seen;
+    if !is_ready(after) || is_ready(before) {
+        return;
+    }
+    if !annotate::has_ready_time(after) {
+        ctx.config.metrics.claims().first_ready(after, sandbox, seen, ctx.now());
+    }
+    ctx.became_ready(after, ctx.now());
+}
+
+/// Writes the annotations that are due. Returns whether that succeeded.
+async fn annotate(ctx: &Context, key: &Key, pass: Pass<'_>) -> bool {
+    let times = ctx.config.claim_times.then(|| ctx.times(pass.after, ctx.now()));
+    let mut due = annotate::patch(&pass, times);
+    if ctx.config.claim_times
+        && let Some(stored) = ctx.claims.get(key)
     {
-        due = trace::added(due, look.before, &stored, measure::is_ready(look.after));
+        due = trace::added(due, pass.before, &stored, is_ready(pass.after));
     }
     let Some(patch) = due else { return true };
-    match world.claims.patch(key, patch).await {
+    match ctx.claims.patch(key, patch).await {
         Err(error) if !error.is_not_found() => {
-            tracing::debug!(claim = %key, %error, "annotations of a claim could not be written");
+            tracing::debug!(claim = %key, %error, "failed to write the annotations of a claim");
             false
         }
         _ => true,
     }
 }
 
-async fn refuse(world: &World, key: &Key, seen: &Seen, refusal: &Refusal, now: Timestamp) -> Outcome {
-    // A claim that has its Sandbox does not lose its status over a view that is about to catch up.
-    let waits = refusal.reason == reason::SANDBOX_CREATE_PENDING && bound_name(&seen.claim).is_some();
-    if !waits {
-        match write(world, key, &seen.claim, &End::Refused(refusal)).await {
-            Ok(Some(after)) => {
-                let look = Look { before: &seen.claim, after: &after, sandbox: None };
-                if !annotate(world, key, look).await {
-                    return Outcome::Failed;
-                }
-            }
-            Ok(None) => return Outcome::Again(AFTER_CONFLICT),
-            Err(error) => {
-                tracing::warn!(claim = %key, %error, "status of a claim could not be written");
-                return Outcome::Failed;
-            }
+async fn refuse(ctx: &Context, key: &Key, observed: &Observed, refusal: &Refusal, now: Timestamp) -> Outcome {
+    let claim = &observed.claim;
+    if let Some(state) = plan::refused(claim, refusal) {
+        let after = match stored(key, write(ctx, key, claim, &state).await) {
+            Ok(after) => after,
+            Err(outcome) => return outcome,
+        };
+        if !annotate(ctx, key, Pass { before: claim, after: &after, sandbox: None }).await {
+            return Outcome::Failed;
         }
     }
-    tracing::debug!(claim = %key, reason = refusal.reason, message = refusal.message, "claim not met");
-    let expiry = expiry::remaining(&seen.claim, now);
-    match refusal.retry {
-        Retry::Backoff => Outcome::Failed,
-        Retry::Never => expiry.map_or(Outcome::Settled, Outcome::Again),
-        Retry::After(pause) => Outcome::Again(expiry.map_or(pause, |left| left.min(pause))),
+    tracing::debug!(claim = %key, reason = refusal.reason, message = refusal.message, "claim not bound");
+    plan::retry(claim, refusal, now)
+}
+
+async fn announce_expiry(ctx: &Context, key: &Key, observed: &Observed) -> Outcome {
+    let claim = &observed.claim;
+    let state = State::Expired { sandbox: plan::current(observed).map(Arc::as_ref), problem: None };
+    let written = write(ctx, key, claim, &state).await;
+    if let Ok(Some(_)) = written {
+        note(ctx, claim, reason::CLAIM_EXPIRED, "Claim Expired", "Claim expired".into());
+    }
+    expired(key, written.map(drop), plan::second_pass())
+}
+
+async fn delete_claim(
+    ctx: &Context,
+    key: &Key,
+    observed: &Observed,
+    propagation: Option<PropagationPolicy>,
+    now: Timestamp,
+) -> Outcome {
+    let claim = &observed.claim;
+    let text = format!("Deleting Claim (ShutdownPolicy={:?})", expiry::policy(claim));
+    note(ctx, claim, reason::CLAIM_EXPIRED, "Deleting", text);
+    tracing::debug!(claim = %key, over = ?expiry::end(claim), %now, "claim expired");
+    expired(key, ctx.claims.delete(key, propagation).await, Outcome::Settled)
+}
+
+/// Deletes the Sandbox of an expired claim that is retained.
+async fn retain(
+    ctx: &Context,
+    key: &Key,
+    observed: Observed,
+    delete: Option<Arc<Sandbox>>,
+    problem: Option<String>,
+) -> Outcome {
+    if let Some(sandbox) = delete
+        && let Err(error) = ctx.sandboxes.delete(&Key::of(sandbox.as_ref()), None).await
+    {
+        return expired(key, Err(error), Outcome::Failed);
+    }
+    let after = observe(ctx, observed.claim);
+    let left = plan::current(&after).filter(|_| problem.is_none());
+    let state = State::Expired { sandbox: left.map(Arc::as_ref), problem };
+    let written = write(ctx, key, &after.claim, &state).await;
+    let done = if matches!(written, Ok(None)) { Outcome::Again(AFTER_CONFLICT) } else { Outcome::Settled };
+    expired(key, written.map(drop), done)
+}
+
+fn expired(key: &Key, result: Result<(), Error>, done: Outcome) -> Outcome {
+    match result {
+        Ok(()) => done,
+        Err(error) => {
+            tracing::warn!(claim = %key, %error, "failed to end an expired claim");
+            Outcome::Failed
+        }
     }
 }
 
-/// Writes the status if it differs, against the version that was seen. Nothing when somebody else was faster, or the
-/// claim is gone.
-pub(super) async fn write(
-    world: &World,
+/// Returns the claim after [`write`], or the result of the reconcile if the status was not written.
+fn stored(
+    key: &Key,
+    written: Result<Option<Arc<SandboxClaim>>, Error>,
+) -> Result<Arc<SandboxClaim>, Outcome> {
+    match written {
+        Ok(Some(after)) => Ok(after),
+        Ok(None) => Err(Outcome::Again(AFTER_CONFLICT)),
+        Err(error) => {
+            tracing::warn!(claim = %key, %error, "failed to write the status of a claim");
+            Err(Outcome::Failed)
+        }
+    }
+}
+
+/// Writes the status if it differs, against the version that was observed. Returns nothing when another client was
+/// faster, or the claim is gone.
+async fn write(
+    ctx: &Context,
     key: &Key,
     claim: &Arc<SandboxClaim>,
-    end: &End<'_>,
+    state: &State<'_>,
 ) -> Result<Option<Arc<SandboxClaim>>, Error> {
-    let wanted = status(claim, end, world.now());
+    let wanted = status(claim, state, ctx.now());
     if claim.status.as_ref() == Some(&wanted) {
         return Ok(Some(claim.clone()));
     }
@@ -432,21 +444,15 @@ pub(super) async fn write(
         "metadata": {"resourceVersion": claim.resource_version()},
         "status": {"conditions": wanted.conditions, "sandbox": sandbox},
     });
-    match world.claims.patch_status(key, patch).await {
+    match ctx.claims.patch_status(key, patch).await {
         Ok(claim) => Ok(Some(claim)),
         Err(error) if error.is_conflict() || error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-pub(super) fn note(
-    world: &World,
-    claim: &SandboxClaim,
-    reason: &'static str,
-    action: &'static str,
-    text: String,
-) {
-    if world.config.claim_events {
-        world.record(claim, Note { warning: false, reason, action, text });
+fn note(ctx: &Context, claim: &SandboxClaim, reason: &'static str, action: &'static str, text: String) {
+    if ctx.config.claim_events {
+        ctx.record(claim, Note { warning: false, reason, action, text });
     }
 }

@@ -1,4 +1,4 @@
-//! The Sandbox that is made for a claim when no pool has one. Pure.
+//! Builds the Sandbox that is created for a claim. Pure.
 
 use std::sync::Arc;
 
@@ -6,15 +6,16 @@ use hutch_api::{Sandbox, SandboxSpec, annotation, label, name_hash};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
+use super::observe::Observed;
 use super::refusal::Refusal;
-use super::{Seen, env, metadata, variables, volumes};
+use super::{env, metadata, variables, volumes};
 use crate::blueprint::secure;
 use crate::owner;
 use crate::patch::Strings;
 
-pub(super) fn desired(seen: &Seen) -> Result<Sandbox, Refusal> {
-    let claim = seen.claim.as_ref();
-    let template = seen.template.as_deref().ok_or_else(|| no_template(seen))?;
+pub(super) fn desired(observed: &Observed) -> Result<Sandbox, Refusal> {
+    let claim = observed.claim.as_ref();
+    let template = observed.template.as_deref().ok_or_else(|| no_template(observed))?;
     let mut spec = SandboxSpec::from_blueprint(template.spec.blueprint());
     let own_volumes = claim.spec.volume_claim_templates.as_deref().unwrap_or_default();
     let policy = template.spec.volume_claim_templates_policy.unwrap_or_default();
@@ -33,7 +34,7 @@ pub(super) fn desired(seen: &Seen) -> Result<Sandbox, Refusal> {
     labels.extend(creator.map(|creator| (label::CREATED_BY.to_owned(), creator.clone())));
     spec.pod_template.metadata.labels.get_or_insert_default().extend(labels.clone());
     labels.insert(label::LAUNCH_TYPE.into(), label::LAUNCH_COLD.into());
-    // That its Pod will have the Sandbox's name is noted at once, which saves a write.
+    // The annotation with the Pod's name, which is the Sandbox's, saves a write later.
     let mut annotations = Strings::from([
         (annotation::TEMPLATE_REF.to_owned(), template.name_any()),
         (annotation::POD_NAME.to_owned(), claim.name_any()),
@@ -52,10 +53,10 @@ pub(super) fn desired(seen: &Seen) -> Result<Sandbox, Refusal> {
     Ok(Sandbox { metadata, spec, status: None })
 }
 
-/// Which link between the claim and its template is missing.
-pub(super) fn no_template(seen: &Seen) -> Refusal {
-    match (&seen.pool, &seen.template_name) {
+/// Returns the refusal that names the missing link between the claim and its template.
+pub(super) fn no_template(observed: &Observed) -> Refusal {
+    match (&observed.pool, &observed.template_name) {
         (Some(_), Some(name)) => Refusal::no_template(name),
-        _ => Refusal::no_pool(&seen.claim.spec.warm_pool_ref.name),
+        _ => Refusal::no_pool(&observed.claim.spec.warm_pool_ref.name),
     }
 }

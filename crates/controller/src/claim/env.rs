@@ -50,7 +50,7 @@ fn rejected(problem: &str) -> Refusal {
     Refusal::terminal(reason::ENV_VARS_INJECTION_REJECTED, text)
 }
 
-/// The container that the variable names; the first one when it names none.
+/// Returns the container that the variable names; the first one when it names none.
 fn target<'a>(pod: &'a mut PodSpec, variable: &ClaimEnvVar) -> Result<&'a mut Container, Refusal> {
     let wanted = variable.container_name.as_deref().unwrap_or_default();
     let inits = pod.init_containers.iter_mut().flatten().filter(|_| !wanted.is_empty());

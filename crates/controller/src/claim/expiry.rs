@@ -1,4 +1,4 @@
-//! When a claim ends. Pure.
+//! Expiry of a claim. Pure.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::condition;
 
-/// When the claim's time is up: the earlier of its own time and, once its Sandbox has finished, the time after that.
+/// Returns when the claim expires: at its own shutdown time, or after its Sandbox has finished, whichever is earlier.
 pub(super) fn end(claim: &SandboxClaim) -> Option<Timestamp> {
     let lifecycle = claim.spec.lifecycle.as_ref()?;
     let conditions =
@@ -26,12 +26,12 @@ pub(super) fn is_over(claim: &SandboxClaim, now: Timestamp) -> bool {
     end(claim).is_some_and(|end| end <= now)
 }
 
-/// Time until the next look at the clock, if the end is known.
+/// Returns the time until the clock is checked again, if the end is known.
 pub(super) fn remaining(claim: &SandboxClaim, now: Timestamp) -> Option<Duration> {
     Some(crate::clock::wait_until(end(claim)?, now))
 }
 
-/// Whether the claim's status says that it has expired.
+/// Returns whether the claim's status reports its expiry.
 pub(super) fn is_announced(claim: &SandboxClaim) -> bool {
     let conditions =
         claim.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();

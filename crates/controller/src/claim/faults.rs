@@ -1,8 +1,10 @@
-//! Claims whose requests go unanswered, or whose controller knows too little, against the real API server. No watch runs
-//! here: what the controller knows is what a test gives it.
+//! Claims with unanswered requests or stale caches, against the real API server. No watch runs here: each test fills the
+//! caches.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use hutch_api::Sandbox;
 use hutch_apiserver::{ApiServer, Identity};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
@@ -11,15 +13,17 @@ use serde_json::{Value, json};
 use super::*;
 use crate::collection::{Collection, Object};
 use crate::config::Config;
+use crate::context::Context;
+use crate::key::Key;
 
 struct Cluster {
     client: Client,
-    world: World,
+    ctx: Context,
     lost: Arc<AtomicU32>,
 }
 
 impl Cluster {
-    /// With a template, an empty pool and a claim for it.
+    /// Creates a template, an empty pool and a claim for it.
     async fn new() -> Self {
         let server = ApiServer::open(hutch_apiserver::Config::default()).await.unwrap();
         let client: Client = server.client(Identity::admin(), "default");
@@ -40,12 +44,12 @@ impl Cluster {
         });
         let lossy = Client::new(service, "default");
         let (recorder, _) = crate::record::recorder(lossy.clone());
-        let cluster = Cluster { client, world: World::new(&lossy, Config::default(), recorder), lost };
+        let cluster = Cluster { client, ctx: Context::new(&lossy, Config::default(), recorder), lost };
         let pod = json!({"spec": {"containers": [{"name": "c", "image": "hutch/host"}]}});
-        cluster.make(&cluster.world.templates, "t", json!({"spec": {"podTemplate": pod}})).await;
+        cluster.make(&cluster.ctx.templates, "t", json!({"spec": {"podTemplate": pod}})).await;
         let spec = json!({"replicas": 0, "sandboxTemplateRef": {"name": "t"}});
-        cluster.make(&cluster.world.pools, "p", json!({"spec": spec})).await;
-        cluster.make(&cluster.world.claims, "c", json!({"spec": {"warmPoolRef": {"name": "p"}}})).await;
+        cluster.make(&cluster.ctx.pools, "p", json!({"spec": spec})).await;
+        cluster.make(&cluster.ctx.claims, "c", json!({"spec": {"warmPoolRef": {"name": "p"}}})).await;
         cluster
     }
 
@@ -53,7 +57,7 @@ impl Cluster {
         Api::default_namespaced(self.client.clone())
     }
 
-    /// On the server, and known.
+    /// Creates an object on the server and in the cache.
     async fn make<K: Object>(&self, known: &Collection<K>, name: &str, more: Value) -> K {
         let mut object =
             json!({"apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": {"name": name}});
@@ -64,7 +68,7 @@ impl Cluster {
         made
     }
 
-    /// A Ready Sandbox, owned by the object and known.
+    /// Creates a Ready Sandbox that the object owns, on the server and in the cache.
     async fn sandbox<O: Resource<DynamicType = ()>>(&self, name: &str, owner: &O) -> Sandbox {
         let pool = hutch_api::name_hash("p");
         let pool = (O::kind(&()) == "SandboxWarmPool").then_some(pool);
@@ -75,12 +79,12 @@ impl Cluster {
         let owners = json!([crate::owner::reference(owner)]);
         let mut more = json!({"metadata": {"ownerReferences": owners}, "spec": {"podTemplate": pod}});
         json_patch::merge(&mut more, &json!({"metadata": {"labels": labels}}));
-        self.make(&self.world.sandboxes, name, more).await;
+        self.make(&self.ctx.sandboxes, name, more).await;
         let ready = json!({"type": "Ready", "status": "True", "reason": "DependenciesReady", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let status = json!({"status": {"podIPs": ["10.0.0.1"], "conditions": [ready]}});
         let sandbox: Sandbox = self.tell(name, status).await;
-        self.world.sandboxes.insert(sandbox.clone());
+        self.ctx.sandboxes.insert(sandbox.clone());
         sandbox
     }
 
@@ -92,11 +96,11 @@ impl Cluster {
         known.get(&Key::new("default", name)).unwrap()
     }
 
-    async fn look(&self) {
-        reconcile(&self.world, &Key::new("default", "c")).await;
+    async fn reconcile(&self) {
+        super::reconcile(&self.ctx, &Key::new("default", "c")).await;
     }
 
-    /// Names of the Sandboxes that the claim has on the server, and the one that its status names.
+    /// Returns the names of the claim's Sandboxes on the server, and the one that its status names.
     async fn has(&self) -> (Vec<String>, Option<String>) {
         let claim = self.api::<SandboxClaim>().get("c").await.unwrap();
         let all = self.api::<Sandbox>().list(&Default::default()).await.unwrap().items;
@@ -113,70 +117,70 @@ fn only(name: &str) -> (Vec<String>, Option<String>) {
 }
 
 #[tokio::test]
-async fn an_adoption_without_an_answer_is_asked_again_and_no_other_sandbox_is_taken() {
+async fn unanswered_adoption_is_repeated_before_any_other() {
     let cluster = Cluster::new().await;
-    let pool = cluster.known(&cluster.world.pools, "p");
+    let pool = cluster.known(&cluster.ctx.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
     cluster.lost.store(1, Ordering::SeqCst);
-    cluster.look().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, (vec!["a".to_owned()], None), "done, and the claim does not know it");
     cluster.sandbox("0-better", pool.as_ref()).await;
-    cluster.look().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("a"));
 }
 
 #[tokio::test]
-async fn a_creation_without_an_answer_is_asked_again_and_no_pooled_sandbox_is_taken() {
+async fn unanswered_creation_is_repeated_before_any_adoption() {
     let cluster = Cluster::new().await;
     cluster.lost.store(1, Ordering::SeqCst);
-    cluster.look().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await.0, ["c"]);
-    let pool = cluster.known(&cluster.world.pools, "p");
+    let pool = cluster.known(&cluster.ctx.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
-    cluster.look().await;
-    cluster.look().await;
+    cluster.reconcile().await;
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("c"));
 }
 
 #[tokio::test]
-async fn of_two_sandboxes_that_two_leaders_gave_the_one_nobody_was_told_of_goes() {
+async fn second_sandbox_that_the_status_does_not_name_is_deleted() {
     let cluster = Cluster::new().await;
-    let claim = cluster.known(&cluster.world.claims, "c");
+    let claim = cluster.known(&cluster.ctx.claims, "c");
     cluster.sandbox("a", claim.as_ref()).await;
     cluster.sandbox("b", claim.as_ref()).await;
     let claim = cluster.tell("c", json!({"status": {"sandbox": {"name": "b"}}})).await;
-    cluster.world.claims.insert(claim);
-    cluster.look().await;
+    cluster.ctx.claims.insert(claim);
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("b"));
 }
 
 #[tokio::test]
-async fn a_view_that_is_behind_never_changes_a_claims_sandbox() {
+async fn stale_cache_never_changes_the_sandbox_of_a_claim() {
     let cluster = Cluster::new().await;
-    let claim = cluster.known(&cluster.world.claims, "c");
+    let claim = cluster.known(&cluster.ctx.claims, "c");
     cluster.sandbox("gone", claim.as_ref()).await;
     cluster.api::<Sandbox>().delete("gone", &Default::default()).await.unwrap();
     let mine = cluster.sandbox("mine", claim.as_ref()).await;
-    cluster.world.sandboxes.unlearn(&Key::of(&mine));
+    cluster.ctx.sandboxes.unlearn(&Key::of(&mine));
     let claim = cluster.tell("c", json!({"status": {"sandbox": {"name": "mine"}}})).await;
-    cluster.world.claims.insert(claim);
-    cluster.look().await;
+    cluster.ctx.claims.insert(claim);
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("mine"));
 }
 
 #[tokio::test]
-async fn annotations_wait_while_other_claims_have_no_sandbox_and_tell_the_time_all_the_same() {
+async fn annotations_wait_for_a_burst_of_claims_and_keep_the_time() {
     let cluster = Cluster::new().await;
-    let pool = cluster.known(&cluster.world.pools, "p");
+    let pool = cluster.known(&cluster.ctx.pools, "p");
     cluster.sandbox("a", pool.as_ref()).await;
-    let others = [cluster.world.rush.meet(), cluster.world.rush.meet()];
-    cluster.look().await;
+    let others = [cluster.ctx.scheduler.adopting(), cluster.ctx.scheduler.adopting()];
+    cluster.reconcile().await;
     assert_eq!(cluster.has().await, only("a"), "the status does not wait");
     let annotations =
         || async { cluster.api::<SandboxClaim>().get("c").await.unwrap().annotations().clone() };
     assert_eq!(annotations().await.len(), 0);
     drop(others);
-    cluster.look().await;
+    cluster.reconcile().await;
     let written = annotations().await;
     assert_eq!(written["agents.x-k8s.io/sandbox-name"], "a");
     assert!(

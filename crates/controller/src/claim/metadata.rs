@@ -1,4 +1,4 @@
-//! `additionalPodMetadata`: what a claim may put on the Pod, and how it joins what the template says. Pure.
+//! `additionalPodMetadata`: validates the labels and annotations of a claim, and merges them with the template's. Pure.
 
 use hutch_api::condition::reason;
 use hutch_api::metadata::is_reserved_label;
@@ -7,12 +7,12 @@ use hutch_api::{PodMetadata, SandboxClaim, SandboxTemplate, annotation, syntax};
 use super::refusal::Refusal;
 use crate::patch::Strings;
 
-/// Domains of which no claim may set annotations.
+/// Domains whose annotations no claim may set.
 const SYSTEM_DOMAINS: [&str; 3] = ["kubernetes.io", "k8s.io", "agents.x-k8s.io"];
-/// A label by which the default network rules know the router: no Sandbox may pass for it.
+/// Label by which the default network rules admit the router. No Sandbox may have it.
 const ROUTER_LABEL: (&str, &str) = ("app", "sandbox-router");
 
-/// Refuses what a claim may not put on a Pod.
+/// Validates the metadata of a claim.
 pub(super) fn validate(claim: &SandboxClaim, label_domains: &[String]) -> Result<(), Refusal> {
     let Some(metadata) = &claim.spec.additional_pod_metadata else { return Ok(()) };
     let refuse = |kind: &str, key: &str, problem: String| {
@@ -28,7 +28,7 @@ pub(super) fn validate(claim: &SandboxClaim, label_domains: &[String]) -> Result
     Ok(())
 }
 
-/// No problems, or all of them in one line.
+/// Joins all problems in one line; an empty list is valid.
 fn none(problems: Vec<String>) -> Result<(), String> {
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
 }
@@ -70,9 +70,8 @@ fn is_within(domain: &str, allowed: &str) -> bool {
     domain == allowed || domain.strip_suffix(allowed).is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// The labels and annotations that the Pod template of a claim's Sandbox is to have. `fallback` stands in for a
-/// template that cannot be found. Keys of the project's own domains are left out: they never reach the Pod, which has
-/// its marks from the Sandbox's labels.
+/// Returns the desired labels and annotations of the Pod template of a claim's Sandbox. `fallback` replaces a template
+/// that cannot be found. Keys of the project's own domains are left out: the Pod gets them from the Sandbox's labels.
 pub(super) fn desired(
     claim: &SandboxClaim,
     template: Option<&SandboxTemplate>,
@@ -82,7 +81,7 @@ pub(super) fn desired(
     let base = said.unwrap_or(fallback);
     let mut labels = base.labels.clone().unwrap_or_default();
     let mut annotations = base.annotations.clone().unwrap_or_default();
-    // Only the template's word stands against the claim's; a fallback may hold the claim's own earlier one.
+    // Only the template's values can conflict with the claim's; a fallback may hold earlier values of the claim.
     let more = claim.spec.additional_pod_metadata.clone().unwrap_or_default();
     join("label", &mut labels, said.and_then(|said| said.labels.as_ref()), more.labels)?;
     join("annotation", &mut annotations, said.and_then(|said| said.annotations.as_ref()), more.annotations)?;

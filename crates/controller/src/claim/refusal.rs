@@ -4,23 +4,23 @@ use hutch_api::condition::{message, reason};
 
 use crate::error::Error;
 
-/// How long a claim whose pool or template is missing waits before it looks again by itself.
+/// Time until a claim whose pool or template is missing is reconciled again.
 const MISSING_RECHECK: Duration = Duration::from_secs(60);
-/// How long a claim waits for a Sandbox that was created but is not seen yet.
+/// Time until a claim is reconciled again whose Sandbox was created but is not in the cache yet.
 const UNSEEN_RECHECK: Duration = Duration::from_millis(200);
 
-/// When a claim that could not be met is tried again; a change of the claim always brings another look.
+/// Retry policy of a claim that was not bound. A change of the claim always requeues it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Retry {
-    /// Not before it changes.
+    /// Waits for a change.
     Never,
-    /// After a pause that grows.
+    /// Retries with backoff.
     Backoff,
-    /// After this time.
+    /// Retries after this time.
     After(Duration),
 }
 
-/// Why a claim has no usable Sandbox: what its Ready condition says.
+/// Reason why a claim has no usable Sandbox, as its Ready condition reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) reason: &'static str,
@@ -29,12 +29,12 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// Clients give up on such a reason, so it is only for what the user has to change.
+    /// Refusal on which clients give up: only for errors that the user must correct.
     pub(super) fn terminal(reason: &'static str, message: impl Into<String>) -> Self {
         Refusal { reason, message: message.into(), retry: Retry::Never }
     }
 
-    /// Something that may pass.
+    /// Refusal that may be temporary.
     pub(super) fn error(text: impl std::fmt::Display) -> Self {
         let message = format!("{}{text}", message::ERROR_SEEN);
         Refusal { reason: reason::RECONCILER_ERROR, message, retry: Retry::Backoff }

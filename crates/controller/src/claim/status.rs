@@ -1,4 +1,4 @@
-//! What a claim's status says. Pure.
+//! Builds the status of a claim. Pure.
 
 use hutch_api::condition::{FALSE, FINISHED, READY, message, reason};
 use hutch_api::{ClaimedSandbox, Sandbox, SandboxClaim, SandboxClaimStatus};
@@ -8,29 +8,27 @@ use kube::ResourceExt;
 use super::refusal::Refusal;
 use crate::condition::{self, Verdict};
 
-/// How a look at a claim ended.
+/// State of a claim that its status reports.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Outcome<'a> {
-    /// It has this Sandbox.
+pub(super) enum State<'a> {
+    /// The claim has this Sandbox.
     Bound(&'a Sandbox),
-    /// It has this one, which is not as the claim wants it yet.
+    /// The claim has this Sandbox, which is not Ready for it yet.
     Unready(&'a Sandbox),
-    /// It has none, for this reason.
+    /// The claim has no Sandbox, for this reason.
     Refused(&'a Refusal),
-    /// Its time is up; the Sandbox, if it is still there, and what else there is to say.
+    /// The claim has expired; with its Sandbox, if that still exists.
     Expired { sandbox: Option<&'a Sandbox>, problem: Option<String> },
 }
 
-pub(super) fn status(claim: &SandboxClaim, outcome: &Outcome<'_>, now: Timestamp) -> SandboxClaimStatus {
+pub(super) fn status(claim: &SandboxClaim, state: &State<'_>, now: Timestamp) -> SandboxClaimStatus {
     let mut status = claim.status.clone().unwrap_or_default();
     let mut conditions = status.conditions.take().unwrap_or_default();
     let generation = claim.metadata.generation;
-    let (verdict, since) = ready(outcome, now);
+    let (verdict, since) = ready(state, now);
     condition::set(&mut conditions, READY, verdict, generation, condition::whole_seconds(since));
-    match outcome {
-        Outcome::Bound(sandbox)
-        | Outcome::Unready(sandbox)
-        | Outcome::Expired { sandbox: Some(sandbox), .. } => {
+    match state {
+        State::Bound(sandbox) | State::Unready(sandbox) | State::Expired { sandbox: Some(sandbox), .. } => {
             condition::remove(&mut conditions, FINISHED);
             let theirs = sandbox.status.as_ref().and_then(|status| status.conditions.as_deref());
             conditions.extend(theirs.and_then(|list| condition::find(list, FINISHED)).cloned());
@@ -39,28 +37,28 @@ pub(super) fn status(claim: &SandboxClaim, outcome: &Outcome<'_>, now: Timestamp
                 pod_ips: sandbox.status.as_ref().and_then(|status| status.pod_ips.clone()),
             });
         }
-        Outcome::Expired { sandbox: None, .. } => status.sandbox = None,
-        // What was there is not gone because of an error.
-        Outcome::Refused(_) => {}
+        State::Expired { sandbox: None, .. } => status.sandbox = None,
+        // An error does not remove the Sandbox.
+        State::Refused(_) => {}
     }
-    // There is always one, empty where there is nothing to say.
+    // The field is always present, and empty without a Sandbox.
     status.sandbox.get_or_insert_default();
     conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
     status.conditions = Some(conditions);
     status
 }
 
-/// The Ready condition, and when it became so.
-fn ready(outcome: &Outcome<'_>, now: Timestamp) -> (Verdict, Timestamp) {
+/// Returns the Ready condition and its transition time.
+fn ready(state: &State<'_>, now: Timestamp) -> (Verdict, Timestamp) {
     let not = |reason: &str, message: &str| (Verdict::new(FALSE, reason, message), now);
-    match outcome {
-        Outcome::Refused(refusal) => not(refusal.reason, &refusal.message),
-        Outcome::Expired { problem: None, .. } => not(reason::CLAIM_EXPIRED, message::CLAIM_EXPIRED),
-        Outcome::Expired { problem: Some(problem), .. } => {
+    match state {
+        State::Refused(refusal) => not(refusal.reason, &refusal.message),
+        State::Expired { problem: None, .. } => not(reason::CLAIM_EXPIRED, message::CLAIM_EXPIRED),
+        State::Expired { problem: Some(problem), .. } => {
             not(reason::CLAIM_EXPIRED, &format!("Claim expired. {problem}"))
         }
-        Outcome::Unready(_) => not(reason::SANDBOX_NOT_READY, message::SANDBOX_NOT_READY),
-        Outcome::Bound(sandbox) => {
+        State::Unready(_) => not(reason::SANDBOX_NOT_READY, message::SANDBOX_NOT_READY),
+        State::Bound(sandbox) => {
             let theirs = sandbox.status.as_ref().and_then(|status| status.conditions.as_deref());
             match theirs.and_then(|list| condition::find(list, READY)) {
                 None => not(reason::SANDBOX_NOT_READY, message::SANDBOX_NOT_READY),

@@ -3,19 +3,22 @@ mod annotations;
 mod conditions;
 mod creation;
 mod ends;
-mod finding;
+mod planning;
 
+use std::sync::Arc;
+
+use hutch_api::{Sandbox, SandboxTemplate};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::adopt::{Pick, alignment, is_candidate, patch, pick};
-use super::find::{Step, find};
+use super::observe::Observed;
 use super::refusal::{Refusal, Retry};
-use super::status::{Outcome, status};
+use super::status::{State, status};
 use super::*;
+use crate::context::Times;
 use crate::fixture::{object, owned_by, patched};
-use crate::world::Times;
 
 const CORE: &str = "agents.x-k8s.io/v1beta1";
 const EXTENSIONS: &str = "extensions.agents.x-k8s.io/v1beta1";
@@ -41,7 +44,7 @@ fn mine() -> Value {
     json!({"metadata": {"ownerReferences": owned_by(EXTENSIONS, "SandboxClaim", "c")}})
 }
 
-/// A Ready member of pool `p`.
+/// Ready Sandbox of pool `p`.
 fn pooled(name: &str, more: Value) -> Arc<Sandbox> {
     let marks = json!({"agents.x-k8s.io/warm-pool-sandbox": name_hash_of_pool(), "agents.x-k8s.io/sandbox-template-ref-hash": "t",
         "agents.x-k8s.io/sandbox-template-hash": "h", "agents.x-k8s.io/sandbox-pod-template-hash": "h", "agents.x-k8s.io/created-by": "controller"});
@@ -60,17 +63,20 @@ fn name_hash_of_pool() -> String {
     hutch_api::name_hash("p")
 }
 
-fn seen(claim: Arc<SandboxClaim>) -> Seen {
+fn observed(claim: Arc<SandboxClaim>) -> Observed {
     let pool =
         object(EXTENSIONS, "SandboxWarmPool", "p", json!({"spec": {"sandboxTemplateRef": {"name": "t"}}}));
-    Seen {
+    Observed {
         claim,
         pool: Some(pool),
         template_name: Some("t".into()),
         template: Some(template(json!({}))),
         owned: vec![],
+        bound: None,
         recorded: None,
         namesake: None,
+        pending: None,
+        refreshed: false,
         late_env: false,
     }
 }
@@ -79,6 +85,6 @@ fn bound_to(name: &str) -> Value {
     json!({"status": {"sandbox": {"name": name}}})
 }
 
-fn says(claim: &SandboxClaim, outcome: &Outcome<'_>) -> Value {
-    serde_json::to_value(status(claim, outcome, now())).unwrap()
+fn says(claim: &SandboxClaim, state: &State<'_>) -> Value {
+    serde_json::to_value(status(claim, state, now())).unwrap()
 }

@@ -1,20 +1,20 @@
-//! The trace that a claim began is written onto it with the annotations that are due anyway. Pure.
+//! Adds the trace of a claim to the annotations that are written anyway. Pure.
 
 use hutch_api::{SandboxClaim, annotation};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-/// The patch with the trace context of `looked_at` that `stored` lacks. A claim that needs no other annotation gets it when it
-/// is `ready`.
+/// Returns the patch with the trace context of `observed`, if `stored` lacks it. A claim that needs no other annotation
+/// gets it when it is `ready`.
 pub(super) fn added(
     patch: Option<Value>,
-    looked_at: &SandboxClaim,
+    observed: &SandboxClaim,
     stored: &SandboxClaim,
     ready: bool,
 ) -> Option<Value> {
     let key = annotation::TRACE_CONTEXT;
     let missing = !stored.annotations().contains_key(key);
-    let context = looked_at.annotations().get(key).filter(|_| missing && (ready || patch.is_some()));
+    let context = observed.annotations().get(key).filter(|_| missing && (ready || patch.is_some()));
     let Some(context) = context else { return patch };
     let mut patch = patch.unwrap_or_else(|| json!({}));
     patch["metadata"]["annotations"][key] = json!(context);
@@ -29,7 +29,7 @@ mod tests {
     use crate::fixture::object;
 
     #[test]
-    fn a_trace_is_written_once_and_costs_no_write_before_ready() {
+    fn trace_is_written_once_and_needs_no_write_before_ready() {
         let claim = |annotations: Value| -> Arc<SandboxClaim> {
             let more =
                 json!({"metadata": {"annotations": annotations}, "spec": {"warmPoolRef": {"name": "p"}}});

@@ -1,4 +1,4 @@
-//! `volumeClaimTemplates` of a claim, joined with the template's. Pure.
+//! `volumeClaimTemplates` of a claim, merged with the template's. Pure.
 
 use std::collections::BTreeSet;
 

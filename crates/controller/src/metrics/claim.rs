@@ -9,7 +9,7 @@ use prometheus::{HistogramVec, IntCounterVec, Registry};
 use super::{buckets, options, registered};
 use crate::condition;
 
-/// Milliseconds from a wish to a Sandbox that can be used.
+/// Milliseconds from a claim to a usable Sandbox.
 const STARTUP: [f64; 15] = [
     100.0, 250.0, 500.0, 750.0, 1000.0, 1250.0, 1500.0, 2000.0, 2500.0, 5000.0, 10_000.0, 30_000.0, 60_000.0,
     120_000.0, 240_000.0,
@@ -19,7 +19,7 @@ const CREATION: [f64; 14] = [
     50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10_000.0, 30_000.0, 60_000.0, 120_000.0, 240_000.0,
     300_000.0, 600_000.0,
 ];
-/// What stands for a template that nothing names.
+/// Value for an unknown template.
 const NO_TEMPLATE: &str = "__unknown__";
 
 pub(crate) struct Claims {
@@ -34,7 +34,7 @@ pub(crate) struct Claims {
 pub(crate) struct Created<'a> {
     pub(crate) claim: &'a SandboxClaim,
     pub(crate) sandbox: &'a Sandbox,
-    /// Whether it came from the claim's pool.
+    /// Set when it came from the claim's pool.
     pub(crate) warm: bool,
 }
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn times_on_the_claim_become_histograms_and_times_to_come_do_not() {
+    fn past_times_of_a_claim_are_measured_and_future_ones_not() {
         let metrics = Metrics::new();
         let claim = claim(json!({
             "agents.x-k8s.io/client-first-requested-at": "2026-01-01T00:00:09.5Z",
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_creation_is_counted_by_how_it_came_about() {
+    fn creation_is_counted_by_launch_type() {
         let metrics = Metrics::new();
         let claim = claim(json!({}));
         let cold = sandbox(json!({"metadata": {"annotations": null}}));

@@ -1,4 +1,4 @@
-//! How many Sandboxes there are, counted when somebody asks.
+//! Number of Sandboxes, counted when the metrics are read.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::claim::creator;
 use super::{options, registered};
 use crate::{condition, owner};
 
-/// What stands for a template that nothing names.
+/// Value for an unknown template.
 const NO_TEMPLATE: &str = "unknown";
 
 pub(crate) struct Sandboxes(IntGaugeVec);
@@ -50,7 +50,7 @@ fn labels(sandbox: &Sandbox) -> [String; 7] {
     let owned_by = ["SandboxClaim", "SandboxWarmPool"]
         .into_iter()
         .find(|kind| owner::extension(sandbox, kind).is_some());
-    // One that nobody launched by a claim or pool was made as it is, which is cold.
+    // A Sandbox without a claim or pool started cold.
     let launch = match sandbox.labels().get(label::LAUNCH_TYPE).map(String::as_str) {
         Some(label::LAUNCH_WARM) => label::LAUNCH_WARM,
         None | Some(label::LAUNCH_COLD) => label::LAUNCH_COLD,
@@ -76,7 +76,7 @@ mod tests {
     use crate::metrics::Metrics;
 
     #[test]
-    fn each_is_counted_once_and_what_is_gone_is_not_shown() {
+    fn sandboxes_are_counted_once_and_gone_ones_not_at_all() {
         let spec = json!({"podTemplate": {"spec": {"containers": []}}});
         let plain = object("agents.x-k8s.io/v1beta1", "Sandbox", "a", json!({"spec": spec}));
         let pooled = object(

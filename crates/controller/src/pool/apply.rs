@@ -1,4 +1,4 @@
-//! Looks at one pool and does what is planned.
+//! Carries out what is planned for a pool.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,70 +9,71 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::Seen;
+use super::Observed;
 use super::member::named;
 use super::name::member_name;
 use super::plan::{Plan, plan};
+use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::owner;
 use crate::record::Note;
-use crate::world::World;
+use crate::scheduler::Write;
 
-/// Largest part of a wait that is added to it, so that pools which were made together are not looked at together.
+/// Maximum jitter as a part of the wait, so that pools which were created together are reconciled at different times.
 const JITTER: f64 = 0.5;
-/// Pause after somebody else was faster with a member, in case that their change was seen already and brings no look.
+/// Time until the next reconcile after another client was faster with a Sandbox. Its change requeues the pool sooner,
+/// unless it was seen already.
 const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
-pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
-    let Some(pool) = world.pools.get(key) else {
-        world.forget_pool(key);
-        world.late_refill.forget(key);
+pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let Some(pool) = ctx.pools.get(key) else {
+        ctx.forget_pool(key);
         return Outcome::Settled;
     };
     if pool.metadata.deletion_timestamp.is_some() {
         return Outcome::Settled;
     }
-    if let Some(pause) = world.yields(&world.late_refill, key) {
+    if let Some(pause) = ctx.scheduler.delay(Write::PoolRefill, key) {
         return Outcome::Again(pause);
     }
-    world.late_refill.forget(key);
-    let seen = Seen::observe(world, pool);
-    let mut plan = plan(&seen, &world.config, world.now());
-    note_progress(world, key, &seen, &plan);
-    let grant = world.with_memory(key, |memory| {
-        memory.unanswered.retain(|name| world.sandboxes.get(&key.beside(name)).is_none());
-        memory.grant(plan.create, plan.members, &world.config, Instant::now())
+    ctx.scheduler.clear(Write::PoolRefill, key);
+    let observed = Observed::observe(ctx, pool);
+    let mut plan = plan(&observed, &ctx.config, ctx.now());
+    note_progress(ctx, key, &observed, &plan);
+    ctx.with_memory(key, |memory| {
+        memory.unanswered.retain(|name| ctx.sandboxes.get(&key.beside(name)).is_none());
     });
+    let grant = ctx.scheduler.refill(key, plan.create, plan.members);
     plan.create = grant.create;
-    let overtaken = match apply(world, key, &plan).await {
+    let overtaken = match apply(ctx, key, &plan).await {
         Ok(overtaken) => overtaken.then_some(AFTER_CONFLICT),
         Err(error) => {
-            tracing::warn!(pool = %key, %error, "a step of a pool failed");
+            tracing::warn!(pool = %key, %error, "an action of a pool failed");
             return Outcome::Failed;
         }
     };
-    match write_status(world, key, &seen, &plan).await {
+    match write_status(ctx, key, &observed, &plan).await {
         Ok(()) => {
-            let patience =
-                plan.patience.map(|wait| wait.mul_f64(1.0 + JITTER * world.config.ambient.fraction()));
-            let again = [plan.again, patience, grant.again, overtaken].into_iter().flatten().min();
+            let grace_left =
+                plan.grace_left.map(|wait| wait.mul_f64(1.0 + JITTER * ctx.config.ambient.fraction()));
+            let again = [plan.again, grace_left, grant.again, overtaken].into_iter().flatten().min();
             again.map_or(Outcome::Settled, Outcome::Again)
         }
         Err(error) => {
-            tracing::warn!(pool = %key, %error, "status of a pool could not be written");
+            tracing::warn!(pool = %key, %error, "failed to write the status of a pool");
             Outcome::Failed
         }
     }
 }
 
-/// Does it. Whether somebody else was faster with a member.
-async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
+/// Carries out the plan. Returns whether another client was faster with a Sandbox.
+async fn apply(ctx: &Context, key: &Key, plan: &Plan) -> Result<bool, Error> {
     let mut errors = Vec::new();
     let overtaken = AtomicBool::new(false);
     for (name, patch) in &plan.patch {
-        match world.sandboxes.patch(&key.beside(name), patch.clone()).await {
+        match ctx.sandboxes.patch(&key.beside(name), patch.clone()).await {
             Err(error) if error.is_conflict() => overtaken.store(true, Ordering::Relaxed),
             Err(error) if !error.is_not_found() => errors.push(error),
             _ => {}
@@ -81,7 +82,7 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
     let deletes = waves(plan.delete.len(), |at| {
         let (name, overtaken) = (plan.delete[at].clone(), &overtaken);
         async move {
-            match delete(world, &key.beside(&name)).await {
+            match delete(ctx, &key.beside(&name)).await {
                 Err(error) if error.is_conflict() => {
                     overtaken.store(true, Ordering::Relaxed);
                     Ok(())
@@ -92,42 +93,42 @@ async fn apply(world: &World, key: &Key, plan: &Plan) -> Result<bool, Error> {
     });
     errors.extend(deletes.await.err());
     if let Some(new) = &plan.new {
-        let names = world.with_memory(key, |memory| {
+        let names = ctx.with_memory(key, |memory| {
             let again = memory.unanswered.iter().cloned();
-            let fresh = std::iter::repeat_with(|| member_name(&key.name, &world.config.ambient));
+            let fresh = std::iter::repeat_with(|| member_name(&key.name, &ctx.config.ambient));
             again.chain(fresh).take(plan.create).collect::<Vec<_>>()
         });
-        let creates = waves(names.len(), |at| create(world, key, new, &names[at]));
+        let creates = waves(names.len(), |at| create(ctx, key, new, &names[at]));
         errors.extend(creates.await.err());
     }
     Error::joined(errors).map(|()| overtaken.into_inner())
 }
 
-/// Creates a member. One that is there already under that name is the one of an earlier request whose answer was lost.
-async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(), Error> {
+/// Creates a pooled Sandbox. One that already exists under that name is that of an earlier, unanswered request.
+async fn create(ctx: &Context, key: &Key, new: &Sandbox, name: &str) -> Result<(), Error> {
     let member = key.beside(name);
-    let again = world.with_memory(key, |memory| memory.ask(name));
-    let error = match world.sandboxes.create(&key.namespace, Box::new(named(new, name))).await {
+    let again = ctx.with_memory(key, |memory| memory.request(name));
+    let error = match ctx.sandboxes.create(&key.namespace, Box::new(named(new, name))).await {
         Ok(_) => {
-            world.with_memory(key, |memory| {
-                memory.made(name, Instant::now());
-                memory.settle(name);
+            ctx.with_memory(key, |memory| {
+                memory.created(name, Instant::now());
+                memory.answered(name);
             });
             return Ok(());
         }
         Err(error) => error,
     };
     if error.is_already_exists() {
-        // Until it is known, no other name is taken in its place.
-        world.sandboxes.refresh(&member).await?;
+        // No other name replaces it before its owner is known.
+        ctx.sandboxes.refresh(&member).await?;
     }
-    // A refusal says nothing about an earlier request that was not answered.
+    // A refusal does not settle an earlier, unanswered request.
     if error.settles_earlier() || error.is_refusal() && !again {
-        world.with_memory(key, |memory| memory.settle(name));
+        ctx.with_memory(key, |memory| memory.answered(name));
     }
     if error.is_already_exists() {
         let owner = new.owner_references().first().map(|owner| owner.uid.as_str());
-        let there = world.sandboxes.get(&member);
+        let there = ctx.sandboxes.get(&member);
         let there = there.as_ref().and_then(|sandbox| owner::controller(sandbox.as_ref()));
         if there.map(|owner| owner.uid.as_str()) == owner {
             return Ok(());
@@ -136,18 +137,17 @@ async fn create(world: &World, key: &Key, new: &Sandbox, name: &str) -> Result<(
     Err(error)
 }
 
-/// Deletes a member that still is one: a claim may have taken it since the plan was made.
-async fn delete(world: &World, member: &Key) -> Result<(), Error> {
-    if world.taking().contains(member) {
+/// Deletes a pooled Sandbox, unless a claim has adopted it since the plan was made.
+async fn delete(ctx: &Context, member: &Key) -> Result<(), Error> {
+    if ctx.taking().contains(member) {
         return Ok(());
     }
-    let Some(known) = world.sandboxes.get(member) else { return Ok(()) };
+    let Some(known) = ctx.sandboxes.get(member) else { return Ok(()) };
     let Some(version) = known.resource_version() else { return Ok(()) };
-    world.sandboxes.delete_version(member, version).await
+    ctx.sandboxes.delete_version(member, version).await
 }
 
-/// 1, 2, 4, 8, ... at once, and no further after a wave in which something failed: a server in trouble gets
-/// few requests.
+/// Runs 1, 2, 4, 8, ... steps at once, and stops after a wave with a failure: a failing server gets few requests.
 async fn waves<F: Future<Output = Result<(), Error>>>(
     count: usize,
     step: impl Fn(usize) -> F,
@@ -163,40 +163,40 @@ async fn waves<F: Future<Output = Result<(), Error>>>(
     Ok(())
 }
 
-/// Counts what is there after the writes.
-async fn write_status(world: &World, key: &Key, seen: &Seen, done: &Plan) -> Result<(), Error> {
+/// Counts the Sandboxes after the writes.
+async fn write_status(ctx: &Context, key: &Key, observed: &Observed, done: &Plan) -> Result<(), Error> {
     let idle = done.create == 0 && done.delete.is_empty() && done.patch.is_empty();
     let (pool, wanted) = if idle {
-        (seen.pool.clone(), done.status.clone())
+        (observed.pool.clone(), done.status.clone())
     } else {
-        let Some(pool) = world.pools.get(key) else { return Ok(()) };
-        let seen = Seen::observe(world, pool);
-        let plan = plan(&seen, &world.config, world.now());
-        world.with_memory(key, |memory| memory.leave(plan.members));
-        (seen.pool, plan.status)
+        let Some(pool) = ctx.pools.get(key) else { return Ok(()) };
+        let observed = Observed::observe(ctx, pool);
+        let plan = plan(&observed, &ctx.config, ctx.now());
+        ctx.scheduler.refilled(key, plan.members);
+        (observed.pool, plan.status)
     };
     if pool.status.as_ref() == Some(&wanted) {
         return Ok(());
     }
-    // What is not there any more is named, or the merge keeps it.
+    // Absent fields are null, or the merge patch would keep them.
     let patch = json!({"status": {
         "replicas": wanted.replicas, "readyReplicas": wanted.ready_replicas,
         "selector": wanted.selector, "observedGeneration": wanted.observed_generation,
     }});
-    match world.pools.patch_status(key, patch).await {
+    match ctx.pools.patch_status(key, patch).await {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }
 }
 
-fn note_progress(world: &World, key: &Key, seen: &Seen, plan: &Plan) {
+fn note_progress(ctx: &Context, key: &Key, observed: &Observed, plan: &Plan) {
     let stuck = plan.unschedulable > 0;
-    let changed = world.with_memory(key, |memory| std::mem::replace(&mut memory.stuck, stuck) != stuck);
+    let changed = ctx.with_memory(key, |memory| std::mem::replace(&mut memory.stuck, stuck) != stuck);
     if !changed {
         return;
     }
     let note = if stuck {
-        let (wanted, grace) = (seen.pool.spec.replicas.unwrap_or(1), spelt(world.config.readiness_grace));
+        let (wanted, grace) = (observed.pool.spec.replicas.unwrap_or(1), spelt(ctx.config.readiness_grace));
         Note {
             warning: true,
             reason: "WarmPoolNotProgressing",
@@ -211,10 +211,10 @@ fn note_progress(world: &World, key: &Key, seen: &Seen, plan: &Plan) {
         let text = "Warm pool is progressing again".to_owned();
         Note { warning: false, reason: "WarmPoolProgressing", action: "Reconciling", text }
     };
-    world.record(seen.pool.as_ref(), note);
+    ctx.record(observed.pool.as_ref(), note);
 }
 
-/// A time as Go programs write it: `5m0s`, `1h0m30s`, `1.5s`.
+/// Formats a duration as Go does: `5m0s`, `1h0m30s`, `1.5s`.
 fn spelt(time: Duration) -> String {
     let (seconds, fraction) = (time.as_secs(), f64::from(time.subsec_millis()) / 1000.0);
     let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, (seconds % 60) as f64 + fraction);

@@ -1,4 +1,4 @@
-//! One Sandbox of a pool: how it is made, and what it is to the pool.
+//! One Sandbox of a pool: its construction and its health.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::owner;
 use crate::patch::Strings;
 use crate::view::PodView;
 
-/// A new member of the pool, but for its name. The Pod template is the SandboxTemplate's own: what marks the Pod as pooled
-/// is derived from the Sandbox's labels and owner, so that leaving the pool changes no spec.
+/// Builds a pooled Sandbox without a name. The Pod template is the SandboxTemplate's own: the marks of a pooled Pod are
+/// derived from the Sandbox's labels and owner, so that leaving the pool changes no spec.
 pub(super) fn desired(pool: &SandboxWarmPool, template: &SandboxTemplate, hashes: &Hashes) -> Sandbox {
     let pool_name = pool.name_any();
     let labels = [
@@ -41,7 +41,7 @@ pub(super) fn desired(pool: &SandboxWarmPool, template: &SandboxTemplate, hashes
     Sandbox { metadata, spec, status: None }
 }
 
-/// The member under its name. That its Pod will have the same one is noted at once, which saves a write.
+/// Names the Sandbox. The annotation with the Pod's name, which is the same, saves a write later.
 pub(super) fn named(member: &Sandbox, name: &str) -> Sandbox {
     let mut named = member.clone();
     named.metadata.name = Some(name.to_owned());
@@ -49,20 +49,20 @@ pub(super) fn named(member: &Sandbox, name: &str) -> Sandbox {
     named
 }
 
-/// How a member is doing.
+/// Health of a pooled Sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Ready,
-    /// Not Ready, and may still become so; the time that it has left for that.
+    /// Not Ready, with the time that it has left to become so.
     Starting(SignedDuration),
-    /// Had its time, but no node has room for it: a new one would fare no better.
+    /// Not Ready in time because no node has room for it: a replacement would not either.
     Unschedulable,
-    /// Had its time.
+    /// Not Ready in time.
     Stuck,
 }
 
-/// `age` is how long ago this process made it, where it did: two clocks may differ by more than the grace, and a member
-/// that is too old from the start would be made anew without end.
+/// `age` is the time since this process created the Sandbox, if it did. Two clocks may differ by more than the grace
+/// period, and a Sandbox that is too old from the start would be replaced without end.
 pub(super) fn health(
     sandbox: &Sandbox,
     pod: Option<&PodView>,

@@ -1,16 +1,16 @@
-//! Names of members. Made here and not by the server: a creation whose answer was lost is asked for again under the same
-//! name, so that it cannot happen twice.
+//! Names of pooled Sandboxes. They are generated here and not by the server: an unanswered creation is repeated under the
+//! same name, so that it cannot succeed twice.
 
 use hutch_serve::Ambient;
 
-/// What the server's own generated names end in: no vowels, so no words, and nothing that looks like something else.
+/// Alphabet of the server's generated names: no vowels, so no words, and no letters that look alike.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Letters at the end.
+/// Number of random letters.
 const RANDOM_BYTES: usize = 5;
-/// Longest name, so that it is good for a DNS label.
+/// Maximum length of a name, so that it is a DNS label.
 const NAME_BYTES: usize = 63;
 
-/// `<pool>-<five letters>`, the pool's name cut where the whole would be too long.
+/// Generates `<pool>-<five letters>`, with the pool's name cut to the maximum length.
 pub(super) fn member_name(pool: &str, ambient: &Ambient) -> String {
     let base = format!("{pool}-");
     let base = &base[..base.floor_char_boundary(NAME_BYTES - RANDOM_BYTES)];

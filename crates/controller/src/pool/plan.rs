@@ -1,4 +1,4 @@
-//! What to do about a pool, given its members. Pure.
+//! Decides what to do about a pool. Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,36 +8,36 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::Seen;
+use super::Observed;
 use super::member::{Health, desired, health};
 use crate::blueprint::{Hashes, is_fresh};
 use crate::config::Config;
 use crate::owner;
 
-/// Added to the time that a starting member has left, so that the next look finds it over.
+/// Added to the remaining time of a starting Sandbox, so that it is over at the next reconcile.
 const AFTER_GRACE: SignedDuration = SignedDuration::from_secs(2);
 
-/// Pause after the deletion of one that nobody owns: its end wakes no pool.
+/// Time until the next reconcile after an orphan was deleted: its end requeues no pool.
 const AFTER_ORPHAN: Duration = Duration::from_millis(100);
 
-/// What to do; deletes and patches first, then creates.
+/// Actions for a pool: deletes and patches first, then creates.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Plan {
-    /// Names of members to delete.
+    /// Names of the Sandboxes to delete.
     pub(super) delete: Vec<String>,
-    /// Merge patches of members: an owner for one that has none, a label that is missing.
+    /// Merge patches: a missing owner, a missing label.
     pub(super) patch: Vec<(String, Value)>,
-    /// How many to create, and what.
+    /// Number of Sandboxes to create.
     pub(super) create: usize,
     pub(super) new: Option<Box<Sandbox>>,
-    /// Members that wait for a node past their time.
+    /// Number of Sandboxes that are unschedulable past their grace period.
     pub(super) unschedulable: usize,
-    /// Members, before any is made or deleted for the pool's size.
+    /// Number of Sandboxes before creates and deletes.
     pub(super) members: usize,
-    /// When to look again although nothing changed.
+    /// Time of the next reconcile without a change.
     pub(super) again: Option<Duration>,
-    /// When to look whether a starting member is Ready. May be late: many pools were made at the same time.
-    pub(super) patience: Option<Duration>,
+    /// Time until the grace period of a starting Sandbox ends. May get jitter: many pools were created together.
+    pub(super) grace_left: Option<Duration>,
     pub(super) status: SandboxWarmPoolStatus,
 }
 
@@ -46,16 +46,16 @@ struct Active<'a> {
     ready: bool,
 }
 
-pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
+pub(super) fn plan(observed: &Observed, config: &Config, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let hashes = seen.template.as_ref().map(|template| Hashes::of(template));
-    // What cannot be read is left as it is: it counts, and is not Ready.
-    let (leaving, unread): (Vec<_>, Vec<_>) =
-        seen.unread.iter().partition(|member| member.metadata.deletion_timestamp.is_some());
+    let hashes = observed.template.as_ref().map(|template| Hashes::of(template));
+    // An undecodable Sandbox is left as it is: it counts, and is not Ready.
+    let (leaving, undecodable): (Vec<_>, Vec<_>) =
+        observed.undecodable.iter().partition(|member| member.metadata.deletion_timestamp.is_some());
     let mut terminating = leaving.len();
     let mut active = Vec::new();
-    for sandbox in &seen.labelled {
-        match classify(seen, hashes.as_ref(), sandbox) {
+    for sandbox in &observed.labelled {
+        match classify(observed, hashes.as_ref(), sandbox) {
             Standing::NotOurs => {}
             Standing::Terminating => terminating += 1,
             Standing::Stale => {
@@ -63,7 +63,7 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
                 terminating += 1;
             }
             Standing::Member(patch) => {
-                if let Some(ready) = look_after(&mut plan, seen, config, sandbox, now) {
+                if let Some(ready) = look_after(&mut plan, observed, config, sandbox, now) {
                     plan.patch.extend(patch.map(|patch| (sandbox.name_any(), patch)));
                     active.push(Active { sandbox, ready });
                 } else {
@@ -75,26 +75,33 @@ pub(super) fn plan(seen: &Seen, config: &Config, now: Timestamp) -> Plan {
     if plan.unschedulable > 0 {
         sooner(&mut plan.again, config.unschedulable_recheck);
     }
-    plan.members = active.len() + unread.len();
-    scale(&mut plan, seen, config, hashes, active, Others { terminating, unread: unread.len() });
-    let orphans = seen.labelled.iter().filter(|sandbox| owner::controller(sandbox.as_ref()).is_none());
+    plan.members = active.len() + undecodable.len();
+    scale(
+        &mut plan,
+        observed,
+        config,
+        hashes,
+        active,
+        Others { terminating, undecodable: undecodable.len() },
+    );
+    let orphans = observed.labelled.iter().filter(|sandbox| owner::controller(sandbox.as_ref()).is_none());
     if orphans.into_iter().any(|orphan| plan.delete.contains(&orphan.name_any())) {
         sooner(&mut plan.again, AFTER_ORPHAN);
     }
     plan
 }
 
-/// What a Sandbox with the pool's label is to the pool.
+/// Relation of a labeled Sandbox to the pool.
 enum Standing {
     NotOurs,
     Terminating,
     Stale,
-    /// A member, with what has to be put right about it.
+    /// A Sandbox of the pool, with the patch that it needs.
     Member(Option<Value>),
 }
 
-fn classify(seen: &Seen, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing {
-    let pool = seen.pool.as_ref();
+fn classify(observed: &Observed, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing {
+    let pool = observed.pool.as_ref();
     let ours = owner::is_controlled_by(sandbox, pool);
     if sandbox.metadata.deletion_timestamp.is_some() {
         return if ours { Standing::Terminating } else { Standing::NotOurs };
@@ -105,7 +112,7 @@ fn classify(seen: &Seen, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing
     }
     let replace_stale = orphan || pool.spec.strategy() == UpdateStrategyType::Recreate;
     if replace_stale
-        && let (Some(template), Some(hashes)) = (&seen.template, hashes)
+        && let (Some(template), Some(hashes)) = (&observed.template, hashes)
         && !is_fresh(sandbox, template, hashes, ours)
     {
         return Standing::Stale;
@@ -127,22 +134,22 @@ fn classify(seen: &Seen, hashes: Option<&Hashes>, sandbox: &Sandbox) -> Standing
     Standing::Member(Some(json!({ "metadata": metadata })))
 }
 
-/// Whether the member is Ready; none when it has had its time and is deleted.
+/// Returns whether the Sandbox is Ready, or `None` when its time is over and it is deleted.
 fn look_after(
     plan: &mut Plan,
-    seen: &Seen,
+    observed: &Observed,
     config: &Config,
     sandbox: &Sandbox,
     now: Timestamp,
 ) -> Option<bool> {
     let grace = SignedDuration::try_from(config.readiness_grace).unwrap_or(SignedDuration::MAX);
     let name = sandbox.metadata.name.as_deref().unwrap_or_default();
-    let (pod, age) = (seen.pods.get(name), seen.ages.get(name));
+    let (pod, age) = (observed.pods.get(name), observed.ages.get(name));
     match health(sandbox, pod.map(Arc::as_ref), grace, now, age.copied()) {
         Health::Ready => return Some(true),
         Health::Starting(left) => {
             let wait = left.saturating_add(AFTER_GRACE);
-            sooner(&mut plan.patience, Duration::try_from(wait).unwrap_or_default());
+            sooner(&mut plan.grace_left, Duration::try_from(wait).unwrap_or_default());
         }
         Health::Unschedulable => plan.unschedulable += 1,
         Health::Stuck => {
@@ -153,27 +160,28 @@ fn look_after(
     Some(false)
 }
 
-/// Members about which nothing is decided here.
+/// Sandboxes that are counted only.
 struct Others {
     terminating: usize,
-    unread: usize,
+    undecodable: usize,
 }
 
-/// Creation counts those on their way out too, so that a rolling replacement never has more than asked for.
+/// Plans creates and deletes. Creates count terminating Sandboxes too, so that a rolling replacement never exceeds
+/// `replicas`.
 fn scale(
     plan: &mut Plan,
-    seen: &Seen,
+    observed: &Observed,
     config: &Config,
     hashes: Option<Hashes>,
     mut active: Vec<Active<'_>>,
     others: Others,
 ) {
-    let wanted = usize::try_from(seen.pool.spec.replicas.unwrap_or(1)).unwrap_or(0);
-    let members = active.len() + others.unread;
+    let wanted = usize::try_from(observed.pool.spec.replicas.unwrap_or(1)).unwrap_or(0);
+    let members = active.len() + others.undecodable;
     let total = members + others.terminating;
-    if let (true, Some(template), Some(hashes)) = (total < wanted, &seen.template, hashes) {
+    if let (true, Some(template), Some(hashes)) = (total < wanted, &observed.template, hashes) {
         plan.create = (wanted - total).min(config.pool_batch);
-        plan.new = Some(Box::new(desired(&seen.pool, template, &hashes)));
+        plan.new = Some(Box::new(desired(&observed.pool, template, &hashes)));
     } else if members > wanted {
         let excess = (members - wanted).min(active.len()).min(config.pool_batch);
         let age =
@@ -183,14 +191,14 @@ fn scale(
     }
     let ready = active.iter().filter(|member| member.ready).count();
     plan.status = SandboxWarmPoolStatus {
-        replicas: count(active.len() + others.unread),
+        replicas: count(active.len() + others.undecodable),
         ready_replicas: count(ready),
-        selector: Some(format!("{}={}", label::WARM_POOL_SANDBOX, name_hash(&seen.pool.name_any()))),
-        observed_generation: seen.pool.metadata.generation,
+        selector: Some(format!("{}={}", label::WARM_POOL_SANDBOX, name_hash(&observed.pool.name_any()))),
+        observed_generation: observed.pool.metadata.generation,
     };
 }
 
-/// None is left out.
+/// Converts a count; every field is present.
 fn count(members: usize) -> Option<i32> {
     i32::try_from(members).ok().filter(|count| *count > 0)
 }

@@ -26,7 +26,7 @@ fn pool(replicas: Value, strategy: &str) -> Arc<SandboxWarmPool> {
     object(EXTENSIONS, "SandboxWarmPool", "p", json!({"metadata": {"generation": 4}, "spec": spec}))
 }
 
-/// A member that the pool would have made, some minutes old.
+/// Builds a Sandbox as the pool creates it, some minutes old.
 fn member(name: &str, more: Value) -> Arc<Sandbox> {
     let template = template();
     let made = super::member::desired(&pool(json!(1), "OnReplenish"), &template, &Hashes::of(&template));
@@ -45,22 +45,22 @@ fn condition(kind: &str, status: &str, reason: &str) -> Value {
 }
 
 fn planned(replicas: Value, strategy: &str, members: Vec<Arc<Sandbox>>) -> Plan {
-    plan(&seen(replicas, strategy, members), &Config::default(), now())
+    plan(&observed(replicas, strategy, members), &Config::default(), now())
 }
 
-fn seen(replicas: Value, strategy: &str, labelled: Vec<Arc<Sandbox>>) -> Seen {
-    Seen {
+fn observed(replicas: Value, strategy: &str, labelled: Vec<Arc<Sandbox>>) -> Observed {
+    Observed {
         pool: pool(replicas, strategy),
         template: Some(template()),
         labelled,
-        unread: Vec::new(),
+        undecodable: Vec::new(),
         pods: HashMap::new(),
         ages: HashMap::new(),
     }
 }
 
 #[test]
-fn the_size_is_exact() {
+fn pool_has_exactly_its_replicas() {
     let young = json!({"metadata": {"creationTimestamp": "2026-01-01T00:09:00Z"}});
     let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:09:00Z", "creationTimestamp": "2026-01-01T00:09:00Z"}});
     let two = || vec![member("a", ready("2026-01-01T00:01:00Z")), member("b", young.clone())];
@@ -85,27 +85,30 @@ fn the_size_is_exact() {
 }
 
 #[test]
-fn a_member_that_cannot_be_read_counts_and_is_left_as_it_is() {
-    let unread = |deleted: Value| {
+fn undecodable_sandbox_counts_and_stays() {
+    let undecodable = |deleted: Value| {
         let metadata = json!({"name": "u", "deletionTimestamp": deleted});
         serde_json::from_value::<PartialObjectMeta<Sandbox>>(json!({ "metadata": metadata })).unwrap()
     };
-    let outcome = |replicas: i32, unread: Vec<PartialObjectMeta<Sandbox>>| {
+    let outcome = |replicas: i32, undecodable: Vec<PartialObjectMeta<Sandbox>>| {
         let members = vec![member("a", ready("2026-01-01T00:01:00Z"))];
-        let seen = Seen { unread, ..seen(json!(replicas), "Recreate", members) };
-        let plan = plan(&seen, &Config::default(), now());
+        let observed = Observed { undecodable, ..observed(json!(replicas), "Recreate", members) };
+        let plan = plan(&observed, &Config::default(), now());
         (plan.create, plan.delete, plan.members, plan.status.replicas, plan.status.ready_replicas)
     };
-    let there = || vec![unread(json!(null))];
+    let there = || vec![undecodable(json!(null))];
     assert_eq!(outcome(3, there()), (1, vec![], 2, Some(2), Some(1)));
     assert_eq!(outcome(2, there()), (0, vec![], 2, Some(2), Some(1)));
     assert_eq!(outcome(1, there()), (0, vec!["a".to_owned()], 2, Some(1), None));
     assert_eq!(outcome(0, there()), (0, vec!["a".to_owned()], 2, Some(1), None));
-    assert_eq!(outcome(2, vec![unread(json!("2026-01-01T00:09:00Z"))]), (0, vec![], 1, Some(1), Some(1)));
+    assert_eq!(
+        outcome(2, vec![undecodable(json!("2026-01-01T00:09:00Z"))]),
+        (0, vec![], 1, Some(1), Some(1))
+    );
 }
 
 #[test]
-fn of_the_ready_ones_the_newest_go_first() {
+fn newest_ready_sandboxes_are_deleted_first() {
     let members = vec![
         member("old", ready("2026-01-01T00:01:00Z")),
         member("new", ready("2026-01-01T00:03:00Z")),
@@ -115,7 +118,7 @@ fn of_the_ready_ones_the_newest_go_first() {
 }
 
 #[test]
-fn a_member_that_does_not_start_is_replaced_unless_no_node_has_room() {
+fn sandbox_that_does_not_start_is_replaced_unless_unschedulable() {
     let old = json!({"metadata": {"creationTimestamp": "2026-01-01T00:01:00Z"}});
     let plan = planned(json!(1), "OnReplenish", vec![member("a", old.clone())]);
     assert_eq!(
@@ -128,9 +131,9 @@ fn a_member_that_does_not_start_is_replaced_unless_no_node_has_room() {
     let with_pod = |more: Value| {
         let mut pod_more = unscheduled.clone();
         json_patch::merge(&mut pod_more, &more);
-        let mut seen = seen(json!(1), "OnReplenish", vec![member("a", old.clone())]);
-        seen.pods.insert("a".into(), object("v1", "Pod", "a", pod_more));
-        let plan = super::plan::plan(&seen, &Config::default(), now());
+        let mut observed = observed(json!(1), "OnReplenish", vec![member("a", old.clone())]);
+        observed.pods.insert("a".into(), object("v1", "Pod", "a", pod_more));
+        let plan = super::plan::plan(&observed, &Config::default(), now());
         (plan.delete.len(), plan.unschedulable, plan.again)
     };
     assert_eq!(with_pod(json!({})), (0, 1, Some(Duration::from_secs(60))), "held");
@@ -142,7 +145,7 @@ fn a_member_that_does_not_start_is_replaced_unless_no_node_has_room() {
     let young = |created: &str| {
         let more = json!({"metadata": {"creationTimestamp": created}});
         let plan = planned(json!(1), "OnReplenish", vec![member("a", more)]);
-        (plan.delete.len(), plan.patience, plan.again)
+        (plan.delete.len(), plan.grace_left, plan.again)
     };
     assert_eq!(young("2026-01-01T00:09:00Z"), (0, Some(Duration::from_secs(242)), None));
     assert_eq!(young("2026-01-01T05:00:00Z"), (0, Some(Duration::from_secs(302)), None), "a clock ahead");
@@ -156,7 +159,7 @@ fn hostile_numbers() {
     for grace in [Duration::ZERO, Duration::MAX] {
         let config = Config { readiness_grace: grace, ..Config::default() };
         let young = json!({"metadata": {"creationTimestamp": "2026-01-01T05:00:00Z"}});
-        let plan = plan(&seen(json!(1), "OnReplenish", vec![member("a", young)]), &config, now());
+        let plan = plan(&observed(json!(1), "OnReplenish", vec![member("a", young)]), &config, now());
         assert_eq!(plan.delete.is_empty(), grace == Duration::MAX);
     }
 }
@@ -174,28 +177,28 @@ fn pools_whose_names_collide_keep_apart() {
     let theirs = json!({"metadata": {
         "labels": {"agents.x-k8s.io/warm-pool-sandbox": name_hash(&one), "agents.x-k8s.io/sandbox-template-hash": "old"},
         "ownerReferences": owned_by(EXTENSIONS, "SandboxWarmPool", &one)}});
-    let mut seen = seen(json!(1), "Recreate", vec![member("a", theirs)]);
-    seen.pool = object(
+    let mut observed = observed(json!(1), "Recreate", vec![member("a", theirs)]);
+    observed.pool = object(
         EXTENSIONS,
         "SandboxWarmPool",
         &other,
         json!({"spec": {"replicas": 1, "sandboxTemplateRef": {"name": "t"}}}),
     );
-    let plan = plan(&seen, &Config::default(), now());
+    let plan = plan(&observed, &Config::default(), now());
     assert_eq!((plan.create, plan.delete.len(), plan.patch.len(), plan.status.replicas), (1, 0, 0, None));
 }
 
 #[test]
-fn a_member_that_was_made_here_has_its_time_whatever_the_clock_says() {
+fn readiness_grace_of_own_sandbox_ignores_the_clock() {
     let old = json!({"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}});
-    let mut seen = seen(json!(1), "OnReplenish", vec![member("a", old)]);
-    assert_eq!(plan(&seen, &Config::default(), now()).delete, ["a"], "made by another process, long ago");
-    seen.ages.insert("a".into(), SignedDuration::from_secs(2));
-    let young = plan(&seen, &Config::default(), now());
+    let mut observed = observed(json!(1), "OnReplenish", vec![member("a", old)]);
+    assert_eq!(plan(&observed, &Config::default(), now()).delete, ["a"], "made by another process, long ago");
+    observed.ages.insert("a".into(), SignedDuration::from_secs(2));
+    let young = plan(&observed, &Config::default(), now());
     assert!(young.delete.is_empty() && young.create == 0);
     let grace = SignedDuration::try_from(Config::default().readiness_grace).unwrap();
-    seen.ages.insert("a".into(), grace);
-    assert_eq!(plan(&seen, &Config::default(), now()).delete, ["a"]);
+    observed.ages.insert("a".into(), grace);
+    assert_eq!(plan(&observed, &Config::default(), now()).delete, ["a"]);
 }
 
 #[test]
@@ -206,11 +209,11 @@ fn members_of_an_older_blueprint() {
     });
     assert!(planned(json!(1), "OnReplenish", vec![member("a", stale.clone())]).delete.is_empty());
     let plan = planned(json!(1), "Recreate", vec![member("a", stale)]);
-    assert_eq!((plan.delete, plan.create), (vec!["a".to_owned()], 0), "never more than asked for");
+    assert_eq!((plan.delete, plan.create), (vec!["a".to_owned()], 0), "never more than the replicas");
 }
 
 #[test]
-fn orphans_are_taken_in_and_other_owners_left_alone() {
+fn orphans_are_adopted_and_foreign_sandboxes_left_alone() {
     let orphan = json!({"metadata": {"ownerReferences": null, "creationTimestamp": "2026-01-01T00:09:00Z"}});
     let plan = planned(json!(1), "OnReplenish", vec![member("a", orphan.clone())]);
     assert_eq!(plan.create, 0);
@@ -226,7 +229,7 @@ fn orphans_are_taken_in_and_other_owners_left_alone() {
     stale["spec"] = json!({"podTemplate": {"spec": {"containers": [{"name": "c", "image": "older"}]}}});
     let plan = planned(json!(1), "OnReplenish", vec![member("a", stale)]);
     assert_eq!((plan.delete, plan.create), (vec!["a".to_owned()], 0));
-    assert!(plan.again.is_some(), "its end wakes no pool: without another look it is never replaced");
+    assert!(plan.again.is_some(), "its end wakes no pool: without a requeue it is never replaced");
 
     let claimed = json!({"metadata": {"ownerReferences": owned_by(EXTENSIONS, "SandboxClaim", "c")}});
     let plan = planned(json!(1), "OnReplenish", vec![member("a", claimed)]);
@@ -235,15 +238,15 @@ fn orphans_are_taken_in_and_other_owners_left_alone() {
 
 #[test]
 fn without_its_template_a_pool_keeps_what_it_has() {
-    let seen = Seen {
+    let observed = Observed {
         pool: pool(json!(3), "Recreate"),
         template: None,
         labelled: vec![member("a", ready("2026-01-01T00:01:00Z"))],
-        unread: Vec::new(),
+        undecodable: Vec::new(),
         pods: HashMap::new(),
         ages: HashMap::new(),
     };
-    let plan = plan(&seen, &Config::default(), now());
+    let plan = plan(&observed, &Config::default(), now());
     assert_eq!((plan.create, plan.delete.len()), (0, 0));
     assert_eq!((plan.status.replicas, plan.status.ready_replicas), (Some(1), Some(1)));
     assert_eq!(plan.status.observed_generation, Some(4));
@@ -252,7 +255,7 @@ fn without_its_template_a_pool_keeps_what_it_has() {
 }
 
 #[test]
-fn a_new_member_has_every_mark() {
+fn new_pooled_sandbox_has_every_label() {
     let made = planned(json!(1), "OnReplenish", vec![]).new.unwrap();
     let made = serde_json::to_value(super::member::named(&made, "p-x")).unwrap();
     let (metadata, pod) = (&made["metadata"], &made["spec"]["podTemplate"]);
@@ -278,7 +281,7 @@ fn a_new_member_has_every_mark() {
     assert_eq!(pod["spec"]["dnsConfig"], json!({"nameservers": ["8.8.8.8", "1.1.1.1"]}));
 }
 
-/// Does what the API server would do with a plan.
+/// Applies a plan as the API server would.
 fn simulate(members: &[Arc<Sandbox>], plan: &Plan, next: &mut u32) -> Vec<Arc<Sandbox>> {
     let mut after: Vec<_> =
         members.iter().filter(|member| !plan.delete.contains(&member.name_any())).cloned().collect();
@@ -297,7 +300,7 @@ fn simulate(members: &[Arc<Sandbox>], plan: &Plan, next: &mut u32) -> Vec<Arc<Sa
     after
 }
 
-/// What may lie about with the pool's label.
+/// Generates a Sandbox with the pool's label.
 fn any_member() -> impl Strategy<Value = Value> {
     let owner = prop_oneof![
         4 => Just(owned_by(EXTENSIONS, "SandboxWarmPool", "p")),
@@ -323,9 +326,9 @@ fn is_ours(sandbox: &Sandbox) -> bool {
 }
 
 proptest! {
-    /// Whatever lies about: it comes to rest at the size asked for, never had more on the way, and took nothing from others.
+    /// From any state, the pool converges to its replicas, never exceeds them, and takes nothing from other owners.
     #[test]
-    fn a_pool_comes_to_rest_at_its_size(
+    fn pool_converges_to_its_replicas(
         found in prop::collection::vec(any_member(), 0..8), replicas in 0..6_usize, recreate: bool,
     ) {
         let strategy = if recreate { "Recreate" } else { "OnReplenish" };
@@ -346,7 +349,7 @@ proptest! {
                 break;
             }
             let ours = members.iter().filter(|member| is_ours(member)).count();
-            prop_assert!(plan.create == 0 || ours + plan.create <= replicas, "more than asked for");
+            prop_assert!(plan.create == 0 || ours + plan.create <= replicas, "more than the replicas");
             members = simulate(&members, &plan, &mut next);
         }
         let theirs = |list: &[Arc<Sandbox>]| list.iter().filter(|m| crate::owner::controller(m.as_ref()).is_some() && !is_ours(m)).count();

@@ -1,4 +1,4 @@
-//! Looks at one Sandbox, does what is planned, and writes down what came of it.
+//! Carries out what is planned for a Sandbox, and writes its status.
 
 use std::time::Duration;
 
@@ -7,56 +7,51 @@ use hutch_api::{SandboxStatus, annotation};
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::plan::{Action, Part, Plan, Stage, plan};
 use super::status::{is_step, status};
-use super::{Located, Seen, expiry, sleep};
+use super::{Located, Observed, expiry, sleep};
 use crate::collection::{Collection, Object};
 use crate::condition;
+use crate::context::Context;
 use crate::error::Error;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::record::Note;
+use crate::scheduler::Write;
 use crate::span::Span;
-use crate::world::World;
 
-/// Pause before the second pass of an expiry.
+/// Time until the second pass of an expiry.
 const NEXT_PASS: Duration = Duration::from_millis(1);
-/// Longest wait of a Pod's labels and annotations, whatever is configured.
-const LONGEST_WRITE_BEHIND: Duration = Duration::from_secs(1);
 
-/// By which a step waits longer where many start at once.
-const CROWD_WAITS: u32 = 4;
-
-/// What came of the actions.
+/// Result of the actions.
 #[derive(Default)]
 struct Applied {
     failures: Vec<(Part, Error)>,
-    /// When an action that was put off is due.
+    /// Time until a deferred action is due.
     again: Option<Duration>,
 }
 
-pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
-    let sandbox = world.sandboxes.get(key).filter(|known| known.metadata.deletion_timestamp.is_none());
+pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
+    let sandbox = ctx.sandboxes.get(key).filter(|known| known.metadata.deletion_timestamp.is_none());
     let Some(sandbox) = sandbox else {
-        world.late_status.forget(key);
-        world.late_metadata.forget(key);
-        world.late_names.forget(key);
+        for write in [Write::SandboxProgress, Write::PodMetadata, Write::PodName] {
+            ctx.scheduler.clear(write, key);
+        }
         return Outcome::Settled;
     };
-    let span = world.spans.start("ReconcileSandbox", sandbox.as_ref());
-    let seen = Seen::observe(world, sandbox);
-    let Plan { stage, actions, mut problems } = plan(&seen, world.now());
-    let conflict_only = matches!(seen.locate(), Located::Several(_)) && problems.len() == 1;
+    let span = ctx.spans.start("ReconcileSandbox", sandbox.as_ref());
+    let observed = Observed::observe(ctx, sandbox);
+    let Plan { stage, actions, mut problems } = plan(&observed, ctx.now());
+    let conflict_only = matches!(observed.locate(), Located::Several(_)) && problems.len() == 1;
     let mut failed = !problems.is_empty() && !conflict_only;
-    let Applied { failures, again } = apply(world, key, actions, &span).await;
+    let Applied { failures, again } = apply(ctx, key, actions, &span).await;
     if failures.iter().any(|(_, error)| error.is_already_exists()) {
-        // The view was behind and has caught up by now: what is there decides, not this error.
+        // The cache was behind and is current now: its content decides, not this error.
         return Outcome::Failed;
     }
     for (part, error) in failures {
-        tracing::debug!(sandbox = %key, %error, "a step of a sandbox failed");
+        tracing::debug!(sandbox = %key, %error, "an action of a sandbox failed");
         failed = true;
         problems.push((part, error.for_condition()));
     }
@@ -64,19 +59,19 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     if stage == Stage::Deleted || (stage == Stage::Retained && failed) {
         return if failed { Outcome::Failed } else { Outcome::Settled };
     }
-    // What was just written is in the cache already.
-    let Some(sandbox) = world.sandboxes.get(key) else { return Outcome::Settled };
-    let after = Seen::observe(world, sandbox);
-    tell_pod(&span, &seen, &after);
-    let now = world.now();
+    // The cache has the writes of this pass already.
+    let Some(sandbox) = ctx.sandboxes.get(key) else { return Outcome::Settled };
+    let after = Observed::observe(ctx, sandbox);
+    tell_pod(&span, &observed, &after);
+    let now = ctx.now();
     let stage =
         if stage == Stage::Live && expiry::is_over(&after.sandbox, now) { Stage::Expiring } else { stage };
-    let wanted = status(&after, stage, &problems, &world.config.cluster_domain, now);
-    note_multiple_pods(world, &after, &wanted);
-    let late = match write(world, key, &after, &wanted).await {
+    let wanted = status(&after, stage, &problems, &ctx.config.cluster_domain, now);
+    note_multiple_pods(ctx, &after, &wanted);
+    let late = match write(ctx, key, &after, &wanted).await {
         Ok(late) => late,
         Err(error) => {
-            tracing::warn!(sandbox = %key, %error, "status of a sandbox could not be written");
+            tracing::warn!(sandbox = %key, %error, "failed to write the status of a sandbox");
             return Outcome::Failed;
         }
     };
@@ -94,53 +89,43 @@ pub(crate) async fn reconcile(world: &World, key: &Key) -> Outcome {
     [again, late, end].into_iter().flatten().min().map_or(Outcome::Settled, Outcome::Again)
 }
 
-/// Does the actions in order. One that fails ends its own part only.
-async fn apply(world: &World, key: &Key, actions: Vec<Action>, span: &Span) -> Applied {
+/// Carries out the actions in order. A failure ends its own part only.
+async fn apply(ctx: &Context, key: &Key, actions: Vec<Action>, span: &Span) -> Applied {
     let mut applied = Applied::default();
-    if !actions.iter().any(|action| matches!(action, Action::SyncPod(..))) {
-        world.late_metadata.forget(key);
-    }
-    if !actions.contains(&Action::NoteOwnName) {
-        world.late_names.forget(key);
+    for write in [Write::PodMetadata, Write::PodName] {
+        if !actions.iter().any(|action| deferrable(action) == Some(write)) {
+            ctx.scheduler.clear(write, key);
+        }
     }
     for action in actions {
         let part = action.part();
         if applied.failures.iter().any(|(failed, _)| *failed == part) {
             continue;
         }
-        if let Some(left) = wait(world, key, &action) {
+        let write = deferrable(&action);
+        if let Some(left) = write.and_then(|write| ctx.scheduler.delay(write, key)) {
             applied.again = applied.again.into_iter().chain([left]).min();
             continue;
         }
         let _step = step(part).map(|name| span.step(name));
-        let late = match &action {
-            Action::SyncPod(..) => Some(&world.late_metadata),
-            Action::NoteOwnName => Some(&world.late_names),
-            _ => None,
-        };
-        match act(world, key, action).await {
-            Ok(()) => late.into_iter().for_each(|late| late.forget(key)),
+        match act(ctx, key, action).await {
+            Ok(()) => write.into_iter().for_each(|write| ctx.scheduler.clear(write, key)),
             Err(error) => applied.failures.push((part, error)),
         }
     }
     applied
 }
 
-/// For how long the action is put off; nothing when it is due.
-fn wait(world: &World, key: &Key, action: &Action) -> Option<Duration> {
+/// Returns the write that the action is for the scheduler, unless it is sent at once.
+fn deferrable(action: &Action) -> Option<Write> {
     match action {
-        Action::SyncPod(..) => {
-            let (late, window) = (&world.late_metadata, world.config.write_behind.min(LONGEST_WRITE_BEHIND));
-            late.left(key, window, Instant::now()).or_else(|| world.yields(late, key))
-        }
-        Action::NoteOwnName if is_crowded(world) => {
-            world.late_names.left(key, crowd_wait(world), Instant::now())
-        }
+        Action::SyncPod(..) => Some(Write::PodMetadata),
+        Action::NoteOwnName => Some(Write::PodName),
         _ => None,
     }
 }
 
-/// Name of the span around an action.
+/// Returns the name of the span around an action.
 fn step(part: Part) -> Option<&'static str> {
     match part {
         Part::Pod => Some("reconcilePod"),
@@ -149,7 +134,7 @@ fn step(part: Part) -> Option<&'static str> {
     }
 }
 
-fn tell_pod(span: &Span, before: &Seen, after: &Seen) {
+fn tell_pod(span: &Span, before: &Observed, after: &Observed) {
     if let Located::Owned(pod) = after.locate() {
         let new = matches!(before.locate(), Located::Missing);
         let event = if new { "NewPodStatusObserved" } else { "ExistingPodStatusObserved" };
@@ -158,52 +143,52 @@ fn tell_pod(span: &Span, before: &Seen, after: &Seen) {
     }
 }
 
-async fn act(world: &World, key: &Key, action: Action) -> Result<(), Error> {
+async fn act(ctx: &Context, key: &Key, action: Action) -> Result<(), Error> {
     match action {
-        Action::CreateVolume(claim) => create(&world.volumes, claim).await,
-        Action::PatchVolume(name, patch) => world.volumes.patch(&key.beside(&name), patch).await.map(drop),
-        Action::CreatePod(pod) => create(&world.pods, pod).await,
+        Action::CreateVolume(claim) => create(&ctx.volumes, claim).await,
+        Action::PatchVolume(name, patch) => ctx.volumes.patch(&key.beside(&name), patch).await.map(drop),
+        Action::CreatePod(pod) => create(&ctx.pods, pod).await,
         Action::PatchPod(name, patch) | Action::SyncPod(name, patch) => {
-            world.pods.patch(&key.beside(&name), patch).await.map(drop)
+            ctx.pods.patch(&key.beside(&name), patch).await.map(drop)
         }
-        Action::DeletePod(name) => world.pods.delete(&key.beside(&name), None).await,
-        Action::CreateService(service) => create(&world.services, service).await,
-        Action::PatchService(patch) => patch_service(world, key, patch).await,
-        Action::DeleteService => world.services.delete(key, None).await,
-        Action::NotePodName(name) => note_pod_name(world, key, name.as_deref()).await,
-        Action::NoteOwnName => note_pod_name(world, key, Some(&key.name)).await,
-        Action::DeleteSandbox => world.sandboxes.delete(key, None).await,
-        Action::Sleep(patch) => match world.sandboxes.patch(key, patch).await {
-            // Somebody wrote meanwhile, perhaps that it is in use. What they wrote is looked at next.
-            Err(error) if error.is_conflict() || error.is_not_found() => world.sandboxes.refresh(key).await,
+        Action::DeletePod(name) => ctx.pods.delete(&key.beside(&name), None).await,
+        Action::CreateService(service) => create(&ctx.services, service).await,
+        Action::PatchService(patch) => patch_service(ctx, key, patch).await,
+        Action::DeleteService => ctx.services.delete(key, None).await,
+        Action::NotePodName(name) => note_pod_name(ctx, key, name.as_deref()).await,
+        Action::NoteOwnName => note_pod_name(ctx, key, Some(&key.name)).await,
+        Action::DeleteSandbox => ctx.sandboxes.delete(key, None).await,
+        Action::Sleep(patch) => match ctx.sandboxes.patch(key, patch).await {
+            // Another client wrote first, perhaps that the Sandbox is in use. The next reconcile sees that.
+            Err(error) if error.is_conflict() || error.is_not_found() => ctx.sandboxes.refresh(key).await,
             other => other.map(drop),
         },
     }
 }
 
-async fn note_pod_name(world: &World, key: &Key, name: Option<&str>) -> Result<(), Error> {
+async fn note_pod_name(ctx: &Context, key: &Key, name: Option<&str>) -> Result<(), Error> {
     let patch = json!({"metadata": {"annotations": {annotation::POD_NAME: name}}});
-    world.sandboxes.patch(key, patch).await.map(drop)
+    ctx.sandboxes.patch(key, patch).await.map(drop)
 }
 
-/// A headless Service without a selector is made for both address families, whatever the cluster has. With a selector a
-/// cluster that has one family refuses that, and takes the Service for its first family alone.
-async fn patch_service(world: &World, key: &Key, mut patch: Value) -> Result<(), Error> {
-    let refused = match world.services.patch(key, patch.clone()).await {
+/// Patches the Service. A headless Service without a selector is created for both address families on any cluster. With a
+/// selector, a cluster with one family rejects that, and accepts the Service for its first family alone.
+async fn patch_service(ctx: &Context, key: &Key, mut patch: Value) -> Result<(), Error> {
+    let refused = match ctx.services.patch(key, patch.clone()).await {
         Err(error) if error.is_invalid() => error,
         result => return result.map(drop),
     };
-    let service = world.services.get(key);
+    let service = ctx.services.get(key);
     let spec = service.as_ref().and_then(|service| service.spec.as_ref());
     let both = spec.is_some_and(|spec| spec.ip_family_policy.as_deref() == Some("RequireDualStack"));
     if !both || patch["spec"]["selector"].is_null() {
         return Err(refused);
     }
     patch["spec"]["ipFamilyPolicy"] = "SingleStack".into();
-    world.services.patch(key, patch).await.map(drop)
+    ctx.services.patch(key, patch).await.map(drop)
 }
 
-/// Creates the object; when one of that name is there already, takes a look at it.
+/// Creates the object; reads it from the server when one of that name already exists.
 async fn create<K, B>(collection: &Collection<K>, object: Box<B>) -> Result<(), Error>
 where
     K: Object,
@@ -217,52 +202,37 @@ where
     result
 }
 
-/// Writes the status if it differs. Gives the time after which to look again when it was put off.
+/// Writes the status if it differs. Returns the time of the next reconcile when the write is deferred.
 async fn write(
-    world: &World,
+    ctx: &Context,
     key: &Key,
-    seen: &Seen,
+    observed: &Observed,
     wanted: &SandboxStatus,
 ) -> Result<Option<Duration>, Error> {
-    let current = seen.sandbox.status.clone().unwrap_or_default();
+    let current = observed.sandbox.status.clone().unwrap_or_default();
     if current == *wanted || only_node_changed(&current, wanted) {
-        world.late_status.forget(key);
+        ctx.scheduler.clear(Write::SandboxProgress, key);
         return Ok(None);
     }
     if is_step(&current, wanted)
-        && let Some(left) = world.late_status.left(key, longest_wait(world), Instant::now())
+        && let Some(left) = ctx.scheduler.delay(Write::SandboxProgress, key)
     {
         return Ok(Some(left));
     }
-    match world.sandboxes.patch_status(key, json!({"status": complete(wanted)})).await {
+    match ctx.sandboxes.patch_status(key, json!({"status": complete(wanted)})).await {
         Err(error) if !error.is_not_found() => return Err(error),
-        _ => world.late_status.forget(key),
+        _ => ctx.scheduler.clear(Write::SandboxProgress, key),
     }
     Ok(None)
 }
 
-/// How long a step may wait for the next one.
-fn longest_wait(world: &World) -> Duration {
-    if is_crowded(world) { crowd_wait(world) } else { world.config.progress_delay }
-}
-
-/// How long what gives way may wait where many start at once.
-fn crowd_wait(world: &World) -> Duration {
-    world.config.progress_delay * CROWD_WAITS
-}
-
-/// Whether many Sandboxes start at once, or did so a moment ago.
-fn is_crowded(world: &World) -> bool {
-    world.crowd.is_on(world.late_status.count(), crowd_wait(world), Instant::now())
-}
-
-/// A node alone is no news: it is written with the next change. Pools that wait for many Pods save a write for each.
+/// Returns whether only the node changed, which is written with the next change. This saves a write for each Pod.
 fn only_node_changed(current: &SandboxStatus, wanted: &SandboxStatus) -> bool {
     let same = SandboxStatus { node_name: current.node_name.clone(), ..wanted.clone() } == *current;
     same && !condition::is_ready(wanted.conditions.as_ref())
 }
 
-/// Every field, null where there is nothing: a merge patch keeps what it does not name.
+/// Returns every field, null where it is absent: a merge patch keeps fields that it does not name.
 fn complete(status: &SandboxStatus) -> Value {
     json!({
         "conditions": status.conditions,
@@ -274,22 +244,22 @@ fn complete(status: &SandboxStatus) -> Value {
     })
 }
 
-/// One event when it begins, none while it lasts.
-fn note_multiple_pods(world: &World, seen: &Seen, wanted: &SandboxStatus) {
+/// Records one event when several Pods are found, and none while that lasts.
+fn note_multiple_pods(ctx: &Context, observed: &Observed, wanted: &SandboxStatus) {
     let reason_of = |status: &SandboxStatus| {
         let conditions = status.conditions.as_deref().unwrap_or_default();
         condition::find(conditions, READY).map(|ready| ready.reason.clone())
     };
-    let before = seen.sandbox.status.as_ref().and_then(reason_of);
+    let before = observed.sandbox.status.as_ref().and_then(reason_of);
     let is = |found: &Option<String>| found.as_deref() == Some(reason::MULTIPLE_PODS);
-    if let Located::Several(count) = seen.locate()
+    if let Located::Several(count) = observed.locate()
         && is(&reason_of(wanted))
         && !is(&before)
     {
         let note = message::multiple_pods(count);
-        tracing::warn!(sandbox = %seen.sandbox.name_any(), pods = count, "several Pods have the same Sandbox");
-        world.record(
-            seen.sandbox.as_ref(),
+        tracing::warn!(sandbox = %observed.sandbox.name_any(), pods = count, "several Pods have the same Sandbox");
+        ctx.record(
+            observed.sandbox.as_ref(),
             Note { warning: true, reason: reason::MULTIPLE_PODS, action: "Reconciling", text: note },
         );
     }

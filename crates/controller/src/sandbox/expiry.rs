@@ -1,4 +1,4 @@
-//! When a Sandbox ends.
+//! Expiry of a Sandbox.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use jiff::Timestamp;
 
 use crate::condition;
 
-/// Whether the Sandbox's time is up.
+/// Returns whether the Sandbox has expired.
 pub(super) fn is_over(sandbox: &Sandbox, now: Timestamp) -> bool {
     sandbox.spec.shutdown_time.as_ref().is_some_and(|end| end.0 <= now)
 }
 
-/// Time until the next look at the clock, if it ever is.
+/// Returns the time until the clock is checked again, if the Sandbox expires at all.
 pub(super) fn remaining(sandbox: &Sandbox, now: Timestamp) -> Option<Duration> {
     Some(crate::clock::wait_until(sandbox.spec.shutdown_time.as_ref()?.0, now))
 }
 
-/// Whether the Sandbox's status says that it has expired.
+/// Returns whether the Sandbox's status reports its expiry.
 pub(super) fn is_announced(sandbox: &Sandbox) -> bool {
     let conditions = sandbox.status.as_ref().and_then(|status| status.conditions.as_deref());
     conditions

@@ -1,4 +1,4 @@
-//! What to do about a Sandbox, given what is there. Pure.
+//! Decides what to do about a Sandbox. Pure.
 
 use hutch_api::{ShutdownPolicy, annotation, condition::message};
 use jiff::Timestamp;
@@ -6,16 +6,16 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::{Located, Seen, expiry, pod, service, sleep, volume};
+use super::{Located, Observed, expiry, pod, service, sleep, volume};
 
-/// One write.
+/// Write to the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Action {
     CreateVolume(Box<PersistentVolumeClaim>),
     PatchVolume(String, Value),
     CreatePod(Box<Pod>),
     PatchPod(String, Value),
-    /// Labels and annotations of a Pod that is the Sandbox's already: may wait for more of them.
+    /// Patches labels and annotations of a Pod that the Sandbox owns already: may wait for further changes.
     SyncPod(String, Value),
     DeletePod(String),
     CreateService(Box<Service>),
@@ -23,14 +23,14 @@ pub(super) enum Action {
     DeleteService,
     /// Sets the annotation that names the Pod, or removes it.
     NotePodName(Option<String>),
-    /// Sets that annotation to the Sandbox's own name, which is what everybody takes where there is none: may wait.
+    /// Sets that annotation to the Sandbox's own name, which is also the default: may wait.
     NoteOwnName,
     DeleteSandbox,
-    /// Puts the Sandbox to sleep, or wakes it.
+    /// Suspends the Sandbox, or wakes it.
     Sleep(Value),
 }
 
-/// Which part of a Sandbox an action or a problem is about.
+/// Part of a Sandbox that an action or a problem concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     Volumes,
@@ -55,20 +55,20 @@ impl Action {
     }
 }
 
-/// Where a Sandbox is in its life.
+/// Stage in the life of a Sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It lives.
+    /// Has not expired.
     Live,
-    /// Its time is up and nobody has been told yet.
+    /// Has expired, and its status does not report it yet.
     Expiring,
-    /// Its time is up; it is cleared away and kept.
+    /// Has expired: its Pod and Service are deleted, and the Sandbox is retained.
     Retained,
-    /// Its time is up; it is deleted.
+    /// Has expired, and is deleted.
     Deleted,
 }
 
-/// What to do, and what stands in the way.
+/// Actions for a Sandbox, and the problems that prevent others.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plan {
     pub(super) stage: Stage,
@@ -76,55 +76,55 @@ pub(super) struct Plan {
     pub(super) problems: Vec<(Part, String)>,
 }
 
-pub(super) fn plan(seen: &Seen, now: Timestamp) -> Plan {
+pub(super) fn plan(observed: &Observed, now: Timestamp) -> Plan {
     let mut plan = Plan { stage: Stage::Live, actions: Vec::new(), problems: Vec::new() };
-    if !expiry::is_over(&seen.sandbox, now) {
-        live(seen, &mut plan);
-        sleep::plan(seen, &mut plan, now);
-    } else if !expiry::is_announced(&seen.sandbox) {
+    if !expiry::is_over(&observed.sandbox, now) {
+        live(observed, &mut plan);
+        sleep::plan(observed, &mut plan, now);
+    } else if !expiry::is_announced(&observed.sandbox) {
         plan.stage = Stage::Expiring;
     } else {
-        clear_away(seen, &mut plan);
+        clear_away(observed, &mut plan);
     }
     plan
 }
 
-fn live(seen: &Seen, plan: &mut Plan) {
-    volume::plan(seen, plan);
-    if let Located::Several(count) = seen.locate() {
+fn live(observed: &Observed, plan: &mut Plan) {
+    volume::plan(observed, plan);
+    if let Located::Several(count) = observed.locate() {
         plan.problems.push((Part::Pod, message::multiple_pods(count)));
         return;
     }
-    let noted = if seen.is_suspended() { suspend(seen, plan) } else { pod::plan(seen, plan) };
-    let current = seen.sandbox.annotations().get(annotation::POD_NAME);
+    let noted = if observed.is_suspended() { suspend(observed, plan) } else { pod::plan(observed, plan) };
+    let current = observed.sandbox.annotations().get(annotation::POD_NAME);
     if let Some(noted) = noted
         && noted.as_ref() != current
     {
-        let own = current.is_none() && noted == seen.sandbox.metadata.name;
+        let own = current.is_none() && noted == observed.sandbox.metadata.name;
         plan.actions.push(if own { Action::NoteOwnName } else { Action::NotePodName(noted) });
     }
-    service::plan(seen, plan);
+    service::plan(observed, plan);
 }
 
-/// The Pod goes, its name stays noted until it has gone. Gives what the annotation should be, if that is known.
-fn suspend(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
-    let Located::Owned(pod) = seen.locate() else { return Some(None) };
+/// Plans the deletion of the Pod. Returns the value of the annotation, if known: the name stays until the Pod is gone.
+fn suspend(observed: &Observed, plan: &mut Plan) -> Option<Option<String>> {
+    let Located::Owned(pod) = observed.locate() else { return Some(None) };
     if pod.metadata.deletion_timestamp.is_none() {
         plan.actions.push(Action::DeletePod(pod.name_any()));
     }
     None
 }
 
-fn clear_away(seen: &Seen, plan: &mut Plan) {
-    let pods = seen.owned_pods().into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+fn clear_away(observed: &Observed, plan: &mut Plan) {
+    let pods = observed.owned_pods().into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
     plan.actions.extend(pods.map(|pod| Action::DeletePod(pod.name_any())));
-    if let Some(service) = seen.owned_service()
+    if let Some(service) = observed.owned_service()
         && service.metadata.deletion_timestamp.is_none()
     {
         plan.actions.push(Action::DeleteService);
     }
     plan.stage = Stage::Retained;
-    if seen.sandbox.spec.shutdown_policy == Some(ShutdownPolicy::Delete) {
+    if observed.sandbox.spec.shutdown_policy == Some(ShutdownPolicy::Delete) {
         plan.stage = Stage::Deleted;
         plan.actions.push(Action::DeleteSandbox);
     }

@@ -1,4 +1,4 @@
-//! The Pod of a running Sandbox: how it is made, and how its labels and annotations follow the template.
+//! Pod of a running Sandbox: its construction, and updates of its labels and annotations.
 
 use hutch_api::metadata::{is_reserved_annotation, is_reserved_label};
 use hutch_api::{Sandbox, annotation, label, name_hash};
@@ -9,20 +9,20 @@ use serde_json::{Map, Value, json};
 
 use super::plan::{Action, Part, Plan};
 use super::volume::{foreign, may_adopt, unauthorised};
-use super::{Located, Seen, volume};
+use super::{Located, Observed, volume};
 use crate::owner;
 use crate::patch::{Strings, put, put_difference};
 use crate::view::PodView;
 
-/// Labels that the Pod has from the Sandbox and not from the template.
+/// Labels that the Pod gets from the Sandbox and not from the template.
 const FROM_SANDBOX: [&str; 3] = [label::WARM_POOL_SANDBOX, label::TEMPLATE_REF_HASH, label::CREATED_BY];
 
-/// Gives what the annotation that names the Pod should be, if that is known.
-pub(super) fn plan(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
-    let sandbox = seen.sandbox.as_ref();
-    let (pod, adopt) = match seen.locate() {
+/// Plans the Pod. Returns the desired annotation with the Pod's name, if known.
+pub(super) fn plan(observed: &Observed, plan: &mut Plan) -> Option<Option<String>> {
+    let sandbox = observed.sandbox.as_ref();
+    let (pod, adopt) = match observed.locate() {
         Located::Missing | Located::Several(_) => {
-            let pod = desired(sandbox, seen.pool_eviction);
+            let pod = desired(sandbox, observed.pool_eviction);
             let name = pod.name_any();
             plan.actions.push(Action::CreatePod(Box::new(pod)));
             return Some(Some(name));
@@ -42,7 +42,7 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
         }
     };
     if pod.metadata.deletion_timestamp.is_none() {
-        let mut patch = metadata_patch(sandbox, &pod, seen.pool_eviction);
+        let mut patch = metadata_patch(sandbox, &pod, observed.pool_eviction);
         if adopt {
             let mut owners = pod.owner_references().to_vec();
             owners.push(owner::reference(sandbox));
@@ -55,7 +55,7 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan) -> Option<Option<String>> {
     Some(Some(pod.name_any()))
 }
 
-/// The Pod as it is created.
+/// Builds the Pod.
 fn desired(sandbox: &Sandbox, pool_eviction: bool) -> Pod {
     let (labels, user_labels) = labels(sandbox);
     let (mut annotations, user_annotations) = annotations(sandbox, pool_eviction);
@@ -94,7 +94,7 @@ fn desired(sandbox: &Sandbox, pool_eviction: bool) -> Pod {
     }
 }
 
-/// All labels that the Pod should have of us, and the keys among them that are the user's, joined.
+/// Returns all labels that the controller sets on the Pod, and the user's keys among them, joined.
 fn labels(sandbox: &Sandbox) -> (Strings, String) {
     let template = sandbox.spec.pod_template.metadata.labels.iter().flatten();
     let mut labels: Strings =
@@ -116,18 +116,18 @@ fn labels(sandbox: &Sandbox) -> (Strings, String) {
     (labels, user)
 }
 
-/// All annotations that the Pod should have of the user and of its pool, and their keys, joined.
+/// Returns the Pod's annotations from the user and the pool, and their keys, joined.
 fn annotations(sandbox: &Sandbox, pool_eviction: bool) -> (Strings, String) {
     let template = sandbox.spec.pod_template.metadata.annotations.iter().flatten();
     let mut annotations: Strings = template
         .filter(|(key, _)| !is_reserved_annotation(key))
         .map(|(k, v)| (k.clone(), v.clone()))
         .collect();
-    // Who runs the Pod sees only the Pod.
+    // The kubelet sees only the Pod.
     for key in [annotation::IDLE_AFTER, annotation::SUSPEND_AFTER] {
         annotations.extend(sandbox.annotations().get(key).map(|said| (key.to_owned(), said.clone())));
     }
-    // Nobody misses a Pod that waits in a pool; one that is taken loses the mark with its owner.
+    // A pooled Pod can be evicted without harm. An adopted one loses the mark with its owner.
     if pool_eviction && owner::extension(sandbox, "SandboxWarmPool").is_some() {
         annotations.entry(annotation::SAFE_TO_EVICT.into()).or_insert_with(|| "true".into());
     }
@@ -138,7 +138,7 @@ fn annotations(sandbox: &Sandbox, pool_eviction: bool) -> (Strings, String) {
     (annotations, user)
 }
 
-/// What the Pod's labels and annotations lack; what others have put there stays.
+/// Returns the patch of missing labels and annotations; those of other writers stay.
 fn metadata_patch(sandbox: &Sandbox, pod: &PodView, pool_eviction: bool) -> Map<String, Value> {
     let mut patch = Map::new();
     let listed = |key: &str| pod.annotations().get(key).map(String::as_str).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The headless Service of a Sandbox.
+//! Headless Service of a Sandbox.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::Seen;
+use super::Observed;
 use super::plan::{Action, Part, Plan};
 use super::volume::{foreign, may_adopt, unauthorised};
 use crate::owner;
 use crate::patch::{Strings, put, put_difference};
 
-/// Address of a Service without one.
+/// Cluster IP of a headless Service.
 const HEADLESS: &str = "None";
 
-pub(super) fn plan(seen: &Seen, plan: &mut Plan) {
-    let (sandbox, wanted) = (seen.sandbox.as_ref(), seen.sandbox.spec.service);
-    let Some(service) = &seen.service else {
+pub(super) fn plan(observed: &Observed, plan: &mut Plan) {
+    let (sandbox, wanted) = (observed.sandbox.as_ref(), observed.sandbox.spec.service);
+    let Some(service) = &observed.service else {
         if wanted == Some(true) {
             plan.actions.push(Action::CreateService(Box::new(desired(sandbox))));
         }
@@ -109,7 +109,7 @@ fn patch(sandbox: &Sandbox, service: &Service, with_ports: bool) -> Map<String, 
     patch
 }
 
-/// Equal in what we set; servers may add to it.
+/// Compares the fields that the controller sets; servers may add others.
 fn same_ports(current: &[ServicePort], wanted: &[ServicePort]) -> bool {
     let parts = |port: &ServicePort| {
         let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".into());
@@ -118,7 +118,7 @@ fn same_ports(current: &[ServicePort], wanted: &[ServicePort]) -> bool {
     current.iter().map(parts).eq(wanted.iter().map(parts))
 }
 
-/// The ports of the Pod's containers, and of those init containers that keep running.
+/// Returns the ports of the Pod's containers, and of its sidecar init containers.
 fn ports(sandbox: &Sandbox) -> Vec<ServicePort> {
     let spec = &sandbox.spec.pod_template.spec;
     let sidecars =

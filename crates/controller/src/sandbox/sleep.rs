@@ -1,7 +1,7 @@
-//! When a Sandbox falls asleep because nobody uses it, and when the clock wakes it.
+//! Suspension of an idle Sandbox, and its wake-up at a given time.
 //!
-//! Every write here carries the resourceVersion of what the decision rests on: a report of activity that comes in
-//! between makes it fail, and the decision is taken anew.
+//! Every write here carries the resourceVersion of the Sandbox that the decision rests on. A concurrent report of activity
+//! makes it fail, and the decision is repeated.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::Seen;
+use super::Observed;
 use super::plan::{Action, Plan};
 use crate::clock::wait_until;
 use crate::{condition, owner};
 
-/// What is to come.
+/// Next change of a Sandbox by time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// Nothing, as things are.
+    /// No change.
     Never,
-    /// It falls asleep then.
+    /// Suspended at this time.
     Sleep(Timestamp),
-    /// It is woken then.
+    /// Woken at this time.
     Wake(Timestamp),
 }
 
-/// What its annotations ask for, the Sandbox's own before those of its template.
-pub(super) fn patience(sandbox: &Sandbox) -> Result<Patience, BadPatience> {
+/// Returns the idle timeouts of the annotations; the Sandbox's own precede those of its template.
+pub(super) fn timeouts(sandbox: &Sandbox) -> Result<Patience, BadPatience> {
     let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
     Patience::read(std::iter::once(sandbox.annotations()).chain(template))
 }
 
-/// What of the annotations cannot be followed, in words.
+/// Returns the problem of invalid annotations.
 pub(super) fn invalid(sandbox: &Sandbox) -> Option<String> {
-    if let Err(error) = patience(sandbox) {
+    if let Err(error) = timeouts(sandbox) {
         return Some(error.to_string());
     }
     let said = sandbox.annotations().get(annotation::WAKE_AT)?;
@@ -50,14 +50,14 @@ pub(super) fn invalid(sandbox: &Sandbox) -> Option<String> {
     })
 }
 
-/// Puts it to sleep or wakes it, if that is due.
-pub(super) fn plan(seen: &Seen, plan: &mut Plan, now: Timestamp) {
-    let sandbox = seen.sandbox.as_ref();
+/// Plans the suspension or the wake-up, if it is due.
+pub(super) fn plan(observed: &Observed, plan: &mut Plan, now: Timestamp) {
+    let sandbox = observed.sandbox.as_ref();
     let guarded = |annotations: serde_json::Value, spec: serde_json::Value| {
         let version = &sandbox.metadata.resource_version;
         json!({"metadata": {"resourceVersion": version, "annotations": annotations}, "spec": spec})
     };
-    let patch = match next(seen) {
+    let patch = match next(observed) {
         Next::Sleep(at) if at <= now => {
             // This write changes the spec, which adds one to the generation.
             let asleep = sandbox.metadata.generation.map(|generation| (generation + 1).to_string());
@@ -73,32 +73,32 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan, now: Timestamp) {
     plan.actions.push(Action::Sleep(patch));
 }
 
-/// Time until something is due, if it ever is.
-pub(super) fn remaining(seen: &Seen, now: Timestamp) -> Option<Duration> {
-    match next(seen) {
+/// Returns the time until the next change, if there is one.
+pub(super) fn remaining(observed: &Observed, now: Timestamp) -> Option<Duration> {
+    match next(observed) {
         Next::Sleep(at) | Next::Wake(at) => Some(wait_until(at, now)),
         Next::Never => None,
     }
 }
 
-fn next(seen: &Seen) -> Next {
-    let sandbox = seen.sandbox.as_ref();
+fn next(observed: &Observed) -> Next {
+    let sandbox = observed.sandbox.as_ref();
     let pooled = owner::extension(sandbox, "SandboxWarmPool").is_some();
     if pooled || invalid(sandbox).is_some() {
         return Next::Never;
     }
     let time = |key: &str| sandbox.annotations().get(key).and_then(|said| said.parse::<Timestamp>().ok());
-    if seen.is_suspended() {
+    if observed.is_suspended() {
         return time(annotation::WAKE_AT).map_or(Next::Never, Next::Wake);
     }
-    let after = patience(sandbox).unwrap_or_default().suspend_after;
+    let after = timeouts(sandbox).unwrap_or_default().suspend_after;
     let conditions = sandbox.status.as_ref().and_then(|status| status.conditions.as_deref());
     let ready = conditions.and_then(|list| condition::find(list, READY)).filter(|ready| ready.status == TRUE);
-    // One that is starting is not idle, and one that is in trouble is not hidden by sleep.
+    // A starting Sandbox is not idle, and a failing one is not hidden by suspension.
     let (Some(after), Some(ready)) = (after, ready) else { return Next::Never };
-    // Where nobody reports, nobody knows whether it is in use.
+    // Without reports of activity the Sandbox may be in use.
     let Some(active) = time(annotation::LAST_ACTIVITY) else { return Next::Never };
-    // What was before it came up was another life.
+    // Activity before the last start does not count.
     let since = active.max(ready.last_transition_time.0);
     let after = SignedDuration::try_from(after).unwrap_or(SignedDuration::MAX);
     since.checked_add(after).map_or(Next::Never, Next::Sleep)

@@ -1,4 +1,4 @@
-//! What a Sandbox's status says, given what is there. Pure.
+//! Builds the status of a Sandbox. Pure.
 
 use hutch_api::condition::{
     FALSE, FINISHED, POD_SCHEDULED, READY, SUSPENDED, TRUE, UNKNOWN, message, reason,
@@ -9,29 +9,29 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::plan::{Part, Stage};
-use super::{Located, Seen, sleep};
+use super::{Located, Observed, sleep};
 use crate::condition::{self, Verdict};
 use crate::view::PodView;
 
-/// What went wrong in this pass, by part, in the order of the parts.
+/// Failures of this pass by part, in the order of the parts.
 pub(super) type Problems = [(Part, String)];
 
-/// The whole status after this pass.
+/// Returns the whole status after this pass.
 pub(super) fn status(
-    seen: &Seen,
+    observed: &Observed,
     stage: Stage,
     problems: &Problems,
     cluster_domain: &str,
     now: Timestamp,
 ) -> SandboxStatus {
-    let mut status = seen.sandbox.status.clone().unwrap_or_default();
+    let mut status = observed.sandbox.status.clone().unwrap_or_default();
     let now = condition::whole_seconds(now);
-    let generation = seen.sandbox.metadata.generation;
+    let generation = observed.sandbox.metadata.generation;
     let mut conditions = status.conditions.take().unwrap_or_default();
     match stage {
         Stage::Live => {
-            live_conditions(seen, problems, &mut conditions, now);
-            live_fields(seen, problems, cluster_domain, &mut status);
+            live_conditions(observed, problems, &mut conditions, now);
+            live_fields(observed, problems, cluster_domain, &mut status);
         }
         Stage::Expiring => expire(&mut conditions, generation, now),
         Stage::Retained | Stage::Deleted => {
@@ -43,8 +43,8 @@ pub(super) fn status(
     status
 }
 
-/// Whether the new status is only one more step of a Sandbox on its way to Ready, which the next one makes forgotten. What
-/// others act on is none: a word about Ready, an end, an address, a suspension.
+/// Returns whether the new status is only an intermediate step to Ready, which the next step replaces. Changes that
+/// clients act on are not: readiness, the end, an address, a suspension.
 pub(super) fn is_step(current: &SandboxStatus, wanted: &SandboxStatus) -> bool {
     let says = |status: &SandboxStatus, kind: &str| {
         let conditions = status.conditions.as_deref().unwrap_or_default();
@@ -71,9 +71,9 @@ fn expire(conditions: &mut Conditions, generation: Option<i64>, now: Timestamp) 
     condition::set(conditions, READY, verdict, generation, now);
 }
 
-fn live_conditions(seen: &Seen, problems: &Problems, conditions: &mut Conditions, now: Timestamp) {
-    let generation = seen.sandbox.metadata.generation;
-    let located = seen.locate();
+fn live_conditions(observed: &Observed, problems: &Problems, conditions: &mut Conditions, now: Timestamp) {
+    let generation = observed.sandbox.metadata.generation;
+    let located = observed.locate();
     let pod_unknown = problems.iter().any(|(part, _)| *part == Part::Pod);
     let owned = match &located {
         Located::Owned(pod) => Some(pod.as_ref()),
@@ -83,16 +83,16 @@ fn live_conditions(seen: &Seen, problems: &Problems, conditions: &mut Conditions
         Some(verdict) => condition::set(conditions, kind, verdict, generation, now),
         None => condition::remove(conditions, kind),
     };
-    put(SUSPENDED, Some(suspended(seen, &located, pod_unknown)));
+    put(SUSPENDED, Some(suspended(observed, &located, pod_unknown)));
     put(FINISHED, owned.and_then(finished).map(|(reason, message)| Verdict::new(TRUE, reason, message)));
     put(POD_SCHEDULED, scheduled(owned, pod_unknown));
-    put(READY, Some(ready(seen, &located, owned, problems)));
+    put(READY, Some(ready(observed, &located, owned, problems)));
     put(FROZEN, owned.and_then(frozen));
-    let invalid = sleep::invalid(&seen.sandbox);
+    let invalid = sleep::invalid(&observed.sandbox);
     put(INVALID, invalid.map(|text| Verdict::new(TRUE, INVALID_REASON, text)));
 }
 
-fn ready(seen: &Seen, located: &Located, owned: Option<&PodView>, problems: &Problems) -> Verdict {
+fn ready(observed: &Observed, located: &Located, owned: Option<&PodView>, problems: &Problems) -> Verdict {
     if let Located::Several(count) = located {
         return Verdict::new(FALSE, reason::MULTIPLE_PODS, message::multiple_pods(*count));
     }
@@ -100,8 +100,8 @@ fn ready(seen: &Seen, located: &Located, owned: Option<&PodView>, problems: &Pro
         let text = problems.iter().map(|(_, problem)| problem.as_str()).collect::<Vec<_>>().join("\n");
         return Verdict::new(FALSE, reason::RECONCILER_ERROR, format!("{}{text}", message::ERROR_SEEN));
     }
-    if seen.is_suspended() {
-        // Also while somebody else's Pod stands in the place of the Sandbox's.
+    if observed.is_suspended() {
+        // Also while a foreign Pod has the name of the Sandbox's.
         let gone = matches!(located, Located::Missing);
         let text = if gone { message::SUSPENDED } else { message::SUSPENDING };
         return Verdict::new(FALSE, reason::SANDBOX_SUSPENDED, text);
@@ -109,8 +109,8 @@ fn ready(seen: &Seen, located: &Located, owned: Option<&PodView>, problems: &Pro
     if let Some((reason, message)) = owned.and_then(finished) {
         return Verdict::new(FALSE, reason, message);
     }
-    let has_service = seen.owned_service().is_some();
-    let service_required = seen.sandbox.spec.service.unwrap_or(has_service);
+    let has_service = observed.owned_service().is_some();
+    let service_required = observed.sandbox.spec.service.unwrap_or(has_service);
     let (pod_is_ready, mut text) = pod_part(owned);
     if service_required {
         text.push_str(if has_service { message::SERVICE_EXISTS } else { message::SERVICE_DOES_NOT_EXIST });
@@ -138,8 +138,8 @@ fn pod_part(pod: Option<&PodView>) -> (bool, String) {
     }
 }
 
-fn suspended(seen: &Seen, located: &Located, pod_unknown: bool) -> Verdict {
-    if !seen.is_suspended() {
+fn suspended(observed: &Observed, located: &Located, pod_unknown: bool) -> Verdict {
+    if !observed.is_suspended() {
         return Verdict::new(FALSE, reason::NOT_SUSPENDED, message::NOT_SUSPENDED);
     }
     match located {
@@ -165,7 +165,7 @@ fn scheduled(owned: Option<&PodView>, pod_unknown: bool) -> Option<Verdict> {
     Some(Verdict::new(&told.status, reason, told.message.clone().unwrap_or_default()))
 }
 
-/// Its processes stand still; it is Ready all the same.
+/// Returns the condition of a frozen Pod, which is still Ready.
 fn frozen(pod: &PodView) -> Option<Verdict> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let told = conditions.find(|condition| condition.type_ == FROZEN_OF_POD && condition.status == TRUE);
@@ -191,10 +191,10 @@ fn addresses(pod: &PodView) -> Option<Vec<String>> {
     (!addresses.is_empty()).then_some(addresses)
 }
 
-fn live_fields(seen: &Seen, problems: &Problems, cluster_domain: &str, status: &mut SandboxStatus) {
-    let sandbox = seen.sandbox.as_ref();
-    let located = seen.locate();
-    // Stays until the end once it is there; a Pod that may not be used is no reason for it.
+fn live_fields(observed: &Observed, problems: &Problems, cluster_domain: &str, status: &mut SandboxStatus) {
+    let sandbox = observed.sandbox.as_ref();
+    let located = observed.locate();
+    // Once set, the selector stays. A Pod that may not be used does not set it.
     let refused = problems.iter().any(|(part, _)| *part == Part::Pod);
     if matches!(located, Located::Owned(_) | Located::Foreign(_)) && !refused {
         let hash = name_hash(&sandbox.name_any());
@@ -204,11 +204,11 @@ fn live_fields(seen: &Seen, problems: &Problems, cluster_domain: &str, status: &
         Located::Owned(pod) => (addresses(pod), pod.spec.as_ref().and_then(|spec| spec.node_name.clone())),
         _ => (None, None),
     };
-    // With several Pods the Service is left as it is, and so is what the status says about it.
+    // With several Pods, the Service and its fields in the status do not change.
     if matches!(located, Located::Several(_)) || problems.iter().any(|(part, _)| *part == Part::Service) {
         return;
     }
-    let service = seen.owned_service().filter(|_| sandbox.spec.service != Some(false));
+    let service = observed.owned_service().filter(|_| sandbox.spec.service != Some(false));
     let namespace = sandbox.namespace().unwrap_or_default();
     status.service = service.map(|service| service.name_any());
     status.service_fqdn =

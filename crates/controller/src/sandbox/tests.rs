@@ -36,7 +36,7 @@ fn theirs() -> Value {
     owned_by("apps/v1", "ReplicaSet", "r")
 }
 
-/// A Pod of the Sandbox's name and label, as the reconciler would have made it.
+/// Builds a Pod of the Sandbox's name and label, as the reconciler creates it.
 fn pod(name: &str, more: Value) -> Arc<PodView> {
     let mut base = json!({"metadata": {
         "labels": {"agents.x-k8s.io/sandbox-name-hash": name_hash("s")}, "ownerReferences": mine(),
@@ -53,18 +53,25 @@ fn running() -> Value {
     })
 }
 
-fn seen(sandbox: Arc<Sandbox>, pods: &[Arc<PodView>], service: Option<Arc<Service>>) -> Seen {
+fn observed(sandbox: Arc<Sandbox>, pods: &[Arc<PodView>], service: Option<Arc<Service>>) -> Observed {
     let tracked = pods.iter().find(|pod| pod.name_any() == pod_name(sandbox.as_ref())).cloned();
     let hash = Some(name_hash("s"));
     let labelled =
         pods.iter().filter(|p| p.labels().get("agents.x-k8s.io/sandbox-name-hash") == hash.as_ref());
     let volumes = vec![None; sandbox.spec.volumes().len()];
-    Seen { labelled: labelled.cloned().collect(), tracked, service, volumes, sandbox, pool_eviction: true }
+    Observed {
+        labelled: labelled.cloned().collect(),
+        tracked,
+        service,
+        volumes,
+        sandbox,
+        pool_eviction: true,
+    }
 }
 
-/// The actions in short, with problems at the end.
-fn steps(seen: &Seen) -> Vec<String> {
-    let Plan { actions, problems, .. } = plan(seen, now());
+/// Returns the actions in short, with problems at the end.
+fn steps(observed: &Observed) -> Vec<String> {
+    let Plan { actions, problems, .. } = plan(observed, now());
     let actions = actions.iter().map(|action| match action {
         Action::CreateVolume(claim) => format!("create volume {}", claim.name_any()),
         Action::PatchVolume(name, _) => format!("adopt volume {name}"),
@@ -83,9 +90,9 @@ fn steps(seen: &Seen) -> Vec<String> {
     actions.chain(problems.into_iter().map(|(part, text)| format!("{part:?}: {text}"))).collect()
 }
 
-/// `status/reason/message` of a condition.
-fn says(seen: &Seen, stage: Stage, problems: &[(Part, String)], kind: &str) -> String {
-    let status = status(seen, stage, problems, DOMAIN, now());
+/// Returns `status/reason/message` of a condition.
+fn says(observed: &Observed, stage: Stage, problems: &[(Part, String)], kind: &str) -> String {
+    let status = status(observed, stage, problems, DOMAIN, now());
     let found = status.conditions.unwrap().into_iter().find(|condition| condition.type_ == kind);
     found.map_or_else(|| "absent".into(), |c| format!("{}/{}/{}", c.status, c.reason, c.message))
 }

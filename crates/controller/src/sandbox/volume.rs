@@ -1,4 +1,4 @@
-//! The volume claims of a Sandbox: made or taken over, never changed or deleted. They outlive the Pod and go with the Sandbox.
+//! Volume claims of a Sandbox: created or adopted, never changed. They outlive the Pod and are deleted with the Sandbox.
 
 use hutch_api::{VolumeClaimTemplate, label, name_hash};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -6,21 +6,21 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::Seen;
+use super::Observed;
 use super::plan::{Action, Part, Plan};
 use crate::owner;
 
-/// Name of the claim that a template makes for a Sandbox.
+/// Returns the name of a template's claim for a Sandbox.
 pub(super) fn name(template: &VolumeClaimTemplate, sandbox: &str) -> String {
     format!("{}-{sandbox}", template.name())
 }
 
-/// One write for each claim that needs it; the first that cannot be had ends the list.
-pub(super) fn plan(seen: &Seen, plan: &mut Plan) {
-    let sandbox = seen.sandbox.as_ref();
-    for (template, existing) in sandbox.spec.volumes().iter().zip(&seen.volumes) {
+/// Plans one write for each claim that needs it; the first conflict ends the list.
+pub(super) fn plan(observed: &Observed, plan: &mut Plan) {
+    let sandbox = observed.sandbox.as_ref();
+    for (template, existing) in sandbox.spec.volumes().iter().zip(&observed.volumes) {
         let Some(claim) = existing else {
-            plan.actions.push(Action::CreateVolume(Box::new(desired(seen, template))));
+            plan.actions.push(Action::CreateVolume(Box::new(desired(observed, template))));
             continue;
         };
         if owner::is_controlled_by(claim.as_ref(), sandbox) {
@@ -42,8 +42,8 @@ pub(super) fn plan(seen: &Seen, plan: &mut Plan) {
     }
 }
 
-fn desired(seen: &Seen, template: &VolumeClaimTemplate) -> PersistentVolumeClaim {
-    let sandbox = seen.sandbox.as_ref();
+fn desired(observed: &Observed, template: &VolumeClaimTemplate) -> PersistentVolumeClaim {
+    let sandbox = observed.sandbox.as_ref();
     let mut labels = template.metadata.labels.clone().unwrap_or_default();
     labels.insert(label::SANDBOX_NAME_HASH.into(), name_hash(&sandbox.name_any()));
     PersistentVolumeClaim {
@@ -60,18 +60,18 @@ fn desired(seen: &Seen, template: &VolumeClaimTemplate) -> PersistentVolumeClaim
     }
 }
 
-/// Whether an object that nobody controls may be taken over by the Sandbox of that name.
+/// Returns whether the Sandbox of that name may adopt an object without a controller.
 pub(super) fn may_adopt(labels: &std::collections::BTreeMap<String, String>, sandbox: &str) -> bool {
     labels.get(label::ADOPTABLE).is_some_and(|value| value == "true")
         || labels.get(label::SANDBOX_NAME_HASH).is_some_and(|hash| *hash == name_hash(sandbox))
 }
 
-/// Message: the object is somebody else's.
+/// Returns the message for an object with another owner.
 pub(super) fn foreign(kind: &str, name: &str, owner: &str, sandbox: &str) -> String {
     format!("{kind} {name:?} is owned by {owner}, not by sandbox {sandbox:?}")
 }
 
-/// Message: the object is nobody's, and does not say that it may be taken.
+/// Returns the message for an object without an owner that does not permit its adoption.
 pub(super) fn unauthorised(kind: &str, name: &str) -> String {
     format!(
         "cannot adopt unowned {kind} {name:?}: missing required pool authorization label ({:?}) or sandbox tracking label ({:?})",

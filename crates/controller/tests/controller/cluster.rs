@@ -77,7 +77,7 @@ fn counted(client: Client, written: Arc<Mutex<Vec<Written>>>, losing: Arc<Atomic
     Client::new(service, "default")
 }
 
-/// What the tests ask for.
+/// Kind of object that the tests read.
 pub(crate) trait Object:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
@@ -151,7 +151,7 @@ impl Cluster {
         cluster.server.close().await;
     }
 
-    /// What the controllers have written, in the order of the answers.
+    /// Returns the writes of the controllers, in the order of the responses.
     pub(crate) fn written(&self) -> Vec<Written> {
         self.written.lock().unwrap().clone()
     }
@@ -259,7 +259,7 @@ pub(crate) struct Watched<K>(BoxStream<'static, Result<WatchEvent<K>, kube::Erro
 impl<K> Watched<K> {
     pub(crate) async fn until(&mut self, wanted: impl Fn(&K) -> bool) {
         let found = async {
-            while let Some(event) = self.0.try_next().await.expect("the watch goes on") {
+            while let Some(event) = self.0.try_next().await.expect("the watch continues") {
                 if let WatchEvent::Added(object) | WatchEvent::Modified(object) = event
                     && wanted(&object)
                 {

@@ -98,7 +98,7 @@ async fn a_claim_gets_a_pooled_sandbox_and_the_pool_is_refilled() {
         (pool.status?.ready_replicas == Some(2) && all.len() == 3).then_some(())
     })
     .await;
-    eventually("the claim tells its times", || async {
+    eventually("the claim is annotated with its times", || async {
         let claim: SandboxClaim = cluster.get("c").await?;
         let known = claim.annotations();
         let times = ["agents.x-k8s.io/controller-first-observed-at", "agents.x-k8s.io/claim-first-ready-at"];
@@ -178,7 +178,7 @@ async fn an_old_claim_that_names_only_a_template_starts_cold_under_its_own_name(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_says_what_is_missing_and_comes_to_life_when_it_appears() {
+async fn claim_reports_a_missing_object_and_starts_when_it_appears() {
     let cluster = Cluster::start().await;
     cluster.claim("a", "late", json!({})).await;
     cluster.claim("b", "shadow-pool-late-template", json!({})).await;
@@ -391,7 +391,7 @@ async fn a_restart_between_the_two_writes_of_a_claim_gives_it_the_same_sandbox()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_extensions_only_sandboxes_are_looked_after() {
+async fn without_extensions_only_sandboxes_are_reconciled() {
     let cluster = Cluster::start().await.stop_controllers().await;
     let config = hutch_controller::Config { extensions: false, ..Default::default() };
     let cluster = cluster.start_controllers_with(config);
@@ -403,9 +403,9 @@ async fn without_extensions_only_sandboxes_are_looked_after() {
     cluster.stop().await;
 }
 
-/// Somebody else's writes to the objects in hand must not make a claim lose its Sandbox or get a second one.
+/// Concurrent writes of other clients must not make a claim lose its Sandbox or get a second one.
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_are_met_while_others_write_to_the_same_objects() {
+async fn claims_bind_despite_concurrent_writers() {
     let cluster = with_pool(4).await;
     let meddle = async {
         for n in 0..60 {

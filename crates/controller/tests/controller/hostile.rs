@@ -1,4 +1,4 @@
-//! What people write into their objects without meaning well, or without knowing.
+//! Untrusted input in the objects of users.
 
 use std::collections::HashMap;
 
@@ -102,7 +102,7 @@ async fn pools_whose_names_have_one_hash_have_their_own_members() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn annotations_of_a_megabyte_and_labels_that_are_none() {
+async fn huge_annotations_and_invalid_labels() {
     let cluster = Cluster::start().await;
     cluster.template("t", json!({})).await;
     cluster.pool("p", "t", 1).await;

@@ -23,7 +23,7 @@ async fn started() -> Cluster {
     cluster
 }
 
-/// The one member of the pool, once it is Ready.
+/// Returns the only pooled Sandbox, once it is Ready.
 async fn member(cluster: &Cluster) -> String {
     eventually("the pool is full", || async {
         let pool: SandboxWarmPool = cluster.get("pool").await?;
@@ -38,7 +38,7 @@ fn wanted() -> Value {
     json!({"spec": {"env": [{"name": "A", "value": "1"}]}})
 }
 
-/// What the node says of a Pod.
+/// Writes a Pod's conditions as the node does.
 async fn say(cluster: &Cluster, pod: &str, reason: &str) {
     let of = |kind: &str, reason: Option<&str>| json!({"type": kind, "status": "True", "reason": reason});
     let all = [of("PodScheduled", None), of("Ready", None), of(late_env::CONDITION, Some(reason))];
@@ -55,7 +55,7 @@ async fn says(cluster: &Cluster, claim: &str, reason: &str) -> SandboxClaim {
     .await
 }
 
-async fn told(cluster: &Cluster, pod: &str) -> String {
+async fn variables(cluster: &Cluster, pod: &str) -> String {
     eventually("the Pod has the variables", || async {
         cluster.get::<Pod>(pod).await?.annotations().get(ENV).cloned()
     })
@@ -73,7 +73,7 @@ async fn a_claim_is_ready_once_its_variables_are_in_force() {
     say(&cluster, &first, late_env::POSSIBLE).await;
     cluster.quiet(Duration::from_millis(300)).await;
     cluster.claim("warm", "pool", wanted()).await;
-    assert_eq!(told(&cluster, &first).await, r#"[{"name":"A","value":"1"}]"#);
+    assert_eq!(variables(&cluster, &first).await, r#"[{"name":"A","value":"1"}]"#);
     says(&cluster, "warm", "SandboxNotReady").await;
     say(&cluster, &first, late_env::IN_FORCE).await;
     let claim = says(&cluster, "warm", "DependenciesReady").await;
@@ -85,14 +85,14 @@ async fn a_claim_is_ready_once_its_variables_are_in_force() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_costs_six_writes() {
+async fn whole_life_costs_six_writes() {
     let cluster = started().await;
     let pod = member(&cluster).await;
     say(&cluster, &pod, late_env::POSSIBLE).await;
     cluster.quiet(Duration::from_millis(300)).await;
     let before = cluster.written().len();
     cluster.claim("warm", "pool", wanted()).await;
-    told(&cluster, &pod).await;
+    variables(&cluster, &pod).await;
     say(&cluster, &pod, late_env::IN_FORCE).await;
     says(&cluster, "warm", "DependenciesReady").await;
     cluster.quiet(Duration::from_millis(700)).await;

@@ -1,4 +1,4 @@
-//! A pool gets exactly the members that it asks for, also when it does not hear of those that were made.
+//! A pool gets exactly its replicas, also when responses to creates are lost.
 
 use futures::StreamExt;
 use hutch_api::{Sandbox, SandboxWarmPool};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::cluster::{Cluster, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_never_has_a_member_too_many() {
+async fn pool_never_exceeds_its_replicas() {
     let cluster = Cluster::start().await;
     cluster.template("t", json!({})).await;
     let made = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! What Agent Sandbox's own controller, or an earlier version of it, has left behind is taken on.
+//! Objects of Agent Sandbox's own controller, or an earlier version of it, are adopted.
 
 use hutch_api::{Sandbox, SandboxClaim, SandboxWarmPool, name_hash};
 use k8s_openapi::api::events::v1::Event;
@@ -54,10 +54,10 @@ async fn policies_of_single_claims_go_and_those_of_others_stay() {
     cluster.stop().await;
 }
 
-/// The other controller had written the record, as a label, and died before it took the Sandbox; the pool's members carry
+/// The other controller wrote the record as a label and died before it adopted the Sandbox; the pooled Sandboxes carry
 /// that controller's marks.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_made_assignment_is_finished_and_its_record_brought_up_to_date() {
+async fn interrupted_assignment_is_completed_with_its_record() {
     let cluster = Cluster::start().await.stop_controllers().await;
     cluster.template("t", json!({})).await;
     cluster.pool("p", "t", 2).await;
@@ -94,7 +94,7 @@ async fn a_half_made_assignment_is_finished_and_its_record_brought_up_to_date() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_are_told_of_in_events() {
+async fn claims_get_events() {
     let cluster = Cluster::start().await;
     cluster.template("t", json!({})).await;
     cluster.pool("p", "t", 1).await;

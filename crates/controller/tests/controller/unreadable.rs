@@ -28,7 +28,7 @@ async fn sandbox_ready(cluster: &Cluster, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_that_cannot_be_read_is_told_of_and_all_others_go_on() {
+async fn undecodable_sandbox_is_reported_and_others_continue() {
     let cluster = Cluster::start().await;
     cluster.sandbox("odd", json!({})).await;
     sandbox_ready(&cluster, "odd").await;
@@ -40,7 +40,7 @@ async fn a_sandbox_that_cannot_be_read_is_told_of_and_all_others_go_on() {
         let of = |event: &&Event| event.reason.as_deref() == Some("Unreadable");
         events.iter().find(of).map(|event| (event.regarding.clone(), event.note.clone().unwrap_or_default()))
     };
-    let (regarding, note) = eventually("an event tells of it", said).await;
+    let (regarding, note) = eventually("an event reports it", said).await;
     assert_eq!(regarding.unwrap().name.as_deref(), Some("odd"));
     assert!(note.contains("spec.podTemplate.spec.containers[0].livenessProbe.httpGet.port: "), "{note}");
     cluster.sandbox("next", json!({})).await;
@@ -75,7 +75,7 @@ async fn pool_has(cluster: &Cluster, replicas: i32, ready: i32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_counts_a_member_that_cannot_be_read_also_after_a_restart() {
+async fn pool_counts_an_undecodable_sandbox_after_a_restart() {
     let cluster = Cluster::start().await;
     cluster.template("t", json!({})).await;
     cluster.pool("p", "t", 2).await;

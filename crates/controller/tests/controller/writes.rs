@@ -55,7 +55,10 @@ async fn a_warm_claim_costs_five_writes() {
     // The Pod's labels follow the watch, which may be faster than an answer.
     let at = |what: &str| paths.iter().position(|path| path == what);
     assert!(at("PATCH sandboxes") < at("PATCH sandboxclaims/status"), "first it is taken: {paths:?}");
-    assert!(at("PATCH sandboxclaims/status") < at("PATCH sandboxclaims"), "then it is told: {paths:?}");
+    assert!(
+        at("PATCH sandboxclaims/status") < at("PATCH sandboxclaims"),
+        "then the client learns it: {paths:?}"
+    );
     assert!(refused(&cluster.written()).is_empty(), "{:#?}", refused(&cluster.written()));
     cluster.stop().await;
 }
@@ -84,7 +87,7 @@ async fn a_sandbox_costs_three_writes_from_its_creation_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_many_start_at_once_a_sandbox_that_is_soon_gone_costs_no_write_for_its_own_name() {
+async fn burst_of_short_sandboxes_costs_no_write_for_pod_names() {
     let cluster = Cluster::start().await.stop_controllers().await;
     cluster.stop_kubelet();
     let patient = Config { progress_delay: std::time::Duration::from_secs(3600), ..Config::default() };
@@ -101,7 +104,7 @@ async fn where_many_start_at_once_a_sandbox_that_is_soon_gone_costs_no_write_for
     let written = cluster.written();
     let paths: Vec<_> = written[before..].iter().map(Written::what).collect();
     assert_eq!(paths, ["POST pods"; 10], "{written:#?}");
-    // They stay, so they are told in the end.
+    // They stay, so they are written in the end.
     let cluster = cluster.stop_controllers().await;
     let cluster = cluster.start_controllers();
     eventually("each names its Pod", || async {
@@ -116,7 +119,7 @@ async fn where_many_start_at_once_a_sandbox_that_is_soon_gone_costs_no_write_for
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_member_costs_three_writes_and_its_pool_little_more() {
+async fn pooled_sandbox_costs_three_writes_and_its_pool_little_more() {
     let cluster = Cluster::start().await;
     cluster.template("t", json!({})).await;
     cluster.pool("p", "t", 4).await;
@@ -144,7 +147,7 @@ async fn a_pool_member_costs_three_writes_and_its_pool_little_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn looking_again_at_what_is_settled_writes_nothing() {
+async fn reconcile_of_a_settled_object_writes_nothing() {
     let cluster = with_pool(2).await;
     cluster.claim("c", "p", json!({})).await;
     cluster.sandbox("s", json!({"service": true})).await;

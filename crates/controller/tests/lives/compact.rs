@@ -1,4 +1,4 @@
-//! What of an object is compared: not what the API server fills in by itself, nor what kubelet and scheduler write.
+//! Reduces an object to the fields that are compared: without those of API server, kubelet and scheduler.
 
 use serde_json::{Map, Value, json};
 
@@ -30,7 +30,7 @@ fn annotations(object: &mut Value) -> impl Iterator<Item = (&String, &mut Value)
     annotations.into_iter().flatten()
 }
 
-/// Whether an annotation holds the object of the older version, as JSON.
+/// Returns whether an annotation holds the object of the older version, as JSON.
 fn is_saved_copy(key: &str) -> bool {
     key.starts_with("api.agents.x-k8s.io/v1alpha1-") && key.ends_with("-state")
 }

@@ -1,4 +1,4 @@
-//! Who looks after the objects of the lives: the controllers in this process, or a program that takes the Go controller's flags.
+//! Controllers of the lives: those in this process, or a program that takes the Go controller's flags.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use super::script::Script;
 use super::webhook;
 
-/// How long a member of a pool may take to be Ready in an impatient life, and the pause between two looks at those that find
-/// no node. Elsewhere these are minutes.
+/// Readiness grace of a pooled Sandbox in an impatient life, and the pause between reconciles of unschedulable ones.
+/// Elsewhere these are minutes.
 const GRACE_SECONDS: u64 = 3;
 const RECHECK_SECONDS: u64 = 2;
 const NAME: &str = "controller";
@@ -28,19 +28,19 @@ pub(crate) enum Controller {
     Program(Box<dyn Fn() -> Command>),
 }
 
-/// One that runs, until it is told to stop.
+/// Running controller, until it is stopped.
 pub(crate) enum Running {
     Here(Shutdown, JoinHandle<()>),
     Program,
 }
 
 impl Controller {
-    /// Whether it converts between the versions: a program does, where the API server can reach it.
+    /// Returns whether it converts between the versions: a program does, where the API server can reach it.
     pub(crate) fn converts(&self) -> bool {
         matches!(self, Controller::Program(_)) && machine_address().is_some()
     }
 
-    /// Whether that life can be lived under it.
+    /// Returns whether it supports that life.
     pub(crate) fn takes(&self, script: &Script) -> bool {
         self.converts() || !script.both_versions
     }
@@ -49,7 +49,7 @@ impl Controller {
     pub(crate) async fn cluster(&self) -> anyhow::Result<Place> {
         let conversion = if self.converts() { Conversion::Published } else { Conversion::None };
         let cluster = Cluster::start(Options { crds: Some(conversion), ..Options::default() }).await?;
-        // Free now: nobody else is asked for one of these.
+        // Free now: no other program uses ports of this range.
         let port = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?.local_addr()?.port();
         if let Some(address) = machine_address().filter(|_| self.converts()) {
             webhook::lead_to(&cluster, address, port).await?;

@@ -42,7 +42,7 @@ impl std::fmt::Display for Difference {
 }
 
 impl Allowed {
-    /// What holds for a kind holds for both of its versions, unless one is named.
+    /// Returns whether this row covers the difference. A row for a kind covers both of its versions, unless it names one.
     pub(crate) fn covers(&self, difference: &Difference) -> bool {
         let (kind, name) = difference.object.split_once('/').unwrap_or((&difference.object, ""));
         let plain = format!("{}/{name}", kind::plain(kind));

@@ -14,7 +14,7 @@ pub(crate) const KINDS: [(&str, &str, &str); 8] = [
     ("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
 ];
 
-/// What is marked behind a kind that is meant in the older version.
+/// Suffix of a kind in the older version.
 const OLDER_MARK: &str = ".v1alpha1";
 /// The kinds that have an older version, in it.
 pub(crate) const OLDER: [&str; 4] =
@@ -50,7 +50,7 @@ fn with_plural(api_version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// What an object has unless the script says otherwise.
+/// Returns the default content of an object.
 pub(crate) fn base(kind: &str) -> anyhow::Result<Value> {
     let resource = resource(kind)?;
     let pod = json!({"containers": [{"name": "main", "image": "registry.k8s.io/pause:3.10"}]});

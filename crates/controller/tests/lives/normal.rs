@@ -25,7 +25,7 @@ static CLUSTER_ADDRESS: LazyLock<Regex> =
 /// In the range that kwok takes the Pods' addresses from.
 static POD_ADDRESS: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^10\.0\.\d+\.\d+$").expect("a pattern"));
 
-/// What a life remembers of its objects from one look to the next.
+/// Memory of a life about its objects between steps.
 #[derive(Debug, Clone)]
 pub(crate) struct Memory {
     namespace: String,
@@ -35,7 +35,7 @@ pub(crate) struct Memory {
     generated: BTreeMap<String, (String, usize)>,
 }
 
-/// What to write for what; the longest is replaced first.
+/// Replacements of texts; the longest text is replaced first.
 type Words = Vec<(String, String)>;
 
 impl Memory {
@@ -55,7 +55,7 @@ impl Memory {
         .collect()
     }
 
-    /// What the controllers' events said, each once.
+    /// Returns the texts of the controllers' events, each once.
     pub(crate) fn events(&self, objects: &Objects) -> BTreeSet<String> {
         let words = self.words(objects);
         let events = objects.iter().filter(|((kind, _), _)| kind == "Event").map(|(_, event)| event);
@@ -107,8 +107,8 @@ impl Memory {
         words
     }
 
-    /// Generated names in words. Which of two alike objects is which cannot be told, and does not matter: they are numbered
-    /// by what they look like.
+    /// Returns replacements for generated names. Two alike objects cannot be distinguished, which does not matter: they are
+    /// numbered by their content.
     fn names(&self, objects: &Objects) -> BTreeMap<String, String> {
         let mut blank: Words = self.generated.keys().map(|name| (name.clone(), "*".into())).collect();
         blank.extend(self.uids.iter().map(|(uid, (kind, _, _))| (uid.clone(), kind.clone())));

@@ -1,4 +1,4 @@
-//! What the API server says about all namespaces, kept up to date by watches.
+//! State of all namespaces, kept up to date by watches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,7 +45,7 @@ impl Observatory {
         Ok(Observatory { namespaces, _watches: watches })
     }
 
-    /// What there is, if nothing has changed for so long.
+    /// Returns the objects, if nothing has changed for so long.
     pub(crate) fn quiet(&self, namespace: &str, since: Instant, long: Duration) -> Option<Objects> {
         let namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(seen) = namespaces.get(namespace) else {

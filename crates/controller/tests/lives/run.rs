@@ -18,9 +18,9 @@ use super::substitute::Substitute;
 
 /// Nothing has changed for so long: recorded is what a slow machine would also show.
 const QUIET_WHEN_RECORDING: Duration = Duration::from_secs(3);
-/// What looks as recorded is believed sooner.
+/// Shorter quiet time for a state that equals the recorded one.
 const QUIET: Duration = Duration::from_millis(600);
-/// How long an object may look otherwise than recorded before it is said to differ.
+/// Maximum time for an object to reach its recorded state before it is reported as different.
 const PATIENCE: Duration = Duration::from_secs(12);
 /// The same once a step has differed: what follows mostly differs as well.
 const PATIENCE_AFTER: Duration = Duration::from_secs(3);
@@ -41,7 +41,7 @@ impl Stage<'_> {
         Ok(Stage { cluster, client, observatory: Observatory::open(cluster).await? })
     }
 
-    /// What there is once nothing has changed for so long.
+    /// Returns the objects once nothing has changed for so long.
     async fn settled(
         &self,
         script: &Script,

@@ -1,4 +1,4 @@
-//! What a life is made of, as it is written down.
+//! Script of a life.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,13 +18,13 @@ pub(crate) struct Script {
     pub(crate) steps: Vec<Step>,
     /// Differences from the recorded answer that are meant.
     pub(crate) differs: Vec<Allowed>,
-    /// Whether pools lose patience with a member after seconds.
+    /// Set for a readiness grace of seconds.
     pub(crate) impatient: bool,
-    /// Whether the four kinds are looked at in the older version too, which takes a conversion webhook.
+    /// Set to compare the four kinds in the older version too, which needs a conversion webhook.
     pub(crate) both_versions: bool,
 }
 
-/// Something is done; then everything is left alone until it is quiet, and looked at.
+/// Action, after which the state is compared once it is quiet.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub(crate) actions: Vec<Action>,
@@ -119,7 +119,9 @@ fn step(written: &Map<String, Value>) -> anyhow::Result<Step> {
                     "status" => Action::Status(target),
                     "scale" => Action::Scale(target),
                     "delete" => Action::Delete(target),
-                    _ => bail!("{word:?} is none of create, patch, status, scale, delete, all, wait, settle"),
+                    _ => bail!(
+                        "{word:?} is not one of create, patch, status, scale, delete, all, wait, settle"
+                    ),
                 });
             }
         }

@@ -1,4 +1,4 @@
-//! What a script cannot know beforehand: `${uid Kind/name}`, `${now+3s}`, `${sandbox of CLAIM}`, `${member N of POOL}`
+//! Substitutes values that a script cannot contain: `${uid Kind/name}`, `${now+3s}`, `${sandbox of CLAIM}`, `${member N of POOL}`
 //! (counted from 0, oldest first).
 
 use anyhow::{Context, bail};

@@ -52,7 +52,8 @@ async fn create(client: &Client, kind: &GroupVersionKind, mut object: Value) -> 
     Ok(())
 }
 
-/// Whether an object of each kind of the older version could be made. The API server hears of a webhook's certificate by a watch.
+/// Returns whether an object of each kind of the older version could be created. The API server learns a webhook's
+/// certificate by a watch.
 pub(crate) async fn converts(client: &Client) -> bool {
     for name in kind::OLDER {
         let (Ok(resource), Ok(object)) = (kind::resource(name), kind::base(name)) else { return false };

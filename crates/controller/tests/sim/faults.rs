@@ -1,4 +1,4 @@
-//! One fault each, by name, in simulated time: what was asked for meanwhile is there in the end, and nothing twice.
+//! One fault each, by name, in simulated time: all requested objects exist in the end, and none twice.
 
 use std::time::Duration;
 
@@ -45,9 +45,9 @@ fn survives_fault(fault: Fault, length: Duration) {
         sleep(SETTLED).await;
         let mut wrong = all_bound(&scene.judge).await;
         if hits == 0 {
-            wrong.push(format!("{fault:?} has hit nobody"));
+            wrong.push(format!("{fault:?} has hit no request"));
         }
-        // Nobody hammers a server in trouble: each object is tried again after pauses that grow.
+        // A failing server gets few requests: each object is retried with backoff.
         if hits > 2000 {
             wrong.push(format!("{fault:?}: {hits} requests in {length:?}"));
         }
@@ -80,7 +80,7 @@ async fn claim(scene: &Scene, n: usize) {
     scene.user.create(EXTENSIONS, HERE, ("SandboxClaim", "sandboxclaims"), &format!("k{n}"), spec).await;
 }
 
-/// Whether every one of these claims has a Sandbox of its own and says that it is Ready.
+/// Returns the claims that are not Ready with a Sandbox of their own.
 async fn all_bound(client: &Client) -> Vec<String> {
     let claims = Api::<SandboxClaim>::default_namespaced(client.clone());
     let claims = claims.list(&ListParams::default()).await.expect("a list").items;

@@ -18,7 +18,7 @@ use crate::stage::{Delete, Stage};
 const LATE: Duration = Duration::from_secs(40);
 
 #[derive(Debug)]
-enum Told {
+enum Report {
     Sandbox(Box<Sandbox>),
     Claim(Box<SandboxClaim>),
     Pool(Box<SandboxWarmPool>),
@@ -28,7 +28,7 @@ enum Told {
 struct Entry {
     at: Duration,
     gone: bool,
-    told: Told,
+    told: Report,
 }
 
 /// By revision.
@@ -37,12 +37,12 @@ pub(crate) struct History(Arc<Mutex<BTreeMap<u64, Entry>>>);
 
 impl History {
     pub(crate) fn follow(&self, client: &Client, stage: &Arc<Stage>) {
-        tokio::spawn(self.clone().watch(client.clone(), stage.clone(), |it| Told::Sandbox(Box::new(it))));
-        tokio::spawn(self.clone().watch(client.clone(), stage.clone(), |it| Told::Claim(Box::new(it))));
-        tokio::spawn(self.clone().watch(client.clone(), stage.clone(), |it| Told::Pool(Box::new(it))));
+        tokio::spawn(self.clone().watch(client.clone(), stage.clone(), |it| Report::Sandbox(Box::new(it))));
+        tokio::spawn(self.clone().watch(client.clone(), stage.clone(), |it| Report::Claim(Box::new(it))));
+        tokio::spawn(self.clone().watch(client.clone(), stage.clone(), |it| Report::Pool(Box::new(it))));
     }
 
-    async fn watch<K>(self, client: Client, stage: Arc<Stage>, told: fn(K) -> Told)
+    async fn watch<K>(self, client: Client, stage: Arc<Stage>, told: fn(K) -> Report)
     where
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
     {
@@ -59,15 +59,15 @@ impl History {
         }
     }
 
-    /// What went wrong.
+    /// Returns the violated rules.
     pub(crate) fn violations(&self, stage: &Stage) -> Vec<String> {
         let entries = self.0.lock().unwrap();
         let mut state = State { doubled: stage.doublings(), ..State::default() };
         for (revision, entry) in entries.iter() {
             match &entry.told {
-                Told::Sandbox(sandbox) => state.sandbox(*revision, entry, sandbox),
-                Told::Claim(claim) => state.claim(*revision, entry, claim),
-                Told::Pool(pool) => state.pool(entry, pool),
+                Report::Sandbox(sandbox) => state.sandbox(*revision, entry, sandbox),
+                Report::Claim(claim) => state.claim(*revision, entry, claim),
+                Report::Pool(pool) => state.pool(entry, pool),
             }
         }
         stage.deletes().iter().for_each(|delete| state.delete(delete));
@@ -75,7 +75,7 @@ impl History {
     }
 }
 
-/// What the rules need to know of all that came before.
+/// State of the rules between entries.
 #[derive(Default)]
 struct State {
     wrong: Vec<String>,
@@ -86,13 +86,13 @@ struct State {
     given: BTreeMap<String, String>,
     /// The Sandbox that each claim has, by uid.
     has: BTreeMap<String, String>,
-    /// What the status of a claim names: its name and the uid behind it.
+    /// Sandbox that the status of a claim names: its name and uid.
     named: BTreeMap<String, (String, String)>,
     /// Members of each pool that are not on their way out.
     members: BTreeMap<String, BTreeSet<String>>,
     /// Sizes that a pool had lately: until when, and how many.
     sizes: BTreeMap<String, Vec<(Duration, usize)>>,
-    /// Sandboxes that a controller may delete: once owned by a pool or a claim, or ended by their own wish.
+    /// Sandboxes that a controller may delete: once owned by a pool or a claim, or expired.
     deletable: BTreeSet<String>,
 }
 
@@ -130,7 +130,7 @@ impl State {
         }
     }
 
-    /// Whether one controller ran, at that time and for a while before.
+    /// Returns whether a single controller ran at that time and for a while before.
     fn is_alone(&self, at: Duration) -> bool {
         !self.doubled.iter().any(|(from, to)| *from <= at && at <= *to + LATE)
     }
@@ -149,7 +149,7 @@ impl State {
         }
     }
 
-    /// A pool's members, and whether one too many was made.
+    /// Counts the pooled Sandboxes, and reports one too many.
     fn count(&mut self, revision: u64, entry: &Entry, sandbox: &Sandbox) {
         let (name, uid) = (name_of(sandbox), sandbox.uid().unwrap_or_default());
         let made = !self.there.contains_key(&name);
@@ -167,7 +167,7 @@ impl State {
         let size = lately.filter(|(until, _)| *until >= entry.at).map(|(_, size)| *size).max();
         if made && alone && size.is_some_and(|size| members.len() > size) {
             self.wrong.push(format!(
-                "{revision}: Sandbox {name} is member {} of pool {}, which asks for {size:?}",
+                "{revision}: Sandbox {name} is member {} of pool {}, which has replicas {size:?}",
                 members.len(),
                 pool.name
             ));
@@ -207,10 +207,10 @@ impl State {
 
     fn delete(&mut self, delete: &Delete) {
         let Some(uid) = &delete.uid else {
-            return self.wrong.push(format!("{} was deleted whoever it was", delete.path));
+            return self.wrong.push(format!("{} was deleted without a precondition", delete.path));
         };
         if delete.path.contains("/sandboxes/") && !self.deletable.contains(uid) {
-            self.wrong.push(format!("{} was deleted, and is nobody's", delete.path));
+            self.wrong.push(format!("{} was deleted, and has no owner", delete.path));
         }
     }
 }

@@ -75,15 +75,15 @@ fn run_all(first: u64, count: u64, time: Duration, shown: usize) -> (u64, Vec<u6
     (next.into_inner(), failed)
 }
 
-/// What the environment says.
-fn asked(name: &str) -> Option<u64> {
+/// Returns a number of the environment.
+fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 #[test]
-fn a_bounded_number_of_seeds() {
-    let time = asked("HUTCH_SIM_SECONDS").map_or(Duration::MAX, Duration::from_secs);
-    let (_, failed) = run_all(1, asked("HUTCH_SIM_SEEDS").unwrap_or(SEEDS), time, SHOWN);
+fn bounded_number_of_seeds_passes() {
+    let time = variable("HUTCH_SIM_SECONDS").map_or(Duration::MAX, Duration::from_secs);
+    let (_, failed) = run_all(1, variable("HUTCH_SIM_SEEDS").unwrap_or(SEEDS), time, SHOWN);
     assert!(failed.is_empty(), "seeds that failed: {failed:?}");
 }
 
@@ -139,10 +139,10 @@ fn a_controller_that_dies_at_the_sixth_write_of_an_adoption() {
 
 #[test]
 #[ignore = "cargo xtask sim runs it"]
-fn the_seeds_asked_for() {
-    let first = asked("HUTCH_SIM_SEED").unwrap_or(1);
-    let count = asked("HUTCH_SIM_SEEDS").unwrap_or(u64::MAX);
-    let time = Duration::from_secs(asked("HUTCH_SIM_SECONDS").unwrap_or(u64::MAX));
+fn seeds_of_the_environment() {
+    let first = variable("HUTCH_SIM_SEED").unwrap_or(1);
+    let count = variable("HUTCH_SIM_SEEDS").unwrap_or(u64::MAX);
+    let time = Duration::from_secs(variable("HUTCH_SIM_SECONDS").unwrap_or(u64::MAX));
     let shown = if count == 1 { usize::MAX } else { SHOWN };
     let (done, failed) = run_all(first, count, time, shown);
     println!("{done} seeds from {first}: {} failed {failed:?}", failed.len());

@@ -1,4 +1,4 @@
-//! What holds once everything has come to rest.
+//! Rules that hold once everything has come to rest.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ where
     Api::<K>::default_namespaced(client.clone()).list(&ListParams::default()).await.expect("a list").items
 }
 
-/// What is wrong.
+/// Returns the violated rules.
 pub(crate) async fn violations(client: &Client) -> Vec<String> {
     let mut rest = Rest {
         sandboxes: all(client).await,
@@ -45,7 +45,7 @@ pub(crate) async fn violations(client: &Client) -> Vec<String> {
     for (path, _) in strangers() {
         let there = send(client, "GET", &path, Value::Null).await;
         if !there.as_ref().is_some_and(|object| is_strangers(object) && is_untouched(object)) {
-            rest.wrong.push(format!("{path} is somebody else's and was touched: {there:?}"));
+            rest.wrong.push(format!("{path} is foreign and was touched: {there:?}"));
         }
     }
     rest.pools();
@@ -118,7 +118,7 @@ impl Rest {
             match owned.as_slice() {
                 [sandbox] => {
                     let wanted = sandbox_ready(sandbox).map(|ready| ready.status.as_str());
-                    // What it wishes for its Pod needs the template for as long as it is wished.
+                    // Metadata for its Pod needs the template for as long as the claim requests it.
                     let lost = says.is_some_and(|(_, reason)| reason.ends_with("NotFound"));
                     let wishes = claim.spec.additional_pod_metadata.is_some();
                     if says.map(|(status, _)| status) != wanted && !(lost && wishes) {

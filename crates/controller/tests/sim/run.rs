@@ -130,7 +130,7 @@ where
     wrong
 }
 
-/// Waits until nobody writes any more.
+/// Waits until there are no more writes.
 async fn quiet(stage: &Stage) -> Vec<String> {
     let began = stage.elapsed();
     loop {

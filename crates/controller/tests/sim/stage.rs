@@ -1,4 +1,4 @@
-//! What all parts of a simulation share: the time, the faults' switch, what was written and deleted.
+//! State that all parts of a simulation share: the time, the active fault, the history of writes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::trace::Trace;
 
-/// What befalls every request of a controller for as long as it lasts.
+/// Fault of every request of a controller for as long as it lasts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fault {
-    /// Nobody answers.
+    /// The server does not respond.
     Gone,
     /// Every change is refused with 409.
     Conflicts,
@@ -20,7 +20,7 @@ pub(crate) enum Fault {
     Busy,
     /// Every request and every answer takes so long.
     Slow(Duration),
-    /// Watches are told that they are too old (410).
+    /// Watches get the error that they are too old (410).
     TooOld,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Stage {
     /// Faults happen.
     storm: AtomicBool,
     fault: Mutex<Option<Fault>>,
-    /// How often that fault has befallen somebody.
+    /// Number of requests that the fault has hit.
     hits: AtomicU64,
     /// The server does not answer before.
     outage_until: Mutex<Instant>,
@@ -87,7 +87,7 @@ impl Stage {
         *self.outage_until.lock().unwrap() = self.began;
     }
 
-    /// It begins, or all is well again. Gives how often the last one has befallen somebody.
+    /// Sets or ends the fault. Returns the number of requests that the last one has hit.
     pub(crate) fn set_fault(&self, fault: Option<Fault>) -> u64 {
         *self.fault.lock().unwrap() = fault;
         self.note(&format!("fault {fault:?}"));

@@ -1,4 +1,4 @@
-//! What happened in a simulation, and its bounds: one that does not come to its end is given up, with its last lines.
+//! Trace of a simulation, and its bounds: one that does not end is aborted, and its last lines are printed.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -28,18 +28,18 @@ pub(crate) struct Outcome {
 
 /// Every request that changes something, with its answer, and whatever else is noted.
 pub(crate) struct Trace {
-    told: Mutex<Told>,
+    told: Mutex<Report>,
     over: AtomicBool,
 }
 
-struct Told {
+struct Report {
     hash: u64,
     lines: VecDeque<String>,
 }
 
 impl Trace {
     fn new() -> Arc<Self> {
-        let told = Mutex::new(Told { hash: FNV_START, lines: VecDeque::new() });
+        let told = Mutex::new(Report { hash: FNV_START, lines: VecDeque::new() });
         Arc::new(Trace { told, over: AtomicBool::new(false) })
     }
 
@@ -90,7 +90,7 @@ where
     thread::spawn(move || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().expect("a runtime");
-        // Nobody waits any more for one that was given up.
+        // There is no receiver for a simulation that was aborted.
         ended.send(runtime.block_on(play(inside))).ok();
     });
     let wrong = end.recv_timeout(real).unwrap_or_else(|error| {
@@ -103,9 +103,9 @@ where
     trace.outcome(wrong)
 }
 
-/// What is given up, and that it says what was last.
+/// A simulation that does not end is aborted with its last lines.
 #[test]
-fn a_simulation_that_does_not_end_is_given_up() {
+fn endless_simulation_is_aborted() {
     let minute = Duration::from_secs(60);
     let idle = within(minute, |trace| {
         in_time(async move {
@@ -126,6 +126,6 @@ fn a_simulation_that_does_not_end_is_given_up() {
     });
     assert_eq!(spinning.wrong, ["not over after 200ms: something spins"]);
     assert_eq!(spinning.lines, ["the last that was done"]);
-    let panicking = within(minute, |_| async { panic!("as it is told to") });
+    let panicking = within(minute, |_| async { panic!("on purpose") });
     assert_eq!(panicking.wrong, ["it panicked"]);
 }

@@ -30,7 +30,7 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// What is there when it begins, with things in the way that are somebody else's.
+    /// Creates the initial objects, including foreign ones under conflicting names.
     pub(crate) async fn set_up(&self) {
         for n in 0..TEMPLATES {
             self.template(HERE, &format!("t{n}")).await;
@@ -210,7 +210,7 @@ impl User {
     }
 }
 
-/// Objects of somebody else under names that the controllers would use. They must be there at the end as they were.
+/// Foreign objects under names that the controllers would use. They must be unchanged in the end.
 pub(crate) fn strangers() -> Vec<(String, Value)> {
     let owner =
         json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x", "controller": true}]);

@@ -33,13 +33,13 @@ struct Inner {
     server: Client,
     stage: Arc<Stage>,
     dice: Dice,
-    /// Whether faults hit it.
+    /// Set when faults hit it.
     exposed: bool,
     dead: AtomicBool,
     writes_to_live: AtomicI64,
 }
 
-/// What happens to a request.
+/// Fate of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Done,
@@ -68,7 +68,7 @@ impl Wire {
         Client::new(service, "default")
     }
 
-    /// Nothing that the client does from now on reaches anybody, and it hears of nothing: as if it had been killed.
+    /// Cuts off the client in both directions, as if it had been killed.
     pub(crate) fn kill(&self) {
         self.0.dead.store(true, Ordering::SeqCst);
     }
@@ -90,7 +90,7 @@ impl Wire {
         self.0.exposed && self.0.stage.is_storm()
     }
 
-    /// The way there, or back. Nobody returns to a client that has died meanwhile.
+    /// Delays a request or response. A response to a killed client never arrives.
     async fn travel(&self) {
         let dice = &self.0.dice;
         if let Some(Fault::Slow(time)) = self.fault() {
@@ -112,7 +112,7 @@ impl Wire {
         self.0.stage.fault().filter(|_| self.0.exposed)
     }
 
-    /// What the fault that lasts makes of a request.
+    /// Returns the fate of a request under the active fault.
     fn befallen(&self, changes: bool) -> Option<Fate> {
         let fate = match self.fault()? {
             Fault::Gone => Fate::Broken,
@@ -215,7 +215,7 @@ impl Wire {
         if !status.is_success() {
             return;
         }
-        // Events tell about writes and are none of those that have to come to rest.
+        // Events are reports of writes and need not come to rest.
         if !path.contains("/events") {
             stage.wrote();
         }
@@ -226,8 +226,8 @@ impl Wire {
         }
     }
 
-    /// A watch's events come when they come, and the watch ends early or is told that it is too old. It is asked at
-    /// times of its own: what wakes several at once wakes them in no certain order.
+    /// Delays a watch's events, and ends the watch early or as too old. It is polled at times of its own: a shared wake-up
+    /// would have no certain order.
     fn watched(&self, body: Body) -> UnsyncBoxBody<Bytes, BoxError> {
         let dice = Dice::new(self.0.dice.number(), "watch");
         let start = (self.clone(), dice, Some(body));

@@ -1,9 +1,12 @@
-//! Which Sandbox of a pool a claim takes, and how.
+//! Adoption of pooled Sandboxes.
 
+use std::time::Duration;
+
+use super::plan::{Choice, adoption_conflict, choose, waiting_time};
 use super::*;
 
 #[test]
-fn who_may_be_taken() {
+fn candidates_belong_to_the_pool_and_are_not_deleted() {
     for (more, expected) in [
         (json!({}), true),
         (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), false),
@@ -26,7 +29,7 @@ fn who_may_be_taken() {
 }
 
 #[test]
-fn which_one_is_taken() {
+fn ready_then_full_node_then_old_sandbox_is_picked() {
     let at = |name: &str, node: &str, created: &str| {
         pooled(name, json!({"metadata": {"creationTimestamp": created}, "status": {"nodeName": node}}))
     };
@@ -59,7 +62,7 @@ fn which_one_is_taken() {
 }
 
 #[test]
-fn the_patch_that_takes_a_sandbox() {
+fn adoption_patch_moves_owner_and_labels() {
     let sandbox = pooled("p-1", json!({}));
     let claim = claim(json!({
         "metadata": {"labels": {"agents.x-k8s.io/created-by": "go-client"}, "annotations": {"opentelemetry.io/trace-context": "{}"}},
@@ -90,13 +93,13 @@ fn the_patch_that_takes_a_sandbox() {
         Value::Null,
         "a mark that another controller's pool has put there goes"
     );
-    assert!(!is_candidate(&taken, &claim), "nobody else may take it");
+    assert!(!is_candidate(&taken, &claim), "no other claim may adopt it");
     assert_eq!(alignment(&taken, &claim, &template).unwrap(), None, "and there is nothing left to align");
     assert!(patch(&sandbox, &claim, None).is_ok(), "without its template too");
 }
 
 #[test]
-fn taking_a_sandbox_that_has_all_the_claim_wants_changes_no_spec() {
+fn adoption_of_an_aligned_sandbox_changes_no_spec() {
     let template = template(
         json!({"spec": {"podTemplate": {"metadata": {"labels": {"user": "x"}, "annotations": {"a": "b"}}}}}),
     );
@@ -111,22 +114,35 @@ fn taking_a_sandbox_that_has_all_the_claim_wants_changes_no_spec() {
 }
 
 #[test]
-fn how_long_a_claim_waits_for_an_address() {
-    for (created, left) in [
-        ("2026-01-01T00:10:00Z", 2),
-        ("2026-01-01T00:09:59Z", 1),
-        ("2026-01-01T00:09:58Z", 0),
-        ("2020-01-01T00:00:00Z", 0),
-        ("2030-01-01T00:00:00Z", 2),
+fn claim_waits_for_an_address_until_the_timeout() {
+    for (created, wait) in [
+        ("2026-01-01T00:10:00Z", Some(500)),
+        ("2026-01-01T00:09:58.1Z", Some(100)),
+        ("2026-01-01T00:09:58Z", None),
+        ("2020-01-01T00:00:00Z", None),
+        ("2030-01-01T00:00:00Z", Some(500)),
     ] {
-        let seen = seen(claim(json!({"metadata": {"creationTimestamp": created}})));
-        assert_eq!(super::find::patience(&seen, now()).as_secs(), left, "{created}");
+        let claim = claim(json!({"metadata": {"creationTimestamp": created}}));
+        let wait = wait.map(Duration::from_millis);
+        assert_eq!(waiting_time(&claim, now()), wait, "{created}");
+        let starting = pooled("a", json!({"status": {"podIPs": null, "conditions": []}}));
+        let choice = choose(vec![starting], &claim, false, now());
+        assert_eq!(choice, wait.map_or(Choice::Leave, Choice::Wait), "{created}");
     }
 }
 
+#[test]
+fn claim_without_candidates_leaves_the_pool_unless_it_lost_one() {
+    let claim = claim(json!({}));
+    let ready = pooled("a", json!({}));
+    assert_eq!(choose(vec![ready.clone()], &claim, true, now()), Choice::Adopt(ready));
+    assert_eq!(choose(vec![], &claim, false, now()), Choice::Leave);
+    assert_eq!(choose(vec![], &claim, true, now()), Choice::Refuse(adoption_conflict()));
+}
+
 proptest! {
-    /// Claims and the server in any order of reads and writes, each claim working on a view that may be old: the server
-    /// refuses a patch that does not name its present version, so no Sandbox ever has two owners in turn.
+    /// Claims and the server in any order of reads and writes, each claim with a cache that may be stale: the server
+    /// refuses a patch that does not name the current version, so no Sandbox ever has two owners in turn.
     #[test]
     fn no_sandbox_is_given_twice(order in prop::collection::vec((0..4_usize, any::<bool>()), 1..60)) {
         let names = ["a", "b", "c"];
@@ -148,7 +164,7 @@ proptest! {
             let change = patch(&chosen, &claims[who], Some(&template(json!({})))).unwrap();
             let at = server.iter().position(|s| s.name_any() == chosen.name_any()).unwrap();
             let guard = &change["metadata"]["resourceVersion"];
-            // A patch without a guard would be taken whatever happened meanwhile.
+            // The server accepts a patch without a resourceVersion in any case.
             if !guard.is_null() && *guard != json!(server[at].resource_version()) {
                 views[who] = server.clone();
                 continue;

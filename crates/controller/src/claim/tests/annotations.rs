@@ -1,10 +1,10 @@
-//! What a claim is annotated with.
+//! Annotations of a claim.
 
 use super::*;
 
 #[test]
-fn what_a_claim_is_annotated_with() {
-    use super::annotate::{Look, patch};
+fn missing_and_wrong_annotations_are_patched() {
+    use super::annotate::{Pass, patch};
     let (first, then) = ("2026-01-01T00:09:00Z", now());
     let ready = |status: &str| json!({"status": {"conditions": [{"type": "Ready", "status": status, "reason": "X", "message": "", "lastTransitionTime": first}]}});
     let launched =
@@ -78,10 +78,10 @@ fn what_a_claim_is_annotated_with() {
     ];
     for (name, more, before, after, sandbox, times, expected) in cases {
         let (before, after) = (with(more.clone(), before), with(more, after));
-        let look = Look { before: &before, after: &after, sandbox: sandbox.map(Arc::as_ref) };
+        let pass = Pass { before: &before, after: &after, sandbox: sandbox.map(Arc::as_ref) };
         let expected = (!expected.is_null()).then(|| json!({ "metadata": expected }));
-        let ready = (!measure::is_ready(&before) && measure::is_ready(&after)).then_some(then);
+        let ready = (!is_ready(&before) && is_ready(&after)).then_some(then);
         let times = times.then(|| Times { seen: first.parse().unwrap(), ready });
-        assert_eq!(patch(&look, times), expected, "{name}");
+        assert_eq!(patch(&pass, times), expected, "{name}");
     }
 }

@@ -1,11 +1,11 @@
-//! The status of a claim.
+//! Status of a claim.
 
 use super::*;
 
 #[test]
 fn the_status_mirrors_the_sandbox() {
     let sandbox = pooled("p-1", json!({}));
-    let bound = says(&claim(json!({})), &Outcome::Bound(&sandbox));
+    let bound = says(&claim(json!({})), &State::Bound(&sandbox));
     assert_eq!(bound["sandbox"], json!({"name": "p-1", "podIPs": ["10.0.0.1"]}));
     assert_eq!(
         bound["conditions"],
@@ -13,7 +13,7 @@ fn the_status_mirrors_the_sandbox() {
             "lastTransitionTime": "2026-01-01T00:05:00Z", "observedGeneration": 1}])
     );
     let silent = pooled("p-1", json!({"status": null}));
-    let said = says(&claim(json!({})), &Outcome::Bound(&silent));
+    let said = says(&claim(json!({})), &State::Bound(&silent));
     assert_eq!(
         (&said["conditions"][0]["reason"], &said["conditions"][0]["message"]),
         (&json!("SandboxNotReady"), &json!("Sandbox is not ready"))
@@ -23,7 +23,7 @@ fn the_status_mirrors_the_sandbox() {
         "p-1",
         json!({"status": {"conditions": [condition("Ready", "SandboxExpired"), condition("Finished", "PodFailed")]}}),
     );
-    let said = says(&claim(json!({})), &Outcome::Bound(&ended));
+    let said = says(&claim(json!({})), &State::Bound(&ended));
     assert_eq!(said["conditions"][0], condition("Finished", "PodFailed"), "copied as it is, sorted by type");
     assert_eq!(
         said["conditions"][1]["message"],
@@ -32,12 +32,12 @@ fn the_status_mirrors_the_sandbox() {
 }
 
 #[test]
-fn an_error_does_not_take_the_sandbox_from_the_status() {
+fn error_keeps_the_sandbox_in_the_status() {
     let refusal = Refusal::no_template("t");
-    let said = says(&claim(bound_to("p-1")), &Outcome::Refused(&refusal));
+    let said = says(&claim(bound_to("p-1")), &State::Refused(&refusal));
     assert_eq!(said["sandbox"]["name"], "p-1");
     assert_eq!(said["conditions"][0]["reason"], "TemplateNotFound");
-    let expired = says(&claim(bound_to("p-1")), &Outcome::Expired { sandbox: None, problem: None });
+    let expired = says(&claim(bound_to("p-1")), &State::Expired { sandbox: None, problem: None });
     assert_eq!(
         (&expired["sandbox"], &expired["conditions"][0]["message"]),
         (&json!({}), &json!("Claim expired. Sandbox cleanup initiated."))

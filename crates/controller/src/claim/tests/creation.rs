@@ -1,16 +1,16 @@
-//! The Sandbox that is made for a claim, and what a claim may ask of it.
+//! Sandbox that is created for a claim, and validation of the claim.
 
 use super::*;
 
 #[test]
-fn hostile_words_of_a_claim() {
+fn hostile_claim_metadata_is_refused() {
     let long = "x".repeat(1 << 20);
     let domains = ["sandbox.users.io".to_owned()];
     let label = |key: &str, value: &str| {
         let claim = claim(json!({"spec": {"additionalPodMetadata": {"labels": {key: value}}}}));
         let refusal = super::metadata::validate(&claim, &domains).unwrap_err();
         assert_eq!(refusal.reason, "InvalidMetadata");
-        let said = says(&claim, &Outcome::Refused(&refusal));
+        let said = says(&claim, &State::Refused(&refusal));
         assert!(
             said["conditions"][0]["message"].as_str().unwrap().len() <= 32_768,
             "a status that the server takes"
@@ -33,7 +33,7 @@ fn hostile_words_of_a_claim() {
 }
 
 #[test]
-fn what_a_claim_may_put_on_a_pod() {
+fn pod_metadata_of_a_claim_is_validated() {
     let domains = ["sandbox.users.io".to_owned()];
     let check = |part: &str, key: &str, value: &str| {
         let claim = claim(json!({"spec": {"additionalPodMetadata": {part: {key: value}}}}));
@@ -88,12 +88,12 @@ fn what_a_claim_may_put_on_a_pod() {
 }
 
 fn made(claim_more: Value, template_more: Value) -> Result<Value, Refusal> {
-    let seen = Seen { template: Some(template(template_more)), ..seen(claim(claim_more)) };
-    super::create::desired(&seen).map(|sandbox| serde_json::to_value(sandbox).unwrap())
+    let observed = Observed { template: Some(template(template_more)), ..observed(claim(claim_more)) };
+    super::create::desired(&observed).map(|sandbox| serde_json::to_value(sandbox).unwrap())
 }
 
 #[test]
-fn a_sandbox_made_for_its_claim() {
+fn cold_sandbox_has_the_metadata_of_its_claim() {
     let sandbox = made(
         json!({"metadata": {"labels": {"agents.x-k8s.io/created-by": "x"}}}),
         json!({"spec": {"service": true}}),
@@ -121,7 +121,7 @@ fn a_sandbox_made_for_its_claim() {
 fn a_claim_that_names_only_a_template() {
     let shadow = |template: Option<Arc<SandboxTemplate>>| {
         let claim = claim(json!({"spec": {"warmPoolRef": {"name": "shadow-pool-t"}}}));
-        super::create::desired(&Seen { pool: None, template, ..seen(claim) })
+        super::create::desired(&Observed { pool: None, template, ..observed(claim) })
     };
     assert_eq!(shadow(Some(template(json!({})))).unwrap().name_any(), "c");
     let refusal = shadow(None).unwrap_err();
@@ -129,7 +129,8 @@ fn a_claim_that_names_only_a_template() {
         (refusal.reason, refusal.message.as_str()),
         ("WarmPoolNotFound", "SandboxWarmPool \"shadow-pool-t\" not found")
     );
-    let refusal = super::create::desired(&Seen { template: None, ..seen(claim(json!({}))) }).unwrap_err();
+    let refusal =
+        super::create::desired(&Observed { template: None, ..observed(claim(json!({}))) }).unwrap_err();
     assert_eq!(
         (refusal.reason, refusal.message.as_str()),
         ("TemplateNotFound", "SandboxTemplate \"t\" not found")
@@ -137,7 +138,7 @@ fn a_claim_that_names_only_a_template() {
 }
 
 #[test]
-fn variables_as_the_policy_says() {
+fn variables_follow_the_policy() {
     let env = |policy: &str, env: Value, has: Value| {
         let spec = json!({"spec": {"envVarsInjectionPolicy": policy, "podTemplate": {"spec": {
             "containers": [{"name": "main", "env": has["env"], "envFrom": has["envFrom"]}, {"name": "side"}],
@@ -170,12 +171,12 @@ fn variables_as_the_policy_says() {
 }
 
 #[test]
-fn which_variables_may_come_late() {
+fn only_valid_variables_may_come_late() {
     let allowed = |policy: &str, env: Value| {
         let spec = json!({"spec": {"envVarsInjectionPolicy": policy, "podTemplate": {"spec": {
             "initContainers": [{"name": "init"}]}}}});
         let claim = claim(json!({"spec": {"env": env}}));
-        super::late::allows_pool(&Seen { template: Some(template(spec)), ..seen(claim) })
+        super::late_env::allows_pool(&Observed { template: Some(template(spec)), ..observed(claim) })
             .map_err(|refusal| refusal.reason)
     };
     let one = |name: &str, value: &str| json!([{"name": name, "value": value}]);
@@ -195,12 +196,12 @@ fn which_variables_may_come_late() {
         assert_eq!(allowed("Allowed", env.clone()), expected, "{env}");
     }
     assert_eq!(allowed("Disallowed", one("A", "1")), Err("EnvVarsInjectionRejected"));
-    let untold = Seen { template: None, ..seen(claim(json!({"spec": {"env": one("A", "1")}}))) };
-    assert_eq!(super::late::allows_pool(&untold).unwrap_err().reason, "TemplateNotFound");
+    let untold = Observed { template: None, ..observed(claim(json!({"spec": {"env": one("A", "1")}}))) };
+    assert_eq!(super::late_env::allows_pool(&untold).unwrap_err().reason, "TemplateNotFound");
 }
 
 #[test]
-fn volumes_as_the_policy_says() {
+fn volumes_follow_the_policy() {
     let volumes = |policy: &str, claim: Value, template: Value| {
         let spec = json!({"spec": {"volumeClaimTemplatesPolicy": policy, "volumeClaimTemplates": template}});
         made(json!({"spec": {"volumeClaimTemplates": claim}}), spec)
@@ -251,7 +252,7 @@ fn volumes_as_the_policy_says() {
 }
 
 #[test]
-fn the_templates_word_stands() {
+fn metadata_of_the_template_wins() {
     let template_more =
         json!({"spec": {"podTemplate": {"metadata": {"labels": {"sandbox.users.io/a": "1"}}}}});
     let with = |value: &str| {

@@ -1,9 +1,9 @@
-//! The end of a claim.
+//! Expiry of a claim.
 
 use super::*;
 
 #[test]
-fn when_a_claim_ends() {
+fn claim_ends_at_the_earlier_time() {
     let finished = json!({"conditions": [{"type": "Finished", "status": "True", "reason": "PodSucceeded", "message": "", "lastTransitionTime": "2026-01-01T00:08:00Z"}]});
     for (lifecycle, status, end) in [
         (json!(null), finished.clone(), None),

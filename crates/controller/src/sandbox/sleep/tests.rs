@@ -14,7 +14,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-fn seen(more: Value) -> Seen {
+fn observed(more: Value) -> Observed {
     let mut base = json!({
         "metadata": {"generation": 4, "resourceVersion": "77", "annotations": {
             "agents.x-k8s.io/pod-name": "s", annotation::SUSPEND_AFTER: "1h", annotation::LAST_ACTIVITY: ACTIVE,
@@ -25,12 +25,12 @@ fn seen(more: Value) -> Seen {
     });
     json_patch::merge(&mut base, &more);
     let sandbox: Arc<Sandbox> = object(API, "Sandbox", "s", base);
-    Seen { labelled: vec![], tracked: None, service: None, volumes: vec![], sandbox, pool_eviction: true }
+    Observed { labelled: vec![], tracked: None, service: None, volumes: vec![], sandbox, pool_eviction: true }
 }
 
-/// What is written at that time to that Sandbox.
+/// Returns the patch that is written to that Sandbox at that time.
 fn written(more: Value, now: &str) -> Option<Value> {
-    let plan = whole(&seen(more), at(now));
+    let plan = whole(&observed(more), at(now));
     plan.actions.into_iter().find_map(|action| match action {
         Action::Sleep(patch) => Some(patch),
         _ => None,
@@ -38,22 +38,22 @@ fn written(more: Value, now: &str) -> Option<Value> {
 }
 
 #[test]
-fn it_falls_asleep_in_one_guarded_write() {
+fn suspend_is_one_guarded_write() {
     assert_eq!(written(json!({}), "2026-01-01T01:09:59Z"), None);
     let patch = written(json!({}), "2026-01-01T01:10:00Z").unwrap();
     assert_eq!(patch["metadata"]["resourceVersion"], "77");
-    let asleep = patched(seen(json!({})).sandbox.as_ref(), &patch);
+    let asleep = patched(observed(json!({})).sandbox.as_ref(), &patch);
     assert_eq!(asleep.annotations()[annotation::ASLEEP_GENERATION], "5", "the generation after this write");
     assert_eq!(serde_json::to_value(asleep.spec.operating_mode).unwrap(), "Suspended");
-    let left = remaining(&seen(json!({})), at("2026-01-01T01:09:30Z"));
+    let left = remaining(&observed(json!({})), at("2026-01-01T01:09:30Z"));
     assert_eq!(left, Some(Duration::from_secs(30)));
 }
 
 #[test]
-fn these_do_not_fall_asleep() {
+fn busy_or_invalid_sandboxes_do_not_suspend() {
     let pool = owned_by("extensions.agents.x-k8s.io/v1beta1", "SandboxWarmPool", "p");
     for (what, more) in [
-        ("not asked for", json!({"metadata": {"annotations": {annotation::SUSPEND_AFTER: null}}})),
+        ("not requested", json!({"metadata": {"annotations": {annotation::SUSPEND_AFTER: null}}})),
         ("no duration", json!({"metadata": {"annotations": {annotation::SUSPEND_AFTER: "1 hour"}}})),
         ("pooled", json!({"metadata": {"ownerReferences": pool}})),
         ("used", json!({"metadata": {"annotations": {annotation::LAST_ACTIVITY: "2026-01-01T01:30:00Z"}}})),
@@ -72,7 +72,7 @@ fn these_do_not_fall_asleep() {
 }
 
 #[test]
-fn the_template_may_ask() {
+fn template_may_set_the_idle_timeout() {
     let more = json!({
         "metadata": {"annotations": {annotation::SUSPEND_AFTER: null}},
         "spec": {"podTemplate": {"metadata": {"annotations": {annotation::SUSPEND_AFTER: "30m"}}}},
@@ -82,15 +82,15 @@ fn the_template_may_ask() {
 }
 
 #[test]
-fn the_clock_wakes_it() {
+fn sandbox_wakes_at_its_time() {
     let sleeping = |at: &str| json!({"spec": {"operatingMode": "Suspended"}, "metadata": {"annotations": {annotation::WAKE_AT: at}}});
     let morning = "2026-01-02T08:00:00+02:00";
     assert_eq!(written(sleeping(morning), "2026-01-02T05:59:59Z"), None);
     let patch = written(sleeping(morning), "2026-01-02T06:00:00Z").unwrap();
-    let awake = patched(seen(sleeping(morning)).sandbox.as_ref(), &patch);
+    let awake = patched(observed(sleeping(morning)).sandbox.as_ref(), &patch);
     assert_eq!(serde_json::to_value(awake.spec.operating_mode).unwrap(), "Running");
     assert!(!awake.annotations().contains_key(annotation::WAKE_AT));
-    let bad = seen(sleeping("tomorrow"));
+    let bad = observed(sleeping("tomorrow"));
     assert_eq!(next(&bad), Next::Never);
     assert!(invalid(&bad.sandbox).unwrap().contains("tomorrow"));
     let mut over = sleeping(morning);

@@ -67,21 +67,24 @@ fn the_ready_table() {
     for (name, more, pod_more, has_service, expected) in cases {
         let pods: Vec<_> =
             pod_more.into_iter().map(|more| patched(pod("s", running()).as_ref(), &more)).collect();
-        let seen = seen(sandbox(more), &pods, has_service.then(|| service(json!({}))));
-        assert_eq!(says(&seen, Stage::Live, &[], "Ready"), expected, "{name}");
+        let observed = observed(sandbox(more), &pods, has_service.then(|| service(json!({}))));
+        assert_eq!(says(&observed, Stage::Live, &[], "Ready"), expected, "{name}");
     }
     let problems = [(Part::Volumes, "one".to_owned()), (Part::Pod, "two".to_owned())];
-    let seen = seen(sandbox(json!({})), &[], None);
-    assert_eq!(says(&seen, Stage::Live, &problems, "Ready"), "False/ReconcilerError/Error seen: one\ntwo");
+    let observed = observed(sandbox(json!({})), &[], None);
+    assert_eq!(
+        says(&observed, Stage::Live, &problems, "Ready"),
+        "False/ReconcilerError/Error seen: one\ntwo"
+    );
 }
 
 #[test]
 fn the_other_conditions() {
     let foreign = json!({"metadata": {"ownerReferences": theirs()}});
     let problem = [(Part::Pod, "x".to_owned())];
-    let see = |more: Value, pods: &[Arc<PodView>]| seen(sandbox(more), pods, None);
+    let see = |more: Value, pods: &[Arc<PodView>]| observed(sandbox(more), pods, None);
     let up = [pod("s", running())];
-    for (seen, problems, kind, expected) in [
+    for (observed, problems, kind, expected) in [
         (see(json!({}), &up), &[][..], "Suspended", "False/NotSuspended/Sandbox is not suspended"),
         (
             see(suspended(), &[]),
@@ -129,15 +132,18 @@ fn the_other_conditions() {
             "True/PodFailed/Pod failed",
         ),
     ] {
-        assert_eq!(says(&seen, Stage::Live, problems, kind), expected);
+        assert_eq!(says(&observed, Stage::Live, problems, kind), expected);
     }
 }
 
 #[test]
 fn fields_and_order_of_a_fresh_status() {
-    let seen =
-        seen(sandbox(json!({"spec": {"service": true}})), &[pod("s", running())], Some(service(json!({}))));
-    let status = serde_json::to_value(status(&seen, Stage::Live, &[], DOMAIN, now())).unwrap();
+    let observed = observed(
+        sandbox(json!({"spec": {"service": true}})),
+        &[pod("s", running())],
+        Some(service(json!({}))),
+    );
+    let status = serde_json::to_value(status(&observed, Stage::Live, &[], DOMAIN, now())).unwrap();
     let kinds: Vec<_> =
         status["conditions"].as_array().unwrap().iter().map(|c| c["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["Suspended", "PodScheduled", "Ready"]);
@@ -161,18 +167,18 @@ fn the_time_of_a_condition_changes_with_its_status_only() {
             {"type": "Ready", "status": status, "reason": "X", "message": "", "lastTransitionTime": earlier}]}}))
     };
     for (before, expected) in [("True", earlier), ("False", "2026-01-01T00:10:00Z")] {
-        let seen = seen(with(before), &[pod("s", running())], None);
-        let status = status(&seen, Stage::Live, &[], DOMAIN, now());
+        let observed = observed(with(before), &[pod("s", running())], None);
+        let status = status(&observed, Stage::Live, &[], DOMAIN, now());
         let ready = status.conditions.unwrap().into_iter().find(|c| c.type_ == "Ready").unwrap();
         assert_eq!(ready.last_transition_time.0.to_string(), expected);
     }
 }
 
-/// What a status may leave out for a moment, and what not.
+/// Intermediate steps may be deferred, all other changes not.
 #[test]
-fn steps_on_the_way_to_ready() {
+fn intermediate_steps_may_be_deferred() {
     let of = |more: Value, pods: &[Arc<PodView>], service: Option<Arc<Service>>| {
-        status(&seen(sandbox(more), pods, service), Stage::Live, &[], DOMAIN, now())
+        status(&observed(sandbox(more), pods, service), Stage::Live, &[], DOMAIN, now())
     };
     let with_phase = |phase: &str| pod("s", json!({"status": {"phase": phase}}));
     let unready =
@@ -201,18 +207,18 @@ fn steps_on_the_way_to_ready() {
     for (name, current, wanted, expected) in cases {
         assert_eq!(super::status::is_step(current, wanted), expected, "{name}");
     }
-    let seen = seen(sandbox(json!({})), &[], None);
+    let observed = observed(sandbox(json!({})), &[], None);
     let problem = [(Part::Pod, "x".to_owned())];
-    let broken = status(&seen, Stage::Live, &problem, DOMAIN, now());
-    assert!(!super::status::is_step(&nothing, &broken), "an error is told at once");
+    let broken = status(&observed, Stage::Live, &problem, DOMAIN, now());
+    assert!(!super::status::is_step(&nothing, &broken), "an error is reported at once");
 }
 
 #[test]
-fn hostile_words_in_a_pods_conditions() {
+fn hostile_pod_conditions_are_sanitized() {
     let odd = json!({"status": {"phase": "Pending", "conditions": [
         {"type": "PodScheduled", "status": "False", "reason": "no reason!", "message": "m".repeat(100_000)}]}});
-    let seen = seen(sandbox(json!({})), &[pod("s", odd)], None);
-    let said = says(&seen, Stage::Live, &[], "PodScheduled");
+    let observed = observed(sandbox(json!({})), &[pod("s", odd)], None);
+    let said = says(&observed, Stage::Live, &[], "PodScheduled");
     assert!(said.starts_with("False/PodSchedulingUnknown/mmm"));
     assert!(said.len() < 33_000, "a status that the server takes");
 }

@@ -3,12 +3,16 @@
 use super::*;
 
 /// Does what the API server and a kubelet would do.
-fn simulate(seen: &Seen, actions: Vec<Action>) -> Seen {
-    let mut next = seen.clone();
+fn simulate(observed: &Observed, actions: Vec<Action>) -> Observed {
+    let mut next = observed.clone();
     let name_of = |pod: &Arc<PodView>| pod.name_any();
-    let mut pods: Vec<Arc<PodView>> = seen.labelled.clone();
+    let mut pods: Vec<Arc<PodView>> = observed.labelled.clone();
     pods.extend(
-        seen.tracked.iter().filter(|t| !seen.labelled.iter().any(|p| p.name_any() == t.name_any())).cloned(),
+        observed
+            .tracked
+            .iter()
+            .filter(|t| !observed.labelled.iter().any(|p| p.name_any() == t.name_any()))
+            .cloned(),
     );
     for action in actions {
         match action {
@@ -44,7 +48,7 @@ fn simulate(seen: &Seen, actions: Vec<Action>) -> Seen {
         }
     }
     let volumes = next.volumes.clone();
-    let mut next = super::tests::seen(next.sandbox, &pods, next.service);
+    let mut next = super::tests::observed(next.sandbox, &pods, next.service);
     next.volumes = volumes;
     next
 }
@@ -59,17 +63,16 @@ fn any_pod() -> impl Strategy<Value = Option<Value>> {
 }
 
 proptest! {
-    /// Whatever is there: after two passes nothing is left to do, a status that was written stays as it is, and no Pod of somebody
-    /// else was touched.
+    /// From any state, two passes leave nothing to do, a written status is stable, and no foreign Pod is touched.
     #[test]
-    fn passes_come_to_rest(
+    fn passes_converge(
         pod_more in any_pod(), suspended: bool, wanted in prop::option::of(any::<bool>()), has_service: bool, labels in prop::collection::btree_map("[x-z]", "[12]", 0..3),
     ) {
         let mode = if suspended { "Suspended" } else { "Running" };
         let sandbox = sandbox(json!({"spec": {"operatingMode": mode, "service": wanted, "podTemplate": {"metadata": {"labels": labels}},
             "volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": {}}]}}));
         let pods: Vec<_> = pod_more.into_iter().map(|more| pod("s", more)).collect();
-        let start = seen(sandbox, &pods, has_service.then(|| service(json!({}))));
+        let start = observed(sandbox, &pods, has_service.then(|| service(json!({}))));
         let first = plan(&start, now());
         let foreign = start.tracked.as_ref().is_some_and(|pod| crate::owner::controller(pod.as_ref()).is_some_and(|o| o.kind == "ReplicaSet"));
         let touched = first.actions.iter().any(|action| matches!(action, Action::PatchPod(..) | Action::SyncPod(..) | Action::DeletePod(_)));

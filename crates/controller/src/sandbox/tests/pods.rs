@@ -34,26 +34,26 @@ fn the_pod_table() {
     ];
     for (name, sandbox_more, pod_more, expected) in cases {
         let pods: Vec<_> = pod_more.into_iter().map(|more| pod("s", more)).collect();
-        assert_eq!(steps(&seen(sandbox(sandbox_more), &pods, None)), expected, "{name}");
+        assert_eq!(steps(&observed(sandbox(sandbox_more), &pods, None)), expected, "{name}");
     }
-    assert_eq!(steps(&seen(sandbox(suspended()), &[], None)), ["note none"]);
+    assert_eq!(steps(&observed(sandbox(suspended()), &[], None)), ["note none"]);
 }
 
 #[test]
 fn several_pods_stop_pod_and_service_but_not_volumes() {
     let more =
         json!({"spec": {"service": true, "volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": {}}]}});
-    let seen = seen(sandbox(more), &[pod("s", json!({})), pod("other", json!({}))], None);
+    let observed = observed(sandbox(more), &[pod("s", json!({})), pod("other", json!({}))], None);
     let text = "multiple Pods (2) are controlled by this Sandbox; refusing to choose or create a Pod";
-    assert_eq!(steps(&seen), ["create volume v-s".to_owned(), format!("Pod: {text}")]);
+    assert_eq!(steps(&observed), ["create volume v-s".to_owned(), format!("Pod: {text}")]);
     let problems = [(Part::Pod, text.to_owned())];
-    assert_eq!(says(&seen, Stage::Live, &problems, "Ready"), format!("False/MultiplePods/{text}"));
+    assert_eq!(says(&observed, Stage::Live, &problems, "Ready"), format!("False/MultiplePods/{text}"));
 }
 
 #[test]
 fn one_owned_pod_of_another_name_is_the_pod() {
-    let seen = seen(sandbox(json!({})), &[pod("other", json!({}))], None);
-    assert_eq!(steps(&seen), ["note other"]);
+    let observed = observed(sandbox(json!({})), &[pod("other", json!({}))], None);
+    assert_eq!(steps(&observed), ["note other"]);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_new_pod_has_the_users_metadata_and_not_the_projects() {
     let sandbox = sandbox(json!({
         "metadata": {
             "labels": {"agents.x-k8s.io/warm-pool-sandbox": "p", "agents.x-k8s.io/sandbox-template-ref-hash": "t",
-                "agents.x-k8s.io/created-by": "somebody", "agents.x-k8s.io/claim-uid": "u"},
+                "agents.x-k8s.io/created-by": "someone", "agents.x-k8s.io/claim-uid": "u"},
             "ownerReferences": owned_by("extensions.agents.x-k8s.io/v1beta1", "SandboxWarmPool", "pool"),
         },
         "spec": {
@@ -75,7 +75,7 @@ fn a_new_pod_has_the_users_metadata_and_not_the_projects() {
             "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {}}],
         },
     }));
-    let plan = plan(&seen(sandbox, &[], None), now());
+    let plan = plan(&observed(sandbox, &[], None), now());
     let Some(Action::CreatePod(pod)) = plan.actions.into_iter().find(|a| matches!(a, Action::CreatePod(_)))
     else {
         panic!("no pod")
@@ -101,7 +101,7 @@ fn a_new_pod_has_the_users_metadata_and_not_the_projects() {
 }
 
 #[test]
-fn a_pod_that_leaves_its_pool_loses_the_pools_marks_and_keeps_other_peoples() {
+fn adopted_pod_loses_only_the_marks_of_the_pool() {
     let claimed = sandbox(json!({
         "metadata": {
             "annotations": {"agents.x-k8s.io/pod-name": "s"},
@@ -120,7 +120,7 @@ fn a_pod_that_leaves_its_pool_loses_the_pools_marks_and_keeps_other_peoples() {
                 "agents.x-k8s.io/propagated-annotations": "cluster-autoscaler.kubernetes.io/safe-to-evict"},
         }}),
     );
-    let Plan { actions, .. } = plan(&seen(claimed, &[pooled], None), now());
+    let Plan { actions, .. } = plan(&observed(claimed, &[pooled], None), now());
     assert_eq!(
         actions,
         [Action::SyncPod(
@@ -137,14 +137,14 @@ fn a_pod_that_leaves_its_pool_loses_the_pools_marks_and_keeps_other_peoples() {
 }
 
 #[test]
-fn somebody_elses_pod_in_the_place_of_the_sandboxs() {
+fn foreign_pod_of_the_sandboxs_name_is_left_alone() {
     let foreign = [pod("s", json!({"metadata": {"ownerReferences": theirs()}}))];
     let refused = [(Part::Pod, "not ours".to_owned())];
-    let wants = seen(sandbox(json!({})), &foreign, None);
+    let wants = observed(sandbox(json!({})), &foreign, None);
     assert_eq!(status(&wants, Stage::Live, &refused, DOMAIN, now()).selector, None);
-    let seen = seen(sandbox(suspended()), &foreign, None);
+    let observed = observed(sandbox(suspended()), &foreign, None);
     assert_eq!(
-        says(&seen, Stage::Live, &[], "Ready"),
+        says(&observed, Stage::Live, &[], "Ready"),
         "False/SandboxSuspended/Sandbox is suspending",
         "as long as it stands there"
     );
@@ -157,8 +157,8 @@ fn only_pods_of_pools_are_safe_to_evict() {
             "metadata": {"ownerReferences": owned_by("extensions.agents.x-k8s.io/v1beta1", kind, "o")},
             "spec": {"podTemplate": {"metadata": {"annotations": own}}},
         }));
-        let seen = Seen { pool_eviction, ..seen(sandbox, &[], None) };
-        let made = plan(&seen, now()).actions.into_iter().find_map(|action| match action {
+        let observed = Observed { pool_eviction, ..observed(sandbox, &[], None) };
+        let made = plan(&observed, now()).actions.into_iter().find_map(|action| match action {
             Action::CreatePod(pod) => Some(pod),
             _ => None,
         });
@@ -171,7 +171,7 @@ fn only_pods_of_pools_are_safe_to_evict() {
     assert_eq!(with("SandboxClaim", json!({}), true), None);
 }
 
-/// Two names with the same hash: 32 bits are few, and whoever may choose names can find such pairs.
+/// Two names with the same hash: 32 bits are few, and a user who chooses names can find such pairs.
 #[test]
 fn sandboxes_whose_names_collide_keep_apart() {
     let mut known = std::collections::HashMap::new();
@@ -192,7 +192,7 @@ fn sandboxes_whose_names_collide_keep_apart() {
     };
     let owned = json!({"metadata": {"labels": {"agents.x-k8s.io/sandbox-name-hash": hash}, "ownerReferences": owned_by(API, "Sandbox", &one)}});
     let theirs: Arc<PodView> = object("v1", "Pod", &one, owned);
-    let seen = Seen {
+    let observed = Observed {
         sandbox: named(&other),
         labelled: vec![theirs],
         tracked: None,
@@ -200,5 +200,5 @@ fn sandboxes_whose_names_collide_keep_apart() {
         volumes: vec![],
         pool_eviction: true,
     };
-    assert_eq!(steps(&seen), [format!("create pod {other}"), "note own name".into()]);
+    assert_eq!(steps(&observed), [format!("create pod {other}"), "note own name".into()]);
 }

@@ -36,7 +36,7 @@ fn the_service_table() {
         more["spec"] = json!({"service": wanted});
         let there = there.map(service);
         let label = format!("{wanted} {there:?}");
-        assert_eq!(steps(&seen(sandbox(more), &[pod("s", json!({}))], there)), expected, "{label}");
+        assert_eq!(steps(&observed(sandbox(more), &[pod("s", json!({}))], there)), expected, "{label}");
     }
 }
 
@@ -52,7 +52,7 @@ fn service_ports_come_from_the_containers() {
             {"name": "once", "ports": [{"containerPort": 91}]},
         ],
     }}}}));
-    let Plan { actions, .. } = plan(&seen(sandbox, &[], None), now());
+    let Plan { actions, .. } = plan(&observed(sandbox, &[], None), now());
     let Some(Action::CreateService(service)) =
         actions.into_iter().find(|a| matches!(a, Action::CreateService(_)))
     else {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn volumes_are_made_or_taken_or_refused() {
+fn volumes_are_created_adopted_or_refused() {
     let more = json!({"spec": {"volumeClaimTemplates": [
         {"metadata": {"name": "v", "labels": {"l": "1"}}, "spec": {"accessModes": ["ReadWriteOnce"]}},
         {"metadata": {"name": "w"}, "spec": {}},
@@ -11,9 +11,9 @@ fn volumes_are_made_or_taken_or_refused() {
     let claim =
         |more: Value| -> Arc<PersistentVolumeClaim> { object("v1", "PersistentVolumeClaim", "v-s", more) };
     let with = |more_claim: Option<Value>| {
-        let mut seen = seen(sandbox(more.clone()), &[], None);
-        seen.volumes[0] = more_claim.map(claim);
-        steps(&seen).into_iter().filter(|step| step.to_lowercase().contains("volume")).collect::<Vec<_>>()
+        let mut observed = observed(sandbox(more.clone()), &[], None);
+        observed.volumes[0] = more_claim.map(claim);
+        steps(&observed).into_iter().filter(|step| step.to_lowercase().contains("volume")).collect::<Vec<_>>()
     };
     assert_eq!(with(None), ["create volume v-s", "create volume w-s"]);
     assert_eq!(with(Some(json!({"metadata": {"ownerReferences": mine()}}))), ["create volume w-s"]);

@@ -1,31 +1,27 @@
-//! What all reconcilers share: the collections, the settings, the recorder of events.
+//! State that all reconcilers share: caches, configuration, write scheduler, event recorder.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotation, label};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::{Client, Resource, ResourceExt};
-use tokio::time::Instant;
 
 use crate::binding::is_unbound;
 use crate::collection::Collection;
 use crate::config::Config;
-use crate::crowd::Crowd;
-use crate::defer::Deferrals;
 use crate::key::Key;
+use crate::memory::Memory;
 use crate::owner;
+use crate::pending::Pending;
 use crate::record::{Note, Recorder};
-use crate::refill::Memory;
-use crate::rush::{RECHECK, Rush};
+use crate::scheduler::{Scheduler, Write};
 use crate::span::Spans;
-use crate::unanswered::Unanswered;
 use crate::view::{PodView, SharedSpecs};
 
-pub(crate) struct World {
+pub(crate) struct Context {
     pub(crate) config: Config,
     pub(crate) sandboxes: Arc<Collection<Sandbox>>,
     pub(crate) claims: Arc<Collection<SandboxClaim>>,
@@ -37,54 +33,45 @@ pub(crate) struct World {
     pub(crate) policies: Arc<Collection<NetworkPolicy>>,
     pub(crate) spans: Arc<Spans>,
     recorder: Recorder,
-    pub(crate) rush: Rush,
-    /// Pools whose refill gives way to claims.
-    pub(crate) late_refill: Deferrals,
-    /// Sandboxes that a claim is about to take. The API server's guard decides; this only keeps two claims of this
-    /// process from asking for the same one.
+    /// Decides when writes are sent.
+    pub(crate) scheduler: Scheduler,
+    /// Sandboxes that a claim is about to adopt. The API server decides; this only keeps two claims of this process from
+    /// requesting the same one.
     taking: Mutex<HashSet<Key>>,
-    /// What is remembered of each pool from one look to the next.
+    /// State of each pool between reconciles.
     pools_memory: Mutex<HashMap<Key, Memory>>,
-    /// When each claim was first seen, and when it became Ready.
+    /// Times of each claim, with its uid.
     claim_times: Mutex<HashMap<Key, (String, Times)>>,
-    /// Requests for the Sandboxes of claims that must be asked again.
-    pub(crate) unanswered: Unanswered,
-    /// Statuses of Sandboxes that wait for the next step.
-    pub(crate) late_status: Deferrals,
-    /// Changes of Pods' labels and annotations that wait for others.
-    pub(crate) late_metadata: Deferrals,
-    /// Annotations of Sandboxes that repeat their own name and give way to others that start.
-    pub(crate) late_names: Deferrals,
-    pub(crate) crowd: Crowd,
-    /// Annotations of claims that have their Sandbox and give way to those that have none yet.
-    pub(crate) late_annotations: Deferrals,
+    /// Requests for the Sandboxes of claims that must be repeated.
+    pub(crate) pending: Pending,
 }
 
-/// What is remembered of a claim.
+/// Times of a claim.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
-    /// When this process saw it first.
+    /// Time at which this process saw it first.
     pub(crate) seen: Timestamp,
-    /// When this process made it Ready.
+    /// Time at which this process made it Ready.
     pub(crate) ready: Option<Timestamp>,
 }
 
-impl World {
+impl Context {
     pub(crate) fn new(client: &Client, config: Config, recorder: Recorder) -> Self {
         let client = || client.clone();
         let mut pods = Collection::new(client(), pod_terms, trim_pod);
         let mut services = Collection::new(client(), |_| Vec::new(), trim_service);
         if config.watch_labelled_only {
-            pods = pods.labelled(label::SANDBOX_NAME_HASH);
-            services = services.labelled(label::SANDBOX_NAME_HASH);
+            pods = pods.labeled(label::SANDBOX_NAME_HASH);
+            services = services.labeled(label::SANDBOX_NAME_HASH);
         }
         let specs = SharedSpecs::default();
         let trim_sandbox = move |sandbox: &mut Sandbox| {
             drop_noise(sandbox);
             specs.share(&mut sandbox.spec.pod_template.spec);
         };
-        World {
+        Context {
             spans: Arc::new(Spans::new(config.tracer.clone())),
+            scheduler: Scheduler::new(&config),
             config,
             sandboxes: Arc::new(Collection::new(client(), sandbox_terms, trim_sandbox)),
             claims: Arc::new(Collection::new(client(), claim_terms, drop_noise)),
@@ -95,17 +82,10 @@ impl World {
             volumes: Arc::new(Collection::new(client(), |_| Vec::new(), trim_volume)),
             policies: Arc::new(Collection::new(client(), |_| Vec::new(), trim_policy)),
             recorder,
-            rush: Rush::default(),
-            late_refill: Deferrals::default(),
             taking: Mutex::default(),
             pools_memory: Mutex::default(),
             claim_times: Mutex::default(),
-            unanswered: Unanswered::default(),
-            late_status: Deferrals::default(),
-            late_metadata: Deferrals::default(),
-            late_names: Deferrals::default(),
-            crowd: Crowd::default(),
-            late_annotations: Deferrals::default(),
+            pending: Pending::default(),
         }
     }
 
@@ -122,12 +102,12 @@ impl World {
         self.taking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time of day.
+    /// Returns the time of day.
     pub(crate) fn now(&self) -> Timestamp {
         self.config.ambient.now()
     }
 
-    /// Looks up, and changes, what is remembered of a pool.
+    /// Reads and changes the state of a pool.
     pub(crate) fn with_memory<T>(&self, pool: &Key, change: impl FnOnce(&mut Memory) -> T) -> T {
         let mut known = self.pools_memory.lock().unwrap_or_else(PoisonError::into_inner);
         change(known.entry(pool.clone()).or_default())
@@ -135,14 +115,15 @@ impl World {
 
     pub(crate) fn forget_pool(&self, pool: &Key) {
         self.pools_memory.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
+        self.scheduler.forget_pool(pool);
     }
 
-    /// What is remembered of the claim. One that was not here before is seen now.
+    /// Returns the times of the claim. A claim without any is first observed now.
     pub(crate) fn times(&self, claim: &SandboxClaim, now: Timestamp) -> Times {
         self.with_times(claim, now, |times| *times)
     }
 
-    /// This process has made the claim Ready.
+    /// Records that this process has made the claim Ready.
     pub(crate) fn became_ready(&self, claim: &SandboxClaim, now: Timestamp) {
         self.with_times(claim, now, |times| times.ready = Some(now));
     }
@@ -160,14 +141,8 @@ impl World {
 
     pub(crate) fn forget_claim(&self, claim: &Key) {
         self.claim_times.lock().unwrap_or_else(PoisonError::into_inner).remove(claim);
-        self.late_annotations.forget(claim);
-    }
-
-    /// After which pause to look again at a write that nobody waits for and that gives way to claims which are being met; nothing
-    /// when it is due.
-    pub(crate) fn yields(&self, late: &Deferrals, key: &Key) -> Option<Duration> {
-        let left = self.rush.is_on().then(|| late.left(key, self.config.give_way, Instant::now()));
-        left.flatten().map(|left| left.min(RECHECK))
+        self.scheduler.clear(Write::ClaimAnnotations, claim);
+        self.pending.forget(claim);
     }
 }
 
@@ -191,9 +166,9 @@ pub(crate) fn waiting_term(namespace: &str, pool: &str) -> String {
     format!("waiting:{namespace}/{pool}")
 }
 
-/// Index term: claims that wish something for their Pods, by pool. That needs the pool and its template for good.
-pub(crate) fn wishing_term(namespace: &str, pool: &str) -> String {
-    format!("wishing:{namespace}/{pool}")
+/// Index term: claims with metadata for their Pods, by pool. They need the pool and its template as long as they exist.
+pub(crate) fn metadata_term(namespace: &str, pool: &str) -> String {
+    format!("metadata:{namespace}/{pool}")
 }
 
 /// Index term: pools, by template.
@@ -211,8 +186,8 @@ fn sandbox_terms(sandbox: &Sandbox) -> Vec<String> {
 fn claim_terms(claim: &SandboxClaim) -> Vec<String> {
     let (namespace, pool) = (claim.namespace().unwrap_or_default(), &claim.spec.warm_pool_ref.name);
     let waiting = is_unbound(claim).then(|| waiting_term(&namespace, pool));
-    let wishes = claim.spec.additional_pod_metadata.is_some();
-    waiting.into_iter().chain(wishes.then(|| wishing_term(&namespace, pool))).collect()
+    let metadata = claim.spec.additional_pod_metadata.is_some();
+    waiting.into_iter().chain(metadata.then(|| metadata_term(&namespace, pool))).collect()
 }
 
 fn pool_terms(pool: &SandboxWarmPool) -> Vec<String> {
@@ -225,7 +200,7 @@ fn pod_terms(pod: &PodView) -> Vec<String> {
     hash.map(|hash| name_hash_term(&namespace, hash)).into_iter().collect()
 }
 
-/// Annotations that repeat an object's content for others: never read here, and never written.
+/// Annotations with copies of an object for other programs: never read here, and never written.
 const COPIES: [&str; 5] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     annotation::SANDBOX_STATE,
@@ -237,7 +212,7 @@ const COPIES: [&str; 5] = [
 fn drop_noise(object: &mut impl Resource) {
     let metadata = object.meta_mut();
     metadata.managed_fields = None;
-    // They were read with room for four.
+    // They were decoded with capacity for four.
     metadata.owner_references.iter_mut().for_each(Vec::shrink_to_fit);
     metadata.finalizers.iter_mut().for_each(Vec::shrink_to_fit);
     if let Some(annotations) = &mut metadata.annotations {
@@ -255,7 +230,7 @@ fn trim_service(service: &mut Service) {
     service.status = None;
 }
 
-/// Whose it is, is all that matters of a volume claim.
+/// Keeps only the metadata of a volume claim.
 fn trim_volume(claim: &mut PersistentVolumeClaim) {
     drop_noise(claim);
     claim.spec = None;

@@ -7,14 +7,14 @@ use crate::fixture::owned_by;
 const CORE: &str = "agents.x-k8s.io/v1beta1";
 const EXTENSIONS: &str = "extensions.agents.x-k8s.io/v1beta1";
 
-/// A world that knows no server.
-fn alone() -> World {
+/// Builds a context without a server.
+fn alone() -> Context {
     let service = tower::service_fn(|_: http::Request<Body>| async {
         Err::<http::Response<Body>, _>(std::io::Error::other("there is no server"))
     });
     let client = Client::new(service, "default");
     let (recorder, _) = crate::record::recorder(client.clone());
-    World::new(&client, Config::default(), recorder)
+    Context::new(&client, Config::default(), recorder)
 }
 
 fn metadata(kind: &str, name: &str, owner: Value) -> Value {
@@ -73,19 +73,19 @@ fn pod(name: &str) -> Value {
 
 /// Memory of this process, in bytes.
 fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("with its memory");
     line.split_whitespace().nth(1).and_then(|number| number.parse::<usize>().ok()).expect("in kB") * 1024
 }
 
 #[tokio::test]
-async fn what_nobody_reads_is_not_kept() {
-    let world = alone();
+async fn unused_fields_are_not_cached() {
+    let ctx = alone();
     let key = Key::new("default", "a");
-    world.sandboxes.insert(serde_json::from_value(sandbox("a")).unwrap());
-    world.sandboxes.insert(serde_json::from_value(sandbox("b")).unwrap());
-    world.pods.insert(serde_json::from_value(pod("a")).unwrap());
-    let (a, b) = (world.sandboxes.get(&key).unwrap(), world.sandboxes.get(&key.beside("b")).unwrap());
+    ctx.sandboxes.insert(serde_json::from_value(sandbox("a")).unwrap());
+    ctx.sandboxes.insert(serde_json::from_value(sandbox("b")).unwrap());
+    ctx.pods.insert(serde_json::from_value(pod("a")).unwrap());
+    let (a, b) = (ctx.sandboxes.get(&key).unwrap(), ctx.sandboxes.get(&key.beside("b")).unwrap());
     assert!(a.metadata.managed_fields.is_none());
     assert_eq!(
         a.annotations().keys().map(String::as_str).collect::<Vec<_>>(),
@@ -93,7 +93,7 @@ async fn what_nobody_reads_is_not_kept() {
     );
     assert!(Arc::ptr_eq(&a.spec.pod_template.spec, &b.spec.pod_template.spec), "one template, one spec");
     assert_eq!(a.spec.pod_template.spec.containers[0].name, "python");
-    let status = world.pods.get(&key).unwrap().status.clone().unwrap();
+    let status = ctx.pods.get(&key).unwrap().status.clone().unwrap();
     let kinds: Vec<_> = status.conditions.unwrap().into_iter().map(|condition| condition.type_).collect();
     assert_eq!(kinds, ["Ready", "PodScheduled"]);
 }
@@ -104,13 +104,13 @@ async fn what_nobody_reads_is_not_kept() {
 async fn ten_thousand_sandboxes_cost_less_than_a_hundred_megabytes() {
     const COUNT: usize = 10_000;
     const MOST: usize = 100 << 20;
-    let world = alone();
+    let ctx = alone();
     let texts = |name: &str| (sandbox(name).to_string(), pod(name).to_string());
     let before = resident();
     for n in 0..COUNT {
         let (sandbox, pod) = texts(&format!("python-{n:05}"));
-        world.sandboxes.insert(serde_json::from_str(&sandbox).unwrap());
-        world.pods.insert(serde_json::from_str(&pod).unwrap());
+        ctx.sandboxes.insert(serde_json::from_str(&sandbox).unwrap());
+        ctx.pods.insert(serde_json::from_str(&pod).unwrap());
     }
     let grown = resident() - before;
     println!("{COUNT} Sandboxes with their Pods: {} MiB, {} bytes each", grown >> 20, grown / COUNT);
@@ -118,7 +118,7 @@ async fn ten_thousand_sandboxes_cost_less_than_a_hundred_megabytes() {
 }
 
 #[test]
-fn a_bound_claim_with_wishes_for_its_pod_is_found_by_its_pool() {
+fn bound_claim_with_pod_metadata_is_indexed_by_pool() {
     let mut claim = json!({
         "apiVersion": EXTENSIONS, "kind": "SandboxClaim", "metadata": {"name": "c", "namespace": "d"},
         "spec": {"warmPoolRef": {"name": "p"}}, "status": {"sandbox": {"name": "s"}},
@@ -126,7 +126,7 @@ fn a_bound_claim_with_wishes_for_its_pod_is_found_by_its_pool() {
     let terms = |claim: &Value| claim_terms(&serde_json::from_value(claim.clone()).unwrap());
     assert_eq!(terms(&claim), [""; 0]);
     claim["spec"]["additionalPodMetadata"] = json!({"labels": {"a": "b"}});
-    assert_eq!(terms(&claim), [wishing_term("d", "p")]);
+    assert_eq!(terms(&claim), [metadata_term("d", "p")]);
     claim["status"] = json!({});
-    assert_eq!(terms(&claim), [waiting_term("d", "p"), wishing_term("d", "p")]);
+    assert_eq!(terms(&claim), [waiting_term("d", "p"), metadata_term("d", "p")]);
 }

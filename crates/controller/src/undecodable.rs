@@ -1,4 +1,4 @@
-//! Objects of one kind that cannot be read: what is known of them beside, and why.
+//! Objects of one kind that cannot be decoded: their metadata, and the reason.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,40 +11,40 @@ use crate::owner;
 
 type Listener<K> = Box<dyn Fn(&PartialObjectMeta<K>) + Send + Sync>;
 
-pub(crate) struct Unread<K> {
+pub(crate) struct Undecodable<K> {
     objects: Mutex<HashMap<Key, (PartialObjectMeta<K>, String)>>,
     listener: OnceLock<Listener<K>>,
 }
 
-impl<K> Default for Unread<K> {
+impl<K> Default for Undecodable<K> {
     fn default() -> Self {
-        Unread { objects: Mutex::default(), listener: OnceLock::new() }
+        Undecodable { objects: Mutex::default(), listener: OnceLock::new() }
     }
 }
 
-impl<K: Resource<DynamicType = ()> + Clone> Unread<K> {
-    /// Who is told when one comes, changes or goes; set once, before the first.
+impl<K: Resource<DynamicType = ()> + Clone> Undecodable<K> {
+    /// Sets the listener for each addition, change and removal; called once, before the first.
     pub(crate) fn listen(&self, listener: impl Fn(&PartialObjectMeta<K>) + Send + Sync + 'static) {
         let first = self.listener.set(Box::new(listener)).is_ok();
         debug_assert!(first, "one listener for each kind");
     }
 
-    /// Takes note of one. Whether the problem is new.
+    /// Records an object. Returns whether its problem is new.
     pub(crate) fn put(&self, object: PartialObjectMeta<K>, problem: &str) -> bool {
         let before = self.objects().insert(Key::of(&object), (object.clone(), problem.to_owned()));
-        self.tell(&object);
+        self.notify(&object);
         before.is_none_or(|(_, before)| before != problem)
     }
 
-    /// It can be read now, or is gone.
+    /// Removes an object that is decodable now, or gone.
     pub(crate) fn remove(&self, key: &Key) {
         let removed = self.objects().remove(key);
         if let Some((object, _)) = removed {
-            self.tell(&object);
+            self.notify(&object);
         }
     }
 
-    /// Only these are there, says a list.
+    /// Removes all objects that a complete list does not contain.
     pub(crate) fn retain(&self, listed: &[(Key, Option<String>)]) {
         let gone: Vec<Key> = {
             let objects = self.objects();
@@ -53,7 +53,7 @@ impl<K: Resource<DynamicType = ()> + Clone> Unread<K> {
         gone.iter().for_each(|key| self.remove(key));
     }
 
-    /// Those that the owner controls.
+    /// Returns the objects that the owner controls, by name.
     pub(crate) fn controlled_by(&self, owner: &impl Resource) -> Vec<PartialObjectMeta<K>> {
         let objects = self.objects();
         let all = objects.values().map(|(object, _)| object);
@@ -63,7 +63,7 @@ impl<K: Resource<DynamicType = ()> + Clone> Unread<K> {
         found
     }
 
-    fn tell(&self, object: &PartialObjectMeta<K>) {
+    fn notify(&self, object: &PartialObjectMeta<K>) {
         if let Some(listener) = self.listener.get() {
             listener(object);
         }
@@ -98,23 +98,23 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told_and_each_problem_is_new_once() {
-        let (unread, told) = (Unread::<Sandbox>::default(), Arc::new(AtomicUsize::new(0)));
-        let counter = told.clone();
-        unread.listen(move |_| {
+    fn each_change_is_reported_and_each_problem_is_new_once() {
+        let (undecodable, calls) = (Undecodable::<Sandbox>::default(), Arc::new(AtomicUsize::new(0)));
+        let counter = calls.clone();
+        undecodable.listen(move |_| {
             counter.fetch_add(1, Ordering::Relaxed);
         });
         let (mine, other) = (pool("1"), pool("2"));
-        assert!(unread.put(member("b", &mine), "odd"));
-        assert!(!unread.put(member("b", &mine), "odd"));
-        assert!(unread.put(member("b", &mine), "odder"));
-        assert!(unread.put(member("a", &mine), "odd") && unread.put(member("c", &other), "odd"));
-        let names = |of| unread.controlled_by(of).iter().map(ResourceExt::name_any).collect::<Vec<_>>();
+        assert!(undecodable.put(member("b", &mine), "odd"));
+        assert!(!undecodable.put(member("b", &mine), "odd"));
+        assert!(undecodable.put(member("b", &mine), "odder"));
+        assert!(undecodable.put(member("a", &mine), "odd") && undecodable.put(member("c", &other), "odd"));
+        let names = |of| undecodable.controlled_by(of).iter().map(ResourceExt::name_any).collect::<Vec<_>>();
         assert_eq!((names(&mine), names(&other)), (vec!["a".into(), "b".into()], vec!["c".to_owned()]));
-        unread.retain(&[(Key::new("", "b"), None), (Key::new("", "new"), None)]);
+        undecodable.retain(&[(Key::new("", "b"), None), (Key::new("", "new"), None)]);
         assert_eq!((names(&mine), names(&other)), (vec!["b".to_owned()], vec![]));
-        unread.remove(&Key::new("", "b"));
-        unread.remove(&Key::new("", "b"));
-        assert_eq!((names(&mine).len(), told.load(Ordering::Relaxed)), (0, 8));
+        undecodable.remove(&Key::new("", "b"));
+        undecodable.remove(&Key::new("", "b"));
+        assert_eq!((names(&mine).len(), calls.load(Ordering::Relaxed)), (0, 8));
     }
 }

@@ -3,11 +3,11 @@
 //! Two kinds of sleep. *Frozen*: the processes are stopped and keep their memory; `operatingMode` stays
 //! `Running`. *On disk*: `operatingMode` is `Suspended`; processes and memory are gone, volumes stay.
 
+mod idle;
 mod machine;
-mod patience;
 
+pub use idle::{IdleTimes, InvalidIdleTime, LEAST, MOST_SELDOM, report_every};
 pub use machine::{Act, Input, Machine, Phase};
-pub use patience::{BadPatience, LEAST, MOST_SELDOM, Patience, report_every};
 
 /// Condition of a Pod and of its Sandbox while it is frozen: True; absent otherwise.
 pub const FROZEN_OF_POD: &str = "hutch.dev/Frozen";

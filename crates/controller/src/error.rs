@@ -1,10 +1,10 @@
-use hutch_serve::said;
+use hutch_serve::error_text;
 
 /// Failures of requests to the API server. None of them ends [`crate::run`]: each request is retried.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// An object could not be created.
-    #[error("creating {kind} {name:?}: {}", said(source))]
+    #[error("creating {kind} {name:?}: {}", error_text(source))]
     Create {
         /// Kind of the object.
         kind: String,
@@ -14,7 +14,7 @@ pub(crate) enum Error {
         source: kube::Error,
     },
     /// An object could not be changed.
-    #[error("changing {kind} {name:?}: {}", said(source))]
+    #[error("changing {kind} {name:?}: {}", error_text(source))]
     Change {
         /// Kind of the object.
         kind: String,
@@ -24,7 +24,7 @@ pub(crate) enum Error {
         source: kube::Error,
     },
     /// An object could not be deleted.
-    #[error("deleting {kind} {name:?}: {}", said(source))]
+    #[error("deleting {kind} {name:?}: {}", error_text(source))]
     Delete {
         /// Kind of the object.
         kind: String,

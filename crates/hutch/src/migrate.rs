@@ -20,7 +20,7 @@ pub(crate) fn main(arguments: MigrateArguments) -> ExitCode {
 
 async fn migrate(arguments: MigrateArguments) -> anyhow::Result<()> {
     let config = crate::cluster::config(arguments.kubeconfig.as_deref()).await?;
-    let client = hutch_serve::patience::client(config).context("the Kubernetes API")?;
+    let client = hutch_serve::retry::client(config).context("the Kubernetes API")?;
     let migration = Migration { client, namespace: arguments.namespace, dry_run: arguments.dry_run };
     let mut say = |line: String| println!("{line}");
     match arguments.phase {

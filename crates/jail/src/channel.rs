@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_the_end_is_received_even_if_something_was_left_unread() {
+    fn bytes_before_the_end_are_received_even_if_the_peer_did_not_read_all() {
         let (one, other) = Channel::pair().unwrap();
         other.send(&"not read", &[], true).unwrap();
         one.send(&"last", &[], true).unwrap();

@@ -63,7 +63,7 @@ fn check_root() -> Result<(), Error> {
         let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID | StatxFlags::INO);
         found
             .map(|found| (found.stx_mnt_id, found.stx_ino))
-            .map_err(|e| broken("the root can be looked at", e))
+            .map_err(|e| broken("the root can be inspected", e))
     };
     let (root, above) = (place("/")?, place("/..")?);
     if root == above { Ok(()) } else { Err(broken("/.. is /", format!("mounts {} and {}", root.0, above.0))) }

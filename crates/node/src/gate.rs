@@ -11,18 +11,18 @@ use tokio::sync::{Notify, watch};
 /// The gate of one Pod.
 pub(crate) struct Gate {
     machine: Mutex<Machine>,
-    /// Told at every change but that between running and idle: both show as idle.
+    /// Reports every change but that between running and idle: both show as idle.
     phase: watch::Sender<Phase>,
     /// Freezing and thawing happen one after the other.
     pub(crate) freezer: tokio::sync::Mutex<()>,
     began: Instant,
     /// Milliseconds from `began` to when something was last done inside.
     active: AtomicU64,
-    /// Milliseconds from `began` after which whoever comes in waits until that is reported.
+    /// Milliseconds from `began` after which a caller that enters waits until that is reported.
     late: AtomicU64,
-    /// Somebody waits for a report.
+    /// A caller waits for a report.
     pub(crate) urgent: Notify,
-    /// Told after each report: whether the Sandbox turned out to be suspended.
+    /// The result of each report: whether the Sandbox turned out to be suspended.
     pub(crate) reported: watch::Sender<bool>,
 }
 
@@ -50,8 +50,8 @@ impl Gate {
             Phase::Running => Phase::Idle,
             phase => phase,
         };
-        // Under the lock, so that changes are told in their order.
-        self.phase.send_if_modified(|told| std::mem::replace(told, phase) != phase);
+        // Under the lock, so that changes are reported in their order.
+        self.phase.send_if_modified(|shown| std::mem::replace(shown, phase) != phase);
         act
     }
 
@@ -69,30 +69,30 @@ impl Gate {
         self.active.fetch_max(self.now(), Ordering::Relaxed);
     }
 
-    /// Whether the last report is so old that the Sandbox may be about to be suspended.
+    /// Returns true if the last report is so old that the Sandbox may be about to be suspended.
     pub(crate) fn is_late(&self) -> bool {
         self.now() >= self.late.load(Ordering::Relaxed)
     }
 
-    /// A report was written or could not be; the next one that somebody waits for is due after so long.
+    /// Records that a report was written or could not be; the next one that a caller waits for is due after so long.
     pub(crate) fn was_reported(&self, suspended: bool, next: Duration) {
         let next = u64::try_from(next.as_millis()).unwrap_or(u64::MAX);
         self.late.store(self.now().saturating_add(next), Ordering::Relaxed);
         self.reported.send_replace(suspended);
     }
 
-    /// Nobody has to wait for reports.
+    /// Records that no caller has to wait for reports.
     pub(crate) fn needs_no_report(&self) {
         self.late.store(u64::MAX, Ordering::Relaxed);
         self.reported.send_replace(false);
     }
 
-    /// Resolves when somebody waits for a report.
+    /// Resolves when a caller waits for a report.
     pub(crate) async fn report_wanted(&self) {
         self.urgent.notified().await;
     }
 
-    /// How long nothing was done inside; nothing while somebody is there.
+    /// Returns the time since the last operation inside; `None` during one.
     pub(crate) fn idle_for(&self) -> Option<Duration> {
         let machine = *self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         let active = Duration::from_millis(self.active.load(Ordering::Relaxed));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
-use hutch_api::sleep::Patience;
+use hutch_api::sleep::IdleTimes;
 use hutch_api::{Read, Sandbox, annotation, label, owner, pod_name};
 use hutch_kubelet::PodId;
 use hutch_serve::Shutdown;
@@ -350,13 +350,13 @@ fn backend(target: &Target, sandbox: &Named, pod: Option<&Pod>) -> Result<Backen
 /// Returns the idle timeout of the Sandbox, if it has one. The Pod carries the annotations of the Pod
 /// template.
 fn sleeps(sandbox: &Named, pod: &Pod) -> Option<Sleeps> {
-    let patience = Patience::read([sandbox.annotations(), pod.annotations()]).ok()?;
+    let times = IdleTimes::read([sandbox.annotations(), pod.annotations()]).ok()?;
     let reported = sandbox.annotations().get(annotation::LAST_ACTIVITY);
     Some(Sleeps {
         name: sandbox.name_any(),
-        after: patience.suspend_after?,
+        after: times.suspend_after?,
         reported: reported.and_then(|said| said.parse().ok()),
-        activity_port: patience.activity_port,
+        activity_port: times.activity_port,
         version: sandbox.metadata.resource_version.clone(),
     })
 }

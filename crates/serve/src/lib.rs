@@ -2,13 +2,13 @@
 //!
 //! - [`memory`]: a `kube::Client` that calls an axum `Router` in the same process, upgrades included.
 //! - [`pair`]: a `kube::Client` onto a router of another process, over a pair of sockets.
-//! - [`patience`]: a `kube::Client` that waits for a server that is busy.
+//! - [`retry`]: a `kube::Client` that waits for a server that is busy.
 //! - [`Authority`]: the certificate authority of a data folder and the server certificate that it signs.
 //! - [`ServerCertificate`]: a user-supplied server certificate, replaced while a listener serves it.
 //! - [`Listener`]: a TCP listener, plain or TLS (HTTP/1.1 and HTTP/2), with bounds on how many connections there are and for
 //!   how long an idle one is kept.
 //! - [`Shutdown`]: stops services.
-//! - [`said`]: formats an API server's error for users.
+//! - [`error_text`]: formats an API server's error for users.
 //! - [`Ambient`]: the time of day and chance, as services take them.
 //!
 //! It refuses to know what it serves: no Kubernetes semantics, no authentication. A client certificate that the
@@ -20,13 +20,13 @@ mod certificate;
 mod client_request;
 mod descriptors;
 mod error;
+mod error_text;
 mod listener;
 pub mod memory;
 pub mod pair;
-pub mod patience;
 mod placed;
 mod private;
-mod said;
+pub mod retry;
 mod shutdown;
 
 pub use ambient::Ambient;
@@ -35,10 +35,10 @@ pub use certificate::ServerCertificate;
 pub use client_request::{ClientRequest, NewRequest, SignedRequest};
 pub use descriptors::{connection_limit, raise_descriptor_limit};
 pub use error::Error;
+pub use error_text::error_text;
 pub use listener::{
     CONNECTIONS, Connection, Connections, Listener, PeerAddress, PeerCertificate, Permit, accept,
 };
 pub use placed::Placed;
 pub use private::write_private;
-pub use said::said;
 pub use shutdown::Shutdown;

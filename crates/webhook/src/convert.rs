@@ -191,7 +191,7 @@ mod tests {
     async fn problem_of_a_request_is_named() {
         let app = app(SMALL);
         let unknown_length = || Body::from_stream(futures_stream(vec![vec![b' '; 40 << 10]; 3]));
-        for (request, status, said) in [
+        for (request, status, expected) in [
             (post("application/json", "{"), StatusCode::BAD_REQUEST, "no ConversionReview"),
             (
                 post("application/yaml", review(0)),
@@ -205,7 +205,7 @@ mod tests {
         ] {
             let (got, _, text) = send(&app, request).await;
             assert_eq!(got, status, "{text}");
-            assert!(text.contains(said), "{text}");
+            assert!(text.contains(expected), "{text}");
         }
     }
 

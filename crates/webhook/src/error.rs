@@ -1,4 +1,4 @@
-use hutch_serve::said;
+use hutch_serve::error_text;
 
 /// Problems that an error names; further ones are only counted.
 const PROBLEMS_SHOWN: usize = 50;
@@ -16,7 +16,7 @@ pub enum Error {
         problem: String,
     },
     /// The API server refused, or cannot be reached.
-    #[error("{doing}: {}{}", said(source), hint(source))]
+    #[error("{doing}: {}{}", error_text(source), hint(source))]
     Api {
         /// The action that was tried, with the object's name.
         doing: String,

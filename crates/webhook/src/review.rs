@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn kinds_and_versions_that_are_not_converted_fail_by_name() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}});
-        for (object, to, said) in [
+        for (object, to, expected) in [
             (pod, "v2", "Pod p cannot be converted to v2"),
             (claim("c"), "extensions.agents.x-k8s.io/v2", "SandboxClaim default/c"),
             (claim("c"), "agents.x-k8s.io/v1alpha1", "SandboxClaim default/c"),
@@ -164,7 +164,7 @@ mod tests {
             let answer = ask(&review(VERSIONS[0], to, json!([object]))).unwrap();
             assert_eq!(answer["response"]["result"]["status"], "Failure");
             let message = answer["response"]["result"]["message"].as_str().unwrap();
-            assert!(message.contains(said), "{message}");
+            assert!(message.contains(expected), "{message}");
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
             review.pointer_mut(pointer).unwrap().as_object_mut().unwrap().remove(key);
             review
         };
-        for (review, said) in [
+        for (review, expected) in [
             (json!([]), "no ConversionReview"),
             (without("", "apiVersion"), "apiextensions.k8s.io/v1 or"),
             (without("", "kind"), "ConversionReview is right"),
@@ -187,7 +187,7 @@ mod tests {
             (without("/request", "objects"), "objects"),
         ] {
             let error = ask(&review).unwrap_err();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
         assert!(answer(b"{").unwrap_err().contains("no ConversionReview"));
     }

@@ -181,7 +181,7 @@ async fn manage(
 
 /// Never ends.
 async fn watch(files: &OperatorFiles, mut shown: Pair, certificate: &ServerCertificate, pace: Pace) {
-    let mut said = shown.out_of_date(SystemTime::now());
+    let mut shown_problem = shown.out_of_date(SystemTime::now());
     let mut refused: Option<String> = None;
     loop {
         tokio::time::sleep(pace.files).await;
@@ -208,10 +208,10 @@ async fn watch(files: &OperatorFiles, mut shown: Pair, certificate: &ServerCerti
             }
         }
         let problem = shown.out_of_date(SystemTime::now());
-        if let Some(problem) = problem.as_ref().filter(|problem| said.as_ref() != Some(problem)) {
+        if let Some(problem) = problem.as_ref().filter(|problem| shown_problem.as_ref() != Some(problem)) {
             tracing::error!("{problem}");
         }
-        said = problem;
+        shown_problem = problem;
     }
 }
 

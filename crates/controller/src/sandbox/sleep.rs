@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use hutch_api::condition::{READY, TRUE};
-use hutch_api::sleep::{BadPatience, Patience};
+use hutch_api::sleep::{IdleTimes, InvalidIdleTime};
 use hutch_api::{Sandbox, annotation};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -29,9 +29,9 @@ enum Next {
 }
 
 /// Returns the idle timeouts of the annotations; the Sandbox's own precede those of its template.
-pub(super) fn timeouts(sandbox: &Sandbox) -> Result<Patience, BadPatience> {
+pub(super) fn timeouts(sandbox: &Sandbox) -> Result<IdleTimes, InvalidIdleTime> {
     let template = sandbox.spec.pod_template.metadata.annotations.as_ref();
-    Patience::read(std::iter::once(sandbox.annotations()).chain(template))
+    IdleTimes::read(std::iter::once(sandbox.annotations()).chain(template))
 }
 
 /// Returns the problem of invalid annotations.

@@ -11,7 +11,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response, header};
 use hutch_election::{Guard, Term};
-use hutch_serve::patience::Patience;
+use hutch_serve::retry::RetryPolicy;
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -85,7 +85,7 @@ impl Transport {
     pub(super) fn client(&self, term: Option<Term>) -> anyhow::Result<Client> {
         let service = ServiceBuilder::new()
             .layer(self.config.base_uri_layer())
-            .layer(RetryLayer::new(Patience::default()))
+            .layer(RetryLayer::new(RetryPolicy::default()))
             .option_layer(self.throttle.clone())
             .option_layer(self.config.auth_layer()?)
             .layer(self.config.extra_headers_layer()?)

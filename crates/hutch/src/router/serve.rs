@@ -143,7 +143,7 @@ async fn client(options: &Options) -> anyhow::Result<Client> {
     let mut config = crate::cluster::config(options.kubeconfig.as_deref()).await?;
     // A watch is silent while nothing changes.
     config.read_timeout = None;
-    hutch_serve::patience::client(config).context("the Kubernetes API")
+    hutch_serve::retry::client(config).context("the Kubernetes API")
 }
 
 fn access(options: &Options, client: &Client) -> anyhow::Result<Access> {

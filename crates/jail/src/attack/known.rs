@@ -104,12 +104,12 @@ impl Known {
         self.row().0
     }
 
-    /// What it does where it works.
+    /// Effect of the attack where it works.
     pub fn what(self) -> &'static str {
         self.row().1
     }
 
-    /// What shows that it does not.
+    /// Proof that it does not work.
     pub fn shown(self) -> Shown {
         self.row().2
     }
@@ -140,7 +140,7 @@ impl Known {
             Known::DockerSocket => ("docker.sock", "asks a service of the host by its socket",
                 ByBoth(&["a socket of the host"], "known::what_opens_the_host_is_refused")),
             Known::HostPath => ("hostPath", "mounts a folder of the host", ByTest("known::what_opens_the_host_is_refused")),
-            Known::Privileged => ("privileged", "asks for all rights", ByTest("known::what_opens_the_host_is_refused")),
+            Known::Privileged => ("privileged", "requests all rights", ByTest("known::what_opens_the_host_is_refused")),
             Known::SysAdmin => ("CAP_SYS_ADMIN", "mounts, enters namespaces",
                 ByBoth(&["mount", "umount2", "pivot_root", "setns", "open_tree", "move_mount", "mount_setattr"], "known::what_opens_the_host_is_refused")),
             Known::SysModule => ("CAP_SYS_MODULE", "loads code into the kernel",

@@ -159,7 +159,7 @@ pub fn all(planted: &Planted) -> Vec<Attack> {
 }
 
 /// Calls that the filter refuses. The arguments make each of them fail in another way, were it not for the filter,
-/// so that nothing happens where there is none.
+/// so that nothing happens without one.
 const REFUSED_CALLS: [(&str, c_long, &str); 57] = [
     ("mount", libc::SYS_mount, "1 1 1 0 1"),
     ("umount2", libc::SYS_umount2, "1 -1"),

@@ -333,7 +333,7 @@ const REFUSED_HERE: &[libc::c_long] = &[
     libc::SYS_ioperm, libc::SYS_iopl,
     libc::SYS_modify_ldt, libc::SYS_uselib, libc::SYS_ustat, libc::SYS_sysfs, libc::SYS__sysctl,
     // Long gone, or never there. Each of them would make the filter longer if it were answered otherwise than
-    // its neighbours.
+    // its neighbors.
     174, 177, 178, 181, 182, 183, 184, 185, 236,
     // Thread areas of 32-bit programs, and the older asynchronous I/O, without which programs do.
     205, 206, 207, 208, 209, 210, 211,

@@ -9,10 +9,10 @@ use hutch_kubelet::StreamError;
 use crate::gate::Gate;
 use crate::live::Live;
 
-/// How long somebody waits for a report. Then the API has more serious troubles than a Sandbox that falls asleep.
+/// Maximum time that a caller waits for a report. After it, the API has more serious troubles than a Sandbox that sleeps.
 const REPORT_LIMIT: Duration = Duration::from_secs(5);
 
-/// Somebody does something in a Pod. It stays awake meanwhile.
+/// An operation in a Pod. The Pod stays awake until it is dropped.
 pub(crate) struct Busy {
     live: Arc<Live>,
     counts: bool,
@@ -41,7 +41,7 @@ fn gone(live: &Live) -> StreamError {
 }
 
 impl Live {
-    /// Comes in, after the Pod was thawed if it was frozen; that it goes on is confirmed then. When the last report is
+    /// Enters, after the Pod was thawed if it was frozen; that its processes run is confirmed then. When the last report is
     /// old, this one comes first: of a suspend and a report one is written before the other, and the other fails.
     ///
     /// # Errors
@@ -127,13 +127,13 @@ impl Live {
         Busy { live: self.clone(), counts }
     }
 
-    /// Freezes the Pod unless somebody is in it. False: it could not be frozen.
+    /// Freezes the Pod unless an operation is in progress. Returns false if it could not be frozen.
     pub(super) async fn freeze(self: &Arc<Live>) -> bool {
         if self.gate.step(Input::Quiet) != Act::Freeze {
             return true;
         }
         let live = self.clone();
-        // Whoever asked may go away; what was begun comes to its end.
+        // The caller may be dropped; the work comes to its end.
         let done = tokio::spawn(async move {
             let stopped = live.set_frozen(true).await;
             if live.gate.step(Input::Stopped(stopped)) == Act::Thaw {
@@ -154,7 +154,7 @@ impl Live {
         tracing::debug!(pod = self.id.name, going, "thawed");
         self.gate.step(Input::Going(going));
         if !going {
-            tracing::error!(pod = self.id.name, "a frozen Pod does not go on; its containers are killed");
+            tracing::error!(pod = self.id.name, "a frozen Pod cannot be thawed; its containers are killed");
             self.kill_all();
         }
     }
@@ -165,7 +165,7 @@ impl Live {
         self.gate.step(Input::Begun);
     }
 
-    /// Before the end of the Pod: lets nobody in any more, and returns when its processes go.
+    /// Before the end of the Pod: admits no operation any more, and returns when its processes run.
     pub(crate) async fn prepare_end(self: &Arc<Live>) {
         if self.gate.step(Input::End) == Act::Thaw {
             self.thaw().await;
@@ -177,7 +177,7 @@ impl Live {
         self.gate.step(Input::Ended);
     }
 
-    /// Stops all containers, or lets them go on. False: not all did, and then all that could were let go on.
+    /// Freezes or thaws all containers. Returns false if some could not be frozen; the others are then thawed.
     async fn set_frozen(self: &Arc<Live>, frozen: bool) -> bool {
         let _turn = self.gate.freezer.lock().await;
         let containers = self.containers();
@@ -192,7 +192,7 @@ impl Live {
                 }
             }
             if frozen && !outcome {
-                // A Pod is frozen whole or not at all. Whoever comes next finds out whether its processes run.
+                // A Pod is frozen whole or not at all. The next caller finds out whether its processes run.
                 containers.iter().for_each(|running| drop(running.container.thaw()));
             }
             outcome

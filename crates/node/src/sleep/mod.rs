@@ -1,6 +1,6 @@
-//! Pods that are idle stand still: when, and how they are woken.
+//! Idle Pods are frozen: when, and how they are thawed.
 //!
-//! Whoever does something in a Pod holds a [`Busy`]; a Pod is frozen only while nobody does, and taking one thaws it.
+//! Every operation in a Pod holds a [`Busy`]; a Pod is frozen only without one, and taking one thaws it.
 
 mod enter;
 mod report;

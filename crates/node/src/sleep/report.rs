@@ -1,4 +1,4 @@
-//! What a Sandbox is told about its Pod: that it stands still, and when it was last used.
+//! Reports to a Sandbox about its Pod: that it is frozen, and when it was last used.
 
 use hutch_api::syntax::is_path_segment;
 use hutch_api::{OperatingMode, Sandbox, annotation};
@@ -10,9 +10,9 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// What became of a report.
+/// Outcome of a report.
 pub(super) enum Written {
-    /// It told of activity. The Sandbox may be suspended all the same.
+    /// It reported activity. The Sandbox may be suspended all the same.
     Active { suspended: bool },
     /// There was no activity to tell of.
     NoActivity,
@@ -36,14 +36,14 @@ impl Report {
         let namespace = pod.namespace().unwrap_or_default();
         let api = Api::<PartialObjectMeta<Sandbox>>::namespaced(client.clone(), &namespace);
         let sandbox = api.get_opt(&owner.name).await.ok()??;
-        let said = |key: &str| sandbox.annotations().get(key);
+        let value = |key: &str| sandbox.annotations().get(key);
         Some(Report {
             namespace,
             name: owner.name.clone(),
             uid: owner.uid.clone(),
             // Of an earlier life of the Pod perhaps, which is then taken back.
-            frozen: said(annotation::FROZEN_SINCE).is_some(),
-            active: said(annotation::LAST_ACTIVITY).and_then(|said| said.parse().ok()),
+            frozen: value(annotation::FROZEN_SINCE).is_some(),
+            active: value(annotation::LAST_ACTIVITY).and_then(|value| value.parse().ok()),
         })
     }
 
@@ -80,7 +80,7 @@ impl Report {
                 let suspended = sandbox.spec.operating_mode == Some(OperatingMode::Suspended);
                 Written::Active { suspended }
             }
-            // The next look tries again; a Sandbox that is gone takes the Pod with it.
+            // The next reconcile tries again; a Sandbox that is gone takes the Pod with it.
             Err(error) => {
                 tracing::debug!(sandbox = self.name, %error, "a report on a Sandbox was not written");
                 Written::Failed

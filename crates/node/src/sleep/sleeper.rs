@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hutch_api::label;
-use hutch_api::sleep::{LEAST, Patience, Phase, report_every};
+use hutch_api::sleep::{IdleTimes, LEAST, Phase, report_every};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -21,19 +21,19 @@ const IDLE_CPU_MILLIS: u64 = 20;
 const CPU_WINDOW: Duration = Duration::from_secs(1);
 /// The longest time between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
-/// Wait before a Pod that was just being probed is looked at again.
+/// Wait before the next reconcile of a Pod that was just being probed.
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// Follows a Pod until it is aborted.
 pub(crate) async fn run(node: Arc<Shared>, live: Arc<Live>) {
-    let mut sleeper = Sleeper { node, live, cpu: Cpu::default(), told: String::new(), report: None };
+    let mut sleeper = Sleeper { node, live, cpu: Cpu::default(), warned: String::new(), report: None };
     let mut updates = sleeper.live.updates.subscribe();
     let mut phases = sleeper.live.gate.phases();
     loop {
         updates.mark_unchanged();
         phases.mark_unchanged();
         // On the heap, so that the task of a Pod that never sleeps, as most, is a small one.
-        let pause = Box::pin(sleeper.look()).await;
+        let pause = Box::pin(sleeper.reconcile()).await;
         tokio::select! {
             changed = updates.changed() => if changed.is_err() { return },
             changed = phases.changed() => if changed.is_err() { return },
@@ -52,34 +52,33 @@ struct Sleeper {
     node: Arc<Shared>,
     live: Arc<Live>,
     cpu: Cpu,
-    /// What was last complained of.
-    told: String,
+    /// Text of the last warning.
+    warned: String,
     report: Option<Report>,
 }
 
 impl Sleeper {
-    /// Does what is due; gives the time until the next look, if there is to be one.
-    async fn look(&mut self) -> Option<Duration> {
+    /// Does what is due; returns the time until the next reconcile, if there is to be one.
+    async fn reconcile(&mut self) -> Option<Duration> {
         let pod = self.live.pod();
         if pod.labels().contains_key(label::WARM_POOL_SANDBOX) {
-            // It is to be there at once for whoever claims it, and counts as idle from then on.
+            // It must be available at once for a claim, and counts as idle from then on.
             self.live.gate.touch();
             self.live.gate.needs_no_report();
             return None;
         }
-        let patience = Patience::read([pod.annotations()]).unwrap_or_else(|error| {
-            self.tell(&pod, "InvalidSleep", format!("It never sleeps: {error}"));
-            Patience::default()
+        let times = IdleTimes::read([pod.annotations()]).unwrap_or_else(|error| {
+            self.warn(&pod, "InvalidSleep", format!("It never sleeps: {error}"));
+            IdleTimes::default()
         });
         let frozen = *self.live.gate.phases().borrow() == Phase::Frozen;
-        if frozen && !self.may_stay_frozen(&patience) {
-            // Told as a change of phase, so the next look follows at once.
+        if frozen && !self.may_stay_frozen(&times) {
+            // This is reported as a change of phase, so the next reconcile follows at once.
             return self.live.wake().await.then_some(AGAIN);
         }
-        let Some(shortest) = [patience.freeze_after, patience.suspend_after].into_iter().flatten().min()
-        else {
-            // What was told while it could sleep is taken back.
-            self.tell_sandbox(&patience, frozen).await;
+        let Some(shortest) = [times.freeze_after, times.suspend_after].into_iter().flatten().min() else {
+            // Reports from the time when it could sleep are withdrawn.
+            self.report_to_sandbox(&times, frozen).await;
             return None;
         };
         let pause = (shortest / 4).clamp(LEAST / 4, LONGEST_PAUSE);
@@ -87,11 +86,11 @@ impl Sleeper {
             self.report = Report::of(&self.node.client, &pod).await;
         }
         let cpu_left = if frozen { Duration::ZERO } else { self.count_cpu().await };
-        self.tell_sandbox(&patience, frozen).await;
+        self.report_to_sandbox(&times, frozen).await;
         if frozen {
             return None;
         }
-        let Some(after) = patience.freeze_after else { return Some(pause) };
+        let Some(after) = times.freeze_after else { return Some(pause) };
         let left = match self.live.gate.idle_for() {
             // A request that lasts, or a probe that is over at once.
             None => return Some(pause),
@@ -105,13 +104,13 @@ impl Sleeper {
         Some(pause)
     }
 
-    /// Whether the time that is asked for now has passed too: it may have been made longer, or taken back, since.
-    fn may_stay_frozen(&self, patience: &Patience) -> bool {
+    /// Returns true if the current idle time has passed too: it may have been made longer, or removed, since.
+    fn may_stay_frozen(&self, times: &IdleTimes) -> bool {
         let idle = self.live.gate.idle_for();
-        patience.freeze_after.is_some_and(|after| idle.is_none_or(|idle| idle >= after))
+        times.freeze_after.is_some_and(|after| idle.is_none_or(|idle| idle >= after))
     }
 
-    /// Takes note of CPU time as of use; gives the time until it can be told again.
+    /// Counts CPU time as activity; returns the time until it can be measured again.
     async fn count_cpu(&mut self) -> Duration {
         let left = self.cpu.since.map_or(Duration::ZERO, |since| CPU_WINDOW.saturating_sub(since.elapsed()));
         if !left.is_zero() {
@@ -127,9 +126,9 @@ impl Sleeper {
     async fn freeze(&mut self, pod: &Pod) {
         if self.live.containers().iter().any(|running| !running.container.is_freezable()) {
             let text = "It is not frozen: it runs since before it was to be, or the machine has no freezer";
-            self.tell(pod, "CannotFreeze", text.into());
+            self.warn(pod, "CannotFreeze", text.into());
         } else if !self.live.freeze().await {
-            self.tell(pod, "CannotFreeze", "It was not frozen: a process did not stop in time".into());
+            self.warn(pod, "CannotFreeze", "It was not frozen: a process did not stop in time".into());
         } else {
             return;
         }
@@ -138,23 +137,23 @@ impl Sleeper {
     }
 
     /// Complains once.
-    fn tell(&mut self, pod: &Pod, reason: &'static str, text: String) {
-        if self.told != text {
+    fn warn(&mut self, pod: &Pod, reason: &'static str, text: String) {
+        if self.warned != text {
             self.node.events.warning(pod, reason, text.clone());
-            self.told = text;
+            self.warned = text;
         }
     }
 
     /// Writes to the Sandbox what has changed, seldom.
-    async fn tell_sandbox(&mut self, patience: &Patience, frozen: bool) {
+    async fn report_to_sandbox(&mut self, times: &IdleTimes, frozen: bool) {
         let gate = &self.live.gate;
         let Some(report) = &mut self.report else { return gate.needs_no_report() };
         let idle = gate.idle_for().unwrap_or_default();
         let ago = SignedDuration::try_from(idle).unwrap_or_default();
         let active = Timestamp::now().checked_sub(ago).unwrap_or_default();
-        let every = patience.suspend_after.map(report_every);
+        let every = times.suspend_after.map(report_every);
         let written = report.write(&self.node.client, frozen, every.map(|every| (active, every))).await;
-        match (patience.suspend_after, written) {
+        match (times.suspend_after, written) {
             (None, _) => gate.needs_no_report(),
             (Some(after), Written::Active { suspended }) => gate.was_reported(suspended, after / 2),
             // It was late already; the next one who comes tries again.
@@ -177,7 +176,7 @@ struct Cpu {
 }
 
 impl Cpu {
-    /// Whether more was used since the last look than an idle Pod uses.
+    /// Returns true if it used more since the last call than an idle Pod does.
     async fn was_used(&mut self, live: &Arc<Live>) -> bool {
         let containers = live.containers();
         let read = tokio::task::spawn_blocking(move || {

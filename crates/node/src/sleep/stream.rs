@@ -62,7 +62,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // Held over the write, so that what is sent is sent to somebody who goes.
+        // Held over the write, so that the bytes reach processes that run.
         let _busy = ready!(self.poll_enter(context))?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
@@ -72,7 +72,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // An idle connection that is let go of must not wake anybody; the end waits like the bytes of a slow reader.
+        // Closing an idle connection must not thaw the Pod; the end waits like the bytes of a slow reader.
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 

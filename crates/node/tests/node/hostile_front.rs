@@ -107,9 +107,9 @@ async fn request_with_a_foreign_name_opens_nothing() {
                 .await
                 .unwrap();
             let answer = front.receive().await.unwrap().expect("an answer");
-            let said: Value = answer.decode().unwrap();
-            assert_eq!(said["number"], number, "{request}");
-            assert!(said["result"]["Err"].is_object(), "{request}: {said}");
+            let answer: Value = answer.decode().unwrap();
+            assert_eq!(answer["number"], number, "{request}");
+            assert!(answer["result"]["Err"].is_object(), "{request}: {answer}");
             assert!(answer.descriptors.is_empty(), "{request}");
         }
     }
@@ -118,8 +118,8 @@ async fn request_with_a_foreign_name_opens_nothing() {
         let pod = json!({"namespace": "default", "name": "p", "uid": uid});
         let request = json!({"number": 0, "pod": pod, "what": {"Connect": port}});
         front.send(&json!({"Request": request}), &[]).await.unwrap();
-        let said: Value = front.receive().await.unwrap().expect("an answer").decode().unwrap();
-        assert!(said["result"]["Err"].is_object(), "{port}: {said}");
+        let answer: Value = front.receive().await.unwrap().expect("an answer").decode().unwrap();
+        assert!(answer["result"]["Err"].is_object(), "{port}: {answer}");
     }
     drop(file);
     assert!(number > 150, "{number}");

@@ -1,4 +1,4 @@
 //! Servers and clients of this crate with real connections.
 
-mod patience;
+mod retry;
 mod serve;

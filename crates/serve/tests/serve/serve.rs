@@ -25,7 +25,7 @@ fn echo() -> Router {
         })
     };
     let who = |certificate: Option<Extension<PeerCertificate>>| async move {
-        certificate.map_or_else(|| "nobody".into(), |c| c.0.0.len().to_string())
+        certificate.map_or_else(|| "none".into(), |c| c.0.0.len().to_string())
     };
     let exec = any(socket);
     Router::new()
@@ -147,7 +147,7 @@ async fn tls_with_and_without_a_client_certificate() {
     let site = site(folder.path()).await;
     let trust = site.authority.certificate_pem();
     let stream = connect(&site, trust, None, b"http/1.1").await.unwrap();
-    assert_eq!(ask(stream, "/who").await, "nobody");
+    assert_eq!(ask(stream, "/who").await, "none");
 
     let client = site.authority.client_certificate("admin", &["system:masters"]).unwrap();
     let pair = (client.certificate_pem.as_str(), client.key_pem.as_str());

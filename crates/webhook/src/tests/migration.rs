@@ -70,13 +70,13 @@ enum Phase {
 }
 
 async fn run(migration: &Migration, phase: Phase) -> Result<Vec<String>, Error> {
-    let mut said = Vec::new();
-    let mut say = |line: String| said.push(line);
+    let mut lines = Vec::new();
+    let mut say = |line: String| lines.push(line);
     match phase {
         Phase::Bootstrap => migration.bootstrap(&mut say).await?,
         Phase::Rewrite => migration.rewrite(&mut say).await?,
     }
-    Ok(said)
+    Ok(lines)
 }
 
 async fn namespace(client: &Client, name: &str) {
@@ -106,10 +106,10 @@ async fn the_first_phase_makes_the_pools_that_cold_claims_will_name() {
 
     let dry = Migration { dry_run: true, ..migration(&client) };
     let revision = server.revision();
-    let said = run(&dry, Phase::Bootstrap).await.expect("a dry run");
+    let lines = run(&dry, Phase::Bootstrap).await.expect("a dry run");
     assert_eq!(server.revision(), revision, "a dry run writes nothing");
     assert_eq!(
-        said,
+        lines,
         [
             "SandboxWarmPool default/shadow-pool-node would be made: 1 claim names template node alone",
             "SandboxWarmPool default/shadow-pool-python would be made: 2 claims name template python alone",
@@ -135,9 +135,9 @@ async fn the_first_phase_makes_the_pools_that_cold_claims_will_name() {
     assert_eq!(cold.data["spec"]["warmPoolRef"]["name"], "shadow-pool-python");
 
     let revision = server.revision();
-    let said = run(&migration(&client), Phase::Bootstrap).await.expect("again");
+    let lines = run(&migration(&client), Phase::Bootstrap).await.expect("again");
     assert_eq!(server.revision(), revision, "the second time nothing is written");
-    assert!(said.iter().all(|line| line.ends_with(" is there")) && said.len() == 3, "{said:?}");
+    assert!(lines.iter().all(|line| line.ends_with(" is there")) && lines.len() == 3, "{lines:?}");
 }
 
 #[tokio::test]
@@ -151,13 +151,13 @@ async fn pool_of_another_owner_is_left_alone_and_reported() {
         create(&client, OLDER, "SandboxWarmPool", name, json!({ "spec": spec })).await;
     }
     let revision = server.revision();
-    let said = run(&migration(&client), Phase::Bootstrap).await.expect("a run");
+    let lines = run(&migration(&client), Phase::Bootstrap).await.expect("a run");
     assert_eq!(server.revision(), revision);
     assert!(
-        said[0].ends_with("shadow-pool-node is there and is no pool of a migration: left alone"),
-        "{said:?}"
+        lines[0].ends_with("shadow-pool-node is there and is no pool of a migration: left alone"),
+        "{lines:?}"
     );
-    assert!(said[1].contains("warning: it makes Sandboxes of template other"), "{said:?}");
+    assert!(lines[1].contains("warning: it makes Sandboxes of template other"), "{lines:?}");
 }
 
 #[tokio::test]
@@ -191,8 +191,8 @@ async fn a_cluster_without_the_kinds_needs_no_first_phase_and_cannot_have_a_seco
     let server = api_server().await;
     let empty =
         refusing(&server, StatusCode::NOT_FOUND, |request| request.uri().path().contains("agents.x-k8s.io"));
-    let said = run(&migration(&empty), Phase::Bootstrap).await.expect("nothing to prepare");
-    assert_eq!(said, [format!("{OLDER} has no SandboxClaim here: nothing to prepare")]);
+    let lines = run(&migration(&empty), Phase::Bootstrap).await.expect("nothing to prepare");
+    assert_eq!(lines, [format!("{OLDER} has no SandboxClaim here: nothing to prepare")]);
     let error = run(&migration(&empty), Phase::Rewrite).await.expect_err("nothing to rewrite");
     assert!(error.to_string().contains("is this the right cluster?"), "{error}");
 }
@@ -302,10 +302,10 @@ async fn the_second_phase_writes_everything_again_and_says_so_to_the_definitions
     let objects = one_of_each(&client).await;
 
     let revision = server.revision();
-    let said =
+    let lines =
         run(&Migration { dry_run: true, ..migration(&client) }, Phase::Rewrite).await.expect("a dry run");
     assert_eq!(server.revision(), revision, "a dry run writes nothing");
-    assert_eq!(said[0], "Sandbox: 1 objects would be written again");
+    assert_eq!(lines[0], "Sandbox: 1 objects would be written again");
 
     let other = Migration { namespace: Some("kube-system".into()), ..migration(&client) };
     run(&other, Phase::Rewrite).await.expect("another namespace");
@@ -321,11 +321,11 @@ async fn the_second_phase_writes_everything_again_and_says_so_to_the_definitions
     assert!(changes.lock().unwrap().older.is_empty(), "the definitions were changes");
 
     let revision = server.revision();
-    let said = run(&migration(&client), Phase::Rewrite).await.expect("again");
+    let lines = run(&migration(&client), Phase::Rewrite).await.expect("again");
     assert_eq!(server.revision(), revision, "the second time nothing is written");
     assert!(
-        said.iter().all(|line| line.ends_with("everything is stored as v1beta1")) && said.len() == 4,
-        "{said:?}"
+        lines.iter().all(|line| line.ends_with("everything is stored as v1beta1")) && lines.len() == 4,
+        "{lines:?}"
     );
 }
 
@@ -338,8 +338,11 @@ async fn every_page_is_written() {
     for number in 0..count {
         create(&client, NEWER, "SandboxWarmPool", &format!("default/p{number}"), pool.clone()).await;
     }
-    let said = run(&migration(&client), Phase::Rewrite).await.expect("all");
-    assert!(said.contains(&format!("SandboxWarmPool: {count} of {count} objects written again")), "{said:?}");
+    let lines = run(&migration(&client), Phase::Rewrite).await.expect("all");
+    assert!(
+        lines.contains(&format!("SandboxWarmPool: {count} of {count} objects written again")),
+        "{lines:?}"
+    );
     assert!(
         pools(&client, "default")
             .await

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::response::IntoResponse;
 use http::header::RETRY_AFTER;
-use hutch_serve::patience;
+use hutch_serve::retry;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::PostParams;
 use kube::{Api, Client, Config};
@@ -42,7 +42,7 @@ async fn busy(times: usize, status: u16, told: Option<&'static str>) -> (Client,
     // No other timer may exist: the paused clock would advance to it.
     (config.connect_timeout, config.read_timeout, config.write_timeout) = (None, None, None);
     tokio::spawn(async move { axum::serve(socket, app).await });
-    (patience::client(config).unwrap(), asked)
+    (retry::client(config).unwrap(), asked)
 }
 
 async fn create(client: &Client) -> Result<ConfigMap, kube::Error> {

@@ -12,7 +12,7 @@ pub const MOST_SELDOM: Duration = Duration::from_secs(300);
 
 /// Idle times before a Sandbox falls asleep. `None`: never.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Patience {
+pub struct IdleTimes {
     /// Idle time before it is frozen, where Hutch runs the Pod itself.
     pub freeze_after: Option<Duration>,
     /// Idle time before it is suspended.
@@ -29,7 +29,7 @@ const PORT: &str = "a port, 1 to 65535";
 /// An invalid annotation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("annotation {key}: {value:?} is not {wanted}")]
-pub struct BadPatience {
+pub struct InvalidIdleTime {
     /// Key of the annotation.
     pub key: &'static str,
     /// Valid form.
@@ -38,40 +38,41 @@ pub struct BadPatience {
     pub value: String,
 }
 
-impl Patience {
+impl IdleTimes {
     /// Decodes annotations. The Sandbox's own take precedence; those of its Pod template are the fallback.
     ///
     /// # Errors
     /// The first annotation that is not a duration, is too short, or is not a port.
     pub fn read<'a>(
         sets: impl IntoIterator<Item = &'a BTreeMap<String, String>> + Clone,
-    ) -> Result<Patience, BadPatience> {
-        let said =
-            |key: &str| sets.clone().into_iter().find_map(|set| set.get(key)).filter(|said| !said.is_empty());
+    ) -> Result<IdleTimes, InvalidIdleTime> {
+        let value = |key: &str| {
+            sets.clone().into_iter().find_map(|set| set.get(key)).filter(|value| !value.is_empty())
+        };
         let time =
-            |key| read(key, said(key), DURATION, |said| go_duration(said).filter(|time| *time >= LEAST));
-        Ok(Patience {
+            |key| read(key, value(key), DURATION, |value| go_duration(value).filter(|time| *time >= LEAST));
+        Ok(IdleTimes {
             freeze_after: time(annotation::IDLE_AFTER)?,
             suspend_after: time(annotation::SUSPEND_AFTER)?,
-            activity_port: read(annotation::ACTIVITY_PORT, said(annotation::ACTIVITY_PORT), PORT, port)?,
+            activity_port: read(annotation::ACTIVITY_PORT, value(annotation::ACTIVITY_PORT), PORT, port)?,
         })
     }
 }
 
 fn read<T>(
     key: &'static str,
-    said: Option<&String>,
+    value: Option<&String>,
     wanted: &'static str,
     parse: impl Fn(&str) -> Option<T>,
-) -> Result<Option<T>, BadPatience> {
-    let Some(said) = said else { return Ok(None) };
-    let wrong = || BadPatience { key, wanted, value: said.chars().take(64).collect() };
-    parse(said).map(Some).ok_or_else(wrong)
+) -> Result<Option<T>, InvalidIdleTime> {
+    let Some(value) = value else { return Ok(None) };
+    let wrong = || InvalidIdleTime { key, wanted, value: value.chars().take(64).collect() };
+    parse(value).map(Some).ok_or_else(wrong)
 }
 
-fn port(said: &str) -> Option<u16> {
-    let plain = said.starts_with(|first: char| first.is_ascii_digit() && first != '0');
-    said.parse().ok().filter(|_| plain)
+fn port(value: &str) -> Option<u16> {
+    let plain = value.starts_with(|first: char| first.is_ascii_digit() && first != '0');
+    value.parse().ok().filter(|_| plain)
 }
 
 /// Returns the minimum interval of activity reports on a Sandbox with this idle time before suspension: short
@@ -92,18 +93,18 @@ mod tests {
     fn sandbox_annotation_overrides_its_template() {
         let own = set(&[(annotation::IDLE_AFTER, "90s")]);
         let template = set(&[(annotation::IDLE_AFTER, "1h"), (annotation::SUSPEND_AFTER, "2h")]);
-        let read = Patience::read([&own, &template]).unwrap();
+        let read = IdleTimes::read([&own, &template]).unwrap();
         assert_eq!(read.freeze_after, Some(Duration::from_secs(90)));
         assert_eq!(read.suspend_after, Some(Duration::from_secs(7200)));
-        assert_eq!(Patience::read([&set(&[])]).unwrap(), Patience::default());
+        assert_eq!(IdleTimes::read([&set(&[])]).unwrap(), IdleTimes::default());
         let off = set(&[(annotation::IDLE_AFTER, "")]);
-        assert_eq!(Patience::read([&off, &template]).unwrap().freeze_after, None, "empty is: never");
+        assert_eq!(IdleTimes::read([&off, &template]).unwrap().freeze_after, None, "empty is: never");
     }
 
     #[test]
     fn invalid_duration_is_reported() {
         for bad in ["soon", "10", "-5m", "500ms", "0"] {
-            let error = Patience::read([&set(&[(annotation::SUSPEND_AFTER, bad)])]).unwrap_err();
+            let error = IdleTimes::read([&set(&[(annotation::SUSPEND_AFTER, bad)])]).unwrap_err();
             assert!(error.to_string().contains(annotation::SUSPEND_AFTER), "{error}");
             assert!(error.to_string().contains(bad), "{error}");
         }
@@ -111,11 +112,11 @@ mod tests {
 
     #[test]
     fn invalid_port_is_reported() {
-        let said = |text| Patience::read([&set(&[(annotation::ACTIVITY_PORT, text)])]);
-        assert_eq!(said("8080").unwrap().activity_port, Some(8080));
-        assert_eq!(said("").unwrap().activity_port, None);
+        let value = |text| IdleTimes::read([&set(&[(annotation::ACTIVITY_PORT, text)])]);
+        assert_eq!(value("8080").unwrap().activity_port, Some(8080));
+        assert_eq!(value("").unwrap().activity_port, None);
         for bad in ["0", "08080", "+8080", "65536", "http"] {
-            let error = said(bad).unwrap_err().to_string();
+            let error = value(bad).unwrap_err().to_string();
             assert!(error.contains(annotation::ACTIVITY_PORT) && error.contains("1 to 65535"), "{error}");
         }
     }

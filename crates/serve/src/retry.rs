@@ -22,11 +22,11 @@ const FIRST: Duration = Duration::from_millis(20);
 ///
 /// Any other failure is for the caller to judge: a request that ended with 500 or 504 may have been done.
 #[derive(Debug, Clone, Default)]
-pub struct Patience {
+pub struct RetryPolicy {
     tries: u32,
 }
 
-impl Patience {
+impl RetryPolicy {
     /// How long to wait before the request is sent again; `None` when it is not.
     fn pause<B>(&self, response: &Response<B>) -> Option<Duration> {
         let status = response.status();
@@ -42,7 +42,7 @@ impl Patience {
     }
 }
 
-impl<B> Policy<Request<Body>, Response<B>, BoxError> for Patience {
+impl<B> Policy<Request<Body>, Response<B>, BoxError> for RetryPolicy {
     type Future = Sleep;
 
     fn retry(&mut self, _: &mut Request<Body>, result: &mut Result<Response<B>, BoxError>) -> Option<Sleep> {
@@ -65,7 +65,7 @@ impl<B> Policy<Request<Body>, Response<B>, BoxError> for Patience {
     }
 }
 
-/// A client with [`Patience`] in place of the library's own, which waits without a bound.
+/// A client with [`RetryPolicy`] in place of the library's own, which waits without a bound.
 ///
 /// # Errors
 /// An invalid configuration: undecodable credentials or certificate.
@@ -79,7 +79,7 @@ pub fn client(mut config: Config) -> Result<Client, kube::Error> {
         let inner = inner.clone();
         async move { inner.send(request).await.map_err(BoxError::from) }.boxed()
     });
-    let service = ServiceBuilder::new().layer(RetryLayer::new(Patience::default())).service(send);
+    let service = ServiceBuilder::new().layer(RetryLayer::new(RetryPolicy::default())).service(send);
     Ok(Client::new(service, namespace))
 }
 
@@ -92,7 +92,7 @@ mod tests {
         if let Some(told) = told {
             response = response.header("Retry-After", told);
         }
-        Patience { tries }.pause(&response.body(()).unwrap()).map(|pause| pause.as_millis())
+        RetryPolicy { tries }.pause(&response.body(()).unwrap()).map(|pause| pause.as_millis())
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Unpacks one verified layer into a folder of its own, in the form that an overlay mount reads.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -20,6 +20,9 @@ pub(crate) const MAX_LAYER_BYTES: u64 = 16 << 30;
 const MAX_ENTRIES: u64 = 2_000_000;
 /// Largest text of a link, in bytes, as the kernel has it.
 const MAX_LINK_BYTES: usize = 4095;
+/// Most bytes of headers before one entry: its name, the text of a link, extended attributes, the parts of a sparse file.
+/// The library reads them into memory without a bound of its own.
+const MAX_HEADER_BYTES: u64 = 1 << 20;
 /// Read ahead, in bytes.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -58,9 +61,13 @@ pub(crate) fn unpack(blob: File, packing: Packing, target: &Path) -> Result<Dige
         }
     };
     let archive = Hashing { inner: plain, hash: archive_hash.clone(), left: MAX_LAYER_BYTES };
-    let mut archive = tar::Archive::new(archive);
-    Layer { root, own: rustix::process::geteuid().is_root(), folders: BTreeMap::new() }
-        .fill(&mut archive, target)?;
+    let left = Rc::new(Cell::new(u64::MAX));
+    let mut archive = tar::Archive::new(Bounded { inner: archive, left: left.clone() });
+    Layer { root, own: rustix::process::geteuid().is_root(), folders: BTreeMap::new() }.fill(
+        &mut archive,
+        &left,
+        target,
+    )?;
     // The digest covers what follows the archive's end mark as well.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(Error::file("read", target))?;
     let hex = |hash: Rc<RefCell<Sha256>>| hex(&hash.borrow().clone().finalize());
@@ -95,6 +102,24 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
+/// Fails after so many bytes.
+struct Bounded<R> {
+    inner: R,
+    left: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        let left = self.left.get().checked_sub(count as u64).ok_or_else(|| {
+            let why = format!("headers of more than {MAX_HEADER_BYTES} bytes before one entry");
+            io::Error::new(io::ErrorKind::FileTooLarge, why)
+        })?;
+        self.left.set(left);
+        Ok(count)
+    }
+}
+
 struct Layer {
     root: Folder,
     /// `true` when file owners can be set.
@@ -104,16 +129,31 @@ struct Layer {
 }
 
 impl Layer {
-    fn fill<R: Read>(&mut self, archive: &mut tar::Archive<R>, target: &Path) -> Result<(), Error> {
-        let entries = archive.entries().map_err(Error::file("read", target))?;
-        for (count, entry) in (1u64..).zip(entries) {
+    /// Unpacks all entries. `left` is the number of bytes that may still be read.
+    fn fill<R: Read>(
+        &mut self,
+        archive: &mut tar::Archive<R>,
+        left: &Cell<u64>,
+        target: &Path,
+    ) -> Result<(), Error> {
+        let mut entries = archive.entries().map_err(Error::file("read", target))?;
+        let mut count = 0;
+        loop {
+            left.set(MAX_HEADER_BYTES);
+            let entry = entries.next();
+            left.set(u64::MAX);
+            let Some(entry) = entry else { break };
+            count += 1;
             if count > MAX_ENTRIES {
                 return Err(Error::TooLarge {
                     what: "layer".into(),
                     limit: format!("{MAX_ENTRIES} entries"),
                 });
             }
-            self.add(entry.map_err(Error::file("read a layer for", target))?)?;
+            let mut entry = entry.map_err(Error::file("read a layer for", target))?;
+            self.add(&mut entry)?;
+            // Content that was not unpacked is no header of the next entry.
+            io::copy(&mut entry, &mut io::sink()).map_err(Error::file("read a layer for", target))?;
         }
         for (path, attributes) in self.folders.iter().rev() {
             let set = self.root.folder(path).and_then(|folder| folder.set_attributes(*attributes));
@@ -122,11 +162,11 @@ impl Layer {
         Ok(())
     }
 
-    fn add<R: Read>(&mut self, mut entry: tar::Entry<'_, R>) -> Result<(), Error> {
+    fn add<R: Read>(&mut self, entry: &mut tar::Entry<'_, R>) -> Result<(), Error> {
         let raw = PathBuf::from(std::ffi::OsStr::from_bytes(&entry.path_bytes()));
         let hostile = |reason| Error::HostileEntry { entry: shown(&raw), reason };
         let path = relative(&raw).map_err(hostile)?;
-        let attributes = self.attributes(&entry, &raw)?;
+        let attributes = self.attributes(entry, &raw)?;
         let Some(name) = path.file_name().map(PathBuf::from) else {
             self.folders.insert(path, attributes);
             return Ok(());
@@ -148,17 +188,17 @@ impl Layer {
             }
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
                 let mut file = parent.create_file(&name).map_err(made)?;
-                io::copy(&mut entry, &mut file).map_err(Error::file("unpack", &raw))?;
+                io::copy(entry, &mut file).map_err(Error::file("unpack", &raw))?;
                 file.flush().map_err(Error::file("unpack", &raw))?;
                 set_attributes(&file, attributes).map_err(made)?;
             }
             EntryType::Symlink => {
-                let text = link_text(&entry).map_err(hostile)?;
+                let text = link_text(entry).map_err(hostile)?;
                 parent.symlink(&text, &name).map_err(made)?;
                 parent.set_link_owner(&name, attributes.owner).map_err(made)?;
             }
             EntryType::Link => {
-                let existing = relative(&link_text(&entry).map_err(hostile)?).map_err(hostile)?;
+                let existing = relative(&link_text(entry).map_err(hostile)?).map_err(hostile)?;
                 let file = existing.file_name().ok_or_else(|| hostile("it links to a folder"))?;
                 let folder = self.root.folder(existing.parent().unwrap_or(Path::new(""))).map_err(made)?;
                 if existing != path {

@@ -89,8 +89,11 @@ impl Image {
         digest
     }
 
-    fn layer(mut self, packing: &str, entries: &[Entry<'_>]) -> Image {
-        let plain = archive(entries);
+    fn layer(self, packing: &str, entries: &[Entry<'_>]) -> Image {
+        self.packed(packing, archive(entries))
+    }
+
+    fn packed(mut self, packing: &str, plain: Vec<u8>) -> Image {
         let packed = match packing {
             "+gzip" => {
                 let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -218,6 +221,44 @@ fn hostile_archives_are_refused_and_leave_nothing() {
         assert!(names_in(images.path()).is_empty(), "{:?}", names_in(images.path()));
     }
     assert!(names_in(outside.path()).is_empty(), "nothing was written outside");
+}
+
+/// A layer of one entry behind headers of this kind and size.
+fn behind_headers(kind: tar::EntryType, bytes: usize) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_path("header").unwrap();
+    header.set_size(bytes as u64);
+    header.set_cksum();
+    // A record of the PAX format; other kinds take any text.
+    let mut record = format!("{bytes} comment=").into_bytes();
+    record.resize(bytes - 1, b'n');
+    record.push(b'\n');
+    builder.append(&header, &record[..]).unwrap();
+    let mut stream = builder.into_inner().unwrap();
+    stream.truncate(stream.len() - 1024);
+    stream.extend(archive(&[Entry::File("file", "content", 0o644)]));
+    stream
+}
+
+#[test]
+fn headers_of_a_layer_have_a_bound() {
+    use tar::EntryType::{GNULongLink, GNULongName, XHeader};
+    for kind in [GNULongName, GNULongLink, XHeader] {
+        for (bytes, good) in [(1 << 12, kind != GNULongName), (1 << 21, false), (64 << 20, false)] {
+            let image = Image::new().packed("", behind_headers(kind, bytes));
+            image.write();
+            let images = tempfile::tempdir().unwrap();
+            let found = Store::open(images.path()).unwrap().resolve(&image.name());
+            assert_eq!(found.is_ok(), good, "{kind:?} of {bytes}: {:?}", found.err());
+            if let Err(error) = found
+                && bytes > 1 << 20
+            {
+                assert!(format!("{error:?}").contains("headers of more than 1048576 bytes"), "{error:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -29,7 +29,10 @@ impl Place {
         let folder = tempfile::tempdir().expect("tempdir");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         // The program may lie where an ordinary user cannot reach it.
-        fs::copy(binary(), folder.path().join("hutch")).expect("copy");
+        // Copied by another process: one that this process forks meanwhile would keep the file open for writing, and then
+        // it cannot be executed.
+        let copied = Command::new("cp").arg(binary()).arg(folder.path().join("hutch")).status();
+        assert!(copied.expect("cp").success());
         let place = Place { folder };
         place.folder_of(Caller::Ordinary, "home");
         place

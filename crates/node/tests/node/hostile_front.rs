@@ -107,9 +107,9 @@ async fn request_with_a_foreign_name_opens_nothing() {
                 .await
                 .unwrap();
             let answer = front.receive().await.unwrap().expect("an answer");
-            let answer: Value = answer.decode().unwrap();
-            assert_eq!(answer["number"], number, "{request}");
-            assert!(answer["result"]["Err"].is_object(), "{request}: {answer}");
+            let decoded: Value = answer.decode().unwrap();
+            assert_eq!(decoded["number"], number, "{request}");
+            assert!(decoded["result"]["Err"].is_object(), "{request}: {decoded}");
             assert!(answer.descriptors.is_empty(), "{request}");
         }
     }

@@ -84,7 +84,7 @@ impl Families {
             ),
             time: histogram(
                 "controller_runtime_reconcile_time_seconds",
-                "Duration of a reconcile",
+                "Time of a reconcile",
                 &RECONCILE,
                 &of,
             ),
@@ -99,33 +99,15 @@ impl Families {
                 "Objects that wait for a reconcile",
                 &["name", "controller", "priority"],
             ),
-            adds: counter(
-                "workqueue_adds_total",
-                "Requests for a reconcile of an object that was not waiting",
-                &by,
-            ),
+            adds: counter("workqueue_adds_total", "Requests of reconciles, without repeated ones", &by),
             waited: histogram("workqueue_queue_duration_seconds", "Time that an object waited", &WAIT, &by),
-            worked: histogram(
-                "workqueue_work_duration_seconds",
-                "Duration of the work on an object",
-                &WAIT,
-                &by,
-            ),
-            unfinished: gauge(
-                "workqueue_unfinished_work_seconds",
-                "Sum of the ages of all reconciles in progress",
-            ),
-            longest: gauge(
-                "workqueue_longest_running_processor_seconds",
-                "Age of the oldest reconcile in progress",
-            ),
+            worked: histogram("workqueue_work_duration_seconds", "Time of a reconcile", &WAIT, &by),
+            unfinished: gauge("workqueue_unfinished_work_seconds", "Sum of the current reconciles' ages"),
+            longest: gauge("workqueue_longest_running_processor_seconds", "Age of the oldest reconcile"),
             retries: counter("workqueue_retries_total", "Reconciles requested after a failure", &by),
             never: [
                 never("terminal_reconcile_errors", "Failures that are not retried; always 0"),
-                never(
-                    "reconcile_panics",
-                    "Panics during a reconcile; always 0, since a panic ends the process",
-                ),
+                never("reconcile_panics", "Panics; always 0: one ends the process"),
                 never("reconcile_timeouts", "Reconciles that were cut off; always 0"),
             ],
         }

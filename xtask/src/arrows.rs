@@ -21,7 +21,7 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 21] = [
+const LAYERS: [(&str, Layer); 22] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-kubelet", Layer::Contract),
     ("hutch-store", Layer::Mechanism),
@@ -30,6 +30,7 @@ const LAYERS: [(&str, Layer); 21] = [
     ("hutch-serve", Layer::Mechanism),
     ("hutch-election", Layer::Mechanism),
     ("hutch-remote", Layer::Mechanism),
+    ("hutch-reconcile", Layer::Mechanism),
     ("hutch-privsep", Layer::Mechanism),
     ("hutch-client", Layer::Client),
     ("hutch-apiserver", Layer::Service),

@@ -302,9 +302,7 @@ impl<K: Object> Collection<K> {
         let uid = object.uid();
         if self.undecodable.put(object.clone(), &problem) {
             tracing::warn!(kind = %K::kind(&()), object = %key, problem, "undecodable object");
-            let text = hutch_api::Unreadable::note(&problem);
-            let note = Note { warning: true, reason: "Unreadable", action: "Reconciling", text };
-            recorder.record(&object, note, ambient.now(), ambient.number());
+            recorder.record(&object, Note::undecodable(&problem), ambient.now(), ambient.number());
         }
         Err((key, uid))
     }

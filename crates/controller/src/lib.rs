@@ -10,7 +10,6 @@
 
 mod binding;
 mod blueprint;
-mod cache;
 mod claim;
 mod clock;
 mod collection;
@@ -20,20 +19,12 @@ mod context;
 mod error;
 #[cfg(test)]
 mod fixture;
-mod key;
 mod memory;
 mod metrics;
-mod outcome;
 mod owner;
 mod patch;
 mod pending;
 mod pool;
-mod queue;
-mod record;
-mod rush {
-    //! Name of the burst of claims, which defers events, in [`crate::record`].
-    pub(crate) use crate::scheduler::ClaimBurst as Rush;
-}
 mod sandbox;
 mod scheduler;
 mod span;
@@ -48,6 +39,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hutch_reconcile::{cache, key, outcome, record};
 use hutch_serve::Shutdown;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -58,9 +50,10 @@ pub use metrics::Metrics;
 use crate::context::Context;
 use crate::key::Key;
 use crate::outcome::Outcome;
-use crate::queue::Queue;
-use crate::wiring::Queues;
+use crate::wiring::{Queue, Queues};
 
+/// Component that the Events name.
+const REPORTER: &str = "sandbox-controller";
 /// Maximum time for writing the remaining events after the last reconcile.
 const EVENTS_LIMIT: Duration = Duration::from_secs(2);
 
@@ -68,7 +61,7 @@ const EVENTS_LIMIT: Duration = Duration::from_secs(2);
 ///
 /// Starts when the first list of every kind is complete. Retries while the API server fails, without limit.
 pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
-    let (recorder, writer) = record::recorder(client.clone());
+    let (recorder, writer) = record::recorder(client.clone(), REPORTER);
     let queues = Arc::new(Queues::new(&config));
     let ctx = Arc::new(Context::new(&client, config, recorder));
     wiring::connect(&ctx, &queues);
@@ -77,7 +70,12 @@ pub async fn run(client: kube::Client, config: Config, shutdown: Shutdown) {
     let (synced, mut ready) = watch::channel(0_usize);
     let mut background = JoinSet::new();
     let (over, mut events) = (Shutdown::new(), JoinSet::new());
-    events.spawn(writer.run(ctx.scheduler.claim_burst().clone(), over.clone()));
+    let burst = ctx.scheduler.claim_burst().clone();
+    let no_burst = move || {
+        let burst = burst.clone();
+        async move { burst.over().await }
+    };
+    events.spawn(writer.run(no_burst, over.wait()));
     let kinds = feed(&ctx, &synced, &mut background);
     tokio::select! {
         biased;

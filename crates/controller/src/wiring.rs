@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use hutch_api::condition::{FINISHED, READY};
 use hutch_api::{SHADOW_POOL_PREFIX, Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, label};
+use hutch_reconcile::queue::{self, Backoff};
 use kube::{Resource, ResourceExt};
 
 use crate::cache::Change;
@@ -13,9 +14,12 @@ use crate::condition;
 use crate::config::Config;
 use crate::context::{Context, metadata_term, template_term, waiting_term};
 use crate::key::Key;
+use crate::metrics::QueueMetrics;
 use crate::owner;
-use crate::queue::Queue;
 use crate::view::PodView;
+
+/// Work queue of one kind.
+pub(crate) type Queue = queue::Queue<Key, QueueMetrics>;
 
 /// Work queue of each kind.
 pub(crate) struct Queues {
@@ -28,7 +32,8 @@ pub(crate) struct Queues {
 impl Queues {
     pub(crate) fn new(config: &Config) -> Self {
         // Dashboards use the kinds' names in lower case.
-        let queue = |name, workers| Queue::new(workers, config.metrics.queue(name, workers));
+        let queue =
+            |name, workers| Queue::new(workers, Backoff::default(), config.metrics.queue(name, workers));
         Queues {
             sandboxes: queue("sandbox", config.sandbox_workers),
             claims: queue("sandboxclaim", config.claim_workers),

@@ -4,6 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hutch_api::Read;
+use hutch_reconcile::cache::Cache;
+use hutch_reconcile::controller::Controller;
+use hutch_reconcile::key::Key;
+use hutch_reconcile::outcome::Outcome;
 use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort as CorePort, EndpointSubset, Endpoints, ObjectReference, Pod, Service,
     ServicePort,
@@ -12,14 +16,12 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{ListParams, ObjectMeta, PostParams};
 use kube::core::Selector;
-use kube::runtime::controller::Action;
-use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::{Controller, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 
 use crate::Error;
 use crate::reader::Reader;
-use crate::workload::{again, drive, namespace, owned_by, pod};
+use crate::workload::{drive, owned_by, pod};
 
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 const MANAGER_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
@@ -37,37 +39,35 @@ pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
     let pods: Api<Read<Pod>> = Api::all(client());
     let slices: Api<Read<EndpointSlice>> = Api::all(client());
     let managed = watcher::Config::default().labels(&format!("{MANAGER_LABEL}={MANAGER}"));
-    let controller = Controller::new(services, watcher::Config::default());
-    let members = Members { services: controller.store(), last: Mutex::default() };
+    let controller = Controller::new(services);
+    let members = Members { services: controller.objects(), last: Mutex::default() };
     let controller = controller
         .owns(slices, managed)
-        .watches(pods, watcher::Config::default(), move |pod| members.of(&pod));
-    drive(controller.run(reconcile, again, reader)).await
+        .watches(pods, watcher::Config::default(), move |pod| members.of(pod));
+    drive(controller, reconcile, reader).await
 }
 
-type PodRef = ObjectRef<Read<Pod>>;
-type ServiceRef = ObjectRef<Read<Service>>;
-
-/// Which Services select which Pod, and which did.
+/// Services that select each Pod, and that did at its last event.
 struct Members {
-    services: Store<Read<Service>>,
-    last: Mutex<HashMap<PodRef, Vec<ServiceRef>>>,
+    services: Arc<Cache<Read<Service>>>,
+    /// Services by Pod.
+    last: Mutex<HashMap<Key, Vec<Key>>>,
 }
 
 impl Members {
-    /// The Services that are touched by an event of the Pod: those of before and those of now.
-    fn of(&self, pod: &Read<Pod>) -> Vec<ServiceRef> {
-        let services = self.services.state();
+    /// Returns the Services that an event of the Pod affects: those that select it now, and those that did before.
+    fn of(&self, pod: &Read<Pod>) -> Vec<Key> {
+        let services = self.services.all();
         let selecting = services.iter().filter(|service| match &***service {
             Read::Object(service) => selects(service, pod),
             Read::Unreadable(_) => false,
         });
-        let now: Vec<_> = selecting.map(|service| ObjectRef::from_obj(&**service)).collect();
+        let now: Vec<_> = selecting.map(|service| Key::of(&**service)).collect();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.len() >= MAX_REMEMBERED {
             last.clear();
         }
-        let key = ObjectRef::from_obj(pod);
+        let key = Key::of(pod);
         let before = if now.is_empty() || pod.meta().deletion_timestamp.is_some() {
             last.remove(&key)
         } else {
@@ -95,18 +95,16 @@ fn selects(service: &Service, pod: &impl ResourceExt) -> bool {
             .is_some_and(|all| all.iter().all(|(name, value)| labels.get(name) == Some(value)))
 }
 
-async fn reconcile(known: Arc<Read<Service>>, reader: Arc<Reader>) -> Result<Action, Error> {
-    let namespace = namespace(&*known)?;
-    let name = known.name_any();
+async fn reconcile(Key { namespace, name }: Key, reader: Arc<Reader>) -> Result<Outcome, Error> {
     let what = format!("Service {namespace}/{name}");
     let client = reader.client();
     let services: Api<Read<Service>> = Api::namespaced(client.clone(), &namespace);
     let Some(service) = reader.get(&services, &name, &what).await? else {
-        return Ok(Action::await_change());
+        return Ok(Outcome::Settled);
     };
     let Some(labels) = selector(&service).filter(|_| service.metadata.deletion_timestamp.is_none()) else {
         // Without a selector the EndpointSlices are written by another client.
-        return Ok(Action::await_change());
+        return Ok(Outcome::Settled);
     };
     let pods: Api<Read<Pod>> = Api::namespaced(client.clone(), &namespace);
     let selector: Selector = labels.clone().into_iter().collect();
@@ -116,7 +114,7 @@ async fn reconcile(known: Arc<Read<Service>>, reader: Arc<Reader>) -> Result<Act
     pods.sort_by_key(ResourceExt::name_any);
     write_slice(client, slice(&service, &pods)?, &what).await?;
     write_endpoints(client, endpoints(&service, &pods), &what).await?;
-    Ok(Action::await_change())
+    Ok(Outcome::Settled)
 }
 
 async fn write_slice(client: &Client, wanted: EndpointSlice, what: &str) -> Result<(), Error> {

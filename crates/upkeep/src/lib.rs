@@ -19,8 +19,10 @@ mod namespace;
 mod reader;
 mod workload;
 
+use std::future;
 use std::sync::Arc;
 
+use hutch_reconcile::record;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -29,6 +31,9 @@ pub use error::Error;
 
 use crate::kinds::Kinds;
 use crate::reader::Reader;
+
+/// Component that the Events name.
+const REPORTER: &str = "hutch-upkeep";
 
 /// Settings of the operator.
 #[derive(Debug, Clone)]
@@ -61,7 +66,9 @@ pub async fn run(
     let mut tasks = JoinSet::new();
     tasks.spawn(garbage::run(client.clone(), kinds));
     let Settings { root_ca, event_age } = settings;
-    let reader = Arc::new(Reader::new(client));
+    let (recorder, writer) = record::recorder(client.clone(), REPORTER);
+    let write_events = writer.run(|| future::ready(()), future::pending());
+    let reader = Arc::new(Reader::new(client, recorder));
     tasks.spawn(namespace::run(namespace::Context { reader: reader.clone(), kinds: latest, root_ca }));
     tasks.spawn(workload::deployment::run(reader.clone()));
     tasks.spawn(workload::replica_set::run(reader.clone()));
@@ -70,6 +77,7 @@ pub async fn run(
     tasks.spawn(events::run(reader, event_age));
     tokio::select! {
         () = shutdown => Ok(()),
+        () = write_events => Ok(()),
         Some(ended) = tasks.join_next() => ended.map_err(Error::Broken)?,
     }
 }

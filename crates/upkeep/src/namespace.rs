@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::Read;
+use hutch_reconcile::controller::Controller;
+use hutch_reconcile::key::Key;
+use hutch_reconcile::outcome::Outcome;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::runtime::controller::Action;
-use kube::runtime::reflector::ObjectRef;
-use kube::runtime::{Controller, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::watch;
@@ -18,14 +19,14 @@ use crate::Error;
 use crate::error::{existing_is_fine, gone_is_fine};
 use crate::kinds::Kinds;
 use crate::reader::Reader;
-use crate::workload::{again, drive};
+use crate::workload::drive;
 
 /// Finalizer in `spec` that keeps a Namespace until it is empty.
 const FINALIZER: &str = "kubernetes";
 const ACCOUNT: &str = "default";
 const ROOT_CA: &str = "kube-root-ca.crt";
 const ROOT_CA_KEY: &str = "ca.crt";
-/// Pause between two looks at a Namespace whose objects are still going: Pods take their time.
+/// Pause between two reconciles of a Namespace whose objects are being deleted: Pods take their time.
 const EMPTYING: Duration = Duration::from_millis(200);
 
 /// State of the reconciler besides a Namespace.
@@ -49,34 +50,33 @@ pub(crate) async fn run(context: Context) -> Result<(), Error> {
     let accounts: Api<Read<ServiceAccount>> = Api::all(client.clone());
     let maps: Api<Read<ConfigMap>> = Api::all(client.clone());
     let named = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let controller = Controller::new(namespaces, watcher::Config::default())
-        .watches(accounts, named(ACCOUNT), |account| account.namespace().map(|name| ObjectRef::new(&name)))
-        .watches(maps, named(ROOT_CA), |map| map.namespace().map(|name| ObjectRef::new(&name)));
-    drive(controller.run(reconcile, again, Arc::new(context))).await
+    let controller = Controller::new(namespaces)
+        .watches(accounts, named(ACCOUNT), |account| account.namespace().map(|name| Key::new("", &name)))
+        .watches(maps, named(ROOT_CA), |map| map.namespace().map(|name| Key::new("", &name)));
+    drive(controller, reconcile, Arc::new(context)).await
 }
 
-async fn reconcile(known: Arc<Read<Namespace>>, context: Arc<Context>) -> Result<Action, Error> {
-    let name = known.name_any();
+async fn reconcile(Key { name, .. }: Key, context: Arc<Context>) -> Result<Outcome, Error> {
     let found: Api<Read<Namespace>> = Api::all(context.client().clone());
     let Some(namespace) = context.reader.get(&found, &name, &format!("Namespace {name}")).await? else {
-        return Ok(Action::await_change());
+        return Ok(Outcome::Settled);
     };
     if namespace.metadata.deletion_timestamp.is_none() {
         give_account(&context, &name).await?;
         give_root_ca(&context, &name).await?;
-        return Ok(Action::await_change());
+        return Ok(Outcome::Settled);
     }
     if !holds(&namespace) {
-        return Ok(Action::await_change());
+        return Ok(Outcome::Settled);
     }
     if empty(&context, &name).await? > 0 {
-        return Ok(Action::requeue(EMPTYING));
+        return Ok(Outcome::Again(EMPTYING));
     }
     let namespaces: Api<Namespace> = Api::all(context.client().clone());
     let released = without_finalizer(namespace);
     let answer = namespaces.replace_subresource("finalize", &name, &PostParams::default(), &released).await;
     gone_is_fine(answer).map_err(Error::write(format!("Namespace {name}")))?;
-    Ok(Action::await_change())
+    Ok(Outcome::Settled)
 }
 
 fn holds(namespace: &Namespace) -> bool {

@@ -2,22 +2,18 @@
 //! dependents, because the right action is unknown. All others continue.
 
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
 
 use hutch_api::owner::is_controlled_by;
 use hutch_api::{Read, Unreadable};
+use hutch_reconcile::controller::Object;
+use hutch_reconcile::record::{Note, Recorder};
+use jiff::Timestamp;
 use kube::api::ListParams;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::{Api, Client, Resource, ResourceExt};
-use serde::de::DeserializeOwned;
+use kube::{Api, Client, ResourceExt};
 
 use crate::Error;
 
-/// Component that reports the Events.
-const REPORTER: &str = "hutch-upkeep";
-/// Longest note that the API takes, in bytes.
-const NOTE_BYTES: usize = 1024;
 /// Maximum objects whose last report is kept. Beyond that a report is repeated.
 const REPORTS_MAX: usize = 1000;
 
@@ -29,15 +25,9 @@ pub(crate) struct Reader {
     reported: Mutex<HashMap<String, String>>,
 }
 
-/// A kind that can be read here.
-pub(crate) trait Object: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned {}
-
-impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned> Object for K {}
-
 impl Reader {
-    pub(crate) fn new(client: Client) -> Self {
-        let reporter = Reporter { controller: REPORTER.into(), instance: Some(REPORTER.into()) };
-        Reader { recorder: Recorder::new(client.clone(), reporter), client, reported: Mutex::default() }
+    pub(crate) fn new(client: Client, recorder: Recorder) -> Self {
+        Reader { client, recorder, reported: Mutex::default() }
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -52,10 +42,7 @@ impl Reader {
         what: &str,
     ) -> Result<Option<K>, Error> {
         let found = api.get_opt(name).await.map_err(Error::read(what))?;
-        Ok(match found {
-            Some(found) => self.readable(found).await,
-            None => None,
-        })
+        Ok(found.and_then(|found| self.readable(found)))
     }
 
     /// All of a list that can be read.
@@ -68,7 +55,7 @@ impl Reader {
         let found = api.list(parameters).await.map_err(Error::read(what))?;
         let mut all = Vec::with_capacity(found.items.len());
         for found in found.items {
-            all.extend(self.readable(found).await);
+            all.extend(self.readable(found));
         }
         Ok(all)
     }
@@ -85,7 +72,7 @@ impl Reader {
         let mut all = Vec::with_capacity(found.items.len());
         for found in found.items.into_iter().filter(|found| is_controlled_by(found, owner)) {
             let name = found.name_any();
-            match self.readable(found).await {
+            match self.readable(found) {
                 Some(object) => all.push(object),
                 None => return Err(Error::Held { what: what.to_owned(), name }),
             }
@@ -94,7 +81,7 @@ impl Reader {
     }
 
     /// The object, or nothing and an Event when it cannot be read.
-    async fn readable<K: Object>(&self, found: Read<K>) -> Option<K> {
+    fn readable<K: Object>(&self, found: Read<K>) -> Option<K> {
         let unreadable = match found {
             Read::Object(object) => {
                 self.reported().remove(&object.uid().unwrap_or_default());
@@ -108,19 +95,9 @@ impl Reader {
         }
         let kind = K::kind(&());
         tracing::warn!(%kind, namespace = metadata.namespace, name = metadata.name, problem, "an object cannot be read");
-        let mut note = Unreadable::note(&problem);
-        note.truncate(note.floor_char_boundary(NOTE_BYTES));
-        let event = Event {
-            type_: EventType::Warning,
-            reason: "Unreadable".into(),
-            note: Some(note),
-            action: "Reconciling".into(),
-            secondary: None,
-        };
-        let about = Read::<K>::Unreadable(Box::new(Unreadable { metadata, problem })).object_ref(&());
-        if let Err(error) = self.recorder.publish(&event, &about).await {
-            tracing::debug!(%error, "an Event could not be written");
-        }
+        let note = Note::undecodable(&problem);
+        let about = Read::<K>::Unreadable(Box::new(Unreadable { metadata, problem }));
+        self.recorder.record(&about, note, Timestamp::now(), 0);
         None
     }
 

@@ -43,7 +43,7 @@ impl Cluster {
             }
         });
         let lossy = Client::new(service, "default");
-        let (recorder, _) = crate::record::recorder(lossy.clone());
+        let (recorder, _) = crate::record::recorder(lossy.clone(), crate::REPORTER);
         let cluster = Cluster { client, ctx: Context::new(&lossy, Config::default(), recorder), lost };
         let pod = json!({"spec": {"containers": [{"name": "c", "image": "hutch/host"}]}});
         cluster.make(&cluster.ctx.templates, "t", json!({"spec": {"podTemplate": pod}})).await;

@@ -13,7 +13,7 @@ fn alone() -> Context {
         Err::<http::Response<Body>, _>(std::io::Error::other("there is no server"))
     });
     let client = Client::new(service, "default");
-    let (recorder, _) = crate::record::recorder(client.clone());
+    let (recorder, _) = crate::record::recorder(client.clone(), crate::REPORTER);
     Context::new(&client, Config::default(), recorder)
 }
 

@@ -1,4 +1,4 @@
-//! Looks at one object live and does what the plan says.
+//! Reconciles one object: reads it live and does what the plan says.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::Error;
 use crate::error::{CONFLICT, gone_is_fine, has_code};
 use crate::kinds::Kinds;
 
-/// One object to look at, with what the graph knows of it.
+/// One object to reconcile, with its dependents in the graph.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) object: Object,
@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
     Again,
 }
 
-/// Looks at an object and acts. A conflict is an outcome, not an error.
+/// Reconciles an object. A conflict is an outcome, not an error.
 pub(crate) async fn reconcile(client: &Client, kinds: &Arc<Kinds>, task: &Task) -> Result<Outcome, Error> {
     let object = &task.object;
     let acted = match (object.deleting, object.orphan, object.foreground) {

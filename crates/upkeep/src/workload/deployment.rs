@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hutch_api::Read;
+use hutch_reconcile::controller::Controller;
+use hutch_reconcile::key::Key;
+use hutch_reconcile::outcome::Outcome;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{
     Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::runtime::controller::Action;
-use kube::runtime::{Controller, watcher};
+use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::rollout::{self, Replicas, Strategy};
 use super::template::{HASH_LABEL, fingerprint};
-use super::{again, drive, ownership};
+use super::{drive, ownership};
 use crate::Error;
 use crate::error::{CONFLICT, gone_is_fine, has_code};
 use crate::reader::Reader;
@@ -28,9 +30,7 @@ const REVISION: &str = "deployment.kubernetes.io/revision";
 pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
     let deployments: Api<Read<Deployment>> = Api::all(reader.client().clone());
     let sets: Api<Read<ReplicaSet>> = Api::all(reader.client().clone());
-    let controller =
-        Controller::new(deployments, watcher::Config::default()).owns(sets, watcher::Config::default());
-    drive(controller.run(reconcile, again, reader)).await
+    drive(Controller::new(deployments).owns(sets, watcher::Config::default()), reconcile, reader).await
 }
 
 /// A Deployment with its ReplicaSets.
@@ -173,14 +173,12 @@ fn condition(
     }
 }
 
-async fn reconcile(known: Arc<Read<Deployment>>, reader: Arc<Reader>) -> Result<Action, Error> {
-    let namespace = ownership::namespace(&*known)?;
-    let name = known.name_any();
+async fn reconcile(Key { namespace, name }: Key, reader: Arc<Reader>) -> Result<Outcome, Error> {
     let what = format!("Deployment {namespace}/{name}");
     let deployments: Api<Read<Deployment>> = Api::namespaced(reader.client().clone(), &namespace);
     let sets: Api<ReplicaSet> = Api::namespaced(reader.client().clone(), &namespace);
     let Some(deployment) = reader.get(&deployments, &name, &what).await? else {
-        return Ok(Action::await_change());
+        return Ok(Outcome::Settled);
     };
     let all: Api<Read<ReplicaSet>> = Api::namespaced(reader.client().clone(), &namespace);
     let of = format!("ReplicaSets of {what}");
@@ -210,7 +208,7 @@ async fn reconcile(known: Arc<Read<Deployment>>, reader: Arc<Reader>) -> Result<
         let answer = deployments.patch_status(&name, &PatchParams::default(), &patch).await;
         gone_is_fine(answer).map_err(Error::write(format!("status of {what}")))?;
     }
-    Ok(Action::await_change())
+    Ok(Outcome::Settled)
 }
 
 /// The ReplicaSet of the current template, with no replicas yet: the plan gives it some.
@@ -245,12 +243,12 @@ fn first_set(view: &View, namespace: &str) -> Result<ReplicaSet, Error> {
 }
 
 /// The name is taken by a ReplicaSet that is not ours: another number gives another name.
-async fn collide(deployments: &Api<Read<Deployment>>, view: &View, what: &str) -> Result<Action, Error> {
+async fn collide(deployments: &Api<Read<Deployment>>, view: &View, what: &str) -> Result<Outcome, Error> {
     let count = view.deployment.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0);
     let patch = Patch::Merge(json!({"status": {"collisionCount": count + 1}}));
     let answer = deployments.patch_status(&view.deployment.name_any(), &PatchParams::default(), &patch).await;
     gone_is_fine(answer).map_err(Error::write(format!("status of {what}")))?;
-    Ok(Action::requeue(super::PAUSE))
+    Ok(Outcome::Again(super::PAUSE))
 }
 
 /// Numbers the current state, on the ReplicaSet and the Deployment.

@@ -1,4 +1,4 @@
-//! Deployments, ReplicaSets and StatefulSets. What they own is read live at every look, so no view is stale.
+//! Deployments, ReplicaSets and StatefulSets. Each reconcile reads what they own live, so no view is stale.
 
 pub(crate) mod deployment;
 mod ownership;
@@ -8,54 +8,53 @@ mod rollout;
 pub(crate) mod stateful_set;
 mod template;
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt};
+use hutch_reconcile::controller::{Controller, Object};
+use hutch_reconcile::key::Key;
+use hutch_reconcile::outcome::Outcome;
 use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
-use kube::runtime::controller::Action;
-use kube::runtime::reflector::ObjectRef;
-use kube::{Api, ResourceExt};
 
-pub(crate) use self::ownership::{controlled_by as owned_by, namespace};
+pub(crate) use self::ownership::controlled_by as owned_by;
 use crate::Error;
-use crate::error::gone_is_fine;
+use crate::error::{CONFLICT, gone_is_fine, has_code};
 
-/// Pause before a failed look is repeated.
+/// Pause before a failed reconcile is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Retries after a failed reconcile, soon. Conflicts are ordinary.
-pub(crate) fn again<K: ResourceExt, C>(object: Arc<K>, error: &Error, _: Arc<C>) -> Action {
-    if error.is_unreadable() {
-        tracing::debug!(%error, object = object.name_any(), "is left as it is");
-        return Action::await_change();
-    }
-    let conflict = matches!(error, Error::Write { source, .. } if crate::error::has_code(source, crate::error::CONFLICT));
-    if conflict {
-        return Action::requeue(PAUSE / 10);
-    }
-    tracing::warn!(%error, object = object.name_any(), "will try again");
-    Action::requeue(PAUSE)
-}
-
-/// Runs a controller's stream to its end. Failures were logged by [`again`].
-pub(crate) async fn drive<K, E>(
-    results: impl Stream<Item = Result<(ObjectRef<K>, Action), E>>,
+/// Runs a controller until dropped. Failed reconciles are repeated soon; conflicts are ordinary.
+pub(crate) async fn drive<K, C, F>(
+    controller: Controller<K>,
+    reconcile: impl Fn(Key, Arc<C>) -> F + Send + Sync + 'static,
+    context: Arc<C>,
 ) -> Result<(), Error>
 where
-    K: kube::Resource<DynamicType = ()> + Debug,
-    E: std::error::Error,
+    K: Object,
+    C: Send + Sync + 'static,
+    F: Future<Output = Result<Outcome, Error>> + Send + 'static,
 {
-    results
-        .for_each(|result| async move {
-            if let Err(error) = result {
-                tracing::debug!(%error, "a reconcile failed");
-            }
-        })
-        .await;
+    let reconcile = move |key: Key| {
+        let result = reconcile(key.clone(), context.clone());
+        async move { result.await.unwrap_or_else(|error| again(&key, &error)) }
+    };
+    controller.run(reconcile).await;
     Ok(())
+}
+
+/// Returns when to reconcile again after an error.
+fn again(key: &Key, error: &Error) -> Outcome {
+    if error.is_unreadable() {
+        tracing::debug!(%error, object = key.name, "is left as it is");
+        return Outcome::Settled;
+    }
+    if matches!(error, Error::Write { source, .. } if has_code(source, CONFLICT)) {
+        return Outcome::Again(PAUSE / 10);
+    }
+    tracing::warn!(%error, object = key.name, "will try again");
+    Outcome::Again(PAUSE)
 }
 
 /// Deletes Pods by name, each only in the life of its UID.

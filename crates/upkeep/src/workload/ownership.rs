@@ -1,17 +1,12 @@
-//! Controller references and namespaces of objects.
+//! Controller references and selectors of objects.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
+use kube::Resource;
 use kube::core::{Selector, SelectorExt};
-use kube::{Resource, ResourceExt};
 
 use crate::Error;
-
-/// The namespace of a namespaced object.
-pub(crate) fn namespace(object: &impl ResourceExt) -> Result<String, Error> {
-    object.namespace().ok_or_else(|| Error::Malformed(format!("{} has no namespace", object.name_any())))
-}
 
 /// A reference by which `owner` controls what it creates.
 pub(crate) fn controlled_by<K: Resource<DynamicType = ()>>(owner: &K) -> Result<OwnerReference, Error> {

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use futures::future::try_join_all;
 use hutch_api::Read;
+use hutch_reconcile::controller::Controller;
+use hutch_reconcile::key::Key;
+use hutch_reconcile::outcome::Outcome;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::runtime::controller::Action;
-use kube::runtime::{Controller, watcher};
+use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::{again, delete_pods, drive, ownership, pod, template};
+use super::{delete_pods, drive, ownership, pod, template};
 use crate::Error;
 use crate::error::gone_is_fine;
 use crate::reader::Reader;
@@ -26,8 +28,7 @@ const BATCH: usize = 50;
 pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
     let sets: Api<Read<ReplicaSet>> = Api::all(reader.client().clone());
     let pods: Api<Read<Pod>> = Api::all(reader.client().clone());
-    let controller = Controller::new(sets, watcher::Config::default()).owns(pods, watcher::Config::default());
-    drive(controller.run(reconcile, again, reader)).await
+    drive(Controller::new(sets).owns(pods, watcher::Config::default()), reconcile, reader).await
 }
 
 /// Actions for a ReplicaSet.
@@ -74,13 +75,11 @@ fn plan(set: &ReplicaSet, mut pods: Vec<Pod>, now: Timestamp) -> Plan {
     plan
 }
 
-async fn reconcile(known: Arc<Read<ReplicaSet>>, reader: Arc<Reader>) -> Result<Action, Error> {
-    let namespace = ownership::namespace(&*known)?;
+async fn reconcile(Key { namespace, name }: Key, reader: Arc<Reader>) -> Result<Outcome, Error> {
     let sets: Api<Read<ReplicaSet>> = Api::namespaced(reader.client().clone(), &namespace);
     let pods: Api<Pod> = Api::namespaced(reader.client().clone(), &namespace);
-    let name = known.name_any();
     let Some(set) = reader.get(&sets, &name, &format!("ReplicaSet {namespace}/{name}")).await? else {
-        return Ok(Action::await_change());
+        return Ok(Outcome::Settled);
     };
     let owned = owned_pods(&reader, &namespace, &set).await?;
     let plan = plan(&set, owned, Timestamp::now());
@@ -102,7 +101,7 @@ async fn reconcile(known: Arc<Read<ReplicaSet>>, reader: Arc<Reader>) -> Result<
         gone_is_fine(answer).map_err(Error::write(format!("status of ReplicaSet {namespace}/{name}")))?;
     }
     let pause = plan.look_again.map(std::time::Duration::from_secs);
-    Ok(pause.map_or_else(Action::await_change, Action::requeue))
+    Ok(pause.map_or(Outcome::Settled, Outcome::Again))
 }
 
 async fn owned_pods(reader: &Reader, namespace: &str, set: &ReplicaSet) -> Result<Vec<Pod>, Error> {

@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hutch_api::Read;
+use hutch_reconcile::controller::Controller;
+use hutch_reconcile::key::Key;
+use hutch_reconcile::outcome::Outcome;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::runtime::controller::Action;
-use kube::runtime::{Controller, watcher};
+use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::template::fingerprint;
-use super::{again, delete_pods, drive, ownership, pod, template};
+use super::{delete_pods, drive, ownership, pod, template};
 use crate::Error;
 use crate::error::{existing_is_fine, gone_is_fine};
 use crate::reader::Reader;
@@ -28,8 +30,7 @@ const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 pub(crate) async fn run(reader: Arc<Reader>) -> Result<(), Error> {
     let sets: Api<Read<StatefulSet>> = Api::all(reader.client().clone());
     let pods: Api<Read<Pod>> = Api::all(reader.client().clone());
-    let controller = Controller::new(sets, watcher::Config::default()).owns(pods, watcher::Config::default());
-    drive(controller.run(reconcile, again, reader)).await
+    drive(Controller::new(sets).owns(pods, watcher::Config::default()), reconcile, reader).await
 }
 
 /// Actions for a StatefulSet.
@@ -156,15 +157,13 @@ fn number(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     digits.parse().ok().filter(|number: &i32| number.to_string() == digits)
 }
 
-async fn reconcile(known: Arc<Read<StatefulSet>>, reader: Arc<Reader>) -> Result<Action, Error> {
-    let namespace = ownership::namespace(&*known)?;
-    let name = known.name_any();
+async fn reconcile(Key { namespace, name }: Key, reader: Arc<Reader>) -> Result<Outcome, Error> {
     let what = format!("StatefulSet {namespace}/{name}");
     let client = || reader.client().clone();
     let sets: Api<Read<StatefulSet>> = Api::namespaced(client(), &namespace);
     let pods: Api<Pod> = Api::namespaced(client(), &namespace);
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client(), &namespace);
-    let Some(set) = reader.get(&sets, &name, &what).await? else { return Ok(Action::await_change()) };
+    let Some(set) = reader.get(&sets, &name, &what).await? else { return Ok(Outcome::Settled) };
     let selector = ownership::selector(set.spec.as_ref().map(|spec| spec.selector.clone()), &what)?;
     let found: Api<Read<Pod>> = Api::namespaced(client(), &namespace);
     let selected = ListParams::default().labels_from(&selector);
@@ -186,7 +185,7 @@ async fn reconcile(known: Arc<Read<StatefulSet>>, reader: Arc<Reader>) -> Result
         gone_is_fine(answer).map_err(Error::write(format!("status of {what}")))?;
     }
     let pause = plan.look_again.map(std::time::Duration::from_secs);
-    Ok(pause.map_or_else(Action::await_change, Action::requeue))
+    Ok(pause.map_or(Outcome::Settled, Outcome::Again))
 }
 
 fn claim_name(template: &PersistentVolumeClaim, set: &StatefulSet, number: i32) -> String {

@@ -1,76 +1,118 @@
-//! Which objects are to be looked at: keyed, each once, never the same key twice at a time, a bounded number at once.
+//! Work queue: reconciles each added key once, never the same key twice at a time, and a bounded number of keys at once.
 //!
-//! There is no dispatcher: whoever adds a key starts the work on it at once when there is room, so nothing waits for a
-//! timer or another task's turn.
+//! There is no dispatcher task: adding a key starts its reconcile at once when there is room, so nothing waits for a timer
+//! or for the turn of another task.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::Future;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::key::Key;
-use crate::metrics::QueueMetrics;
 use crate::outcome::Outcome;
 
-/// Pause after the first failure of a key; doubled by each further one.
-const BACKOFF_FIRST: Duration = Duration::from_millis(5);
-/// Longest pause between two tries of a failing key.
-const BACKOFF_LONGEST: Duration = Duration::from_secs(1000);
-/// Longest pause when the object changed during the failing try.
-const BACKOFF_LONGEST_CHANGED: Duration = Duration::from_secs(1);
-
-type Worker = Box<dyn Fn(Key) -> BoxFuture<'static, Outcome> + Send + Sync>;
-
-pub(crate) struct Queue {
-    worker: OnceLock<Worker>,
-    limit: usize,
-    state: Mutex<State>,
-    tasks: TaskTracker,
-    metrics: QueueMetrics,
+/// Pauses before a failed key is reconciled again. The default is that of controller-runtime.
+#[derive(Debug, Clone, Copy)]
+pub struct Backoff {
+    /// Pause after the first failure of a key. Each further failure doubles it.
+    pub first: Duration,
+    /// Maximum pause.
+    pub longest: Duration,
+    /// Maximum pause when the key was added again during the failed reconcile.
+    pub longest_changed: Duration,
 }
 
-#[derive(Default)]
-struct State {
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff {
+            first: Duration::from_millis(5),
+            longest: Duration::from_secs(1000),
+            longest_changed: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Receiver of what happens in a queue. `()` ignores it.
+pub trait Metrics: Send + Sync + 'static {
+    /// A key was added that was not waiting yet.
+    fn added(&self) {}
+    /// A reconcile began after its key had waited so long.
+    fn began(&self, _waited: Duration) {}
+    /// A reconcile ended.
+    fn ended(&self, _outcome: Outcome, _took: Duration) {}
+    /// Number of waiting keys, on [`Queue::measure`].
+    fn waiting(&self, _count: usize) {}
+    /// Ages of the reconciles in progress, on [`Queue::measure`].
+    fn in_progress(&self, _ages: impl Iterator<Item = Duration>) {}
+}
+
+impl Metrics for () {}
+
+type Worker<K> = Box<dyn Fn(K) -> BoxFuture<'static, Outcome> + Send + Sync>;
+
+/// Work queue, and the tasks that reconcile its keys.
+pub struct Queue<K = Key, M = ()> {
+    worker: OnceLock<Worker<K>>,
+    limit: usize,
+    backoff: Backoff,
+    state: Mutex<State<K>>,
+    tasks: TaskTracker,
+    metrics: M,
+}
+
+struct State<K> {
     started: bool,
     stopping: bool,
-    waiting: VecDeque<Key>,
-    /// The same keys, and since when they wait.
-    waits: HashMap<Key, Instant>,
-    running: HashMap<Key, Run>,
-    failures: HashMap<Key, u32>,
-    timers: BTreeMap<Key, AbortHandle>,
+    waiting: VecDeque<K>,
+    /// Start of the wait of each key in `waiting`.
+    waits: HashMap<K, Instant>,
+    running: HashMap<K, Run>,
+    failures: HashMap<K, u32>,
+    timers: BTreeMap<K, AbortHandle>,
 }
 
-/// A key that is being worked on.
+/// Reconcile in progress.
 struct Run {
     since: Instant,
-    /// Whether it was added again meanwhile.
+    /// True if the key was added again meanwhile.
     again: bool,
 }
 
-impl Queue {
-    /// At most `limit` keys are worked on at a time.
-    pub(crate) fn new(limit: usize, metrics: QueueMetrics) -> Arc<Self> {
-        let state = Mutex::new(State::default());
+impl<K: Clone + Ord + Hash + Send + 'static, M: Metrics> Queue<K, M> {
+    /// Returns a queue that reconciles at most `limit` keys at a time, once it is started.
+    pub fn new(limit: usize, backoff: Backoff, metrics: M) -> Arc<Self> {
+        let state = Mutex::new(State {
+            started: false,
+            stopping: false,
+            waiting: VecDeque::new(),
+            waits: HashMap::new(),
+            running: HashMap::new(),
+            failures: HashMap::new(),
+            timers: BTreeMap::new(),
+        });
         let (worker, tasks) = (OnceLock::new(), TaskTracker::new());
-        Arc::new(Queue { worker, limit: limit.max(1), state, tasks, metrics })
+        Arc::new(Queue { worker, limit: limit.max(1), backoff, state, tasks, metrics })
     }
 
-    /// Brings the metrics up to date that go on by themselves.
-    pub(crate) fn measure(&self) {
+    /// Updates the metrics that change without an event.
+    pub fn measure(&self) {
         let state = self.state();
         self.metrics.waiting(state.waiting.len());
-        self.metrics.under_way(state.running.values().map(|run| run.since.elapsed()));
+        self.metrics.in_progress(state.running.values().map(|run| run.since.elapsed()));
     }
 
-    /// Begins to work; what was added before has waited for this.
-    pub(crate) fn start(
+    /// Starts to reconcile; keys that were added before have waited for this. Called once.
+    pub fn start(
         self: &Arc<Self>,
-        worker: impl Fn(Key) -> BoxFuture<'static, Outcome> + Send + Sync + 'static,
+        worker: impl Fn(K) -> BoxFuture<'static, Outcome> + Send + Sync + 'static,
     ) {
         let first = self.worker.set(Box::new(worker)).is_ok();
         debug_assert!(first, "a queue starts once");
@@ -82,8 +124,23 @@ impl Queue {
         }
     }
 
-    /// Asks for a look at the object. It is safe to call from anywhere, any number of times.
-    pub(crate) fn add(self: &Arc<Self>, key: Key) {
+    /// Starts to reconcile and continues until the returned future is dropped, which cancels the reconciles in progress.
+    /// Called once, instead of [`Queue::start`].
+    pub async fn run<F>(self: Arc<Self>, reconcile: impl Fn(K) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        let cancel = CancellationToken::new();
+        let _stop = (Stop(self.clone()), cancel.clone().drop_guard());
+        self.start(move |key| {
+            let (reconcile, cancel) = (reconcile(key), cancel.clone());
+            async move { cancel.run_until_cancelled(reconcile).await.unwrap_or(Outcome::Settled) }.boxed()
+        });
+        futures::future::pending().await
+    }
+
+    /// Requests a reconcile of the key. It can be called from anywhere, any number of times.
+    pub fn add(self: &Arc<Self>, key: K) {
         let mut state = self.state();
         if let Some(run) = state.running.get_mut(&key) {
             if !std::mem::replace(&mut run.again, true) {
@@ -100,20 +157,22 @@ impl Queue {
         }
     }
 
-    /// Starts nothing more and waits for what runs.
-    pub(crate) async fn stop(&self) {
-        {
-            let mut state = self.state();
-            state.stopping = true;
-            for (_, timer) in std::mem::take(&mut state.timers) {
-                timer.abort();
-            }
-        }
+    /// Starts no more reconciles and waits for those in progress.
+    pub async fn stop(&self) {
+        self.close();
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    fn spawn(self: &Arc<Self>, key: Key) {
+    fn close(&self) {
+        let mut state = self.state();
+        state.stopping = true;
+        for (_, timer) in std::mem::take(&mut state.timers) {
+            timer.abort();
+        }
+    }
+
+    fn spawn(self: &Arc<Self>, key: K) {
         let queue = self.clone();
         self.tasks.spawn(async move {
             let mut next = Some(key);
@@ -127,8 +186,8 @@ impl Queue {
         });
     }
 
-    /// Takes note of the outcome and says which key this task works on next.
-    fn finish(self: &Arc<Self>, key: Key, outcome: Outcome) -> Option<Key> {
+    /// Records the outcome and returns the key that this task reconciles next.
+    fn finish(self: &Arc<Self>, key: K, outcome: Outcome) -> Option<K> {
         let mut state = self.state();
         let changed = state.running.remove(&key).is_some_and(|run| run.again);
         if state.stopping {
@@ -142,7 +201,7 @@ impl Queue {
         }
         match outcome {
             Outcome::Failed => {
-                let pause = state.backoff(&key, changed);
+                let pause = state.pause(&self.backoff, &key, changed);
                 self.add_after(&mut state, key, pause);
             }
             _ if changed => state.wait(key),
@@ -152,19 +211,19 @@ impl Queue {
         self.take_waiting(&mut state)
     }
 
-    fn take_waiting(&self, state: &mut State) -> Option<Key> {
+    fn take_waiting(&self, state: &mut State<K>) -> Option<K> {
         let key = state.waiting.pop_front()?;
         let since = state.waits.remove(&key);
         self.begin(state, key.clone(), since.map(|since| since.elapsed()).unwrap_or_default());
         Some(key)
     }
 
-    fn begin(&self, state: &mut State, key: Key, waited: Duration) {
+    fn begin(&self, state: &mut State<K>, key: K, waited: Duration) {
         state.running.insert(key, Run { since: Instant::now(), again: false });
         self.metrics.began(waited);
     }
 
-    fn add_after(self: &Arc<Self>, state: &mut State, key: Key, after: Duration) {
+    fn add_after(self: &Arc<Self>, state: &mut State<K>, key: K, after: Duration) {
         let (queue, timed) = (self.clone(), key.clone());
         let timer = tokio::spawn(async move {
             tokio::time::sleep(after).await;
@@ -174,25 +233,35 @@ impl Queue {
         state.timers.insert(key, timer.abort_handle());
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// The key waits, at the end unless it does already.
-    fn wait(&mut self, key: Key) {
+/// Closes the queue when dropped.
+struct Stop<K: Clone + Ord + Hash + Send + 'static, M: Metrics>(Arc<Queue<K, M>>);
+
+impl<K: Clone + Ord + Hash + Send + 'static, M: Metrics> Drop for Stop<K, M> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl<K: Clone + Eq + Hash> State<K> {
+    /// Appends the key unless it is waiting already.
+    fn wait(&mut self, key: K) {
         if let Entry::Vacant(free) = self.waits.entry(key.clone()) {
             free.insert(Instant::now());
             self.waiting.push_back(key);
         }
     }
 
-    fn backoff(&mut self, key: &Key, changed: bool) -> Duration {
+    /// Counts a failure of the key and returns the pause after it.
+    fn pause(&mut self, backoff: &Backoff, key: &K, changed: bool) -> Duration {
         let failures = self.failures.entry(key.clone()).or_insert(0);
-        let pause = BACKOFF_FIRST.saturating_mul(1_u32 << (*failures).min(24));
+        let pause = backoff.first.saturating_mul(1_u32 << (*failures).min(24));
         *failures = failures.saturating_add(1);
-        pause.min(if changed { BACKOFF_LONGEST_CHANGED } else { BACKOFF_LONGEST })
+        pause.min(if changed { backoff.longest_changed } else { backoff.longest })
     }
 }
 
@@ -200,7 +269,6 @@ impl State {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use futures::FutureExt;
     use tokio::sync::mpsc;
 
     use super::*;
@@ -210,11 +278,11 @@ mod tests {
     }
 
     fn queue(limit: usize) -> Arc<Queue> {
-        Queue::new(limit, crate::metrics::Metrics::new().queue("test", limit))
+        Queue::new(limit, Backoff::default(), ())
     }
 
     #[tokio::test]
-    async fn a_key_is_worked_on_once_at_a_time_and_again_when_it_changed() {
+    async fn key_runs_once_at_a_time_and_again_when_added_meanwhile() {
         let queue = queue(4);
         let (seen, mut runs) = mpsc::unbounded_channel();
         let inside = Arc::new(AtomicUsize::new(0));
@@ -240,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_than_the_limit_and_nothing_before_the_start() {
+    async fn limit_holds_and_nothing_runs_before_start_or_after_stop() {
         let queue = queue(2);
         let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let done = Arc::new(AtomicUsize::new(0));
@@ -270,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failures_wait_longer_each_time_and_requests_in_time_come_back() {
+    async fn failures_back_off_and_requeues_wait_their_time() {
         let queue = queue(1);
         let (seen, mut runs) = mpsc::unbounded_channel();
         let tries = Arc::new(AtomicUsize::new(0));
@@ -299,50 +367,36 @@ mod tests {
         );
     }
 
-    #[tokio::test]
-    async fn what_a_queue_tells_of_itself() {
-        let metrics = crate::metrics::Metrics::new();
-        let queue = Queue::new(1, metrics.queue("test", 1));
-        for name in ["a", "b", "b", "c"] {
-            queue.add(key(name));
-        }
-        queue.measure();
-        let told = |line: &str| {
-            let text = metrics.text();
-            assert!(text.contains(line), "{line} is not in\n{text}");
-        };
-        told(r#"workqueue_depth{controller="test",name="test",priority="0"} 3"#);
-        let (done, mut runs) = mpsc::unbounded_channel();
-        queue.start(move |key| {
-            done.send(()).ok();
+    #[tokio::test(start_paused = true)]
+    async fn dropping_run_cancels_reconciles_and_retries() {
+        let queue = queue(2);
+        let (seen, mut runs) = mpsc::unbounded_channel();
+        let guard = Arc::new(());
+        let held = guard.clone();
+        let running = tokio::spawn(queue.clone().run(move |key: Key| {
+            let (seen, held) = (seen.clone(), held.clone());
             async move {
-                match key.name.as_str() {
-                    "a" => Outcome::Failed,
-                    "b" => Outcome::Again(Duration::from_secs(3600)),
-                    _ => Outcome::Settled,
+                seen.send(()).ok();
+                if key.name == "fails" {
+                    return Outcome::Failed;
                 }
+                let _held = held;
+                futures::future::pending().await
             }
-            .boxed()
-        });
-        for _ in 0..4 {
+        }));
+        queue.add(key("stays"));
+        queue.add(key("fails"));
+        for _ in 0..3 {
             runs.recv().await.unwrap();
         }
-        queue.stop().await;
-        queue.measure();
-        for line in [
-            r#"workqueue_depth{controller="test",name="test",priority="0"} 0"#,
-            r#"controller_runtime_reconcile_total{controller="test",result="success"} 1"#,
-            r#"controller_runtime_reconcile_total{controller="test",result="requeue_after"} 1"#,
-            r#"controller_runtime_reconcile_total{controller="test",result="error"} 2"#,
-            r#"controller_runtime_reconcile_errors_total{controller="test"} 2"#,
-            r#"controller_runtime_active_workers{controller="test"} 0"#,
-            r#"controller_runtime_max_concurrent_reconciles{controller="test"} 1"#,
-            r#"workqueue_adds_total{controller="test",name="test"} 4"#,
-            r#"workqueue_retries_total{controller="test",name="test"} 2"#,
-            r#"workqueue_queue_duration_seconds_count{controller="test",name="test"} 4"#,
-            r#"workqueue_work_duration_seconds_count{controller="test",name="test"} 4"#,
-        ] {
-            told(line);
-        }
+        running.abort();
+        running.await.unwrap_err();
+        queue.tasks.close();
+        queue.tasks.wait().await;
+        assert_eq!(Arc::strong_count(&guard), 2, "only the reconcile function itself holds it");
+        while runs.try_recv().is_ok() {}
+        queue.add(key("late"));
+        tokio::time::sleep(Duration::from_secs(2000)).await;
+        assert!(runs.try_recv().is_err(), "stopped");
     }
 }

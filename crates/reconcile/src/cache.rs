@@ -1,7 +1,7 @@
-//! The controllers' picture of one kind: what the watch told and, at once, what their own writes returned.
+//! Informer cache of one kind: the objects that the watch delivered and the responses to the reconciler's own writes.
 //!
-//! Because own writes are in it before the next look, a reconciler never sees a state older than its own last write, so
-//! it needs no memory of what it has just created or deleted.
+//! Own writes enter the cache before the next reconcile. So a reconciler never sees a state older than its own last write,
+//! and does not need to remember what it has just created or deleted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock, RwLock};
@@ -10,28 +10,36 @@ use kube::{Resource, ResourceExt};
 
 use crate::key::Key;
 
-/// One object before and after.
+/// One object before and after a change.
 #[derive(Debug)]
-pub(crate) struct Change<K> {
-    pub(crate) old: Option<Arc<K>>,
-    pub(crate) new: Option<Arc<K>>,
+pub struct Change<K> {
+    /// The object before; `None` when it is new.
+    pub old: Option<Arc<K>>,
+    /// The object after; `None` when it is gone.
+    pub new: Option<Arc<K>>,
 }
 
 impl<K> Change<K> {
-    /// The object as it is, or as it was last.
-    pub(crate) fn latest(&self) -> &Arc<K> {
+    /// Returns the last known state of the object.
+    ///
+    /// # Panics
+    ///
+    /// If the change has neither a state before nor one after.
+    pub fn latest(&self) -> &Arc<K> {
         self.new.as_ref().or(self.old.as_ref()).expect("a change has a before or an after")
     }
 }
 
-/// Ends told by the watch that are remembered, for the answers to own requests that come after them.
+/// Maximum number of deletions reported by the watch that are remembered, because responses to own requests can arrive
+/// after them.
 const ENDS: usize = 1024;
 
-/// The index terms of an object: what [`Cache::find`] can be asked for.
-pub(crate) type Terms<K> = fn(&K) -> Vec<String>;
+/// Function that returns the index terms of an object, for [`Cache::find`].
+pub type Terms<K> = fn(&K) -> Vec<String>;
 type Listener<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 
-pub(crate) struct Cache<K> {
+/// Informer cache of one kind.
+pub struct Cache<K> {
     terms: Terms<K>,
     inner: RwLock<Inner<K>>,
     listener: OnceLock<Listener<K>>,
@@ -40,17 +48,17 @@ pub(crate) struct Cache<K> {
 struct Inner<K> {
     objects: BTreeMap<Key, Arc<K>>,
     index: HashMap<String, BTreeSet<Key>>,
-    /// Uids of objects that an own request has deleted: events from before that are still under way.
+    /// Uids of objects that an own request has deleted, since the watch can still deliver events from before that.
     deleted: HashMap<Key, String>,
     ended: Ends,
-    /// What own requests have written since the list that is being read was asked for; nothing while none is.
+    /// Keys that own requests have written since the current list was requested; `None` when no list is being read.
     written: Option<BTreeSet<Key>>,
 }
 
-/// Uids of the objects of which the watch told the end last.
+/// Uids of the objects whose deletion the watch reported last.
 #[derive(Default)]
 struct Ends {
-    /// The oldest first.
+    /// Oldest first.
     order: VecDeque<Arc<str>>,
     known: HashSet<Arc<str>>,
 }
@@ -74,16 +82,18 @@ impl Ends {
     }
 }
 
-/// What a list brought.
+/// Differences between a list and the cache.
 #[derive(Debug)]
-pub(crate) struct Listed<K> {
-    pub(crate) changes: Vec<Change<K>>,
-    /// Objects that the list lacks and an own request has written meanwhile: the list may be from before that.
-    pub(crate) doubtful: Vec<Key>,
+pub struct Listed<K> {
+    /// Changes that were made to the cache.
+    pub changes: Vec<Change<K>>,
+    /// Objects that are not in the list but that an own request has written meanwhile: the list may be older.
+    pub doubtful: Vec<Key>,
 }
 
 impl<K: Resource<DynamicType = ()>> Cache<K> {
-    pub(crate) fn new(terms: Terms<K>) -> Self {
+    /// Returns an empty cache with an index of these terms.
+    pub fn new(terms: Terms<K>) -> Self {
         let inner = Inner {
             objects: BTreeMap::new(),
             index: HashMap::new(),
@@ -94,42 +104,43 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         Cache { terms, inner: RwLock::new(inner), listener: OnceLock::new() }
     }
 
-    /// Who is told of changes; set once, before the first of them.
-    pub(crate) fn listen(&self, listener: impl Fn(&Change<K>) + Send + Sync + 'static) {
+    /// Sets the listener for changes; called once, before the first change.
+    pub fn listen(&self, listener: impl Fn(&Change<K>) + Send + Sync + 'static) {
         let first = self.listener.set(Box::new(listener)).is_ok();
         debug_assert!(first, "one listener for each cache");
     }
 
-    /// Tells the listener.
-    pub(crate) fn tell(&self, change: &Change<K>) {
+    /// Passes a change to the listener.
+    pub fn tell(&self, change: &Change<K>) {
         if let Some(listener) = self.listener.get() {
             listener(change);
         }
     }
 
-    pub(crate) fn get(&self, key: &Key) -> Option<Arc<K>> {
+    /// Returns the object with that key.
+    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
         self.read().objects.get(key).cloned()
     }
 
-    /// All of them.
-    pub(crate) fn all(&self) -> Vec<Arc<K>> {
+    /// Returns all objects, by key.
+    pub fn all(&self) -> Vec<Arc<K>> {
         self.read().objects.values().cloned().collect()
     }
 
-    /// The objects with that index term, by name.
-    pub(crate) fn find(&self, term: &str) -> Vec<Arc<K>> {
+    /// Returns the objects with that index term, by key.
+    pub fn find(&self, term: &str) -> Vec<Arc<K>> {
         let inner = self.read();
         let keys = inner.index.get(term).into_iter().flatten();
         keys.filter_map(|key| inner.objects.get(key).cloned()).collect()
     }
 
-    /// Takes an object in, unless it is older than what is known. Does not tell the listener.
-    pub(crate) fn learn(&self, object: K) -> Option<Change<K>> {
+    /// Stores an object unless the known one is as new. Does not call the listener.
+    pub fn learn(&self, object: K) -> Option<Change<K>> {
         self.write().put(object, self.terms)
     }
 
-    /// The same, for the answer to an own request: the watch may have told meanwhile that the object is gone.
-    pub(crate) fn learn_own(&self, object: K) -> Option<Change<K>> {
+    /// Stores the response to an own request, unless the watch has reported meanwhile that the object is gone.
+    pub fn learn_own(&self, object: K) -> Option<Change<K>> {
         let mut inner = self.write();
         if object.meta().uid.as_ref().is_some_and(|uid| inner.ended.contains(uid)) {
             return None;
@@ -140,15 +151,15 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         inner.put(object, self.terms)
     }
 
-    /// A list is about to be asked for. No event from before it will come any more.
-    pub(crate) fn begin_list(&self) {
+    /// Prepares for a new list; called before it is requested. The watch delivers no older event after this.
+    pub fn begin_list(&self) {
         let mut inner = self.write();
         inner.deleted.clear();
         inner.written = Some(BTreeSet::new());
     }
 
-    /// Takes note that the object was deleted; one that was made anew under that name stays.
-    pub(crate) fn forget(&self, object: &impl Resource<DynamicType = ()>) -> Option<Change<K>> {
+    /// Removes an object that the watch reports as deleted. An object with another uid and the same name stays.
+    pub fn forget(&self, object: &impl Resource<DynamicType = ()>) -> Option<Change<K>> {
         let key = Key::of(object);
         let mut inner = self.write();
         if inner.deleted.get(&key).is_some_and(|uid| Some(uid) == object.meta().uid.as_ref()) {
@@ -161,8 +172,8 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         inner.remove(&key, self.terms)
     }
 
-    /// Takes note that an own request deleted the object for good, ahead of the watch.
-    pub(crate) fn deleted(&self, key: &Key) -> Option<Change<K>> {
+    /// Removes an object that an own request has deleted completely, before the watch reports it.
+    pub fn deleted(&self, key: &Key) -> Option<Change<K>> {
         let mut inner = self.write();
         let uid = inner.objects.get(key)?.uid();
         if let Some(uid) = uid {
@@ -171,21 +182,21 @@ impl<K: Resource<DynamicType = ()>> Cache<K> {
         inner.remove(key, self.terms)
     }
 
-    /// Drops the object until the watch speaks of it again.
-    pub(crate) fn lose(&self, key: &Key) -> Option<Change<K>> {
+    /// Removes an object until the watch delivers it again.
+    pub fn lose(&self, key: &Key) -> Option<Change<K>> {
         self.write().remove(key, self.terms)
     }
 
-    /// Takes in a complete list: what it lacks is gone, unless it may be newer than the list. What was listed and cannot be
-    /// read, by key and uid, stays as it was known.
-    pub(crate) fn replace(&self, objects: Vec<K>, unread: &[(Key, Option<String>)]) -> Listed<K> {
+    /// Stores a complete list. Objects that are not in it are removed, unless they may be newer than the list.
+    /// `undecodable` has key and uid of each undecodable object of the list; these objects stay as they were known.
+    pub fn replace(&self, objects: Vec<K>, undecodable: &[(Key, Option<String>)]) -> Listed<K> {
         let mut inner = self.write();
         let written = inner.written.take().unwrap_or_default();
         let mut listed: BTreeSet<Key> = objects.iter().map(Key::of).collect();
         let stays = |(key, uid): &&(Key, Option<String>)| {
             inner.objects.get(key).is_some_and(|known| known.meta().uid == *uid)
         };
-        listed.extend(unread.iter().filter(stays).map(|(key, _)| key.clone()));
+        listed.extend(undecodable.iter().filter(stays).map(|(key, _)| key.clone()));
         let missing = inner.objects.keys().filter(|key| !listed.contains(key)).cloned();
         let (doubtful, missing): (Vec<_>, Vec<_>) = missing.partition(|key| written.contains(key));
         let mut changes: Vec<_> = missing.iter().filter_map(|key| inner.remove(key, self.terms)).collect();
@@ -248,8 +259,8 @@ impl<K: Resource<DynamicType = ()>> Inner<K> {
     }
 }
 
-/// Whether `object` is no newer than `known`. Resource versions of one object are ordered numbers; where a server's are
-/// not, whatever came last is taken.
+/// Returns true if `object` is no newer than `known`. Resource versions of one object are ordered numbers; if a server's
+/// are not, the object that arrived last counts as newer.
 fn is_stale<K: Resource>(object: &K, known: &K) -> bool {
     let version = |object: &K| object.meta().resource_version.as_ref()?.parse::<u64>().ok();
     match (version(object), version(known)) {
@@ -280,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn older_and_equal_versions_change_nothing() {
+    fn older_and_equal_versions_are_ignored() {
         let cache = cache();
         assert!(cache.learn(pool("a", "1", 10)).is_some());
         assert!(cache.learn(pool("a", "1", 9)).is_none());
@@ -291,26 +302,26 @@ mod tests {
     }
 
     #[test]
-    fn an_own_delete_outlives_late_events() {
+    fn late_events_do_not_undo_an_own_delete() {
         let cache = cache();
         cache.learn(pool("a", "1", 10));
         assert!(cache.deleted(&Key::new("d", "a")).unwrap().new.is_none());
-        assert!(cache.learn(pool("a", "1", 11)).is_none(), "an event from before the delete");
-        assert!(cache.learn(pool("a", "2", 12)).is_some(), "made anew");
-        assert!(cache.forget(&pool("a", "1", 12)).is_none(), "the old one's end is not the new one's");
+        assert!(cache.learn(pool("a", "1", 11)).is_none(), "event from before the delete");
+        assert!(cache.learn(pool("a", "2", 12)).is_some(), "created again");
+        assert!(cache.forget(&pool("a", "1", 12)).is_none(), "deletion of the old object");
         assert_eq!(version(&cache).as_deref(), Some("12"));
     }
 
     #[test]
-    fn an_answer_that_comes_after_the_end_changes_nothing() {
+    fn response_after_the_deletion_event_is_ignored() {
         let cache = cache();
         cache.learn(pool("a", "1", 10));
         assert!(cache.forget(&pool("a", "1", 12)).is_some());
-        assert!(cache.learn_own(pool("a", "1", 11)).is_none(), "the answer to a delete or a patch");
-        assert!(cache.learn_own(pool("a", "2", 13)).is_some(), "made anew");
+        assert!(cache.learn_own(pool("a", "1", 11)).is_none(), "response to a delete or a patch");
+        assert!(cache.learn_own(pool("a", "2", 13)).is_some(), "created again");
         cache.begin_list();
         cache.replace(Vec::new(), &[]);
-        assert!(cache.learn_own(pool("a", "2", 13)).is_none(), "a list told of the end");
+        assert!(cache.learn_own(pool("a", "2", 13)).is_none(), "list without the object");
         for n in 0..2 * ENDS {
             cache.forget(&pool("a", &format!("old-{n}"), 14));
         }
@@ -318,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_follows() {
+    fn index_follows_changes() {
         let cache = cache();
         cache.learn(pool("a", "1", 10));
         cache.learn(pool("b", "1", 11));
@@ -330,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_the_whole_truth() {
+    fn list_removes_missing_objects_and_keeps_newer_ones() {
         let cache = cache();
         cache.learn(pool("a", "1", 10));
         cache.learn(pool("b", "2", 20));
@@ -344,20 +355,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_stays_as_it_was_known() {
+    fn undecodable_objects_of_a_list_stay_as_known() {
         let cache = cache();
         cache.learn(pool("a", "1", 10));
         cache.learn(pool("b", "2", 11));
         cache.begin_list();
-        let unread = |name, uid: &str| (Key::new("d", name), Some(uid.to_owned()));
-        let listed =
-            cache.replace(Vec::new(), &[unread("a", "1"), unread("b", "made anew"), unread("c", "3")]);
+        let undecodable = |name, uid: &str| (Key::new("d", name), Some(uid.to_owned()));
+        let listed = cache
+            .replace(Vec::new(), &[undecodable("a", "1"), undecodable("b", "new"), undecodable("c", "3")]);
         assert_eq!(listed.changes.len(), 1);
         assert!(cache.get(&Key::new("d", "a")).is_some() && cache.get(&Key::new("d", "b")).is_none());
     }
 
     #[test]
-    fn own_writes_outlive_a_list_that_may_be_older() {
+    fn own_writes_survive_a_list_that_may_be_older() {
         let cache = cache();
         cache.learn_own(pool("before", "1", 10));
         cache.begin_list();
@@ -365,9 +376,9 @@ mod tests {
         cache.learn(pool("gone", "3", 5));
         assert!(cache.deleted(&Key::new("d", "gone")).is_some());
         let listed = cache.replace(vec![pool("gone", "3", 5)], &[]);
-        assert_eq!(listed.changes.len(), 1, "what was there before and is not listed is gone");
+        assert_eq!(listed.changes.len(), 1, "object from before the list that is not in it");
         assert_eq!(listed.doubtful, [Key::new("d", "during")]);
         assert!(cache.get(&Key::new("d", "during")).is_some());
-        assert!(cache.get(&Key::new("d", "gone")).is_none(), "deleted while the list was under way");
+        assert!(cache.get(&Key::new("d", "gone")).is_none(), "deleted while the list was being read");
     }
 }

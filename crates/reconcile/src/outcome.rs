@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Result of one reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// Nothing to do until something changes.
     Settled,
     /// Reconcile again after this time, or when something changes.

@@ -1,0 +1,131 @@
+//! Controller of a reconciler that reads its objects live: watches request reconciles by key.
+//!
+//! It takes the place of `kube::runtime::Controller`, so that all reconcilers share the [`Queue`]. An object is reconciled
+//! when it appears or changes, and when an object that maps to it appears, changes or goes. A key without an object is not
+//! reconciled, so the dependents of a deleted object cost no requests.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+
+use futures::{FutureExt, StreamExt};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+
+use crate::cache::Cache;
+use crate::key::Key;
+use crate::outcome::Outcome;
+use crate::queue::{Backoff, Queue};
+
+/// Kind that can be watched.
+pub trait Object:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
+{
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static> Object for K {}
+
+/// Watches that fill a queue with the keys of objects of kind `K`.
+pub struct Controller<K> {
+    objects: Arc<Cache<K>>,
+    queue: Arc<Queue>,
+    watches: JoinSet<()>,
+}
+
+impl<K: Object> Controller<K> {
+    /// Returns a controller of these objects. Each is reconciled once at a time; there is no other limit.
+    pub fn new(objects: Api<K>) -> Self {
+        let cache = Arc::new(Cache::new(|_| Vec::new()));
+        let queue = Queue::new(usize::MAX, Backoff::default(), ());
+        let mut watches = JoinSet::new();
+        watches.spawn(follow(objects, cache.clone(), queue.clone()));
+        Controller { objects: cache, queue, watches }
+    }
+
+    /// Returns the cache of the objects.
+    pub fn objects(&self) -> Arc<Cache<K>> {
+        self.objects.clone()
+    }
+
+    /// Reconciles the owners of each of these objects.
+    #[must_use]
+    pub fn owns<O: Object>(self, owned: Api<O>, config: watcher::Config) -> Self {
+        self.watches(owned, config, |object| {
+            let namespace = object.namespace().unwrap_or_default();
+            let (version, kind) = (K::api_version(&()), K::kind(&()));
+            let owners = object.owner_references().iter();
+            let owners = owners.filter(|owner| owner.api_version == version && owner.kind == kind);
+            owners.map(|owner| Key::new(&namespace, &owner.name)).collect::<Vec<_>>()
+        })
+    }
+
+    /// Reconciles the objects that `map` returns for each of the watched objects.
+    #[must_use]
+    pub fn watches<O: Object, I: IntoIterator<Item = Key>>(
+        mut self,
+        watched: Api<O>,
+        config: watcher::Config,
+        map: impl Fn(&O) -> I + Send + 'static,
+    ) -> Self {
+        let queue = self.queue.clone();
+        self.watches.spawn(async move {
+            let mut objects = watcher(watched, config).default_backoff().touched_objects().boxed();
+            while let Some(object) = objects.next().await {
+                match object {
+                    Ok(object) => map(&object).into_iter().for_each(|key| queue.add(key)),
+                    Err(error) => log::<O>(&error),
+                }
+            }
+        });
+        self
+    }
+
+    /// Reconciles until the returned future is dropped, which cancels the reconciles in progress.
+    pub async fn run<F>(self, reconcile: impl Fn(Key) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        let Controller { objects, queue, watches: _watches } = self;
+        let reconcile = move |key: Key| match objects.get(&key) {
+            Some(_) => reconcile(key).left_future(),
+            None => futures::future::ready(Outcome::Settled).right_future(),
+        };
+        queue.run(reconcile).await;
+    }
+}
+
+/// Keeps the cache like the server's state and requests a reconcile of each listed or changed object.
+async fn follow<K: Object>(api: Api<K>, cache: Arc<Cache<K>>, queue: Arc<Queue>) {
+    let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
+    let mut listed = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => {
+                listed.clear();
+                cache.begin_list();
+            }
+            Ok(Event::InitApply(object)) => listed.push(object),
+            Ok(Event::InitDone) => {
+                let keys: Vec<Key> = listed.iter().map(Key::of).collect();
+                cache.replace(std::mem::take(&mut listed), &[]);
+                keys.into_iter().for_each(|key| queue.add(key));
+            }
+            Ok(Event::Apply(object)) => {
+                let key = Key::of(&object);
+                cache.learn(object);
+                queue.add(key);
+            }
+            Ok(Event::Delete(object)) => {
+                cache.forget(&object);
+            }
+            Err(error) => log::<K>(&error),
+        }
+    }
+}
+
+fn log<K: Object>(error: &watcher::Error) {
+    tracing::debug!(kind = %K::kind(&()), %error, "watch interrupted, will be resumed");
+}

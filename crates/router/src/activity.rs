@@ -26,7 +26,11 @@ use tokio::sync::Semaphore;
 
 use self::asking::Asking;
 use self::touched::Touched;
-use crate::{Backend, Dial, DialError, PodKey, Resolve};
+use crate::Backend;
+use crate::Dial;
+use crate::DialError;
+use crate::PodKey;
+use crate::Resolve;
 
 /// Maximum number of tracked Sandboxes. Activity of further ones is reported at each request.
 const FOLLOWED: usize = 65_536;

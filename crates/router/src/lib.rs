@@ -8,56 +8,38 @@
 //! A request is never sent twice: only connecting is retried. The caller's credential is not forwarded, and
 //! every listener has an access rule ([`Access`]).
 
-mod access;
 mod activity;
-mod dial;
-mod directory;
-mod exchange;
-mod forward;
-mod history;
+mod admit;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
-mod joined;
-mod journal;
-mod metrics;
+mod observe;
 mod pace;
-mod pod_key;
-mod pool;
 mod probes;
 mod proxy;
-mod readable;
 mod refusal;
 mod resolve;
 mod server;
-mod sleeps;
-mod stall;
-mod stream;
-mod target;
 mod threads;
-mod tls;
-mod trace;
-mod wake;
-mod waker;
 
 use std::path::PathBuf;
 
-pub use access::{Access, Claims, ReviewConfig, Reviewer, Token, TokenKey};
 pub use activity::Reporting;
-pub use dial::{Dial, DialError, Direct, Inside};
-pub use directory::{Directory, Scope};
-pub use journal::{AccessLog, LogSink};
-pub use metrics::Metrics;
+pub use admit::access::{Access, Claims, ReviewConfig, Reviewer, Token, TokenKey};
+pub use admit::pod_key::PodKey;
+pub use admit::target::Target;
+pub use admit::tls::{ClientCertificates, Tls, TlsFiles};
+pub use observe::journal::{AccessLog, LogSink};
+pub use observe::metrics::Metrics;
 pub use pace::Limits;
-pub use pod_key::PodKey;
 pub use probes::{health, metrics_page};
+pub use proxy::dial::{Dial, DialError, Direct, Inside};
 pub use proxy::{Config, Router};
+pub use resolve::directory::{Directory, Scope};
+pub use resolve::sleeps::Sleeps;
+pub use resolve::wake::Wake;
+pub use resolve::waker::ApiWake;
 pub use resolve::{Backend, Past, Resolve, Unresolved};
-pub use sleeps::Sleeps;
-pub use target::Target;
 pub use threads::Threads;
-pub use tls::{ClientCertificates, Tls, TlsFiles};
-pub use wake::Wake;
-pub use waker::ApiWake;
 
 /// Reason why a router or a token cannot be created.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -1,5 +1,13 @@
 //! Handles a request: authorize, resolve, connect, send once, return the response.
 
+pub(crate) mod dial;
+pub(crate) mod exchange;
+pub(crate) mod forward;
+pub(crate) mod joined;
+pub(crate) mod pool;
+pub(crate) mod stall;
+pub(crate) mod stream;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,16 +20,22 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::forward::Origin;
-use crate::journal::{AccessLog, Line, REQUEST_ID, request_id};
-use crate::metrics::{Metrics, UNTOLD};
+use crate::Access;
+use crate::Dial;
+use crate::PodKey;
+use crate::Resolve;
+use crate::Target;
+use crate::Wake;
+use crate::admit::target;
+use crate::observe::journal::{AccessLog, Line, REQUEST_ID, request_id};
+use crate::observe::metrics::{Metrics, UNTOLD};
+use crate::observe::trace::Span;
 use crate::pace::{Current, Limits};
-use crate::pool::Pool;
+use crate::proxy::forward::Origin;
+use crate::proxy::pool::Pool;
 use crate::refusal::{Refusal, json, wants_page};
+use crate::resolve::wake::Sleepers;
 use crate::threads::Threads;
-use crate::trace::Span;
-use crate::wake::Sleepers;
-use crate::{Access, Dial, PodKey, Resolve, Target, Wake, target};
 
 /// Timeouts and limits of the router.
 #[derive(Clone)]
@@ -222,7 +236,7 @@ impl Router {
         headers: &HeaderMap,
         access: &Access,
         line: &mut Line,
-    ) -> Result<(Target, crate::access::Grant), Refusal> {
+    ) -> Result<(Target, crate::admit::access::Grant), Refusal> {
         let target = Target::read(headers, self.0.config.allow_loopback);
         if let Ok(target) = &target {
             line.names(&target.namespace, &target.id);

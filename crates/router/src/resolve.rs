@@ -1,12 +1,20 @@
 //! Resolves the name of a Sandbox to its Pod.
 
+pub(crate) mod directory;
+pub(crate) mod history;
+pub(crate) mod readable;
+pub(crate) mod sleeps;
+pub(crate) mod wake;
+pub(crate) mod waker;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use hutch_kubelet::PodId;
 
-use crate::{Sleeps, Target};
+use crate::Sleeps;
+use crate::Target;
 
 /// Reachable Pod of a Sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use opentelemetry::trace::{SpanKind, Status, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 
-use crate::metrics;
+use crate::observe::metrics;
 
 /// Maximum bytes of a client's text in a span or log.
 const SHOWN: usize = 256;

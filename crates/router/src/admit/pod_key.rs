@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderValue;
 
 use crate::Error;
-use crate::access::scoped::hmac_key;
+use crate::admit::access::scoped::hmac_key;
 
 const DOMAIN: &[u8] = b"hutch/sandboxd-token/v1.";
 

@@ -11,7 +11,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::journal::Line;
+use crate::observe::journal::Line;
 
 /// Maximum time that one direction of an upgraded connection continues after the other has ended. A lost peer
 /// and one that has only nothing more to send cannot be distinguished.

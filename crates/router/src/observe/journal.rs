@@ -20,9 +20,9 @@ use tokio::time::Sleep;
 
 pub use sink::LogSink;
 
-use crate::metrics::{self, Metrics, UNTOLD};
+use crate::observe::metrics::{self, Metrics, UNTOLD};
+use crate::observe::trace::{Span, cut};
 use crate::pace::Current;
-use crate::trace::{Span, cut};
 
 /// Maximum characters of a client's request id; a longer one is replaced.
 const ID_LONGEST: usize = 128;

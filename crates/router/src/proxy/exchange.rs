@@ -16,15 +16,21 @@ use hyper::upgrade::OnUpgrade;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
-use crate::access::Grant;
-use crate::forward::Origin;
-use crate::joined::join;
-use crate::journal::{Line, REQUEST_ID};
-use crate::pool::{Key, Sender};
+use crate::Backend;
+use crate::DialError;
+use crate::Past;
+use crate::Target;
+use crate::Unresolved;
+use crate::admit::access::Grant;
+use crate::observe::journal::{Line, REQUEST_ID};
+use crate::proxy::forward;
+use crate::proxy::forward::Origin;
+use crate::proxy::joined::join;
+use crate::proxy::pool::{Key, Sender};
+use crate::proxy::stream::Progress;
 use crate::proxy::{Inner, Router};
 use crate::refusal::Refusal;
-use crate::stream::Progress;
-use crate::{Backend, DialError, Past, Target, Unresolved, forward, threads};
+use crate::threads;
 
 /// Maximum number of 1xx heads before a response. Servers send one or two.
 const INFORMATIONAL: u32 = 16;

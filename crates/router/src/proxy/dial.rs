@@ -10,7 +10,7 @@ use hutch_kubelet::{Duplex, Hold, Kubelet, StreamError};
 use tokio::net::TcpStream;
 
 use crate::Backend;
-use crate::target::can_be_a_pods;
+use crate::admit::target::can_be_a_pods;
 
 /// Interval of TCP keepalive probes on an idle connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);

@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::Error;
-use crate::metrics::Metrics;
+use crate::observe::metrics::Metrics;
 
 /// Interval between checks of the files. Symbolic links are followed, so that a replaced directory link, as
 /// Kubernetes uses for Secrets, is detected too.

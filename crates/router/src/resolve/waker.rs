@@ -10,7 +10,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::{Target, Wake};
+use crate::Target;
+use crate::Wake;
 
 /// Maximum number of concurrent wake requests to the API.
 const QUESTIONS: usize = 16;

@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::time::Instant;
 
 use crate::Backend;
-use crate::stall::Stalling;
+use crate::proxy::stall::Stalling;
 
 /// Idle timeout of a connection. It is shorter than that of servers (uvicorn: 5 s), so that no request is
 /// written to a connection that the server is closing: such a request could not be sent again.

@@ -1,0 +1,5 @@
+//! Observation: access log, metrics and traces of requests.
+
+pub(crate) mod journal;
+pub(crate) mod metrics;
+pub(crate) mod trace;

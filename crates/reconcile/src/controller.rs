@@ -7,6 +7,7 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{FutureExt, StreamExt};
 use kube::runtime::WatchStreamExt;
@@ -19,6 +20,9 @@ use crate::cache::Cache;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::queue::{Backoff, Queue};
+
+/// Wait for further events about an object before it is reconciled: one write can cause several.
+const GATHER: Duration = Duration::from_millis(1);
 
 /// Kind that can be watched.
 pub trait Object:
@@ -75,7 +79,7 @@ impl<K: Object> Controller<K> {
             let mut objects = watcher(watched, config).default_backoff().touched_objects().boxed();
             while let Some(object) = objects.next().await {
                 match object {
-                    Ok(object) => map(&object).into_iter().for_each(|key| queue.add(key)),
+                    Ok(object) => map(&object).into_iter().for_each(|key| queue.add_later(key, GATHER)),
                     Err(error) => log::<O>(&error),
                 }
             }
@@ -111,12 +115,12 @@ async fn follow<K: Object>(api: Api<K>, cache: Arc<Cache<K>>, queue: Arc<Queue>)
             Ok(Event::InitDone) => {
                 let keys: Vec<Key> = listed.iter().map(Key::of).collect();
                 cache.replace(std::mem::take(&mut listed), &[]);
-                keys.into_iter().for_each(|key| queue.add(key));
+                keys.into_iter().for_each(|key| queue.add_later(key, GATHER));
             }
             Ok(Event::Apply(object)) => {
                 let key = Key::of(&object);
                 cache.learn(object);
-                queue.add(key);
+                queue.add_later(key, GATHER);
             }
             Ok(Event::Delete(object)) => {
                 cache.forget(&object);

@@ -76,7 +76,13 @@ struct State<K> {
     waits: HashMap<K, Instant>,
     running: HashMap<K, Run>,
     failures: HashMap<K, u32>,
-    timers: BTreeMap<K, AbortHandle>,
+    timers: BTreeMap<K, Timer>,
+}
+
+/// Later addition of a key.
+struct Timer {
+    due: Instant,
+    task: AbortHandle,
 }
 
 /// Reconcile in progress.
@@ -157,6 +163,23 @@ impl<K: Clone + Ord + Hash + Send + 'static, M: Metrics> Queue<K, M> {
         }
     }
 
+    /// Requests a reconcile of the key after this time, unless one is due earlier. Further requests until then are part of it.
+    pub fn add_later(self: &Arc<Self>, key: K, after: Duration) {
+        let mut state = self.state();
+        if state.running.contains_key(&key) {
+            drop(state);
+            return self.add(key);
+        }
+        let due = Instant::now() + after;
+        let is_earlier = |timer: &Timer| timer.due <= due;
+        if !state.stopping
+            && !state.waits.contains_key(&key)
+            && !state.timers.get(&key).is_some_and(is_earlier)
+        {
+            self.add_after(&mut state, key, after);
+        }
+    }
+
     /// Starts no more reconciles and waits for those in progress.
     pub async fn stop(&self) {
         self.close();
@@ -168,7 +191,7 @@ impl<K: Clone + Ord + Hash + Send + 'static, M: Metrics> Queue<K, M> {
         let mut state = self.state();
         state.stopping = true;
         for (_, timer) in std::mem::take(&mut state.timers) {
-            timer.abort();
+            timer.task.abort();
         }
     }
 
@@ -194,7 +217,7 @@ impl<K: Clone + Ord + Hash + Send + 'static, M: Metrics> Queue<K, M> {
             return None;
         }
         if let Some(timer) = state.timers.remove(&key) {
-            timer.abort();
+            timer.task.abort();
         }
         if outcome != Outcome::Failed {
             state.failures.remove(&key);
@@ -230,7 +253,10 @@ impl<K: Clone + Ord + Hash + Send + 'static, M: Metrics> Queue<K, M> {
             queue.state().timers.remove(&timed);
             queue.add(timed);
         });
-        state.timers.insert(key, timer.abort_handle());
+        let timer = Timer { due: Instant::now() + after, task: timer.abort_handle() };
+        if let Some(replaced) = state.timers.insert(key, timer) {
+            replaced.task.abort();
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State<K>> {
@@ -365,6 +391,24 @@ mod tests {
             pauses.iter().zip(least).all(|(pause, least)| *pause >= least && *pause < least + 1000),
             "{pauses:?}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn later_additions_are_one_reconcile_at_the_earliest_time() {
+        let queue = queue(1);
+        let (seen, mut runs) = mpsc::unbounded_channel();
+        queue.start(move |_| {
+            seen.send(tokio::time::Instant::now()).ok();
+            futures::future::ready(Outcome::Settled).boxed()
+        });
+        let start = tokio::time::Instant::now();
+        for seconds in [100, 10, 50, 10] {
+            queue.add_later(key("a"), Duration::from_secs(seconds));
+        }
+        let took = (runs.recv().await.unwrap() - start).as_secs();
+        assert!((9..20).contains(&took), "{took} s");
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        assert!(runs.try_recv().is_err(), "all are one");
     }
 
     #[tokio::test(start_paused = true)]

@@ -26,11 +26,7 @@ use tokio::sync::Semaphore;
 
 use self::asking::Asking;
 use self::touched::Touched;
-use crate::Backend;
-use crate::Dial;
-use crate::DialError;
-use crate::PodKey;
-use crate::Resolve;
+use crate::{Backend, Dial, DialError, PodKey, Resolve};
 
 /// Maximum number of tracked Sandboxes. Activity of further ones is reported at each request.
 const FOLLOWED: usize = 65_536;

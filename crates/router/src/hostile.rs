@@ -7,10 +7,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, Version};
 
-use crate::Target;
-use crate::TokenKey;
 use crate::admit::access::credential;
 use crate::proxy::forward::{self, Origin};
+use crate::{Target, TokenKey};
 
 fn headers(bytes: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();

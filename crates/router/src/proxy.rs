@@ -3,6 +3,7 @@
 pub(crate) mod dial;
 pub(crate) mod exchange;
 pub(crate) mod forward;
+pub(crate) mod guard;
 pub(crate) mod joined;
 pub(crate) mod pool;
 pub(crate) mod stall;
@@ -20,12 +21,6 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::Access;
-use crate::Dial;
-use crate::PodKey;
-use crate::Resolve;
-use crate::Target;
-use crate::Wake;
 use crate::admit::target;
 use crate::observe::journal::{AccessLog, Line, REQUEST_ID, request_id};
 use crate::observe::metrics::{Metrics, UNTOLD};
@@ -36,6 +31,7 @@ use crate::proxy::pool::Pool;
 use crate::refusal::{Refusal, json, wants_page};
 use crate::resolve::wake::Sleepers;
 use crate::threads::Threads;
+use crate::{Access, Dial, PodKey, Resolve, Target, Wake};
 
 /// Timeouts and limits of the router.
 #[derive(Clone)]

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use hutch_kubelet::PodId;
 
-use crate::Sleeps;
-use crate::Target;
+use crate::{Sleeps, Target};
 
 /// Reachable Pod of a Sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,13 +15,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::Access;
-use crate::Router;
 use crate::admit::tls::Tls;
 use crate::pace::{Activity, Paced};
 use crate::proxy::dial::keep_alive;
 use crate::proxy::forward::Origin;
 use crate::proxy::stall::Stalling;
+use crate::{Access, Router};
 
 /// Maximum bytes of a request head, and of one read of a body.
 const HEAD_LIMIT: usize = 128 << 10;

@@ -19,12 +19,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
-use crate::Backend;
-use crate::Dial;
-use crate::PodKey;
-use crate::Resolve;
-use crate::Sleeps;
 use crate::activity::Activity;
+use crate::{Backend, Dial, PodKey, Resolve, Sleeps};
 
 /// Interval between checks for due polls, and minimum interval between two polls of one Sandbox.
 const LOOK: Duration = Duration::from_secs(1);

@@ -14,7 +14,6 @@ use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
-use hutch_kubelet::Hold;
 use serde::Serialize;
 use tokio::time::Sleep;
 
@@ -75,8 +74,6 @@ pub(crate) struct Line {
     begun: Instant,
     log: AccessLog,
     metrics: Metrics,
-    /// Keeps the Sandbox awake for the duration of the request.
-    _awake: Option<Hold>,
     /// Request of the connection, for its duration.
     current: Current,
     span: Option<Span>,
@@ -122,7 +119,6 @@ impl Line {
             begun: Instant::now(),
             log: log.clone(),
             metrics: metrics.clone(),
-            _awake: None,
             current,
             span,
         }
@@ -130,11 +126,6 @@ impl Line {
 
     pub(crate) fn names(&mut self, namespace: &str, sandbox: &str) {
         self.target = Some((namespace.to_owned(), sandbox.to_owned()));
-    }
-
-    /// Keeps the Sandbox awake for the lifetime of this entry.
-    pub(crate) fn keep_awake(&mut self, hold: Hold) {
-        self._awake = Some(hold);
     }
 
     /// Follows the response to its end. `rest` is the remaining time of the request, if that is bounded.

@@ -16,21 +16,18 @@ use hyper::upgrade::OnUpgrade;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 
-use crate::Backend;
-use crate::DialError;
-use crate::Past;
-use crate::Target;
-use crate::Unresolved;
 use crate::admit::access::Grant;
 use crate::observe::journal::{Line, REQUEST_ID};
 use crate::proxy::forward;
 use crate::proxy::forward::Origin;
+use crate::proxy::guard::Guarded;
 use crate::proxy::joined::join;
 use crate::proxy::pool::{Key, Sender};
 use crate::proxy::stream::Progress;
 use crate::proxy::{Inner, Router};
 use crate::refusal::Refusal;
 use crate::threads;
+use crate::{Backend, DialError, Past, Target, Unresolved};
 
 /// Maximum number of 1xx heads before a response. Servers send one or two.
 const INFORMATIONAL: u32 = 16;
@@ -57,8 +54,8 @@ impl Answer {
     pub(crate) fn pass(self, router: &Router, mut line: Line, until: Option<Instant>) -> Response<Body> {
         let Some((client, backend)) = self.switched else {
             let rest = until.map(|until| until.saturating_duration_since(Instant::now()));
-            line.keep_awake(self.hold);
-            return line.follow(self.response, rest);
+            let response = self.response.map(|body| Body::new(Guarded::new(body, self.hold)));
+            return line.follow(response, rest);
         };
         let mut response = self.response;
         line.answer(response.status());

@@ -20,14 +20,9 @@ use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::Backend;
-use crate::Past;
-use crate::Resolve;
-use crate::Sleeps;
-use crate::Target;
-use crate::Unresolved;
 use crate::resolve::history::History;
 use crate::resolve::readable::readable;
+use crate::{Backend, Past, Resolve, Sleeps, Target, Unresolved};
 
 /// Maximum number of concurrent API requests. One is sent only if the caches show no reachable Pod.
 const QUESTIONS: usize = 16;

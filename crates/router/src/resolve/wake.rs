@@ -8,9 +8,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::{OnceCell, Semaphore};
 
-use crate::Resolve;
-use crate::Target;
 use crate::refusal::Refusal;
+use crate::{Resolve, Target};
 
 /// Maximum number of held requests of all Sandboxes. Their bodies are not read meanwhile: each costs its head
 /// and the buffer of its connection.

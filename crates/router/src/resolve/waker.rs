@@ -10,8 +10,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::Target;
-use crate::Wake;
+use crate::{Target, Wake};
 
 /// Maximum number of concurrent wake requests to the API.
 const QUESTIONS: usize = 16;

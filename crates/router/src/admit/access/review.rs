@@ -72,11 +72,11 @@ impl Reviewer {
     pub(crate) async fn accepts(&self, token: &str) -> Result<bool, Refusal> {
         let entry = self.entry(digest(token.as_bytes()));
         if let Some(verdict) = entry.fresh() {
-            return said(verdict, true);
+            return outcome(verdict, true);
         }
         let _asking = entry.asking.lock().await;
         if let Some(verdict) = entry.fresh() {
-            return said(verdict, true);
+            return outcome(verdict, true);
         }
         let verdict = self.ask(token).await;
         let ttl = match &verdict {
@@ -85,7 +85,7 @@ impl Reviewer {
         };
         *entry.known.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((verdict.clone(), Instant::now() + ttl));
-        said(verdict, false)
+        outcome(verdict, false)
     }
 
     fn entry(&self, key: [u8; 32]) -> Arc<Entry> {
@@ -135,7 +135,7 @@ impl Entry {
     }
 }
 
-fn said(verdict: Verdict, cached: bool) -> Result<bool, Refusal> {
+fn outcome(verdict: Verdict, cached: bool) -> Result<bool, Refusal> {
     verdict.map_err(|text| match cached {
         true => Refusal::NotReviewed(format!("tokenreview (cached): {text}")),
         false => Refusal::NotReviewed(format!("tokenreview: {text}")),

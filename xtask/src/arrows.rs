@@ -21,8 +21,10 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 22] = [
+const LAYERS: [(&str, Layer); 24] = [
     ("hutch-api", Layer::Vocabulary),
+    ("hutch-activity", Layer::Vocabulary),
+    ("hutch-archive", Layer::Vocabulary),
     ("hutch-kubelet", Layer::Contract),
     ("hutch-store", Layer::Mechanism),
     ("hutch-jail", Layer::Mechanism),

@@ -101,7 +101,7 @@ pub enum Error {
     #[error("the connection ended")]
     Disconnected,
     /// The connection ended before the command.
-    #[error("the connection ended before the command did; the command may go on")]
+    #[error("the connection ended before the command did; the command may still be running")]
     Lost(#[source] Option<Box<tungstenite::Error>>),
     /// The API server did not report how a command ended.
     #[error("{0}")]
@@ -147,7 +147,7 @@ pub enum Obstacle {
     #[error("it is suspended")]
     Suspended,
     /// Another client resumed the Sandbox during the wait for its suspension.
-    #[error("somebody has resumed it meanwhile")]
+    #[error("another client has resumed it")]
     Resumed,
     /// The shutdown time of the Sandbox has passed.
     #[error("{0}; a later spec.shutdownTime brings it back")]

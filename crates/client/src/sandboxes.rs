@@ -15,7 +15,7 @@ use crate::{Error, Name, Obstacle, Wait};
 /// Interval between two checks of a Pod that is ending.
 const ENDING_POLL: Duration = Duration::from_millis(100);
 /// State of an object without conditions.
-const UNOBSERVED: &str = "the controller has not looked at it yet";
+const UNOBSERVED: &str = "the controller has not reconciled it yet";
 
 /// Sandboxes and SandboxClaims of one namespace.
 #[derive(Clone)]

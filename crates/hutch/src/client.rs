@@ -77,7 +77,7 @@ fn with_hint(error: Error) -> anyhow::Error {
             format!(": `kubectl get sandboxes,sandboxclaims -n {namespace}` lists them")
         }
         Error::NoPod { sandbox, namespace, .. } => {
-            format!(": `kubectl describe sandbox {sandbox} -n {namespace}` tells why")
+            format!(": `kubectl describe sandbox {sandbox} -n {namespace}` shows why")
         }
         Error::NoLog(sandbox) => format!("; `hutch resume {sandbox}` starts it again"),
         Error::NoContainer { .. } => return anyhow!("--{error}"),

@@ -2,13 +2,10 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
-
-/// Longest path below the folder, in bytes.
-const MAX_PATH_BYTES: usize = 4000;
 
 /// A folder that nothing done through it leaves: no `..`, no absolute path, no symbolic link on the way.
 #[derive(Debug)]
@@ -30,27 +27,6 @@ pub(crate) struct Attributes {
     pub(crate) owner: Option<(u32, u32)>,
     /// Modification time in seconds.
     pub(crate) mtime: i64,
-}
-
-/// Cleans a path out of an archive: no `.`, at least no `..`, nothing absolute.
-pub(crate) fn relative(path: &Path) -> Result<PathBuf, &'static str> {
-    let mut clean = PathBuf::new();
-    for part in path.components() {
-        match part {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "one normal component, and the result is only opened beneath"
-            )]
-            Component::Normal(name) => clean.push(name),
-            Component::CurDir => {}
-            Component::ParentDir => return Err("its path leads upwards"),
-            Component::RootDir | Component::Prefix(_) => return Err("its path is absolute"),
-        }
-    }
-    if clean.as_os_str().len() > MAX_PATH_BYTES {
-        return Err("its path is too long");
-    }
-    Ok(clean)
 }
 
 impl Folder {

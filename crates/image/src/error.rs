@@ -1,5 +1,6 @@
 //! Errors of resolving an image name to folders.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
 
@@ -54,7 +55,7 @@ pub enum Error {
         /// Path in the archive, shortened.
         entry: String,
         /// The problem.
-        reason: &'static str,
+        reason: Cow<'static, str>,
     },
     /// Something is larger than its bound.
     #[error("{what} is larger than {limit}")]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use hutch_activity::Activity;
 use hutch_api::sleep::{Act, Input, Machine, Phase};
 use tokio::sync::{Notify, watch};
 
@@ -15,9 +16,9 @@ pub(crate) struct Gate {
     phase: watch::Sender<Phase>,
     /// Freezing and thawing happen one after the other.
     pub(crate) freezer: tokio::sync::Mutex<()>,
+    /// The machine counts the operations in progress, because a freeze is refused during one. Here is the time of the last.
+    activity: Activity,
     began: Instant,
-    /// Milliseconds from `began` to when something was last done inside.
-    active: AtomicU64,
     /// Milliseconds from `began` after which a caller that enters waits until that is reported.
     late: AtomicU64,
     /// A caller waits for a report.
@@ -32,8 +33,8 @@ impl Default for Gate {
             machine: Mutex::default(),
             phase: watch::channel(Phase::Idle).0,
             freezer: tokio::sync::Mutex::default(),
+            activity: Activity::default(),
             began: Instant::now(),
-            active: AtomicU64::new(0),
             late: AtomicU64::new(u64::MAX),
             urgent: Notify::new(),
             reported: watch::channel(false).0,
@@ -66,7 +67,7 @@ impl Gate {
 
     /// Something was done inside just now.
     pub(crate) fn touch(&self) {
-        self.active.fetch_max(self.now(), Ordering::Relaxed);
+        self.activity.touch();
     }
 
     /// Returns true if the last report is so old that the Sandbox may be about to be suspended.
@@ -95,7 +96,6 @@ impl Gate {
     /// Returns the time since the last operation inside; `None` during one.
     pub(crate) fn idle_for(&self) -> Option<Duration> {
         let machine = *self.machine.lock().unwrap_or_else(PoisonError::into_inner);
-        let active = Duration::from_millis(self.active.load(Ordering::Relaxed));
-        (machine.inside() == 0).then(|| self.began.elapsed().saturating_sub(active))
+        (machine.inside() == 0).then(|| self.activity.idle())
     }
 }

@@ -4,16 +4,17 @@
 //! the controller suspends with the resourceVersion that it observed, so one of the two writes detects the
 //! other.
 
-mod asking;
-mod touched;
+mod poll;
+mod stream;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hutch_activity::Activity;
 use hutch_api::sleep::report_every;
 use hutch_api::{OperatingMode, Sandbox, annotation};
 use hutch_kubelet::{Duplex, Hold};
@@ -24,14 +25,14 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use self::asking::Asking;
-use self::touched::Touched;
+use self::poll::Poller;
+use self::stream::ActivityStream;
 use crate::{Backend, Dial, DialError, PodKey, Resolve};
 
 /// Maximum number of tracked Sandboxes. Activity of further ones is reported at each request.
-const FOLLOWED: usize = 65_536;
+const TRACKED: usize = 65_536;
 /// Interval between checks for due reports.
-const LOOK: Duration = Duration::from_millis(200);
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of concurrent reports.
 const WRITERS: usize = 16;
 /// Maximum time that a request waits for its report. Then it continues without.
@@ -40,28 +41,27 @@ const REPORT_LIMIT: Duration = Duration::from_secs(10);
 /// Connects like the wrapped [`Dial`] and reports activity.
 pub struct Reporting<D> {
     dial: Arc<D>,
-    activity: Arc<Activity>,
+    reporter: Arc<Reporter>,
     shutdown: Shutdown,
 }
 
 /// Sandboxes in use, and the client that reports them.
-pub(crate) struct Activity {
+pub(crate) struct Reporter {
     client: Client,
-    followed: Mutex<HashMap<String, Arc<Followed>>>,
+    tracked: Mutex<HashMap<String, Arc<Tracked>>>,
     writers: Semaphore,
     /// Set once a failed report has been logged as a warning.
     warned: AtomicBool,
 }
 
 /// Sandbox in use.
-pub(crate) struct Followed {
+pub(crate) struct Tracked {
     namespace: String,
     name: String,
     uid: String,
     after: Duration,
-    inside: AtomicU32,
-    /// Milliseconds since 1970.
-    active: AtomicI64,
+    activity: Arc<Activity>,
+    /// Last report, in milliseconds since 1970.
     reported: AtomicI64,
     writing: tokio::sync::Mutex<()>,
 }
@@ -74,36 +74,16 @@ fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-impl Followed {
+impl Tracked {
     /// Records activity now.
     pub(crate) fn touch(&self) {
-        self.active.fetch_max(now(), Ordering::Relaxed);
+        self.activity.touch();
     }
 
     /// Returns the activity that is not reported yet, in milliseconds.
-    fn behind(&self) -> i64 {
-        if self.inside.load(Ordering::Relaxed) > 0 {
-            self.touch();
-        }
-        self.active.load(Ordering::Relaxed).saturating_sub(self.reported.load(Ordering::Relaxed))
-    }
-}
-
-/// Request in progress.
-struct Use(Arc<Followed>);
-
-impl Use {
-    fn begin(followed: Arc<Followed>) -> Use {
-        followed.inside.fetch_add(1, Ordering::Relaxed);
-        followed.touch();
-        Use(followed)
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        self.0.touch();
-        self.0.inside.fetch_sub(1, Ordering::Relaxed);
+    fn unreported(&self) -> i64 {
+        let active = now().saturating_sub(millis(self.activity.idle()));
+        active.saturating_sub(self.reported.load(Ordering::Relaxed))
     }
 }
 
@@ -112,27 +92,27 @@ impl<D: Dial> Reporting<D> {
     ///
     /// Must be called inside a tokio runtime.
     pub fn start(dial: D, client: Client, shutdown: Shutdown) -> Reporting<D> {
-        let (followed, writers) = (Mutex::default(), Semaphore::new(WRITERS));
-        let activity = Arc::new(Activity { client, followed, writers, warned: AtomicBool::new(false) });
-        let (looking, end) = (activity.clone(), shutdown.clone());
+        let (tracked, writers) = (Mutex::default(), Semaphore::new(WRITERS));
+        let reporter = Arc::new(Reporter { client, tracked, writers, warned: AtomicBool::new(false) });
+        let (checking, end) = (reporter.clone(), shutdown.clone());
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     () = end.wait() => return,
-                    () = tokio::time::sleep(LOOK) => looking.look(),
+                    () = tokio::time::sleep(CHECK_INTERVAL) => checking.check(),
                 }
             }
         });
-        Reporting { dial: Arc::new(dial), activity, shutdown }
+        Reporting { dial: Arc::new(dial), reporter, shutdown }
     }
 
     /// Starts to poll each Sandbox that will soon be suspended for its last activity. Requests carry the
     /// token that `key` makes for the Pod.
     ///
     /// Must be called inside a tokio runtime.
-    pub fn ask_inside(&self, resolver: Arc<dyn Resolve>, key: Option<Arc<PodKey>>) {
-        let asking = Asking::new(self.dial.clone(), resolver, key, self.activity.clone());
-        tokio::spawn(asking.run(self.shutdown.clone()));
+    pub fn poll_activity(&self, resolver: Arc<dyn Resolve>, key: Option<Arc<PodKey>>) {
+        let poller = Poller::new(self.dial.clone(), resolver, key, self.reporter.clone());
+        tokio::spawn(poller.run(self.shutdown.clone()));
     }
 }
 
@@ -142,20 +122,20 @@ impl<D: Dial> Dial for Reporting<D> {
         backend: &'a Backend,
         port: u16,
     ) -> BoxFuture<'a, Result<Box<dyn Duplex>, DialError>> {
-        let Some(followed) = self.activity.follow(backend) else { return self.dial.dial(backend, port) };
+        let Some(tracked) = self.reporter.track(backend) else { return self.dial.dial(backend, port) };
         let dialled = self.dial.dial(backend, port);
-        async move { Ok(Box::new(Touched::new(dialled.await?, followed)) as Box<dyn Duplex>) }.boxed()
+        async move { Ok(Box::new(ActivityStream::new(dialled.await?, tracked)) as Box<dyn Duplex>) }.boxed()
     }
 
     fn hold<'a>(&'a self, backend: &'a Backend) -> BoxFuture<'a, Result<Hold, DialError>> {
-        let Some(followed) = self.activity.follow(backend) else { return self.dial.hold(backend) };
+        let Some(tracked) = self.reporter.track(backend) else { return self.dial.hold(backend) };
         async move {
             let inner = self.dial.hold(backend).await?;
-            let used = Use::begin(followed.clone());
-            let behind = followed.behind();
+            let used = tracked.activity.begin();
+            let unreported = tracked.unreported();
             // The periodic check writes later reports.
-            if behind >= millis(followed.after / 2) {
-                self.activity.report(&followed).await?;
+            if unreported >= millis(tracked.after / 2) {
+                self.reporter.report(&tracked).await?;
             }
             Ok(Box::new((used, inner)) as Hold)
         }
@@ -163,69 +143,67 @@ impl<D: Dial> Dial for Reporting<D> {
     }
 }
 
-impl Activity {
+impl Reporter {
     /// Returns the tracked Sandbox of that Pod, if it has an idle timeout.
-    fn follow(&self, backend: &Backend) -> Option<Arc<Followed>> {
-        let sleeps = backend.sleeps.as_ref()?;
-        let mut all = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = sleeps.reported.map_or(0, Timestamp::as_millisecond);
-        if let Some(known) = all.get(&backend.sandbox).filter(|known| known.after == sleeps.after) {
-            known.reported.fetch_max(told, Ordering::Relaxed);
+    fn track(&self, backend: &Backend) -> Option<Arc<Tracked>> {
+        let timeout = backend.idle_timeout.as_ref()?;
+        let mut all = self.tracked.lock().unwrap_or_else(PoisonError::into_inner);
+        let reported = timeout.reported.map_or(0, Timestamp::as_millisecond);
+        if let Some(known) = all.get(&backend.sandbox).filter(|known| known.after == timeout.after) {
+            known.reported.fetch_max(reported, Ordering::Relaxed);
             return Some(known.clone());
         }
-        let followed = Arc::new(Followed {
+        let tracked = Arc::new(Tracked {
             namespace: backend.pod.namespace.clone(),
-            name: sleeps.name.clone(),
+            name: timeout.name.clone(),
             uid: backend.sandbox.clone(),
-            after: sleeps.after,
-            inside: AtomicU32::new(0),
-            active: AtomicI64::new(0),
-            reported: AtomicI64::new(told),
+            after: timeout.after,
+            activity: Arc::default(),
+            reported: AtomicI64::new(reported),
             writing: tokio::sync::Mutex::default(),
         });
-        if all.len() < FOLLOWED || all.contains_key(&backend.sandbox) {
-            all.insert(backend.sandbox.clone(), followed.clone());
+        if all.len() < TRACKED || all.contains_key(&backend.sandbox) {
+            all.insert(backend.sandbox.clone(), tracked.clone());
         }
-        Some(followed)
+        Some(tracked)
     }
 
-    /// Starts the reports that are due, and drops Sandboxes that were idle for their whole idle timeout.
-    fn look(self: &Arc<Activity>) {
-        let mut all = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, followed| {
-            let behind = followed.behind();
-            if behind >= millis(report_every(followed.after)) && followed.writing.try_lock().is_ok() {
-                let (activity, followed) = (self.clone(), followed.clone());
-                tokio::spawn(async move { activity.report(&followed).await });
+    /// Starts due reports, and drops Sandboxes that were idle for their whole idle timeout.
+    fn check(self: &Arc<Reporter>) {
+        let mut all = self.tracked.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, tracked| {
+            let unreported = tracked.unreported();
+            if unreported >= millis(report_every(tracked.after)) && tracked.writing.try_lock().is_ok() {
+                let (reporter, tracked) = (self.clone(), tracked.clone());
+                tokio::spawn(async move { reporter.report(&tracked).await });
             }
             // The unreported rest is too short to matter, and such a Sandbox is suspended by now.
-            let lately = now() - followed.active.load(Ordering::Relaxed) < millis(followed.after);
-            lately || Arc::strong_count(followed) > 1
+            tracked.activity.idle() < tracked.after || Arc::strong_count(tracked) > 1
         });
     }
 
     /// Writes the current time as last activity. Concurrent requests share the write.
-    async fn report(&self, followed: &Followed) -> Result<(), DialError> {
-        let asked = now();
+    async fn report(&self, tracked: &Tracked) -> Result<(), DialError> {
+        let requested = now();
         let write = async {
-            let _one = followed.writing.lock().await;
+            let _one = tracked.writing.lock().await;
             // A report that was written while this one waited serves as well.
-            if asked - followed.reported.load(Ordering::Relaxed) < millis(report_every(followed.after)) {
+            if requested - tracked.reported.load(Ordering::Relaxed) < millis(report_every(tracked.after)) {
                 return Ok(false);
             }
             let at = Timestamp::now();
-            let sandbox = self.write(&followed.namespace, &followed.name, &followed.uid, at, None).await?;
+            let sandbox = self.write(&tracked.namespace, &tracked.name, &tracked.uid, at, None).await?;
             let at = at.as_millisecond();
-            followed.reported.fetch_max(at, Ordering::Relaxed);
+            tracked.reported.fetch_max(at, Ordering::Relaxed);
             Ok(sandbox.spec.operating_mode == Some(OperatingMode::Suspended))
         };
         let written: Result<Result<bool, kube::Error>, _> = tokio::time::timeout(REPORT_LIMIT, write).await;
-        let (sandbox, namespace) = (&followed.name, &followed.namespace);
+        let (sandbox, namespace) = (&tracked.name, &tracked.namespace);
         match written {
             Ok(Ok(false)) => {}
             // The suspend came first: the Pod must receive no more requests, and the Sandbox can be woken.
             Ok(Ok(true)) => return Err(DialError::Gone("the Sandbox was just suspended".into())),
-            Ok(Err(error)) => self.complain(namespace, sandbox, &error),
+            Ok(Err(error)) => self.log_failure(namespace, sandbox, &error),
             Err(_) => tracing::warn!(sandbox, namespace, "activity is not reported in time"),
         }
         Ok(())
@@ -253,7 +231,7 @@ impl Activity {
     }
 
     /// Logs that a report failed: a warning the first time, debug afterwards.
-    pub(crate) fn complain(&self, namespace: &str, sandbox: &str, error: &kube::Error) {
+    pub(crate) fn log_failure(&self, namespace: &str, sandbox: &str, error: &kube::Error) {
         if self.warned.swap(true, Ordering::Relaxed) {
             tracing::debug!(sandbox, namespace, %error, "activity is not reported");
         } else {

@@ -35,7 +35,7 @@ pub use probes::{health, metrics_page};
 pub use proxy::dial::{Dial, DialError, Direct, Inside};
 pub use proxy::{Config, Router};
 pub use resolve::directory::{Directory, Scope};
-pub use resolve::sleeps::Sleeps;
+pub use resolve::idle_timeout::IdleTimeout;
 pub use resolve::wake::Wake;
 pub use resolve::waker::ApiWake;
 pub use resolve::{Backend, Past, Resolve, Unresolved};

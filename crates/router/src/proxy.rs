@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::admit::target;
 use crate::observe::journal::{AccessLog, Line, REQUEST_ID, request_id};
-use crate::observe::metrics::{Metrics, UNTOLD};
+use crate::observe::metrics::{Metrics, OTHER_NAMESPACES};
 use crate::observe::trace::Span;
 use crate::pace::{Current, Limits};
 use crate::proxy::forward::Origin;
@@ -243,7 +243,7 @@ impl Router {
             covered.map(|()| grant)
         });
         let metrics = &self.0.metrics;
-        let namespace = target.as_ref().map_or(UNTOLD, |target| metrics.label(&target.namespace));
+        let namespace = target.as_ref().map_or(OTHER_NAMESPACES, |target| metrics.label(&target.namespace));
         let decision = if admitted.is_ok() { "allow" } else { "deny" };
         metrics.0.authz_decisions.with_label_values(&[namespace, decision]).inc();
         let grant = admitted?;

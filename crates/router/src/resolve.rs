@@ -2,8 +2,8 @@
 
 pub(crate) mod directory;
 pub(crate) mod history;
-pub(crate) mod readable;
-pub(crate) mod sleeps;
+pub(crate) mod idle_timeout;
+pub(crate) mod undecodable;
 pub(crate) mod wake;
 pub(crate) mod waker;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use hutch_kubelet::PodId;
 
-use crate::{Sleeps, Target};
+use crate::{IdleTimeout, Target};
 
 /// Reachable Pod of a Sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Backend {
     /// Addresses of the Pod, the first one preferred; at least one.
     pub ips: Vec<IpAddr>,
     /// Set if the Sandbox has an idle timeout.
-    pub sleeps: Option<Sleeps>,
+    pub idle_timeout: Option<IdleTimeout>,
 }
 
 /// Reason why no Pod is reachable. The client receives one response for all of them; the log has the reason.
@@ -70,7 +70,7 @@ pub trait Resolve: Send + Sync + 'static {
     fn forget(&self, target: &Target);
     /// Returns the reachable Pods of cached Sandboxes that have an idle timeout and an activity port, without
     /// requests to the API.
-    fn asked_before_sleep(&self) -> Vec<Arc<Backend>> {
+    fn polled_before_suspend(&self) -> Vec<Arc<Backend>> {
         Vec::new()
     }
     /// Returns true if the state of the cluster is known.

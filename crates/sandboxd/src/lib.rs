@@ -20,7 +20,6 @@ pub mod first;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 pub mod legacy;
-pub mod notes;
 mod ports;
 pub mod process;
 mod python;

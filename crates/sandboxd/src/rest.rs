@@ -21,13 +21,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use crate::activity::Activity;
 use crate::answer::{Body, answer};
 use crate::content::Content;
 use crate::files::Root;
 use crate::server::Door;
 use crate::token::Token;
 use crate::{ports, rest::refusal::Refusal};
+use hutch_activity::Activity;
 
 /// Parts of a variable's name that hide it from clients.
 const WITHHELD: [&str; 10] =
@@ -40,7 +40,7 @@ pub struct Rest {
     metadata: Arc<BTreeMap<String, String>>,
     begun: Instant,
     token: Token,
-    activity: Activity,
+    activity: Arc<Activity>,
     own_ports: Arc<[u16]>,
     archives: archive::Archives,
     watches: watch::Watches,
@@ -82,7 +82,7 @@ impl Rest {
         root: Arc<Root>,
         metadata: BTreeMap<String, String>,
         token: Token,
-        activity: Activity,
+        activity: Arc<Activity>,
         own_ports: Vec<u16>,
         stop: CancellationToken,
     ) -> Rest {
@@ -131,7 +131,7 @@ impl Rest {
         }
         match path {
             "/v1/metadata" if reads => Ok(json(StatusCode::OK, &Metadata { env: &self.metadata })),
-            "/v1/activity" if reads => Ok(json(StatusCode::OK, &self.activity.told())),
+            "/v1/activity" if reads => Ok(json(StatusCode::OK, &self.activity.report())),
             "/v1/ports" if reads => {
                 let own = self.own_ports.clone();
                 let listed = tokio::task::spawn_blocking(move || ports::listening(&own)).await;

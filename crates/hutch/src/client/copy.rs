@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use hutch_archive::ReadError;
 use hutch_client::{Member, Name, Progress as _, Sandboxes, Target};
 use tokio::task::spawn_blocking;
 
@@ -95,7 +96,7 @@ async fn download(
         let left_out = unpack(&mut incoming, &prefix, &destination)?;
         // `tar` fills its last record before it exits.
         let rest = io::copy(&mut incoming.take(PADDING_MAX), &mut io::sink())?;
-        ensure!(rest < PADDING_MAX, "it goes on after its end");
+        ensure!(rest < PADDING_MAX, "it continues after its end");
         anyhow::Ok(left_out)
     });
     let work = async { tokio::join!(sandboxes.copy_out(target, &member, archive), unpacking) };
@@ -110,8 +111,10 @@ async fn download(
 
 /// Returns true if a stream ended before it was complete.
 fn is_broken_off(error: &anyhow::Error) -> bool {
-    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    causes.any(|error| error.kind() == io::ErrorKind::UnexpectedEof)
+    let cause = error.downcast_ref::<ReadError>();
+    cause.is_some_and(
+        |cause| matches!(cause, ReadError::Stream(e) if e.kind() == io::ErrorKind::UnexpectedEof),
+    )
 }
 
 /// Shows the transferred bytes on a terminal during the work.

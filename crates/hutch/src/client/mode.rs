@@ -27,9 +27,9 @@ async fn change(arguments: &ModeArguments, desired: OperatingMode) -> anyhow::Re
     let name = &arguments.sandbox.name;
     let (sandbox, requested, reached) = match desired {
         OperatingMode::Suspended => {
-            (sandboxes.suspend(name, &mut wait).await, "is asked to suspend", "is suspended")
+            (sandboxes.suspend(name, &mut wait).await, "is suspending", "is suspended")
         }
-        OperatingMode::Running => (sandboxes.resume(name, &mut wait).await, "is asked to resume", "is ready"),
+        OperatingMode::Running => (sandboxes.resume(name, &mut wait).await, "is resuming", "is ready"),
     };
     let state = if arguments.wait.is_zero() { requested } else { reached };
     println!("sandbox {} {state}", sandbox.map_err(with_hint)?.name_any());

@@ -95,7 +95,7 @@ async fn start(
     let wake = options.wake_on_connect.then(|| Arc::new(ApiWake::new(client.clone())) as Arc<dyn Wake>);
     let direct = Direct { allow_loopback: options.allow_loopback };
     let dial = Arc::new(Reporting::start(direct, client, shutdown.clone()));
-    dial.ask_inside(directory.clone(), config.pod_key.clone());
+    dial.poll_activity(directory.clone(), config.pod_key.clone());
     let router = Router::waking(config, directory, dial, wake, shutdown.clone());
     for (flag, address, app) in [
         ("--health-probe-bind-address", &options.health, hutch_router::health(&router)),

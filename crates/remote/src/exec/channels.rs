@@ -60,7 +60,7 @@ pub(super) async fn run(
     let Some(exit) = exit else { return };
     let word = last_word(&exit, verdict);
     let text = match word["status"].as_str() {
-        _ if tells_status(name) => word.to_string(),
+        _ if status_is_object(name) => word.to_string(),
         // Old clients expect plain text, and only for failures.
         Some("Success") => String::new(),
         _ => word["message"].as_str().unwrap_or_default().to_owned(),
@@ -75,7 +75,7 @@ pub(super) async fn run(
 }
 
 /// Returns true if the exit status is a `Status` object; before version 4 it is text.
-fn tells_status(name: &str) -> bool {
+fn status_is_object(name: &str) -> bool {
     name.starts_with("v4.") || name.starts_with("v5.")
 }
 

@@ -19,7 +19,7 @@ use tokio::time::Sleep;
 
 pub use sink::LogSink;
 
-use crate::observe::metrics::{self, Metrics, UNTOLD};
+use crate::observe::metrics::{self, Metrics, OTHER_NAMESPACES};
 use crate::observe::trace::{Span, cut};
 use crate::pace::Current;
 
@@ -157,7 +157,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let took = self.begun.elapsed();
-        let namespace = self.target.as_ref().map_or(UNTOLD, |(namespace, _)| namespace);
+        let namespace = self.target.as_ref().map_or(OTHER_NAMESPACES, |(namespace, _)| namespace);
         let gone = StatusCode::from_u16(CLIENT_GONE).unwrap_or(StatusCode::BAD_REQUEST);
         let status = if self.answered { self.status } else { gone };
         let labels = [metrics::method(&self.method), status.as_str(), self.metrics.label(namespace)];

@@ -12,7 +12,7 @@ use prometheus::{
 /// this label, and it must not fill the memory of the monitoring system.
 const NAMESPACES: usize = 1000;
 /// Label of namespaces without a label of their own.
-pub(crate) const UNTOLD: &str = "-";
+pub(crate) const OTHER_NAMESPACES: &str = "-";
 /// Upper bounds of the duration buckets, in seconds.
 const BUCKETS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0];
 
@@ -102,12 +102,12 @@ impl Metrics {
     /// Returns the label of a namespace: its name once a Sandbox in it was reached.
     pub(crate) fn label<'a>(&self, namespace: &'a str) -> &'a str {
         let known = self.0.namespaces.read().unwrap_or_else(PoisonError::into_inner).contains(namespace);
-        if known { namespace } else { UNTOLD }
+        if known { namespace } else { OTHER_NAMESPACES }
     }
 
     /// Gives a namespace a label of its own.
     pub(crate) fn learn(&self, namespace: &str) {
-        if self.label(namespace) == UNTOLD {
+        if self.label(namespace) == OTHER_NAMESPACES {
             let mut namespaces = self.0.namespaces.write().unwrap_or_else(PoisonError::into_inner);
             if namespaces.len() < NAMESPACES {
                 namespaces.insert(namespace.into());
@@ -149,13 +149,13 @@ mod tests {
     #[test]
     fn reached_namespaces_have_labels_up_to_the_limit() {
         let metrics = Metrics::default();
-        assert_eq!(metrics.label("a"), UNTOLD);
+        assert_eq!(metrics.label("a"), OTHER_NAMESPACES);
         metrics.learn("a");
         assert_eq!(metrics.label("a"), "a");
         for number in 0..NAMESPACES {
             metrics.learn(&number.to_string());
         }
-        assert_eq!((metrics.label("998"), metrics.label("999")), ("998", UNTOLD));
+        assert_eq!((metrics.label("998"), metrics.label("999")), ("998", OTHER_NAMESPACES));
     }
 
     #[test]

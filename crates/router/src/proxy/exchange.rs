@@ -65,8 +65,8 @@ impl Answer {
     }
 }
 
-/// Parameters of one exchange.
-struct Way<'a> {
+/// Target and limits of one exchange.
+struct Route<'a> {
     target: &'a Target,
     grant: &'a Grant,
     h2: bool,
@@ -92,8 +92,8 @@ impl Router {
             target.timeout.map_or(config.header_timeout, |asked| asked.min(config.header_timeout_limit));
         let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
         let h2 = forward::is_grpc(request.headers());
-        let way = Way { target, grant, h2, limit: asked.min(left) };
-        let connected = self.connect_within(&way, false).await?;
+        let route = Route { target, grant, h2, limit: asked.min(left) };
+        let connected = self.connect_within(&route, false).await?;
         let client = hyper::upgrade::on(&mut request);
         let (mut head, body) = request.into_parts();
         let ip = *connected.backend.ips.first().ok_or_else(|| Refusal::Unreachable(target.id.clone()))?;
@@ -103,7 +103,7 @@ impl Router {
         let wanted = forward::upgrade_of(&head.headers);
         let progress = Progress::now();
         let request = Request::from_parts(head, progress.watch(body, most, &config.limits));
-        let (mut response, hold) = self.send(request, connected, &way, &progress).await?;
+        let (mut response, hold) = self.send(request, connected, &route, &progress).await?;
         let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         let protocol = is_switch.then(|| forward::upgrade_of(response.headers())).flatten();
         let backend = protocol.is_some().then(|| hyper::upgrade::on(&mut response));
@@ -121,23 +121,23 @@ impl Router {
         Ok(Answer { response, switched: Some((client, backend)), hold })
     }
 
-    async fn connect_within(&self, way: &Way<'_>, fresh: bool) -> Result<Connected, Refusal> {
-        let connected = tokio::time::timeout(way.limit, self.connect(way, fresh)).await;
+    async fn connect_within(&self, route: &Route<'_>, fresh: bool) -> Result<Connected, Refusal> {
+        let connected = tokio::time::timeout(route.limit, self.connect(route, fresh)).await;
         connected.unwrap_or_else(|_| {
-            self.failed(way.target, "timeout");
-            Err(Refusal::Unreachable(way.target.id.clone()))
+            self.failed(route.target, "timeout");
+            Err(Refusal::Unreachable(route.target.id.clone()))
         })
     }
 
     /// Finds the Pod and connects to it. Retries are safe: nothing of the request has been sent.
-    async fn connect(&self, way: &Way<'_>, fresh: bool) -> Result<Connected, Refusal> {
+    async fn connect(&self, route: &Route<'_>, fresh: bool) -> Result<Connected, Refusal> {
         let Inner { config, pool, dial, metrics, .. } = &*self.0;
-        let target = way.target;
+        let target = route.target;
         let mut delays = config.retry_delays.iter();
         loop {
             let backend = self.find(target).await?;
-            way.grant.covers_life(&backend.sandbox)?;
-            let key = Key { backend, port: target.port, h2: way.h2, thread: threads::number() };
+            route.grant.covers_life(&backend.sandbox)?;
+            let key = Key { backend, port: target.port, h2: route.h2, thread: threads::number() };
             let dialled = tokio::time::timeout(config.connect_timeout, async {
                 let hold = dial.hold(&key.backend).await?;
                 if let Some(sender) = pool.take(&key).filter(|_| !fresh) {
@@ -146,7 +146,7 @@ impl Router {
                 let place = self.upstream_place().await.ok_or(DialError::Busy)?;
                 let stream = dial.dial(&key.backend, target.port).await?;
                 let stream: Box<dyn Duplex> = Box::new(Placed::new(stream, place));
-                Ok((hold, pool.open(stream, config.limits.stall, way.h2).await))
+                Ok((hold, pool.open(stream, config.limits.stall, route.h2).await))
             });
             let failure = match dialled.await {
                 Ok(Ok((hold, Ok(sender)))) => return Ok(Connected { backend: key.backend, sender, hold }),
@@ -223,12 +223,12 @@ impl Router {
         &self,
         mut request: Request<Body>,
         mut connected: Connected,
-        way: &Way<'_>,
+        route: &Route<'_>,
         progress: &Progress,
     ) -> Result<(Response<Body>, Hold), Refusal> {
-        let target = way.target;
+        let target = route.target;
         let unreachable = || Refusal::Unreachable(target.id.clone());
-        let endless = bound_informational(&mut request, way.h2);
+        let endless = bound_informational(&mut request, route.h2);
         for last in [false, true] {
             // The token belongs to this Pod, which may differ from the first one.
             let shown = self.0.config.pod_key.as_ref();
@@ -237,7 +237,7 @@ impl Router {
             }
             let sent = tokio::select! {
                 sent = threads::attend(connected.sender.send(request)) => sent,
-                () = progress.stalled(way.limit) => {
+                () = progress.stalled(route.limit) => {
                     self.failed(target, "timeout");
                     return Err(Refusal::Silent(target.id.clone()));
                 }
@@ -251,7 +251,7 @@ impl Router {
                     let Connected { backend, sender, hold } = connected;
                     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
                         let (port, thread) = (target.port, threads::number());
-                        self.0.pool.give_back(&Key { backend, port, h2: way.h2, thread }, sender);
+                        self.0.pool.give_back(&Key { backend, port, h2: route.h2, thread }, sender);
                     }
                     return Ok((response.map(Body::new), hold));
                 }
@@ -264,7 +264,7 @@ impl Router {
             match error.take_message() {
                 Some(unsent) if !last => {
                     request = unsent;
-                    connected = self.connect_within(way, true).await?;
+                    connected = self.connect_within(route, true).await?;
                 }
                 _ => {
                     if timed_out(error.error()) {

@@ -50,7 +50,7 @@ where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut up, mut down) = (Way::default(), Way::default());
+    let (mut up, mut down) = (Direction::default(), Direction::default());
     let mut both = async |one_is_enough: bool| {
         poll_fn(|context| {
             let upwards = up.poll(context, client, backend);
@@ -73,9 +73,9 @@ where
     ended
 }
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Default)]
-struct Way {
+struct Direction {
     /// Bytes that were read and not written yet.
     pending: Vec<u8>,
     written: usize,
@@ -85,7 +85,7 @@ struct Way {
     done: bool,
 }
 
-impl Way {
+impl Direction {
     /// Copies until the end of `from` and forwards the end.
     fn poll<R, W>(&mut self, context: &mut Context<'_>, from: &mut R, to: &mut W) -> Poll<std::io::Result<()>>
     where

@@ -21,8 +21,8 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::resolve::history::History;
-use crate::resolve::readable::readable;
-use crate::{Backend, Past, Resolve, Sleeps, Target, Unresolved};
+use crate::resolve::undecodable::decodable;
+use crate::{Backend, IdleTimeout, Past, Resolve, Target, Unresolved};
 
 /// Maximum number of concurrent API requests. One is sent only if the caches show no reachable Pod.
 const QUESTIONS: usize = 16;
@@ -156,7 +156,7 @@ impl Directory {
     fn watch_pods(&self, writer: reflector::store::Writer<Pod>, shutdown: Shutdown) {
         let labelled = watcher::Config::default().labels(label::SANDBOX_NAME_HASH);
         let watch = watcher(self.api::<Read<Pod>>(), labelled)
-            .filter_map(|event| std::future::ready(event.map(readable).transpose()))
+            .filter_map(|event| std::future::ready(event.map(decodable).transpose()))
             .modify(|pod| {
                 pod.metadata.managed_fields = None;
                 pod.spec = None;
@@ -258,13 +258,15 @@ impl Resolve for Directory {
         self.shared.take_away(Some(&target.namespace), Some(&target.id));
     }
 
-    fn asked_before_sleep(&self) -> Vec<Arc<Backend>> {
+    fn polled_before_suspend(&self) -> Vec<Arc<Backend>> {
         let known = self.sandboxes.state().into_iter().filter_map(|sandbox| {
             let (namespace, id) = (sandbox.namespace()?, sandbox.name_any());
             let target = Target { namespace, id, port: 1, pod_ip: None, uid: None, timeout: None };
             self.known(&target).ok()
         });
-        known.filter(|backend| backend.sleeps.as_ref().is_some_and(|s| s.activity_port.is_some())).collect()
+        known
+            .filter(|backend| backend.idle_timeout.as_ref().is_some_and(|s| s.activity_port.is_some()))
+            .collect()
     }
 
     fn ready(&self) -> bool {
@@ -344,18 +346,18 @@ fn backend(target: &Target, sandbox: &Named, pod: Option<&Pod>) -> Result<Backen
     if owner::controller(pod).is_none_or(|owner| owner.uid != uid) {
         return Err(Unresolved::NotReady);
     }
-    Ok(Backend { sleeps: sleeps(sandbox, pod), ..reachable(target, uid, pod)? })
+    Ok(Backend { idle_timeout: idle_timeout(sandbox, pod), ..reachable(target, uid, pod)? })
 }
 
 /// Returns the idle timeout of the Sandbox, if it has one. The Pod carries the annotations of the Pod
 /// template.
-fn sleeps(sandbox: &Named, pod: &Pod) -> Option<Sleeps> {
+fn idle_timeout(sandbox: &Named, pod: &Pod) -> Option<IdleTimeout> {
     let times = IdleTimes::read([sandbox.annotations(), pod.annotations()]).ok()?;
     let reported = sandbox.annotations().get(annotation::LAST_ACTIVITY);
-    Some(Sleeps {
+    Some(IdleTimeout {
         name: sandbox.name_any(),
         after: times.suspend_after?,
-        reported: reported.and_then(|said| said.parse().ok()),
+        reported: reported.and_then(|time| time.parse().ok()),
         activity_port: times.activity_port,
         version: sandbox.metadata.resource_version.clone(),
     })
@@ -383,7 +385,7 @@ fn reachable(target: &Target, sandbox: &str, pod: &Pod) -> Result<Backend, Unres
     match (&pod.metadata.name, &pod.metadata.uid) {
         (Some(name), Some(uid)) if ready && pod.metadata.deletion_timestamp.is_none() && !ips.is_empty() => {
             let pod = PodId { namespace: target.namespace.clone(), name: name.clone(), uid: uid.clone() };
-            Ok(Backend { sandbox: sandbox.to_owned(), pod, ips, sleeps: None })
+            Ok(Backend { sandbox: sandbox.to_owned(), pod, ips, idle_timeout: None })
         }
         _ => Err(Unresolved::NotReady),
     }

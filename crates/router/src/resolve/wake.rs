@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval between checks for the Pod, if no watch reports it earlier.
 const LOOK: Duration = Duration::from_millis(20);
 /// Seconds of `Retry-After` for a rejected client.
-const COME_AGAIN: u32 = 2;
+const RETRY_AFTER: u32 = 2;
 
 /// Wakes Sandboxes.
 pub trait Wake: Send + Sync + 'static {
@@ -44,7 +44,7 @@ impl Sleepers {
 
     /// Returns when the Sandbox has a reachable Pod, or may not be woken.
     pub(crate) async fn wake(&self, target: &Target, resolver: &dyn Resolve) -> Result<(), Refusal> {
-        let asleep = || Refusal::Asleep(target.id.clone(), COME_AGAIN);
+        let asleep = || Refusal::Asleep(target.id.clone(), RETRY_AFTER);
         let _place = self.room.try_acquire().map_err(|_| asleep())?;
         let waking = self.waking(target);
         // The first request wakes and polls for all that wait; if it is canceled, the next one takes over.

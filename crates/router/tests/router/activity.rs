@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::{Json, Router};
 use futures::future::join_all;
 use hutch_kubelet::PodId;
-use hutch_router::{Backend, Dial, DialError, Direct, Reporting, Sleeps};
+use hutch_router::{Backend, Dial, DialError, Direct, IdleTimeout, Reporting};
 use hutch_serve::Shutdown;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -57,7 +57,7 @@ fn backend(after: Option<Duration>) -> Backend {
         sandbox: "u".into(),
         pod: PodId { namespace: "n".into(), name: "a".into(), uid: "p".into() },
         ips: vec!["127.0.0.1".parse().unwrap()],
-        sleeps: after.map(|after| Sleeps {
+        idle_timeout: after.map(|after| IdleTimeout {
             name: "a".into(),
             after,
             reported: None,

@@ -324,7 +324,7 @@ async fn pods_are_reached_through_namespace_or_address() {
         sandbox: "s".into(),
         pod: pod(uid),
         ips: vec![ip.parse().unwrap()],
-        sleeps: None,
+        idle_timeout: None,
     };
     let inside = Inside(std::sync::Arc::new(Node));
     let direct = Direct { allow_loopback: true };

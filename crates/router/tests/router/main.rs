@@ -1,9 +1,9 @@
 //! Router with real connections: clients, Sandboxes and the API server are ports of this machine.
 
 mod activity;
+mod activity_poll;
 mod admitted;
 mod answers;
-mod asking;
 mod bounds;
 mod certificates;
 mod contract;

@@ -33,7 +33,7 @@ impl Cluster {
         let pod = PodId { namespace: "default".into(), name: id.into(), uid: format!("{ips:?}") };
         let sandbox = format!("uid-of-{id}");
         self.addresses.lock().unwrap().extend(ips.iter().map(|ip| (sandbox.clone(), *ip)));
-        let backend = Backend { sandbox, pod, ips, sleeps: None };
+        let backend = Backend { sandbox, pod, ips, idle_timeout: None };
         self.sandboxes.lock().unwrap().insert(id.into(), Arc::new(backend));
     }
 }

@@ -5,7 +5,8 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use hutch_sandboxd::activity::{Activity, Counted};
+use hutch_activity::Activity;
+use hutch_sandboxd::activity::Counted;
 use hutch_sandboxd::files::Root;
 use hutch_sandboxd::files::work;
 use hutch_sandboxd::first::{First, Signals};
@@ -117,7 +118,7 @@ async fn run(settings: Settings, command: &[OsString]) -> Result<u8, Error> {
     let shown = metadata(&settings.metadata_prefix, shown);
     let own_ports = ports.into_iter().flatten().collect();
     let legacy = Legacy::new(root.clone(), runner.clone(), settings.time_limit, token.clone());
-    let activity = Activity::default();
+    let activity = Arc::<Activity>::default();
     let rest = Rest::new(root.clone(), shown, token.clone(), activity.clone(), own_ports, health.clone());
     let rpc = Rpc::new(root.clone(), processes, runner, token);
 

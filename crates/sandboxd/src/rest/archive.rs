@@ -110,7 +110,7 @@ fn refusal(error: UnpackError) -> Refusal {
             source.into()
         }
         UnpackError::Entry { .. } => Refusal::conflict(&text),
-        UnpackError::Stream(_) | UnpackError::Note(_) | UnpackError::Kind { .. } => Refusal::invalid(&text),
+        UnpackError::Read(_) | UnpackError::Kind { .. } => Refusal::invalid(&text),
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Refusal {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct ErrorBody<'a> {
     code: &'a str,
     message: &'a str,
 }
@@ -57,7 +57,7 @@ impl Refusal {
     }
 
     pub(super) fn answer(self) -> Response<Body> {
-        json(self.status, &Told { code: self.code, message: &self.message })
+        json(self.status, &ErrorBody { code: self.code, message: &self.message })
     }
 }
 

@@ -62,13 +62,13 @@ struct Answer {
     #[prost(message, optional, tag = "2")]
     #[serde(skip)]
     request: Option<Request>,
-    #[prost(oneof = "Told", tags = "4, 6, 7")]
+    #[prost(oneof = "Outcome", tags = "4, 6, 7")]
     #[serde(skip)]
-    told: Option<Told>,
+    outcome: Option<Outcome>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-enum Told {
+enum Outcome {
     #[prost(message, tag = "4")]
     Files(Files),
     #[prost(message, tag = "6")]
@@ -104,20 +104,20 @@ pub(super) fn answer(call: Call) -> Response<Body> {
         let mut incoming = incoming?;
         match incoming.next::<Request>().await {
             Ok(None) => None,
-            Ok(Some(request)) => Some((told(request), Some(incoming))),
+            Ok(Some(request)) => Some((respond(request), Some(incoming))),
             Err(status) => Some((Err(status), None)),
         }
     });
     reply::many(protocol, answers)
 }
 
-fn told(request: Request) -> Result<Answer, Status> {
+fn respond(request: Request) -> Result<Answer, Status> {
     let set = FileSet::decode(DESCRIPTORS).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
     let with_name = |wanted: &str| set.files.iter().find(|file| name(file) == wanted).cloned();
     let found = match &request.asked {
         Some(Asked::Services(_)) => {
             let services = SERVICES.iter().map(|name| FileName { name: (*name).to_owned() }).collect();
-            Ok(Told::Services(Services { services }))
+            Ok(Outcome::Services(Services { services }))
         }
         Some(Asked::FileByName(wanted)) => with_name(wanted).ok_or(wanted.clone()).map(one_file),
         Some(Asked::FileWithSymbol(symbol)) => {
@@ -131,14 +131,14 @@ fn told(request: Request) -> Result<Answer, Status> {
         Some(Asked::FileWithExtension(_) | Asked::ExtensionNumbers(_)) => Err("extensions".to_owned()),
         None => return Err(Status::new(Code::InvalidArgument, "the request is empty")),
     };
-    let told = found.unwrap_or_else(|what| {
-        Told::Failure(Failure { code: Code::NotFound as i32, message: format!("{what} not found") })
+    let outcome = found.unwrap_or_else(|what| {
+        Outcome::Failure(Failure { code: Code::NotFound as i32, message: format!("{what} not found") })
     });
-    Ok(Answer { host: request.host.clone(), request: Some(request), told: Some(told) })
+    Ok(Answer { host: request.host.clone(), request: Some(request), outcome: Some(outcome) })
 }
 
-fn one_file(file: Vec<u8>) -> Told {
-    Told::Files(Files { files: vec![file] })
+fn one_file(file: Vec<u8>) -> Outcome {
+    Outcome::Files(Files { files: vec![file] })
 }
 
 fn name(file: &[u8]) -> String {

@@ -24,7 +24,7 @@ const WEB_TRAILERS: u8 = 0x80;
 const CONNECT_END: u8 = 2;
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct ErrorBody<'a> {
     code: &'static str,
     message: &'a str,
 }
@@ -32,11 +32,11 @@ struct Told<'a> {
 #[derive(Serialize)]
 struct End<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Told<'a>>,
+    error: Option<ErrorBody<'a>>,
 }
 
-fn told(status: &Status) -> Told<'_> {
-    Told { code: status.code.name(), message: &status.message }
+fn error_body(status: &Status) -> ErrorBody<'_> {
+    ErrorBody { code: status.code.name(), message: &status.message }
 }
 
 /// Responds with one message, or with a failure.
@@ -86,7 +86,7 @@ pub(super) fn no_stream() -> Response<Body> {
 /// Responds with only a failure.
 pub(super) fn failure(protocol: Protocol, status: &Status) -> Response<Body> {
     match protocol.wire {
-        Wire::ConnectUnary => crate::answer::json(status.code.http(), &told(status)),
+        Wire::ConnectUnary => crate::answer::json(status.code.http(), &error_body(status)),
         Wire::ConnectStream => {
             let content = wrapped(protocol, CONNECT_END, &connect_end(Some(status)));
             head(protocol, full(content))
@@ -142,7 +142,7 @@ fn trailers(status: Option<&Status>) -> HeaderMap {
 }
 
 fn connect_end(status: Option<&Status>) -> Vec<u8> {
-    serde_json::to_vec(&End { error: status.map(told) }).unwrap_or_else(|_| b"{}".to_vec())
+    serde_json::to_vec(&End { error: status.map(error_body) }).unwrap_or_else(|_| b"{}".to_vec())
 }
 
 fn wrapped(protocol: Protocol, flags: u8, content: &[u8]) -> Bytes {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::served::{Served, connect, read_answer, serve, serve_with};
 
-fn told(served: &Served) -> Value {
+fn report(served: &Served) -> Value {
     let mut stream = connect(served.rest);
     stream.write_all(b"GET /v1/activity HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let answer = read_answer(&mut BufReader::new(stream));
@@ -16,13 +16,13 @@ fn told(served: &Served) -> Value {
 }
 
 fn idle(served: &Served) -> u64 {
-    told(served)["idle_seconds"].as_u64().unwrap()
+    report(served)["idle_seconds"].as_u64().unwrap()
 }
 
 #[test]
 fn open_requests_are_activity_and_idle_time_follows() {
     let served = serve();
-    assert_eq!(told(&served)["requests"], 0);
+    assert_eq!(report(&served)["requests"], 0);
     until("time runs from the start", || idle(&served) >= 1);
     let mut watch = connect(served.rest);
     watch.write_all(b"GET /v1/watch/ HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
@@ -31,9 +31,9 @@ fn open_requests_are_activity_and_idle_time_follows() {
     watch.read_line(&mut line).unwrap();
     assert!(line.contains("200"), "{line}");
     std::thread::sleep(std::time::Duration::from_millis(1200));
-    assert_eq!(told(&served), serde_json::json!({"idle_seconds": 0, "requests": 1}), "still in progress");
+    assert_eq!(report(&served), serde_json::json!({"idle_seconds": 0, "requests": 1}), "still in progress");
     drop(watch);
-    until("the client has gone", || told(&served)["requests"] == 0);
+    until("the client has gone", || report(&served)["requests"] == 0);
     until("time runs again", || idle(&served) >= 1);
     served.execute("true");
     assert_eq!(idle(&served), 0);
@@ -51,7 +51,7 @@ fn probes_and_unauthenticated_requests_are_not_activity() {
     let bearer = format!("authorization: Bearer {token}\r\n");
     assert_eq!(ask(served.rest, "/v1/activity", "").status, 401, "the activity needs the token");
     let idle = || ask(served.rest, "/v1/activity", &bearer).json()["idle_seconds"].as_u64().unwrap();
-    until("none of these is use", || {
+    until("none of these counts", || {
         assert_eq!(ask(served.port, "/", "").status, 200);
         assert_eq!(ask(served.port, "/list/", "").status, 401);
         assert_eq!(ask(served.rest, "/v1/health", "").status, 200);

@@ -36,7 +36,7 @@ fn sandbox_is_suspended_and_resumed() {
 
     assert_eq!(ok(&up, &["resume", "notes"]), "sandbox notes is ready\n");
     assert_eq!(ok(&up, &["exec", "notes", "--", "cat", "/data/file"]), "kept\n");
-    assert_eq!(ok(&up, &["suspend", "--wait", "0", "notes"]), "sandbox notes is asked to suspend\n");
+    assert_eq!(ok(&up, &["suspend", "--wait", "0", "notes"]), "sandbox notes is suspending\n");
     assert_eq!(ok(&up, &["exec", "--resume", "notes", "--", "cat", "/data/file"]), "kept\n");
 }
 

@@ -43,6 +43,6 @@ fn sandbox_of_a_cluster_is_suspended_and_resumed_with_progress() {
     let after = shared.ok(&["exec", "sleeper", "--", "sh", "-c", "echo $POD_IP"]);
     assert_ne!(before, after, "it is another Pod");
 
-    assert_eq!(shared.ok(&["suspend", "--wait", "0", "sleeper"]), "sandbox sleeper is asked to suspend\n");
+    assert_eq!(shared.ok(&["suspend", "--wait", "0", "sleeper"]), "sandbox sleeper is suspending\n");
     assert_eq!(shared.ok(&["exec", "--resume", "sleeper", "--", "sh", "-c", "echo $WHO"]), "sleeper\n");
 }

@@ -10,7 +10,9 @@ use axum::{Json, Router as App};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_kubelet::PodId;
-use hutch_router::{Access, Backend, Direct, Past, PodKey, Reporting, Resolve, Sleeps, Target, Unresolved};
+use hutch_router::{
+    Access, Backend, Direct, IdleTimeout, Past, PodKey, Reporting, Resolve, Target, Unresolved,
+};
 use hutch_serve::Shutdown;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -33,7 +35,7 @@ impl Resolve for Known {
 
     fn forget(&self, _: &Target) {}
 
-    fn asked_before_sleep(&self) -> Vec<Arc<Backend>> {
+    fn polled_before_suspend(&self) -> Vec<Arc<Backend>> {
         self.0.clone()
     }
 
@@ -50,7 +52,7 @@ fn sandbox(name: &str, port: u16, used: Option<i64>) -> Arc<Backend> {
         sandbox: format!("uid-of-{name}"),
         pod: PodId { namespace: "n".into(), name: name.into(), uid: format!("pod-of-{name}") },
         ips: vec!["127.0.0.1".parse().unwrap()],
-        sleeps: Some(Sleeps {
+        idle_timeout: Some(IdleTimeout {
             name: name.into(),
             after,
             reported,
@@ -73,7 +75,7 @@ fn asking(known: Vec<Arc<Backend>>) -> (Patches, Shutdown) {
     };
     let client = hutch_serve::memory::client(App::new().fallback(answer).with_state(patches.clone()), "n");
     let reporting = Reporting::start(Direct { allow_loopback: true }, client, shutdown.clone());
-    reporting.ask_inside(Arc::new(Known(known)), Some(Arc::new(PodKey::new(KEY).unwrap())));
+    reporting.poll_activity(Arc::new(Known(known)), Some(Arc::new(PodKey::new(KEY).unwrap())));
     (patches, shutdown)
 }
 

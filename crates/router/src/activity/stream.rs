@@ -8,28 +8,28 @@ use std::task::{Context, Poll};
 use hutch_kubelet::Duplex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::activity::Followed;
+use crate::activity::Tracked;
 
 /// Connection to a Sandbox with an idle timeout. An open but silent connection does not count as activity.
-pub(crate) struct Touched {
+pub(crate) struct ActivityStream {
     stream: Box<dyn Duplex>,
-    followed: Arc<Followed>,
+    tracked: Arc<Tracked>,
 }
 
-impl Touched {
-    pub(crate) fn new(stream: Box<dyn Duplex>, followed: Arc<Followed>) -> Touched {
-        Touched { stream, followed }
+impl ActivityStream {
+    pub(crate) fn new(stream: Box<dyn Duplex>, tracked: Arc<Tracked>) -> ActivityStream {
+        ActivityStream { stream, tracked }
     }
 
     fn note(&self, moved: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if matches!(moved, Poll::Ready(Ok(1..))) {
-            self.followed.touch();
+            self.tracked.touch();
         }
         moved
     }
 }
 
-impl AsyncRead for Touched {
+impl AsyncRead for ActivityStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -38,13 +38,13 @@ impl AsyncRead for Touched {
         let before = buffer.filled().len();
         let read = Pin::new(&mut *self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.followed.touch();
+            self.tracked.touch();
         }
         read
     }
 }
 
-impl AsyncWrite for Touched {
+impl AsyncWrite for ActivityStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 /// Idle timeout of a Sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sleeps {
+pub struct IdleTimeout {
     /// Name of the Sandbox.
     pub name: String,
     /// Idle time before the suspend.

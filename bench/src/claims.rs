@@ -22,7 +22,7 @@ const ROUNDS: usize = 200;
 const POOL: usize = 12;
 const MANY_CLIENTS: usize = 16;
 const MANY_FOR: Duration = Duration::from_secs(15);
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const NAMESPACE: &str = "default";
 
 /// Measures and prints the table.
@@ -175,8 +175,8 @@ pub(crate) async fn wait_for_pool(client: &kube::Client, replicas: usize) -> any
         if pool.data["status"]["readyReplicas"].as_u64() == Some(replicas as u64) {
             return Ok(());
         }
-        if started.elapsed() > PATIENCE {
-            bail!("the pool is not full after {PATIENCE:?}: {}", pool.data["status"]);
+        if started.elapsed() > WAIT_LIMIT {
+            bail!("the pool is not full after {WAIT_LIMIT:?}: {}", pool.data["status"]);
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -11,7 +11,7 @@ use crate::machine::available_kib;
 use crate::server::Server;
 
 const SANDBOXES: usize = 150;
-const PATIENCE: Duration = Duration::from_secs(180);
+const WAIT_LIMIT: Duration = Duration::from_secs(180);
 /// The kernel frees and counts with a delay: memory has settled when it changed by less than this within [`SETTLE`].
 const SETTLED_KIB: u64 = 512;
 const SETTLE: Duration = Duration::from_secs(2);
@@ -55,8 +55,8 @@ async fn measure(name: &str, container: serde_json::Value) -> anyhow::Result<()>
         if list.items.iter().filter(|s| ready(s)).count() == SANDBOXES {
             break;
         }
-        if started.elapsed() > PATIENCE {
-            bail!("not all sandboxes are Ready after {PATIENCE:?}");
+        if started.elapsed() > WAIT_LIMIT {
+            bail!("not all sandboxes are Ready after {WAIT_LIMIT:?}");
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

@@ -25,7 +25,7 @@ const COMMANDS: usize = 40;
 /// Time from the start of an attack until it has its full effect.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Longest wait for a Pod.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// Target: maximum ratio of the p99 with noise to the p99 without.
 const AIM: f64 = 5.0;
 
@@ -201,8 +201,8 @@ async fn make_pod(client: &kube::Client, name: &str, command: Value) -> anyhow::
 async fn wait(pods: &Api<Pod>, name: &str, holds: impl Fn(Option<&Pod>) -> bool) -> anyhow::Result<()> {
     let started = Instant::now();
     while !holds(pods.get_opt(name).await?.as_ref()) {
-        if started.elapsed() > PATIENCE {
-            bail!("pod {name} is not as it should be after {PATIENCE:?}");
+        if started.elapsed() > WAIT_LIMIT {
+            bail!("pod {name} is not as it should be after {WAIT_LIMIT:?}");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

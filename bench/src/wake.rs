@@ -16,7 +16,7 @@ use crate::stats::{Samples, millis};
 
 const ROUNDS: usize = 20;
 const NAME: &str = "sleeper";
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// Poll interval of the Sandbox; no measurement includes it.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -117,8 +117,8 @@ fn is(sandbox: &Value, condition: &str) -> bool {
 async fn until(sandboxes: &Api<DynamicObject>, condition: &str) -> anyhow::Result<()> {
     let started = Instant::now();
     while !is(&sandboxes.get(NAME).await?.data, condition) {
-        if started.elapsed() > PATIENCE {
-            bail!("not {condition} after {PATIENCE:?}");
+        if started.elapsed() > WAIT_LIMIT {
+            bail!("not {condition} after {WAIT_LIMIT:?}");
         }
         tokio::time::sleep(PAUSE).await;
     }

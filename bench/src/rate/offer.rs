@@ -23,7 +23,7 @@ const CLIENTS: usize = 4;
 /// Delay before the first claim, so that it too is created on time.
 const LEAD: Duration = Duration::from_millis(50);
 /// Timeout of a claim; a claim that is not Ready by then has failed and counts with this time.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 /// Maximum number of claims in progress: a server that is further behind does not sustain the rate.
 const MOST_UNDER_WAY: usize = 2000;
 
@@ -138,7 +138,7 @@ impl Outcome {
     fn take(&mut self, one: &One) {
         let Some((time, cold)) = one.ready else {
             self.failed += 1;
-            return self.ready.add(PATIENCE);
+            return self.ready.add(WAIT_LIMIT);
         };
         self.cold += usize::from(cold);
         self.ready.add(time);
@@ -177,7 +177,7 @@ async fn one(client: kube::Client, waiting: Arc<Waiting>, name: String, due: Ins
     }))?;
     let ready = waiting.expect(&name);
     claims.create(&PostParams::default(), &object).await?;
-    let ready = tokio::time::timeout_at(due + PATIENCE, ready).await;
+    let ready = tokio::time::timeout_at(due + WAIT_LIMIT, ready).await;
     claims.delete(&name, &DeleteParams::default()).await?;
     let ready = ready.ok().and_then(Result::ok);
     Ok(One { ready: ready.map(|(seen, sandbox)| (seen.duration_since(due), sandbox == name)) })

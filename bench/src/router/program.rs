@@ -13,7 +13,7 @@ use crate::contender;
 use crate::machine::binary;
 
 /// Maximum time until a router listens.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 const KEY: &str = "a-key-of-32-bytes-for-a-benchmark";
 
 /// A running router; killed when dropped.
@@ -52,7 +52,7 @@ impl Routed {
         let routed = Routed { child, port, headers, _folder: folder };
         let started = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if started.elapsed() > PATIENCE {
+            if started.elapsed() > WAIT_LIMIT {
                 bail!("upstream-router does not listen");
             }
             std::thread::sleep(Duration::from_millis(20));

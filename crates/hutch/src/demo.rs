@@ -21,7 +21,7 @@ const NAMESPACE: &str = "default";
 /// Size of the demo's pool.
 const POOL: u64 = 2;
 /// Maximum time of a step, far above the usual time.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// Column of the times.
 const WIDTH: usize = 58;
 
@@ -46,7 +46,7 @@ fn demo() -> anyhow::Result<()> {
     let server = runtime.block_on(up::start(&arguments))?;
     say("API server, controllers, node and router are up", started);
     let client = runtime.block_on(server.client())?;
-    let outcome = runtime.block_on(async { tokio::time::timeout(2 * PATIENCE, walk(&client)).await });
+    let outcome = runtime.block_on(async { tokio::time::timeout(2 * WAIT_LIMIT, walk(&client)).await });
     let started = Instant::now();
     runtime.block_on(server.stop());
     outcome.context("the walk-through did not end in time")??;
@@ -146,9 +146,9 @@ async fn until(
             }
         }
     };
-    match tokio::time::timeout(PATIENCE, wait).await {
+    match tokio::time::timeout(WAIT_LIMIT, wait).await {
         Ok(object) => object,
-        Err(_) => bail!("{kind} {name} did not get there in {PATIENCE:?}"),
+        Err(_) => bail!("{kind} {name} did not get there in {WAIT_LIMIT:?}"),
     }
 }
 
@@ -157,7 +157,7 @@ async fn gone(client: &Client, sandbox: &str) -> anyhow::Result<()> {
     let started = Instant::now();
     while pods.get_opt(sandbox).await?.is_some() || api(client, "Sandbox")?.get_opt(sandbox).await?.is_some()
     {
-        ensure!(started.elapsed() < PATIENCE, "{sandbox} is still there after {PATIENCE:?}");
+        ensure!(started.elapsed() < WAIT_LIMIT, "{sandbox} is still there after {WAIT_LIMIT:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     Ok(())

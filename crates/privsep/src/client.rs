@@ -482,7 +482,7 @@ mod tests {
         Channel::new(ours).unwrap()
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn requests_right_after_one_another_share_a_hold() {
         let (front, root) = front();
         let pod = pod();

@@ -36,7 +36,7 @@ pub use worker::Worker;
 use guardian::Guardian;
 
 /// Longest wait for a part of the cluster to be ready.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// Pause between two questions whether it is.
 pub(crate) const PAUSE: Duration = Duration::from_millis(25);
 
@@ -192,7 +192,7 @@ impl Cluster {
             if let Some(ended) = self.programs.iter().find(|program| !program.is_running()) {
                 bail!("{} ended while waiting for this: {what}\n{}", ended.name(), ended.log_end());
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > WAIT_LIMIT {
                 let logs: Vec<String> = self.programs.iter().map(Program::log_end).collect();
                 bail!("never: {what}\n{}", logs.join("\n"));
             }

@@ -3,19 +3,19 @@
 use std::time::{Duration, Instant};
 
 /// Longest wait. It only passes in a test that fails.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Looks until it is so.
 ///
 /// # Panics
-/// When it does not become so within [`PATIENCE`].
+/// When it does not become so within [`WAIT_LIMIT`].
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        assert!(began.elapsed() < WAIT_LIMIT, "never: {what}");
         std::thread::sleep(PAUSE);
     }
 }
@@ -23,7 +23,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// Asks until there is an answer.
 ///
 /// # Panics
-/// If none comes within [`PATIENCE`].
+/// If none comes within [`WAIT_LIMIT`].
 #[cfg(feature = "async")]
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, ask: impl FnMut() -> F) -> T {
     eventually_or(|| what.to_owned(), ask).await
@@ -32,7 +32,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, ask: impl 
 /// The same; the text of the failure is only built when it is needed.
 ///
 /// # Panics
-/// When there is no answer within [`PATIENCE`].
+/// When there is no answer within [`WAIT_LIMIT`].
 #[cfg(feature = "async")]
 pub async fn eventually_or<T, F: Future<Output = Option<T>>>(
     what: impl Fn() -> String,
@@ -43,7 +43,7 @@ pub async fn eventually_or<T, F: Future<Output = Option<T>>>(
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(began.elapsed() < PATIENCE, "never: {}", what());
+        assert!(began.elapsed() < WAIT_LIMIT, "never: {}", what());
         tokio::time::sleep(PAUSE).await;
     }
 }

@@ -29,7 +29,7 @@ use crate::rotator::SECRET;
 use crate::webhook::Pace;
 use crate::{Settings, Webhook, convert};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 const NAMESPACE: &str = "agent-sandbox-system";
 const BRISK: Pace = Pace {
     cluster: Duration::from_millis(10),
@@ -158,7 +158,7 @@ async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMu
         if let Some(found) = look().await {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "not in time: {what}");
+        assert!(start.elapsed() < WAIT_LIMIT, "not in time: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

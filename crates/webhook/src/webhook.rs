@@ -14,7 +14,7 @@ use crate::settings::{CERTIFICATE_FILE, KEY_FILE};
 use crate::{Error, Settings};
 
 /// How long a start waits for an API server that does not answer.
-const START_PATIENCE: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(60);
 /// Pause between two attempts of a start.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
@@ -143,7 +143,7 @@ async fn first_look(rotator: &mut CertificateRotator) -> Result<KeyMaterial, Err
     let begun = Instant::now();
     loop {
         match rotator.look(SystemTime::now()).await {
-            Err(error) if error.is_passing() && begun.elapsed() < START_PATIENCE => {
+            Err(error) if error.is_passing() && begun.elapsed() < START_LIMIT => {
                 tracing::warn!(%error, "the webhook's certificates are not there yet");
                 tokio::time::sleep(START_PAUSE).await;
             }

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Cluster {
     client: Client,
@@ -135,7 +135,7 @@ impl Cluster {
     pub(crate) async fn stop_controllers(mut self) -> Cluster {
         if let Some((trigger, task)) = self.controllers.take() {
             trigger.trigger();
-            tokio::time::timeout(PATIENCE, task).await.expect("controllers stop").expect("without a panic");
+            tokio::time::timeout(WAIT_LIMIT, task).await.expect("controllers stop").expect("without a panic");
         }
         self
     }
@@ -166,7 +166,7 @@ impl Cluster {
         let began = Instant::now();
         let mut count = usize::MAX;
         while count != self.written().len() {
-            assert!(began.elapsed() < PATIENCE, "they never stop: {:#?}", self.written());
+            assert!(began.elapsed() < WAIT_LIMIT, "they never stop: {:#?}", self.written());
             count = self.written().len();
             tokio::time::sleep(pause).await;
         }
@@ -268,6 +268,6 @@ impl<K> Watched<K> {
             }
             panic!("the watch ended");
         };
-        tokio::time::timeout(PATIENCE, found).await.expect("in time");
+        tokio::time::timeout(WAIT_LIMIT, found).await.expect("in time");
     }
 }

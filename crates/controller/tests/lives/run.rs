@@ -21,7 +21,7 @@ const QUIET_WHEN_RECORDING: Duration = Duration::from_secs(3);
 /// Shorter quiet time for a state that equals the recorded one.
 const QUIET: Duration = Duration::from_millis(600);
 /// Maximum time for an object to reach its recorded state before it is reported as different.
-const PATIENCE: Duration = Duration::from_secs(12);
+const WAIT_LIMIT: Duration = Duration::from_secs(12);
 /// The same once a step has differed: what follows mostly differs as well.
 const PATIENCE_AFTER: Duration = Duration::from_secs(3);
 /// Longest wait for quiet.
@@ -146,7 +146,7 @@ impl Life<'_> {
         wanted: &Look,
         events: Option<&std::collections::BTreeSet<String>>,
     ) -> anyhow::Result<()> {
-        let patience = if self.wrong.is_empty() { PATIENCE } else { PATIENCE_AFTER };
+        let patience = if self.wrong.is_empty() { WAIT_LIMIT } else { PATIENCE_AFTER };
         let mut quiet_first = None;
         loop {
             let objects = self.stage.settled(self.script, self.namespace, began, QUIET).await?;
@@ -176,7 +176,7 @@ async fn perform(client: &Client, namespace: &str, action: &Action) -> anyhow::R
     loop {
         match attempt(client, namespace, action).await {
             // On a slow machine the member, or its Pod, may not be there yet.
-            Err(_) if is_about_a_member(action) && began.elapsed() < PATIENCE => {
+            Err(_) if is_about_a_member(action) && began.elapsed() < WAIT_LIMIT => {
                 tokio::time::sleep(PAUSE).await;
             }
             outcome => return outcome,

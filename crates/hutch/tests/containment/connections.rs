@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::json;
 
-use crate::harness::{PATIENCE, Up};
+use crate::harness::{Up, WAIT_LIMIT};
 
 /// Descriptors that the program under test may have.
 pub(crate) const DESCRIPTORS: u32 = 512;
@@ -44,7 +44,7 @@ pub(crate) fn idle_http2(address: SocketAddr, tls: &Arc<ClientConfig>) -> Option
     let client =
         ClientConnection::new(tls.clone(), rustls::pki_types::ServerName::IpAddress(name)).expect("TLS");
     let socket = TcpStream::connect(address).ok()?;
-    socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a socket");
     let mut stream = StreamOwned::new(client, socket);
     // The preface and empty settings.
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").ok()?;
@@ -93,7 +93,7 @@ fn idle_connections_end_neither_the_api_nor_a_pod() {
         let reader = scope.spawn(|| seen.next());
         let mut count = 0;
         while !reader.is_finished() {
-            assert!(started.elapsed() < PATIENCE, "the watch reports nothing");
+            assert!(started.elapsed() < WAIT_LIMIT, "the watch reports nothing");
             up.ok_args(&["create", "configmap", &format!("before-{count}")]);
             count += 1;
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::harness::{PATIENCE, Up};
+use crate::harness::{Up, WAIT_LIMIT};
 use crate::names::{pod, submitted};
 
 const SECRET: &str = "a secret of the host\n";
@@ -84,7 +84,7 @@ fn pipes_in_image_folders_block_no_thread() {
     let mut child = run.stderr(std::process::Stdio::null()).spawn().expect("start");
     let started = std::time::Instant::now();
     while child.try_wait().expect("wait").is_none() {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > WAIT_LIMIT {
             child.kill().expect("kill");
             panic!("hutch run waits for a pipe");
         }

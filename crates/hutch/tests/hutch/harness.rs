@@ -16,7 +16,7 @@ pub(crate) fn binary() -> &'static str {
     &BINARY
 }
 /// Long enough for anything that happens at all on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(90);
 
 /// A running `hutch up`.
 pub(crate) struct Up {
@@ -107,7 +107,7 @@ impl Up {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 return status.code();
             }
-            assert!(started.elapsed() < PATIENCE, "hutch up does not stop");
+            assert!(started.elapsed() < WAIT_LIMIT, "hutch up does not stop");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -170,7 +170,7 @@ impl Up {
                 return printed;
             }
             assert!(
-                started.elapsed() < PATIENCE,
+                started.elapsed() < WAIT_LIMIT,
                 "kubectl {words}: still\n{printed}{}\n{}",
                 text(&output.stderr),
                 text(&self.kubectl("get pods,sandboxes,sandboxclaims,events -A").stdout)

@@ -166,7 +166,7 @@ fn says(up: &Up, claim: &str, wanted: &str) {
     let printed = || harness::text(&up.kubectl_args(&words).stdout);
     let started = std::time::Instant::now();
     while printed() != wanted {
-        assert!(started.elapsed() < harness::PATIENCE, "{} is not {wanted}", printed());
+        assert!(started.elapsed() < harness::WAIT_LIMIT, "{} is not {wanted}", printed());
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{PATIENCE, Up, binary};
+use crate::harness::{Up, WAIT_LIMIT, binary};
 
 /// Process id of the front of a server.
 fn front_of(up: &Up) -> u32 {
@@ -34,7 +34,7 @@ fn kill(pid: u32) {
 fn until(what: &str, holds: impl Fn() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
+        assert!(started.elapsed() < WAIT_LIMIT, "{what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -26,7 +26,7 @@ use crate::harness::HUTCH;
 
 const TOKEN: &str = "the-one-credential-of-this-test-0123456789";
 /// Long enough for anything that happens at all on a busy machine; longer than a lease.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// One request of a controller.
 #[derive(Debug, Clone)]
@@ -197,7 +197,7 @@ impl Replica {
     pub(crate) async fn says(&self, what: &str) {
         let began = Instant::now();
         while !self.log().contains(what) {
-            assert!(began.elapsed() < PATIENCE, "never printed {what:?}:\n{}", self.log());
+            assert!(began.elapsed() < WAIT_LIMIT, "never printed {what:?}:\n{}", self.log());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -227,7 +227,7 @@ impl Replica {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 return status.code();
             }
-            assert!(began.elapsed() < PATIENCE, "it does not end:\n{}", self.log());
+            assert!(began.elapsed() < WAIT_LIMIT, "it does not end:\n{}", self.log());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::collector::{Collector, hex, texts};
 use crate::harness::HUTCH;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 const TOKEN: &str = "a-token-of-the-api-server-of-this-test";
 
 fn hutch(words: &[&str]) -> Output {
@@ -152,7 +152,7 @@ impl Router {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 return status.code();
             }
-            assert!(started.elapsed() < PATIENCE, "hutch router does not stop");
+            assert!(started.elapsed() < WAIT_LIMIT, "hutch router does not stop");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -278,7 +278,7 @@ fn new_sandbox_is_routed_and_deleted_one_is_not() {
     cluster.runtime.block_on(pods.delete("b", &now)).expect("deleted");
     let started = Instant::now();
     while !ask("b").starts_with("HTTP/1.1 502 ") {
-        assert!(started.elapsed() < PATIENCE, "it is still routed");
+        assert!(started.elapsed() < WAIT_LIMIT, "it is still routed");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(get(router.address("health-probe"), "/readyz", "").ends_with("ok"));

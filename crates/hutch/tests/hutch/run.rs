@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::harness::{HUTCH, refused, text};
 
 /// Long enough for anything that happens at all on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 fn run(options: &[&str], command: &[&str]) -> Output {
     hutch(options, command).output().expect("hutch starts")
@@ -53,9 +53,9 @@ fn wait(mut child: Child) -> std::process::ExitStatus {
         if let Some(status) = child.try_wait().expect("wait") {
             return status;
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > WAIT_LIMIT {
             let _ = child.kill();
-            panic!("still running after {PATIENCE:?}");
+            panic!("still running after {WAIT_LIMIT:?}");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{self, PATIENCE, Up};
+use crate::harness::{self, Up, WAIT_LIMIT};
 
 /// Answers every request with the number of those before it.
 const SERVER: &str = r#"
@@ -95,7 +95,7 @@ fn until(up: &Up, name: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Val
         if holds(&sandbox) {
             return sandbox;
         }
-        assert!(started.elapsed() < PATIENCE, "{name} is not {what}: {sandbox:#}");
+        assert!(started.elapsed() < WAIT_LIMIT, "{name} is not {what}: {sandbox:#}");
         std::thread::sleep(Duration::from_millis(30));
     }
 }

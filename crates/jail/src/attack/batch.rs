@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Longest that one attempt may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// Most bytes of one answer.
 const ANSWER_BYTES: u64 = 16 * 1024;
 
@@ -74,7 +74,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Reads until the other side closes; `None` on timeout.
 fn answer(from: OwnedFd) -> Option<String> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_LIMIT;
     let mut file = std::fs::File::from(from);
     let mut bytes = Vec::new();
     loop {

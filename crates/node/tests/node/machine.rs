@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
 /// Longest wait of a test for something that takes milliseconds on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The warden, built once for all tests.
 pub(crate) fn warden() -> PathBuf {
@@ -157,7 +157,7 @@ impl Machine {
 
     /// Waits until the Pod is as wanted.
     pub(crate) async fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Pod) -> bool) -> Pod {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_LIMIT;
         loop {
             let pod = self.pods().get_opt(name).await.expect("the API answers");
             if let Some(pod) = &pod
@@ -186,7 +186,7 @@ impl Machine {
     }
 
     pub(crate) async fn gone(&self, name: &str) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_LIMIT;
         while self.pods().get_opt(name).await.expect("the API answers").is_some() {
             assert!(Instant::now() < until, "{name} is still there");
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -207,7 +207,7 @@ impl Machine {
     }
 
     pub(crate) async fn event(&self, name: &str, part: &str) -> String {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_LIMIT;
         loop {
             let events = self.events(name).await;
             if let Some(found) = events.iter().find(|event| event.contains(part)) {

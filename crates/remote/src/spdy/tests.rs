@@ -206,7 +206,7 @@ async fn consumed_bytes_are_credited() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_peer_that_ignores_windows_is_slowed_by_a_bounded_buffer() {
     let (mut peer, mut connection) = Peer::new();
     let mut streams = Vec::new();

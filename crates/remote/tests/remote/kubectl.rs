@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 
 use crate::server;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 /// Larger than all buffers and windows of the connection.
 const LONG: usize = 9 * 1024 * 1024;
 
@@ -56,7 +56,7 @@ impl Kubectl {
             // A command that does not read its input breaks the pipe, which is not under test.
             let _ = stdin.write_all(&input).await;
         });
-        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
+        let output = tokio::time::timeout(WAIT_LIMIT, child.wait_with_output()).await;
         feed.abort();
         output.expect("kubectl ends in time").expect("kubectl runs")
     }
@@ -136,7 +136,7 @@ async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.expect("it happens in time")
+    tokio::time::timeout(WAIT_LIMIT, wait).await.expect("it happens in time")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -187,7 +187,8 @@ async fn port_forward(kubectl: &Kubectl, ports: &[u16]) -> (Child, Vec<u16>) {
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let mut local = Vec::new();
     while local.len() < ports.len() {
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("kubectl listens in time");
+        let line =
+            tokio::time::timeout(WAIT_LIMIT, lines.next_line()).await.expect("kubectl listens in time");
         let line = line.expect("kubectl prints").expect("kubectl is alive");
         let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next());
         local.push(port.expect("a port").parse().expect("a port"));
@@ -206,7 +207,7 @@ async fn echo(port: u16, bytes: Vec<u8>) {
         write.shutdown().await
     });
     let mut back = Vec::new();
-    let got = tokio::time::timeout(PATIENCE, read.read_to_end(&mut back)).await;
+    let got = tokio::time::timeout(WAIT_LIMIT, read.read_to_end(&mut back)).await;
     got.unwrap_or_else(|_| panic!("only {} of {} bytes in time", back.len(), bytes.len())).expect("bytes");
     send.await.expect("sends").expect("sends");
     assert!(back.len() == bytes.len() + 3, "{} of {} bytes came back", back.len(), bytes.len());
@@ -271,7 +272,7 @@ async fn a_forward_ends_with_its_pod() {
         let (mut child, local) = port_forward(&kubectl, &[server::LAST_PORT]).await;
         let _stream = TcpStream::connect(("127.0.0.1", local[0])).await.expect("kubectl listens");
         let status =
-            tokio::time::timeout(PATIENCE, child.wait()).await.expect("kubectl leaves").expect("wait");
+            tokio::time::timeout(WAIT_LIMIT, child.wait()).await.expect("kubectl leaves").expect("wait");
         assert!(!status.success(), "{status}");
     }
 }
@@ -288,7 +289,7 @@ async fn a_port_without_listener_is_an_error_text() {
         let mut nothing = Vec::new();
         let _ = stream.read_to_end(&mut nothing).await;
         assert!(nothing.is_empty());
-        let out = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("kubectl gives up");
+        let out = tokio::time::timeout(WAIT_LIMIT, child.wait_with_output()).await.expect("kubectl gives up");
         let error = text(&out.expect("kubectl runs").stderr);
         assert!(error.contains("error forwarding port 1 to pod default/p, uid u-1"), "{error}");
     }

@@ -87,7 +87,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(300);
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn stalled_writes_fail_and_slow_writes_continue() {
         let (mut reader, writer) = tokio::io::duplex(64);
         let mut writer = Stalling::new(writer, LIMIT);
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(writer.write_all(&[0]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn silence_does_not_stall() {
         let (_far, near) = tokio::io::duplex(64);
         let mut near = Stalling::new(near, LIMIT / 10);

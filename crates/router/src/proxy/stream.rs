@@ -214,7 +214,7 @@ mod tests {
         Slow { pieces, piece, pause, timer: Box::pin(tokio::time::sleep(pause)), declared }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn slow_declared_bodies_fail_and_streams_may_pause() {
         let (at_once, often, rarely) = (Duration::ZERO, WINDOW / 20, WINDOW * 2);
         assert_eq!(pass(slow(60, 4096, often, true), at_once).await, (60 * 4096, None));
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(pass(slow(3, 1, rarely, false), at_once).await, (3, None));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn time_of_the_sandbox_does_not_count() {
         let long = WINDOW * 2;
         let mut body = slow(4, 1, Duration::ZERO, true);

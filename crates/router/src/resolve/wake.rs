@@ -15,7 +15,7 @@ use crate::{Resolve, Target};
 /// and the buffer of its connection.
 const HELD: usize = 4096;
 /// Maximum time that a request is held: longer than a cold start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// Interval between checks for the Pod, if no watch reports it earlier.
 const LOOK: Duration = Duration::from_millis(20);
 /// Seconds of `Retry-After` for a rejected client.
@@ -60,7 +60,7 @@ impl Sleepers {
             }
             Ok::<(), String>(())
         });
-        let limit = target.timeout.map_or(PATIENCE, |asked| asked.min(PATIENCE));
+        let limit = target.timeout.map_or(WAIT_LIMIT, |asked| asked.min(WAIT_LIMIT));
         match tokio::time::timeout(limit, woken).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => {

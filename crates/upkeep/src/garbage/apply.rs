@@ -36,7 +36,7 @@ pub(crate) enum Outcome {
 pub(crate) async fn reconcile(client: &Client, kinds: &Arc<Kinds>, task: &Task) -> Result<Outcome, Error> {
     let object = &task.object;
     let acted = match (object.deleting, object.orphan, object.foreground) {
-        (true, true, _) => let_go(client, task).await,
+        (true, true, _) => release_dependents(client, task).await,
         (true, _, true) => match plan::wait(&task.dependents) {
             Wait::Release => release(client, object, FOREGROUND).await,
             Wait::Until(next) => return Ok(Outcome::Next(next)),
@@ -173,7 +173,7 @@ async fn release(client: &Client, object: &Object, finalizer: &str) -> Result<Ou
 }
 
 /// Lets all dependents go, then the object.
-async fn let_go(client: &Client, task: &Task) -> Result<Outcome, Error> {
+async fn release_dependents(client: &Client, task: &Task) -> Result<Outcome, Error> {
     let owner = &task.object;
     for dependent in &task.dependents {
         let Some(metadata) = live(client, &dependent.object).await? else { continue };

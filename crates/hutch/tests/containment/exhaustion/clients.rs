@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::quiet::Quiet;
 use super::{Attacker, Bound, RESOURCES, Resource};
 use crate::connections::{CONNECTIONS, DESCRIPTORS, address, idle_http2, tls};
-use crate::harness::{PATIENCE, Up};
+use crate::harness::{Up, WAIT_LIMIT};
 use crate::names::pod;
 use crate::ordinary::apply;
 
@@ -53,7 +53,7 @@ impl User {
         let name = rustls::pki_types::ServerName::IpAddress(self.address.ip().into());
         let client = ClientConnection::new(self.tls.clone(), name).expect("TLS");
         let socket = TcpStream::connect(self.address).expect("a connection");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a socket");
         Connection { stream: StreamOwned::new(client, socket) }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::api::{Api, CONCURRENT};
 use super::cases::{CLAIM, CONFIG_MAP, Case, POD, SANDBOX, SANDBOX_CLAIM, SECRET, TEMPLATE, WARM_POOL};
 use super::skeleton::Kind;
-use crate::harness::PATIENCE;
+use crate::harness::WAIT_LIMIT;
 
 /// Interval at which the objects of a batch are listed.
 const PAUSE: Duration = Duration::from_millis(400);
@@ -200,7 +200,7 @@ impl Lives {
         let started = Instant::now();
         while !waiting.is_empty() {
             let seen = Seen::now(api, &kinds).await;
-            let late = started.elapsed() > PATIENCE;
+            let late = started.elapsed() > WAIT_LIMIT;
             let mut left = Vec::new();
             for running in waiting {
                 match seen.end(&running) {
@@ -247,7 +247,7 @@ impl Lives {
             if left.is_empty() {
                 break;
             }
-            if started.elapsed() > PATIENCE {
+            if started.elapsed() > WAIT_LIMIT {
                 self.problems.extend(left.into_iter().map(|object| format!("is not deleted: {object}")));
                 break;
             }

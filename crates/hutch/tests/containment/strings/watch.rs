@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::PATIENCE;
+use crate::harness::WAIT_LIMIT;
 
 /// Files outside of the data folder that the server may change, with the reason.
 const ALLOWED: &[(&str, &str)] = &[
@@ -53,7 +53,7 @@ impl Watcher {
                 }
             }
         });
-        assert_eq!(lines.recv_timeout(PATIENCE).as_deref(), Ok("ready"), "the watcher does not start");
+        assert_eq!(lines.recv_timeout(WAIT_LIMIT).as_deref(), Ok("ready"), "the watcher does not start");
         Watcher { child, lines, changes: BTreeSet::new(), controls: Vec::new() }
     }
 
@@ -73,7 +73,7 @@ impl Watcher {
                 }
                 self.changes.insert(line);
             }
-            assert!(started.elapsed() < PATIENCE, "the watcher does not see what is written to {path}");
+            assert!(started.elapsed() < WAIT_LIMIT, "the watcher does not see what is written to {path}");
         }
     }
 

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::rules::{Access, Grant, access};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Requests.
 #[derive(Default)]
@@ -131,7 +131,7 @@ impl Admin {
 /// Returns true if the condition holds in time.
 pub(crate) async fn until(look: impl AsyncFn() -> bool) -> bool {
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    while begun.elapsed() < WAIT_LIMIT {
         if look().await {
             return true;
         }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryFutureExt;
 use hutch_jail::{IdRange, NetworkPlan};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
@@ -85,15 +86,20 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     live.set_address(lease);
     let ids = node.id_ranges.take().map_err(|e| no_sandbox(e.to_string()))?;
     live.set_ids(ids.base());
-    let mut volumes = BTreeMap::new();
-    if matches!(choice, Choice::Jail(_)) {
+    let files = async {
+        if !matches!(choice, Choice::Jail(_)) {
+            return Ok(BTreeMap::new());
+        }
         let facts_ip = lease.to_string();
-        volumes = prepare_volumes(node, live, pod, &spec, &facts_ip).await?;
+        let volumes = prepare_volumes(node, live, pod, &spec, &facts_ip).await?;
         let (place, text) = (node.places.pod(&live.uid), hosts(pod, &facts_ip));
         let written = tokio::task::spawn_blocking(move || write_hosts(&place, &text)).await;
         written.map_err(|e| no_sandbox(e.to_string()))?.map_err(|e| no_sandbox(e.to_string()))?;
-    }
-    let sandbox = create_sandbox(node, pod, choice, lease, ids).await.map_err(no_sandbox)?;
+        Ok(volumes)
+    };
+    // At the same time: the launcher makes the network namespace while files are written.
+    let sandbox = create_sandbox(node, pod, choice, lease, ids).map_err(no_sandbox);
+    let (volumes, sandbox) = tokio::try_join!(files, sandbox)?;
     let policy = RestartPolicy::parse(spec.restart_policy.as_deref());
     let (containers, mut states) = states(&spec);
     if matches!(choice, Choice::Jail(_)) {

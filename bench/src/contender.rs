@@ -6,7 +6,7 @@ use std::process::Command;
 use hutch_testkit::cluster::{Cluster, Options};
 
 use crate::least;
-use crate::machine::binary;
+use crate::machine::{before, binary};
 
 /// Name of the controller's process in its cluster.
 pub(crate) const CONTROLLER: &str = "controller";
@@ -31,9 +31,12 @@ pub(crate) struct Contender {
     subcommand: Option<&'static str>,
 }
 
-/// Returns Hutch's controller, and the Go controller if the folder HUTCH_PEERS has it.
+/// Returns Hutch's controller, that of `HUTCH_BEFORE`, and the Go controller if the folder HUTCH_PEERS has it.
 pub(crate) fn all() -> anyhow::Result<Vec<Contender>> {
     let mut all = vec![Contender { name: "hutch", program: binary()?, subcommand: Some("controller") }];
+    if let Some(program) = before() {
+        all.push(Contender { name: "hutch before", program, subcommand: Some("controller") });
+    }
     match peer("upstream-controller") {
         Some(program) => all.push(Contender { name: GO, program, subcommand: None }),
         None => println!("(alone: HUTCH_PEERS names no folder with upstream-controller)"),

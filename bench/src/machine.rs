@@ -29,6 +29,11 @@ pub(crate) fn binary() -> anyhow::Result<PathBuf> {
     Ok(installed)
 }
 
+/// Returns the program of `HUTCH_BEFORE`: another version of Hutch, which is measured in the same run.
+pub(crate) fn before() -> Option<PathBuf> {
+    std::env::var_os("HUTCH_BEFORE").map(PathBuf::from)
+}
+
 /// Describes the machine in one line.
 pub(crate) fn describe() -> String {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();

@@ -36,7 +36,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         let sandbox = sandbox::start().await.context("the sandbox")?;
         let api = api::start().await.context("the API")?;
         println!("\n### Router: {} s each in alternating rounds, load, router and sandbox on the same CPUs\n", time.as_secs());
-        let peer = program::peer();
+        let (peer, hutch) = (program::peer(), machine::binary()?);
         if peer.is_none() {
             println!("HUTCH_PEERS names no folder with `upstream-router`: measured alone.\n");
         }
@@ -51,9 +51,12 @@ pub(crate) fn run() -> anyhow::Result<()> {
             if let Some(peer) = &peer {
                 routers.push((GO, Routed::peer(peer, sandbox)?));
             }
-            routers.push(("hutch", Routed::hutch(&api, sandbox, false)?));
+            if let Some(before) = machine::before() {
+                routers.push(("hutch before", Routed::hutch(&before, &api, sandbox, false)?));
+            }
+            routers.push(("hutch", Routed::hutch(&hutch, &api, sandbox, false)?));
             if matches!(shape, Shape::Small { .. }) {
-                routers.push(("hutch, scoped tokens", Routed::hutch(&api, sandbox, true)?));
+                routers.push(("hutch, scoped tokens", Routed::hutch(&hutch, &api, sandbox, true)?));
             }
             let mut outcomes: Vec<Outcome> = routers.iter().map(|_| Outcome::default()).collect();
             for _ in 0..TURNS {
@@ -78,7 +81,10 @@ async fn with_their_tool(api: &api::Api, sandbox: u16, time: Duration) -> anyhow
     );
     println!("| | program | requests/s | p50 ms | p99 ms |\n|---|---|---|---|---|");
     for connections in CONNECTIONS {
-        let routers = [(GO, Routed::peer(&peer, sandbox)?), ("hutch", Routed::hutch(api, sandbox, false)?)];
+        let routers = [
+            (GO, Routed::peer(&peer, sandbox)?),
+            ("hutch", Routed::hutch(&machine::binary()?, api, sandbox, false)?),
+        ];
         let mut found = routers.each_ref().map(|_| Vec::new());
         for _ in 0..TURNS {
             for ((_, routed), found) in routers.iter().zip(&mut found) {
@@ -113,7 +119,7 @@ pub(crate) fn sockets() -> anyhow::Result<()> {
         if let Some(peer) = program::peer() {
             sockets::measure(GO, &Routed::peer(&peer, sandbox)?).await?;
         }
-        sockets::measure("hutch", &Routed::hutch(&api, sandbox, false)?).await
+        sockets::measure("hutch", &Routed::hutch(&machine::binary()?, &api, sandbox, false)?).await
     })
 }
 

@@ -79,9 +79,16 @@ impl Server {
         self.usage().resident_kib
     }
 
-    /// Returns the resources that the server itself has used, without its sandboxes.
+    /// Returns the resources that the root process and the front have used, without the sandboxes.
     pub(crate) fn usage(&self) -> Usage {
-        Usage::of(self.child.id())
+        let mut usage = Usage::of(self.child.id());
+        for front in front(self.child.id()) {
+            let of_front = Usage::of(front);
+            usage.cpu += of_front.cpu;
+            usage.resident_kib += of_front.resident_kib;
+            usage.peak_kib += of_front.peak_kib;
+        }
+        usage
     }
 
     /// Returns the path of the kubeconfig.
@@ -138,4 +145,16 @@ impl Drop for Server {
         );
         let _ = self.child.wait();
     }
+}
+
+/// Returns the child with the name of the front; an older server has none.
+fn front(server: u32) -> Option<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{server}/task")).ok()?;
+    let children =
+        threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    let name = |id: &u32| std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+    children.into_iter().find(|id| name(id).trim() == "hutch-front")
 }

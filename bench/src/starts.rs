@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use hutch_testkit::on_path;
 
-use crate::machine::binary;
+use crate::machine::{before, binary};
 use crate::stats::{Samples, millis};
 
 const ROUNDS: usize = 300;
@@ -84,7 +84,8 @@ fn contenders(scratch: &Path) -> anyhow::Result<Vec<Contender>> {
     };
     let (workspace, rootfs) = (folder("workspace")?, folder("rootfs")?);
     fill_rootfs(Path::new(&rootfs))?;
-    let hutch_run = |options: &str| words(&format!("{hutch} run {options} -- /usr/bin/true"));
+    let run = |hutch: &str, options: &str| words(&format!("{hutch} run {options} -- /usr/bin/true"));
+    let hutch_run = |options: &str| run(&hutch, options);
     let mut list = vec![
         ("no jail", words("/usr/bin/true"), ROUNDS),
         ("hutch run", hutch_run(""), ROUNDS),
@@ -92,6 +93,12 @@ fn contenders(scratch: &Path) -> anyhow::Result<Vec<Contender>> {
         ("hutch run --rootfs", hutch_run(&format!("--rootfs {rootfs}")), ROUNDS),
         (FROM_FILE, hutch_run(""), ROUNDS),
     ];
+    if let Some(before) = before() {
+        let before = before.display().to_string();
+        list.push(("hutch run, before", run(&before, ""), ROUNDS));
+        let options = format!("--workspace {workspace}");
+        list.push(("hutch run --workspace, before", run(&before, &options), ROUNDS));
+    }
     if let Some(bwrap) = on_path("bwrap") {
         list.push(("bwrap --unshare-all", words(&bwrap_line(&bwrap.display().to_string())), ROUNDS));
     }

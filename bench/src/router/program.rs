@@ -61,11 +61,11 @@ impl Routed {
     }
 
     /// Starts `hutch router`; it reads the address from the API.
-    pub(crate) fn hutch(api: &Api, sandbox: u16, scoped: bool) -> anyhow::Result<Routed> {
+    pub(crate) fn hutch(program: &Path, api: &Api, sandbox: u16, scoped: bool) -> anyhow::Result<Routed> {
         let folder = tempfile::tempdir()?;
         let key = folder.path().join("key");
         std::fs::write(&key, KEY)?;
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(program);
         command.args([
             "router",
             "--http-bind-address=127.0.0.1:0",

@@ -17,6 +17,8 @@ use hutch_image::{PathSegment, remove_tree};
 use hutch_jail::{Ids, Network, Process, ProcessExit, Profile, Root, Spec, Stdio, Upper, Usage, User};
 use rustix::process::Signal;
 use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::jail::JailHandle;
@@ -83,7 +85,7 @@ impl PodSandbox for GvisorSandbox {
         async move {
             let ContainerPlan { id, folder, keep_root, freezable, blueprint } = plan;
             let (bundle, config) = (folder.clone(), config(&folder, &blueprint, &self.plan.hostname));
-            let prepared = tokio::task::spawn_blocking(move || {
+            let prepared = spawn_blocking(move || {
                 prepare_folder(&bundle, keep_root)?;
                 write_bundle(&bundle, &config)
             });
@@ -142,9 +144,11 @@ struct ExecFiles {
 
 impl Drop for ExecFiles {
     fn drop(&mut self) {
-        // They lie in the container's folder, which is removed in any case.
-        let _ = std::fs::remove_file(&self.process);
-        let _ = std::fs::remove_file(&self.pid);
+        let files = [std::mem::take(&mut self.process), std::mem::take(&mut self.pid)];
+        // Without a runtime the program ends; the container's folder, which holds them, is removed in any case.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn_blocking(move || files.iter().for_each(|file| drop(std::fs::remove_file(file))));
+        }
     }
 }
 
@@ -179,7 +183,11 @@ impl Container for GvisorContainer {
             let Process { argv, env, terminal, .. } = &further;
             let usual = bundle(&self.blueprint, Path::new(""), "");
             let description = Bundle { argv, env, terminal: *terminal, ..usual }.process();
-            write_private(&files.process, &description)
+            let process_file = files.process.clone();
+            let written = spawn_blocking(move || write_private(&process_file, &description)).await;
+            written
+                .map_err(io::Error::from)
+                .flatten()
                 .map_err(|error| format!("cannot start in runsc: {error}"))?;
             let (file, pid) = (files.process.display().to_string(), files.pid.display().to_string());
             let argv = ["exec", "--process", &file, "--internal-pid-file", &pid, &self.runsc.id];
@@ -188,7 +196,7 @@ impl Container for GvisorContainer {
             let (runsc, number) = (self.runsc.clone(), spawned.number);
             Ok(Exec::new(spawned, move || {
                 runsc.jail.signal(number, Signal::KILL.as_raw());
-                runsc.kill_inside(&files);
+                spawn_blocking(move || runsc.kill_inside(&files));
             }))
         }
         .boxed()

@@ -82,7 +82,7 @@ impl Server {
     /// Returns the resources that the root process and the front have used, without the sandboxes.
     pub(crate) fn usage(&self) -> Usage {
         let mut usage = Usage::of(self.child.id());
-        for front in front(self.child.id()) {
+        if let Some(front) = front(self.child.id()) {
             let of_front = Usage::of(front);
             usage.cpu += of_front.cpu;
             usage.resident_kib += of_front.resident_kib;

@@ -379,10 +379,22 @@ impl Refusal {
                 ExitCode::from(2)
             }
             _ => {
-                eprintln!("hutch: {}", one_line(&self.error.to_string()));
+                eprintln!("hutch: {}", self.line());
                 ExitCode::from(if self.of_command { 125 } else { 2 })
             }
         }
+    }
+
+    fn line(&self) -> String {
+        let line = one_line(&self.error.to_string());
+        let unknown = match self.error.get(clap::error::ContextKind::InvalidArg) {
+            Some(clap::error::ContextValue::String(word)) => word.as_str(),
+            _ => "-",
+        };
+        // As `hutch run true` or `hutch exec mine ls`.
+        let is_command = self.of_command && !unknown.starts_with(['-', '<']);
+        let hint = if is_command { "; a command comes after `--`" } else { "" };
+        line + hint
     }
 }
 
@@ -420,7 +432,7 @@ mod tests {
 
     fn refusal(words: &[&str]) -> String {
         command(words.iter().map(OsString::from).collect())
-            .map_or_else(|refusal| one_line(&refusal.error.to_string()), |_| String::new())
+            .map_or_else(|refusal| refusal.line(), |_| String::new())
     }
 
     #[test]
@@ -438,12 +450,14 @@ mod tests {
 
     #[test]
     fn mistakes_name_the_flag_in_one_line() {
-        let cases: [(&[&str], &str); 14] = [
+        let cases: [(&[&str], &str); 16] = [
             (&["hutch", "run", "--worspace", "x", "--", "true"], "--worspace"),
             (&["hutch", "run", "--memory", "lots", "--", "true"], "--memory"),
             (&["hutch", "run", "--env", "novalue", "--", "true"], "--env"),
             (&["hutch", "run", "--timeout", "0s", "--", "true"], "--timeout"),
             (&["hutch", "run"], "COMMAND"),
+            (&["hutch", "run", "true"], "after `--`"),
+            (&["hutch", "exec", "mine", "ls"], "after `--`"),
             (&["hutch", "token", "create", "a"], "--key-file"),
             (&["hutch", "token", "create", "A", "--key-file", "k"], "SANDBOX"),
             (&["hutch", "token", "create", "a", "--key-file", "k", "--ttl", "10ms"], "--ttl"),

@@ -3,6 +3,7 @@
 //! A user is an approved CertificateSigningRequest of the signer `kubernetes.io/kube-apiserver-client`, whose object has
 //! the name of the user. The key is created here and written only to the kubeconfig.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -65,14 +66,15 @@ async fn create(arguments: &UserCreateArguments) -> anyhow::Result<u8> {
         }
         return Err(hutch_client::Error::from(error).into());
     }
-    match approve(&requests, name).await {
+    let delivered = match approve(&requests, name).await {
         Ok(certificate) => deliver(&config, name, &certificate, &request.key_pem, output.as_deref()),
-        Err(error) => {
-            // The key of a request that was not signed is lost.
-            let _ = requests.delete(name, &Default::default()).await;
-            Err(error)
-        }
+        Err(error) => Err(error),
+    };
+    if delivered.is_err() {
+        // Without its key the user is of no use, and the name must be free for the next attempt.
+        let _ = requests.delete(name, &Default::default()).await;
     }
+    delivered
 }
 
 /// Approves a request and returns the certificate (PEM).
@@ -101,7 +103,7 @@ fn deliver(
     let server = config.cluster_url.to_string();
     let text = kubeconfig::of_user(server.trim_end_matches('/'), &root, name, certificate, key);
     match output {
-        None => print!("{text}"),
+        None => std::io::stdout().write_all(text.as_bytes()).context("cannot write the kubeconfig")?,
         Some(file) => {
             kubeconfig::put(file, &text)?;
             println!("user {name}: kubeconfig {}", file.display());

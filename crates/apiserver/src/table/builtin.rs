@@ -279,6 +279,19 @@ static TABLE: &[(&str, Columns)] = &[
         "EndpointSlice",
         columns!(plain::endpoint_slice, NAME, word("AddressType"), word("Ports"), word("Endpoints"), AGE),
     ),
+    (
+        "CertificateSigningRequest",
+        columns!(
+            plain::certificate_request,
+            NAME,
+            AGE,
+            word("SignerName"),
+            word("Requestor"),
+            word("RequestedDuration"),
+            word("Condition")
+        ),
+    ),
+    ("ResourceQuota", columns!(plain::quota, NAME, word("Request"), word("Limit"), AGE)),
     ("NetworkPolicy", columns!(plain::network_policy, NAME, word("Pod-Selector"), AGE)),
     (
         "PodDisruptionBudget",

@@ -132,6 +132,31 @@ fn builtin_kinds_show_what_kubectl_shows() {
         ),
         ("ReplicaSet", json!({"spec": {"replicas": 0}}), "x|0|0|0|10m|||<none>"),
         (
+            "ResourceQuota",
+            json!({"status": {
+                "hard": {"pods": "4", "requests.cpu": "2", "limits.memory": "1Gi", "limits.cpu": "3", "cpu": "1"},
+                "used": {"pods": "1", "requests.cpu": "500m", "limits.memory": "512Mi"},
+            }}),
+            "x|cpu: 0/1, pods: 1/4, requests.cpu: 500m/2|limits.cpu: 0/3, limits.memory: 512Mi/1Gi|10m",
+        ),
+        (
+            "CertificateSigningRequest",
+            json!({"spec": {"signerName": "a.b/c", "username": "admin", "expirationSeconds": 864_000},
+                "status": {"conditions": [{"type": "Denied"}, {"type": "Failed"}]}}),
+            "x|10m|a.b/c|admin|10d|Denied,Failed",
+        ),
+        (
+            "CertificateSigningRequest",
+            json!({"spec": {"signerName": "a.b/c", "username": "admin"},
+                "status": {"conditions": [{"type": "Approved"}], "certificate": "TUlJQg=="}}),
+            "x|10m|a.b/c|admin|<none>|Approved,Issued",
+        ),
+        (
+            "CertificateSigningRequest",
+            json!({"spec": {"signerName": "a.b/c", "username": "admin", "expirationSeconds": 3661}}),
+            "x|10m|a.b/c|admin|61m|Pending",
+        ),
+        (
             "Job",
             json!({"spec": {"completions": 1}, "status": {"startTime": THEN, "conditions": [{"type": "Complete", "status": "True"}]}}),
             "x|Complete|0/1|10m|10m|||<none>",

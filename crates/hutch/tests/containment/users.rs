@@ -66,3 +66,12 @@ fn deleted_user_loses_its_exec_and_its_watch_at_once() {
     assert!(text(&after.stderr).contains("Unauthorized"), "{}", text(&after.stderr));
     refused(&user(&up, &["delete", "alice"]), 1, &["alice"]);
 }
+
+#[test]
+fn user_whose_kubeconfig_cannot_be_written_is_not_created() {
+    hutch_testkit::require!(root);
+    let up = Up::start(&[]);
+    refused(&user(&up, &["create", "bob", "--output", "/proc/bob"]), 1, &["cannot write", "/proc/bob"]);
+    assert!(!succeeds(&user(&up, &["list"])).contains("bob"));
+    succeeds(&user(&up, &["create", "bob"]));
+}

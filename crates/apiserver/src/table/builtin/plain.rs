@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{array, created, integer, labels, name, or_none, text};
 use crate::selector::LabelSelector;
-use crate::table::age::age;
+use crate::table::age::{age, human_duration};
 
 /// The most addresses or ports that one cell lists.
 const MAX_LISTED: usize = 3;
@@ -159,6 +159,47 @@ pub(super) fn network_policy(object: &Value, now: Timestamp) -> Vec<Value> {
         None => "<none>".into(),
     };
     vec![name(object), selector.into(), created(object, now)]
+}
+
+pub(super) fn certificate_request(object: &Value, now: Timestamp) -> Vec<Value> {
+    let conditions = array(object, "/status/conditions");
+    let has = |kind: &str| conditions.iter().any(|condition| condition["type"] == kind);
+    let mut condition = match () {
+        () if has("Denied") => "Denied",
+        () if has("Approved") => "Approved",
+        () => "Pending",
+    }
+    .to_owned();
+    if has("Failed") {
+        condition.push_str(",Failed");
+    }
+    if !text(object, "/status/certificate").is_empty() {
+        condition.push_str(",Issued");
+    }
+    let duration = object.pointer("/spec/expirationSeconds").and_then(Value::as_i64);
+    vec![
+        name(object),
+        created(object, now),
+        text(object, "/spec/signerName").into(),
+        text(object, "/spec/username").into(),
+        duration.map_or("<none>".into(), |seconds| human_duration(seconds).into()),
+        condition.into(),
+    ]
+}
+
+pub(super) fn quota(object: &Value, now: Timestamp) -> Vec<Value> {
+    let hard = object.pointer("/status/hard").and_then(Value::as_object);
+    let mut lines: Vec<_> = hard.into_iter().flatten().collect();
+    lines.sort_by_key(|(resource, _)| *resource);
+    let used = |resource: &str| object["status"]["used"][resource].as_str().unwrap_or("0");
+    let cell = |limits: bool| {
+        let of_cell = lines.iter().filter(|(resource, _)| resource.starts_with("limits.") == limits);
+        let shown = of_cell.map(|(resource, hard)| {
+            format!("{resource}: {}/{}", used(resource), hard.as_str().unwrap_or_default())
+        });
+        shown.collect::<Vec<_>>().join(", ")
+    };
+    vec![name(object), cell(false).into(), cell(true).into(), created(object, now)]
 }
 
 pub(super) fn disruption_budget(object: &Value, now: Timestamp) -> Vec<Value> {

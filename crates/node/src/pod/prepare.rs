@@ -60,11 +60,14 @@ pub(super) async fn prepare(
     }
 }
 
-async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result<Worker, Refusal> {
-    let no_sandbox = |message: String| Refusal {
+fn no_sandbox(message: impl ToString) -> Refusal {
+    Refusal {
         reason: "FailedCreatePodSandBox",
-        message: format!("Failed to create pod sandbox: {message}"),
-    };
+        message: format!("Failed to create pod sandbox: {}", message.to_string()),
+    }
+}
+
+async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result<Worker, Refusal> {
     let spec = pod.spec.clone().unwrap_or_default();
     let choice = admission::choose(&spec, &node.config.runtime_classes, Runsc::find().is_some())?;
     if let Choice::Embedded(kind) = choice {
@@ -82,20 +85,15 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     let sandbox = hutch_api::owner::sandbox(pod.as_ref());
     let sandbox = sandbox.map(|owner| format!("{}/{}", live.id.namespace, owner.uid));
     let lease = node.addresses().lease_of(&live.id.uid, before, sandbox.as_deref());
-    let lease = lease.ok_or_else(|| no_sandbox("no free Pod address is left on this node".into()))?;
+    let lease = lease.ok_or_else(|| no_sandbox("no free Pod address is left on this node"))?;
     live.set_address(lease);
-    let ids = node.id_ranges.take().map_err(|e| no_sandbox(e.to_string()))?;
+    let ids = node.id_ranges.take().map_err(no_sandbox)?;
     live.set_ids(ids.base());
     let files = async {
-        if !matches!(choice, Choice::Jail(_)) {
-            return Ok(BTreeMap::new());
+        match choice {
+            Choice::Jail(_) => prepare_files(node, live, pod, &spec, lease).await,
+            Choice::Embedded(_) => Ok(BTreeMap::new()),
         }
-        let facts_ip = lease.to_string();
-        let volumes = prepare_volumes(node, live, pod, &spec, &facts_ip).await?;
-        let (place, text) = (node.places.pod(&live.uid), hosts(pod, &facts_ip));
-        let written = tokio::task::spawn_blocking(move || write_hosts(&place, &text)).await;
-        written.map_err(|e| no_sandbox(e.to_string()))?.map_err(|e| no_sandbox(e.to_string()))?;
-        Ok(volumes)
     };
     // At the same time: the launcher makes the network namespace while files are written.
     let sandbox = create_sandbox(node, pod, choice, lease, ids).map_err(no_sandbox);
@@ -132,6 +130,22 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         frozen_since: None,
         sleeper: JoinSet::new(),
     })
+}
+
+/// Writes the volumes and the hosts file of a Pod.
+async fn prepare_files(
+    node: &Arc<Shared>,
+    live: &Arc<Live>,
+    pod: &Arc<Pod>,
+    spec: &PodSpec,
+    address: Ipv4Addr,
+) -> Result<BTreeMap<String, Prepared>, Refusal> {
+    let address = address.to_string();
+    let volumes = prepare_volumes(node, live, pod, spec, &address).await?;
+    let (place, text) = (node.places.pod(&live.uid), hosts(pod, &address));
+    let written = tokio::task::spawn_blocking(move || write_hosts(&place, &text)).await;
+    written.map_err(no_sandbox)?.map_err(no_sandbox)?;
+    Ok(volumes)
 }
 
 /// Creates the sandbox of a Pod, unless a service of this process answers for it.

@@ -21,10 +21,11 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 24] = [
+const LAYERS: [(&str, Layer); 25] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-activity", Layer::Vocabulary),
     ("hutch-archive", Layer::Vocabulary),
+    ("hutch-policy", Layer::Vocabulary),
     ("hutch-kubelet", Layer::Contract),
     ("hutch-store", Layer::Mechanism),
     ("hutch-jail", Layer::Mechanism),

@@ -1,0 +1,84 @@
+//! Combines the levels of a sandbox into one verdict.
+
+use serde::{Deserialize, Serialize};
+
+use crate::destination::{Decision, Destination};
+use crate::egress::Egress;
+
+/// Effect of a level.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Mode {
+    /// The level decides.
+    #[default]
+    Enforce,
+    /// The level abstains. Its opinion is reported.
+    Observe,
+}
+
+/// Authority behind a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Authority {
+    /// Administrators of the cluster or the machine.
+    Cluster,
+    /// Owners of the namespace.
+    Namespace,
+    /// Author of the template.
+    Template,
+    /// Author of the claim.
+    Claim,
+    /// Caller of `hutch run`.
+    Invocation,
+}
+
+/// Policy of one authority for a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Level {
+    /// Authority.
+    pub authority: Authority,
+    /// Name of the policy object, for messages.
+    pub name: String,
+    /// Effect.
+    pub mode: Mode,
+    /// Egress rules; without them the level abstains.
+    pub egress: Option<Egress>,
+}
+
+/// Opinion of one level about a destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opinion<'a> {
+    /// Level.
+    pub level: &'a Level,
+    /// Name of the rule; `None` if no rule matched.
+    pub rule: Option<&'a str>,
+    /// Its decision. It does not count if the level observes.
+    pub decision: Decision,
+}
+
+/// Verdict of all levels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict<'a> {
+    /// Decision.
+    pub decision: Decision,
+    /// Opinions of the levels that have egress rules, by authority and name.
+    pub opinions: Vec<Opinion<'a>>,
+}
+
+/// Decides whether a sandbox with these levels may reach the destination: only if at least one level that enforces has
+/// egress rules, and all of those allow it. The order of levels and rules has no meaning.
+pub fn decide<'a>(levels: &'a [Level], destination: &Destination) -> Verdict<'a> {
+    let mut opinions: Vec<_> = levels
+        .iter()
+        .filter_map(|level| {
+            let rule = level.egress.as_ref()?.rule_for(destination);
+            let decision = rule.map_or(Decision::Deny, |rule| rule.decision);
+            Some(Opinion { level, rule: rule.map(|rule| rule.name.as_str()), decision })
+        })
+        .collect();
+    opinions.sort_by(|a, b| (a.level.authority, &a.level.name).cmp(&(b.level.authority, &b.level.name)));
+    let enforced = opinions.iter().filter(|opinion| opinion.level.mode == Mode::Enforce);
+    let decision = enforced.map(|opinion| opinion.decision).max().unwrap_or(Decision::Deny);
+    Verdict { decision, opinions }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::egress::EgressRule;
+
+fn egress(json: &str) -> Egress {
+    serde_json::from_str(json).unwrap()
+}
+
+fn level(authority: Authority, mode: Mode, egress: Option<Egress>) -> Level {
+    Level { authority, name: format!("{authority:?}"), mode, egress }
+}
+
+fn decision(levels: &[Level], destination: &str) -> Decision {
+    decide(levels, &destination.parse().unwrap()).decision
+}
+
+#[test]
+fn rules_of_one_level() {
+    let rules = egress(
+        r#"{"rules": [
+            {"name": "api", "hosts": ["api.example.com"]},
+            {"name": "web", "hosts": ["**.example.org"], "plaintext": true},
+            {"name": "db", "hosts": ["db.example.com"], "ports": [5432, "6000-6010"]},
+            {"name": "net", "cidrs": ["192.0.2.0/24"], "ports": [443]},
+            {"name": "not", "hosts": ["secret.example.org"], "ports": ["1-65535"], "decision": "Deny"}
+        ]}"#,
+    );
+    let levels = [level(Authority::Namespace, Mode::Enforce, Some(rules))];
+    for (destination, allowed) in [
+        ("api.example.com", true),
+        ("API.example.com.:443", true),
+        ("api.example.com:80", false),
+        ("x.example.org:80", true),
+        ("x.example.org", false),
+        ("secret.example.org:80", false),
+        ("db.example.com:5432", true),
+        ("db.example.com:6010", true),
+        ("db.example.com", false),
+        ("192.0.2.1:443", true),
+        ("3221225985:443", true),
+        ("192.0.3.1:443", false),
+        ("[::ffff:192.0.2.1]:443", true),
+        ("example.com", false),
+    ] {
+        let expected = if allowed { Decision::Allow } else { Decision::Deny };
+        assert_eq!(decision(&levels, destination), expected, "{destination}");
+    }
+}
+
+#[test]
+fn strictest_level_wins_and_no_level_means_no_network() {
+    let open = || Some(egress(r#"{"rules": [{"name": "a", "any": true}]}"#));
+    let other = || Some(egress(r#"{"rules": [{"name": "b", "hosts": ["b.example.com"]}]}"#));
+    let (cluster, claim) = (Authority::Cluster, Authority::Claim);
+    let (enforce, observe) = (Mode::Enforce, Mode::Observe);
+    for (levels, expected) in [
+        (vec![], Decision::Deny),
+        (vec![level(cluster, enforce, None)], Decision::Deny),
+        (vec![level(cluster, enforce, open())], Decision::Allow),
+        (vec![level(cluster, enforce, open()), level(claim, enforce, None)], Decision::Allow),
+        (vec![level(cluster, enforce, open()), level(claim, enforce, other())], Decision::Deny),
+        (vec![level(cluster, enforce, other()), level(claim, enforce, open())], Decision::Deny),
+        (
+            vec![level(cluster, enforce, open()), level(claim, enforce, Some(Egress::default()))],
+            Decision::Deny,
+        ),
+        (vec![level(cluster, enforce, open()), level(claim, observe, other())], Decision::Allow),
+        (vec![level(cluster, observe, open())], Decision::Deny),
+    ] {
+        assert_eq!(decision(&levels, "a.example.com"), expected, "{levels:?}");
+    }
+}
+
+#[test]
+fn verdict_names_level_and_rule() {
+    let levels = [
+        level(Authority::Claim, Mode::Observe, Some(egress(r#"{"rules": []}"#))),
+        level(
+            Authority::Cluster,
+            Mode::Enforce,
+            Some(egress(r#"{"rules": [{"name": "all", "any": true}]}"#)),
+        ),
+    ];
+    let destination = "a.example.com".parse().unwrap();
+    let verdict = decide(&levels, &destination);
+    let opinions: Vec<_> =
+        verdict.opinions.iter().map(|o| (o.level.name.as_str(), o.rule, o.decision)).collect();
+    assert_eq!(opinions, [("Cluster", Some("all"), Decision::Allow), ("Claim", None, Decision::Deny)]);
+    assert_eq!(destination.to_string(), "a.example.com:443");
+}
+
+#[test]
+fn fields_without_meaning_are_refused() {
+    for json in [
+        r#"{"rules": [{"name": "a", "host": ["b"]}]}"#,
+        r#"{"rule": []}"#,
+        r#"{"rules": [{"hosts": ["b"]}]}"#,
+        r#"{"rules": [{"name": "a", "hosts": ["*"]}]}"#,
+        r#"{"rules": [{"name": "a", "decision": "Ask"}]}"#,
+        r#"{"rules": [{"name": "a", "ports": [0]}]}"#,
+        r#"{"rules": [{"name": "a", "cidrs": ["10.0.0.1/8"]}]}"#,
+    ] {
+        assert!(serde_json::from_str::<Egress>(json).is_err(), "{json}");
+    }
+    for text in ["a:", "a:0", "a:65536", "a:+1", ":443", "a:b:1", "[::1", "[::1]x"] {
+        assert!(text.parse::<Destination>().is_err(), "{text}");
+    }
+    assert_eq!("::1".parse::<Destination>().unwrap().to_string(), "[::1]:443");
+    assert_eq!("[::1]:8".parse::<Destination>().unwrap().to_string(), "[::1]:8");
+}
+
+fn any_rule() -> impl Strategy<Value = EgressRule> {
+    let hosts = prop::collection::vec(
+        prop::sample::select(vec!["a.x.com", "*.x.com", "**.x.com", "b-*.y.com"]),
+        0..3,
+    );
+    let cidrs =
+        prop::collection::vec(prop::sample::select(vec!["10.0.0.0/8", "10.1.0.0/16", "fd00::/8"]), 0..2);
+    let ports = prop::collection::vec(prop::sample::select(vec!["443", "1-100", "80"]), 0..2);
+    let decision = prop::sample::select(vec![Decision::Allow, Decision::Allow, Decision::Deny]);
+    ("[a-c]", hosts, any::<bool>(), cidrs, ports, any::<bool>(), decision).prop_map(
+        |(name, hosts, any, cidrs, ports, plaintext, decision)| EgressRule {
+            name,
+            hosts: hosts.into_iter().map(|text| text.parse().unwrap()).collect(),
+            any,
+            cidrs: cidrs.into_iter().map(|text| text.parse().unwrap()).collect(),
+            ports: ports.into_iter().map(|text| text.parse().unwrap()).collect(),
+            plaintext,
+            decision,
+        },
+    )
+}
+
+fn any_level() -> impl Strategy<Value = Level> {
+    let authority = prop::sample::select(vec![Authority::Cluster, Authority::Namespace, Authority::Claim]);
+    let mode = prop::sample::select(vec![Mode::Enforce, Mode::Enforce, Mode::Observe]);
+    let egress = prop::option::of(prop::collection::vec(any_rule(), 0..4).prop_map(|rules| Egress { rules }));
+    (authority, "[a-c]", mode, egress).prop_map(|(authority, name, mode, egress)| Level {
+        authority,
+        name,
+        mode,
+        egress,
+    })
+}
+
+fn any_destination() -> impl Strategy<Value = Destination> {
+    let host = prop::sample::select(vec![
+        "a.x.com",
+        "c.a.x.com",
+        "x.com",
+        "b-1.y.com",
+        "10.1.2.3",
+        "10.2.0.1",
+        "[fd00::1]",
+    ]);
+    let port = prop::sample::select(vec![443, 80, 22, 8080]);
+    (host, port).prop_map(|(host, port)| format!("{host}:{port}").parse().unwrap())
+}
+
+fn has_opinion(level: &Level) -> bool {
+    level.mode == Mode::Enforce && level.egress.is_some()
+}
+
+proptest! {
+    /// Once one level decides, a further level can only take away.
+    #[test]
+    fn one_more_level_never_allows_more(
+        levels in prop::collection::vec(any_level(), 1..5),
+        more in any_level(),
+        destination in any_destination(),
+    ) {
+        prop_assume!(levels.iter().any(has_opinion));
+        let before = decide(&levels, &destination).decision;
+        let with_more: Vec<_> = levels.iter().cloned().chain([more]).collect();
+        prop_assert!(decide(&with_more, &destination).decision >= before);
+    }
+
+    #[test]
+    fn one_more_deny_rule_never_allows_more(
+        mut levels in prop::collection::vec(any_level(), 1..4),
+        mut rule in any_rule(),
+        destination in any_destination(),
+    ) {
+        let before = decide(&levels, &destination).decision;
+        rule.decision = Decision::Deny;
+        if let Some(egress) = &mut levels[0].egress {
+            egress.rules.push(rule);
+        }
+        prop_assert!(decide(&levels, &destination).decision >= before);
+    }
+
+    #[test]
+    fn order_of_levels_and_rules_has_no_meaning(
+        levels in prop::collection::vec(any_level(), 1..5),
+        destination in any_destination(),
+    ) {
+        let mut reversed = levels.clone();
+        reversed.reverse();
+        for egress in reversed.iter_mut().filter_map(|level| level.egress.as_mut()) {
+            egress.rules.reverse();
+        }
+        let (verdict, other) = (decide(&levels, &destination), decide(&reversed, &destination));
+        prop_assert_eq!(verdict.decision, other.decision);
+        let rules = |verdict: &Verdict<'_>| {
+            let mut rules: Vec<_> = verdict
+                .opinions
+                .iter()
+                .map(|o| (o.level.authority, o.level.name.clone(), o.rule.map(str::to_owned), o.decision))
+                .collect();
+            rules.sort();
+            rules
+        };
+        prop_assert_eq!(rules(&verdict), rules(&other));
+    }
+
+    #[test]
+    fn level_that_observes_changes_no_decision(
+        levels in prop::collection::vec(any_level(), 0..4),
+        mut more in any_level(),
+        destination in any_destination(),
+    ) {
+        more.mode = Mode::Observe;
+        let with_more: Vec<_> = levels.iter().cloned().chain([more]).collect();
+        prop_assert_eq!(decide(&levels, &destination).decision, decide(&with_more, &destination).decision);
+    }
+}

@@ -1,0 +1,75 @@
+//! Egress rules of one level.
+
+use std::num::NonZeroU16;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cidr::Cidr;
+use crate::destination::{Decision, Destination};
+use crate::host::Host;
+use crate::pattern::HostPattern;
+use crate::ports::PortRange;
+
+/// Port of HTTPS: the default of a rule.
+const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
+/// Port of HTTP: the default of a rule with `plaintext`.
+const HTTP: NonZeroU16 = NonZeroU16::new(80).unwrap();
+
+/// Egress rules of one level. Their order has no meaning.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Egress {
+    /// Rules. What none of them allows is denied.
+    #[serde(default)]
+    pub rules: Vec<EgressRule>,
+}
+
+/// Rule for destinations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EgressRule {
+    /// Name for messages.
+    pub name: String,
+    /// Names of hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostPattern>,
+    /// Every host name.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub any: bool,
+    /// Addresses that the sandbox connects to without a name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cidrs: Vec<Cidr>,
+    /// Ports; without any, 443, or 80 with `plaintext`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortRange>,
+    /// Allows HTTP without TLS.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub plaintext: bool,
+    /// Decision for matching destinations.
+    #[serde(default)]
+    pub decision: Decision,
+}
+
+impl EgressRule {
+    /// Returns true if the rule covers the destination.
+    pub fn matches(&self, destination: &Destination) -> bool {
+        let host = match &destination.host {
+            Host::Name(name) => self.any || self.hosts.iter().any(|pattern| pattern.matches(name)),
+            Host::Address(address) => self.cidrs.iter().any(|cidr| cidr.contains(*address)),
+        };
+        let port = match self.ports.as_slice() {
+            [] => PortRange::one(if self.plaintext { HTTP } else { HTTPS }).contains(destination.port.get()),
+            ports => ports.iter().any(|range| range.contains(destination.port.get())),
+        };
+        host && port
+    }
+}
+
+impl Egress {
+    /// Returns the strictest matching rule; `None` if no rule matches, which denies.
+    pub fn rule_for(&self, destination: &Destination) -> Option<&EgressRule> {
+        let matching = self.rules.iter().filter(|rule| rule.matches(destination));
+        // Of equally strict rules the first by name, so that the order of the list does not show.
+        matching.max_by(|a, b| a.decision.cmp(&b.decision).then_with(|| b.name.cmp(&a.name)))
+    }
+}

@@ -1,0 +1,22 @@
+//! Decides which destinations a sandbox may reach. Pure: no I/O, no clock.
+//!
+//! A *level* is everything that one authority says about a sandbox: the cluster, its namespace, its template, its claim,
+//! or the caller of `hutch run`. Each level decides for itself, and the strictest verdict counts. Rules of different
+//! levels are never merged into one list, so a level can only take away what the others allow. A level without egress
+//! rules abstains. If all levels abstain, nothing is reachable.
+
+mod cidr;
+mod decide;
+mod destination;
+mod egress;
+mod host;
+mod pattern;
+mod ports;
+
+pub use cidr::{Cidr, InvalidCidr};
+pub use decide::{Authority, Level, Mode, Opinion, Verdict, decide};
+pub use destination::{Decision, Destination, InvalidDestination};
+pub use egress::{Egress, EgressRule};
+pub use host::{Host, HostName, InvalidHost};
+pub use pattern::{HostPattern, InvalidPattern};
+pub use ports::{InvalidPorts, PortRange};

@@ -26,6 +26,8 @@ pub struct Limits {
     /// Maximum bytes of the headers of one entry: its path, the target of a link, extended attributes, the parts of a
     /// sparse file. They are held in memory.
     pub header_bytes: u64,
+    /// Maximum bytes of the content of all entries that is read. A sparse entry of a few bytes has up to 8 GiB.
+    pub content_bytes: u64,
     /// Treatment of absolute paths.
     pub absolute: AbsolutePaths,
 }
@@ -39,6 +41,9 @@ pub enum ReadError {
     /// More entries than [`Limits::entries`].
     #[error("the tar stream has more than {0} entries")]
     Entries(u64),
+    /// More content than [`Limits::content_bytes`].
+    #[error("the files of the tar stream have more than {0} bytes")]
+    Content(u64),
     /// Path that is not below the folder.
     #[error("entry {entry:?}: {problem}")]
     Path {
@@ -80,7 +85,9 @@ pub struct Entry<'a, R: Read> {
     shown: String,
     path: PathBuf,
     kind: Kind,
-    absolute: AbsolutePaths,
+    limits: Limits,
+    /// Content that may still be read, in bytes.
+    content_left: Rc<Cell<u64>>,
 }
 
 impl<R: Read> std::fmt::Debug for Entry<'_, R> {
@@ -155,7 +162,7 @@ impl<R: Read> Entry<'_, R> {
     /// As for the path of an entry.
     pub fn linked(&self) -> Result<PathBuf, ReadError> {
         let target = self.link().unwrap_or_default();
-        match relative(&target, self.absolute) {
+        match relative(&target, self.limits.absolute) {
             Ok(path) if path.as_os_str().is_empty() => {
                 Err(self.malformed("the target of its link is not a path"))
             }
@@ -167,13 +174,15 @@ impl<R: Read> Entry<'_, R> {
     /// Passes the content on, in pieces of at most 64 KiB.
     ///
     /// # Errors
-    /// The archive breaks off, or an error of `take`.
+    /// The archive breaks off or has too much content, or an error of `take`.
     pub fn content<E: From<ReadError>>(
         &mut self,
         mut take: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut piece = vec![0; PIECE_SIZE];
         let mut left = self.inner.size();
+        let content_left = self.content_left.get().checked_sub(left);
+        self.content_left.set(content_left.ok_or(ReadError::Content(self.limits.content_bytes))?);
         while left > 0 {
             let count = self.inner.read(&mut piece).map_err(ReadError::Stream)?;
             if count == 0 {
@@ -205,6 +214,7 @@ pub fn read<R: Read, E: From<ReadError>>(
     mut take: impl FnMut(&mut Entry<'_, R>) -> Result<(), E>,
 ) -> Result<R, E> {
     let left = Rc::new(Cell::new(u64::MAX));
+    let content_left = Rc::new(Cell::new(limits.content_bytes));
     let from = Limited { inner: from, left: left.clone(), limit: limits.header_bytes };
     let mut archive = tar::Archive::new(from);
     let mut entries = archive.entries().map_err(ReadError::Stream)?;
@@ -225,7 +235,7 @@ pub fn read<R: Read, E: From<ReadError>>(
         let path = relative(&raw, limits.absolute)
             .map_err(|problem| ReadError::Path { entry: shown.clone(), problem })?;
         drop(raw);
-        let mut entry = Entry { inner, shown, path, kind, absolute: limits.absolute };
+        let mut entry = Entry { inner, shown, path, kind, limits, content_left: content_left.clone() };
         take(&mut entry)?;
         // Content that was not read must not count as a header of the next entry.
         io::copy(&mut entry.inner, &mut io::sink()).map_err(ReadError::Stream)?;

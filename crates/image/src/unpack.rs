@@ -17,7 +17,12 @@ use crate::beneath::{Attributes, Folder, set_attributes};
 /// Most bytes that one layer may unpack to: above the largest layers of images in wide use (CUDA: about 6 GiB).
 pub(crate) const MAX_LAYER_BYTES: u64 = 16 << 30;
 /// Limits of one layer.
-const LIMITS: Limits = Limits { entries: 2_000_000, header_bytes: 1 << 20, absolute: AbsolutePaths::Refused };
+const LIMITS: Limits = Limits {
+    entries: 2_000_000,
+    header_bytes: 1 << 20,
+    content_bytes: MAX_LAYER_BYTES,
+    absolute: AbsolutePaths::Refused,
+};
 /// Read ahead, in bytes.
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -128,6 +133,9 @@ impl Fault {
             Fault::Read(ReadError::Stream(source)) => Error::file("read a layer for", target)(source),
             Fault::Read(ReadError::Entries(limit)) => {
                 Error::TooLarge { what: "layer".into(), limit: format!("{limit} entries") }
+            }
+            Fault::Read(ReadError::Content(limit)) => {
+                Error::TooLarge { what: "layer".into(), limit: format!("{limit} bytes") }
             }
             Fault::Read(ReadError::Path { entry, problem }) => {
                 Error::HostileEntry { entry, reason: problem.to_string().into() }

@@ -9,8 +9,13 @@ use crate::files::{FileError, Root};
 
 /// Packs up to 128 folders within each other.
 const PACKING: Packing = Packing { depth: 128, modes: 0o7777 };
-/// Limits of an archive that is unpacked.
-const LIMITS: Limits = Limits { entries: 1 << 20, header_bytes: 64 << 10, absolute: AbsolutePaths::Relative };
+/// Limits of an archive that is unpacked. Bytes are limited by the disk of the sandbox.
+const LIMITS: Limits = Limits {
+    entries: 1 << 20,
+    header_bytes: 64 << 10,
+    content_bytes: u64::MAX,
+    absolute: AbsolutePaths::Relative,
+};
 
 /// Reason why a stream was not unpacked.
 #[derive(Debug, thiserror::Error)]

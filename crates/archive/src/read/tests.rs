@@ -2,7 +2,8 @@ use tar::{Builder, Header};
 
 use super::*;
 
-const LIMITS: Limits = Limits { entries: 10, header_bytes: 64 << 10, absolute: AbsolutePaths::Refused };
+const LIMITS: Limits =
+    Limits { entries: 10, header_bytes: 64 << 10, content_bytes: 1 << 20, absolute: AbsolutePaths::Refused };
 
 /// Entry whose path and link are written as they are, which the library would not do.
 fn header(kind: EntryType, path: &str, link: &str, size: u64) -> Header {
@@ -175,6 +176,34 @@ fn size_of_a_pax_header_replaces_that_of_the_entry() {
     let found = read_all(&builder.into_inner().unwrap()).unwrap();
     assert_eq!(found[0].2, b"abc");
     assert_eq!(found[1].0, "next");
+}
+
+/// Entry without data whose content is a hole.
+fn hole(path: &str, size: u64) -> Header {
+    let mut header = header(EntryType::GNUSparse, path, "", 0);
+    let gnu = header.as_gnu_mut().unwrap();
+    gnu.set_real_size(size);
+    gnu.sparse[0].set_offset(size);
+    gnu.sparse[0].set_length(0);
+    header.set_cksum();
+    header
+}
+
+#[test]
+fn content_of_all_entries_counts_together_with_holes() {
+    let archive = |sizes: &[u64]| {
+        let mut builder = Builder::new(Vec::new());
+        for size in sizes {
+            builder.append(&hole("hole", *size), io::empty()).unwrap();
+        }
+        builder.into_inner().unwrap()
+    };
+    let found = read_all(&archive(&[1 << 19, 1 << 19])).unwrap();
+    assert!(found.iter().all(|(_, kind, content)| *kind == Kind::SparseFile && content == &vec![0; 1 << 19]));
+    for sizes in [&[1 << 20, 1][..], &[7 << 30]] {
+        let error = read_all(&archive(sizes)).unwrap_err();
+        assert_eq!(error.to_string(), "the files of the tar stream have more than 1048576 bytes");
+    }
 }
 
 #[test]

@@ -18,8 +18,13 @@ use rustix::io::Errno;
 
 use super::LeftOut;
 
-/// Limits of an archive. Each entry takes an inode and some memory, and a sandbox could send empty files without end.
-const LIMITS: Limits = Limits { entries: 1 << 20, header_bytes: 64 << 10, absolute: AbsolutePaths::Refused };
+/// Limits of an archive; bytes are limited by the free space. Each entry takes an inode and some memory, and a sandbox could send empty files without end.
+const LIMITS: Limits = Limits {
+    entries: 1 << 20,
+    header_bytes: 64 << 10,
+    content_bytes: u64::MAX,
+    absolute: AbsolutePaths::Refused,
+};
 /// Maximum folders within each other, as in the other direction.
 const DEPTH_MAX: usize = 256;
 /// Bytes that stay free on the disk: a sandbox can send a file without end, and a full disk stops other programs too.
@@ -141,7 +146,7 @@ fn make(
         Kind::Folder => {
             folder(&parent()?, &name, mode | 0o700)?;
         }
-        Kind::File => {
+        Kind::File | Kind::SparseFile => {
             let made = file(entry, &parent()?, &name, mode, taken)?;
             taken.files.insert(made);
         }
@@ -172,7 +177,7 @@ fn make(
             // Two names of one file: the rename above did nothing then.
             let _ = rustix::fs::unlinkat(&parent, &fresh, AtFlags::empty());
         }
-        Kind::SparseFile | Kind::Special => return Ok(Some("neither a file, nor a folder, nor a link")),
+        Kind::Special => return Ok(Some("neither a file, nor a folder, nor a link")),
     }
     Ok(None)
 }

@@ -191,8 +191,7 @@ fn folders_too_deep_end_the_copy() {
 #[test]
 fn devices_and_pipes_are_left_out() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let kinds =
-        [EntryType::Char, EntryType::Block, EntryType::Fifo, EntryType::new(b'S'), EntryType::new(b'?')];
+    let kinds = [EntryType::Char, EntryType::Block, EntryType::Fifo, EntryType::new(b'?')];
     let entries: Vec<Made> = kinds.into_iter().map(|kind| link(kind, "got/x", "")).collect();
     assert_eq!(unpacked(folder.path(), &entries).expect("unpacked").1, kinds.len());
     assert!(!folder.path().join("in/got/x").exists());
@@ -224,4 +223,26 @@ fn a_name_without_end_is_not_kept_in_memory() {
     let to = Destination::open(folder.path(), Path::new("got")).expect("a destination");
     let error = unpack(endless, Path::new("got"), &to).expect_err("refused");
     assert!(format!("{error:#}").contains("headers of more than 65536 bytes"), "{error:#}");
+}
+
+#[test]
+fn sparse_file_is_copied_with_its_holes() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut header = Header::new_gnu();
+    header.set_entry_type(EntryType::GNUSparse);
+    header.set_mode(0o644);
+    header.set_path("got/holes").expect("a path");
+    header.set_size(0);
+    let gnu = header.as_gnu_mut().expect("a GNU header");
+    gnu.set_real_size(4096);
+    gnu.sparse[0].set_offset(4096);
+    gnu.sparse[0].set_length(0);
+    header.set_cksum();
+    let mut builder = Builder::new(Vec::new());
+    builder.append(&header, io::empty()).expect("appended");
+    let to = Destination::open(folder.path(), Path::new("got")).expect("a destination");
+    let left_out =
+        unpack(&builder.into_inner().expect("a stream")[..], Path::new("got"), &to).expect("unpacked");
+    assert_eq!(left_out.1, 0);
+    assert_eq!(std::fs::read(folder.path().join("got/holes")).expect("read"), vec![0; 4096]);
 }

@@ -18,7 +18,8 @@ use rustix::io::Errno;
 
 use super::LeftOut;
 
-/// Limits of an archive; bytes are limited by the free space. Each entry takes an inode and some memory, and a sandbox could send empty files without end.
+/// Limits of an archive. Each entry takes an inode and some memory, and a sandbox could send empty files without end. Bytes
+/// are limited by the free space.
 const LIMITS: Limits = Limits {
     entries: 1 << 20,
     header_bytes: 64 << 10,

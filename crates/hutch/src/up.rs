@@ -11,6 +11,8 @@ mod root;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
+
 pub(crate) use self::root::start;
 use crate::cli::UpArguments;
 use crate::runtime::{check_root, log, runtime};
@@ -35,6 +37,8 @@ pub(crate) fn main(arguments: UpArguments) -> ExitCode {
 
 fn up(arguments: &UpArguments) -> anyhow::Result<()> {
     check_root("up")?;
+    // Before anything is opened: the front and the warden get only what they are given.
+    hutch_jail::close_inherited_on_exec().context("cannot mark the descriptors of the caller")?;
     let runtime = runtime()?;
     runtime.block_on(async {
         let told = signals::to_stop()?;

@@ -44,6 +44,31 @@ fn is_running(pid: u32) -> bool {
 }
 
 #[test]
+fn descriptors_of_the_caller_reach_neither_front_nor_warden() {
+    hutch_testkit::require!(root);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("left-open");
+    let file = std::fs::File::create(&path).expect("a file");
+    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).expect("inheritable");
+    let up = Up::start(&[]);
+    let root = up.pid();
+    let has_it = |pid: u32| {
+        let all = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").flatten();
+        all.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|target| target == path)
+    };
+    assert!(has_it(root), "the server inherited it");
+    let threads = std::fs::read_dir(format!("/proc/{root}/task")).expect("threads").flatten();
+    let children: Vec<u32> = threads
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().expect("a pid")).collect::<Vec<_>>())
+        .collect();
+    assert!(children.len() >= 2, "front and warden: {children:?}");
+    for pid in children {
+        assert!(!has_it(pid), "process {pid}");
+    }
+}
+
+#[test]
 fn front_has_its_own_user_and_no_privilege() {
     hutch_testkit::require!(root, kubectl);
     let mut up = Up::start(&["--router-listen", "127.0.0.1:0"]);

@@ -91,6 +91,7 @@ fn contenders(scratch: &Path) -> anyhow::Result<Vec<Contender>> {
         ("hutch run", hutch_run(""), ROUNDS),
         ("hutch run --workspace", hutch_run(&format!("--workspace {workspace}")), ROUNDS),
         ("hutch run --rootfs", hutch_run(&format!("--rootfs {rootfs}")), ROUNDS),
+        ("hutch run --allow", hutch_run("--allow a.example"), ROUNDS),
         (FROM_FILE, hutch_run(""), ROUNDS),
     ];
     if let Some(before) = before() {

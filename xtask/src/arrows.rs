@@ -21,7 +21,7 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 25] = [
+const LAYERS: [(&str, Layer); 26] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-activity", Layer::Vocabulary),
     ("hutch-archive", Layer::Vocabulary),
@@ -39,6 +39,7 @@ const LAYERS: [(&str, Layer); 25] = [
     ("hutch-apiserver", Layer::Service),
     ("hutch-controller", Layer::Service),
     ("hutch-upkeep", Layer::Service),
+    ("hutch-egress", Layer::Service),
     ("hutch-node", Layer::Service),
     ("hutch-router", Layer::Service),
     ("hutch-sandboxd", Layer::Service),

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,10 @@ use crate::{arrows, language, links, root, tidy};
 
 /// Maximum time that output may arrive after `cargo test` has ended.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
+/// Maximum time without output. What runs then is killed, so that CI names the test that hangs and runs the others.
+const SILENCE: Duration = Duration::from_secs(600);
+/// How often the end of `cargo test` is looked for.
+const POLL: Duration = Duration::from_millis(50);
 
 /// Runs everything; returns an error when anything failed. The last line is the count.
 pub(crate) fn all() -> anyhow::Result<()> {
@@ -29,7 +33,10 @@ pub(crate) fn all() -> anyhow::Result<()> {
         run(&["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])
     });
     deny(&mut tally);
-    println!("== cargo test");
+    step(&mut tally, "cargo test --no-run", || {
+        run(&["test", "--quiet", "--locked", "--workspace", "--no-run"])
+    });
+    println!("== cargo test, after {} s", started.elapsed().as_secs());
     tests(&mut tally)?;
     println!("== {} s", started.elapsed().as_secs());
     for skipped in &tally.skipped {
@@ -101,7 +108,7 @@ fn tests(tally: &mut Tally) -> anyhow::Result<()> {
     let mut command = cargo(&["test", "--locked", "--workspace", "--no-fail-fast"]);
     // The folder of the newer sandbox client also holds the Python client of Kubernetes.
     command.env("PYTHONPATH", root().join(".tools/python/1.0.8"));
-    let (status, counted) = counted(&mut command, std::io::stdout())?;
+    let (status, counted) = counted(&mut command, std::io::stdout(), SILENCE)?;
     tally.passed += counted.passed;
     tally.failed += counted.failed;
     tally.skipped.extend(counted.skipped);
@@ -112,10 +119,12 @@ fn tests(tally: &mut Tally) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a command to its end; passes its output on and counts the tests in it.
+/// Runs a command to its end; passes its output on and counts the tests in it. Its children are killed, and count as a
+/// failed test, when nothing is printed for as long as `silence`.
 fn counted(
     command: &mut Command,
     mut through: impl Write + Send + 'static,
+    silence: Duration,
 ) -> anyhow::Result<(ExitStatus, Tally)> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cargo test")?;
     let output = child.stdout.take().context("its output")?;
@@ -126,8 +135,27 @@ fn counted(
             let _ = lines.send(line);
         }
     });
-    let status = child.wait().context("cargo test")?;
     let mut tally = Tally::default();
+    let mut last_output = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().context("cargo test")? {
+            break status;
+        }
+        match received.recv_timeout(POLL) {
+            Ok(line) => {
+                tally.read(String::from_utf8_lossy(&line).trim_end());
+                last_output = Instant::now();
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(POLL),
+        }
+        if last_output.elapsed() > silence {
+            println!("FAILED: a test hangs: nothing was printed for {} s", silence.as_secs());
+            tally.check(false);
+            Command::new("pkill").args(["-KILL", "-P", &child.id().to_string()]).status().context("pkill")?;
+            last_output = Instant::now();
+        }
+    };
     // A process that a failed test left behind may keep the pipe open.
     while let Ok(line) = received.recv_timeout(LATE_OUTPUT) {
         tally.read(String::from_utf8_lossy(&line).trim_end());
@@ -178,10 +206,20 @@ mod tests {
         let script = "(sleep 20; test -d . && echo > ended) 2>&- & echo 'test result: 1 passed;'; exit 3";
         let mut command = Command::new("sh");
         let (status, tally) =
-            counted(command.args(["-c", script]).current_dir(&folder), std::io::sink()).unwrap();
+            counted(command.args(["-c", script]).current_dir(&folder), std::io::sink(), SILENCE).unwrap();
         let ended = folder.join("ended").exists();
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!((status.code(), tally.passed), (Some(3), 1));
         assert!(!ended, "it was waited for");
+    }
+
+    #[test]
+    fn test_that_hangs_is_killed_and_fails() {
+        // What runs after it still counts.
+        let script = "sleep 600; echo 'test result: 1 passed;'";
+        let mut command = Command::new("sh");
+        let second = Duration::from_secs(1);
+        let (status, tally) = counted(command.args(["-c", script]), std::io::sink(), second).unwrap();
+        assert_eq!((status.code(), tally.passed, tally.failed), (Some(0), 1, 1));
     }
 }

@@ -73,8 +73,7 @@ fn credential(core: &Core, request: &Request) -> Option<Identity> {
         Some(certificate) => {
             let (now, connection) =
                 (core.ambient.now().as_second(), request.extensions().get::<Connection>());
-            let user = || core.certificates.identify(&certificate.0, now, connection);
-            core.credentials.identify(&certificate.0).or_else(user)
+            core.certificates.identify(&certificate.0, now, connection)
         }
         None => Some(Identity::anonymous()),
     }

@@ -11,14 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hutch_serve::{ClientRequest, Connection, Connections};
+use hutch_serve::{ClientRequest, Connection, Connections, IssuedCertificate};
 use hutch_store::{Page, Store};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use x509_parser::certificate::X509Certificate;
-use x509_parser::prelude::FromDer;
 
 use crate::identity::{AUTHENTICATED, Identity};
 use crate::object::Object;
@@ -122,10 +118,10 @@ impl Holder {
             return None;
         }
         let pem = STANDARD.decode(object["status"]["certificate"].as_str()?).ok()?;
-        let der = CertificateDer::from_pem_slice(&pem).ok()?;
-        let (_, certificate) = X509Certificate::from_der(&der).ok()?;
-        let request = request(object).ok()?;
-        let fingerprint: [u8; 32] = Sha256::digest(&der).into();
+        let certificate = IssuedCertificate::from_pem(&pem).ok()?;
+        // An object that holds the certificate of another request must not give that one its groups.
+        let request = request(object).ok().filter(|request| request.has_key_of(&certificate))?;
+        let fingerprint: [u8; 32] = Sha256::digest(&certificate.der).into();
         let mut groups = request.groups;
         groups.push(AUTHENTICATED.into());
         let hex: String = fingerprint.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -134,8 +130,8 @@ impl Holder {
             vec![format!("X509SHA256={hex}")],
         )]);
         let identity = Identity { name: request.name, uid: String::new(), groups, extra };
-        let end = certificate.validity.not_after.timestamp();
-        Some((fingerprint, Holder { identity, end, connections: Connections::default() }))
+        let holder = Holder { identity, end: certificate.end, connections: Connections::default() };
+        Some((fingerprint, holder))
     }
 }
 

@@ -1,74 +1,33 @@
 //! Credentials of the machine's owner, and the files of secrets.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::RwLock;
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
-use crate::identity::{Identity, SERVICE_ACCOUNT};
+use crate::identity::Identity;
 
 /// Maximum bytes of a bearer token. A longer one is refused.
 pub(crate) const TOKEN_BYTES: usize = 4096;
 
-/// SHA-256 of a token or certificate. The secret itself is not kept.
+/// SHA-256 of a token. The token itself is not kept.
 type Fingerprint = [u8; 32];
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Grant {
-    identity: Identity,
-}
-
-/// The credentials of the machine's owner, hashed, in a file of mode 0600.
-pub(crate) struct Credentials {
-    file: Option<PathBuf>,
-    grants: RwLock<HashMap<Fingerprint, Grant>>,
-}
+/// The credentials of the machine's owner, hashed. They last as long as the process: who replaces the file of a token ends the
+/// old one with a restart.
+#[derive(Default)]
+pub(crate) struct Credentials(RwLock<HashMap<Fingerprint, Identity>>);
 
 fn fingerprint(secret: &[u8]) -> Fingerprint {
     Sha256::digest(secret).into()
 }
 
 impl Credentials {
-    pub(crate) fn open(folder: Option<&Path>) -> Result<Self, Error> {
-        let file = folder.map(|folder| folder.join("credentials.json"));
-        let mut grants = HashMap::new();
-        if let Some(file) = &file
-            && let Some(text) = read_if_there(file)?
-        {
-            let unusable = |cause: String| Error::Credentials { path: file.clone(), cause };
-            let stored: HashMap<String, Grant> =
-                serde_json::from_str(&text).map_err(|error| unusable(error.to_string()))?;
-            for (hex, grant) in stored {
-                let key = from_hex(&hex).ok_or_else(|| unusable(format!("{hex:?} is no fingerprint")))?;
-                // Earlier versions kept the tokens of ServiceAccounts here. Deleting the account did not end them.
-                if !grant.identity.name.starts_with(SERVICE_ACCOUNT) {
-                    grants.insert(key, grant);
-                }
-            }
-        }
-        Ok(Credentials { file, grants: RwLock::new(grants) })
-    }
-
-    /// Accepts a secret (a token, or a certificate's DER) as this identity from now on.
-    pub(crate) fn grant(&self, secret: &[u8], identity: Identity) -> Result<(), Error> {
-        let mut grants = self.grants.write().expect("a holder of the lock never panics");
-        // What is known is not written again: the disk may be full.
-        if grants.get(&fingerprint(secret)).is_some_and(|known| known.identity == identity) {
-            return Ok(());
-        }
-        let mut next = grants.clone();
-        next.insert(fingerprint(secret), Grant { identity });
-        if let Some(file) = &self.file {
-            let stored: HashMap<String, &Grant> =
-                next.iter().map(|(key, grant)| (to_hex(key), grant)).collect();
-            let text = serde_json::to_string_pretty(&stored).unwrap_or_default();
-            write_private(file, &text)?;
-        }
-        *grants = next;
-        Ok(())
+    /// Accepts a token as this identity from now on.
+    pub(crate) fn grant(&self, token: &[u8], identity: Identity) {
+        self.0.write().expect("a holder of the lock never panics").insert(fingerprint(token), identity);
     }
 
     /// Whose secret this is.
@@ -80,26 +39,11 @@ impl Credentials {
             return None;
         }
         let asked = fingerprint(secret);
-        let grants = self.grants.read().expect("a holder of the lock never panics");
-        let (known, grant) = grants.get_key_value(&asked)?;
+        let grants = self.0.read().expect("a holder of the lock never panics");
+        let (known, identity) = grants.get_key_value(&asked)?;
         aws_lc_rs::constant_time::verify_slices_are_equal(known, &asked).ok()?;
-        Some(grant.identity.clone())
+        Some(identity.clone())
     }
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn from_hex(text: &str) -> Option<Fingerprint> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (place, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * place..2 * place + 2], 16).ok()?;
-    }
-    Some(bytes)
 }
 
 /// Reads a file; `None` if it is missing.

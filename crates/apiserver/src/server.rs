@@ -24,8 +24,8 @@ use crate::{Error, Identity, bootstrap, dispatch};
 /// Configuration of an API server.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// Folder of the objects (`<data>/store`) and of accepted credentials (`<data>/ca`). `None` keeps them in
-    /// memory only.
+    /// Folder of the objects (`<data>/store`) and of the key of ServiceAccount tokens (`<data>/ca`). `None` keeps them
+    /// in memory only.
     pub data: Option<PathBuf>,
     /// The node to which Pods are bound when they are created without one.
     pub default_node: Option<String>,
@@ -56,14 +56,13 @@ impl ApiServer {
             None => Store::volatile()?,
         };
         let private = config.data.as_ref().map(|data| data.join("ca"));
-        let credentials = Credentials::open(private.as_deref())?;
         let signer = Signer::open(private.as_deref())?;
         let core = Arc::new(Core {
             access: Access::new(store.clone()),
             certificates: Certificates::new(store.clone()),
             store,
             registry: Registry::new(),
-            credentials,
+            credentials: Credentials::default(),
             creates: NamespaceLocks::default(),
             signer,
             default_node: config.default_node,
@@ -97,20 +96,9 @@ impl ApiServer {
         }
     }
 
-    /// Accepts a bearer token from now on. Only its hash is kept, over restarts too.
-    ///
-    /// # Errors
-    /// When the file of credentials cannot be written.
-    pub fn accept_token(&self, token: &str, identity: Identity) -> Result<(), Error> {
-        self.0.credentials.grant(token.as_bytes(), identity)
-    }
-
-    /// Accepts a client certificate (DER) that the listener has verified. Only its hash is kept.
-    ///
-    /// # Errors
-    /// When the file of credentials cannot be written.
-    pub fn accept_certificate(&self, der: &[u8], identity: Identity) -> Result<(), Error> {
-        self.0.credentials.grant(der, identity)
+    /// Accepts a bearer token as long as this server lives.
+    pub fn accept_token(&self, token: &str, identity: Identity) {
+        self.0.credentials.grant(token.as_bytes(), identity);
     }
 
     /// The identity of an accepted token.

@@ -147,8 +147,20 @@ fn succeeded(target: &Target, status: u8, stderr: String) -> Result<(), Error> {
     match status {
         0 => Ok(()),
         _ => {
-            Err(Error::Failed { sandbox: target.sandbox.clone(), program: "tar".to_owned(), status, stderr })
+            let (sandbox, program) = (target.sandbox.clone(), "tar".to_owned());
+            Err(Error::Failed { sandbox, program, status, stderr: first_complaint(&stderr) })
         }
+    }
+}
+
+/// Returns the first line of standard error, which has the cause, and the number of those that follow from it.
+fn first_complaint(stderr: &str) -> String {
+    let is_summary = |line: &&str| line.ends_with("Exiting with failure status due to previous errors");
+    let mut lines = stderr.lines().filter(|line| !is_summary(line));
+    let first = lines.next().unwrap_or_default();
+    match lines.filter(|line| *line != first).count() {
+        0 => first.to_owned(),
+        more => format!("{first}, and {more} more"),
     }
 }
 
@@ -192,6 +204,15 @@ async fn receive(mut pieces: mpsc::Receiver<Output>, stdout: impl AsyncWrite) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_complaint_is_the_cause() {
+        let text = "tar: a: Cannot mkdir: Read-only file system\ntar: a/b: Cannot open: No such file or directory\n\
+            tar: a: Cannot mkdir: Read-only file system\ntar: Exiting with failure status due to previous errors";
+        assert_eq!(first_complaint(text), "tar: a: Cannot mkdir: Read-only file system, and 1 more");
+        assert_eq!(first_complaint("killed"), "killed");
+        assert_eq!(first_complaint(""), "");
+    }
 
     #[test]
     fn path_is_split_into_folder_and_name() {

@@ -15,6 +15,11 @@ pub enum Error {
     /// The API server refused a request.
     #[error("{}", .0.message)]
     Refused(Box<Status>),
+    /// The API server does not know who is asking.
+    #[error(
+        "the API server does not accept the credential of the kubeconfig: it has ended, or is another server's"
+    )]
+    Unauthorized,
     /// A request failed for another reason.
     #[error("the API server")]
     Api(#[source] kube::Error),
@@ -170,6 +175,7 @@ fn after(limit: &Duration) -> String {
 impl From<kube::Error> for Error {
     fn from(error: kube::Error) -> Error {
         match error {
+            kube::Error::Api(status) if status.code == 401 => Error::Unauthorized,
             // Its text is that of the server, without a dump of the object.
             kube::Error::Api(status) if !status.message.is_empty() => Error::Refused(status),
             error => Error::Api(error),

@@ -17,6 +17,9 @@ const ENDING_POLL: Duration = Duration::from_millis(100);
 /// State of an object without conditions.
 const UNOBSERVED: &str = "the controller has not reconciled it yet";
 
+/// Reasons of a container that is about to start.
+const STARTING: [&str; 3] = ["ContainerCreating", "PodInitializing", "Pulling"];
+
 /// Sandboxes and SandboxClaims of one namespace.
 #[derive(Clone)]
 pub struct Sandboxes {
@@ -69,7 +72,7 @@ impl Sandboxes {
         if matches!(name, Name::Sandbox(_)) || self.claims.get_opt(text).await?.is_none() {
             return Err(Error::NotFound { kind, name: text.clone(), namespace: self.namespace.clone() });
         }
-        let sandbox = wait.until(&self.claims, ("claim", text, "bound"), bound).await?;
+        let sandbox = wait.until(&self.claims, ("claim", text, "bound"), bound, async || None).await?;
         let found = self.sandboxes.get_opt(&sandbox).await?;
         found.ok_or_else(|| Error::Unbound { claim: text.clone(), sandbox })
     }
@@ -96,14 +99,21 @@ impl Sandboxes {
                 return Err(Error::Blocked { kind: "sandbox", name, obstacle });
             }
         } else {
-            sandbox = wait.until(&self.sandboxes, ("sandbox", &name, "ready"), ready).await?;
+            sandbox = self.ready(&sandbox, wait).await?;
             // While the Pod from before a suspension is ending, the condition is that of this Pod.
             while self.is_ending(&sandbox).await? && !wait.is_over() {
                 tokio::time::sleep(ENDING_POLL).await;
-                sandbox = wait.until(&self.sandboxes, ("sandbox", &name, "ready"), ready).await?;
+                sandbox = self.ready(&sandbox, wait).await?;
             }
         }
         self.container(&sandbox, container).await
+    }
+
+    /// Waits until a Sandbox is ready.
+    async fn ready(&self, sandbox: &Sandbox, wait: &mut Wait<'_>) -> Result<Sandbox, Error> {
+        let (name, pod) = (sandbox.name_any(), pod_name(sandbox));
+        let explain = async || self.pods.get_opt(pod).await.ok().flatten().as_ref().and_then(obstacle_of);
+        wait.until(&self.sandboxes, ("sandbox", &name, "ready"), ready, explain).await
     }
 
     /// Returns true if the Pod of a Sandbox is being deleted, or gone.
@@ -139,7 +149,12 @@ impl Sandboxes {
     /// # Errors
     /// The Sandbox does not exist, or is not suspended in time.
     pub async fn suspend(&self, name: &Name, wait: &mut Wait<'_>) -> Result<Sandbox, Error> {
-        self.change(name, OperatingMode::Suspended, ("suspended", suspended), wait).await
+        let sandbox = self.change(name, OperatingMode::Suspended, wait).await?;
+        if wait.is_zero() {
+            return Ok(sandbox);
+        }
+        let name = sandbox.name_any();
+        wait.until(&self.sandboxes, ("sandbox", &name, "suspended"), suspended, async || None).await
     }
 
     /// Resumes a suspended Sandbox. Waits until it is ready, unless the time limit is zero.
@@ -147,25 +162,22 @@ impl Sandboxes {
     /// # Errors
     /// The Sandbox does not exist, or is not ready in time.
     pub async fn resume(&self, name: &Name, wait: &mut Wait<'_>) -> Result<Sandbox, Error> {
-        self.change(name, OperatingMode::Running, ("ready", ready), wait).await
+        let sandbox = self.change(name, OperatingMode::Running, wait).await?;
+        if wait.is_zero() { Ok(sandbox) } else { self.ready(&sandbox, wait).await }
     }
 
     async fn change(
         &self,
         name: &Name,
         desired: OperatingMode,
-        (goal, judge): (&'static str, fn(&Sandbox) -> Step<Sandbox>),
         wait: &mut Wait<'_>,
     ) -> Result<Sandbox, Error> {
-        let mut sandbox = self.find(name, wait).await?;
-        let name = sandbox.name_any();
-        if mode(&sandbox) != desired {
-            sandbox = self.set_mode(&name, desired).await?;
+        let sandbox = self.find(name, wait).await?;
+        if mode(&sandbox) == desired {
+            Ok(sandbox)
+        } else {
+            self.set_mode(&sandbox.name_any(), desired).await
         }
-        if wait.is_zero() {
-            return Ok(sandbox);
-        }
-        wait.until(&self.sandboxes, ("sandbox", &name, goal), judge).await
     }
 
     async fn set_mode(&self, name: &str, mode: OperatingMode) -> Result<Sandbox, Error> {
@@ -184,6 +196,23 @@ fn current<'a>(sandbox: &'a Sandbox, kind: &str) -> Option<&'a Condition> {
     let conditions = sandbox.status.as_ref()?.conditions.as_deref()?;
     let now = sandbox.metadata.generation.unwrap_or(0);
     conditions.iter().find(|c| c.type_ == kind && c.observed_generation.unwrap_or(now) >= now)
+}
+
+/// Returns what keeps a Pod from becoming ready, as far as it says.
+fn obstacle_of(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let unscheduled =
+        status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "False");
+    if let Some(unscheduled) = unscheduled {
+        return Some(format!("Pod {}: {}", pod.name_any(), unscheduled.message.as_deref()?));
+    }
+    let containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    containers.filter(|container| !container.ready).find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref().filter(|reason| !STARTING.contains(reason))?;
+        let text = waiting.message.as_deref().unwrap_or_default();
+        Some(format!("container {}: {reason}: {text}", container.name))
+    })
 }
 
 fn ready(sandbox: &Sandbox) -> Step<Sandbox> {
@@ -276,6 +305,24 @@ mod tests {
             step(&sandbox("Running", 2, ("False", "PodFailed", 2))).starts_with("never: PodEnded(\"m\")")
         );
         assert_eq!(step(&sandbox("Suspended", 2, ("True", "DependenciesReady", 2))), "never: Suspended");
+    }
+
+    #[test]
+    fn pod_says_why_it_is_not_ready() {
+        let cause = |status: serde_json::Value| {
+            let pod = json!({"metadata": {"name": "p"}, "status": status});
+            obstacle_of(&serde_json::from_value(pod).unwrap())
+        };
+        let waiting = |reason: &str| {
+            let state = json!({"waiting": {"reason": reason, "message": "no image x"}});
+            json!({"containerStatuses": [{"name": "main", "ready": false, "state": state, "image": "", "imageID": "",
+                "restartCount": 0}]})
+        };
+        assert_eq!(cause(waiting("ErrImagePull")).unwrap(), "container main: ErrImagePull: no image x");
+        assert_eq!(cause(waiting("ContainerCreating")), None);
+        let unscheduled = json!({"type": "PodScheduled", "status": "False", "message": "no node"});
+        assert_eq!(cause(json!({"conditions": [unscheduled]})).unwrap(), "Pod p: no node");
+        assert_eq!(cause(json!({})), None);
     }
 
     #[test]

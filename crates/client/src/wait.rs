@@ -67,12 +67,14 @@ impl<'a> Wait<'a> {
         Instant::now() >= self.end
     }
 
-    /// Watches an object until `judge` returns [`Step::Done`]. `goal` is the awaited state, for reports and errors.
+    /// Watches an object until `judge` returns [`Step::Done`]. `goal` is the awaited state, for reports and errors. Once a
+    /// second `explain` may add what other objects say about the delay.
     pub(crate) async fn until<K, T>(
         &mut self,
         api: &Api<K>,
         (kind, name, goal): (&'static str, &str, &'static str),
         judge: impl Fn(&K) -> Step<T>,
+        explain: impl AsyncFn() -> Option<String>,
     ) -> Result<T, Error>
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -83,14 +85,24 @@ impl<'a> Wait<'a> {
             Step::Never(obstacle) => return Err(blocked(obstacle)),
             Step::Wait(state) => state,
         };
+        let mut cause = None;
         let mut changes = watch_object(api.clone(), name).default_backoff().boxed();
         let outcome = loop {
-            if self.is_over() {
-                break Err(Error::TimedOut { kind, name: name.to_owned(), goal, state, limit: self.limit });
+            let is_over = self.is_over();
+            if is_over {
+                cause = explain().await;
             }
-            self.progress.waiting(&format!("waiting for {kind} {name} to be {goal}: {state}"));
+            let shown = cause.as_ref().map_or_else(|| state.clone(), |cause| format!("{state}; {cause}"));
+            if is_over {
+                let (name, limit) = (name.to_owned(), self.limit);
+                break Err(Error::TimedOut { kind, name, goal, state: shown, limit });
+            }
+            self.progress.waiting(&format!("waiting for {kind} {name} to be {goal}: {shown}"));
             let tick = self.end.min(Instant::now() + TICK);
-            let Ok(change) = timeout_at(tick, changes.next()).await else { continue };
+            let Ok(change) = timeout_at(tick, changes.next()).await else {
+                cause = explain().await;
+                continue;
+            };
             match change {
                 Some(Ok(Some(object))) => match judge(&object) {
                     Step::Done(done) => break Ok(done),

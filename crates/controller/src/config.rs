@@ -1,10 +1,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hutch_reconcile::queue::Backoff;
+use hutch_serve::Ambient;
 use opentelemetry::global::BoxedTracer;
 
 use crate::metrics::Metrics;
-use hutch_serve::Ambient;
 
 /// Configuration of the controllers. The defaults are those of Agent Sandbox.
 #[derive(Debug, Clone)]
@@ -43,6 +44,10 @@ pub struct Config {
     /// Watches only Pods and Services with the label of a Sandbox's name. Saves memory on a cluster with many others. A Pod
     /// or Service to be adopted then needs that label too.
     pub watch_labelled_only: bool,
+    /// Maximum pause before an object is reconciled again after a failure. On a cluster, that of controller-runtime.
+    pub longest_backoff: Duration,
+    /// Reconciles a claim that its template refused when the template changes. Agent Sandbox does so when the claim changes.
+    pub retry_refused_claims: bool,
     /// Records events on claims.
     pub claim_events: bool,
     /// Annotates claims with the times at which they were first observed and became Ready.
@@ -79,6 +84,8 @@ impl Default for Config {
             give_way: Duration::from_secs(2),
             progress_delay: Duration::from_millis(500),
             watch_labelled_only: false,
+            longest_backoff: Backoff::default().longest,
+            retry_refused_claims: false,
             claim_events: true,
             claim_times: true,
             late_env: false,

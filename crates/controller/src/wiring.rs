@@ -32,8 +32,8 @@ pub(crate) struct Queues {
 impl Queues {
     pub(crate) fn new(config: &Config) -> Self {
         // Dashboards use the kinds' names in lower case.
-        let queue =
-            |name, workers| Queue::new(workers, Backoff::default(), config.metrics.queue(name, workers));
+        let backoff = Backoff { longest: config.longest_backoff, ..Backoff::default() };
+        let queue = |name, workers| Queue::new(workers, backoff, config.metrics.queue(name, workers));
         Queues {
             sandboxes: queue("sandbox", config.sandbox_workers),
             claims: queue("sandboxclaim", config.claim_workers),
@@ -160,7 +160,7 @@ fn template_of(pool: Option<&Arc<SandboxWarmPool>>) -> Option<&str> {
 fn listen_to_templates(ctx: &Context, queues: &Queues) {
     let (known_pools, waiting) = (ctx.pools.clone(), ctx.claims.clone());
     let (templates, pools, claims) = (queues.templates.clone(), queues.pools.clone(), queues.claims.clone());
-    let spans = ctx.spans.clone();
+    let (spans, retry) = (ctx.spans.clone(), ctx.config.retry_refused_claims);
     ctx.templates.listen(move |change| {
         spans.forget_gone(change);
         let key = Key::of(change.latest().as_ref());
@@ -172,8 +172,11 @@ fn listen_to_templates(ctx: &Context, queues: &Queues) {
         }
         let generation = |it: &Option<Arc<SandboxTemplate>>| it.as_ref().map(|it| it.metadata.generation);
         if generation(&change.old) != generation(&change.new) {
-            for pool in &users {
-                wake_all(&claims, &waiting.find(&metadata_term(&key.namespace, &pool.name_any())));
+            for name in users.iter().map(|pool| pool.name_any()) {
+                if retry {
+                    wake_all(&claims, &waiting.find(&waiting_term(&key.namespace, &name)));
+                }
+                wake_all(&claims, &waiting.find(&metadata_term(&key.namespace, &name)));
             }
         }
         for pool in users {

@@ -5,7 +5,7 @@ use anyhow::Context;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use serde_json::{Value, json};
 
-const NAMESPACE: &str = "agent-sandbox-system";
+pub(crate) const NAMESPACE: &str = "agent-sandbox-system";
 
 /// Creates the objects that do not exist. Changed objects stay as they are.
 pub(crate) async fn run(client: &kube::Client) -> anyhow::Result<()> {

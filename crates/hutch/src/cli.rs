@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hutch_policy::{Cidr, EgressRule};
 
 use crate::quantity;
 
@@ -19,7 +20,7 @@ pub(crate) use client::{
 
 /// Run untrusted code in isolated, stateful, named sandboxes.
 #[derive(Parser)]
-#[command(name = "hutch", version, disable_help_subcommand = true)]
+#[command(name = "hutch", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -69,10 +70,12 @@ pub(crate) enum Command {
     Controller(ControllerArguments),
     /// Move a cluster from v1alpha1 to v1beta1, in two phases around the upgrade.
     Migrate(MigrateArguments),
-    /// Demonstrate every feature in a temporary folder, with times.
+    /// Demonstrate the main features in a temporary folder, with times.
     Demo(DemoArguments),
     /// Report what this machine supports, and the consequence of each missing feature.
     Doctor(DoctorArguments),
+    /// Print the version.
+    Version,
 }
 
 /// Which mechanism confines the command.
@@ -91,7 +94,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "DIR")]
     pub(crate) workspace: Option<PathBuf>,
     /// Make the workspace read-only too.
-    #[arg(long)]
+    #[arg(long, requires = "workspace")]
     pub(crate) read_only: bool,
     /// Let the command write a file or folder of the workspace that is otherwise protected, because programs of this
     /// machine run it or read settings from it, such as .git/config. Repeatable.
@@ -104,9 +107,9 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "N", value_parser = quantity::cpus, allow_hyphen_values = true)]
     pub(crate) cpus: Option<u64>,
     /// Maximum memory, such as 512Mi.
-    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::memory, allow_hyphen_values = true)]
     pub(crate) memory: Option<u64>,
-    /// Maximum number of processes and threads.
+    /// Maximum number of processes and threads, the jail's init included.
     #[arg(long, value_name = "N", value_parser = quantity::processes, allow_hyphen_values = true)]
     pub(crate) pids: Option<u64>,
     /// End the command after this time, such as 30s or 5m: SIGTERM, then SIGKILL. Exit status 124.
@@ -121,6 +124,14 @@ pub(crate) struct RunArguments {
     /// A folder that holds a root file system; it is not written to.
     #[arg(long, value_name = "DIR")]
     pub(crate) rootfs: Option<PathBuf>,
+    /// Let the command connect to this host: a name such as example.com, *.example.com or example.com:80, or an address. The
+    /// default port is 443. Repeatable.
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = crate::allow::rule)]
+    pub(crate) allow: Vec<EgressRule>,
+    /// Let allowed names lead to these addresses, although they do not belong to the internet: a range such as 10.0.0.0/8 or
+    /// 127.0.0.1. Repeatable.
+    #[arg(long, value_name = "CIDR", requires = "allow", value_parser = crate::allow::private)]
+    pub(crate) allow_private: Vec<Cidr>,
     /// Print one JSON object with the result and the output.
     #[arg(long)]
     pub(crate) json: bool,
@@ -136,11 +147,11 @@ pub(crate) struct UpArguments {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/hutch")]
     pub(crate) data_dir: PathBuf,
     /// Address of the Kubernetes API (TLS); port 0 picks a free one.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443", value_parser = quantity::socket_address)]
     pub(crate) api_listen: SocketAddr,
     /// Address of the sandbox router (plain HTTP, bearer token); without it, only port-forward reaches the
     /// router.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
     pub(crate) router_listen: Option<SocketAddr>,
     /// Let every client of the router's address use every sandbox.
     #[arg(long, requires = "router_listen")]
@@ -149,7 +160,7 @@ pub(crate) struct UpArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Handler for Pods of a RuntimeClass: hutch, gvisor. Repeatable. `gvisor=hutch` maps the class to the native jail.
-    #[arg(long, value_name = "NAME=HANDLER", value_parser = quantity::variable)]
+    #[arg(long, value_name = "NAME=HANDLER", value_parser = quantity::runtime_class)]
     pub(crate) runtime_class: Vec<(String, String)>,
     /// Addresses of Pods: synthetic, seen only inside sandboxes.
     #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/16", value_parser = quantity::cidr)]
@@ -206,18 +217,18 @@ pub(crate) struct SandboxdArguments {
 /// Subcommands of `hutch sandboxd`.
 #[derive(Subcommand)]
 pub(crate) enum SandboxdCommand {
-    /// Write DIR/hutch-sandboxd, and with a key DIR/token, which it demands: what an init container does for the container
-    /// that shares the folder.
+    /// Write the program DIR/hutch-sandboxd. With a key, also write DIR/token, which clients must then present. An init
+    /// container runs this for a container that shares the folder.
     Install(InstallArguments),
 }
 
 /// `hutch sandboxd install`.
 #[derive(Args)]
 pub(crate) struct InstallArguments {
-    /// Folder; made when missing.
+    /// Folder; created when missing.
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
-    /// File with the key that the router has too (--sandboxd-key-file): a token for the Pod is written.
+    /// File with the key from which the token of the Pod is made. The router has the same key (--sandboxd-key-file).
     #[arg(long, value_name = "FILE", requires = "pod_uid")]
     pub(crate) key_file: Option<PathBuf>,
     /// UID of the Pod that the token is for.
@@ -274,16 +285,16 @@ pub(crate) enum UserCommand {
 #[derive(Args)]
 pub(crate) struct UserCreateArguments {
     /// Name of the user: lower case letters, digits, '-' and '.'.
-    #[arg(value_name = "NAME", value_parser = quantity::subdomain)]
+    #[arg(value_name = "NAME", value_parser = quantity::user)]
     pub(crate) name: String,
     /// Group of the user. Repeatable.
-    #[arg(long = "group", value_name = "G")]
+    #[arg(long = "group", value_name = "G", value_parser = quantity::group)]
     pub(crate) groups: Vec<String>,
-    /// Write the kubeconfig to this file (mode 0600) instead of standard output.
+    /// Write the kubeconfig to this new file (mode 0600) instead of standard output.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Lifetime of the certificate: ten minutes to a year, which is the default.
-    #[arg(long, value_name = "DURATION", value_parser = quantity::seconds)]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::certificate_lifetime)]
     pub(crate) ttl: Option<Duration>,
     /// The server and the credential that may approve users; default KUBECONFIG, ~/.kube/config.
     #[arg(long, value_name = "FILE")]
@@ -302,7 +313,7 @@ pub(crate) struct UserListArguments {
 #[derive(Args)]
 pub(crate) struct UserDeleteArguments {
     /// Name of the user.
-    #[arg(value_name = "NAME", value_parser = quantity::subdomain)]
+    #[arg(value_name = "NAME")]
     pub(crate) name: String,
     /// The server; default KUBECONFIG, ~/.kube/config.
     #[arg(long, value_name = "FILE")]
@@ -320,9 +331,9 @@ pub(crate) struct ControllerArguments {
 /// When a migration runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Phase {
-    /// Before the upgrade: make the empty pools that claims without a pool will name.
+    /// Before the upgrade: create the empty pools that claims without a pool will name.
     Bootstrap,
-    /// After it: write every object again, so that it is stored as v1beta1.
+    /// After the upgrade: write every object again, so that it is stored as v1beta1.
     Migrate,
 }
 
@@ -450,7 +461,7 @@ mod tests {
 
     #[test]
     fn mistakes_name_the_flag_in_one_line() {
-        let cases: [(&[&str], &str); 16] = [
+        let cases: [(&[&str], &str); 25] = [
             (&["hutch", "run", "--worspace", "x", "--", "true"], "--worspace"),
             (&["hutch", "run", "--memory", "lots", "--", "true"], "--memory"),
             (&["hutch", "run", "--env", "novalue", "--", "true"], "--env"),
@@ -466,7 +477,16 @@ mod tests {
             (&["hutch", "exec", "../a", "--", "true"], "SANDBOX"),
             (&["hutch", "shell", "pod/a"], "SANDBOX"),
             (&["hutch", "logs", "--since", "soon", "a"], "--since"),
-            (&["hutch", "suspend", "--wait", "later", "a"], "--wait"),
+            (&["hutch", "suspend", "--wait", "later", "a"], "or 0 for no wait"),
+            (&["hutch", "logs", "--tail", "x", "a"], "not a number of lines"),
+            (&["hutch", "up", "--api-listen", "localhost"], "write it like 127.0.0.1:6443"),
+            (&["hutch", "up", "--runtime-class", "gvisor"], "has no `=`; write it like NAME=HANDLER"),
+            (&["hutch", "run", "--read-only", "--", "true"], "--workspace"),
+            (&["hutch", "run", "--pids", "1", "--", "true"], "from 2 to"),
+            (&["hutch", "run", "--memory", "10k", "--", "true"], "less than 1Mi"),
+            (&["hutch", "user", "create", "admin"], "choose another name"),
+            (&["hutch", "user", "create", "a", "--group", ""], "--group"),
+            (&["hutch", "user", "create", "a", "--ttl", "9000h"], "from 10m to 8760h"),
         ];
         for (words, named) in cases {
             let line = refusal(words);

@@ -36,14 +36,25 @@ pub(crate) fn finish(command: &str, failed: u8, work: impl Future<Output = anyho
     match outcome {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("hutch {command}: {}", plain(&format!("{error:#}")));
+            eprintln!("hutch {command}: {}", plain(&text_of(&error)));
             ExitCode::from(failed)
         }
     }
 }
 
+/// Returns the text of an error with its causes. Those that a text already contains are not repeated.
+fn text_of(error: &anyhow::Error) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for text in error.chain().map(ToString::to_string) {
+        if !texts.iter().any(|earlier| earlier.contains(&text)) {
+            texts.push(text);
+        }
+    }
+    texts.join(": ")
+}
+
 /// Returns untrusted text as one line without control characters.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let words = text.split(|c: char| c.is_control()).map(str::trim).filter(|part| !part.is_empty());
     words.collect::<Vec<_>>().join("; ")
 }
@@ -99,6 +110,13 @@ fn with_hint(error: Error) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cause_that_is_in_the_text_already_is_not_repeated() {
+        let io = std::io::Error::other("the peer closed the connection");
+        let error = anyhow::Error::new(io).context("I/O: the peer closed the connection").context("it ended");
+        assert_eq!(text_of(&error), "it ended: I/O: the peer closed the connection");
+    }
 
     #[test]
     fn untrusted_text_has_no_control_characters() {

@@ -31,8 +31,12 @@ pub(crate) async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> 
 
 /// Returns the error; of malformed YAML only its place, because the lines that the library shows may hold a credential.
 fn without_text(error: KubeconfigError) -> anyhow::Error {
-    // Its text holds its cause.
-    let KubeconfigError::Parse(error) = error else { return anyhow!("{error}") };
+    let error = match error {
+        KubeconfigError::ReadConfig(cause, _) => return anyhow!("cannot read it: {cause}"),
+        KubeconfigError::Parse(error) => error,
+        // Its text holds its cause.
+        other => return anyhow!("{other}"),
+    };
     match error.location() {
         Some(place) => {
             anyhow!("line {}, column {}: this is not YAML of a kubeconfig", place.line(), place.column())

@@ -1,4 +1,4 @@
-//! `hutch demo`: every feature once, in a temporary folder, through the API, with the time of each step.
+//! `hutch demo`: the main features, in a temporary folder, through the API, with the time of each step.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

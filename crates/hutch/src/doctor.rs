@@ -76,7 +76,7 @@ fn text(facts: &Facts) -> String {
     line("cgroups", format!("{}: {}", facts.cgroups.version, controllers.join(", ")));
     line("Landlock", facts.landlock.map_or("no".to_owned(), |abi| format!("ABI {abi}")));
     line("seccomp filters", yes(facts.seccomp));
-    line("idmapped mounts", facts.idmapped_mounts.map_or("not asked (needs root)".to_owned(), yes));
+    line("idmapped mounts", facts.idmapped_mounts.map_or("unknown (needs root)".to_owned(), yes));
     line("overlayfs", yes(facts.overlayfs));
     let runsc = facts
         .runsc
@@ -86,7 +86,7 @@ fn text(facts: &Facts) -> String {
     line("/dev/kvm", yes(facts.kvm));
     for missing in &facts.missing {
         out.push_str(&format!(
-            "\nmissing: {}\n  costs:   {}\n  remedy:  {}\n",
+            "\nmissing: {}\n  effect:  {}\n  remedy:  {}\n",
             missing.what, missing.costs, missing.remedy
         ));
     }

@@ -15,6 +15,10 @@ use rustix::fs::{FlockOperation, flock};
 /// 1: all of it belongs to root. 2: `store` and `ca` belong to the user of the front, another one at each start.
 const VERSION: u32 = 2;
 
+/// Entries that a folder may have before its first version: those of a new file system, of a first start that was killed, and
+/// of `hutch run`.
+const WITHOUT_VERSION: [&str; 4] = ["lost+found", "lock", "images", "run"];
+
 /// Maximum time to wait for the lock, and the interval at which it is tried.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_INTERVAL: Duration = Duration::from_millis(5);
@@ -29,8 +33,12 @@ impl DataFolder {
     /// Creates the folder if it is missing (mode 0700), takes its lock, reads its version.
     pub(crate) fn open(path: &Path) -> anyhow::Result<DataFolder> {
         let named = || format!("--data-dir {}", path.display());
+        if path.exists() && !path.is_dir() {
+            bail!("{}: not a folder", named());
+        }
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).with_context(named)?;
         let path = path.canonicalize().with_context(named)?;
+        check_content(&path)?;
         tighten(&path)?;
         let lock = std::fs::OpenOptions::new()
             .write(true)
@@ -107,23 +115,34 @@ fn take(lock: &File) -> bool {
     }
 }
 
-/// Removes the permissions of other users, because the folder holds credentials and volumes. A folder with other data
-/// than Hutch's is refused instead.
+/// Refuses a folder with other data than Hutch's.
+fn check_content(folder: &Path) -> anyhow::Result<()> {
+    let named = || format!("--data-dir {}", folder.display());
+    let unfinished = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".tmp");
+    let foreign =
+        |name: &std::ffi::OsStr| !unfinished(name) && !WITHOUT_VERSION.iter().any(|known| name == *known);
+    let mut entries = folder.read_dir().with_context(named)?.flatten().map(|entry| entry.file_name());
+    if folder.join("version").is_file() {
+        return Ok(());
+    }
+    match entries.find(|name| foreign(name)) {
+        Some(name) => bail!(
+            "{}: it holds `{}`, which is not Hutch's; name an empty folder",
+            named(),
+            name.to_string_lossy().escape_debug()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Removes the permissions of other users, because the folder holds credentials and volumes.
 fn tighten(folder: &Path) -> anyhow::Result<()> {
     let named = || format!("--data-dir {}", folder.display());
     let mode = folder.metadata().with_context(named)?.permissions().mode();
-    if mode & 0o077 == 0 {
-        return Ok(());
+    match mode & 0o077 {
+        0 => Ok(()),
+        _ => std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).with_context(named),
     }
-    let foreign = |name: &std::ffi::OsStr| name != "lost+found";
-    let mut entries = folder.read_dir().with_context(named)?.flatten();
-    if !folder.join("version").is_file() && entries.any(|entry| foreign(&entry.file_name())) {
-        bail!(
-            "{}: other users can enter it, and it holds files that are not Hutch's; name an empty folder",
-            named()
-        );
-    }
-    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).with_context(named)
 }
 
 fn check_version(folder: &Path) -> anyhow::Result<()> {
@@ -169,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn open_folder_is_tightened_unless_it_holds_other_files() {
+    fn folder_that_others_can_enter_is_tightened_unless_it_holds_other_files() {
         let mode = |folder: &Path| folder.metadata().expect("folder").permissions().mode() & 0o7777;
         let open = |folder: &Path, mode| {
             std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).expect("mode");
@@ -182,8 +201,16 @@ mod tests {
         assert_eq!(mode(folder.path()), 0o700);
         let other = tempfile::tempdir().expect("tempdir");
         std::fs::write(other.path().join("file"), "").expect("write");
-        let error = open(other.path(), 0o1777).err().expect("refused").to_string();
-        assert!(error.contains("empty folder") && mode(other.path()) == 0o1777, "{error}");
+        for private in [0o1777, 0o700] {
+            let error = open(other.path(), private).err().expect("refused").to_string();
+            assert!(error.contains("`file`") && error.contains("empty folder"), "{error}");
+            assert_eq!(mode(other.path()), private);
+        }
+        let error = DataFolder::open(&other.path().join("file")).err().expect("refused").to_string();
+        assert!(error.ends_with("not a folder"), "{error}");
+        let of_run = tempfile::tempdir().expect("tempdir");
+        std::fs::create_dir(of_run.path().join("images")).expect("made");
+        DataFolder::open(of_run.path()).expect("what hutch run has left is no obstacle");
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(crate) fn values(bytes: &[u8]) {
         );
     }
     let _ = (quantity::timeout(text), quantity::seconds(text), quantity::label(text));
+    let _ = (quantity::certificate_lifetime(text), quantity::user(text), quantity::group(text));
     if let Ok(millis) = quantity::cpus(text) {
         assert!((10..=1_000_000).contains(&millis), "{text:?}");
     }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -14,9 +14,27 @@ pub(crate) fn write(file: &Path, api: SocketAddr, authority_pem: &str, token: &s
     put(file, &text(api, authority_pem, token))
 }
 
+/// Writes a new file with mode 0600, or fails if there is one.
+pub(crate) fn write_new(file: &Path, text: &str) -> anyhow::Result<()> {
+    create(file, text).with_context(|| format!("cannot write the kubeconfig {}", file.display()))
+}
+
+/// Creates a file with mode 0600 that is never seen half written.
+fn create(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut fresh = tempfile::Builder::new().prefix(".new").tempfile_in(folder_of(file))?;
+    fresh.write_all(text.as_bytes())?;
+    fresh.as_file().sync_all()?;
+    fresh.persist_noclobber(file).map_err(|error| error.error)?;
+    Ok(())
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Writes the text of a kubeconfig atomically, with mode 0600.
-pub(crate) fn put(file: &Path, text: &str) -> anyhow::Result<()> {
-    let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
+fn put(file: &Path, text: &str) -> anyhow::Result<()> {
+    let folder = folder_of(file);
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     // An equal file is not written again: the disk may be full.
     let same = |found: std::fs::Metadata| found.is_file() && found.mode() & 0o7777 == 0o600;
@@ -83,12 +101,7 @@ pub(crate) fn admin_token(file: &Path) -> anyhow::Result<String> {
     }
     let bytes: [u8; 32] = rand::random();
     let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes);
-    let put = || -> std::io::Result<()> {
-        let mut out = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
-        out.write_all(token.as_bytes())?;
-        out.sync_all()
-    };
-    put().with_context(unusable)?;
+    create(file, &token).with_context(unusable)?;
     Ok(token)
 }
 

@@ -4,6 +4,7 @@
 //! exists. Every other command starts its own runtime.
 
 mod address;
+mod allow;
 mod bootstrap;
 mod cli;
 mod client;
@@ -11,6 +12,7 @@ mod cluster;
 mod controller;
 mod demo;
 mod doctor;
+mod egress;
 mod folder;
 mod go;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -39,6 +41,9 @@ fn main() -> ExitCode {
     if up::front::is_this() {
         return up::front::main();
     }
+    if egress::is_this() {
+        return egress::main();
+    }
     match cli::parse() {
         Ok(cli::Command::Run(arguments)) => run::main(&arguments),
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
@@ -56,6 +61,10 @@ fn main() -> ExitCode {
         Ok(cli::Command::Migrate(arguments)) => migrate::main(arguments),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),
         Ok(cli::Command::Doctor(arguments)) => doctor::main(arguments),
+        Ok(cli::Command::Version) => {
+            println!("hutch {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
         Err(refusal) => refusal.report(),
     }
 }

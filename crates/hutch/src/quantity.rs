@@ -1,5 +1,6 @@
 //! Values of flags: sizes, times, pairs, names.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use hutch_api::quantity::Quantity;
@@ -25,11 +26,31 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| (1..=9_000_000_000_000_000).contains(bytes)).ok_or_else(wrong)
 }
 
-/// Number of processes and threads: at least 1, and at most what the kernel can count (`PID_MAX_LIMIT`).
+/// Memory of a jail: at least 1 MiB.
+pub(crate) fn memory(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        0..=1_048_575 => Err(format!("`{text}` is less than 1Mi, with which nothing starts")),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Number of processes and threads: at least 2, the jail's init and one process, and at most what the kernel can count
+/// (`PID_MAX_LIMIT`).
 pub(crate) fn processes(text: &str) -> Result<u64, String> {
     let most = 4_194_304;
-    let count = text.parse().ok().filter(|count| (1..=most).contains(count));
-    count.ok_or_else(|| format!("`{text}` is not a whole number from 1 to {most}"))
+    let count = text.parse().ok().filter(|count| (2..=most).contains(count));
+    count.ok_or_else(|| format!("`{text}` is not a whole number from 2 to {most}; the jail's init is one"))
+}
+
+/// Number of lines.
+pub(crate) fn lines(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("`{text}` is not a number of lines; write it like 100"))
+}
+
+/// Parses an IP address with a port.
+pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = || format!("`{text}` is not an IP address with a port; write it like 127.0.0.1:6443");
+    text.parse().map_err(|_| wrong())
 }
 
 /// Parses a duration in Go's notation (`1m30s`), or a number of seconds.
@@ -42,7 +63,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// Parses a time, or `0`.
 pub(crate) fn timeout(text: &str) -> Result<Duration, String> {
-    if matches!(text, "0" | "0s") { Ok(Duration::ZERO) } else { duration(text) }
+    match text {
+        "0" | "0s" => Ok(Duration::ZERO),
+        _ => duration(text).map_err(|_| {
+            format!("`{text}` is not a duration; write it like 30s, 5m or 1h30m, or 0 for no wait")
+        }),
+    }
 }
 
 /// Parses a time of at least one second.
@@ -78,6 +104,35 @@ pub(crate) fn subdomain(text: &str) -> Result<String, String> {
     Err(format!("`{text}` is not a name of lower-case letters, digits, inner hyphens and dots"))
 }
 
+/// Parses the lifetime of a user's certificate: what the API server accepts and grants.
+pub(crate) fn certificate_lifetime(text: &str) -> Result<Duration, String> {
+    let (least, most) = (Duration::from_secs(600), Duration::from_secs(365 * 24 * 3600));
+    let time = duration(text)?;
+    match (least..=most).contains(&time) {
+        true => Ok(time),
+        false => Err(format!("`{text}` is not from 10m to 8760h, a year")),
+    }
+}
+
+/// Parses the name of a user.
+pub(crate) fn user(text: &str) -> Result<String, String> {
+    match text {
+        "admin" => Err("`admin` is the user of the server's own kubeconfig; choose another name".to_owned()),
+        _ => subdomain(text),
+    }
+}
+
+/// Parses the name of a group of users.
+pub(crate) fn group(text: &str) -> Result<String, String> {
+    match (1..=64).contains(&text.chars().count()) && !text.contains(|c: char| c.is_control() || c == ',') {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "`{}` is not the name of one group: 1 to 64 characters, none of them a comma or a control character",
+            text.escape_debug()
+        )),
+    }
+}
+
 /// Parses CPUs; returns thousandths.
 pub(crate) fn cpus(text: &str) -> Result<u64, String> {
     let number: f64 =
@@ -92,11 +147,20 @@ pub(crate) fn cpus(text: &str) -> Result<u64, String> {
 
 /// Parses `NAME=VALUE`.
 pub(crate) fn variable(text: &str) -> Result<(String, String), String> {
+    pair(text, "NAME=VALUE")
+}
+
+/// Parses `NAME=HANDLER`.
+pub(crate) fn runtime_class(text: &str) -> Result<(String, String), String> {
+    pair(text, "NAME=HANDLER, such as gvisor=gvisor")
+}
+
+fn pair(text: &str, form: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() && !text.contains('\0') => {
-            Ok((name.to_owned(), value.to_owned()))
-        }
-        _ => Err(format!("`{text}` has no name before a `=`; write it like NAME=VALUE")),
+        None => Err(format!("`{text}` has no `=`; write it like {form}")),
+        Some(("", _)) => Err(format!("`{text}` has no name before the `=`; write it like {form}")),
+        Some(_) if text.contains('\0') => Err(format!("{text:?} contains a NUL character")),
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! No thread exists when this is called: the jail crate forks this very process.
 
+mod egress;
 mod gvisor;
 mod report;
 
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, ensure};
 use hutch_image::{HostMount, Resolved};
-use hutch_jail::run::{Outcome, RunOptions};
+use hutch_jail::run::{Outcome, RunOptions, run_with_listeners};
 use hutch_jail::{
     CheckedFolder, Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network, NetworkPlan, Process,
     Profile, Root, Spec, Upper, User,
@@ -47,16 +48,18 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
     };
-    let mut spec = spec(arguments, image, folder, ids.as_ref())?;
+    let mut network = egress::Network::of(arguments);
+    let mut spec = spec(arguments, image, folder, ids.as_ref(), network.plan())?;
     let protection = protect(arguments, &mut spec)?;
     let options = RunOptions {
         timeout: arguments.timeout,
         capture: arguments.json.then_some(CAPTURE_BYTES),
         ..RunOptions::default()
     };
+    let mut serve = |listeners: Vec<_>| network.serve(&listeners);
     let outcome = match arguments.isolation {
-        Isolation::Hutch => hutch_jail::run::run(&spec, &process, &options),
-        Isolation::Gvisor => gvisor::run(&spec, &process, &options)?,
+        Isolation::Hutch => run_with_listeners(&spec, &process, &options, &mut serve),
+        Isolation::Gvisor => gvisor::run(&spec, &process, &options, &mut serve)?,
     };
     let change = protection.map(Protection::finish).unwrap_or_default();
     match outcome {
@@ -210,6 +213,7 @@ fn spec(
     image: Resolved,
     workspace: Option<CheckedFolder>,
     ids: Option<&IdRange>,
+    network: NetworkPlan,
 ) -> anyhow::Result<Spec> {
     let mut mounts: Vec<Mount> = image.mounts.into_iter().map(host).collect();
     mounts.push(tmpfs("/tmp", 0o1777));
@@ -226,7 +230,7 @@ fn spec(
         root: Root { layers: image.layers, upper: Upper::ReadOnly },
         mounts,
         ids: ids.map_or(Ids::Caller, |ids| Ids::Range { base: ids.base() }),
-        network: Network::New(NetworkPlan::closed(Vec::new())),
+        network: Network::New(network),
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },
         deny_set_id_bits,
         freezable: false,

@@ -5,9 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_kubelet::{Duplex, StreamError};
+use hutch_kubelet::{Duplex, PodId, StreamError};
 use hutch_privsep::Service;
 use hutch_router::{Access, Router};
+
+use crate::bootstrap;
 
 /// Maximum buffered bytes between a port-forward and the router, in each direction.
 const PIPE_BYTES: usize = 64 << 10;
@@ -31,14 +33,19 @@ impl RouterService {
 
 impl Service for RouterService {
     /// Connects to the router on any port: manifests of several releases name different ones. The API server has
-    /// authorized the client.
-    fn connect(&self, _port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
+    /// authorized the client for this Pod. A user of any namespace can create such a Pod there, so it reaches the Sandboxes of
+    /// its own namespace; only that of administrators reaches all.
+    fn connect(&self, pod: &PodId, _port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
+        let access = match pod.namespace.as_str() {
+            bootstrap::NAMESPACE => Access::Authorized,
+            namespace => Access::Namespace(namespace.to_owned()),
+        };
         async move {
             let router = self.0.get().cloned();
             let router =
                 router.ok_or_else(|| StreamError::Unavailable("the router is starting".to_owned()))?;
             let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-            tokio::spawn(async move { router.serve_connection(theirs, Access::Authorized).await });
+            tokio::spawn(async move { router.serve_connection(theirs, access).await });
             Ok(Box::new(ours) as Box<dyn Duplex>)
         }
         .boxed()
@@ -61,7 +68,7 @@ impl ControllerService {
 }
 
 impl Service for ControllerService {
-    fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
+    fn connect(&self, _pod: &PodId, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
         async move { Err(StreamError::Unavailable(format!("the controller has no port {port} here"))) }
             .boxed()
     }

@@ -1,27 +1,42 @@
 //! `hutch user`: users with client certificates, as objects of the API.
 //!
-//! A user is an approved CertificateSigningRequest of the signer `kubernetes.io/kube-apiserver-client`, whose object has
-//! the name of the user. The key is created here and written only to the kubeconfig.
+//! A user is who the certificate of a CertificateSigningRequest of the signer `kubernetes.io/kube-apiserver-client` names,
+//! whatever the name of the object. The key is created here and written only to the kubeconfig.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use hutch_serve::NewRequest;
+use hutch_client::Error;
+use hutch_serve::{ClientRequest, IssuedCertificate, NewRequest};
 use k8s_openapi::ByteString;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use crate::cli::{UserArguments, UserCommand, UserCreateArguments};
-use crate::client::finish;
+use crate::client::{finish, plain};
 use crate::{cluster, kubeconfig};
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
-/// Annotation with the groups of a user, separated by commas, for the list.
-const GROUPS: &str = "hutch.dev/groups";
+
+type Requests = Api<CertificateSigningRequest>;
+
+/// A user and the request that names it.
+struct User {
+    name: String,
+    groups: Vec<String>,
+    /// Last second of the certificate, as seconds since 1970; none before it is signed.
+    end: Option<i64>,
+    /// Name of the object.
+    object: String,
+}
 
 /// Runs the command.
 pub(crate) fn main(arguments: &UserArguments) -> ExitCode {
@@ -34,15 +49,45 @@ pub(crate) fn main(arguments: &UserArguments) -> ExitCode {
     }
 }
 
-async fn connect(file: Option<&Path>) -> anyhow::Result<(kube::Config, Api<CertificateSigningRequest>)> {
+async fn connect(file: Option<&Path>) -> anyhow::Result<(kube::Config, Client)> {
     let config = cluster::config(file).await?;
     let client = Client::try_from(config.clone()).context("the API server")?;
-    Ok((config, Api::all(client)))
+    Ok((config, client))
+}
+
+impl User {
+    /// Returns the user that a request names.
+    fn of(object: &CertificateSigningRequest) -> Option<User> {
+        let request = ClientRequest::from_pem(&object.spec.request.0).ok()?;
+        let certificate = object.status.as_ref().and_then(|status| status.certificate.as_ref());
+        let end = match certificate {
+            Some(certificate) => Some(IssuedCertificate::from_pem(&certificate.0).ok()?.end),
+            None => None,
+        };
+        Some(User { name: request.name, groups: request.groups, end, object: object.name_any() })
+    }
+}
+
+/// Returns the users of the API server, sorted by name.
+async fn users(requests: &Requests) -> Result<Vec<User>, Error> {
+    let selected = ListParams::default().fields(&format!("spec.signerName={SIGNER}"));
+    let found = requests.list(&selected).await?;
+    let mut users: Vec<User> = found.items.iter().filter_map(User::of).collect();
+    users.sort_by(|a, b| (&a.name, &a.object).cmp(&(&b.name, &b.object)));
+    Ok(users)
 }
 
 async fn create(arguments: &UserCreateArguments) -> anyhow::Result<u8> {
     let UserCreateArguments { name, groups, output, ttl, kubeconfig: file } = arguments;
-    let (config, requests) = connect(file.as_deref()).await?;
+    if let Some(output) = output.as_deref().filter(|file| std::fs::symlink_metadata(file).is_ok()) {
+        bail!("--output: {} exists; remove it or name another file", output.display());
+    }
+    let (config, client) = connect(file.as_deref()).await?;
+    may_approve(&client).await?;
+    let requests: Requests = Api::all(client);
+    if users(&requests).await?.iter().any(|user| user.name == *name) {
+        bail!("there is a user {name}; `hutch user delete {name}` ends its certificate");
+    }
     let request = NewRequest::new(name, groups)?;
     let pem = kubeconfig::pem("CERTIFICATE REQUEST", &request.der);
     let seconds = ttl.map(|ttl| i32::try_from(ttl.as_secs())).transpose().context("--ttl: too long")?;
@@ -57,35 +102,47 @@ async fn create(arguments: &UserCreateArguments) -> anyhow::Result<u8> {
         ..CertificateSigningRequest::default()
     };
     object.metadata.name = Some(name.clone());
-    if !groups.is_empty() {
-        object.annotations_mut().insert(GROUPS.to_owned(), groups.join(","));
-    }
-    if let Err(error) = requests.create(&PostParams::default(), &object).await {
-        if matches!(&error, kube::Error::Api(status) if status.reason == "AlreadyExists") {
-            bail!("there is a user {name}; hutch user delete {name} ends its certificate");
-        }
-        return Err(hutch_client::Error::from(error).into());
-    }
+    requests.create(&PostParams::default(), &object).await.map_err(Error::from)?;
     let delivered = match approve(&requests, name).await {
         Ok(certificate) => deliver(&config, name, &certificate, &request.key_pem, output.as_deref()),
         Err(error) => Err(error),
     };
-    if delivered.is_err() {
-        // Without its key the user is of no use, and the name must be free for the next attempt.
-        let _ = requests.delete(name, &Default::default()).await;
+    let Err(error) = delivered else { return Ok(0) };
+    // Without its key the user is of no use, and the name must be free for the next attempt.
+    match requests.delete(name, &Default::default()).await {
+        Ok(_) => Err(error),
+        Err(_) => Err(error.context(format!(
+            "the request stays, for want of the right to delete it (`kubectl delete csr {name}` as an administrator)"
+        ))),
     }
-    delivered
+}
+
+/// Checks that the caller may approve users, before a request is made.
+async fn may_approve(client: &Client) -> anyhow::Result<()> {
+    let attributes = ResourceAttributes {
+        group: Some("certificates.k8s.io".to_owned()),
+        resource: Some("signers".to_owned()),
+        verb: Some("approve".to_owned()),
+        name: Some(SIGNER.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let spec =
+        SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), non_resource_attributes: None };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let answer = reviews.create(&PostParams::default(), &review).await.map_err(Error::from)?;
+    if answer.status.is_some_and(|status| status.allowed) {
+        return Ok(());
+    }
+    bail!("you may not approve users: that takes the verb approve on the signer {SIGNER}")
 }
 
 /// Approves a request and returns the certificate (PEM).
-async fn approve(requests: &Api<CertificateSigningRequest>, name: &str) -> anyhow::Result<Vec<u8>> {
+async fn approve(requests: &Requests, name: &str) -> anyhow::Result<Vec<u8>> {
     let condition = json!({"type": "Approved", "status": "True", "reason": "HutchUserCreate",
         "message": "approved by hutch user create"});
     let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
-    let signed = requests
-        .patch_approval(name, &PatchParams::default(), &patch)
-        .await
-        .map_err(hutch_client::Error::from)?;
+    let signed = requests.patch_approval(name, &PatchParams::default(), &patch).await.map_err(Error::from)?;
     let certificate = signed.status.and_then(|status| status.certificate);
     Ok(certificate.context("the server did not sign the request: is it hutch up?")?.0)
 }
@@ -97,7 +154,7 @@ fn deliver(
     certificate: &[u8],
     key: &str,
     output: Option<&Path>,
-) -> anyhow::Result<u8> {
+) -> anyhow::Result<()> {
     let root = config.root_cert.as_ref().and_then(|roots| roots.first());
     let root = root.map(|der| kubeconfig::pem("CERTIFICATE", der)).unwrap_or_default();
     let server = config.cluster_url.to_string();
@@ -105,30 +162,42 @@ fn deliver(
     match output {
         None => std::io::stdout().write_all(text.as_bytes()).context("cannot write the kubeconfig")?,
         Some(file) => {
-            kubeconfig::put(file, &text)?;
+            kubeconfig::write_new(file, &text)?;
             println!("user {name}: kubeconfig {}", file.display());
         }
     }
-    Ok(0)
+    Ok(())
 }
 
 async fn list(file: Option<&Path>) -> anyhow::Result<u8> {
-    let (_, requests) = connect(file).await?;
-    let found = requests.list(&ListParams::default()).await.map_err(hutch_client::Error::from)?;
-    println!("{:<32}GROUPS", "NAME");
-    for request in found.items {
-        let signed = request.status.as_ref().is_some_and(|status| status.certificate.is_some());
-        if signed && request.spec.signer_name == SIGNER {
-            let groups = request.annotations().get(GROUPS).map_or("", String::as_str);
-            println!("{:<32}{groups}", request.name_any());
-        }
+    let (_, client) = connect(file).await?;
+    let users = users(&Api::all(client)).await?;
+    println!("{:<24}{:<24}{:<22}REQUEST", "NAME", "GROUPS", "EXPIRES");
+    for user in users {
+        // Names and groups come from the author of the request.
+        let [name, groups] = [user.name, user.groups.join(",")].map(|text| plain(&text));
+        let end = match user.end.map(Timestamp::from_second) {
+            Some(Ok(end)) => end.to_string(),
+            Some(Err(_)) => "-".to_owned(),
+            None => "(not approved)".to_owned(),
+        };
+        println!("{name:<23} {groups:<23} {end:<21} {}", user.object);
     }
     Ok(0)
 }
 
 async fn delete(file: Option<&Path>, name: &str) -> anyhow::Result<u8> {
-    let (_, requests) = connect(file).await?;
-    requests.delete(name, &Default::default()).await.map_err(hutch_client::Error::from)?;
-    println!("user {name} deleted; its certificate is no longer accepted");
+    let (_, client) = connect(file).await?;
+    let requests: Requests = Api::all(client);
+    let mut deleted = 0;
+    for user in users(&requests).await?.into_iter().filter(|user| user.name == name) {
+        requests.delete(&user.object, &Default::default()).await.map_err(Error::from)?;
+        deleted += 1;
+    }
+    match deleted {
+        0 => bail!("there is no user {}; `hutch user list` shows them", plain(name)),
+        1 => println!("user {name} deleted; its certificate is no longer accepted"),
+        _ => println!("user {name} deleted; its {deleted} certificates are no longer accepted"),
+    }
     Ok(0)
 }

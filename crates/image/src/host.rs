@@ -13,7 +13,7 @@ use crate::unfinished::{finish, unfinished};
 use crate::{BuiltIn, Error, HostMount, ImageConfig, PAUSE, Resolved, SANDBOXD_PATH};
 
 /// Counted up whenever the skeleton is written differently.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// Largest file that is copied, in bytes (`ld.so.cache` and certificate bundles are some 100 kB).
 const MAX_COPY_BYTES: u64 = 4 << 20;
 /// Most entries that are copied of one folder.
@@ -86,7 +86,7 @@ const WRITTEN_FILES: [(&str, &str); 10] = [
     ("hostname", "sandbox\n"),
     (
         "resolv.conf",
-        "# Nothing answers here unless a policy says so.\nnameserver 127.0.0.1\noptions timeout:1 attempts:1\n",
+        "# The proxy of the sandbox, if it has one. Nothing else answers.\nnameserver 198.18.0.1\noptions timeout:1 attempts:1\n",
     ),
     (
         "nsswitch.conf",

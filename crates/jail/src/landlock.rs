@@ -97,16 +97,24 @@ pub fn restrict(writable: &[&Path]) -> Result<bool, Error> {
 }
 
 /// Confines the calling thread and all that it starts, as [`restrict`], and besides: nothing is read or executed but
-/// beneath `writable`, and read beneath `readable`; no TCP socket is bound or connected (version 4).
+/// beneath `writable`, and read beneath `readable`; no TCP socket is bound, nor connected without `connects` (version 4).
 ///
 /// Returns `false`, and does nothing, where [`restrict`] does.
 ///
 /// # Errors
 /// As [`restrict`].
-pub(crate) fn restrict_service(writable: &[&Path], readable: &[&Path]) -> Result<bool, Error> {
+pub(crate) fn restrict_service(
+    writable: &[&Path],
+    readable: &[&Path],
+    connects: bool,
+) -> Result<bool, Error> {
     let Some(abi) = abi().filter(|abi| *abi >= OLDEST_ABI) else { return Ok(false) };
     let writes = WRITE_FILE | CHANGE_FOLDER | REFER | if abi >= 3 { TRUNCATE } else { 0 };
-    let net = if abi >= 4 { BIND_TCP | CONNECT_TCP } else { 0 };
+    let net = match abi {
+        ..4 => 0,
+        _ if connects => BIND_TCP,
+        _ => BIND_TCP | CONNECT_TCP,
+    };
     let scoped = if abi >= SCOPES_ABI { SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL } else { 0 };
     let ruleset = create(&Ruleset { files: writes | READ | EXECUTE, net, scoped }, abi)
         .map_err(|errno| failed("create the rule set", errno))?;

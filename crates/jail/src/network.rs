@@ -13,6 +13,7 @@
 //!   it: an ordinary user can create no other, and can enter it no more from outside. Init gives up all capabilities
 //!   over it before the command starts. A thread for it beside the rest was no faster.
 
+mod datagram;
 mod listen;
 mod netlink;
 mod nft;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 
 pub(crate) use self::stock::Stock;
+pub use datagram::{Datagram, receive_datagram, send_datagram};
 pub use socket::{Connecting, connect_in};
 
 /// Maximum number of entries in each list of a plan. All descriptors of the listeners must fit into one message.

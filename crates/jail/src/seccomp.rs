@@ -25,15 +25,18 @@ static WITHOUT_SET_ID: Program = Program::assemble(&table::answers(true));
 static AROUND_RUNTIME: Program = Program::assemble(&table::around_runtime());
 
 /// System calls allowed to a service: see [`crate::service`].
-static SERVICE: Program = Program::assemble(&table::service());
+static SERVICE: Program = Program::assemble(&table::service(false));
+static CONNECTING_SERVICE: Program = Program::assemble(&table::service(true));
 
-/// Confines the calling thread, and the threads that it starts, to what a service needs. Sets `no_new_privs`.
+/// Confines the calling thread, and the threads that it starts, to what a service needs, or one that connects to other
+/// hosts. Sets `no_new_privs`.
 ///
 /// # Errors
 /// [`Error::Seccomp`], as [`install`].
-pub(crate) fn install_for_service() -> Result<(), Error> {
+pub(crate) fn install_for_service(connects: bool) -> Result<(), Error> {
+    let program = if connects { &CONNECTING_SERVICE } else { &SERVICE };
     Program::no_new_privileges()
-        .and_then(|()| SERVICE.install())
+        .and_then(|()| program.install())
         .map_err(|error| Error::Seccomp { errno: error.into() })
 }
 

@@ -1,8 +1,9 @@
-//! Confinement of a service of the machine: the front of `hutch up`, which parses what clients send.
+//! Confinement of a service of the machine: the front of `hutch up`, which parses what clients send, and the proxy of a
+//! sandbox, which parses what code inside sends.
 //!
 //! It is no jail: it shares the namespaces of the machine. It has user and group ids of its own, no capability, and reads
-//! and writes nothing but its folder. It starts threads but no process, and opens no socket: listeners and everything
-//! else are handed to it.
+//! and writes nothing but its folders. It starts threads but no process. Listeners are handed to it; it opens no socket,
+//! unless it connects to other hosts.
 
 use std::path::Path;
 
@@ -16,29 +17,34 @@ use crate::{invariants, landlock, privileges, seccomp};
 /// Confinement of a service.
 #[derive(Debug, Clone)]
 pub struct Confinement<'a> {
-    /// User id, not 0.
+    /// User id, not 0. For an ordinary user, the caller's own.
     pub uid: u32,
-    /// Group id, not 0.
+    /// Group id, not 0. For an ordinary user, the caller's own.
     pub gid: u32,
     /// Folders in which it reads and writes.
     pub writable: &'a [&'a Path],
     /// Folders and files that it reads besides.
     pub readable: &'a [&'a Path],
+    /// Lets it connect to other hosts. It cannot listen for TCP even then.
+    pub connects: bool,
 }
 
 fn failed(step: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Privileges { step: step.into(), errno: errno.into() }
 }
 
-/// Confines the calling process, which must be root and have one thread, and checks that it is confined. Returns whether
-/// the kernel has Landlock; without it, file permissions alone bound what the service reads.
+/// Confines the calling process, which must have one thread, and checks that it is confined. Returns whether the kernel has
+/// Landlock; without it, file permissions alone bound what the service reads.
+///
+/// A service of an ordinary user keeps its groups and its bounding set, which no program can use under `no_new_privs`.
 ///
 /// The kernel kills the process when the thread that started it ends; a caller must check that it still runs.
 ///
 /// # Errors
 /// The step that failed. The process must then end.
 pub fn confine(confinement: &Confinement<'_>) -> Result<bool, Error> {
-    let Confinement { uid, gid, writable, readable } = *confinement;
+    let Confinement { uid, gid, writable, readable, connects } = *confinement;
+    let is_root = rustix::process::geteuid().is_root();
     if uid == 0 || gid == 0 {
         return Err(Error::Spec("a service does not run as root".into()));
     }
@@ -48,9 +54,11 @@ pub fn confine(confinement: &Confinement<'_>) -> Result<bool, Error> {
         return Err(Error::Threads);
     }
     privileges::limit_resources()?;
-    privileges::clear_bounding_set()?;
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    rustix::thread::set_thread_groups(&[]).map_err(failed("groups"))?;
+    if is_root {
+        privileges::clear_bounding_set()?;
+        rustix::thread::set_thread_groups(&[]).map_err(failed("groups"))?;
+    }
     rustix::thread::set_thread_res_gid(group, group, group).map_err(failed("group id"))?;
     // This takes the capabilities too.
     rustix::thread::set_thread_res_uid(user, user, user).map_err(failed("user id"))?;
@@ -60,8 +68,8 @@ pub fn confine(confinement: &Confinement<'_>) -> Result<bool, Error> {
     rustix::thread::set_no_new_privs(true).map_err(failed("no_new_privs"))?;
     let mut readable = readable.to_vec();
     readable.push(Path::new("/proc/self"));
-    let landlock = landlock::restrict_service(writable, &readable)?;
-    seccomp::install_for_service()?;
-    invariants::check_service((uid, gid))?;
+    let landlock = landlock::restrict_service(writable, &readable, connects)?;
+    seccomp::install_for_service(connects)?;
+    invariants::check_service((uid, gid), is_root)?;
     Ok(landlock)
 }

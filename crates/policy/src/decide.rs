@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::destination::{Decision, Destination};
-use crate::egress::Egress;
+use crate::egress::{Egress, Protocol};
+use crate::host::HostName;
 
 /// Effect of a level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -31,7 +32,7 @@ pub enum Authority {
 }
 
 /// Policy of one authority for a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Level {
     /// Authority.
     pub authority: Authority,
@@ -59,6 +60,8 @@ pub struct Opinion<'a> {
 pub struct Verdict<'a> {
     /// Decision.
     pub decision: Decision,
+    /// Protocol, if it is allowed.
+    pub protocol: Protocol,
     /// Opinions of the levels that have egress rules, by authority and name.
     pub opinions: Vec<Opinion<'a>>,
 }
@@ -77,7 +80,19 @@ pub fn decide<'a>(levels: &'a [Level], destination: &Destination) -> Verdict<'a>
     opinions.sort_by(|a, b| (a.level.authority, &a.level.name).cmp(&(b.level.authority, &b.level.name)));
     let enforced = opinions.iter().filter(|opinion| opinion.level.mode == Mode::Enforce);
     let decision = enforced.map(|opinion| opinion.decision).max().unwrap_or(Decision::Deny);
-    Verdict { decision, opinions }
+    let protocols = enforcing(levels).map(|egress| egress.protocol_for(destination));
+    Verdict { decision, protocol: protocols.min().unwrap_or_default(), opinions }
+}
+
+/// Returns true if a sandbox with these levels may perhaps reach some port of the name. Other names need no address.
+pub fn may_resolve(levels: &[Level], name: &HostName) -> bool {
+    let mut opinions = enforcing(levels).map(|egress| egress.allows_name(name)).peekable();
+    opinions.peek().is_some() && opinions.all(|allows| allows)
+}
+
+/// Returns the egress rules of the levels that decide.
+fn enforcing(levels: &[Level]) -> impl Iterator<Item = &Egress> {
+    levels.iter().filter(|level| level.mode == Mode::Enforce).filter_map(|level| level.egress.as_ref())
 }
 
 #[cfg(test)]

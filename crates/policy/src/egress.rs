@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cidr::Cidr;
 use crate::destination::{Decision, Destination};
-use crate::host::Host;
+use crate::host::{Host, HostName};
 use crate::pattern::HostPattern;
 use crate::ports::PortRange;
 
@@ -14,6 +14,24 @@ use crate::ports::PortRange;
 const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
 /// Port of HTTP: the default of a rule with `plaintext`.
 const HTTP: NonZeroU16 = NonZeroU16::new(80).unwrap();
+
+/// Protocol on connections to a destination. The lesser one is stricter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Protocol {
+    /// TLS or HTTP, for the name of the destination: a connection for another name on the same address is refused.
+    #[default]
+    Auto,
+    /// Anything.
+    #[serde(rename = "TCP")]
+    Tcp,
+}
+
+impl Protocol {
+    /// Returns true for the default.
+    pub fn is_auto(&self) -> bool {
+        *self == Protocol::Auto
+    }
+}
 
 /// Egress rules of one level. Their order has no meaning.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +60,9 @@ pub struct EgressRule {
     /// Ports; without any, 443, or 80 with `plaintext`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortRange>,
+    /// Protocol.
+    #[serde(default, skip_serializing_if = "Protocol::is_auto")]
+    pub protocol: Protocol,
     /// Allows HTTP without TLS.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub plaintext: bool,
@@ -51,10 +72,15 @@ pub struct EgressRule {
 }
 
 impl EgressRule {
+    /// Returns true if the rule covers the name, at some port.
+    pub fn matches_name(&self, name: &HostName) -> bool {
+        self.any || self.hosts.iter().any(|pattern| pattern.matches(name))
+    }
+
     /// Returns true if the rule covers the destination.
     pub fn matches(&self, destination: &Destination) -> bool {
         let host = match &destination.host {
-            Host::Name(name) => self.any || self.hosts.iter().any(|pattern| pattern.matches(name)),
+            Host::Name(name) => self.matches_name(name),
             Host::Address(address) => self.cidrs.iter().any(|cidr| cidr.contains(*address)),
         };
         let port = match self.ports.as_slice() {
@@ -66,6 +92,17 @@ impl EgressRule {
 }
 
 impl Egress {
+    /// Returns true if a rule allows some port of the name.
+    pub fn allows_name(&self, name: &HostName) -> bool {
+        self.rules.iter().any(|rule| rule.decision == Decision::Allow && rule.matches_name(name))
+    }
+
+    /// Returns what may be spoken to the destination, if it is allowed: what any rule that allows it says.
+    pub fn protocol_for(&self, destination: &Destination) -> Protocol {
+        let allowing = self.rules.iter().filter(|rule| rule.decision == Decision::Allow);
+        allowing.filter(|rule| rule.matches(destination)).map(|rule| rule.protocol).max().unwrap_or_default()
+    }
+
     /// Returns the strictest matching rule; `None` if no rule matches, which denies.
     pub fn rule_for(&self, destination: &Destination) -> Option<&EgressRule> {
         let matching = self.rules.iter().filter(|rule| rule.matches(destination));

@@ -5,6 +5,7 @@
 //! levels are never merged into one list, so a level can only take away what the others allow. A level without egress
 //! rules abstains. If all levels abstain, nothing is reachable.
 
+mod address;
 mod cidr;
 mod decide;
 mod destination;
@@ -13,10 +14,11 @@ mod host;
 mod pattern;
 mod ports;
 
+pub use address::{Forbidden, check_address};
 pub use cidr::{Cidr, InvalidCidr};
-pub use decide::{Authority, Level, Mode, Opinion, Verdict, decide};
+pub use decide::{Authority, Level, Mode, Opinion, Verdict, decide, may_resolve};
 pub use destination::{Decision, Destination, InvalidDestination};
-pub use egress::{Egress, EgressRule};
+pub use egress::{Egress, EgressRule, Protocol};
 pub use host::{Host, HostName, InvalidHost};
 pub use pattern::{HostPattern, InvalidPattern};
 pub use ports::{InvalidPorts, PortRange};

@@ -33,8 +33,8 @@ const SIZES: usize = 4;
 
 /// A service of the front that serves Pods without a process.
 pub trait Service: Send + Sync + 'static {
-    /// Connects to what would be a port of its container.
-    fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>>;
+    /// Connects to what would be a port of the container of this Pod.
+    fn connect(&self, pod: &PodId, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>>;
 }
 
 /// The node of the root process. Dropping it closes the channel.
@@ -260,7 +260,7 @@ impl Kubelet for RemoteKubelet {
                     let service = self.services.get(&name).ok_or_else(|| {
                         StreamError::Unavailable(format!("the service {name} does not run here"))
                     })?;
-                    service.connect(port).await
+                    service.connect(pod, port).await
                 }
                 Opened::Connection => {
                     let report = opening.report.take().ok_or_else(|| internal("no connection"))?;

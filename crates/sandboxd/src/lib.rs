@@ -55,6 +55,11 @@ pub enum Error {
         /// Error of the system.
         source: std::io::Error,
     },
+    /// All ports are in use, and there is no command to run.
+    #[error(
+        "no port is left to serve: each is in use or disabled; choose others with --port, --rest-port and --grpc-port"
+    )]
+    NoPort,
     /// The handlers of SIGTERM, SIGINT or SIGCHLD cannot be set.
     #[error("cannot handle signals: {0}")]
     Signals(std::io::Error),

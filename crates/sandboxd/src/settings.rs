@@ -62,8 +62,8 @@ pub const HELP: &str = "hutch-sandboxd: runs commands and keeps files inside a s
 
 Usage: hutch-sandboxd [FLAG VALUE]... [-- COMMAND [ARGUMENT]...] | --clock
 
-  -- COMMAND [ARGUMENT]...   the container's own command: it receives the signals, and its end ends sandboxd
-  --clock                    print CLOCK_MONOTONIC in nanoseconds and end
+  -- COMMAND [ARGUMENT]...   the container's own command; sandboxd passes signals on to it and ends when it ends
+  --clock                    print the time since boot (CLOCK_MONOTONIC) in nanoseconds, and exit
   --root-dir DIR             folder of files, working directory of commands (SANDBOX_BASE_DIR; default /workspace);
                              also --base-dir
   --listen-host ADDRESS      listen on this address only (default: all)

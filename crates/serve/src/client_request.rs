@@ -6,8 +6,9 @@ use rcgen::{
     CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair,
     KeyUsagePurpose, PublicKeyData, SigningKey,
 };
-use rustls_pki_types::CertificateSigningRequestDer;
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
+use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::{FromDer, X509CertificationRequest};
 
 use crate::authority::validity;
@@ -41,6 +42,16 @@ pub struct SignedRequest {
     pub certificate_pem: String,
     /// DER: what [`crate::PeerCertificate`] will hold.
     pub der: Vec<u8>,
+}
+
+/// A certificate that some authority has issued.
+pub struct IssuedCertificate {
+    /// DER.
+    pub der: Vec<u8>,
+    /// Its last second, as seconds since 1970.
+    pub end: i64,
+    /// Public key (SubjectPublicKeyInfo, DER).
+    public_key: Vec<u8>,
 }
 
 /// A request that was made here, and the key that it is for.
@@ -101,6 +112,21 @@ fn unreadable(error: impl std::fmt::Display) -> Error {
     Error::Certificate(format!("the request: {error}"))
 }
 
+impl IssuedCertificate {
+    /// Reads a certificate (PEM). Its signature is not checked.
+    ///
+    /// # Errors
+    /// [`Error::Certificate`].
+    pub fn from_pem(pem: &[u8]) -> Result<IssuedCertificate, Error> {
+        let unreadable =
+            |error: &dyn std::fmt::Display| Error::Certificate(format!("the certificate: {error}"));
+        let der = CertificateDer::from_pem_slice(pem).map_err(|error| unreadable(&error))?;
+        let (_, read) = X509Certificate::from_der(&der).map_err(|error| unreadable(&error))?;
+        let (end, public_key) = (read.validity.not_after.timestamp(), read.public_key().raw.to_vec());
+        Ok(IssuedCertificate { end, public_key, der: der.to_vec() })
+    }
+}
+
 impl ClientRequest {
     /// Reads a request (PEM) and checks its signature.
     ///
@@ -117,6 +143,12 @@ impl ClientRequest {
         let name = subject.iter_common_name().next().map(text).transpose()?.unwrap_or_default();
         let groups = subject.iter_organization().map(text).collect::<Result<_, _>>()?;
         Ok(ClientRequest { params, name, groups })
+    }
+
+    /// Returns true if a certificate has the key of this request.
+    #[must_use]
+    pub fn has_key_of(&self, certificate: &IssuedCertificate) -> bool {
+        self.params.public_key.subject_public_key_info() == certificate.public_key
     }
 }
 
@@ -165,9 +197,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::open(folder.path()).unwrap();
         let signed = authority.sign_request(&read, Duration::from_secs(600)).unwrap();
-        let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(&signed.der).unwrap();
+        let (_, certificate) = X509Certificate::from_der(&signed.der).unwrap();
         let life = certificate.validity.not_after.timestamp() - certificate.validity.not_before.timestamp();
         assert_eq!(life, 3600 + 600);
+        let issued = IssuedCertificate::from_pem(signed.certificate_pem.as_bytes()).unwrap();
+        assert_eq!((&issued.der, issued.end), (&signed.der, certificate.validity.not_after.timestamp()));
+        assert!(read.has_key_of(&issued));
+        let other = NewRequest::new("alice", &groups).unwrap();
+        assert!(!ClientRequest::from_pem(pem(&other.der).as_bytes()).unwrap().has_key_of(&issued));
     }
 
     #[test]

@@ -32,7 +32,7 @@ mod shutdown;
 pub use ambient::Ambient;
 pub use authority::{Authority, ClientCertificate};
 pub use certificate::ServerCertificate;
-pub use client_request::{ClientRequest, NewRequest, SignedRequest};
+pub use client_request::{ClientRequest, IssuedCertificate, NewRequest, SignedRequest};
 pub use descriptors::{connection_limit, raise_descriptor_limit};
 pub use error::Error;
 pub use error_text::error_text;

@@ -99,3 +99,32 @@ fn names_are_those_of_the_crds() {
     same::<hutch_api::SandboxTemplate>(&crds[2]);
     same::<hutch_api::SandboxWarmPool>(&crds[3]);
 }
+
+/// `kubectl explain` shows them.
+#[test]
+fn every_property_of_the_crds_has_a_description() {
+    fn walk(schema: &Value, path: &str, missing: &mut Vec<String>) {
+        if schema["description"].as_str().is_none_or(str::is_empty) && !path.ends_with("[]") {
+            missing.push(path.to_owned());
+        }
+        if foreign(path).is_some() {
+            return;
+        }
+        for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+            walk(schema, &format!("{path}.{name}"), missing);
+        }
+        if schema["items"].is_object() {
+            walk(&schema["items"], &format!("{path}[]"), missing);
+        }
+    }
+    for crd in crds() {
+        for version in crd["spec"]["versions"].as_array().unwrap() {
+            let properties = &version["schema"]["openAPIV3Schema"]["properties"];
+            let mut missing = Vec::new();
+            for part in ["spec", "status"].into_iter().filter(|part| properties[part].is_object()) {
+                walk(&properties[part], part, &mut missing);
+            }
+            assert!(missing.is_empty(), "{} {}: {missing:?}", crd["spec"]["names"]["kind"], version["name"]);
+        }
+    }
+}

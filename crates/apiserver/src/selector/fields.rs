@@ -61,6 +61,7 @@ fn fields_of(kind: &Kind) -> &'static [&'static str] {
         ("", "Service") => &["spec.clusterIP", "spec.type"],
         ("apps", "ReplicaSet") => &["status.replicas"],
         ("batch", "Job") => &["status.successful"],
+        ("certificates.k8s.io", "CertificateSigningRequest") => &["spec.signerName"],
         _ => &[],
     }
 }

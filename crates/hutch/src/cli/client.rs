@@ -57,7 +57,7 @@ pub(crate) struct ExecArguments {
     /// Pass standard input to the command.
     #[arg(long, short = 'i')]
     pub(crate) stdin: bool,
-    /// Give the command a terminal; this one, if there is one, becomes its screen and keyboard.
+    /// Give the command a terminal, connected to the terminal of this command if it has one.
     #[arg(long, short = 't')]
     pub(crate) tty: bool,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub(crate) struct LogsArguments {
     #[arg(long, short)]
     pub(crate) follow: bool,
     /// Print only the last N lines.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32))]
+    #[arg(long, value_name = "N", value_parser = quantity::lines)]
     pub(crate) tail: Option<u32>,
     /// Print only output newer than this, such as 5m.
     #[arg(long, value_name = "DURATION", value_parser = quantity::seconds)]

@@ -43,8 +43,7 @@ async fn run(called: &str, arguments: ExecArguments) -> anyhow::Result<u8> {
         session = sandboxes.exec(&target, Command { argv, stdin, tty }) => session,
         status = ending.requested() => return Ok(status),
     };
-    let session =
-        session.with_context(|| format!("sandbox {}: container {}", target.sandbox, target.container))?;
+    let session = session.with_context(|| format!("sandbox {}", target.sandbox))?;
     let (to, input) = mpsc::channel(QUEUE);
     let raw = if tty && stdin { Some(Raw::enter().context("the terminal")?) } else { None };
     if tty {

@@ -43,25 +43,25 @@ const FLAGS: [Flag; 40] = [
         "enable-tracing",
         Switch,
         "false",
-        "send a span for each request by OTLP, as OTEL_* say; true too where OTEL_EXPORTER_OTLP_(TRACES_)ENDPOINT is set",
+        "send a span for each request by OTLP, configured by the OTEL_* variables; on by default where OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set",
     ),
     ("enable-otel-metrics", Switch, "false", "not available here: refused when true"),
     ("authz-mode", Value("MODE"), "none", "tokenreview, scoped-token, or allow-all: every client"),
     ("authz-tokenreview-ttl", Value("DURATION"), "30s", "lifetime of a cached token review"),
     ("authz-tokenreview-cache-size", Value("NUMBER"), "2048", "maximum number of cached token reviews"),
-    ("authz-tokenreview-require-token", Switch, "true", "always so: false is refused"),
+    ("authz-tokenreview-require-token", Switch, "true", "a token is always required; false is refused"),
     (
         "authz-tokenreview-audiences",
         Value("LIST"),
         "",
         "audiences of which a token must have one, with commas",
     ),
-    ("authz-scoped-token-secret-file", Value("FILE"), "", "the key of scoped tokens, 32 bytes at least"),
+    ("authz-scoped-token-secret-file", Value("FILE"), "", "key of scoped tokens, 32 bytes at least"),
     (
         "sandboxd-key-file",
         Value("FILE"),
         "",
-        "the key of which `hutch sandboxd install` made what each Pod's sandboxd demands, 32 bytes at least",
+        "key of `hutch sandboxd install`: each request carries the token that the Pod's sandboxd requires; 32 bytes at least",
     ),
     ("cache-enabled", Switch, "true", "watch Sandboxes and Pods; false: ask the API at every request"),
     ("cache-namespace", Value("NAME"), "", "watch this namespace alone"),
@@ -360,7 +360,8 @@ fn log(given: &Given) -> Result<(String, Encoder), String> {
 fn help() -> String {
     let mut text =
         String::from("HTTP and WebSocket to the sandboxes of a cluster.\n\nUsage: hutch router [FLAGS]\n\n");
-    for (name, kind, default, meaning) in FLAGS {
+    // `-h` is `--help`.
+    for (name, kind, default, meaning) in FLAGS.into_iter().filter(|(name, ..)| *name != "h") {
         let head = match kind {
             Switch => format!("--{name}"),
             Value(what) => format!("--{name} {what}"),

@@ -7,23 +7,32 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use hutch_image::remove_tree;
-use hutch_jail::run::RunOptions;
-use hutch_jail::{CheckedFolder, Mount, MountSource, Process, Profile, Spec, User};
+use hutch_jail::run::{RunOptions, Serve, run_with_listeners};
+use hutch_jail::{CheckedFolder, Ended, Error, Mount, MountSource, Outcome, Process, Profile, Spec, User};
 use hutch_node::oci::{Bundle, Runsc, mounts_around};
+use rustix::io::Errno;
 use rustix::termios::isatty;
+use serde_json::Value;
 
 /// Folder of bundles and of runsc's state while a command runs: one folder for each run, with the id of the process.
 const FOLDER: &str = "/var/lib/hutch/run";
 const PREFIX: &str = "gvisor-";
+/// Exit status of runsc when it fails itself.
+const FAILED: i32 = 128;
 
 /// Runs the command of a native description in gVisor. The inner result has the errors of the jail.
-pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyhow::Result<super::Ran> {
+pub(super) fn run(
+    spec: &Spec,
+    process: &Process,
+    options: &RunOptions,
+    serve: Serve<'_>,
+) -> anyhow::Result<super::Ran> {
     if !rustix::process::geteuid().is_root() {
         bail!("--isolation gvisor needs root: run as root, or use the native jail (--isolation hutch)");
     }
     let Some(runsc) = Runsc::find() else {
         bail!(
-            "--isolation gvisor needs runsc on the PATH: install it (apt-get install runsc), or use --isolation hutch"
+            "--isolation gvisor needs runsc on the PATH: install it (gvisor.dev/docs/user_guide/install), or use --isolation hutch"
         );
     };
     let folder = Scratch::new().with_context(|| format!("a folder below {FOLDER}"))?;
@@ -53,10 +62,11 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
         assembly: &assembly,
     };
     folder.write("bundle/config.json", &bundle.config().to_string()).context("the bundle for runsc")?;
-    let mut argv = runsc.argv(&folder.path.join("state"), &["run", "--bundle"]);
-    argv.push(folder.path.join("bundle").display().to_string());
-    argv.push(spec.id.clone());
-    argv = stacked(&layers, &rootfs, argv)?;
+    let log = folder.path.join("log");
+    let [bundle, log_file] = [folder.path.join("bundle"), log.clone()].map(|path| path.display().to_string());
+    let words = ["--log", &log_file, "run", "--bundle", &bundle, &spec.id];
+    let argv = runsc.argv(&folder.path.join("state"), &words);
+    let argv = stacked(&layers, &rootfs, argv)?;
     let outer = Spec {
         profile: Profile::Runtime,
         limits: Runsc::limits(spec.limits),
@@ -66,7 +76,25 @@ pub(super) fn run(spec: &Spec, process: &Process, options: &RunOptions) -> anyho
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
     let env = vec![("PATH".to_owned(), path), ("HOME".to_owned(), "/".to_owned())];
     let outer_process = Process { argv, env, cwd: "/".into(), terminal, user: User::default() };
-    Ok(hutch_jail::run::run(&outer, &outer_process, options))
+    let ran = run_with_listeners(&outer, &outer_process, options, serve);
+    if let Ok(Outcome { ended: Ended::Exited(FAILED), .. }) = &ran
+        && let Some(error) = not_started(&std::fs::read_to_string(log).unwrap_or_default(), &process.argv[0])
+    {
+        return Ok(Err(error));
+    }
+    Ok(ran)
+}
+
+/// Returns the failed start that runsc has logged, if it has. A command may exit with the same status.
+fn not_started(log: &str, program: &str) -> Option<Error> {
+    let entry: Value = log.lines().find_map(|line| serde_json::from_str(line).ok())?;
+    let text = entry["msg"].as_str().filter(|_| entry["level"] == "error")?;
+    let (errno, reason) = match text {
+        _ if text.ends_with("permission denied") => (Errno::ACCESS, "Permission denied"),
+        _ if text.ends_with("no such file or directory") => (Errno::NOENT, "command not found"),
+        _ => return None,
+    };
+    Some(Error::NotStarted { program: program.to_owned(), errno: errno.into(), reason: reason.to_owned() })
 }
 
 /// Creates a layer that holds only mount points. An entry of the same name in another layer hides one.

@@ -32,6 +32,8 @@ use crate::{bootstrap, kubeconfig, roles};
 pub(crate) const NAME: &str = "hutch-front";
 /// Maximum time for requests at the router's own address after the shutdown.
 const ROUTER_GRACE: Duration = Duration::from_secs(2);
+/// Maximum pause before the controllers reconcile an object again after a failure.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(15);
 /// Interval of readiness checks of the services in this process.
 const READY_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -71,6 +73,7 @@ fn front() -> anyhow::Result<()> {
         gid: start.id,
         writable: &[store, authority],
         readable: &random,
+        connects: false,
     })
     .context("cannot be confined")?;
     if !landlock {
@@ -152,7 +155,7 @@ impl Front {
         .await
         .with_context(|| format!("--data-dir {}", start.folder.display()))?;
         let token = kubeconfig::admin_token(Path::new("ca/admin.token"))?;
-        api.accept_token(&token, Identity::admin()).context("the admin credential")?;
+        api.accept_token(&token, Identity::admin());
 
         let shutdown = Shutdown::new();
         let mut services = JoinSet::new();
@@ -263,6 +266,9 @@ fn controllers(
         let config = hutch_controller::Config {
             late_env: true,
             give_way: Duration::ZERO,
+            // A try costs little here, and no event reports that a quota or a disk has room again.
+            longest_backoff: LONGEST_BACKOFF,
+            retry_refused_claims: true,
             ..hutch_controller::Config::default()
         };
         hutch_controller::run(client, config, stop).await;

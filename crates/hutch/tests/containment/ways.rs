@@ -21,6 +21,8 @@ use crate::ordinary::{Caller, Place};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Run(Caller, Root, Folder),
+    /// With a proxy that allows one name.
+    RunWithNetwork(Caller, Root),
     RunInGvisor(Folder),
     Pod(In),
     PodInGvisor(In),
@@ -77,6 +79,7 @@ fn ways() -> Vec<Way> {
             for folder in [Folder::None, Folder::Workspace, Folder::ReadOnlyWorkspace] {
                 ways.push(Way::Run(caller, root, folder));
             }
+            ways.push(Way::RunWithNetwork(caller, root));
         }
     }
     ways.extend([Folder::None, Folder::Workspace, Folder::ReadOnlyWorkspace].map(Way::RunInGvisor));
@@ -124,11 +127,14 @@ fn cell(way: Way, attack: &Attack) -> Cell {
         // Without a folder of the host to leave it in, such a file is useless: `no_new_privs` is set.
         (
             "set-id bits" | "openat2",
-            Way::Pod(_) | Way::Run(_, _, Folder::None | Folder::ReadOnlyWorkspace),
+            Way::Pod(_) | Way::Run(_, _, Folder::None | Folder::ReadOnlyWorkspace) | Way::RunWithNetwork(..),
         ) => Cell::Skipped("no folder of the host can be written"),
         (
             "programs of the host",
-            Way::Run(_, Root::Rootfs | Root::Image, _) | Way::Pod(In::Image) | Way::PodInGvisor(In::Image),
+            Way::Run(_, Root::Rootfs | Root::Image, _)
+            | Way::RunWithNetwork(_, Root::Rootfs | Root::Image)
+            | Way::Pod(In::Image)
+            | Way::PodInGvisor(In::Image),
         ) => Cell::Other(&["ENOENT"]),
         // The main process runs a program of the sandbox's own view.
         ("programs of other processes", Way::PodInGvisor(In::Exec)) => Cell::Other(&["1: ETXTBSY", "none"]),
@@ -173,16 +179,21 @@ impl Bench {
     /// Returns the output of the attacks by this way.
     fn run(&self, way: Way, up: Option<&Up>) -> String {
         match way {
-            Way::Run(caller, root, folder) => self.hutch_run(caller, root, folder, "hutch"),
-            Way::RunInGvisor(folder) => self.hutch_run(Caller::Root, Root::Host, folder, "gvisor"),
+            Way::Run(caller, root, folder) => self.hutch_run(caller, root, folder, &[]),
+            Way::RunWithNetwork(caller, root) => {
+                self.hutch_run(caller, root, Folder::None, &["--allow", "a.example"])
+            }
+            Way::RunInGvisor(folder) => {
+                self.hutch_run(Caller::Root, Root::Host, folder, &["--isolation", "gvisor"])
+            }
             Way::Pod(place) => self.pod(up.expect("a server"), place, None),
             Way::PodInGvisor(place) => self.pod(up.expect("a server"), place, Some("gvisor")),
         }
     }
 
-    fn hutch_run(&self, caller: Caller, root: Root, folder: Folder, isolation: &str) -> String {
+    fn hutch_run(&self, caller: Caller, root: Root, folder: Folder, options: &[&str]) -> String {
         let path = |name: &str| self.path(name).display().to_string();
-        let mut words = vec!["run".to_owned(), "--isolation".to_owned(), isolation.to_owned()];
+        let mut words: Vec<String> = ["run"].iter().chain(options).map(ToString::to_string).collect();
         match root {
             Root::Host => {}
             Root::Rootfs => words.extend(["--rootfs".to_owned(), path(&format!("rootfs-{caller:?}"))]),

@@ -74,6 +74,12 @@ fn policies_and_fixed_variables_behave_as_in_a_cold_start() {
         "EnvVarsInjectionRejected environment variable injection rejected: environment variable injection is not allowed by \
          the template policy",
     );
+    // Regression: a claim that a template had refused did not look at the template again.
+    let patch = r#"{"spec":{"envVarsInjectionPolicy":"Allowed"}}"#;
+    up.ok_args(&["patch", "sandboxtemplate", "closed", "--type=merge", "-p", patch]);
+    bound(&up, "closed");
+    let patch = r#"{"spec":{"envVarsInjectionPolicy":"Disallowed"}}"#;
+    up.ok_args(&["patch", "sandboxtemplate", "closed", "--type=merge", "-p", patch]);
     claim(&up, "existing", "careful", one("A"));
     says(
         &up,

@@ -201,6 +201,51 @@ fn data_folder_of_version_1_is_brought_up_and_keeps_its_objects() {
 }
 
 #[test]
+fn copy_of_the_data_folder_has_every_object_and_file() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&[]);
+    let sandbox = r#"{"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "kept"},
+        "spec": {"podTemplate": {"spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main",
+            "image": "hutch/host", "command": ["sleep", "infinity"],
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}},
+        "volumeClaimTemplates": [{"metadata": {"name": "data"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}]}}"#;
+    let file = up.folder().join("sandbox.json");
+    std::fs::write(&file, sandbox).expect("written");
+    up.ok(&format!("create -f {}", file.display()));
+    up.ok("wait --for=condition=Ready sandbox/kept --timeout=60s");
+    up.ok_args(&["exec", "kept", "--", "sh", "-c", "echo content > /data/file"]);
+    assert_eq!(up.stop(), Some(0));
+    let copy = up.folder().join("copy");
+    let copied = std::process::Command::new("cp").arg("-a").args([&up.data(), &copy]).status();
+    assert!(copied.expect("cp").success());
+    let restored = Up::start_on(&copy, &[]);
+    restored.ok("wait --for=condition=Ready sandbox/kept --timeout=60s");
+    assert_eq!(restored.ok("exec kept -- cat /data/file"), "content\n");
+}
+
+#[test]
+fn deleted_admin_token_is_replaced_and_the_old_one_refused() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&[]);
+    let old = up.folder().join("old");
+    std::fs::copy(up.kubeconfig(), &old).expect("copied");
+    let address = |file: &Path| {
+        let text = std::fs::read_to_string(file).expect("a kubeconfig");
+        text.lines().find_map(|line| line.trim().strip_prefix("server: ")).expect("an address").to_owned()
+    };
+    assert_eq!(up.stop(), Some(0));
+    std::fs::remove_file(up.data().join("ca/admin.token")).expect("removed");
+    up.restart();
+    up.ok("get nodes");
+    let mut kubectl = std::process::Command::new("kubectl");
+    kubectl.args(["get", "nodes", "--server", &address(&up.kubeconfig()), "--kubeconfig"]).arg(&old);
+    let refused = kubectl.output().expect("kubectl");
+    let text = crate::harness::text(&refused.stderr);
+    assert!(!refused.status.success() && text.contains("provide credentials"), "{text}");
+}
+
+#[test]
 fn link_that_the_front_left_is_not_followed() {
     hutch_testkit::require!(root, kubectl);
     let mut up = Up::start(&[]);

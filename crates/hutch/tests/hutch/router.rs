@@ -50,7 +50,7 @@ impl Cluster {
         let folder = tempfile::tempdir().expect("a folder");
         let client = runtime.block_on(async {
             let api = ApiServer::open(hutch_apiserver::Config::default()).await.expect("the API opens");
-            api.accept_token(TOKEN, Identity::admin()).expect("a token");
+            api.accept_token(TOKEN, Identity::admin());
             let listener = Listener::bind("127.0.0.1:0".parse().expect("an address")).await.expect("a port");
             let kubeconfig = json!({
                 "apiVersion": "v1", "kind": "Config", "current-context": "c",

@@ -139,6 +139,27 @@ fn exit_statuses() {
 }
 
 #[test]
+fn command_that_cannot_start_in_gvisor_has_the_status_of_a_shell() {
+    hutch_testkit::require!(root, runsc);
+    let cases: [(&[&str], i32); 4] = [
+        (&["no-such-command"], 127),
+        (&["/no/such"], 127),
+        (&["/etc/passwd"], 126),
+        (&["sh", "-c", "exit 128"], 128),
+    ];
+    for (command, expected) in cases {
+        let output = run(&["--isolation", "gvisor"], command);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(expected), "{command:?}: {stderr}");
+        assert_eq!(
+            stderr.contains(&format!("hutch: cannot run {}", command[0])),
+            expected != 128,
+            "{stderr}"
+        );
+    }
+}
+
+#[test]
 fn missing_command_is_named() {
     hutch_testkit::require!(user_namespaces);
     refused(&run(&[], &["no-such-command"]), 127, &["no-such-command"]);
@@ -413,7 +434,7 @@ fn bad_input_is_one_line_and_125() {
         (&["--no-such-flag"], "--no-such-flag"),
         (&["--memory", "-1"], "`-1` is not a size"),
         (&["--cpus", "-1"], "`-1`"),
-        (&["--pids", "x"], "a whole number from 1"),
+        (&["--pids", "x"], "a whole number from 2"),
         (&["--timeout", "0"], "above zero"),
         (&["--memory", "lots"], "--memory"),
         (&["--timeout", "soon"], "--timeout"),

@@ -87,7 +87,8 @@ fn fail(error: &str) -> ExitCode {
 
 /// Confines this process as a service that has a folder, and reports what it can do as JSON.
 fn service(folder: &Path) -> ExitCode {
-    let ids = Confinement { uid: SERVICE_ID, gid: SERVICE_ID, writable: &[folder], readable: &[] };
+    let (uid, gid) = (SERVICE_ID, SERVICE_ID);
+    let ids = Confinement { uid, gid, writable: &[folder], readable: &[], connects: false };
     if let Err(error) = confine(&ids) {
         return fail(&error.to_string());
     }

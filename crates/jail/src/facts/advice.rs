@@ -32,8 +32,8 @@ pub(super) fn missing(facts: &Facts) -> Vec<Missing> {
         list.push(entry(
             "gVisor (runsc)",
             "Pods with runtimeClassName gvisor stay Pending, and `hutch run --isolation gvisor` is refused",
-            "apt install runsc, or see gvisor.dev/docs/user_guide/install; or map the class to the native jail \
-             yourself: hutch up --runtime-class gvisor=hutch",
+            "install runsc from gvisor.dev/docs/user_guide/install (the package of Debian 12 is too old), or map the \
+             class to the native jail: hutch up --runtime-class gvisor=hutch",
         ));
     }
     if !facts.kvm {

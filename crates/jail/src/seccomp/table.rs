@@ -128,29 +128,33 @@ pub(super) const fn around_runtime() -> [Answer; TABLE] {
     table
 }
 
-/// The table of a service: no new process, no new program, no socket but those that it was given.
-pub(super) const fn service() -> [Answer; TABLE] {
+/// The table of a service: no new process, no new program, and no socket but those that it was given, unless it connects to
+/// other hosts.
+pub(super) const fn service(connects: bool) -> [Answer; TABLE] {
     let mut table = answers(false);
     table[libc::SYS_clone as usize] = Answer::Thread;
-    let mut index = 0;
-    while index < NOT_IN_A_SERVICE.len() {
-        table[NOT_IN_A_SERVICE[index] as usize] = Answer::Refuse;
-        index += 1;
+    refuse(&mut table, NOT_IN_A_SERVICE);
+    if !connects {
+        refuse(&mut table, NOT_WITHOUT_CONNECTIONS);
     }
     deny_older_forks(&mut table);
     table
 }
 
+const fn refuse(table: &mut [Answer; TABLE], numbers: &[libc::c_long]) {
+    let mut at = 0;
+    while at < numbers.len() {
+        table[numbers[at] as usize] = Answer::Refuse;
+        at += 1;
+    }
+}
+
 /// Calls that a service neither needs nor may make. A C library that gets `ENOSYS` for `clone3` uses `clone`.
-const NOT_IN_A_SERVICE: &[libc::c_long] = &[
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_socket,
-    libc::SYS_bind,
-    libc::SYS_connect,
-    libc::SYS_unshare,
-    libc::SYS_personality,
-];
+const NOT_IN_A_SERVICE: &[libc::c_long] =
+    &[libc::SYS_execve, libc::SYS_execveat, libc::SYS_listen, libc::SYS_unshare, libc::SYS_personality];
+
+/// Calls of a service that connects to other hosts. The filter of a jail bounds what sockets it may open.
+const NOT_WITHOUT_CONNECTIONS: &[libc::c_long] = &[libc::SYS_socket, libc::SYS_bind, libc::SYS_connect];
 
 #[cfg(target_arch = "x86_64")]
 const fn deny_older_forks(table: &mut [Answer; TABLE]) {

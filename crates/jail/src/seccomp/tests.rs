@@ -93,6 +93,22 @@ fn service_starts_threads_but_no_process_and_opens_no_socket() {
 }
 
 #[test]
+fn service_that_connects_opens_plain_sockets_and_listens_on_none() {
+    let program = &CONNECTING_SERVICE;
+    let socket = |family: i32, kind: i32| answer(program, libc::SYS_socket, &[family as u64, kind as u64]);
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        assert_eq!((socket(family, libc::SOCK_STREAM), socket(family, libc::SOCK_DGRAM)), (ALLOW, ALLOW));
+        assert_ne!(socket(family, libc::SOCK_RAW), ALLOW);
+    }
+    assert_ne!(socket(libc::AF_PACKET, libc::SOCK_DGRAM), ALLOW);
+    assert_eq!(answer(program, libc::SYS_connect, &[]), ALLOW);
+    for refused in [libc::SYS_listen, libc::SYS_execve, libc::SYS_unshare, libc::SYS_ptrace] {
+        assert_ne!(answer(program, refused, &[]), ALLOW, "{refused}");
+    }
+    assert_eq!(answer(program, libc::SYS_clone, &[libc::SIGCHLD as u64]), EPERM);
+}
+
+#[test]
 fn every_number_gets_the_answer_of_the_table() {
     for (program, deny) in [(&PLAIN, false), (&WITHOUT_SET_ID, true)] {
         let answers = table::answers(deny);

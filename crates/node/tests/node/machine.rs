@@ -46,7 +46,7 @@ impl Front {
 }
 
 impl hutch_privsep::Service for Front {
-    fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
+    fn connect(&self, _pod: &PodId, port: u16) -> BoxFuture<'_, Result<Box<dyn Duplex>, StreamError>> {
         self.0.connect(port)
     }
 }

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::egress::EgressRule;
+use crate::host::Host;
 
 fn egress(json: &str) -> Egress {
     serde_json::from_str(json).unwrap()
@@ -119,14 +120,16 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
         prop::collection::vec(prop::sample::select(vec!["10.0.0.0/8", "10.1.0.0/16", "fd00::/8"]), 0..2);
     let ports = prop::collection::vec(prop::sample::select(vec!["443", "1-100", "80"]), 0..2);
     let decision = prop::sample::select(vec![Decision::Allow, Decision::Allow, Decision::Deny]);
-    ("[a-c]", hosts, any::<bool>(), cidrs, ports, any::<bool>(), decision).prop_map(
-        |(name, hosts, any, cidrs, ports, plaintext, decision)| EgressRule {
+    let protocol = prop::sample::select(vec![Protocol::Auto, Protocol::Tcp]);
+    ("[a-c]", hosts, any::<bool>(), cidrs, ports, any::<bool>(), protocol, decision).prop_map(
+        |(name, hosts, any, cidrs, ports, plaintext, protocol, decision)| EgressRule {
             name,
             hosts: hosts.into_iter().map(|text| text.parse().unwrap()).collect(),
             any,
             cidrs: cidrs.into_iter().map(|text| text.parse().unwrap()).collect(),
             ports: ports.into_iter().map(|text| text.parse().unwrap()).collect(),
             plaintext,
+            protocol,
             decision,
         },
     )
@@ -171,9 +174,23 @@ proptest! {
         destination in any_destination(),
     ) {
         prop_assume!(levels.iter().any(has_opinion));
-        let before = decide(&levels, &destination).decision;
+        let before = decide(&levels, &destination);
         let with_more: Vec<_> = levels.iter().cloned().chain([more]).collect();
-        prop_assert!(decide(&with_more, &destination).decision >= before);
+        let after = decide(&with_more, &destination);
+        prop_assert!(after.decision >= before.decision);
+        prop_assert!(after.protocol <= before.protocol);
+    }
+
+    #[test]
+    fn name_that_does_not_resolve_is_denied_at_every_port(
+        levels in prop::collection::vec(any_level(), 0..4),
+        destination in any_destination(),
+    ) {
+        if let Host::Name(name) = &destination.host
+            && !may_resolve(&levels, name)
+        {
+            prop_assert_eq!(decide(&levels, &destination).decision, Decision::Deny);
+        }
     }
 
     #[test]
@@ -223,5 +240,45 @@ proptest! {
         more.mode = Mode::Observe;
         let with_more: Vec<_> = levels.iter().cloned().chain([more]).collect();
         prop_assert_eq!(decide(&levels, &destination).decision, decide(&with_more, &destination).decision);
+    }
+}
+
+#[test]
+fn protocol_is_that_of_the_strictest_level() {
+    let rules = |json: &str| Some(egress(&format!(r#"{{"rules": [{json}]}}"#)));
+    let auto = r#"{"name": "a", "hosts": ["a.example.com"], "ports": [443, 5432]}"#;
+    let tcp = r#"{"name": "t", "hosts": ["a.example.com"], "ports": [5432], "protocol": "TCP"}"#;
+    let both = format!("{auto}, {tcp}");
+    let of = |levels: &[Level], destination: &str| decide(levels, &destination.parse().unwrap()).protocol;
+    let one = level(Authority::Namespace, Mode::Enforce, rules(&both));
+    let other = level(Authority::Claim, Mode::Enforce, rules(auto));
+    let observer = level(Authority::Claim, Mode::Observe, rules(auto));
+    let levels = [one.clone()];
+    assert_eq!(of(&levels, "a.example.com:5432"), Protocol::Tcp);
+    assert_eq!(of(&levels, "a.example.com:443"), Protocol::Auto);
+    assert_eq!(of(&[one.clone(), other], "a.example.com:5432"), Protocol::Auto);
+    assert_eq!(of(&[one, observer], "a.example.com:5432"), Protocol::Tcp);
+    assert_eq!(of(&[], "a.example.com:5432"), Protocol::Auto);
+}
+
+#[test]
+fn name_resolves_where_every_level_allows_some_port_of_it() {
+    let rules = |json: &str| Some(egress(&format!(r#"{{"rules": [{json}]}}"#)));
+    let a = r#"{"name": "a", "hosts": ["a.example.com"], "ports": [5432]}"#;
+    let any = r#"{"name": "any", "any": true}"#;
+    let net = r#"{"name": "net", "cidrs": ["0.0.0.0/0"]}"#;
+    let deny = r#"{"name": "deny", "any": true, "decision": "Deny"}"#;
+    let name = "a.example.com".parse().unwrap();
+    for (levels, expected) in [
+        (vec![], false),
+        (vec![None], false),
+        (vec![rules(a)], true),
+        (vec![rules(any), rules(a), None], true),
+        (vec![rules(any), rules(net)], false),
+        (vec![rules(deny)], false),
+    ] {
+        let levels: Vec<Level> =
+            levels.into_iter().map(|egress| level(Authority::Claim, Mode::Enforce, egress)).collect();
+        assert_eq!(may_resolve(&levels, &name), expected, "{levels:?}");
     }
 }

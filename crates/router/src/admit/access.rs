@@ -27,6 +27,8 @@ pub enum Access {
     Reviewed(Arc<Reviewer>),
     /// Admits every request: it was authorized before, as for a stream that the API server forwards.
     Authorized,
+    /// Admits every request for a Sandbox of this namespace: who connects has rights in that namespace.
+    Namespace(String),
     /// Admits every request. Only by explicit configuration, never a default.
     Anyone,
 }
@@ -35,14 +37,17 @@ pub enum Access {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grant {
     Everything,
+    Namespace(String),
     One(Claims),
 }
 
 impl Access {
     /// Returns what a request with these headers may reach. `now` is in seconds since 1970.
     pub(crate) async fn admit(&self, headers: &HeaderMap, now: u64) -> Result<Grant, Refusal> {
-        if matches!(self, Access::Authorized | Access::Anyone) {
-            return Ok(Grant::Everything);
+        match self {
+            Access::Authorized | Access::Anyone => return Ok(Grant::Everything),
+            Access::Namespace(namespace) => return Ok(Grant::Namespace(namespace.clone())),
+            Access::Token(_) | Access::Scoped(_) | Access::Reviewed(_) => {}
         }
         for shown in credential::shown(headers) {
             match self {
@@ -69,7 +74,8 @@ impl Grant {
             Grant::One(claims) if claims.ns != target.namespace || claims.name != target.id => {
                 Err(Refusal::Forbidden)
             }
-            _ => Ok(()),
+            Grant::Namespace(namespace) if *namespace != target.namespace => Err(Refusal::Forbidden),
+            Grant::Everything | Grant::Namespace(_) | Grant::One(_) => Ok(()),
         }
     }
 
@@ -131,6 +137,17 @@ mod tests {
         }
     }
 
+    fn target(namespace: &str, id: &str) -> Target {
+        Target { namespace: namespace.into(), id: id.into(), port: 1, pod_ip: None, uid: None, timeout: None }
+    }
+
+    #[tokio::test]
+    async fn access_to_a_namespace_covers_only_its_sandboxes() {
+        let grant = admits(&Access::Namespace("n".into()), &[]).await.unwrap();
+        assert_eq!(grant.covers(&target("n", "a")), Ok(()));
+        assert_eq!(grant.covers(&target("default", "a")), Err(Refusal::Forbidden));
+    }
+
     #[tokio::test]
     async fn a_scoped_token_covers_only_its_sandbox() {
         let key = TokenKey::new(&[b'k'; 32]).unwrap();
@@ -138,14 +155,6 @@ mod tests {
         let token = format!("Bearer {}", key.mint(&claims).unwrap());
         let access = Access::Scoped(Arc::new(key));
         let grant = admits(&access, &[&token]).await.unwrap();
-        let target = |namespace: &str, id: &str| Target {
-            namespace: namespace.into(),
-            id: id.into(),
-            port: 1,
-            pod_ip: None,
-            uid: None,
-            timeout: None,
-        };
         assert_eq!(grant.covers(&target("n", "a")), Ok(()));
         assert_eq!(grant.covers(&target("n", "b")), Err(Refusal::Forbidden));
         assert_eq!(grant.covers(&target("m", "a")), Err(Refusal::Forbidden));

@@ -98,6 +98,9 @@ async fn run(settings: Settings, command: &[OsString]) -> Result<u8, Error> {
     let open = async |port: Port| open(settings.host, port).await;
     let doors = [open(settings.http).await?, open(settings.rest).await?, open(settings.grpc).await?];
     let ports = doors.each_ref().map(|door| Some(door.as_ref()?.local_addr().ok()?.port()));
+    if ports.iter().all(Option::is_none) && command.is_empty() {
+        return Err(Error::NoPort);
+    }
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let told = async {

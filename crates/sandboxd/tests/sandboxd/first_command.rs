@@ -87,3 +87,18 @@ fn unstartable_commands_exit_like_a_shell() {
         assert!(seen.contains(program), "{seen}");
     }
 }
+
+/// Regression: it ran on, without a port and without a command.
+#[test]
+fn without_a_port_and_a_command_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |command: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_hutch-sandboxd"));
+        program.args(["--port", "off", "--rest-port", "off", "--grpc-port", "off", "--root-dir"]);
+        program.arg(folder.path()).args(command).output().unwrap()
+    };
+    let output = run(&[]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && text.contains("no port is left to serve"), "{text}");
+    assert_eq!(run(&["--", "sh", "-c", "exit 4"]).status.code(), Some(4), "a command still runs");
+}

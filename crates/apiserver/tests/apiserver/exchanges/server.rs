@@ -42,7 +42,7 @@ impl Drop for Server {
 impl Server {
     pub(super) async fn embedded() -> Server {
         let server = ApiServer::open(Config::default()).await.expect("a server");
-        server.accept_token(ADMIN, Identity::admin()).expect("a token");
+        server.accept_token(ADMIN, Identity::admin());
         let client = hutch_serve::memory::client(server.authenticated(), "default");
         let (site, kubeconfig) = listen(&server).await;
         Server {

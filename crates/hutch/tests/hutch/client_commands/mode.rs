@@ -49,9 +49,12 @@ fn sandbox_that_cannot_be_ready_is_reported_with_the_reason() {
     assert_eq!(output.status.code(), Some(125));
     let stderr = text(&output.stderr);
     assert!(
-        stderr.contains("sandbox far is not ready after 500ms: Pod exists with phase: Pending"),
+        stderr.contains(
+            "sandbox far is not ready after 500ms: Pod exists with phase: Pending; container main: "
+        ),
         "{stderr}"
     );
+    assert!(stderr.contains("redis"), "the cause names the image: {stderr}");
     refused(&run(&up, &["exec", "--wait", "0", "far", "--", "true"]), 125, &["far", "not running"]);
 
     apply(&up, "brief", "image: hutch/host, command: [sh, -c, 'exit 3']");

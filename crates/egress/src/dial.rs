@@ -1,0 +1,105 @@
+//! Connections to the outside: a name is resolved once, and an address is judged before it is dialed.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use hutch_policy::{Cidr, Destination, Forbidden, Host, check_address};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Maximum time to resolve a name.
+const RESOLVE: Duration = Duration::from_secs(10);
+/// Maximum time for one address.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Maximum number of addresses of a name that are tried.
+const ADDRESSES: usize = 8;
+
+/// Reason why a destination cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unreachable {
+    /// Every address is closed.
+    #[error("{0}: {1}")]
+    Closed(IpAddr, Forbidden),
+    /// The name has no address.
+    #[error("the name does not resolve: {0}")]
+    Name(io::Error),
+    /// No address accepts.
+    #[error("{0}")]
+    Connect(io::Error),
+}
+
+/// Connects to an allowed destination.
+pub(crate) async fn dial(destination: &Destination, private: &[Cidr]) -> Result<TcpStream, Unreachable> {
+    let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
+    for address in resolve(destination).await.map_err(Unreachable::Name)? {
+        if let Err(reason) = check_address(address.ip(), private, &own(address)) {
+            last = Unreachable::Closed(address.ip(), reason);
+            continue;
+        }
+        match timeout(CONNECT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = Unreachable::Connect(error),
+            Err(_) => last = Unreachable::Connect(io::ErrorKind::TimedOut.into()),
+        }
+    }
+    Err(last)
+}
+
+async fn resolve(destination: &Destination) -> io::Result<Vec<SocketAddr>> {
+    let port = destination.port.get();
+    match &destination.host {
+        Host::Address(address) => Ok(vec![SocketAddr::new(*address, port)]),
+        Host::Name(name) => {
+            let found = timeout(RESOLVE, tokio::net::lookup_host((name.as_str(), port))).await??;
+            Ok(found.take(ADDRESSES).collect())
+        }
+    }
+}
+
+/// Returns the address if it is one of this machine: then a UDP socket that is connected to it has it too. No packet is sent.
+fn own(address: SocketAddr) -> Vec<IpAddr> {
+    let any: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let local = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(address)?;
+        socket.local_addr()
+    });
+    local.map(|local| local.ip()).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(texts: &[&str]) -> Vec<Cidr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn address_of_this_machine_is_dialed_only_where_a_range_opens_it() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let destination: Destination = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let error = dial(&destination, &[]).await.unwrap_err();
+        assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
+        dial(&destination, &ranges(&["127.0.0.0/8"])).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn name_is_judged_by_the_address_to_which_it_leads() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let destination: Destination = format!("localhost:{port}").parse().unwrap();
+        let error = dial(&destination, &[]).await.unwrap_err();
+        assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
+        dial(&destination, &ranges(&["127.0.0.0/8", "::1"])).await.unwrap();
+    }
+
+    #[test]
+    fn own_address_is_recognized() {
+        assert_eq!(own("127.0.0.1:80".parse().unwrap()), ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+        assert!(!own("192.0.2.1:80".parse().unwrap()).contains(&"192.0.2.1".parse().unwrap()));
+    }
+}

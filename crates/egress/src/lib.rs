@@ -1,0 +1,26 @@
+//! The proxy through which a sandbox reaches the network.
+//!
+//! The network namespace of a sandbox has only `lo`. Captures deliver its connections to the listeners of a
+//! [`plan`], whatever their destination. This crate serves those listeners:
+//!
+//! 1. [`dns`] gives each allowed name a synthetic address ([`names`]); other names do not exist.
+//! 2. A connection to such an address is for that name. The policy ([`hutch_policy`]) decides about name and port.
+//! 3. Where TLS or HTTP is spoken, it must be for the same name.
+//! 4. The name is resolved outside, and an address is judged before it is dialed.
+//! 5. Bytes are passed on until both sides have ended. Anything else is reset and reported.
+//!
+//! The process that serves holds no secret and needs no file except those by which names are resolved.
+
+mod dial;
+pub mod dns;
+mod first;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
+pub mod names;
+mod plan;
+mod sandbox;
+mod server;
+
+pub use plan::plan;
+pub use sandbox::{Policy, Reason, Refusal, Report};
+pub use server::serve;

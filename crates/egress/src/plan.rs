@@ -1,0 +1,28 @@
+//! The network plan of a sandbox with a proxy.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use hutch_jail::{Capture, Listener, NetworkPlan, Transport};
+
+use crate::sandbox::DNS;
+
+/// Address of the proxy and of its DNS server inside.
+pub(crate) const PROXY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const PROXY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x6875, 0, 0, 0, 0, 0, 1);
+/// Port of the listener. Programs inside may use any port of other addresses.
+const PORT: u16 = 61_853;
+
+/// Returns the plan of a network namespace with these addresses, of which a proxy serves the listeners: all TCP, and UDP to
+/// port 53. Other UDP is refused by the kernel.
+pub fn plan(addresses: Vec<IpAddr>) -> NetworkPlan {
+    let mut plan = NetworkPlan::closed(addresses);
+    for (transport, port, to) in [
+        (Transport::Udp, Some(DNS), SocketAddr::from((PROXY, DNS))),
+        (Transport::Tcp, None, SocketAddr::from((PROXY, PORT))),
+        (Transport::Tcp, None, SocketAddr::from((PROXY_V6, PORT))),
+    ] {
+        plan.listeners.push(Listener { transport, address: to, transparent: true });
+        plan.captures.push(Capture { transport, port, to });
+    }
+    plan
+}

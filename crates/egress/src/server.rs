@@ -1,0 +1,70 @@
+//! Serves the listeners of a plan.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hutch_jail::network::{receive_datagram, send_datagram};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpListener;
+
+use crate::sandbox::{Policy, Report, Sandbox};
+
+/// Maximum bytes of a DNS query. A client sends longer ones over TCP.
+const QUERY: usize = 4096;
+/// Pause after a connection could not be accepted, for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves the listeners of [`crate::plan()`], in its order, for one sandbox. Needs a tokio runtime. Returns only when a
+/// listener is unusable.
+///
+/// # Errors
+/// A descriptor is not the listener that it should be.
+pub async fn serve(listeners: Vec<OwnedFd>, policy: Policy, report: Report) -> io::Result<()> {
+    let [dns, tcp, tcp_v6]: [OwnedFd; 3] = listeners
+        .try_into()
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "three listeners are needed"))?;
+    let sandbox = Sandbox::new(policy, report);
+    let [tcp, tcp_v6] = [tcp, tcp_v6].map(|socket| TcpListener::from_std(socket.into()));
+    tokio::try_join!(answer(dns, &sandbox), accept(tcp?, sandbox.clone()), accept(tcp_v6?, sandbox.clone()))?;
+    Ok(())
+}
+
+async fn accept(listener: TcpListener, sandbox: Arc<Sandbox>) -> io::Result<()> {
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => {
+                let sandbox = sandbox.clone();
+                tokio::spawn(async move { sandbox.serve(client).await });
+            }
+            // The client has gone, or resources are short.
+            Err(error) => {
+                tracing::debug!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Answers DNS queries from the address to which each was sent.
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe for types that may close their descriptor early; OwnedFd does not"
+)]
+async fn answer(socket: OwnedFd, sandbox: &Sandbox) -> io::Result<()> {
+    let socket = AsyncFd::with_interest(socket, Interest::READABLE)?;
+    let mut buffer = [0; QUERY];
+    loop {
+        let mut ready = socket.readable().await?;
+        let Ok(received) = ready.try_io(|socket| receive_datagram(socket.as_fd(), &mut buffer)) else {
+            continue;
+        };
+        // A datagram that cannot be received or answered is lost, as datagrams may be.
+        let Ok(query) = received else { continue };
+        if let Some(answer) = sandbox.answer(&buffer[..query.length]) {
+            let _ = send_datagram(socket.as_fd(), &answer, *query.to.ip(), query.from);
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use hutch_policy::{Cidr, Destination, Forbidden, Host, check_address};
+use hutch_policy::{Destination, Forbidden, Host, Level, may_dial};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -29,11 +29,11 @@ pub(crate) enum Unreachable {
     Connect(io::Error),
 }
 
-/// Connects to an allowed destination.
-pub(crate) async fn dial(destination: &Destination, private: &[Cidr]) -> Result<TcpStream, Unreachable> {
+/// Connects to a destination that these levels allow.
+pub(crate) async fn dial(destination: &Destination, levels: &[Level]) -> Result<TcpStream, Unreachable> {
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
     for address in resolve(destination).await.map_err(Unreachable::Name)? {
-        if let Err(reason) = check_address(address.ip(), private, &own(address)) {
+        if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address)) {
             last = Unreachable::Closed(address.ip(), reason);
             continue;
         }
@@ -72,19 +72,31 @@ fn own(address: SocketAddr) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use hutch_policy::{Authority, Mode};
+
     use super::*;
 
-    fn ranges(texts: &[&str]) -> Vec<Cidr> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
+    /// A level that opens these ranges for the destination.
+    fn levels(destination: &Destination, private: &[&str]) -> Vec<Level> {
+        let rule = serde_json::json!({
+            "name": "test", "any": true, "cidrs": ["0.0.0.0/0"], "ports": [destination.port], "private": private,
+        });
+        let egress = serde_json::from_value(serde_json::json!({ "rules": [rule] })).unwrap();
+        vec![Level {
+            authority: Authority::Invocation,
+            name: "test".into(),
+            mode: Mode::Enforce,
+            egress: Some(egress),
+        }]
     }
 
     #[tokio::test]
     async fn address_of_this_machine_is_dialed_only_where_a_range_opens_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let destination: Destination = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let error = dial(&destination, &[]).await.unwrap_err();
+        let error = dial(&destination, &levels(&destination, &[])).await.unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
-        dial(&destination, &ranges(&["127.0.0.0/8"])).await.unwrap();
+        dial(&destination, &levels(&destination, &["127.0.0.0/8"])).await.unwrap();
     }
 
     #[tokio::test]
@@ -92,9 +104,9 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let destination: Destination = format!("localhost:{port}").parse().unwrap();
-        let error = dial(&destination, &[]).await.unwrap_err();
+        let error = dial(&destination, &levels(&destination, &[])).await.unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
-        dial(&destination, &ranges(&["127.0.0.0/8", "::1"])).await.unwrap();
+        dial(&destination, &levels(&destination, &["127.0.0.0/8", "::1"])).await.unwrap();
     }
 
     #[test]

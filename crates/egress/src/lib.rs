@@ -7,7 +7,9 @@
 //! 2. A connection to such an address is for that name. The policy ([`hutch_policy`]) decides about name and port.
 //! 3. Where TLS or HTTP is spoken, it must be for the same name.
 //! 4. The name is resolved outside, and an address is judged before it is dialed.
-//! 5. Bytes are passed on until both sides have ended. Anything else is reset and reported.
+//! 5. Bytes are passed on until both sides have ended.
+//!
+//! Anything else is refused and reported: HTTP without TLS gets status 403 with the reason, another connection is reset.
 //!
 //! The process that serves holds no secret and needs no file except those by which names are resolved.
 
@@ -22,5 +24,5 @@ mod sandbox;
 mod server;
 
 pub use plan::plan;
-pub use sandbox::{Policy, Reason, Refusal, Report};
+pub use sandbox::{Denial, FLAGS, Reason, Refusal, Report};
 pub use server::serve;

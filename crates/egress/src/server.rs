@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_jail::network::{receive_datagram, send_datagram};
+use hutch_policy::Level;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 
-use crate::sandbox::{Policy, Report, Sandbox};
+use crate::sandbox::{Report, Sandbox};
 
 /// Maximum bytes of a DNS query. A client sends longer ones over TCP.
 const QUERY: usize = 4096;
@@ -22,11 +23,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// A descriptor is not the listener that it should be.
-pub async fn serve(listeners: Vec<OwnedFd>, policy: Policy, report: Report) -> io::Result<()> {
+pub async fn serve(listeners: Vec<OwnedFd>, levels: Vec<Level>, report: Report) -> io::Result<()> {
     let [dns, tcp, tcp_v6]: [OwnedFd; 3] = listeners
         .try_into()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "three listeners are needed"))?;
-    let sandbox = Sandbox::new(policy, report);
+    let sandbox = Sandbox::new(levels, report);
     let [tcp, tcp_v6] = [tcp, tcp_v6].map(|socket| TcpListener::from_std(socket.into()));
     tokio::try_join!(answer(dns, &sandbox), accept(tcp?, sandbox.clone()), accept(tcp_v6?, sandbox.clone()))?;
     Ok(())

@@ -2,8 +2,10 @@
 
 use hutch_policy::{Cidr, Decision, Destination, EgressRule, Host, HostPattern, PortRange, Protocol};
 
-/// Ports on which TLS or HTTP is spoken. On others anything is allowed.
-const WEB: [u16; 2] = [443, 80];
+/// Port of HTTPS, where TLS is spoken.
+const HTTPS: u16 = 443;
+/// Port of HTTP, where that is spoken too.
+const HTTP: u16 = 80;
 
 /// Parses `HOST[:PORT]` of `--allow`.
 pub(crate) fn rule(text: &str) -> Result<EgressRule, String> {
@@ -15,6 +17,7 @@ pub(crate) fn rule(text: &str) -> Result<EgressRule, String> {
         ports: Vec::new(),
         protocol: Protocol::Auto,
         plaintext: false,
+        private: Vec::new(),
         decision: Decision::Allow,
     };
     // A pattern is a name but for its first label.
@@ -33,8 +36,10 @@ pub(crate) fn rule(text: &str) -> Result<EgressRule, String> {
             rule.cidrs.push(address.to_string().parse().map_err(|error| format!("{error}"))?)
         }
     }
-    if !WEB.contains(&destination.port.get()) {
-        rule.protocol = Protocol::Tcp;
+    match destination.port.get() {
+        HTTPS => {}
+        HTTP => rule.plaintext = true,
+        _ => rule.protocol = Protocol::Tcp,
     }
     rule.ports.push(PortRange::one(destination.port));
     Ok(rule)

@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hutch_policy::{Cidr, EgressRule};
 
+use crate::mount::MountArgument;
 use crate::quantity;
 
 pub(crate) use client::{
@@ -87,10 +88,24 @@ pub(crate) enum Isolation {
     Gvisor,
 }
 
+/// Flags of `hutch run` whose values `--config` has.
+const CONFIGURED: [&str; 10] = [
+    "workspace",
+    "read_only",
+    "mount",
+    "allow",
+    "allow_private",
+    "policy",
+    "cpus",
+    "memory",
+    "timeout",
+    "isolation",
+];
+
 /// `hutch run`.
 #[derive(Args)]
 pub(crate) struct RunArguments {
-    /// The only folder of this machine that the command can write; it appears as /workspace.
+    /// The folder of this machine that the command can write; it appears as /workspace. Others need --mount.
     #[arg(long, value_name = "DIR")]
     pub(crate) workspace: Option<PathBuf>,
     /// Make the workspace read-only too.
@@ -100,6 +115,9 @@ pub(crate) struct RunArguments {
     /// machine run it or read settings from it, such as .git/config. Repeatable.
     #[arg(long, value_name = "PATH", value_parser = crate::protect::allowed, requires = "workspace")]
     pub(crate) allow_write: Vec<PathBuf>,
+    /// Show the command a file or folder of this machine, at the same path or at DST; `ro` makes it read-only. Repeatable.
+    #[arg(long, value_name = "SRC[:DST][:ro]", value_parser = crate::mount::parse)]
+    pub(crate) mount: Vec<MountArgument>,
     /// Set a variable of the command's environment (nothing else of this environment goes in). Repeatable.
     #[arg(long, value_name = "K=V", value_parser = quantity::variable)]
     pub(crate) env: Vec<(String, String)>,
@@ -132,6 +150,12 @@ pub(crate) struct RunArguments {
     /// 127.0.0.1. Repeatable.
     #[arg(long, value_name = "CIDR", requires = "allow", value_parser = crate::allow::private)]
     pub(crate) allow_private: Vec<Cidr>,
+    /// Let the command connect to what the SandboxPolicy in this file allows. Repeatable: every policy must allow it.
+    #[arg(long, value_name = "FILE", conflicts_with = "allow")]
+    pub(crate) policy: Vec<PathBuf>,
+    /// Take isolation, network, folders and limits from this `sandbox_config`, in JSON or YAML.
+    #[arg(long, value_name = "FILE", conflicts_with_all = CONFIGURED)]
+    pub(crate) config: Option<PathBuf>,
     /// Print one JSON object with the result and the output.
     #[arg(long)]
     pub(crate) json: bool,

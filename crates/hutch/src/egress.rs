@@ -11,8 +11,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
-use hutch_egress::{Policy, Reason, Refusal};
+use hutch_egress::{FLAGS, Reason, Refusal};
 use hutch_jail::service::{Confinement, confine};
+use hutch_policy::Level;
 use hutch_privsep::{Channel, receive_now, send_now};
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +40,7 @@ struct Start {
     /// Ids of the process: its own for root, else those of the caller.
     uid: u32,
     gid: u32,
-    policy: Policy,
+    levels: Vec<Level>,
 }
 
 /// The process. It ends when this is dropped.
@@ -61,7 +62,7 @@ pub(crate) fn is_this() -> bool {
 }
 
 /// Starts the proxy for a sandbox with these listeners. `id` is the user and group of the process, if the caller is root.
-pub(crate) fn start(listeners: &[OwnedFd], policy: &Policy, id: Option<u32>) -> io::Result<Egress> {
+pub(crate) fn start(listeners: &[OwnedFd], levels: &[Level], id: Option<u32>) -> io::Result<Egress> {
     // Descriptors that the caller left open stay out of it.
     hutch_jail::close_inherited_on_exec()?;
     let (ours, theirs) = hutch_privsep::pair()?;
@@ -75,7 +76,7 @@ pub(crate) fn start(listeners: &[OwnedFd], policy: &Policy, id: Option<u32>) -> 
         Some(id) => (id, id),
         None => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
     };
-    let start = Start { uid, gid, policy: policy.clone() };
+    let start = Start { uid, gid, levels: levels.to_vec() };
     let descriptors: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
     send_now(egress._channel.as_fd(), &start, &descriptors)?;
     Ok(egress)
@@ -97,7 +98,7 @@ fn serve() -> anyhow::Result<()> {
     rustix::io::fcntl_setfd(&input, rustix::io::FdFlags::CLOEXEC).context("standard input")?;
     let message = receive_now(input.as_fd()).context("started by hutch alone")?;
     let message = message.context("started by hutch alone")?;
-    let Start { uid, gid, policy } = message.decode().context("the first message")?;
+    let Start { uid, gid, levels } = message.decode().context("the first message")?;
     rustix::thread::set_name(c"hutch-egress").context("name")?;
     rustix::process::setsid().context("session")?;
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
@@ -106,7 +107,7 @@ fn serve() -> anyhow::Result<()> {
     runtime()?.block_on(async {
         let channel = Channel::new(input)?;
         tokio::select! {
-            served = hutch_egress::serve(message.descriptors, policy, Box::new(Printed::default().into_report())) => {
+            served = hutch_egress::serve(message.descriptors, levels, Box::new(Printed::default().into_report())) => {
                 served.context("the listeners")
             }
             // Nothing more is sent: this is the end of the other process.
@@ -134,22 +135,36 @@ impl Printed {
 /// Returns what the user reads about a refused connection. Parts of it come from code inside.
 fn line(Refusal { destination, reason }: &Refusal) -> String {
     let text = match reason {
-        Reason::Denied => format!("refused {destination}; --allow {destination} allows it"),
-        Reason::OtherName(why) => format!("refused a connection to {destination}: {why}"),
+        Reason::Denied(denial) if denial.level == FLAGS => {
+            format!("refused {destination}; --allow {destination} allows it")
+        }
+        Reason::Observed(_) => format!("would refuse {destination}: {reason}"),
         Reason::Unreachable(why) => format!("could not connect to {destination}: {why}"),
-        Reason::TooMany => format!("refused {destination}: too many connections are open"),
+        _ => format!("refused {destination}: {reason}"),
     };
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use hutch_egress::Denial;
+
     use super::*;
 
     #[test]
     fn refusal_names_the_flag_and_has_no_control_characters() {
         let refusal = |reason| line(&Refusal { destination: "a.example:443".into(), reason });
-        assert_eq!(refusal(Reason::Denied), "refused a.example:443; --allow a.example:443 allows it");
+        let denied = |level: &str, rule: Option<&str>| {
+            Reason::Denied(Denial { level: level.into(), rule: rule.map(str::to_owned) })
+        };
+        assert_eq!(
+            refusal(denied("--allow", None)),
+            "refused a.example:443; --allow a.example:443 allows it"
+        );
+        assert_eq!(
+            refusal(denied("team", Some("git"))),
+            "refused a.example:443: rule \"git\" of policy \"team\" denies it"
+        );
         assert!(!refusal(Reason::OtherName("\u{1b}[2J\n".into())).contains(char::is_control));
     }
 }

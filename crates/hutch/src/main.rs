@@ -20,6 +20,7 @@ mod hostile;
 mod kubeconfig;
 mod lean;
 mod migrate;
+mod mount;
 mod programs;
 mod protect;
 mod quantity;
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
         return egress::main();
     }
     match cli::parse() {
-        Ok(cli::Command::Run(arguments)) => run::main(&arguments),
+        Ok(cli::Command::Run(arguments)) => run::main(arguments),
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
         Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),

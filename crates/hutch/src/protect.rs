@@ -61,6 +61,8 @@ const BENEATH: ResolveFlags =
 /// The protected entries of a workspace, for the time of a run.
 pub(super) struct Protection {
     workspace: OwnedFd,
+    /// Path in the jail.
+    target: PathBuf,
     made: Vec<Made>,
     before: Snapshot,
 }
@@ -74,18 +76,20 @@ struct Made {
 }
 
 impl Protection {
-    /// Opens or makes the protected entries of `workspace`, but for those at or below a path of `allow`, and returns the
-    /// mounts for them.
+    /// Opens or makes the protected entries of `workspace`, which is mounted at `target`, but for those at or below a path of
+    /// `allow`, and returns the mounts for them.
     pub(super) fn prepare(
         workspace: &CheckedFolder,
+        target: &Path,
         allow: &[PathBuf],
     ) -> anyhow::Result<(Vec<Mount>, Protection)> {
-        let named = || format!("--workspace {}", workspace.path().display());
+        let flag = if target == Path::new(WORKSPACE) { "--workspace" } else { "--mount" };
+        let named = || format!("{flag} {}", workspace.path().display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = workspace.open().with_context(named)?;
         let folder = rustix::fs::openat(folder, ".", flags, Mode::empty()).with_context(named)?;
         let before = Snapshot::of(&folder);
-        let mut all = Protection { workspace: folder, made: Vec::new(), before };
+        let mut all = Protection { workspace: folder, target: target.to_owned(), made: Vec::new(), before };
         let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
         for (path, kind) in PROTECTED {
             let path = Path::new(path);
@@ -99,7 +103,7 @@ impl Protection {
             }
         }
         let mount = |path: PathBuf, read_only| Mount {
-            target: Path::new(WORKSPACE).join(&path),
+            target: target.join(&path),
             source: MountSource::Beneath { folder: workspace.clone(), path },
             read_only,
         };
@@ -211,7 +215,8 @@ impl Protection {
     /// Removes the placeholders, and returns what is new or changed of what programs of this machine run.
     pub(super) fn finish(mut self) -> Change {
         self.remove_placeholders();
-        self.before.compare(&self.workspace)
+        let change = self.before.compare(&self.workspace);
+        if self.target == Path::new(WORKSPACE) { change } else { change.at(&self.target) }
     }
 
     /// Removes what is below a folder before the folder.

@@ -2,8 +2,10 @@
 //!
 //! No thread exists when this is called: the jail crate forks this very process.
 
+mod config;
 mod egress;
 mod gvisor;
+mod mounts;
 mod report;
 
 use std::os::unix::fs::MetadataExt;
@@ -19,7 +21,7 @@ use hutch_jail::{
 use rustix::io::Errno;
 
 use crate::cli::{Isolation, RunArguments};
-use crate::protect::{Protection, WORKSPACE};
+use crate::protect::{Change, Protection, WORKSPACE};
 
 /// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;
@@ -31,8 +33,12 @@ const CAPTURE_BYTES: usize = 8 << 20;
 const IDS_INSIDE: u32 = 65_536;
 
 /// Runs the command.
-pub(crate) fn main(arguments: &RunArguments) -> ! {
-    let status = run(arguments).unwrap_or_else(|error| {
+pub(crate) fn main(mut arguments: RunArguments) -> ! {
+    let configured = match arguments.config.clone() {
+        Some(file) => config::apply(&file, &mut arguments),
+        None => Ok(()),
+    };
+    let status = configured.and_then(|()| run(&arguments)).unwrap_or_else(|error| {
         eprintln!("hutch: {error:#}");
         CANNOT_START
     });
@@ -48,9 +54,9 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
     };
-    let mut network = egress::Network::of(arguments);
+    let mut network = egress::Network::of(arguments)?;
     let mut spec = spec(arguments, image, folder, ids.as_ref(), network.plan())?;
-    let protection = protect(arguments, &mut spec)?;
+    let protections = protect(arguments, &mut spec)?;
     let options = RunOptions {
         timeout: arguments.timeout,
         capture: arguments.json.then_some(CAPTURE_BYTES),
@@ -61,21 +67,28 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
         Isolation::Hutch => run_with_listeners(&spec, &process, &options, &mut serve),
         Isolation::Gvisor => gvisor::run(&spec, &process, &options, &mut serve)?,
     };
-    let change = protection.map(Protection::finish).unwrap_or_default();
+    let change = Change::all(protections.into_iter().map(Protection::finish));
     match outcome {
         Ok(outcome) => report::ended(arguments, &outcome, &change),
         Err(error) => not_started(arguments, &error),
     }
 }
 
-/// Adds mounts over the files of a writable workspace that programs of this machine run.
-fn protect(arguments: &RunArguments, spec: &mut Spec) -> anyhow::Result<Option<Protection>> {
-    let is_workspace = |mount: &&Mount| mount.target == Path::new(WORKSPACE) && !mount.read_only;
-    let workspace = spec.mounts.iter().find(is_workspace).map(|mount| &mount.source);
-    let Some(MountSource::Beneath { folder, .. }) = workspace else { return Ok(None) };
-    let (mounts, protection) = Protection::prepare(folder, &arguments.allow_write)?;
+/// Adds mounts over the files of a writable folder that programs of this machine run.
+fn protect(arguments: &RunArguments, spec: &mut Spec) -> anyhow::Result<Vec<Protection>> {
+    let (mut mounts, mut protections) = (Vec::new(), Vec::new());
+    for mount in spec.mounts.iter().filter(|mount| !mount.read_only) {
+        let MountSource::Beneath { folder, path } = &mount.source else { continue };
+        if path != Path::new("") {
+            continue; // a file
+        }
+        let allowed: &[_] = if mount.target == Path::new(WORKSPACE) { &arguments.allow_write } else { &[] };
+        let (over, protection) = Protection::prepare(folder, &mount.target, allowed)?;
+        mounts.extend(over);
+        protections.push(protection);
+    }
     spec.mounts.extend(mounts);
-    Ok(Some(protection))
+    Ok(protections)
 }
 
 /// Returns 126 and 127 as a shell does, else the status of Hutch.
@@ -217,12 +230,15 @@ fn spec(
 ) -> anyhow::Result<Spec> {
     let mut mounts: Vec<Mount> = image.mounts.into_iter().map(host).collect();
     mounts.push(tmpfs("/tmp", 0o1777));
-    let deny_set_id_bits = workspace.is_some() && !arguments.read_only;
     let mut mount = tmpfs(WORKSPACE, 0o777);
     if let Some(folder) = workspace {
         mount.source = MountSource::Beneath { folder, path: PathBuf::new() };
     }
     mounts.push(Mount { read_only: arguments.read_only, ..mount });
+    let more = mounts::mounts(&arguments.mount, &mounts)?;
+    mounts.extend(more);
+    let writable = |mount: &Mount| !mount.read_only && matches!(mount.source, MountSource::Beneath { .. });
+    let deny_set_id_bits = mounts.iter().any(writable);
     Ok(Spec {
         id: format!("run-{}", std::process::id()),
         hostname: "sandbox".to_owned(),

@@ -1,9 +1,12 @@
 //! Combines the levels of a sandbox into one verdict.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
+use crate::address::{Forbidden, check_address};
 use crate::destination::{Decision, Destination};
-use crate::egress::{Egress, Protocol};
+use crate::egress::{Egress, Traffic};
 use crate::host::HostName;
 
 /// Effect of a level.
@@ -60,8 +63,8 @@ pub struct Opinion<'a> {
 pub struct Verdict<'a> {
     /// Decision.
     pub decision: Decision,
-    /// Protocol, if it is allowed.
-    pub protocol: Protocol,
+    /// Permitted traffic, if it is allowed.
+    pub traffic: Traffic,
     /// Opinions of the levels that have egress rules, by authority and name.
     pub opinions: Vec<Opinion<'a>>,
 }
@@ -80,14 +83,32 @@ pub fn decide<'a>(levels: &'a [Level], destination: &Destination) -> Verdict<'a>
     opinions.sort_by(|a, b| (a.level.authority, &a.level.name).cmp(&(b.level.authority, &b.level.name)));
     let enforced = opinions.iter().filter(|opinion| opinion.level.mode == Mode::Enforce);
     let decision = enforced.map(|opinion| opinion.decision).max().unwrap_or(Decision::Deny);
-    let protocols = enforcing(levels).map(|egress| egress.protocol_for(destination));
-    Verdict { decision, protocol: protocols.min().unwrap_or_default(), opinions }
+    let traffic = enforcing(levels).map(|egress| egress.traffic_to(destination));
+    Verdict { decision, traffic: traffic.min().unwrap_or_default(), opinions }
 }
 
 /// Returns true if a sandbox with these levels may perhaps reach some port of the name. Other names need no address.
 pub fn may_resolve(levels: &[Level], name: &HostName) -> bool {
     let mut opinions = enforcing(levels).map(|egress| egress.allows_name(name)).peekable();
     opinions.peek().is_some() && opinions.all(|allows| allows)
+}
+
+/// Checks an address to which an allowed destination leads; `own` are the addresses of this machine. A private range counts
+/// only for the level whose rule opens it: the address must be open for every level.
+///
+/// # Errors
+/// The reason.
+pub fn may_dial(
+    levels: &[Level],
+    destination: &Destination,
+    address: IpAddr,
+    own: &[IpAddr],
+) -> Result<(), Forbidden> {
+    let mut ranges: Vec<_> = enforcing(levels).map(|egress| egress.private_for(destination)).collect();
+    if ranges.is_empty() {
+        ranges.push(Vec::new());
+    }
+    ranges.iter().try_for_each(|private| check_address(address, private, own))
 }
 
 /// Returns the egress rules of the levels that decide.

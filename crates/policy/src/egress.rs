@@ -15,10 +15,11 @@ const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
 /// Port of HTTP: the default of a rule with `plaintext`.
 const HTTP: NonZeroU16 = NonZeroU16::new(80).unwrap();
 
-/// Protocol on connections to a destination. The lesser one is stricter.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// Protocol of a rule.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Protocol {
-    /// TLS or HTTP, for the name of the destination: a connection for another name on the same address is refused.
+    /// TLS, and HTTP with `plaintext`, for the name of the destination: a connection for another name on the same address is
+    /// refused.
     #[default]
     Auto,
     /// Anything.
@@ -31,6 +32,18 @@ impl Protocol {
     pub fn is_auto(&self) -> bool {
         *self == Protocol::Auto
     }
+}
+
+/// Traffic on a connection. The lesser one is stricter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Traffic {
+    /// TLS for the name of the destination.
+    #[default]
+    Tls,
+    /// TLS or HTTP for the name of the destination.
+    Web,
+    /// Anything.
+    Any,
 }
 
 /// Egress rules of one level. Their order has no meaning.
@@ -66,6 +79,9 @@ pub struct EgressRule {
     /// Allows HTTP without TLS.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub plaintext: bool,
+    /// Addresses to which the hosts may lead although the internet does not route them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub private: Vec<Cidr>,
     /// Decision for matching destinations.
     #[serde(default)]
     pub decision: Decision,
@@ -89,6 +105,14 @@ impl EgressRule {
         };
         host && port
     }
+
+    fn traffic(&self) -> Traffic {
+        match self.protocol {
+            Protocol::Tcp => Traffic::Any,
+            Protocol::Auto if self.plaintext => Traffic::Web,
+            Protocol::Auto => Traffic::Tls,
+        }
+    }
 }
 
 impl Egress {
@@ -98,9 +122,18 @@ impl Egress {
     }
 
     /// Returns what may be spoken to the destination, if it is allowed: what any rule that allows it says.
-    pub fn protocol_for(&self, destination: &Destination) -> Protocol {
+    pub fn traffic_to(&self, destination: &Destination) -> Traffic {
+        self.allowing(destination).map(EgressRule::traffic).max().unwrap_or_default()
+    }
+
+    /// Returns the ranges that any rule that allows the destination opens for it.
+    pub fn private_for(&self, destination: &Destination) -> Vec<Cidr> {
+        self.allowing(destination).flat_map(|rule| rule.private.iter().copied()).collect()
+    }
+
+    fn allowing<'a>(&'a self, destination: &'a Destination) -> impl Iterator<Item = &'a EgressRule> {
         let allowing = self.rules.iter().filter(|rule| rule.decision == Decision::Allow);
-        allowing.filter(|rule| rule.matches(destination)).map(|rule| rule.protocol).max().unwrap_or_default()
+        allowing.filter(|rule| rule.matches(destination))
     }
 
     /// Returns the strictest matching rule; `None` if no rule matches, which denies.

@@ -11,14 +11,16 @@ mod decide;
 mod destination;
 mod egress;
 mod host;
+mod object;
 mod pattern;
 mod ports;
 
 pub use address::{Forbidden, check_address};
 pub use cidr::{Cidr, InvalidCidr};
-pub use decide::{Authority, Level, Mode, Opinion, Verdict, decide, may_resolve};
+pub use decide::{Authority, Level, Mode, Opinion, Verdict, decide, may_dial, may_resolve};
 pub use destination::{Decision, Destination, InvalidDestination};
-pub use egress::{Egress, EgressRule, Protocol};
+pub use egress::{Egress, EgressRule, Protocol, Traffic};
 pub use host::{Host, HostName, InvalidHost};
+pub use object::{InvalidPolicy, Kind, PolicyObject};
 pub use pattern::{HostPattern, InvalidPattern};
 pub use ports::{InvalidPorts, PortRange};

@@ -30,6 +30,9 @@ enum NumberOrText {
 }
 
 impl PortRange {
+    /// Every port.
+    pub const ALL: PortRange = PortRange { first: NonZeroU16::MIN, last: NonZeroU16::MAX };
+
     /// Returns the range of one port.
     pub const fn one(port: NonZeroU16) -> PortRange {
         PortRange { first: port, last: port }

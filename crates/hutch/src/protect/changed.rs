@@ -19,7 +19,8 @@ const MAX_ENTRIES: usize = 4_000_000;
 /// New and changed files.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// Paths within the workspace, at most 100, hooks and settings of git first.
+    /// Paths within the workspace, and absolute ones of the jail for other folders: of each at most 100, hooks and settings of
+    /// git first.
     pub(crate) names: Vec<String>,
     /// Number of further paths.
     pub(crate) more: usize,
@@ -28,6 +29,24 @@ pub(crate) struct Change {
 }
 
 impl Change {
+    /// Returns the change of several folders as one.
+    pub(crate) fn all(changes: impl Iterator<Item = Change>) -> Change {
+        let mut all = Change::default();
+        for Change { names, more, unchecked } in changes {
+            all.names.extend(names);
+            all.more += more;
+            all.unchecked.extend(unchecked);
+        }
+        all
+    }
+
+    /// Returns the change with the paths of a folder that is mounted at `target`.
+    pub(super) fn at(self, target: &Path) -> Change {
+        let at = |name: String| format!("{}/{name}", target.display());
+        let all = |names: Vec<String>| names.into_iter().map(at).collect();
+        Change { names: all(self.names), more: self.more, unchecked: all(self.unchecked) }
+    }
+
     /// Returns the line to print, if there is a change.
     pub(crate) fn line(&self) -> Option<String> {
         let mut line = String::new();

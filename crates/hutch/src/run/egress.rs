@@ -1,57 +1,101 @@
 //! `hutch run --allow`: the proxy beside a jail.
 
+use std::fs::File;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
-use hutch_egress::Policy;
+use anyhow::{Context, ensure};
+use hutch_egress::FLAGS;
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
-use hutch_policy::{Authority, Egress, Level, Mode};
+use hutch_policy::{Authority, Egress, EgressRule, Level, Mode, PolicyObject};
 
 use crate::cli::RunArguments;
 use crate::egress;
 
 /// Address of the sandbox, beside loopback.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
+/// Maximum bytes of a file with policies or a configuration, and of all policies as they are sent to the proxy.
+const FILE_BYTES: u64 = 64 << 10;
+const POLICY_BYTES: usize = 128 << 10;
+/// Name of the level that a file of `--config` makes.
+const CONFIGURED: &str = "network.egress_allowlist";
+/// Maximum policies.
+const POLICIES: usize = 8;
 
 /// The network of a command. Its proxy ends when this is dropped.
 pub(super) struct Network {
-    policy: Option<Policy>,
+    /// Without a level, there is no network.
+    levels: Vec<Level>,
     proxy: Option<egress::Egress>,
     /// Held as long as the proxy runs.
     ids: Option<IdRange>,
 }
 
 impl Network {
-    /// Returns the network that the flags open: none without `--allow`.
-    pub(super) fn of(arguments: &RunArguments) -> Network {
-        let level = || Level {
-            authority: Authority::Invocation,
-            name: "--allow".to_owned(),
-            mode: Mode::Enforce,
-            egress: Some(Egress { rules: arguments.allow.clone() }),
-        };
-        let policy = || Policy { levels: vec![level()], private: arguments.allow_private.clone() };
-        Network { policy: (!arguments.allow.is_empty()).then(policy), proxy: None, ids: None }
+    /// Returns the network that the flags open: none without `--allow` and `--policy`.
+    pub(super) fn of(arguments: &RunArguments) -> anyhow::Result<Network> {
+        let mut levels = Vec::new();
+        if !arguments.allow.is_empty() {
+            levels.push(from_flags(arguments));
+        }
+        for file in &arguments.policy {
+            levels.extend(from_file(file).with_context(|| format!("--policy {}", file.display()))?);
+        }
+        ensure!(levels.len() <= POLICIES, "--policy: {} policies; at most {POLICIES}", levels.len());
+        let bytes = serde_json::to_vec(&levels).context("--policy")?.len();
+        ensure!(
+            bytes <= POLICY_BYTES,
+            "--policy: the policies are too large: {bytes} bytes; at most {POLICY_BYTES}"
+        );
+        Ok(Network { levels, proxy: None, ids: None })
     }
 
     /// Returns the plan of the jail's network namespace.
     pub(super) fn plan(&self) -> NetworkPlan {
-        match self.policy {
-            Some(_) => hutch_egress::plan(vec![ADDRESS]),
-            None => NetworkPlan::closed(Vec::new()),
+        match self.levels.as_slice() {
+            [] => NetworkPlan::closed(Vec::new()),
+            _ => hutch_egress::plan(vec![ADDRESS]),
         }
     }
 
     /// Starts the proxy for the listeners of the plan, before the command starts.
     pub(super) fn serve(&mut self, listeners: &[OwnedFd]) -> Result<(), Error> {
-        let Some(policy) = &self.policy else { return Ok(()) };
+        if self.levels.is_empty() {
+            return Ok(());
+        }
         if rustix::process::geteuid().is_root() {
             self.ids = Some(IdRanges::open(std::process::id())?.take()?);
         }
-        let started = egress::start(listeners, policy, self.ids.as_ref().map(IdRange::base));
+        let started = egress::start(listeners, &self.levels, self.ids.as_ref().map(IdRange::base));
         let failed =
             |error: std::io::Error| Error::Channel { step: "start the proxy".into(), errno: error.into() };
         self.proxy = Some(started.map_err(failed)?);
         Ok(())
     }
+}
+
+/// Returns the level of `--allow`, or of the list that `--config` has put in its place.
+fn from_flags(arguments: &RunArguments) -> Level {
+    let private = || arguments.allow_private.clone();
+    let rules = arguments.allow.iter().map(|rule| EgressRule { private: private(), ..rule.clone() });
+    let egress = Some(Egress { rules: rules.collect() });
+    let name = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
+    Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
+}
+
+/// Reads the policies of a file: YAML or JSON, one or more documents.
+fn from_file(file: &Path) -> anyhow::Result<Vec<Level>> {
+    let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&read_file(file)?)?;
+    ensure!(!objects.is_empty(), "it contains no policy");
+    objects.into_iter().map(|object| Ok(object.into_level(Authority::Invocation)?)).collect()
+}
+
+/// Reads a file that describes a sandbox.
+pub(super) fn read_file(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    File::open(file)?.take(FILE_BYTES + 1).read_to_string(&mut text)?;
+    ensure!(text.len() as u64 <= FILE_BYTES, "larger than {FILE_BYTES} bytes");
+    Ok(text)
 }

@@ -102,11 +102,28 @@ fn make_points(points: &Path, mounts: &[Mount]) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o755);
     let fixed = ["/proc", "/dev", "/sys"].map(Path::new);
-    let below_the_workspace =
-        |target: &&Path| target.parent().is_some_and(|t| t.starts_with(crate::protect::WORKSPACE));
-    let targets = mounts.iter().map(|mount| mount.target.as_path()).filter(|t| !below_the_workspace(t));
-    for target in fixed.into_iter().chain(targets) {
-        builder.create(points.join(target.strip_prefix("/").unwrap_or(target)))?;
+    // What is mounted within a folder of the caller is there already.
+    let within_a_folder = |mount: &&Mount| {
+        let holds = |other: &Mount| {
+            let is_folder =
+                matches!(&other.source, MountSource::Beneath { path, .. } if path == Path::new(""));
+            is_folder && other.target != mount.target && mount.target.starts_with(&other.target)
+        };
+        mounts.iter().any(holds)
+    };
+    let at = |target: &Path| points.join(target.strip_prefix("/").unwrap_or(target));
+    for target in fixed {
+        builder.create(at(target))?;
+    }
+    for mount in mounts.iter().filter(|mount| !within_a_folder(mount)) {
+        let point = at(&mount.target);
+        match (&mount.source, point.parent()) {
+            (MountSource::Beneath { path, .. }, Some(parent)) if path != Path::new("") => {
+                builder.create(parent)?;
+                std::fs::File::create(point)?;
+            }
+            _ => builder.create(point)?,
+        }
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::names::{pod, submitted};
 const NEST: &str = r"
 import os, sys
 os.chdir(sys.argv[1])
-for _ in range(20000):
+for _ in range(10000):
     os.mkdir('d')
     os.chdir('d')
 open('file', 'w').close()

@@ -27,6 +27,8 @@ fn succeeds(output: &Output) -> String {
 fn kubectl(kubeconfig: &Path, words: &str) -> Command {
     let mut command = Command::new(hutch_testkit::tool("kubectl").expect("kubectl"));
     command.arg("--kubeconfig").arg(kubeconfig).args(words.split(' '));
+    // Its cache.
+    command.env("HOME", kubeconfig.parent().expect("a folder"));
     command
 }
 

@@ -24,8 +24,15 @@ enum Way {
     /// With a proxy that allows one name.
     RunWithNetwork(Caller, Root),
     RunInGvisor(Folder),
+    RunInGvisorWithNetwork,
     Pod(In),
     PodInGvisor(In),
+}
+
+impl Way {
+    fn in_gvisor(self) -> bool {
+        matches!(self, Way::RunInGvisor(_) | Way::RunInGvisorWithNetwork | Way::PodInGvisor(_))
+    }
 }
 
 /// Root of `hutch run`.
@@ -83,6 +90,7 @@ fn ways() -> Vec<Way> {
         }
     }
     ways.extend([Folder::None, Folder::Workspace, Folder::ReadOnlyWorkspace].map(Way::RunInGvisor));
+    ways.push(Way::RunInGvisorWithNetwork);
     for place in places() {
         ways.extend([Way::Pod(place), Way::PodInGvisor(place)]);
     }
@@ -117,9 +125,8 @@ enum Cell {
 const OK: &[&str] = &["ok"];
 
 fn cell(way: Way, attack: &Attack) -> Cell {
-    let in_gvisor = matches!(way, Way::RunInGvisor(_) | Way::PodInGvisor(_));
     match (attack.name, way) {
-        _ if in_gvisor && attack.kept == Kept::Natively => Cell::Skipped("gVisor's own kernel answers"),
+        _ if way.in_gvisor() && attack.kept == Kept::Natively => Cell::Skipped("gVisor's own kernel answers"),
         // Of the sandbox alone: memory, or a folder of the Pod's that goes with it.
         ("the root folder", Way::Pod(place) | Way::PodInGvisor(place)) if place != In::ReadOnlyRoot => {
             Cell::Other(OK)
@@ -185,6 +192,10 @@ impl Bench {
             }
             Way::RunInGvisor(folder) => {
                 self.hutch_run(Caller::Root, Root::Host, folder, &["--isolation", "gvisor"])
+            }
+            Way::RunInGvisorWithNetwork => {
+                let options = ["--isolation", "gvisor", "--allow", "a.example"];
+                self.hutch_run(Caller::Root, Root::Host, Folder::None, &options)
             }
             Way::Pod(place) => self.pod(up.expect("a server"), place, None),
             Way::PodInGvisor(place) => self.pod(up.expect("a server"), place, Some("gvisor")),
@@ -394,8 +405,7 @@ fn no_attack_works_by_any_way() {
     let gvisor = hutch_testkit::Need::Runsc.missing();
     let mut tally = Tally::default();
     for way in ways() {
-        let in_gvisor = matches!(way, Way::RunInGvisor(_) | Way::PodInGvisor(_));
-        if let Some(reason) = gvisor.filter(|_| in_gvisor) {
+        if let Some(reason) = gvisor.filter(|_| way.in_gvisor()) {
             tally.skip(format!("{way:?}: {reason}"), bench.attacks.len());
             continue;
         }

@@ -19,8 +19,12 @@ const REFERENCE: [&str; 3] = ["docs/README.md", "docs/benchmarks.md", "docs/diff
 type Page = (&'static str, &'static str);
 
 /// Examples that need no server.
-const LOCAL: [Page; 3] =
-    [("README.md", "2\n"), ("docs/cli.md", "exit status 3"), ("docs/jail.md", "\nworkspace\n")];
+const LOCAL: [Page; 4] = [
+    ("README.md", "2\n"),
+    ("docs/cli.md", "exit status 3"),
+    ("docs/jail.md", "\nworkspace\n"),
+    ("docs/policy.md", "no rule of policy \\\"packages\\\" allows it"),
+];
 /// Examples that need a running `hutch up`.
 const SERVER: [Page; 5] = [
     ("docs/annotations.md", "\"agents.x-k8s.io/launch-type\":"),
@@ -36,7 +40,7 @@ const CLUSTER: [Page; 1] = [("deploy/README.md", "agent-sandbox-controller")];
 
 #[test]
 fn examples_without_a_server_run() {
-    hutch_testkit::require!(root, python);
+    hutch_testkit::require!(root, python, curl);
     let folder = tempfile::tempdir().expect("tempdir");
     run_all(&LOCAL, folder.path(), &folder.path().join("no-kubeconfig"));
 }

@@ -17,12 +17,14 @@ mod late_env;
 #[path = "../../../controller/tests/lives/mod.rs"]
 mod lives;
 mod migrate;
+mod mounts;
 mod on_cluster;
 mod processes;
 mod recorded;
 mod replica;
 mod router;
 mod run;
+mod sandbox_config;
 mod sleep;
 mod upgrade;
 mod walkthrough;

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::egress::EgressRule;
+use crate::egress::{EgressRule, Protocol};
 use crate::host::Host;
 
 fn egress(json: &str) -> Egress {
@@ -121,8 +121,10 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
     let ports = prop::collection::vec(prop::sample::select(vec!["443", "1-100", "80"]), 0..2);
     let decision = prop::sample::select(vec![Decision::Allow, Decision::Allow, Decision::Deny]);
     let protocol = prop::sample::select(vec![Protocol::Auto, Protocol::Tcp]);
-    ("[a-c]", hosts, any::<bool>(), cidrs, ports, any::<bool>(), protocol, decision).prop_map(
-        |(name, hosts, any, cidrs, ports, plaintext, protocol, decision)| EgressRule {
+    let private =
+        prop::collection::vec(prop::sample::select(vec!["10.0.0.0/8", "10.1.0.0/16", "0.0.0.0/0"]), 0..2);
+    ("[a-c]", hosts, any::<bool>(), cidrs, ports, any::<bool>(), protocol, private, decision).prop_map(
+        |(name, hosts, any, cidrs, ports, plaintext, protocol, private, decision)| EgressRule {
             name,
             hosts: hosts.into_iter().map(|text| text.parse().unwrap()).collect(),
             any,
@@ -130,6 +132,7 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
             ports: ports.into_iter().map(|text| text.parse().unwrap()).collect(),
             plaintext,
             protocol,
+            private: private.into_iter().map(|text| text.parse().unwrap()).collect(),
             decision,
         },
     )
@@ -178,7 +181,12 @@ proptest! {
         let with_more: Vec<_> = levels.iter().cloned().chain([more]).collect();
         let after = decide(&with_more, &destination);
         prop_assert!(after.decision >= before.decision);
-        prop_assert!(after.protocol <= before.protocol);
+        prop_assert!(after.traffic <= before.traffic);
+        for address in ["10.1.2.3", "10.2.0.1", "127.0.0.1", "1.1.1.1", "169.254.169.254"] {
+            let address = address.parse().unwrap();
+            let dialed = |levels: &[Level]| may_dial(levels, &destination, address, &[]);
+            prop_assert!(dialed(&levels).is_ok() || dialed(&with_more).is_err());
+        }
     }
 
     #[test]
@@ -244,21 +252,46 @@ proptest! {
 }
 
 #[test]
-fn protocol_is_that_of_the_strictest_level() {
+fn traffic_is_that_of_the_strictest_level() {
     let rules = |json: &str| Some(egress(&format!(r#"{{"rules": [{json}]}}"#)));
     let auto = r#"{"name": "a", "hosts": ["a.example.com"], "ports": [443, 5432]}"#;
+    let plain = r#"{"name": "p", "hosts": ["a.example.com"], "plaintext": true}"#;
     let tcp = r#"{"name": "t", "hosts": ["a.example.com"], "ports": [5432], "protocol": "TCP"}"#;
-    let both = format!("{auto}, {tcp}");
-    let of = |levels: &[Level], destination: &str| decide(levels, &destination.parse().unwrap()).protocol;
-    let one = level(Authority::Namespace, Mode::Enforce, rules(&both));
+    let all = format!("{auto}, {plain}, {tcp}");
+    let of = |levels: &[Level], destination: &str| decide(levels, &destination.parse().unwrap()).traffic;
+    let one = level(Authority::Namespace, Mode::Enforce, rules(&all));
     let other = level(Authority::Claim, Mode::Enforce, rules(auto));
     let observer = level(Authority::Claim, Mode::Observe, rules(auto));
     let levels = [one.clone()];
-    assert_eq!(of(&levels, "a.example.com:5432"), Protocol::Tcp);
-    assert_eq!(of(&levels, "a.example.com:443"), Protocol::Auto);
-    assert_eq!(of(&[one.clone(), other], "a.example.com:5432"), Protocol::Auto);
-    assert_eq!(of(&[one, observer], "a.example.com:5432"), Protocol::Tcp);
-    assert_eq!(of(&[], "a.example.com:5432"), Protocol::Auto);
+    assert_eq!(of(&levels, "a.example.com:5432"), Traffic::Any);
+    assert_eq!(of(&levels, "a.example.com:443"), Traffic::Tls);
+    assert_eq!(of(&levels, "a.example.com:80"), Traffic::Web);
+    assert_eq!(of(&[one.clone(), other], "a.example.com:5432"), Traffic::Tls);
+    assert_eq!(of(&[one, observer], "a.example.com:5432"), Traffic::Any);
+    assert_eq!(of(&[], "a.example.com:5432"), Traffic::Tls);
+}
+
+#[test]
+fn private_address_is_dialed_where_a_rule_of_every_level_opens_it() {
+    let rules = |private: &str| {
+        Some(egress(&format!(
+            r#"{{"rules": [{{"name": "db", "hosts": ["db.example.com"], "private": [{private}]}},
+                {{"name": "other", "hosts": ["other.example.com"], "private": ["192.168.0.0/16"]}}]}}"#
+        )))
+    };
+    let dialed = |private: &[&str], address: &str| {
+        let levels: Vec<_> = private
+            .iter()
+            .map(|private| level(Authority::Namespace, Mode::Enforce, rules(private)))
+            .collect();
+        may_dial(&levels, &"db.example.com".parse().unwrap(), address.parse().unwrap(), &[]).is_ok()
+    };
+    let (wide, narrow) = (r#""10.0.0.0/8""#, r#""10.20.0.0/16""#);
+    assert!(dialed(&[wide], "10.1.0.1") && !dialed(&[narrow], "10.1.0.1"));
+    assert!(dialed(&[wide, narrow], "10.20.0.1") && !dialed(&[wide, narrow], "10.1.0.1"));
+    assert!(!dialed(&[wide, ""], "10.20.0.1") && dialed(&[wide, ""], "1.1.1.1"));
+    assert!(!dialed(&[wide], "192.168.0.1"), "a range of another rule");
+    assert!(!dialed(&[], "10.1.0.1") && !dialed(&[r#""0.0.0.0/0""#], "169.254.169.254"));
 }
 
 #[test]

@@ -1,0 +1,165 @@
+//! `hutch run --mount`: further files and folders of the machine.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::egress::{Caller, callers};
+use crate::harness::{HUTCH, refused, succeeded, text};
+
+/// Owner of the files: the ordinary user.
+const USER: u32 = 1000;
+
+/// Folders and files of the user, and a copy of the program that the user can execute.
+struct Home {
+    folder: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Home {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let home = Home { folder };
+        std::fs::set_permissions(home.path(""), PermissionsExt::from_mode(0o755)).expect("chmod");
+        for name in ["", "work", "data", "data/.git", "cache", "home"] {
+            let _ = std::fs::create_dir(home.path(name));
+            home.own(name);
+        }
+        for name in ["file", "data/file"] {
+            std::fs::write(home.path(name), "before\n").expect("written");
+            home.own(name);
+        }
+        std::fs::copy(HUTCH, home.path("hutch")).expect("copied");
+        home
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        if name.is_empty() { self.folder.path().to_owned() } else { self.folder.path().join(name) }
+    }
+
+    fn own(&self, name: &str) {
+        std::os::unix::fs::chown(self.path(name), Some(USER), Some(USER)).expect("chown");
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).expect(name)
+    }
+
+    /// `hutch run` with the workspace `work`, options in which `@` is the folder, and a script.
+    fn run(&self, caller: Caller, options: &[&str], script: &str) -> Output {
+        let hutch = self.path("hutch");
+        let mut command = match caller {
+            Caller::Ordinary => {
+                let mut setpriv = Command::new("setpriv");
+                setpriv.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(hutch);
+                setpriv
+            }
+            Caller::Root | Caller::InGvisor => Command::new(hutch),
+        };
+        command.arg("run").arg("--workspace").arg(self.path("work"));
+        if matches!(caller, Caller::InGvisor) {
+            command.args(["--isolation", "gvisor"]);
+        }
+        let folder = self.path("").display().to_string();
+        command.args(options.iter().map(|option| option.replace('@', &folder)));
+        command.args(["--", "sh", "-c", &script.replace('@', &folder)]);
+        command.env("HOME", self.path("home")).env_remove("XDG_CACHE_HOME").stdin(Stdio::null());
+        command.output().expect("hutch")
+    }
+}
+
+#[test]
+fn folders_and_files_appear_where_they_are_wanted_and_can_be_written_where_allowed() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        let options = [
+            "--mount",
+            "@/data",
+            "--mount",
+            "@/cache:/var/cache/of mine",
+            "--mount",
+            "@/file:/etc/app/file:ro",
+        ];
+        let script = "cat @/data/file /etc/app/file && echo after > @/data/file && echo new > '/var/cache/of mine/new' \
+            && ls -a @ && ! echo x > /etc/app/file";
+        let output = home.run(caller, &options, script);
+        let printed = succeeded(&format!("{caller:?}"), &output);
+        assert_eq!(printed, "before\nbefore\n.\n..\ndata\n", "{caller:?}: only what is mounted is there");
+        assert_eq!(
+            (home.read("data/file"), home.read("cache/new")),
+            ("after\n".into(), "new\n".into()),
+            "{caller:?}"
+        );
+        assert_eq!(std::fs::metadata(home.path("cache/new")).expect("new").uid(), USER, "{caller:?}");
+        assert_eq!(home.read("file"), "before\n");
+
+        let output = home.run(
+            caller,
+            &["--mount", "@/data:ro"],
+            "echo x > @/data/file || touch @/data/y || rm @/data/file",
+        );
+        assert!(!output.status.success(), "{caller:?}");
+        assert_eq!(home.read("data/file"), "after\n", "{caller:?}");
+        assert!(!home.path("data/y").exists(), "{caller:?}");
+    }
+}
+
+#[test]
+fn files_of_a_mounted_folder_that_run_on_the_machine_later_are_protected() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        let script = "mkdir -p /d/.git/hooks; echo x > /d/.git/hooks/pre-commit; echo x > /d/.envrc; mv /d/.git /d/g; \
+            mkdir -p /d/deep/.vscode; echo ok > /d/deep/.vscode/tasks.json";
+        let output = home.run(caller, &["--mount", "@/data:/d"], script);
+        assert!(
+            !home.path("data/.git/hooks/pre-commit").exists() && !home.path("data/.envrc").exists(),
+            "{caller:?}"
+        );
+        assert!(home.path("data/.git").is_dir() && !home.path("data/g").exists(), "{caller:?}");
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains("new or changed here: /d/deep/.vscode"), "{caller:?}: {stderr}");
+        let names: Vec<_> =
+            std::fs::read_dir(home.path("data")).expect("data").flatten().map(|e| e.file_name()).collect();
+        assert_eq!(names.len(), 3, "no placeholder stays: {names:?}");
+    }
+}
+
+#[test]
+fn mounts_that_would_open_more_than_they_say_are_refused() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    let link = |name: &str, to: &Path| std::os::unix::fs::symlink(to, home.path(name)).expect("link");
+    link("link", &home.path("data"));
+    link("file-link", &home.path("file"));
+    let _socket = std::os::unix::net::UnixListener::bind(home.path("socket")).expect("socket");
+    for (mount, named) in [
+        ("@/missing", "No such file"),
+        ("@/link", "symbolic link"),
+        ("@/file-link", "symbolic link"),
+        ("@/socket", "neither a file nor a folder"),
+        ("/", "whole machine"),
+        ("/dev/null:/x", "neither a file nor a folder"),
+        ("@/data:/proc/x", "at or below /proc"),
+        ("@/data:/workspace/x", "at or below /workspace"),
+        ("@/data:/tmp", "mounted already"),
+        ("@/data:/usr", "mounted already"),
+        ("@/data:/", "below /"),
+        ("@/data:/a/../proc", ".."),
+        ("@/data:x", "SRC[:DST][:ro]"),
+        ("@/work/..:/up", "overlaps"),
+        ("@/work/..:/up:ro", "overlaps"),
+        ("@/work:/again", "overlaps"),
+    ] {
+        for caller in [Caller::Root, Caller::Ordinary] {
+            let output = home.run(caller, &["--mount", mount], "true");
+            refused(&output, 125, &["--mount", named]);
+        }
+    }
+    let twice = ["--mount", "@/data:/d", "--mount", "@/cache:/d/e"];
+    refused(&home.run(Caller::Root, &twice, "true"), 125, &["/d is mounted already"]);
+    std::fs::create_dir(home.path("work/sub")).expect("made");
+    refused(&home.run(Caller::Root, &["--mount", "@/work/sub:/s"], "true"), 125, &["overlaps"]);
+    let both = ["--read-only", "--mount", "@/work:/again:ro"];
+    assert!(home.run(Caller::Root, &both, "test -d /again").status.success());
+}

@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use hutch_policy::{EgressRule, PortRange, Protocol};
 use serde::Deserialize;
 
-use super::egress::read_file;
+use super::egress::{in_one_line, read_file};
 use crate::cli::{Isolation, RunArguments};
 use crate::{allow, mount, quantity};
 
@@ -110,7 +110,7 @@ impl Amount {
 
 /// Puts what a file says into the flags, of which it allows none that say the same.
 pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result<()> {
-    let config = read_file(file).and_then(|text| Ok(serde_saphyr::from_str(&text)?));
+    let config = read_file(file).and_then(|text| serde_saphyr::from_str(&text).map_err(in_one_line));
     config.and_then(|config| set(config, arguments)).with_context(|| format!("--config {}", file.display()))
 }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use hutch_egress::FLAGS;
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{Authority, Egress, EgressRule, Level, Mode, PolicyObject};
@@ -87,9 +87,16 @@ fn from_flags(arguments: &RunArguments) -> Level {
 
 /// Reads the policies of a file: YAML or JSON, one or more documents.
 fn from_file(file: &Path) -> anyhow::Result<Vec<Level>> {
-    let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&read_file(file)?)?;
+    let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&read_file(file)?).map_err(in_one_line)?;
     ensure!(!objects.is_empty(), "it contains no policy");
     objects.into_iter().map(|object| Ok(object.into_level(Authority::Invocation)?)).collect()
+}
+
+/// Returns an error without the lines of the file that it quotes.
+pub(super) fn in_one_line(error: serde_saphyr::Error) -> anyhow::Error {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    anyhow!("{}", line.strip_prefix("error: ").unwrap_or(line))
 }
 
 /// Reads a file that describes a sandbox.

@@ -45,7 +45,7 @@ fn sandbox_is_as_the_file_says() {
         config["isolation"] = handler.into();
         let script = "touch /workspace/x || echo fixed; echo written > /data/y; getent ahostsv4 api.example | head -1; \
             getent ahostsv4 other.example || echo none; \
-            python3 -c \"import socket; socket.create_connection(('api.example', 80))\" 2>&1 | tail -1";
+            python3 -c \"import socket; socket.create_connection(('api.example', 80)).recv(1)\" 2>&1 | tail -1";
         let output = run(folder.path(), &config.to_string(), &[], script);
         let printed = succeeded(handler, &output);
         let lines: Vec<&str> = printed.lines().collect();

@@ -4,6 +4,7 @@
 
 mod arrows;
 mod language;
+mod licenses;
 mod links;
 mod sim;
 mod tally;
@@ -26,7 +27,8 @@ struct Arguments {
 enum Task {
     /// Checks formatting, lints, arrows, house rules, language and licenses, then runs every test; ends with the count.
     Test,
-    /// Checks that crates depend only on lower layers, and that modules do not depend on each other in a circle.
+    /// Checks that crates depend only on lower layers, that modules do not depend on each other in a circle, and the licenses
+    /// of dependencies.
     Arrows,
     /// Checks lengths and names of files, links, and the language of documentation, comments and messages.
     Tidy(language::Options),
@@ -52,7 +54,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Test => test::all(),
-        Task::Arrows => arrows::check(&root()),
+        Task::Arrows => arrows::check(&root()).and_then(|()| licenses::check(&root())),
         Task::Tidy(options) => tidy::check(&root())
             .and_then(|()| links::check(&root()))
             .and_then(|()| language::check(&root(), &options)),

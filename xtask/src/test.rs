@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::tally::Tally;
-use crate::{arrows, language, links, root, tidy};
+use crate::{arrows, language, licenses, links, root, tidy};
 
 /// Maximum time that output may arrive after `cargo test` has ended.
 const LATE_OUTPUT: Duration = Duration::from_secs(5);
@@ -28,11 +28,11 @@ pub(crate) fn all() -> anyhow::Result<()> {
     step(&mut tally, "house rules", || tidy::check(&root()));
     step(&mut tally, "links of documentation", || links::check(&root()));
     step(&mut tally, "plain language", || language::check(&root(), &language::Options::default()));
+    step(&mut tally, "licenses of dependencies", || licenses::check(&root()));
     step(&mut tally, "cargo fmt --check", || run(&["fmt", "--all", "--check"]));
     step(&mut tally, "cargo clippy", || {
         run(&["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])
     });
-    deny(&mut tally);
     step(&mut tally, "cargo test --no-run", || {
         run(&["test", "--quiet", "--locked", "--workspace", "--no-run"])
     });
@@ -88,19 +88,6 @@ fn step(tally: &mut Tally, name: &str, check: impl FnOnce() -> anyhow::Result<()
     if let Err(error) = outcome {
         println!("FAILED: {name}: {error:#}");
     }
-}
-
-/// Checks licenses, sources and bans. Advisories are left out because their database is on the network.
-fn deny(tally: &mut Tally) {
-    let installed = Command::new("cargo").args(["deny", "--version"]).env("PATH", path()).output();
-    if !installed.is_ok_and(|output| output.status.success()) {
-        tally.check(true);
-        tally.skipped.push("cargo deny: needs cargo-deny".to_owned());
-        return;
-    }
-    step(tally, "cargo deny", || {
-        run(&["deny", "--log-level", "error", "check", "licenses", "bans", "sources"])
-    });
 }
 
 /// Runs every test of the workspace.

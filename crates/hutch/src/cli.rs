@@ -118,6 +118,9 @@ pub(crate) struct RunArguments {
     /// Show the command a file or folder of this machine, at the same path or at DST; `ro` makes it read-only. Repeatable.
     #[arg(long, value_name = "SRC[:DST][:ro]", value_parser = crate::mount::parse)]
     pub(crate) mount: Vec<MountArgument>,
+    /// Show the command the caller's toolchains, read-only: rustup, cargo, nvm, pyenv, uv and Go, with the PATH to them.
+    #[arg(long)]
+    pub(crate) tools: bool,
     /// Set a variable of the command's environment (nothing else of this environment goes in). Repeatable.
     #[arg(long, value_name = "K=V", value_parser = quantity::variable)]
     pub(crate) env: Vec<(String, String)>,

@@ -7,6 +7,7 @@ mod egress;
 mod gvisor;
 mod mounts;
 mod report;
+mod tools;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use hutch_jail::{
 use rustix::io::Errno;
 
 use crate::cli::{Isolation, RunArguments};
+use crate::mount::MountArgument;
 use crate::protect::{Change, Protection, WORKSPACE};
 
 /// Exit status if Hutch or the machine could not start the command.
@@ -48,14 +50,19 @@ pub(crate) fn main(mut arguments: RunArguments) -> ! {
 fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     let image = image(arguments)?;
     let folder = arguments.workspace.as_deref().map(workspace).transpose()?;
-    let process = process(arguments, &image, folder.as_ref())?;
+    let tools = match arguments.tools {
+        true => tools::Tools::find(|name| std::env::var_os(name)),
+        false => tools::Tools::default(),
+    };
+    let process = process(arguments, &image, folder.as_ref(), &tools.env)?;
     // Held until the command has ended: no other jail on the machine gets one of these ids.
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
     };
     let mut network = egress::Network::of(arguments)?;
-    let mut spec = spec(arguments, image, folder, ids.as_ref(), network.plan())?;
+    let mounts = [&tools.mounts[..], &arguments.mount].concat();
+    let mut spec = spec(arguments, image, folder, &mounts, ids.as_ref(), network.plan())?;
     let protections = protect(arguments, &mut spec)?;
     let options = RunOptions {
         timeout: arguments.timeout,
@@ -179,6 +186,7 @@ fn process(
     arguments: &RunArguments,
     image: &Resolved,
     workspace: Option<&CheckedFolder>,
+    tools: &[(String, String)],
 ) -> anyhow::Result<Process> {
     let config = &image.config;
     let mut env =
@@ -187,7 +195,7 @@ fn process(
     if let Some(term) = std::env::var_os("TERM").and_then(|term| term.into_string().ok()) {
         env.push(("TERM".to_owned(), term));
     }
-    for (name, value) in config.env.iter().chain(&arguments.env) {
+    for (name, value) in config.env.iter().chain(tools).chain(&arguments.env) {
         env.retain(|(other, _)| other != name);
         env.push((name.clone(), value.clone()));
     }
@@ -225,6 +233,7 @@ fn spec(
     arguments: &RunArguments,
     image: Resolved,
     workspace: Option<CheckedFolder>,
+    further: &[MountArgument],
     ids: Option<&IdRange>,
     network: NetworkPlan,
 ) -> anyhow::Result<Spec> {
@@ -235,7 +244,7 @@ fn spec(
         mount.source = MountSource::Beneath { folder, path: PathBuf::new() };
     }
     mounts.push(Mount { read_only: arguments.read_only, ..mount });
-    let more = mounts::mounts(&arguments.mount, &mounts)?;
+    let more = mounts::mounts(further, &mounts)?;
     mounts.extend(more);
     let writable = |mount: &Mount| !mount.read_only && matches!(mount.source, MountSource::Beneath { .. });
     let deny_set_id_bits = mounts.iter().any(writable);

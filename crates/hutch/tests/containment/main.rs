@@ -11,8 +11,6 @@ mod exhaustion;
 #[allow(dead_code, reason = "shared with the other test program, which uses more of it")]
 mod harness;
 mod host_files;
-/// It takes longest, so its name lets it start early.
-mod hostile_strings;
 mod ids;
 mod images;
 mod known;
@@ -23,6 +21,7 @@ mod removal;
 mod root;
 mod stalls;
 mod streams;
+mod strings;
 mod tokens;
 mod users;
 mod volumes;

@@ -16,7 +16,7 @@ pub(crate) fn binary() -> &'static str {
     &BINARY
 }
 /// Long enough for anything that happens at all on a busy machine.
-pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(180);
 
 /// A running `hutch up`.
 pub(crate) struct Up {

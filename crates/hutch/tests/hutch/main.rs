@@ -26,6 +26,7 @@ mod router;
 mod run;
 mod sandbox_config;
 mod sleep;
+mod toolchains;
 mod upgrade;
 mod walkthrough;
 mod websocket;

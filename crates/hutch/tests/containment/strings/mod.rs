@@ -86,7 +86,7 @@ fn nested_writer(file: &Path) -> Command {
 #[test]
 fn change_of_a_host_file_is_seen() {
     hutch_testkit::require!(root, python);
-    if !runs_inside("hostile_strings::change_of_a_host_file_is_seen") {
+    if !runs_inside("strings::change_of_a_host_file_is_seen") {
         return;
     }
     let planted = folder(PLANTED);
@@ -116,7 +116,7 @@ fn change_of_a_host_file_is_seen() {
 #[test]
 fn hostile_string_in_any_field_is_refused_or_harmless() {
     hutch_testkit::require!(root, kubectl, python);
-    if !runs_inside("hostile_strings::hostile_string_in_any_field_is_refused_or_harmless") {
+    if !runs_inside("strings::hostile_string_in_any_field_is_refused_or_harmless") {
         return;
     }
     let planted = folder(PLANTED);

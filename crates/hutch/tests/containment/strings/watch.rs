@@ -33,8 +33,7 @@ pub(super) struct Watcher {
 impl Watcher {
     /// Watches all file systems but those below `spared` for changes, and the planted files for reads too.
     pub(super) fn start(planted: &Path, spared: &Path) -> Watcher {
-        let program =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/containment/hostile_strings/watch.py");
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/containment/strings/watch.py");
         let mut python = Command::new("python3");
         let mut child = python
             .arg("-B")

@@ -1,0 +1,126 @@
+//! `--tools`: the caller's toolchains, read-only.
+//!
+//! Only programs are shown, no credentials: of cargo's folder, for instance, only `bin`. What a tool downloads goes to its
+//! cache below the HOME of the command.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::mount::MountArgument;
+
+/// Folders of toolchains: the variable that names the folder, its default below HOME, and the part that is shown.
+const TOOLCHAINS: [(&str, &str, &str); 6] = [
+    ("RUSTUP_HOME", ".rustup", ""),
+    ("CARGO_HOME", ".cargo", "bin"),
+    ("NVM_DIR", ".nvm", ""),
+    ("PYENV_ROOT", ".pyenv", ""),
+    ("", ".local/share/uv", ""),
+    ("", ".local/bin", "uv"),
+];
+/// Variables that the tools need inside, because HOME is another one there.
+const NEEDED: [&str; 3] = ["RUSTUP_HOME", "NVM_DIR", "PYENV_ROOT"];
+/// Folder whose programs every jail shows.
+const SHOWN: &str = "/usr";
+
+/// The toolchains of a caller.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Tools {
+    pub(super) mounts: Vec<MountArgument>,
+    /// Variables, with the PATH of the caller as far as it is visible.
+    pub(super) env: Vec<(String, String)>,
+}
+
+impl Tools {
+    /// Returns those that exist. `variable` reads the environment of the caller.
+    pub(super) fn find(variable: impl Fn(&str) -> Option<OsString>) -> Tools {
+        let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = absolute("HOME");
+        let (mut shown, mut env) = (Vec::new(), Vec::new());
+        for (name, default, part) in TOOLCHAINS {
+            let folder = match absolute(name) {
+                Some(folder) => folder,
+                None => match &home {
+                    Some(home) => home.join(default),
+                    None => continue,
+                },
+            };
+            let path = if part.is_empty() { folder.clone() } else { folder.join(part) };
+            // A link is not followed: code of an earlier run may have made it.
+            let is_there = path.symlink_metadata().is_ok_and(|found| !found.is_symlink());
+            if !is_there || path.starts_with(SHOWN) {
+                continue;
+            }
+            if let (true, Some(text)) = (NEEDED.contains(&name), folder.to_str()) {
+                env.push((name.to_owned(), text.to_owned()));
+            }
+            shown.push(path);
+        }
+        let path = variable("PATH").unwrap_or_default();
+        let folders: Vec<PathBuf> =
+            std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
+        shown.extend(go_outside(&folders, &shown));
+        let is_shown = |folder: &Path| {
+            folder.starts_with(SHOWN)
+                || ["/bin", "/sbin"].iter().any(|link| folder == Path::new(link))
+                // A single program is shown by its own path.
+                || shown.iter().any(|path| folder.starts_with(path) || path.parent() == Some(folder))
+        };
+        let folders: Vec<&str> =
+            folders.iter().filter(|folder| is_shown(folder)).filter_map(|folder| folder.to_str()).collect();
+        if !folders.is_empty() {
+            env.push(("PATH".to_owned(), folders.join(":")));
+        }
+        let mount = |source| MountArgument { source, target: None, read_only: true };
+        Tools { mounts: shown.into_iter().map(mount).collect(), env }
+    }
+}
+
+/// Returns the folder of Go, if it is not shown already.
+fn go_outside(folders: &[PathBuf], shown: &[PathBuf]) -> Option<PathBuf> {
+    let program = folders.iter().map(|folder| folder.join("go")).find(|program| program.is_file())?;
+    let root = program.canonicalize().ok()?.parent()?.parent()?.to_owned();
+    let is_go = root.join("pkg").is_dir() && root.join("src").is_dir();
+    let is_shown = root.starts_with(SHOWN) || shown.iter().any(|path| root.starts_with(path));
+    (is_go && !is_shown).then_some(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn toolchains_are_shown_without_credentials() {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path().canonicalize().unwrap();
+        for folder in
+            [".rustup/toolchains", ".cargo/bin", ".local/bin", "sdk/go/bin", "sdk/go/src", "sdk/go/pkg"]
+        {
+            std::fs::create_dir_all(home.join(folder)).unwrap();
+        }
+        for file in [".cargo/credentials.toml", ".local/bin/uv", ".local/bin/other", "sdk/go/bin/go"] {
+            std::fs::write(home.join(file), "").unwrap();
+        }
+        let at = |path: &str| home.join(path).display().to_string();
+        let path = [
+            at(".cargo/bin"),
+            at("bin"),
+            at(".local/bin"),
+            at("sdk/go/bin"),
+            "/usr/bin".into(),
+            "/opt/x".into(),
+        ];
+        let path = path.join(":");
+        let tools = Tools::find(|name| match name {
+            "HOME" => Some(home.clone().into()),
+            "PATH" => Some(path.clone().into()),
+            _ => None,
+        });
+        let shown: Vec<String> =
+            tools.mounts.iter().map(|mount| mount.source.display().to_string()).collect();
+        assert_eq!(shown, [at(".rustup"), at(".cargo/bin"), at(".local/bin/uv"), at("sdk/go")]);
+        assert!(tools.mounts.iter().all(|mount| mount.read_only && mount.target.is_none()));
+        let path = [at(".cargo/bin"), at(".local/bin"), at("sdk/go/bin"), "/usr/bin".into()].join(":");
+        assert_eq!(tools.env, [("RUSTUP_HOME".to_owned(), at(".rustup")), ("PATH".to_owned(), path)]);
+        assert_eq!(Tools::find(|_| None), Tools::default());
+    }
+}

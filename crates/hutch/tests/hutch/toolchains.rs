@@ -1,0 +1,155 @@
+//! The commands of the README that run a project's tests with its dependencies, against the registries themselves.
+
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::harness::{HUTCH, succeeded, text};
+
+const README: &str = include_str!("../../../../README.md");
+
+/// A project in one language.
+struct Project {
+    /// Part of its command in the README.
+    command: &'static str,
+    /// Program that must be on the PATH.
+    needs: &'static str,
+    hosts: &'static [&'static str],
+    files: &'static [(&'static str, &'static str)],
+    /// Part of the output of its tests.
+    passed: &'static str,
+}
+
+const PROJECTS: [Project; 4] = [
+    Project {
+        command: "venv/bin/pytest",
+        needs: "/usr/bin/python3",
+        hosts: &["pypi.org", "files.pythonhosted.org"],
+        files: &[("test_it.py", "import six\n\ndef test_it():\n    assert six.PY3\n")],
+        passed: "1 passed",
+    },
+    Project {
+        command: "npm test",
+        needs: "npm",
+        hosts: &["registry.npmjs.org"],
+        files: &[
+            (
+                "package.json",
+                r#"{"name": "t", "version": "1.0.0", "dependencies": {"is-number": "7.0.0"},
+                    "scripts": {"test": "node test.js"}}"#,
+            ),
+            ("test.js", "if (require('is-number')(1)) console.log('test passed')\n"),
+        ],
+        passed: "test passed",
+    },
+    Project {
+        command: "go test",
+        needs: "go",
+        hosts: &["proxy.golang.org"],
+        files: &[
+            (
+                "go.mod",
+                "module t\n\ngo 1.21\n\nrequire golang.org/x/exp v0.0.0-20240719175910-8a7402abbf56\n",
+            ),
+            (
+                "go.sum",
+                "golang.org/x/exp v0.0.0-20240719175910-8a7402abbf56 h1:2dVuKD2vS7b0QIHQbpyTISPd0LeHDbnYEryqj5Q1ug8=\n\
+                golang.org/x/exp v0.0.0-20240719175910-8a7402abbf56/go.mod h1:M4RDyNAINzryxdtnbRXRL/OHtkFuWGRjvuhBJpk2IlY=\n",
+            ),
+            (
+                "t_test.go",
+                "package t\n\nimport (\n\t\"testing\"\n\n\t\"golang.org/x/exp/constraints\"\n)\n\n\
+                func twice[T constraints.Integer](n T) T { return n + n }\n\n\
+                func TestIt(t *testing.T) {\n\tif twice(1) != 2 {\n\t\tt.Fatal()\n\t}\n}\n",
+            ),
+        ],
+        passed: "ok  \tt",
+    },
+    Project {
+        command: "cargo test",
+        needs: "cargo",
+        hosts: &["index.crates.io", "static.crates.io"],
+        files: &[
+            (
+                "Cargo.toml",
+                "[package]\nname = \"t\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[lib]\npath = \"lib.rs\"\n\n\
+                [dependencies]\nitoa = \"1\"\n",
+            ),
+            ("lib.rs", "#[test]\nfn it() {\n    assert_eq!(itoa::Buffer::new().format(1), \"1\");\n}\n"),
+        ],
+        passed: "1 passed",
+    },
+];
+
+/// Returns the command of the README that contains this text.
+fn documented(part: &str) -> String {
+    let joined = README.replace("\\\n", " ");
+    let found = joined.lines().find(|line| line.starts_with("hutch run ") && line.contains(part));
+    found.unwrap_or_else(|| panic!("{part} is not in README.md")).to_owned()
+}
+
+/// Returns the addresses of the hosts, or why the tests of the project cannot run.
+fn addresses(project: &Project) -> Result<Vec<SocketAddr>, String> {
+    let have = Command::new("sh").args(["-c", &format!("command -v {}", project.needs)]).output();
+    if !have.expect("sh").status.success() {
+        return Err(format!("needs {}", project.needs));
+    }
+    let mut addresses = Vec::new();
+    for host in project.hosts {
+        let found = (*host, 443).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
+        let found: Vec<SocketAddr> = found.collect();
+        let first = found.first().ok_or_else(|| format!("{host} has no address"))?;
+        TcpStream::connect_timeout(first, Duration::from_secs(5))
+            .map_err(|error| format!("{host}: {error}"))?;
+        addresses.extend(found);
+    }
+    Ok(addresses)
+}
+
+/// Runs a command in a new folder with the project.
+fn run(project: &Project, command: &str) -> Output {
+    let folder = tempfile::tempdir().expect("tempdir");
+    for (name, content) in project.files {
+        std::fs::write(folder.path().join(name), content).expect("written");
+    }
+    let programs = Path::new(HUTCH).parent().expect("a folder").display().to_string();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", command]).current_dir(&folder).env("PATH", format!("{path}:{programs}"));
+    shell.stdin(Stdio::null()).output().expect("sh")
+}
+
+#[test]
+fn test_suites_of_the_readme_run_with_their_dependencies() {
+    hutch_testkit::require!(root, python);
+    for project in &PROJECTS {
+        let addresses = match addresses(project) {
+            Ok(addresses) => addresses,
+            Err(reason) => {
+                hutch_testkit::note_skip(&format!("README: {}", project.command), &reason);
+                continue;
+            }
+        };
+        // A mirror of a registry may have an address of the local network.
+        let private = addresses.iter().map(|address| format!(" --allow-private {}", address.ip()));
+        let flags = private.collect::<String>();
+        let command = documented(project.command).replacen("hutch run", &format!("hutch run{flags}"), 1);
+        let output = run(project, &command);
+        let printed = succeeded(&command, &output);
+        assert!(printed.contains(project.passed), "{command}: {printed}{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn without_its_registry_a_test_suite_does_not_run() {
+    hutch_testkit::require!(root);
+    let project = PROJECTS.iter().find(|project| project.command == "cargo test").expect("a project");
+    if let Err(reason) = addresses(project) {
+        return hutch_testkit::note_skip("README: cargo test, closed", &reason);
+    }
+    let all = documented(project.command);
+    let closed = project.hosts.iter().fold(all, |all, host| all.replace(&format!(" --allow {host}"), ""));
+    let output = run(project, &closed);
+    assert!(!output.status.success() && text(&output.stderr).contains("index.crates.io"), "{output:?}");
+}

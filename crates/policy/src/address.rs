@@ -19,7 +19,10 @@ pub enum Forbidden {
     /// This machine.
     #[error("it is an address of this machine")]
     ThisMachine,
-    /// A private network, or a range that the internet does not route.
+    /// A private network.
+    #[error("it is an address of a private network")]
+    Private,
+    /// A range that no network routes, such as that for documentation.
     #[error("it is not an address of the internet")]
     NotPublic,
 }
@@ -76,9 +79,10 @@ fn reason_v4(address: Ipv4Addr) -> Option<Forbidden> {
         () if address.is_link_local() || METADATA_V4.contains(&address) => Some(Forbidden::Metadata),
         () if a == 0 || address.is_multicast() || address.is_broadcast() => Some(Forbidden::NoHost),
         () if address.is_loopback() => Some(Forbidden::ThisMachine),
-        () if address.is_private() || address.is_documentation() => Some(Forbidden::NotPublic),
-        // Shared by providers (RFC 6598), benchmarks (RFC 2544), protocol assignments, 6to4 relays, reserved.
-        () if a == 100 && (64..128).contains(&b) => Some(Forbidden::NotPublic),
+        // Also those shared by providers (RFC 6598).
+        () if address.is_private() || (a == 100 && (64..128).contains(&b)) => Some(Forbidden::Private),
+        () if address.is_documentation() => Some(Forbidden::NotPublic),
+        // Benchmarks (RFC 2544), protocol assignments, 6to4 relays, reserved.
         () if a == 198 && (b == 18 || b == 19) => Some(Forbidden::NotPublic),
         () if (a, b, c) == (192, 0, 0) || (a, b, c) == (192, 88, 99) || a >= 240 => {
             Some(Forbidden::NotPublic)
@@ -95,6 +99,7 @@ fn reason_v6(address: Ipv6Addr) -> Option<Forbidden> {
         _ if address.is_unicast_link_local() => Some(Forbidden::Metadata),
         _ if address.is_unspecified() || address.is_multicast() => Some(Forbidden::NoHost),
         _ if address.is_loopback() => Some(Forbidden::ThisMachine),
+        _ if address.is_unique_local() => Some(Forbidden::Private),
         // Protocol assignments with Teredo, documentation.
         [0x2001, 0..0x200, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..0x1000, ..] => Some(Forbidden::NotPublic),
         // What the internet routes is in 2000::/3.
@@ -142,7 +147,7 @@ mod tests {
                 ],
             ),
             (
-                Forbidden::NotPublic,
+                Forbidden::Private,
                 vec![
                     "10.0.0.1",
                     "172.16.0.1",
@@ -150,6 +155,16 @@ mod tests {
                     "192.168.1.1",
                     "100.64.0.1",
                     "100.127.255.255",
+                    "fc00::1",
+                    "fd12::1",
+                    "::10.0.0.1",
+                    "::ffff:10.0.0.1",
+                    "2002:a00:1::",
+                ],
+            ),
+            (
+                Forbidden::NotPublic,
+                vec![
                     "198.18.0.1",
                     "198.19.255.255",
                     "192.0.2.1",
@@ -158,17 +173,12 @@ mod tests {
                     "192.0.0.8",
                     "192.88.99.1",
                     "240.0.0.1",
-                    "fc00::1",
-                    "fd12::1",
                     "fec0::1",
                     "2001:db8::1",
                     "2001::1",
                     "3fff::1",
                     "64:ff9b:1::1",
                     "100::1",
-                    "::10.0.0.1",
-                    "::ffff:10.0.0.1",
-                    "2002:a00:1::",
                 ],
             ),
         ];
@@ -191,7 +201,7 @@ mod tests {
             assert!(check(address, &all, &[]).is_err(), "{address}");
         }
         assert_eq!(check("10.0.0.1", &["10.0.0.0/24"], &[]), Ok(()));
-        assert_eq!(check("10.0.1.1", &["10.0.0.0/24"], &[]), Err(Forbidden::NotPublic));
+        assert_eq!(check("10.0.1.1", &["10.0.0.0/24"], &[]), Err(Forbidden::Private));
         assert_eq!(check("64:ff9b::a00:1", &["10.0.0.0/24"], &[]), Ok(()));
     }
 

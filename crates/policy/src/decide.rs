@@ -1,5 +1,6 @@
 //! Combines the levels of a sandbox into one verdict.
 
+use std::borrow::Borrow;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -69,12 +70,14 @@ pub struct Verdict<'a> {
     pub opinions: Vec<Opinion<'a>>,
 }
 
-/// Decides whether a sandbox with these levels may reach the destination: only if at least one level that enforces has
-/// egress rules, and all of those allow it. The order of levels and rules has no meaning.
-pub fn decide<'a>(levels: &'a [Level], destination: &Destination) -> Verdict<'a> {
+/// Decides whether a sandbox with these levels may reach the destination: only if at least one level that enforces and is
+/// not the claim's has egress rules, and all levels that enforce and have rules allow it. The order of levels and rules
+/// has no meaning.
+pub fn decide<'a, L: Borrow<Level>>(levels: &'a [L], destination: &Destination) -> Verdict<'a> {
     let mut opinions: Vec<_> = levels
         .iter()
-        .filter_map(|level| {
+        .map(Borrow::borrow)
+        .filter_map(|level: &Level| {
             let rule = level.egress.as_ref()?.rule_for(destination);
             let decision = rule.map_or(Decision::Deny, |rule| rule.decision);
             Some(Opinion { level, rule: rule.map(|rule| rule.name.as_str()), decision })
@@ -82,38 +85,53 @@ pub fn decide<'a>(levels: &'a [Level], destination: &Destination) -> Verdict<'a>
         .collect();
     opinions.sort_by(|a, b| (a.level.authority, &a.level.name).cmp(&(b.level.authority, &b.level.name)));
     let enforced = opinions.iter().filter(|opinion| opinion.level.mode == Mode::Enforce);
-    let decision = enforced.map(|opinion| opinion.decision).max().unwrap_or(Decision::Deny);
-    let traffic = enforcing(levels).map(|egress| egress.traffic_to(destination));
+    let decision = match opens(levels) {
+        true => enforced.map(|opinion| opinion.decision).max().unwrap_or(Decision::Deny),
+        false => Decision::Deny,
+    };
+    let traffic = enforcing(levels).map(|(_, egress)| egress.traffic_to(destination));
     Verdict { decision, traffic: traffic.min().unwrap_or_default(), opinions }
 }
 
 /// Returns true if a sandbox with these levels may perhaps reach some port of the name. Other names need no address.
-pub fn may_resolve(levels: &[Level], name: &HostName) -> bool {
-    let mut opinions = enforcing(levels).map(|egress| egress.allows_name(name)).peekable();
-    opinions.peek().is_some() && opinions.all(|allows| allows)
+pub fn may_resolve<L: Borrow<Level>>(levels: &[L], name: &HostName) -> bool {
+    opens(levels) && enforcing(levels).all(|(_, egress)| egress.allows_name(name))
 }
 
 /// Checks an address to which an allowed destination leads; `own` are the addresses of this machine. A private range counts
-/// only for the level whose rule opens it: the address must be open for every level.
+/// only for the level whose rule opens it: the address must be open for every level. Addresses of this machine, and those
+/// that no network routes, are opened only by administrators and by the caller of `hutch run`.
 ///
 /// # Errors
 /// The reason.
-pub fn may_dial(
-    levels: &[Level],
+pub fn may_dial<L: Borrow<Level>>(
+    levels: &[L],
     destination: &Destination,
     address: IpAddr,
     own: &[IpAddr],
 ) -> Result<(), Forbidden> {
-    let mut ranges: Vec<_> = enforcing(levels).map(|egress| egress.private_for(destination)).collect();
-    if ranges.is_empty() {
-        ranges.push(Vec::new());
+    let Err(closed) = check_address(address, &[], own) else { return Ok(()) };
+    let mut opened = Err(closed);
+    for (authority, egress) in enforcing(levels) {
+        let administers = matches!(authority, Authority::Cluster | Authority::Invocation);
+        if !administers && closed != Forbidden::Private {
+            return Err(closed);
+        }
+        check_address(address, &egress.private_for(destination), own)?;
+        opened = Ok(());
     }
-    ranges.iter().try_for_each(|private| check_address(address, private, own))
+    opened
 }
 
-/// Returns the egress rules of the levels that decide.
-fn enforcing(levels: &[Level]) -> impl Iterator<Item = &Egress> {
-    levels.iter().filter(|level| level.mode == Mode::Enforce).filter_map(|level| level.egress.as_ref())
+/// Returns the egress rules of the levels that decide, with their authorities.
+fn enforcing<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = (Authority, &Egress)> {
+    let levels = levels.iter().map(Borrow::borrow).filter(|level: &&Level| level.mode == Mode::Enforce);
+    levels.filter_map(|level| Some((level.authority, level.egress.as_ref()?)))
+}
+
+/// Returns true if a level decides that is not the claim's, which can only take away.
+fn opens<L: Borrow<Level>>(levels: &[L]) -> bool {
+    enforcing(levels).any(|(authority, _)| authority != Authority::Claim)
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 //! A *level* is everything that one authority says about a sandbox: the cluster, its namespace, its template, its claim,
 //! or the caller of `hutch run`. Each level decides for itself, and the strictest verdict counts. Rules of different
 //! levels are never merged into one list, so a level can only take away what the others allow. A level without egress
-//! rules abstains. If all levels abstain, nothing is reachable.
+//! rules abstains. If all levels abstain, nothing is reachable. A claim can only take away: its level alone opens nothing.
 
 mod address;
+mod attach;
 mod cidr;
 mod decide;
 mod destination;
@@ -16,6 +17,7 @@ mod pattern;
 mod ports;
 
 pub use address::{Forbidden, check_address};
+pub use attach::{AppliesTo, Operator, POLICIES, Requirement, Selector, Subject, policy_names};
 pub use cidr::{Cidr, InvalidCidr};
 pub use decide::{Authority, Level, Mode, Opinion, Verdict, decide, may_dial, may_resolve};
 pub use destination::{Decision, Destination, InvalidDestination};

@@ -1,9 +1,10 @@
-//! Policy objects, as they stand in files.
+//! Policy objects, as they stand in files and in the API server.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attach::{AppliesTo, Selector, Subject};
 use crate::decide::{Authority, Level, Mode};
 use crate::destination::Decision;
 use crate::egress::{Egress, EgressRule};
@@ -40,7 +41,7 @@ pub struct PolicyObject {
     spec: Spec,
 }
 
-/// Metadata. Only the name has a meaning in a file; the others are those of any object.
+/// Metadata. Only the name has a meaning here; the others are those of any object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Metadata {
     name: String,
@@ -49,6 +50,8 @@ struct Metadata {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Spec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    applies_to: Option<AppliesTo>,
     #[serde(default)]
     mode: Mode,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,27 +62,88 @@ struct Spec {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct InvalidPolicy {
-    field: String,
-    reason: String,
+    /// Path of the field.
+    pub field: String,
+    /// Reason.
+    pub reason: String,
 }
 
 impl PolicyObject {
-    /// Returns the level that the policy is, for this authority.
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    /// Returns the authority by which the policy applies to a sandbox; `None` if it does not apply. `namespace` is that of
+    /// the policy. Of several authorities the highest counts: a claim that names a policy which applies anyway changes
+    /// nothing.
+    pub fn authority_over(&self, subject: &Subject, namespace: Option<&str>) -> Option<Authority> {
+        let matches = self.spec.applies_to.as_ref().is_some_and(|applies| applies.matches(subject));
+        match self.kind {
+            Kind::ClusterSandboxPolicy => matches.then_some(Authority::Cluster),
+            Kind::SandboxPolicy if namespace != Some(subject.namespace.as_str()) => None,
+            Kind::SandboxPolicy if matches => Some(Authority::Namespace),
+            Kind::SandboxPolicy if subject.by_template.contains(self.name()) => Some(Authority::Template),
+            Kind::SandboxPolicy if subject.by_claim.contains(self.name()) => Some(Authority::Claim),
+            Kind::SandboxPolicy => None,
+        }
+    }
+
+    /// Returns true if the policy has egress rules.
+    pub fn has_egress(&self) -> bool {
+        self.spec.egress.is_some()
+    }
+
+    /// Checks the policy.
     ///
     /// # Errors
     /// The first field that is invalid or has no effect.
-    pub fn into_level(self, authority: Authority) -> Result<Level, InvalidPolicy> {
+    pub fn check(&self) -> Result<(), InvalidPolicy> {
         if !is_name(&self.metadata.name) {
             let reason =
                 "must be lower-case letters, digits, `-` and `.`, and begin and end with a letter or digit";
             return Err(invalid("metadata.name".to_owned(), reason));
         }
-        if let Some(egress) = &self.spec.egress {
-            check_rules(&egress.rules)?;
+        if let Some(applies) = &self.spec.applies_to {
+            check_applies_to(applies, self.kind)?;
         }
-        let Spec { mode, egress } = self.spec;
+        match &self.spec.egress {
+            Some(egress) => check_rules(&egress.rules),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the level that the policy is, for this authority.
+    ///
+    /// # Errors
+    /// As [`PolicyObject::check`].
+    pub fn into_level(self, authority: Authority) -> Result<Level, InvalidPolicy> {
+        self.check()?;
+        let Spec { mode, egress, .. } = self.spec;
         Ok(Level { authority, name: self.metadata.name, mode, egress })
     }
+}
+
+fn check_applies_to(applies: &AppliesTo, kind: Kind) -> Result<(), InvalidPolicy> {
+    let field = |name: &str| format!("spec.appliesTo.{name}");
+    if kind == Kind::SandboxPolicy && applies.namespace_selector.is_some() {
+        return Err(invalid(field("namespaceSelector"), "a SandboxPolicy applies to its own namespace"));
+    }
+    if kind == Kind::ClusterSandboxPolicy && !applies.sandboxes.is_empty() {
+        return Err(invalid(field("sandboxes"), "a name means one Sandbox only within a namespace"));
+    }
+    for (name, list) in [("templates", &applies.templates), ("sandboxes", &applies.sandboxes)] {
+        if list.len() > HOSTS {
+            return Err(invalid(field(name), format!("at most {HOSTS} entries")));
+        }
+    }
+    let selectors = [("namespaceSelector", &applies.namespace_selector), ("selector", &applies.selector)];
+    for (name, selector) in selectors {
+        if let Some((place, why)) = selector.as_ref().and_then(Selector::mistake) {
+            return Err(invalid(field(&format!("{name}{place}")), why));
+        }
+    }
+    Ok(())
 }
 
 /// Returns true for a name of a Kubernetes object: a DNS subdomain.
@@ -143,7 +207,10 @@ fn check_rule(rule: &EgressRule, field: impl Fn(&str) -> String) -> Result<(), I
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::attach::policy_names;
 
     fn level(spec: &str) -> Result<Level, String> {
         let text = format!(
@@ -186,6 +253,13 @@ mod tests {
             (r#"{"scanner": {}}"#.to_owned(), "unknown field `scanner`"),
             (r#"{"mode": "Learn"}"#.to_owned(), "unknown variant `Learn`"),
             (rule(r#""credentials": []"#), "unknown field `credentials`"),
+            (r#"{"appliesTo": {"names": []}}"#.to_owned(), "unknown field `names`"),
+            (r#"{"appliesTo": {"namespaceSelector": {}}}"#.to_owned(), "spec.appliesTo.namespaceSelector: "),
+            (
+                r#"{"appliesTo": {"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}}"#
+                    .to_owned(),
+                "spec.appliesTo.selector.matchExpressions[0].values: ",
+            ),
             (rule(r#""ports": [1]"#), "spec.egress.rules[0]: matches nothing"),
             (rule(r#""any": true, "hosts": ["a.example"]"#), "spec.egress.rules[0].hosts: "),
             (rule(&format!(r#""hosts": {many}"#)), "spec.egress.rules[0].hosts: at most 64"),
@@ -206,5 +280,65 @@ mod tests {
             let error = level(&spec).unwrap_err();
             assert!(error.contains(expected), "{spec}: {error}");
         }
+    }
+
+    fn policy(kind: &str, spec: &str) -> PolicyObject {
+        let text = format!(
+            r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "{kind}", "metadata": {{"name": "p"}}, "spec": {spec}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn subject() -> Subject {
+        Subject {
+            namespace: "team".into(),
+            namespace_labels: [("env".to_owned(), "prod".to_owned())].into(),
+            sandbox: Some("a".into()),
+            labels: [("app".to_owned(), "agent".to_owned())].into(),
+            template: Some("python".into()),
+            ..Subject::default()
+        }
+    }
+
+    #[test]
+    fn policy_applies_to_what_matches_every_field() {
+        for (spec, applies) in [
+            ("{}", false),
+            (r#"{"appliesTo": {}}"#, true),
+            (r#"{"appliesTo": {"selector": {}}}"#, true),
+            (r#"{"appliesTo": {"selector": {"matchLabels": {"app": "agent"}}}}"#, true),
+            (r#"{"appliesTo": {"selector": {"matchLabels": {"app": "other"}}}}"#, false),
+            (r#"{"appliesTo": {"templates": ["node", "python"]}}"#, true),
+            (r#"{"appliesTo": {"templates": ["node"]}}"#, false),
+            (r#"{"appliesTo": {"templates": ["python"], "selector": {"matchLabels": {"app": "x"}}}}"#, false),
+        ] {
+            let of = |kind: &str, namespace| policy(kind, spec).authority_over(&subject(), namespace);
+            assert_eq!(of("SandboxPolicy", Some("team")), applies.then_some(Authority::Namespace), "{spec}");
+            assert_eq!(of("SandboxPolicy", Some("other")), None, "{spec}");
+            assert_eq!(of("ClusterSandboxPolicy", None), applies.then_some(Authority::Cluster), "{spec}");
+        }
+        let named = policy("SandboxPolicy", r#"{"appliesTo": {"sandboxes": ["a"]}}"#);
+        assert_eq!(named.authority_over(&subject(), Some("team")), Some(Authority::Namespace));
+        let other = Subject { sandbox: None, ..subject() };
+        assert_eq!(named.authority_over(&other, Some("team")), None);
+        let production = r#"{"appliesTo": {"namespaceSelector": {"matchLabels": {"env": "prod"}}}}"#;
+        let production = policy("ClusterSandboxPolicy", production);
+        assert_eq!(production.authority_over(&subject(), None), Some(Authority::Cluster));
+        let elsewhere = Subject { namespace_labels: BTreeMap::new(), ..subject() };
+        assert_eq!(production.authority_over(&elsewhere, None), None);
+    }
+
+    #[test]
+    fn policy_that_is_named_has_the_authority_of_who_names_it() {
+        let named = policy("SandboxPolicy", "{}");
+        let names = |value: &str| policy_names(value);
+        assert_eq!(names(" a, p ,,b"), ["a", "b", "p"].map(str::to_owned).into());
+        let by_claim = Subject { by_claim: names("p"), ..subject() };
+        assert_eq!(named.authority_over(&by_claim, Some("team")), Some(Authority::Claim));
+        let both = Subject { by_template: names("p"), ..by_claim.clone() };
+        assert_eq!(named.authority_over(&both, Some("team")), Some(Authority::Template));
+        assert_eq!(named.authority_over(&both, Some("other")), None);
+        // Names are those of policies of the namespace.
+        assert_eq!(policy("ClusterSandboxPolicy", "{}").authority_over(&both, None), None);
     }
 }

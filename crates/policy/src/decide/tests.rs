@@ -68,6 +68,8 @@ fn strictest_level_wins_and_no_level_means_no_network() {
         ),
         (vec![level(cluster, enforce, open()), level(claim, observe, other())], Decision::Allow),
         (vec![level(cluster, observe, open())], Decision::Deny),
+        (vec![level(claim, enforce, open())], Decision::Deny),
+        (vec![level(cluster, observe, open()), level(claim, enforce, open())], Decision::Deny),
     ] {
         assert_eq!(decision(&levels, "a.example.com"), expected, "{levels:?}");
     }
@@ -164,8 +166,9 @@ fn any_destination() -> impl Strategy<Value = Destination> {
     (host, port).prop_map(|(host, port)| format!("{host}:{port}").parse().unwrap())
 }
 
-fn has_opinion(level: &Level) -> bool {
-    level.mode == Mode::Enforce && level.egress.is_some()
+/// Returns true for a level without which nothing is open.
+fn opens(level: &Level) -> bool {
+    level.mode == Mode::Enforce && level.egress.is_some() && level.authority != Authority::Claim
 }
 
 proptest! {
@@ -176,7 +179,7 @@ proptest! {
         more in any_level(),
         destination in any_destination(),
     ) {
-        prop_assume!(levels.iter().any(has_opinion));
+        prop_assume!(levels.iter().any(opens));
         let before = decide(&levels, &destination);
         let with_more: Vec<_> = levels.iter().cloned().chain([more]).collect();
         let after = decide(&with_more, &destination);
@@ -295,6 +298,27 @@ fn private_address_is_dialed_where_a_rule_of_every_level_opens_it() {
 }
 
 #[test]
+fn address_of_this_machine_is_opened_by_administrators_and_callers_alone() {
+    let rules =
+        || Some(egress(r#"{"rules": [{"name": "a", "any": true, "private": ["0.0.0.0/0", "::/0"]}]}"#));
+    let dialed = |authorities: &[Authority], address: &str| {
+        let levels: Vec<_> =
+            authorities.iter().map(|authority| level(*authority, Mode::Enforce, rules())).collect();
+        may_dial(&levels, &"a.example.com".parse().unwrap(), address.parse().unwrap(), &[]).is_ok()
+    };
+    use Authority::{Cluster, Invocation, Namespace, Template};
+    for address in ["127.0.0.1", "::1", "192.0.2.1", "2001:db8::1"] {
+        assert!(dialed(&[Cluster], address) && dialed(&[Invocation], address), "{address}");
+        for others in [vec![Namespace], vec![Template], vec![Cluster, Namespace]] {
+            assert!(!dialed(&others, address), "{address} {others:?}");
+        }
+    }
+    for address in ["10.0.0.1", "100.64.0.1", "fd12::1"] {
+        assert!(dialed(&[Namespace], address) && dialed(&[Cluster, Namespace], address), "{address}");
+    }
+}
+
+#[test]
 fn name_resolves_where_every_level_allows_some_port_of_it() {
     let rules = |json: &str| Some(egress(&format!(r#"{{"rules": [{json}]}}"#)));
     let a = r#"{"name": "a", "hosts": ["a.example.com"], "ports": [5432]}"#;
@@ -311,7 +335,7 @@ fn name_resolves_where_every_level_allows_some_port_of_it() {
         (vec![rules(deny)], false),
     ] {
         let levels: Vec<Level> =
-            levels.into_iter().map(|egress| level(Authority::Claim, Mode::Enforce, egress)).collect();
+            levels.into_iter().map(|egress| level(Authority::Template, Mode::Enforce, egress)).collect();
         assert_eq!(may_resolve(&levels, &name), expected, "{levels:?}");
     }
 }

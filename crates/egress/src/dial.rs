@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_policy::{Destination, Forbidden, Host, Level, may_dial};
@@ -30,7 +31,7 @@ pub(crate) enum Unreachable {
 }
 
 /// Connects to a destination that these levels allow.
-pub(crate) async fn dial(destination: &Destination, levels: &[Level]) -> Result<TcpStream, Unreachable> {
+pub(crate) async fn dial(destination: &Destination, levels: &[Arc<Level>]) -> Result<TcpStream, Unreachable> {
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
     for address in resolve(destination).await.map_err(Unreachable::Name)? {
         if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address)) {
@@ -58,7 +59,7 @@ async fn resolve(destination: &Destination) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// Returns the address if it is one of this machine: then a UDP socket that is connected to it has it too. No packet is sent.
-fn own(address: SocketAddr) -> Vec<IpAddr> {
+pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -77,17 +78,17 @@ mod tests {
     use super::*;
 
     /// A level that opens these ranges for the destination.
-    fn levels(destination: &Destination, private: &[&str]) -> Vec<Level> {
+    fn levels(destination: &Destination, private: &[&str]) -> Vec<Arc<Level>> {
         let rule = serde_json::json!({
             "name": "test", "any": true, "cidrs": ["0.0.0.0/0"], "ports": [destination.port], "private": private,
         });
         let egress = serde_json::from_value(serde_json::json!({ "rules": [rule] })).unwrap();
-        vec![Level {
+        vec![Arc::new(Level {
             authority: Authority::Invocation,
             name: "test".into(),
             mode: Mode::Enforce,
             egress: Some(egress),
-        }]
+        })]
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@
 //!
 //! The process that serves holds no secret and needs no file except those by which names are resolved.
 
+pub mod control;
 mod dial;
 pub mod dns;
 mod first;
@@ -24,5 +25,4 @@ mod sandbox;
 mod server;
 
 pub use plan::plan;
-pub use sandbox::{Denial, FLAGS, Reason, Refusal, Report};
-pub use server::serve;
+pub use sandbox::{Denial, FLAGS, Reason, Refusal};

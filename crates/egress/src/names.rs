@@ -23,6 +23,16 @@ pub struct Names {
 }
 
 impl Names {
+    /// Returns the number of names.
+    pub fn count(&self) -> usize {
+        self.by_address.len()
+    }
+
+    /// Returns the names that came after that many others.
+    pub fn since(&self, count: usize) -> impl Iterator<Item = &HostName> {
+        self.by_address.iter().skip(count)
+    }
+
     /// Returns the address of a name, a new one if it has none; `None` if there are too many names.
     pub fn address_of(&mut self, name: &HostName) -> Option<Ipv4Addr> {
         if let Some(address) = self.by_name.get(name) {

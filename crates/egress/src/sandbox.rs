@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hutch_policy::{
-    Decision, Destination, Host, HostName, Level, Mode, Opinion, Traffic, Verdict, decide, may_resolve,
+    Decision, Destination, Host, HostName, Level, Mode, Opinion, Traffic, Verdict, decide, may_dial,
+    may_resolve,
 };
 use rustix::net::sockopt::set_socket_linger;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::dial::dial;
+use crate::dial::{dial, own};
 use crate::dns;
 use crate::first::{self, First, classify};
 use crate::names::{Names, is_synthetic};
@@ -37,7 +39,7 @@ pub(crate) const DNS: u16 = 53;
 const BUFFER: usize = 32 << 10;
 
 /// A connection that was refused, or that a level would have refused that only observes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// Destination, as the sandbox named it.
     pub destination: String,
@@ -46,7 +48,7 @@ pub struct Refusal {
 }
 
 /// Reason of a refusal.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Reason {
     /// A level does not allow it.
     #[error("{0}")]
@@ -69,7 +71,7 @@ pub enum Reason {
 pub const FLAGS: &str = "--allow";
 
 /// The level that does not allow a connection.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
     /// Name of the level; empty if no level has rules.
     pub level: String,
@@ -100,20 +102,57 @@ impl Denial {
 }
 
 /// Receives refusals.
-pub type Report = Box<dyn Fn(Refusal) + Send + Sync>;
+pub(crate) type Report = Box<dyn Fn(Refusal) + Send + Sync>;
+/// Receives each name that has got an address.
+pub(crate) type Named = Box<dyn Fn(&HostName) + Send + Sync>;
+/// Levels of a sandbox.
+pub(crate) type Levels = Arc<[Arc<Level>]>;
 
 /// A sandbox.
 pub(crate) struct Sandbox {
-    levels: Vec<Level>,
+    /// None once it has ended.
+    levels: watch::Sender<Option<Levels>>,
     names: Mutex<Names>,
     connections: Semaphore,
     report: Report,
+    named: Named,
+}
+
+/// An open connection: what was decided about it.
+struct Connection {
+    destination: Destination,
+    /// Permitted traffic when it began.
+    traffic: Traffic,
+    server: TcpStream,
 }
 
 impl Sandbox {
-    pub(crate) fn new(levels: Vec<Level>, report: Report) -> Arc<Sandbox> {
+    pub(crate) fn new(levels: Levels, report: Report, named: Named) -> Arc<Sandbox> {
         let connections = Semaphore::new(CONNECTIONS);
-        Arc::new(Sandbox { levels, names: Mutex::default(), connections, report })
+        let levels = watch::Sender::new(Some(levels));
+        Arc::new(Sandbox { levels, names: Mutex::default(), connections, report, named })
+    }
+
+    /// Replaces the levels. Open connections that they do not allow end.
+    pub(crate) fn set_levels(&self, levels: Levels) {
+        self.levels.send_replace(Some(levels));
+    }
+
+    /// Ends all connections.
+    pub(crate) fn end(&self) {
+        self.levels.send_replace(None);
+    }
+
+    /// Gives the next synthetic addresses to these names.
+    pub(crate) fn add_names(&self, names: &[HostName]) {
+        let mut known = self.names();
+        for name in names {
+            known.address_of(name);
+        }
+    }
+
+    fn levels(&self) -> Levels {
+        self.levels.borrow().clone().unwrap_or_default()
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
@@ -122,7 +161,13 @@ impl Sandbox {
 
     /// Returns the answer to a DNS message.
     pub(crate) fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
-        dns::answer(message, &mut self.names(), |name| may_resolve(&self.levels, name))
+        let levels = self.levels();
+        let mut names = self.names();
+        let before = names.count();
+        let answer = dns::answer(message, &mut names, |name| may_resolve(&levels, name));
+        // With the lock, so that names are reported in the order of their addresses.
+        names.since(before).for_each(|name| (self.named)(name));
+        answer
     }
 
     /// Serves a captured connection until its end.
@@ -138,7 +183,7 @@ impl Sandbox {
         }
         let mut first = Vec::new();
         match self.connect(&client, target, &mut first).await {
-            Ok(server) => join(client, server, &first).await,
+            Ok(connection) => self.join(client, connection, &first).await,
             Err(refusal) => {
                 let text = format!("{}: {}", refusal.destination, refusal.reason);
                 (self.report)(refusal);
@@ -153,13 +198,14 @@ impl Sandbox {
         client: &TcpStream,
         target: SocketAddr,
         first: &mut Vec<u8>,
-    ) -> Result<TcpStream, Refusal> {
+    ) -> Result<Connection, Refusal> {
         let Some(destination) = self.destination(target) else {
             let reason = Reason::Denied(Denial::default());
             return Err(Refusal { destination: target.to_string(), reason });
         };
         let refused = |reason| Err(Refusal { destination: destination.to_string(), reason });
-        let verdict = decide(&self.levels, &destination);
+        let levels = self.levels();
+        let verdict = decide(&levels, &destination);
         if let Some(denial) = Denial::first(&verdict, Mode::Observe) {
             (self.report)(Refusal { destination: destination.to_string(), reason: Reason::Observed(denial) });
         }
@@ -171,9 +217,45 @@ impl Sandbox {
         {
             return refused(Reason::OtherName(why));
         }
-        dial(&destination, &self.levels)
-            .await
-            .or_else(|error| refused(Reason::Unreachable(error.to_string())))
+        match dial(&destination, &levels).await {
+            Ok(server) => Ok(Connection { traffic: verdict.traffic, server, destination }),
+            Err(error) => refused(Reason::Unreachable(error.to_string())),
+        }
+    }
+
+    /// Passes bytes on until both sides have ended, or the levels no longer allow it.
+    async fn join(&self, mut client: TcpStream, connection: Connection, first: &[u8]) {
+        let Connection { destination, traffic, mut server } = connection;
+        let Ok(address) = server.peer_addr() else { return reset(&client) };
+        let revoked = tokio::select! {
+            () = join(&mut client, &mut server, first) => return,
+            denial = self.revoked(&destination, traffic, address) => denial,
+        };
+        reset(&client);
+        reset(&server);
+        if let Some(denial) = revoked {
+            (self.report)(Refusal { destination: destination.to_string(), reason: Reason::Denied(denial) });
+        }
+    }
+
+    /// Waits until the levels no longer allow what an open connection does. `None` if the sandbox has ended.
+    async fn revoked(
+        &self,
+        destination: &Destination,
+        traffic: Traffic,
+        address: SocketAddr,
+    ) -> Option<Denial> {
+        // Changed at first: the levels may have changed since the decision.
+        let mut changes = self.levels.subscribe();
+        loop {
+            let levels = changes.borrow_and_update().clone()?;
+            let verdict = decide(&levels, destination);
+            let allowed = verdict.decision == Decision::Allow && verdict.traffic >= traffic;
+            if !allowed || may_dial(&levels, destination, address.ip(), &own(address)).is_err() {
+                return Some(Denial::first(&verdict, Mode::Enforce).unwrap_or_default());
+            }
+            changes.changed().await.ok()?;
+        }
     }
 
     /// Returns what an address means; `None` for one that means no name.
@@ -256,12 +338,12 @@ fn is_for(first: &First, destination: &Destination, traffic: Traffic) -> Result<
 }
 
 /// Passes bytes on in both directions until both have ended.
-async fn join(mut client: TcpStream, mut server: TcpStream, first: &[u8]) {
+async fn join(client: &mut TcpStream, server: &mut TcpStream, first: &[u8]) {
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
     if server.write_all(first).await.is_ok() {
         // An error of one side ends both.
-        let _ = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER).await;
+        let _ = tokio::io::copy_bidirectional_with_sizes(client, server, BUFFER, BUFFER).await;
     }
 }
 
@@ -324,5 +406,79 @@ mod tests {
         }
         assert!(is_for(&tls("a.example"), &address, Traffic::Web).is_err());
         assert!(is_for(&http("a.example"), &https, Traffic::Tls).unwrap_err().contains("plaintext"));
+    }
+
+    /// Levels with one rule for addresses of loopback, at this port.
+    fn loopback(port: u16, decision: &str, protocol: &str) -> Levels {
+        let rule = serde_json::json!({
+            "name": "test", "cidrs": ["127.0.0.0/8"], "ports": [port], "decision": decision, "protocol": protocol,
+            "private": ["127.0.0.0/8"],
+        });
+        let egress = serde_json::from_value(serde_json::json!({ "rules": [rule] })).unwrap();
+        let authority = hutch_policy::Authority::Invocation;
+        let level = Level { authority, name: "test".into(), mode: Mode::Enforce, egress: Some(egress) };
+        [Arc::new(level)].into()
+    }
+
+    #[tokio::test]
+    async fn connection_ends_when_its_rule_is_taken_away() {
+        for taken in [Some(("Deny", "TCP")), Some(("Allow", "Auto")), None] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut client = TcpStream::connect(address).await.unwrap();
+            let captured = listener.accept().await.unwrap().0;
+            // The destination has the address at which the connection was captured.
+            drop(listener);
+            let server = tokio::net::TcpListener::bind(address).await.unwrap();
+            let (refusals, mut refused) = tokio::sync::mpsc::unbounded_channel();
+            let report: Report = Box::new(move |refusal| refusals.send(refusal).unwrap());
+            let allows = || loopback(address.port(), "Allow", "TCP");
+            let sandbox = Sandbox::new(allows(), report, Box::new(|_| ()));
+            let served = sandbox.clone();
+            let task = tokio::spawn(async move { served.serve(captured).await });
+            let mut server = server.accept().await.unwrap().0;
+            for _ in 0..2 {
+                client.write_all(b"x").await.unwrap();
+                assert_eq!(server.read_u8().await.unwrap(), b'x');
+                sandbox.set_levels(allows());
+            }
+            match taken {
+                Some((decision, protocol)) => {
+                    sandbox.set_levels(loopback(address.port(), decision, protocol));
+                }
+                None => sandbox.end(),
+            }
+            let error = client.read_u8().await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{taken:?}");
+            assert_eq!(server.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+            task.await.unwrap();
+            assert_eq!(refused.try_recv().is_ok(), taken.is_some());
+        }
+    }
+
+    #[test]
+    fn new_names_are_reported_once_in_the_order_of_their_addresses() {
+        let (names, named) = std::sync::mpsc::channel();
+        let report = move |name: &HostName| names.send(name.clone()).unwrap();
+        let rule = serde_json::json!({ "rules": [{"name": "any", "any": true}] });
+        let level = Level {
+            authority: hutch_policy::Authority::Invocation,
+            name: "test".into(),
+            mode: Mode::Enforce,
+            egress: Some(serde_json::from_value(rule).unwrap()),
+        };
+        let sandbox = Sandbox::new([Arc::new(level)].into(), Box::new(|_| ()), Box::new(report));
+        let known: HostName = "known.example".parse().unwrap();
+        sandbox.add_names(std::slice::from_ref(&known));
+        for name in ["b.example.", "a.example.", "known.example.", "b.example."] {
+            let query =
+                hickory_proto::op::Query::query(name.parse().unwrap(), hickory_proto::rr::RecordType::A);
+            let mut message = hickory_proto::op::Message::query();
+            message.add_query(query);
+            sandbox.answer(&message.to_vec().unwrap()).unwrap();
+        }
+        let found: Vec<_> = named.try_iter().map(|name| name.to_string()).collect();
+        assert_eq!(found, ["b.example", "a.example"]);
+        assert_eq!(sandbox.name_of(Ipv4Addr::new(198, 18, 1, 0)), Some(known));
     }
 }

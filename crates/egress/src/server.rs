@@ -6,28 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_jail::network::{receive_datagram, send_datagram};
-use hutch_policy::Level;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpListener;
 
-use crate::sandbox::{Report, Sandbox};
+use crate::sandbox::Sandbox;
 
 /// Maximum bytes of a DNS query. A client sends longer ones over TCP.
 const QUERY: usize = 4096;
 /// Pause after a connection could not be accepted, for want of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves the listeners of [`crate::plan()`], in its order, for one sandbox. Needs a tokio runtime. Returns only when a
-/// listener is unusable.
+/// Serves the listeners of [`crate::plan()`], in its order, for one sandbox. Returns only when a listener is unusable.
 ///
 /// # Errors
 /// A descriptor is not the listener that it should be.
-pub async fn serve(listeners: Vec<OwnedFd>, levels: Vec<Level>, report: Report) -> io::Result<()> {
+pub(crate) async fn serve(listeners: Vec<OwnedFd>, sandbox: Arc<Sandbox>) -> io::Result<()> {
     let [dns, tcp, tcp_v6]: [OwnedFd; 3] = listeners
         .try_into()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "three listeners are needed"))?;
-    let sandbox = Sandbox::new(levels, report);
     let [tcp, tcp_v6] = [tcp, tcp_v6].map(|socket| TcpListener::from_std(socket.into()));
     tokio::try_join!(answer(dns, &sandbox), accept(tcp?, sandbox.clone()), accept(tcp_v6?, sandbox.clone()))?;
     Ok(())

@@ -8,9 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
+use hutch_egress::control::{News, Order, Reporter, follow};
 use hutch_egress::{FLAGS, Reason, Refusal};
 use hutch_jail::service::{Confinement, confine};
 use hutch_policy::Level;
@@ -34,13 +35,15 @@ const FILES: [&str; 8] = [
 /// Maximum refusals that are printed, each once.
 const PRINTED: usize = 100;
 
-/// First message to the process; the listeners come with it.
+/// Number of the sandbox of `hutch run`.
+const SANDBOX: u64 = 0;
+
+/// First message to the process; orders follow.
 #[derive(Serialize, Deserialize)]
 struct Start {
     /// Ids of the process: its own for root, else those of the caller.
     uid: u32,
     gid: u32,
-    levels: Vec<Level>,
 }
 
 /// The process. It ends when this is dropped.
@@ -76,9 +79,15 @@ pub(crate) fn start(listeners: &[OwnedFd], levels: &[Level], id: Option<u32>) ->
         Some(id) => (id, id),
         None => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
     };
-    let start = Start { uid, gid, levels: levels.to_vec() };
+    let channel = egress._channel.as_fd();
+    send_now(channel, &Start { uid, gid }, &[])?;
+    for (id, level) in (0..).zip(levels) {
+        send_now(channel, &Order::Level { id, level: level.clone() }, &[])?;
+    }
+    let numbers = (0..).take(levels.len()).collect();
+    send_now(channel, &Order::Levels { sandbox: SANDBOX, levels: numbers }, &[])?;
     let descriptors: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
-    send_now(egress._channel.as_fd(), &start, &descriptors)?;
+    send_now(channel, &Order::Serve { sandbox: SANDBOX }, &descriptors)?;
     Ok(egress)
 }
 
@@ -98,7 +107,7 @@ fn serve() -> anyhow::Result<()> {
     rustix::io::fcntl_setfd(&input, rustix::io::FdFlags::CLOEXEC).context("standard input")?;
     let message = receive_now(input.as_fd()).context("started by hutch alone")?;
     let message = message.context("started by hutch alone")?;
-    let Start { uid, gid, levels } = message.decode().context("the first message")?;
+    let Start { uid, gid } = message.decode().context("the first message")?;
     rustix::thread::set_name(c"hutch-egress").context("name")?;
     rustix::process::setsid().context("session")?;
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
@@ -106,13 +115,7 @@ fn serve() -> anyhow::Result<()> {
     confine(&confinement).context("cannot be confined")?;
     runtime()?.block_on(async {
         let channel = Channel::new(input)?;
-        tokio::select! {
-            served = hutch_egress::serve(message.descriptors, levels, Box::new(Printed::default().into_report())) => {
-                served.context("the listeners")
-            }
-            // Nothing more is sent: this is the end of the other process.
-            _ = channel.receive_bare() => Ok(()),
-        }
+        follow(&channel, Printed::default().into_reporter()).await.context("an order")
     })
 }
 
@@ -121,14 +124,16 @@ fn serve() -> anyhow::Result<()> {
 struct Printed(Mutex<HashSet<String>>);
 
 impl Printed {
-    fn into_report(self) -> impl Fn(Refusal) + Send + Sync {
-        move |refusal| {
+    fn into_reporter(self) -> Reporter {
+        Arc::new(move |news| {
+            // Names are not needed: when the process dies, its sandbox ends too.
+            let News::Refused { refusal, .. } = news else { return };
             let line = line(&refusal);
             let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if printed.len() < PRINTED && printed.insert(line.clone()) {
                 eprintln!("hutch: {line}");
             }
-        }
+        })
     }
 }
 

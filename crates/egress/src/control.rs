@@ -1,0 +1,161 @@
+//! Orders to the process that serves sandboxes, and its news.
+//!
+//! The other end keeps the listeners and knows every name that has an address. So a process that takes the place of one
+//! that died serves the same sandboxes, and programs inside may go on using the addresses that they know.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use hutch_policy::{HostName, Level};
+use hutch_privsep::{Channel, Message};
+use serde::{Deserialize, Serialize};
+use tokio::task::AbortHandle;
+
+use crate::sandbox::{Levels, Refusal, Report, Sandbox};
+use crate::server::serve;
+
+/// Order to the process. Numbers are chosen by who sends it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Keep a level.
+    Level {
+        /// Number of the level.
+        id: u64,
+        /// Level.
+        level: Level,
+    },
+    /// Forget a level that no sandbox has.
+    Forget {
+        /// Number of the level.
+        id: u64,
+    },
+    /// Set the levels of a sandbox, a new one or one that is served. Connections that they do not allow end.
+    Levels {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Numbers of its levels.
+        levels: Vec<u64>,
+    },
+    /// Give the next synthetic addresses to these names.
+    Names {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Names.
+        names: Vec<HostName>,
+    },
+    /// Serve a sandbox. Its listeners, those of [`crate::plan()`], come with the order.
+    Serve {
+        /// Number of the sandbox.
+        sandbox: u64,
+    },
+    /// Forget a sandbox, and end its connections.
+    End {
+        /// Number of the sandbox.
+        sandbox: u64,
+    },
+}
+
+/// News of the process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum News {
+    /// A name has got the next synthetic address.
+    Named {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Name.
+        name: HostName,
+    },
+    /// A connection was refused, or would have been.
+    Refused {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Refusal.
+        refusal: Refusal,
+    },
+}
+
+/// Receives news.
+pub type Reporter = Arc<dyn Fn(News) + Send + Sync>;
+
+/// Follows the orders of a channel until its end. Needs a tokio runtime.
+///
+/// # Errors
+/// An order that has no meaning; the process must then end.
+pub async fn follow(channel: &Channel, reporter: Reporter) -> io::Result<()> {
+    let mut proxy = Proxy { reporter, levels: HashMap::new(), sandboxes: HashMap::new() };
+    while let Some(message) = channel.receive().await? {
+        proxy.obey(message)?;
+    }
+    Ok(())
+}
+
+/// Everything that is served.
+struct Proxy {
+    reporter: Reporter,
+    levels: HashMap<u64, Arc<Level>>,
+    sandboxes: HashMap<u64, Served>,
+}
+
+/// A sandbox and the task that serves it. Dropping it ends both.
+struct Served {
+    sandbox: Arc<Sandbox>,
+    task: Option<AbortHandle>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+        self.sandbox.end();
+    }
+}
+
+impl Proxy {
+    fn obey(&mut self, message: Message) -> io::Result<()> {
+        match message.decode()? {
+            Order::Level { id, level } => drop(self.levels.insert(id, Arc::new(level))),
+            Order::Forget { id } => drop(self.levels.remove(&id)),
+            Order::Levels { sandbox, levels } => {
+                let levels: Option<Levels> = levels.iter().map(|id| self.levels.get(id).cloned()).collect();
+                let levels = levels.ok_or_else(|| meaningless("levels that it was not given"))?;
+                match self.sandboxes.get(&sandbox) {
+                    Some(served) => served.sandbox.set_levels(levels),
+                    None => drop(self.sandboxes.insert(sandbox, self.sandbox(sandbox, levels))),
+                }
+            }
+            Order::Names { sandbox, names } => self.find(sandbox)?.sandbox.add_names(&names),
+            Order::Serve { sandbox } => {
+                let served = self.find(sandbox)?;
+                let (of, listeners) = (served.sandbox.clone(), message.descriptors);
+                let task = tokio::spawn(async move {
+                    if let Err(error) = serve(listeners, of).await {
+                        tracing::warn!(sandbox, %error, "a sandbox is no longer served");
+                    }
+                });
+                served.task = Some(task.abort_handle());
+            }
+            Order::End { sandbox } => drop(self.sandboxes.remove(&sandbox)),
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, sandbox: u64) -> io::Result<&mut Served> {
+        self.sandboxes.get_mut(&sandbox).ok_or_else(|| meaningless("a sandbox without levels"))
+    }
+
+    fn sandbox(&self, number: u64, levels: Levels) -> Served {
+        let reporter = self.reporter.clone();
+        let report: Report = Box::new(move |refusal| reporter(News::Refused { sandbox: number, refusal }));
+        let reporter = self.reporter.clone();
+        let named = Box::new(move |name: &HostName| {
+            reporter(News::Named { sandbox: number, name: name.clone() });
+        });
+        Served { sandbox: Sandbox::new(levels, report, named), task: None }
+    }
+}
+
+fn meaningless(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("an order names {what}"))
+}

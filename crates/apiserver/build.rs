@@ -5,10 +5,15 @@ use std::path::Path;
 use std::{env, fs};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let source = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../api/crds");
-    println!("cargo::rerun-if-changed={}", source.display());
     println!("cargo::rerun-if-changed=build.rs");
-    let mut files: Vec<_> = fs::read_dir(&source)?.collect::<Result<Vec<_>, _>>()?;
+    let mut files = Vec::new();
+    for folder in ["../api/crds", "../policy/crds"] {
+        let source = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join(folder);
+        println!("cargo::rerun-if-changed={}", source.display());
+        for file in fs::read_dir(&source)? {
+            files.push(file?);
+        }
+    }
     files.sort_by_key(fs::DirEntry::path);
     let out = Path::new(&env::var("OUT_DIR")?).to_path_buf();
     let mut table = String::from("&[\n");

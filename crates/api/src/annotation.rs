@@ -43,6 +43,9 @@ pub const WAKE_AT: &str = "hutch.dev/wake-at";
 pub const LAST_ACTIVITY: &str = "hutch.dev/last-activity";
 /// On a frozen Sandbox: time since when it is frozen (RFC 3339).
 pub const FROZEN_SINCE: &str = "hutch.dev/frozen-since";
+/// On a template, a claim or a Sandbox: names of SandboxPolicies of its namespace, joined by commas. From a claim it is
+/// copied to the Sandbox.
+pub const POLICIES: &str = "policy.hutch.dev/policies";
 /// On a shadow pool: marks it as created by a migration.
 pub const MIGRATION_SHADOW: &str = "agents.x-k8s.io/migration-shadow";
 /// On a shadow pool: the template whose claims it serves.

@@ -8,6 +8,10 @@ pub const SUSPENDED: &str = "Suspended";
 pub const FINISHED: &str = "Finished";
 /// Condition: the Pod is bound to a node. Same name as the Pod's own condition.
 pub const POD_SCHEDULED: &str = "PodScheduled";
+/// Condition: what its policies say holds. Written where Hutch runs the Pod.
+pub const POLICY_ENFORCED: &str = "PolicyEnforced";
+/// Condition of a Pod: the same.
+pub const POLICY_ENFORCED_OF_POD: &str = "policy.hutch.dev/PolicyEnforced";
 
 /// Status of a condition.
 pub const TRUE: &str = "True";

@@ -9,6 +9,7 @@ pub(crate) mod escalation;
 pub(crate) mod names;
 pub(crate) mod namespace;
 pub(crate) mod pod;
+pub(crate) mod policy;
 pub(crate) mod rbac;
 pub(crate) mod service;
 pub(crate) mod token_secret;
@@ -62,6 +63,7 @@ pub(crate) fn create(core: &Core, resource: &Resource, object: &mut Value) -> Re
             definition::create(kind, object, core.ambient.now())
         }
         (crate::access::GROUP, _) => rbac::check(kind, None, object),
+        (policy::GROUP, _) => policy::check(kind, object),
         _ => Ok(()),
     }
 }
@@ -97,6 +99,7 @@ pub(crate) fn update(
             definition::update(kind, old, object, core.ambient.now())
         }
         (crate::access::GROUP, _) => rbac::check(kind, Some(old), object),
+        (policy::GROUP, _) => policy::check(kind, object),
         _ => Ok(()),
     }
 }

@@ -46,7 +46,7 @@ pub struct ApiServer(Arc<Core>);
 
 impl ApiServer {
     /// Opens the store, serves the CustomResourceDefinitions in it, and makes what is there from the start:
-    /// namespaces, service accounts, the four definitions of Agent Sandbox.
+    /// namespaces, service accounts, the definitions of Agent Sandbox and its policies.
     ///
     /// # Errors
     /// When the store or the credentials cannot be opened or the first objects cannot be written.

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use hutch_api::condition::{POD_SCHEDULED, READY};
+use hutch_api::condition::{POD_SCHEDULED, POLICY_ENFORCED_OF_POD, READY};
 use hutch_api::late_env;
 use hutch_api::sleep::FROZEN_OF_POD;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodIP, PodSpec};
@@ -14,6 +14,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
 use serde::{Deserialize, Serialize};
+
+/// Types of the conditions that the controllers read.
+const READ_CONDITIONS: [&str; 5] =
+    [READY, POD_SCHEDULED, late_env::CONDITION, FROZEN_OF_POD, POLICY_ENFORCED_OF_POD];
 
 /// Pod with its owner, node and status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -48,9 +52,7 @@ impl PodView {
     pub(crate) fn trim(&mut self) {
         let conditions = self.status.as_mut().and_then(|status| status.conditions.as_mut());
         if let Some(conditions) = conditions {
-            conditions.retain(|condition| {
-                [READY, POD_SCHEDULED, late_env::CONDITION, FROZEN_OF_POD].contains(&condition.type_.as_str())
-            });
+            conditions.retain(|condition| READ_CONDITIONS.contains(&condition.type_.as_str()));
             conditions.shrink_to_fit();
         }
     }

@@ -1,7 +1,7 @@
 //! Orders to the process that serves sandboxes, and its news.
 //!
 //! The other end keeps the listeners and knows every name that has an address. So a process that takes the place of one
-//! that died serves the same sandboxes, and programs inside may go on using the addresses that they know.
+//! that died serves the same sandboxes, and the addresses stay valid that programs inside have resolved.
 
 use std::collections::HashMap;
 use std::io;

@@ -17,6 +17,7 @@ use hutch_jail::service::{Confinement, confine};
 use hutch_policy::Level;
 use hutch_privsep::{Channel, receive_now, send_now};
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
 
 use crate::runtime::runtime;
 
@@ -32,6 +33,8 @@ const FILES: [&str; 8] = [
     "/dev/random",
     "/dev/urandom",
 ];
+/// Maximum refusals that wait to be sent.
+const REFUSALS: usize = 64;
 /// Maximum refusals that are printed, each once.
 const PRINTED: usize = 100;
 
@@ -44,19 +47,33 @@ struct Start {
     /// Ids of the process: its own for root, else those of the caller.
     uid: u32,
     gid: u32,
+    /// Receiver of refusals.
+    audience: Audience,
+}
+
+/// Receiver of refusals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Audience {
+    /// The user, on standard error.
+    User,
+    /// The process that started it, with all other news.
+    Starter,
 }
 
 /// The process. It ends when this is dropped.
-pub(crate) struct Egress {
-    child: Child,
-    _channel: OwnedFd,
+pub(crate) struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
-impl Drop for Egress {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The proxy of `hutch run`. It ends when this is dropped.
+pub(crate) struct Egress {
+    _process: Process,
+    _channel: OwnedFd,
 }
 
 /// Returns true if this process was started as the proxy.
@@ -64,8 +81,8 @@ pub(crate) fn is_this() -> bool {
     std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
 }
 
-/// Starts the proxy for a sandbox with these listeners. `id` is the user and group of the process, if the caller is root.
-pub(crate) fn start(listeners: &[OwnedFd], levels: &[Level], id: Option<u32>) -> io::Result<Egress> {
+/// Starts the process, which waits for orders. `id` is its user and group, if the caller is root.
+pub(crate) fn spawn(id: Option<u32>, audience: Audience) -> io::Result<(Process, OwnedFd)> {
     // Descriptors that the caller left open stay out of it.
     hutch_jail::close_inherited_on_exec()?;
     let (ours, theirs) = hutch_privsep::pair()?;
@@ -73,14 +90,19 @@ pub(crate) fn start(listeners: &[OwnedFd], levels: &[Level], id: Option<u32>) ->
     // Of the environment only what the resolver reads: no search domains.
     command.arg0(NAME).env_clear().env("LOCALDOMAIN", "").current_dir("/");
     command.stdin(theirs).stdout(Stdio::null());
-    let child = command.spawn()?;
-    let egress = Egress { child, _channel: ours };
+    let process = Process(command.spawn()?);
     let (uid, gid) = match id {
         Some(id) => (id, id),
         None => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
     };
-    let channel = egress._channel.as_fd();
-    send_now(channel, &Start { uid, gid }, &[])?;
+    send_now(ours.as_fd(), &Start { uid, gid, audience }, &[])?;
+    Ok((process, ours))
+}
+
+/// Starts the proxy for one sandbox with these listeners. `id` is the user and group of the process, if the caller is root.
+pub(crate) fn start(listeners: &[OwnedFd], levels: &[Level], id: Option<u32>) -> io::Result<Egress> {
+    let (process, ours) = spawn(id, Audience::User)?;
+    let channel = ours.as_fd();
     for (id, level) in (0..).zip(levels) {
         send_now(channel, &Order::Level { id, level: level.clone() }, &[])?;
     }
@@ -88,7 +110,7 @@ pub(crate) fn start(listeners: &[OwnedFd], levels: &[Level], id: Option<u32>) ->
     send_now(channel, &Order::Levels { sandbox: SANDBOX, levels: numbers }, &[])?;
     let descriptors: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
     send_now(channel, &Order::Serve { sandbox: SANDBOX }, &descriptors)?;
-    Ok(egress)
+    Ok(Egress { _process: process, _channel: ours })
 }
 
 /// Serves until the process that started it ends.
@@ -107,15 +129,44 @@ fn serve() -> anyhow::Result<()> {
     rustix::io::fcntl_setfd(&input, rustix::io::FdFlags::CLOEXEC).context("standard input")?;
     let message = receive_now(input.as_fd()).context("started by hutch alone")?;
     let message = message.context("started by hutch alone")?;
-    let Start { uid, gid } = message.decode().context("the first message")?;
+    let Start { uid, gid, audience } = message.decode().context("the first message")?;
     rustix::thread::set_name(c"hutch-egress").context("name")?;
     rustix::process::setsid().context("session")?;
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };
     confine(&confinement).context("cannot be confined")?;
     runtime()?.block_on(async {
-        let channel = Channel::new(input)?;
-        follow(&channel, Printed::default().into_reporter()).await.context("an order")
+        let channel = Arc::new(Channel::new(input)?);
+        let reporter = match audience {
+            Audience::User => Printed::default().into_reporter(),
+            Audience::Starter => to_starter(channel.clone()),
+        };
+        follow(&channel, reporter).await.context("an order")
+    })
+}
+
+/// Returns a reporter that sends all news. Refusals are dropped when many wait to be sent; names are not, and each
+/// sandbox has a bounded number of them.
+fn to_starter(channel: Arc<Channel>) -> Reporter {
+    let (names, mut named) = mpsc::unbounded_channel();
+    let (refusals, mut refused) = mpsc::channel(REFUSALS);
+    tokio::spawn(async move {
+        loop {
+            let news: Option<News> = tokio::select! {
+                biased;
+                news = named.recv() => news,
+                news = refused.recv() => news,
+            };
+            let Some(news) = news else { return };
+            // A closed channel is the end of this process.
+            let _ = channel.send(&news, &[]).await;
+        }
+    });
+    Arc::new(move |news| {
+        let _ = match news {
+            News::Named { .. } => names.send(news).is_ok(),
+            News::Refused { .. } => refusals.try_send(news).is_ok(),
+        };
     })
 }
 
@@ -138,7 +189,7 @@ impl Printed {
 }
 
 /// Returns what the user reads about a refused connection. Parts of it come from code inside.
-fn line(Refusal { destination, reason }: &Refusal) -> String {
+pub(crate) fn line(Refusal { destination, reason }: &Refusal) -> String {
     let text = match reason {
         Reason::Denied(denial) if denial.level == FLAGS => {
             format!("refused {destination}; --allow {destination} allows it")

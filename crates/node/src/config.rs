@@ -1,11 +1,15 @@
 //! How a node is set up.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use hutch_jail::NetworkPlan;
 use hutch_kubelet::{Duplex, StreamError};
+use hutch_policy::Level;
 
 /// Memory of a container that names no limit, in bytes. A container whose request is larger gets its request.
 pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
@@ -35,6 +39,22 @@ pub struct Config {
     pub substitute_images: bool,
     /// Folder of the OCI layouts that Pods may name; without it they may name none.
     pub image_dir: Option<PathBuf>,
+    /// The proxy through which Pods reach the network. Without it, they reach nothing.
+    pub egress: Option<Arc<dyn Egress>>,
+}
+
+/// The proxy through which Pods reach the network. A Pod is named by its uid.
+pub trait Egress: Send + Sync + 'static {
+    /// Returns the plan of the network namespace of a Pod.
+    fn plan(&self, address: IpAddr) -> NetworkPlan;
+    /// Serves the listeners of a Pod's plan. It reaches nothing before levels are set.
+    fn serve(&self, pod: &str, listeners: Vec<OwnedFd>);
+    /// Sets the levels of a Pod that is served. Connections that they do not allow end.
+    fn set_levels(&self, pod: &str, levels: Vec<Arc<Level>>);
+    /// Forgets a Pod.
+    fn end(&self, pod: &str);
+    /// Resolves with the next refused connection: the Pod, and a line for people.
+    fn refused(&self) -> BoxFuture<'_, (String, String)>;
 }
 
 /// Isolation of the containers of a Pod.

@@ -29,6 +29,7 @@ mod node;
 pub mod oci;
 mod places;
 mod pod;
+mod policies;
 mod register;
 mod runtime;
 mod session;
@@ -39,7 +40,7 @@ mod subpath;
 mod volumes;
 
 pub use config::{
-    Config, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, EmbeddedService, Handler, ServiceKind,
+    Config, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EmbeddedService, Handler, ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;

@@ -23,6 +23,15 @@ pub(crate) enum Update {
     Gone,
 }
 
+/// Effect of a Pod's policies, as its condition reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Enforced {
+    /// `false` if a policy cannot be enforced. Then nothing is reachable.
+    pub(crate) holds: bool,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
 /// A Pod that runs here, or ran.
 pub(crate) struct Live {
     pub(crate) id: PodId,
@@ -50,6 +59,8 @@ struct Inner {
     claims: Vec<String>,
     /// The first of its ids on the machine.
     ids: Option<u32>,
+    /// Effect of its policies; `None` without a proxy.
+    enforced: Option<Enforced>,
 }
 
 impl Live {
@@ -128,6 +139,20 @@ impl Live {
 
     pub(crate) fn ids(&self) -> Option<u32> {
         self.inner().ids
+    }
+
+    /// Records the effect of its policies, which its task then writes into the status.
+    pub(crate) fn set_enforced(&self, enforced: Enforced) {
+        let mut inner = self.inner();
+        if inner.enforced.as_ref() != Some(&enforced) {
+            inner.enforced = Some(enforced);
+            drop(inner);
+            self.updates.send_modify(|_| ());
+        }
+    }
+
+    pub(crate) fn enforced(&self) -> Option<Enforced> {
+        self.inner().enforced.clone()
     }
 
     pub(crate) fn set_claims(&self, claims: Vec<String>) {

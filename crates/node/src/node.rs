@@ -10,7 +10,7 @@ use hutch_jail::{IdRanges, Warden};
 use hutch_serve::Shutdown;
 use kube::Client;
 use tokio::io::Interest;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::addresses::Addresses;
@@ -20,7 +20,7 @@ use crate::places::{Places, older_memory};
 use crate::runtime::Launcher;
 use crate::shared::Shared;
 use crate::stdio::register as watch_descriptor;
-use crate::{Error, claims, disk, inventory, memory, register};
+use crate::{Error, claims, disk, inventory, memory, policies, register};
 
 /// How long a node that stops waits for its Pods' tasks.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,6 +52,7 @@ impl Node {
         }
         let warden = start_warden(&config, &places).await?;
         let events = Events::start(client.clone(), config.node_name.clone());
+        let (egress, (sender, receiver)) = (config.egress.clone(), mpsc::unbounded_channel());
         let shared = Arc::new(Shared {
             client,
             images,
@@ -65,7 +66,11 @@ impl Node {
             id_ranges: IdRanges::open(seed)?,
             live: Mutex::default(),
             disk_pressure: AtomicBool::new(false),
+            policies: egress.is_some().then_some(sender),
         });
+        if let Some(egress) = egress {
+            tokio::spawn(policies::run(shared.clone(), egress, receiver));
+        }
         // The first Pod should not wait until the built-in image is written. A Pod that needs it reports a failure.
         let images = shared.images.clone();
         tokio::task::spawn_blocking(move || drop(images.resolve("hutch/host")));

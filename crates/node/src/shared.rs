@@ -1,6 +1,7 @@
 //! State that the parts of a node share.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +9,7 @@ use hutch_image::{PathSegment, Store, remove_tree};
 use hutch_jail::IdRanges;
 use hutch_serve::Shutdown;
 use kube::Client;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use crate::addresses::Addresses;
 use crate::config::Config;
@@ -20,6 +21,15 @@ use crate::runtime::Launcher;
 
 /// The address that the node gives for itself: all of it is on this machine.
 pub(crate) const HOST_IP: &str = "127.0.0.1";
+
+/// News for the task of the policies.
+pub(crate) enum PolicyNews {
+    /// A Pod is served now.
+    Served(Arc<Live>),
+    /// A Pod is gone.
+    Gone(String),
+}
+
 /// State that the parts of a node share.
 pub(crate) struct Shared {
     pub(crate) client: Client,
@@ -37,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) id_ranges: IdRanges,
     pub(crate) live: Mutex<HashMap<String, Arc<Live>>>,
     pub(crate) disk_pressure: AtomicBool,
+    /// To the task of the policies; `None` without a proxy.
+    pub(crate) policies: Option<mpsc::UnboundedSender<PolicyNews>>,
 }
 
 impl Shared {
@@ -66,6 +78,19 @@ impl Shared {
             }
         }
         self.addresses().release(uid);
+        if let (Some(egress), Some(policies)) = (&self.config.egress, &self.policies) {
+            egress.end(uid);
+            // Without the task nothing is left to forget.
+            let _ = policies.send(PolicyNews::Gone(uid.to_owned()));
+        }
+    }
+
+    /// Serves the network of a Pod. It reaches nothing before its policies are known.
+    pub(crate) fn serve_network(&self, live: &Arc<Live>, listeners: Vec<OwnedFd>) {
+        if let (Some(egress), Some(policies)) = (&self.config.egress, &self.policies) {
+            egress.serve(&live.id.uid, listeners);
+            let _ = policies.send(PolicyNews::Served(live.clone()));
+        }
     }
 
     /// Returns true if the disk has too little room for new Pods.

@@ -4,9 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// Annotation on a template, a claim or a Sandbox: names of policies of its namespace, joined by commas.
-pub const POLICIES: &str = "policy.hutch.dev/policies";
-
 type Labels = BTreeMap<String, String>;
 
 /// Sandboxes to which a policy applies: those that match every field.
@@ -118,7 +115,7 @@ pub struct Subject {
     pub by_claim: BTreeSet<String>,
 }
 
-/// Returns the names in the value of [`POLICIES`].
+/// Returns the names in the value of the annotation `policy.hutch.dev/policies`, which are joined by commas.
 pub fn policy_names(value: &str) -> BTreeSet<String> {
     value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }

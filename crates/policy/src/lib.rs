@@ -17,7 +17,7 @@ mod pattern;
 mod ports;
 
 pub use address::{Forbidden, check_address};
-pub use attach::{AppliesTo, Operator, POLICIES, Requirement, Selector, Subject, policy_names};
+pub use attach::{AppliesTo, Operator, Requirement, Selector, Subject, policy_names};
 pub use cidr::{Cidr, InvalidCidr};
 pub use decide::{Authority, Level, Mode, Opinion, Verdict, decide, may_dial, may_resolve};
 pub use destination::{Decision, Destination, InvalidDestination};

@@ -1,5 +1,5 @@
-//! CustomResourceDefinitions. The four of Agent Sandbox are built in: they are there from the start, and a user may
-//! apply an older release's definitions of the same names, but what is served stays.
+//! CustomResourceDefinitions. The four of Agent Sandbox and the two of its policies are built in: they are there from
+//! the start, and a user may apply an older release's definitions of the same names, but what is served stays.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

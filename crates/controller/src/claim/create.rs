@@ -39,8 +39,8 @@ pub(super) fn desired(observed: &Observed) -> Result<Sandbox, Refusal> {
         (annotation::TEMPLATE_REF.to_owned(), template.name_any()),
         (annotation::POD_NAME.to_owned(), claim.name_any()),
     ]);
-    if let Some(trace) = claim.annotations().get(annotation::TRACE_CONTEXT) {
-        annotations.insert(annotation::TRACE_CONTEXT.into(), trace.clone());
+    for key in [annotation::TRACE_CONTEXT, annotation::POLICIES] {
+        annotations.extend(claim.annotations().get(key).map(|value| (key.to_owned(), value.clone())));
     }
     let metadata = ObjectMeta {
         name: claim.metadata.name.clone(),

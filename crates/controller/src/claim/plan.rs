@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::condition::reason;
-use hutch_api::{ClaimShutdownPolicy, Sandbox, SandboxClaim, label};
+use hutch_api::{ClaimShutdownPolicy, Sandbox, SandboxClaim, annotation, label};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::api::PropagationPolicy;
@@ -150,7 +150,10 @@ fn bind(observed: &Observed) -> (Vec<Attempt>, Fallback) {
     }
     // A Sandbox of a pool has no volumes for the claim, and variables only where a running Pod can get them.
     let volumes = claim.spec.volume_claim_templates.as_ref();
-    let own = (!variables(claim).is_empty() && !late) || volumes.is_some_and(|list| !list.is_empty());
+    // Policies of the claim bind from the first process on, so the Sandbox starts with them.
+    let policies = claim.annotations().contains_key(annotation::POLICIES);
+    let own =
+        policies || (!variables(claim).is_empty() && !late) || volumes.is_some_and(|list| !list.is_empty());
     if own || observed.pool.is_none() {
         return (attempts, Fallback::Create);
     }

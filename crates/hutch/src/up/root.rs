@@ -21,6 +21,7 @@ use hutch_privsep::Channel;
 use hutch_serve::Shutdown;
 use tokio::task::JoinHandle;
 
+use super::egress::Egress;
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, send_start};
 use super::{NODE, STOP_LIMIT, front};
 use crate::cli::UpArguments;
@@ -201,6 +202,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         services: embedded.collect(),
         substitute_images: !arguments.no_builtin_runtime_images,
         image_dir,
+        egress: Some(Arc::new(Egress::start().context("the proxy of the sandboxes")?)),
     };
     let messages = tokio::spawn(follow(channel.clone(), services));
     let shutdown = Shutdown::new();

@@ -56,6 +56,21 @@ impl Up {
         Up { child, options: Vec::new(), folder, data, printed }
     }
 
+    /// Starts one that finds the addresses of these hosts, as lines of `/etc/hosts`.
+    #[allow(dead_code, reason = "only one of the two test programs uses it")]
+    pub(crate) fn start_with_hosts(hosts: &str) -> Up {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let (data, file) = (folder.path().join("data"), folder.path().join("hosts"));
+        std::fs::write(&file, hosts).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(&file, mode).expect("chmod");
+        let mut unshare = Command::new("unshare");
+        let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
+        unshare.args(["--mount", "bash", "-c", script, "bash"]).arg(&file).arg(binary());
+        let (child, printed) = spawn(unshare, folder.path(), &data, &[]);
+        Up { child, options: Vec::new(), folder, data, printed }
+    }
+
     fn begin(data: Option<&Path>, options: &[&str], path: Option<&Path>) -> Up {
         let folder = tempfile::tempdir().expect("tempdir");
         let data = data.map_or_else(|| folder.path().join("data"), Path::to_owned);

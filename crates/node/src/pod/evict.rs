@@ -37,6 +37,7 @@ impl Worker {
             now,
             previous: previous.as_deref().unwrap_or(&[]),
             late_env: None,
+            enforced: None,
             frozen_since: None,
         };
         evicted(&mut self.states, message, &facts)
@@ -107,6 +108,7 @@ pub(super) async fn evict_waiting(node: &Arc<Shared>, live: &Arc<Live>, message:
         now,
         previous: &[],
         late_env: None,
+        enforced: None,
         frozen_since: None,
     };
     let status = evicted(&mut states, &message, &facts);
@@ -134,6 +136,7 @@ mod tests {
             now,
             previous: &[],
             late_env: None,
+            enforced: None,
             frozen_since: None,
         };
         let status = evicted(&mut states, "too much", &facts);

@@ -21,7 +21,7 @@ use crate::environment::{self, Facts};
 use crate::live::{Live, Update};
 use crate::oci::Runsc;
 use crate::places::{PodPlaces, make_private};
-use crate::runtime::{self, PodSandbox, SandboxPlan};
+use crate::runtime::{self, NewSandbox, PodSandbox, SandboxPlan};
 use crate::shared::{HOST_IP, Shared};
 use crate::volumes::{self, Prepared, Surroundings};
 
@@ -96,7 +96,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         }
     };
     // At the same time: the launcher makes the network namespace while files are written.
-    let sandbox = create_sandbox(node, pod, choice, lease, ids).map_err(no_sandbox);
+    let sandbox = create_sandbox(node, live, pod, choice, lease, ids).map_err(no_sandbox);
     let (volumes, sandbox) = tokio::try_join!(files, sandbox)?;
     let policy = RestartPolicy::parse(spec.restart_policy.as_deref());
     let (containers, mut states) = states(&spec);
@@ -151,6 +151,7 @@ async fn prepare_files(
 /// Creates the sandbox of a Pod, unless a service of this process answers for it.
 async fn create_sandbox(
     node: &Shared,
+    live: &Arc<Live>,
     pod: &Pod,
     choice: Choice,
     address: Ipv4Addr,
@@ -158,10 +159,16 @@ async fn create_sandbox(
 ) -> Result<Option<Arc<dyn PodSandbox>>, String> {
     let Choice::Jail(handler) = choice else { return Ok(None) };
     let hostname = environment::hostname(pod);
-    let network = NetworkPlan::closed(vec![IpAddr::V4(address)]);
+    let address = IpAddr::V4(address);
+    let network = match &node.config.egress {
+        Some(egress) => egress.plan(address),
+        None => NetworkPlan::closed(vec![address]),
+    };
     let runtime = runtime::of(handler, &node.launcher);
     let created = runtime.create_sandbox(SandboxPlan { hostname, ids, network }).await;
-    created.map(Some).map_err(|error| error.message)
+    let NewSandbox { sandbox, listeners } = created.map_err(|error| error.message)?;
+    node.serve_network(live, listeners);
+    Ok(Some(sandbox))
 }
 
 /// Containers and their fresh states, init containers first.
@@ -274,6 +281,7 @@ impl Waiting {
             now,
             previous: &[],
             late_env: None,
+            enforced: None,
             frozen_since: None,
         };
         let status = super::status::status(&self.states, &plan, &facts);

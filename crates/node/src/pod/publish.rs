@@ -53,6 +53,7 @@ impl Worker {
             now: Timestamp::now(),
             previous: previous.as_deref().unwrap_or(&[]),
             late_env: self.late_env(),
+            enforced: self.live.enforced(),
             frozen_since: self.frozen_since,
         };
         let new = status(&self.states, plan, &facts);

@@ -1,5 +1,6 @@
 //! The status of a Pod as the API shows it: a pure function of what the node knows.
 
+use hutch_api::condition::POLICY_ENFORCED_OF_POD;
 use hutch_api::late_env;
 use hutch_api::sleep::{FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON};
 use jiff::Timestamp;
@@ -11,10 +12,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::plan::{Phase, Plan};
 use super::state::{Ended, Life, Role, State};
+use crate::live::Enforced;
 
 /// The conditions that a node owns; others on the object stay as they are.
-const OWN_CONDITIONS: [&str; 6] =
-    ["PodScheduled", "Initialized", "ContainersReady", "Ready", late_env::CONDITION, FROZEN_OF_POD];
+const OWN_CONDITIONS: [&str; 7] = [
+    "PodScheduled",
+    "Initialized",
+    "ContainersReady",
+    "Ready",
+    late_env::CONDITION,
+    FROZEN_OF_POD,
+    POLICY_ENFORCED_OF_POD,
+];
 
 /// Input of a status beside the containers.
 #[derive(Debug, Clone)]
@@ -28,6 +37,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) previous: &'a [PodCondition],
     /// Reason of the condition about variables of a claim.
     pub(crate) late_env: Option<&'static str>,
+    /// Effect of its policies.
+    pub(crate) enforced: Option<Enforced>,
     /// Time since which its processes are frozen.
     pub(crate) frozen_since: Option<Timestamp>,
 }
@@ -156,6 +167,11 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
         let pending = (reason == late_env::PENDING).then_some((reason, None));
         PodCondition { reason: Some(reason.into()), ..condition(late_env::CONDITION, pending, facts) }
     }));
+    own.extend(facts.enforced.as_ref().map(|Enforced { holds, reason, message }| {
+        let problem = (!holds).then_some((*reason, None));
+        let (reason, message) = (Some((*reason).to_owned()), Some(message.clone()));
+        PodCondition { reason, message, ..condition(POLICY_ENFORCED_OF_POD, problem, facts) }
+    }));
     own.extend(facts.frozen_since.map(|since| PodCondition {
         reason: Some(FROZEN_REASON.into()),
         message: Some(FROZEN_MESSAGE.into()),
@@ -230,6 +246,7 @@ mod tests {
             now: at(now),
             previous,
             late_env: None,
+            enforced: None,
             frozen_since: None,
         };
         let mut states = vec![State::new("c", Role::Main, "hutch/host")];
@@ -283,6 +300,7 @@ mod tests {
             now: at(5),
             previous: &[],
             late_env: None,
+            enforced: None,
             frozen_since: None,
         };
         let got = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);

@@ -23,8 +23,8 @@ use tokio::time::Instant;
 
 use super::jail::JailHandle;
 use super::{
-    Container, ContainerPlan, Exec, Launcher, PodSandbox, Runtime, SandboxPlan, Spawned, StartError,
-    prepare_folder,
+    Container, ContainerPlan, Exec, Launcher, NewSandbox, PodSandbox, Runtime, SandboxPlan, Spawned,
+    StartError, prepare_folder,
 };
 use crate::blueprint::Blueprint;
 use crate::oci::{Bundle, Runsc, mounts_around};
@@ -58,12 +58,14 @@ impl Gvisor {
 }
 
 impl Runtime for Gvisor {
-    fn create_sandbox(&self, plan: SandboxPlan) -> BoxFuture<'_, Result<Arc<dyn PodSandbox>, StartError>> {
+    fn create_sandbox(&self, plan: SandboxPlan) -> BoxFuture<'_, Result<NewSandbox, StartError>> {
         async move {
             let runsc = Runsc::find().ok_or("runsc is no longer on the PATH")?;
-            let network = Arc::new(self.launcher.network(plan.network.clone()).await?);
+            let created = self.launcher.network(plan.network.clone()).await?;
+            let (network, listeners) = (Arc::new(created.namespace), created.listeners);
             let launcher = self.launcher.clone();
-            Ok(Arc::new(GvisorSandbox { launcher, runsc, plan, network }) as Arc<dyn PodSandbox>)
+            let sandbox = Arc::new(GvisorSandbox { launcher, runsc, plan, network });
+            Ok(NewSandbox { sandbox, listeners })
         }
         .boxed()
     }

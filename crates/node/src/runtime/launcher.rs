@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use hutch_jail::{NetworkPlan, Spec, Warden};
+use hutch_jail::{NetworkNamespace, NetworkPlan, Spec, Warden};
 use tokio::sync::Semaphore;
 
 use super::StartError;
@@ -34,12 +34,11 @@ impl Launcher {
         *self.warden.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(warden);
     }
 
-    /// Creates the network namespace of a Pod. Its plan has no listeners yet, so none are returned.
-    pub(super) async fn network(&self, plan: NetworkPlan) -> Result<OwnedFd, StartError> {
+    /// Creates the network namespace of a Pod, with the listeners of its plan.
+    pub(super) async fn network(&self, plan: NetworkPlan) -> Result<NetworkNamespace, StartError> {
         let _turn = self.turns.acquire().await?;
         let warden = self.warden();
-        let created = tokio::task::spawn_blocking(move || warden.network(&plan)).await??;
-        Ok(created.namespace)
+        Ok(tokio::task::spawn_blocking(move || warden.network(&plan)).await??)
     }
 
     /// Launches a jail in a network namespace.

@@ -61,7 +61,7 @@ impl<E: std::fmt::Display> From<E> for StartError {
 /// Creates the sandboxes of Pods.
 pub(crate) trait Runtime: Send + Sync {
     /// Creates the sandbox of a Pod.
-    fn create_sandbox(&self, plan: SandboxPlan) -> BoxFuture<'_, Result<Arc<dyn PodSandbox>, StartError>>;
+    fn create_sandbox(&self, plan: SandboxPlan) -> BoxFuture<'_, Result<NewSandbox, StartError>>;
 }
 
 /// Resources that the containers of a Pod share. It ends with the last reference, but its containers do not.
@@ -110,6 +110,12 @@ pub(crate) struct SandboxPlan {
     /// User and group ids on the machine, of which nothing else there has any. Free again when the sandbox ends.
     pub(crate) ids: IdRange,
     pub(crate) network: NetworkPlan,
+}
+
+/// A sandbox, and the listeners of its network, in the order of the plan.
+pub(crate) struct NewSandbox {
+    pub(crate) sandbox: Arc<dyn PodSandbox>,
+    pub(crate) listeners: Vec<OwnedFd>,
 }
 
 /// Plan of a container.

@@ -10,8 +10,8 @@ use rustix::process::Signal;
 
 use super::jail::JailHandle;
 use super::{
-    Container, ContainerPlan, Exec, Launcher, PodSandbox, Runtime, SandboxPlan, Spawned, StartError,
-    prepare_folder,
+    Container, ContainerPlan, Exec, Launcher, NewSandbox, PodSandbox, Runtime, SandboxPlan, Spawned,
+    StartError, prepare_folder,
 };
 use crate::blueprint::Blueprint;
 use crate::stdio::Terminal;
@@ -28,11 +28,12 @@ impl Native {
 }
 
 impl Runtime for Native {
-    fn create_sandbox(&self, plan: SandboxPlan) -> BoxFuture<'_, Result<Arc<dyn PodSandbox>, StartError>> {
+    fn create_sandbox(&self, plan: SandboxPlan) -> BoxFuture<'_, Result<NewSandbox, StartError>> {
         async move {
-            let network = Arc::new(self.launcher.network(plan.network.clone()).await?);
-            Ok(Arc::new(NativeSandbox { launcher: self.launcher.clone(), plan, network })
-                as Arc<dyn PodSandbox>)
+            let created = self.launcher.network(plan.network.clone()).await?;
+            let (network, listeners) = (Arc::new(created.namespace), created.listeners);
+            let sandbox = Arc::new(NativeSandbox { launcher: self.launcher.clone(), plan, network });
+            Ok(NewSandbox { sandbox, listeners })
         }
         .boxed()
     }

@@ -107,6 +107,7 @@ impl Machine {
             services: BTreeMap::new(),
             substitute_images: true,
             image_dir: None,
+            egress: None,
         };
         change(&mut config);
         let shutdown = Shutdown::new();

@@ -1,0 +1,23 @@
+//! Policies of sandboxes: what their schema cannot say.
+
+use hutch_policy::PolicyObject;
+use serde_json::Value;
+
+use crate::failure::{Cause, Failure};
+use crate::kinds::Kind;
+use crate::meta;
+
+/// Group of the policies.
+pub(crate) const GROUP: &str = "policy.hutch.dev";
+
+/// Checks a policy as its readers do. Those would close every sandbox in its reach.
+pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {
+    let invalid = |field: String, reason: String| {
+        let cause = Cause::new("FieldValueInvalid", field, reason);
+        Err(Failure::invalid(kind, meta::text(object, "name"), vec![cause]))
+    };
+    match serde_path_to_error::deserialize::<_, PolicyObject>(object) {
+        Err(error) => invalid(error.path().to_string(), error.inner().to_string()),
+        Ok(policy) => policy.check().or_else(|error| invalid(error.field, error.reason)),
+    }
+}

@@ -1,0 +1,252 @@
+//! Policies of `hutch up`: a Sandbox reaches what every policy that applies to it allows, and nothing else.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hutch_testkit::wait::until;
+use serde_json::{Value, json};
+
+use crate::harness::{self, Up, refused};
+
+/// Address of the servers. It is loopback, and no other test uses it.
+const SERVER: &str = "127.77.3.1";
+
+/// Server that answers every request with `hello`, and counts its connections.
+struct Server {
+    port: u16,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Server {
+    fn start() -> Server {
+        let listener = TcpListener::bind((SERVER, 0)).expect("a listener");
+        let port = listener.local_addr().expect("an address").port();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let count = connections.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                count.fetch_add(1, Ordering::SeqCst);
+                std::thread::spawn(move || answer(stream.expect("a connection")));
+            }
+        });
+        Server { port, connections }
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+fn answer(mut stream: TcpStream) {
+    let _ = stream.read(&mut [0; 4096]);
+    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+}
+
+fn start() -> Up {
+    Up::start_with_hosts(&format!("127.0.0.1 localhost\n{SERVER} web.example other.example\n"))
+}
+
+fn apply(up: &Up, object: &Value) -> std::process::Output {
+    let file = up.folder().join("object.json");
+    std::fs::write(&file, object.to_string()).expect("written");
+    up.kubectl_args(&["apply", "-f", &file.display().to_string()])
+}
+
+fn applied(up: &Up, object: &Value) {
+    harness::succeeded("kubectl apply", &apply(up, object));
+}
+
+/// A rule that opens the server by this name.
+fn rule(name: &str, server: &Server) -> Value {
+    json!({"name": "web", "hosts": [name], "ports": [server.port], "plaintext": true, "private": [SERVER]})
+}
+
+fn policy(kind: &str, name: &str, applies: &Value, rules: &Value) -> Value {
+    json!({
+        "apiVersion": "policy.hutch.dev/v1alpha1", "kind": kind, "metadata": {"name": name},
+        "spec": {"appliesTo": applies, "egress": {"rules": rules}},
+    })
+}
+
+fn sandbox(name: &str, metadata: &Value, class: Option<&str>) -> Value {
+    let mut object = json!({
+        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": metadata,
+        "spec": {"podTemplate": {"spec": {"runtimeClassName": class, "terminationGracePeriodSeconds": 0, "containers": [
+            {"name": "main", "image": "hutch/host", "command": ["sleep", "1000"]},
+        ]}}},
+    });
+    object["metadata"]["name"] = name.into();
+    object
+}
+
+/// Returns the answer to a request from inside a Sandbox; empty if the request fails.
+fn get(up: &Up, sandbox: &str, host: &str, server: &Server) -> String {
+    let url = format!("http://{host}:{}/", server.port);
+    harness::text(&up.kubectl_args(&["exec", sandbox, "--", "curl", "-s", "-m", "20", &url]).stdout)
+}
+
+/// Reason of the condition of a Sandbox.
+fn enforced(up: &Up, sandbox: &str, reason: &str) {
+    let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")].reason}";
+    up.eventually(&format!("get sandbox {sandbox} -o {path}"), |found| found.trim() == reason);
+}
+
+/// Process id of the proxy.
+fn proxy(up: &Up) -> Option<i32> {
+    let mut all = std::fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {
+        let id: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let status = std::fs::read_to_string(entry.path().join("status")).ok()?;
+        let is_proxy = status.starts_with("Name:\thutch-egress\n");
+        let parent = format!("\nPPid:\t{}\n", up.pid());
+        (is_proxy && status.contains(&parent)).then_some(id)
+    });
+    all.next()
+}
+
+#[test]
+fn sandbox_reaches_what_its_policies_allow_and_another_one_nothing() {
+    let (up, server) = (start(), Server::start());
+    let agent = json!({"labels": {"app": "agent"}});
+    let selected = json!({"selector": {"matchLabels": {"app": "agent"}}});
+    applied(&up, &policy("ClusterSandboxPolicy", "web", &selected, &json!([rule("web.example", &server)])));
+    let mut classes = vec![("hutch", "native")];
+    match hutch_testkit::Need::Runsc.missing() {
+        None => classes.push(("gvisor", "gvisor")),
+        Some(reason) => hutch_testkit::note_skip("policies in gVisor", reason),
+    }
+    for (class, name) in classes {
+        let other = format!("{name}-other");
+        applied(&up, &sandbox(name, &agent, Some(class)));
+        applied(&up, &sandbox(&other, &json!({}), Some(class)));
+        for sandbox in [name, &other] {
+            up.ok(&format!("wait --for=condition=Ready sandbox/{sandbox} --timeout=180s"));
+        }
+        enforced(&up, name, "Enforced");
+        enforced(&up, &other, "NoPolicy");
+        assert_eq!(get(&up, name, "web.example", &server), "hello", "{class}");
+        let before = server.connections();
+        for (sandbox, host) in
+            [(name, "other.example"), (name, SERVER), (&other, "web.example"), (&other, SERVER)]
+        {
+            assert_eq!(get(&up, sandbox, host, &server), "", "{class}: {sandbox} {host}");
+        }
+        let address = format!("http://192.0.2.1:{}/", server.port);
+        let answer = up.kubectl_args(&["exec", name, "--", "curl", "-s", "-m", "20", &address]);
+        assert!(harness::text(&answer.stdout).contains("no rule of policy"), "{class}: {answer:?}");
+        up.eventually("get events", |events| {
+            events.contains("EgressRefused") && events.contains("192.0.2.1")
+        });
+        assert_eq!(server.connections(), before, "{class}");
+    }
+}
+
+#[test]
+fn policies_only_take_away_from_each_other_and_a_change_counts_at_once() {
+    let (up, server) = (start(), Server::start());
+    let opened = json!([rule("web.example", &server)]);
+    applied(&up, &sandbox("a", &json!({}), None));
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    assert_eq!(get(&up, "a", "web.example", &server), "");
+    applied(&up, &policy("ClusterSandboxPolicy", "floor", &json!({}), &opened));
+    until("the policy counts", || get(&up, "a", "web.example", &server) == "hello");
+    // A program that is connected.
+    let script = format!(
+        "import socket; s=socket.create_connection(('web.example',{})); print('open',flush=True); print(repr(s.recv(1)))",
+        server.port
+    );
+    let mut connected = up.kubectl_command(&["exec", "a", "--", "python3", "-u", "-c", &script]);
+    let connected = connected.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut connected = connected.spawn().expect("kubectl");
+    let mut line = [0; 5];
+    connected.stdout.as_mut().expect("piped").read_exact(&mut line).expect("open");
+    // A namespace has no say about addresses of the machine, so it can only close this one.
+    applied(&up, &policy("SandboxPolicy", "more", &json!({"sandboxes": ["a"]}), &opened));
+    let ended = connected.wait_with_output().expect("kubectl");
+    assert!(harness::text(&ended.stderr).contains("reset by peer"), "{ended:?}");
+    until("both count", || get(&up, "a", "web.example", &server) != "hello");
+    up.ok("delete sandboxpolicy more");
+    until("one counts", || get(&up, "a", "web.example", &server) == "hello");
+    up.ok("delete clustersandboxpolicy floor");
+    until("none counts", || get(&up, "a", "web.example", &server).is_empty());
+    enforced(&up, "a", "NoPolicy");
+}
+
+#[test]
+fn policy_that_is_named_but_missing_or_named_by_the_claim_alone_opens_nothing() {
+    let (up, server) = (start(), Server::start());
+    applied(
+        &up,
+        &policy("ClusterSandboxPolicy", "floor", &json!({}), &json!([rule("web.example", &server)])),
+    );
+    let naming = |name: &str| json!({"annotations": {"policy.hutch.dev/policies": name}});
+    applied(&up, &sandbox("a", &naming("later"), None));
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    enforced(&up, "a", "PolicyNotFound");
+    assert_eq!(get(&up, "a", "web.example", &server), "");
+    let mut observes = policy("SandboxPolicy", "later", &json!({}), &json!([]));
+    observes["spec"] = json!({"mode": "Observe", "egress": {"rules": []}});
+    applied(&up, &observes);
+    enforced(&up, "a", "Enforced");
+    until("both count", || get(&up, "a", "web.example", &server) == "hello");
+    up.ok("delete clustersandboxpolicy floor");
+    let everything = json!([{"name": "all", "any": true, "ports": ["1-65535"], "plaintext": true}]);
+    let mut named = observes;
+    named["spec"] = json!({"egress": {"rules": everything}});
+    applied(&up, &named);
+    until("the Sandbox's own opens nothing", || get(&up, "a", "web.example", &server).is_empty());
+}
+
+#[test]
+fn policy_without_meaning_is_refused_by_its_field() {
+    let up = start();
+    let with = |applies: Value, rule: Value| {
+        let object = policy("SandboxPolicy", "p", &applies, &json!([rule]));
+        apply(&up, &object)
+    };
+    for (applies, rule, field) in [
+        (json!({}), json!({"name": "a", "hosts": ["*.com"]}), "spec.egress.rules[0].hosts[0]"),
+        (json!({}), json!({"name": "a"}), "spec.egress.rules[0]"),
+        (json!({}), json!({"name": "a", "any": true, "ports": ["9-1"]}), "spec.egress.rules[0].ports[0]"),
+        (
+            json!({"namespaceSelector": {}}),
+            json!({"name": "a", "any": true}),
+            "spec.appliesTo.namespaceSelector",
+        ),
+        (
+            json!({"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}),
+            json!({"name": "a", "any": true}),
+            "spec.appliesTo.selector.matchExpressions[0]",
+        ),
+        (json!({}), json!({"name": "a", "any": true, "credentials": ["x"]}), "credentials"),
+    ] {
+        refused(&with(applies, rule), 1, &[field]);
+    }
+}
+
+#[test]
+fn proxy_that_is_killed_serves_again_and_lets_nothing_else_through() {
+    let (up, server, closed) = (start(), Server::start(), Server::start());
+    applied(&up, &policy("ClusterSandboxPolicy", "web", &json!({}), &json!([rule("web.example", &server)])));
+    applied(&up, &sandbox("a", &json!({}), None));
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    until("the policy counts", || get(&up, "a", "web.example", &server) == "hello");
+    // One program inside that connects all the time, to an address that it resolved once.
+    let script = format!(
+        "import socket,time\nopen_,closed=[(socket.gethostbyname('web.example'),p) for p in ({},{})]\nwhile True:\n for a in (open_,closed):\n  try: s=socket.create_connection(a,5); s.send(b'GET / HTTP/1.1\\r\\nHost: web.example:%d\\r\\n\\r\\n'%a[1]); s.recv(9); s.close()\n  except OSError: pass\n time.sleep(.005)",
+        server.port, closed.port
+    );
+    let mut busy = up.kubectl_command(&["exec", "a", "--", "python3", "-c", &script]);
+    let mut busy = busy.stdout(std::process::Stdio::null()).spawn().expect("kubectl");
+    for _ in 0..10 {
+        let pid = proxy(&up).expect("a proxy");
+        let before = server.connections();
+        let pid = rustix::process::Pid::from_raw(pid).expect("a process id");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+        until("it serves again", || proxy(&up).is_some() && server.connections() > before + 1);
+    }
+    let _ = busy.kill();
+    let _ = busy.wait();
+    assert_eq!(closed.connections(), 0);
+}

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 
 use crate::runtime::runtime;
 
-const NAME: &str = "hutch-egress";
+pub(crate) const NAME: &str = "hutch-egress";
 /// Files by which names are resolved, and by which a static program reads random numbers.
 const FILES: [&str; 8] = [
     "/etc/resolv.conf",

@@ -1,5 +1,6 @@
 //! Starting a node, and what its parts share.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -52,6 +53,9 @@ impl Node {
         }
         let warden = start_warden(&config, &places).await?;
         let events = Events::start(client.clone(), config.node_name.clone());
+        let launcher = Arc::new(Launcher::new(warden));
+        let mut config = config;
+        let cannot_capture = try_capture(&launcher, &mut config).await;
         let (egress, (sender, receiver)) = (config.egress.clone(), mpsc::unbounded_channel());
         let shared = Arc::new(Shared {
             client,
@@ -61,12 +65,13 @@ impl Node {
             places,
             config,
             released: Notify::new(),
-            launcher: Arc::new(Launcher::new(warden)),
+            launcher,
             addresses: Mutex::new(addresses),
             id_ranges: IdRanges::open(seed)?,
             live: Mutex::default(),
             disk_pressure: AtomicBool::new(false),
             policies: egress.is_some().then_some(sender),
+            cannot_capture,
         });
         if let Some(egress) = egress {
             tokio::spawn(policies::run(shared.clone(), egress, receiver));
@@ -127,6 +132,15 @@ async fn start_warden(config: &Config, places: &Places) -> Result<Warden, Error>
             source: std::io::Error::other(error),
         }),
     }
+}
+
+/// Creates the network namespace of a Pod with a proxy. If the kernel cannot, Pods have no proxy: the reason.
+async fn try_capture(launcher: &Launcher, config: &mut Config) -> Option<String> {
+    let plan = config.egress.as_ref()?.plan(Ipv4Addr::new(198, 18, 0, 2).into());
+    let failed = launcher.network(plan).await.err()?;
+    tracing::warn!(error = failed.message, "this kernel cannot capture connections; Pods have no network");
+    config.egress = None;
+    Some(format!("this kernel cannot capture connections: no egress ({})", failed.message))
 }
 
 /// Replaces a warden that died. Its jails died with it; their Pods' tasks start them again.

@@ -27,6 +27,7 @@ const ENV: PathSegment = PathSegment::fixed("env");
 const GIVEN: PathSegment = PathSegment::fixed("given");
 const FILES: PathSegment = PathSegment::fixed("files");
 const HOSTS: PathSegment = PathSegment::fixed("hosts");
+const RESOLV_CONF: PathSegment = PathSegment::fixed("resolv.conf");
 
 /// Folders of the node.
 #[derive(Debug, Clone)]
@@ -98,6 +99,11 @@ impl PodPlaces {
     /// `/etc/hosts` of the Pod.
     pub(crate) fn hosts(&self) -> PathBuf {
         HOSTS.below(&self.files())
+    }
+
+    /// `/etc/resolv.conf` of the Pod.
+    pub(crate) fn resolv_conf(&self) -> PathBuf {
+        RESOLV_CONF.below(&self.files())
     }
 
     /// Files of the node for the whole Pod.
@@ -202,6 +208,7 @@ mod tests {
                 pod.root(&name),
                 pod.late_env(&name),
                 pod.hosts(),
+                pod.resolv_conf(),
                 pod.written_volume(&name),
                 pod.given_volume(&name),
                 name.below(&pod.written_memory()),

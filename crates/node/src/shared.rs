@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::addresses::Addresses;
 use crate::config::Config;
 use crate::events::Events;
-use crate::live::Live;
+use crate::live::{Enforced, Live};
 use crate::memory;
 use crate::places::Places;
 use crate::runtime::Launcher;
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) disk_pressure: AtomicBool,
     /// To the task of the policies; `None` without a proxy.
     pub(crate) policies: Option<mpsc::UnboundedSender<PolicyNews>>,
+    /// Reason why there is no proxy although there should be one.
+    pub(crate) cannot_capture: Option<String>,
 }
 
 impl Shared {
@@ -90,6 +92,9 @@ impl Shared {
         if let (Some(egress), Some(policies)) = (&self.config.egress, &self.policies) {
             egress.serve(&live.id.uid, listeners);
             let _ = policies.send(PolicyNews::Served(live.clone()));
+        } else if let Some(message) = &self.cannot_capture {
+            let (reason, message) = ("PolicyNotEnforceable", message.clone());
+            live.set_enforced(Enforced { holds: false, reason, message });
         }
     }
 

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::egress;
 use crate::up::front;
 
 /// Task of each process, in the order of the output.
-const ROLES: [(&str, &str); 3] = [
+const ROLES: [(&str, &str); 4] = [
     ("node", "runs Pods: images, volumes, probes; starts the others"),
     ("front", "parses what clients send: TLS, API server, store, controllers, router"),
+    ("proxy", "parses what code inside sends; connects sandboxes to what their policies allow"),
     ("warden", "forks jails; reads no bytes of clients or sandboxes"),
 ];
 
@@ -17,7 +19,7 @@ const ROLES: [(&str, &str); 3] = [
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Process {
-    /// `node`, `front` or `warden`.
+    /// `node`, `front`, `proxy` or `warden`.
     pub(super) role: &'static str,
     pub(super) pid: u32,
     /// Real, effective, saved and file system user id are the same one.
@@ -28,7 +30,7 @@ pub(super) struct Process {
     pub(super) seccomp: bool,
 }
 
-/// Finds the processes of every `hutch up`: each front, its parent and the parent's warden.
+/// Finds the processes of every `hutch up`: each front, its parent, and the parent's proxy and warden.
 pub(super) fn running() -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -37,9 +39,12 @@ pub(super) fn running() -> Vec<Process> {
     for (pid, front) in all.iter().filter(|(_, seen)| seen.program == front::NAME) {
         found.extend(all.get(&front.parent).and_then(|node| node.process("node", front.parent)));
         found.extend(front.process("front", *pid));
-        let of_node = |seen: &Seen| seen.parent == front.parent && seen.program.ends_with("/bin/warden");
-        let wardens = all.iter().filter(|(_, seen)| of_node(seen));
-        found.extend(wardens.filter_map(|(pid, seen)| seen.process("warden", *pid)));
+        let siblings = all.iter().filter(|(_, seen)| seen.parent == front.parent);
+        found.extend(siblings.filter_map(|(pid, seen)| match seen.program.as_str() {
+            egress::NAME => seen.process("proxy", *pid),
+            program if program.ends_with("/bin/warden") => seen.process("warden", *pid),
+            _ => None,
+        }));
     }
     found
 }
@@ -48,8 +53,11 @@ pub(super) fn running() -> Vec<Process> {
 pub(super) fn text(processes: &[Process]) -> String {
     let mut out = String::from("\nprocesses of hutch up\n");
     for (role, does) in ROLES {
-        let who =
-            if role == "front" { "a user of its own, no capabilities, seccomp, Landlock" } else { "root" };
+        let who = if ["front", "proxy"].contains(&role) {
+            "a user of its own, no capabilities, seccomp, Landlock"
+        } else {
+            "root"
+        };
         out.push_str(&format!("  {role:<10}{who}: {does}\n"));
     }
     for process in processes {

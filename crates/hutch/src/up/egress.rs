@@ -23,6 +23,8 @@ use crate::egress::{Audience, Process, line, spawn};
 const PAUSE: Duration = Duration::from_millis(100);
 /// Names in one message.
 const NAMES: usize = 256;
+/// Maximum names of a Pod; the proxy gives addresses to no more.
+const MOST_NAMES: usize = 4096;
 /// Refusals that wait to be read.
 const REFUSALS: usize = 64;
 
@@ -167,7 +169,9 @@ impl Supervisor {
         let of = |number: u64| move |pod: &(&String, &mut Pod)| pod.1.number == number;
         match news {
             News::Named { sandbox, name } => {
-                if let Some((_, pod)) = self.pods.iter_mut().find(of(sandbox)) {
+                if let Some((_, pod)) = self.pods.iter_mut().find(of(sandbox))
+                    && pod.names.len() < MOST_NAMES
+                {
                     pod.names.push(name);
                 }
             }

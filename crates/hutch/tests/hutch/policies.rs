@@ -107,6 +107,7 @@ fn proxy(up: &Up) -> Option<i32> {
 
 #[test]
 fn sandbox_reaches_what_its_policies_allow_and_another_one_nothing() {
+    hutch_testkit::require!(root, kubectl);
     let (up, server) = (start(), Server::start());
     let agent = json!({"labels": {"app": "agent"}});
     let selected = json!({"selector": {"matchLabels": {"app": "agent"}}});
@@ -144,6 +145,7 @@ fn sandbox_reaches_what_its_policies_allow_and_another_one_nothing() {
 
 #[test]
 fn policies_only_take_away_from_each_other_and_a_change_counts_at_once() {
+    hutch_testkit::require!(root, kubectl);
     let (up, server) = (start(), Server::start());
     let opened = json!([rule("web.example", &server)]);
     applied(&up, &sandbox("a", &json!({}), None));
@@ -175,6 +177,7 @@ fn policies_only_take_away_from_each_other_and_a_change_counts_at_once() {
 
 #[test]
 fn policy_that_is_named_but_missing_or_named_by_the_claim_alone_opens_nothing() {
+    hutch_testkit::require!(root, kubectl);
     let (up, server) = (start(), Server::start());
     applied(
         &up,
@@ -200,6 +203,7 @@ fn policy_that_is_named_but_missing_or_named_by_the_claim_alone_opens_nothing() 
 
 #[test]
 fn policy_without_meaning_is_refused_by_its_field() {
+    hutch_testkit::require!(root, kubectl);
     let up = start();
     let with = |applies: Value, rule: Value| {
         let object = policy("SandboxPolicy", "p", &applies, &json!([rule]));
@@ -227,6 +231,7 @@ fn policy_without_meaning_is_refused_by_its_field() {
 
 #[test]
 fn proxy_that_is_killed_serves_again_and_lets_nothing_else_through() {
+    hutch_testkit::require!(root, kubectl);
     let (up, server, closed) = (start(), Server::start(), Server::start());
     applied(&up, &policy("ClusterSandboxPolicy", "web", &json!({}), &json!([rule("web.example", &server)])));
     applied(&up, &sandbox("a", &json!({}), None));
@@ -249,4 +254,49 @@ fn proxy_that_is_killed_serves_again_and_lets_nothing_else_through() {
     let _ = busy.kill();
     let _ = busy.wait();
     assert_eq!(closed.connections(), 0);
+}
+
+#[test]
+fn claim_has_the_policies_of_its_template_and_can_only_take_away() {
+    hutch_testkit::require!(root, kubectl);
+    let (up, server) = (start(), Server::start());
+    let python = json!({"templates": ["python"]});
+    applied(&up, &policy("ClusterSandboxPolicy", "python", &python, &json!([rule("web.example", &server)])));
+    let mut nothing = policy("SandboxPolicy", "nothing", &json!({}), &json!([]));
+    nothing["spec"] = json!({"egress": {"rules": []}});
+    applied(&up, &nothing);
+    let group = "extensions.agents.x-k8s.io/v1beta1";
+    let pod = json!({"spec": {"terminationGracePeriodSeconds": 0, "containers": [
+        {"name": "main", "image": "hutch/host", "command": ["sleep", "1000"]},
+    ]}});
+    applied(
+        &up,
+        &json!({"apiVersion": group, "kind": "SandboxTemplate", "metadata": {"name": "python"},
+        "spec": {"podTemplate": pod}}),
+    );
+    applied(
+        &up,
+        &json!({"apiVersion": group, "kind": "SandboxWarmPool", "metadata": {"name": "pool"},
+        "spec": {"replicas": 1, "sandboxTemplateRef": {"name": "python"}}}),
+    );
+    up.eventually("get sandboxwarmpool pool -o jsonpath={.status.readyReplicas}", |ready| {
+        ready.trim() == "1"
+    });
+    for (name, annotations, answer, launch) in [
+        ("open", json!({}), "hello", "warm"),
+        ("closed", json!({"policy.hutch.dev/policies": "nothing"}), "", "cold"),
+    ] {
+        applied(
+            &up,
+            &json!({"apiVersion": group, "kind": "SandboxClaim",
+            "metadata": {"name": name, "annotations": annotations}, "spec": {"warmPoolRef": {"name": "pool"}}}),
+        );
+        up.ok(&format!("wait --for=condition=Ready sandboxclaim/{name} --timeout=180s"));
+        let sandbox = up.ok(&format!("get sandboxclaim {name} -o jsonpath={{.status.sandbox.name}}"));
+        let label =
+            format!("get sandbox {sandbox} -o jsonpath={{.metadata.labels.agents\\.x-k8s\\.io/launch-type}}");
+        assert_eq!(up.ok(&label), launch, "{name}");
+        enforced(&up, &sandbox, "Enforced");
+        assert_eq!(get(&up, &sandbox, "web.example", &server), answer, "{name}");
+    }
 }

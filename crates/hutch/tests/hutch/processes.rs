@@ -10,13 +10,18 @@ use crate::harness::{Up, WAIT_LIMIT, binary};
 
 /// Process id of the front of a server.
 fn front_of(up: &Up) -> u32 {
+    child_of(up, "hutch-front")
+}
+
+fn child_of(up: &Up, program: &str) -> u32 {
     let root = up.pid();
     let children = std::fs::read_to_string(format!("/proc/{root}/task/{root}/children")).expect("children");
-    let is_front = |pid: &u32| {
-        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(b"hutch-front\0"))
+    let named = format!("{program}\0");
+    let is_it = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(&named))
     };
     let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-    pids.into_iter().find(is_front).expect("a front")
+    pids.into_iter().find(is_it).expect("a process")
 }
 
 fn status(pid: u32, field: &str) -> String {
@@ -68,13 +73,8 @@ fn descriptors_of_the_caller_reach_neither_front_nor_warden() {
     }
 }
 
-#[test]
-fn front_has_its_own_user_and_no_privilege() {
-    hutch_testkit::require!(root, kubectl);
-    let mut up = Up::start(&["--router-listen", "127.0.0.1:0"]);
-    let front = front_of(&up);
-    let owner = up.data().join("store/objects.redb").metadata().expect("the store").uid();
-    assert!(owner >= 65536, "{owner}");
+/// Checks that all threads of a process have this user and no privilege.
+fn unprivileged(pid: u32, owner: u32) {
     let four = [owner; 4].map(|id| id.to_string()).join(" ");
     let none = "0000000000000000";
     for (field, expected) in [
@@ -89,13 +89,23 @@ fn front_has_its_own_user_and_no_privilege() {
         ("NoNewPrivs", "1"),
         ("Seccomp", "2"),
     ] {
-        assert_eq!(status(front, field), expected, "{field}");
-        let threads = std::fs::read_dir(format!("/proc/{front}/task")).expect("threads");
+        assert_eq!(status(pid, field), expected, "{field}");
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
         for thread in threads.flatten() {
             let thread = thread.file_name().into_string().expect("a number").parse().expect("a number");
             assert_eq!(status(thread, field), expected, "{field} of thread {thread}");
         }
     }
+}
+
+#[test]
+fn front_has_its_own_user_and_no_privilege() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&["--router-listen", "127.0.0.1:0"]);
+    let front = front_of(&up);
+    let owner = up.data().join("store/objects.redb").metadata().expect("the store").uid();
+    assert!(owner >= 65536, "{owner}");
+    unprivileged(front, owner);
     assert_eq!(status(up.pid(), "Uid"), "0 0 0 0");
     // The front holds no descriptor of the node: no jail, no Pod, no folder but its own.
     let data = up.data();
@@ -119,6 +129,30 @@ fn front_has_its_own_user_and_no_privilege() {
     );
     assert_eq!(up.stop(), Some(0));
     assert!(!is_running(front));
+}
+
+#[test]
+fn proxy_has_another_user_and_no_privilege() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let proxy = child_of(&up, "hutch-egress");
+    let ids = status(proxy, "Uid");
+    let owner: u32 = ids.split(' ').next().and_then(|id| id.parse().ok()).expect("an id");
+    assert!(owner >= 65536, "{owner}");
+    assert_ne!(ids, status(front_of(&up), "Uid"));
+    unprivileged(proxy, owner);
+    assert_eq!(
+        doctor(proxy),
+        json!({"role": "proxy", "pid": proxy, "user": owner, "capabilities": false, "seccomp": true})
+    );
+    // Its descriptors are sockets and what its runtime needs: no file, no folder.
+    for entry in std::fs::read_dir(format!("/proc/{proxy}/fd")).expect("descriptors").flatten() {
+        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+        let target = target.display().to_string();
+        let harmless = ["socket:", "anon_inode:", "pipe:", "/dev/null", "/dev/pts/"];
+        let output = ["0", "1", "2"].iter().any(|standard| entry.file_name() == *standard);
+        assert!(output || harmless.iter().any(|start| target.starts_with(start)), "{target}");
+    }
 }
 
 /// Returns the report of `hutch doctor` about a process.

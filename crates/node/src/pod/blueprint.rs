@@ -28,6 +28,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) sandboxd: &'a Path,
     /// The Pod's `/etc/hosts`.
     pub(crate) hosts: &'a Path,
+    /// The Pod's `/etc/resolv.conf`.
+    pub(crate) resolv_conf: &'a Path,
     /// Where the container's writes go.
     pub(crate) upper: PathBuf,
     /// Where variables go that come while it runs.
@@ -60,8 +62,10 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
     let late_env = (argv == [SANDBOXD_PATH]).then_some(parts.late_env);
     mounts.extend(late_env.iter().map(|folder| bind(folder, Path::new(late_env::FOLDER), true)));
     let wanted = container.volume_mounts.as_deref().unwrap_or(&[]);
-    if !wanted.iter().any(|mount| mount.mount_path == "/etc/hosts") {
-        mounts.push(bind(parts.hosts, Path::new("/etc/hosts"), true));
+    for (file, path) in [(parts.hosts, "/etc/hosts"), (parts.resolv_conf, "/etc/resolv.conf")] {
+        if !wanted.iter().any(|mount| mount.mount_path == path) {
+            mounts.push(bind(file, Path::new(path), true));
+        }
     }
     let mut held = Vec::new();
     let mut of_volumes = Vec::new();
@@ -204,6 +208,7 @@ mod tests {
             volumes: &volumes,
             sandboxd: Path::new("/run/sandboxd"),
             hosts: Path::new("/run/hosts"),
+            resolv_conf: Path::new("/run/resolv.conf"),
             upper: "/data/upper".into(),
             late_env: "/data/env".into(),
         };
@@ -223,6 +228,7 @@ mod tests {
             ("/usr", true),
             ("/.hutch/sandboxd", true),
             ("/etc/hosts", true),
+            ("/etc/resolv.conf", true),
             ("/work", true),
             ("/work/deep/er", false),
         ];

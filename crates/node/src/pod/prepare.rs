@@ -30,6 +30,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// Longest wait.
 const LAST_RETRY: Duration = Duration::from_secs(15);
 
+/// The name server of a Pod is its proxy, which answers at any address. The Pod's own settings for DNS have no effect.
+const RESOLV_CONF: &str = "nameserver 198.18.0.1\noptions timeout:1 attempts:1\n";
+
 /// Prepares a Pod, as often as it takes. The error is why the work on it is over.
 pub(super) async fn prepare(
     node: &Arc<Shared>,
@@ -132,7 +135,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     })
 }
 
-/// Writes the volumes and the hosts file of a Pod.
+/// Writes the volumes of a Pod, and the files by which names are resolved.
 async fn prepare_files(
     node: &Arc<Shared>,
     live: &Arc<Live>,
@@ -143,7 +146,7 @@ async fn prepare_files(
     let address = address.to_string();
     let volumes = prepare_volumes(node, live, pod, spec, &address).await?;
     let (place, text) = (node.places.pod(&live.uid), hosts(pod, &address));
-    let written = tokio::task::spawn_blocking(move || write_hosts(&place, &text)).await;
+    let written = tokio::task::spawn_blocking(move || write_files(&place, &text)).await;
     written.map_err(no_sandbox)?.map_err(no_sandbox)?;
     Ok(volumes)
 }
@@ -237,13 +240,15 @@ fn hosts(pod: &Pod, pod_ip: &str) -> String {
     text
 }
 
-fn write_hosts(place: &PodPlaces, text: &str) -> std::io::Result<()> {
+fn write_files(place: &PodPlaces, hosts: &str) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     make_private(&place.disk)?;
     make_private(&place.files())?;
-    let path = place.hosts();
-    std::fs::write(&path, text)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
+    for (path, text) in [(place.hosts(), hosts), (place.resolv_conf(), RESOLV_CONF)] {
+        std::fs::write(&path, text)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))?;
+    }
+    Ok(())
 }
 
 /// The status of a Pod that cannot be prepared yet.

@@ -118,6 +118,7 @@ impl Worker {
                 volumes: &volumes,
                 sandboxd: &sandboxd,
                 hosts: &places.hosts(),
+                resolv_conf: &places.resolv_conf(),
                 upper: places.root(&name),
                 late_env: places.late_env(&name),
             })

@@ -35,7 +35,7 @@ impl Launcher {
     }
 
     /// Creates the network namespace of a Pod, with the listeners of its plan.
-    pub(super) async fn network(&self, plan: NetworkPlan) -> Result<NetworkNamespace, StartError> {
+    pub(crate) async fn network(&self, plan: NetworkPlan) -> Result<NetworkNamespace, StartError> {
         let _turn = self.turns.acquire().await?;
         let warden = self.warden();
         Ok(tokio::task::spawn_blocking(move || warden.network(&plan)).await??)

@@ -64,6 +64,7 @@ fn claim_without_a_sandbox_is_bound_in_order() {
     let env = json!({"spec": {"env": [{"name": "A", "value": "b"}]}});
     let at_start = json!({"spec": {"env": [{"name": "SANDBOX_A", "value": "b"}]}});
     let volumes = json!({"spec": {"volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": {}}]}});
+    let policies = json!({"metadata": {"annotations": {"policy.hutch.dev/policies": "a"}}});
     let others = json!({"metadata": {"ownerReferences": owned_by(EXTENSIONS, "SandboxClaim", "other")}});
     let (sandbox, foreign) = (pooled("r", json!({})), pooled("r", others));
     let template = Some(template(json!({"spec": {"envVarsInjectionPolicy": "Overrides"}})));
@@ -82,6 +83,7 @@ fn claim_without_a_sandbox_is_bound_in_order() {
         ("env", observed(claim(env.clone())), vec![], Fallback::Create),
         ("env, late env", late(claim(env.clone())), vec![AdoptPooled], Fallback::Create),
         ("env that is read at start", late(claim(at_start)), vec![], Fallback::Create),
+        ("policies", late(claim(policies)), vec![], Fallback::Create),
         ("record", Observed { recorded: recorded.clone(), ..plain() }, vec![], record.clone()),
         (
             "record of another claim's",

@@ -1,6 +1,7 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
 mod bad_input;
+mod captured;
 mod client_commands;
 mod clients;
 mod cluster_sleep;
@@ -19,6 +20,7 @@ mod lives;
 mod migrate;
 mod mounts;
 mod on_cluster;
+mod peers;
 mod policies;
 mod processes;
 mod recorded;

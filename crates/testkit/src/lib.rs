@@ -53,8 +53,8 @@ pub enum Need {
 }
 
 /// Programs of [`Need::Tunnels`].
-pub const TUNNELS: [&str; 7] =
-    ["iodine", "iodined", "dns2tcpc", "dns2tcpd", "ptunnel-ng", "microsocks", "sshd"];
+pub const TUNNELS: [&str; 8] =
+    ["iodine", "iodined", "dns2tcpc", "dns2tcpd", "ptunnel-ng", "microsocks", "sshd", "ifconfig"];
 
 /// Programs of [`Need::Kubernetes`].
 const KUBERNETES: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"];

@@ -30,6 +30,7 @@ mod run;
 mod sandbox_config;
 mod sleep;
 mod toolchains;
+mod tunnels;
 mod upgrade;
 mod walkthrough;
 mod websocket;

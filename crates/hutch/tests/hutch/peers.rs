@@ -26,6 +26,11 @@ impl Peer {
         Peer { child, log: log.to_owned() }
     }
 
+    /// Process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns what it printed.
     pub(crate) fn printed(&self) -> String {
         text(&std::fs::read(&self.log).unwrap_or_default())
@@ -96,15 +101,21 @@ pub(crate) fn tunnel_programs(into: &Path) -> Vec<String> {
         succeeded("find", &find.output().expect("bash"));
     }
     let path = into.display();
-    ["env".to_owned(), format!("LD_LIBRARY_PATH={path}"), format!("PATH={path}:/usr/sbin:/usr/bin:/sbin:/bin")]
-        .to_vec()
+    [
+        "env".to_owned(),
+        format!("LD_LIBRARY_PATH={path}"),
+        format!("PATH={path}:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ]
+    .to_vec()
 }
 
 /// Makes a certificate of these names that is its own authority, in `cert.pem` and `key.pem`.
 pub(crate) fn certificate(folder: &Path, names: &[&str]) {
     let names: Vec<String> = names.iter().map(|name| format!("DNS:{name}")).collect();
     let mut openssl = Command::new("openssl");
-    openssl.args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test".split(' '));
+    openssl.args(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=test".split(' '),
+    );
     openssl.args(["-addext", &format!("subjectAltName={}", names.join(","))]);
     openssl.args(["-keyout", "key.pem", "-out", "cert.pem"]).current_dir(folder);
     succeeded("openssl", &openssl.output().expect("openssl"));

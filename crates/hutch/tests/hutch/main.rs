@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod captured;
+mod carried;
 mod client_commands;
 mod clients;
 mod cluster_sleep;

@@ -109,6 +109,52 @@ pub(crate) fn tunnel_programs(into: &Path) -> Vec<String> {
     .to_vec()
 }
 
+/// Options of a client of [`sshd`].
+pub(crate) const SSH_OPTIONS: &str =
+    "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o IdentitiesOnly=yes -o BatchMode=yes";
+
+/// A server of SSH for the user `user`, at these ports of an address. Returns the command and the key of the user.
+///
+/// The programs of [`tunnel_programs`] are in `tools` of the folder, and the key too.
+pub(crate) fn sshd(site: &Path, address: &str, ports: &[u16]) -> (Command, String) {
+    let (home, tools) = (site.join("ssh"), site.join("tools"));
+    folder(&home);
+    for (path, readable) in [(home.join("host"), 0o600), (tools.join("key"), 0o644)] {
+        let mut keygen = Command::new("ssh-keygen");
+        keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&path);
+        succeeded("ssh-keygen", &keygen.output().expect("ssh-keygen"));
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(readable);
+        std::fs::set_permissions(&path, mode).expect("chmod");
+        std::os::unix::fs::chown(&path, Some(USER), Some(USER)).expect("chown");
+    }
+    let ports: String = ports.iter().map(|port| format!("Port {port}\n")).collect();
+    let settings = format!(
+        "ListenAddress {address}\n{ports}HostKey {}\nPidFile none\nUsePAM no\nStrictModes no\nAuthorizedKeysFile {}\n",
+        home.join("host").display(),
+        tools.join("key.pub").display()
+    );
+    std::fs::write(site.join("sshd.conf"), settings).expect("written");
+    // For a user that is not root, sshd needs no account of its own.
+    let mut command = with_files(&[(&passwd(site), "/etc/passwd")], Some(USER));
+    command.arg("env").arg(format!("LD_LIBRARY_PATH={}", tools.display())).arg(tools.join("sshd"));
+    command.args(["-D", "-e", "-f"]).arg(site.join("sshd.conf"));
+    (command, tools.join("key").display().to_string())
+}
+
+/// Writes a list of users with [`USER`], and returns its path.
+pub(crate) fn passwd(site: &Path) -> PathBuf {
+    let users = format!("root:x:0:0::/:/bin/sh\nuser:x:{USER}:{USER}::{}:/bin/sh\n", site.display());
+    let path = site.join("passwd");
+    std::fs::write(&path, users).expect("written");
+    path
+}
+
+/// Returns a port of this address that no program has.
+pub(crate) fn free_port(address: &str) -> u16 {
+    let listener = std::net::TcpListener::bind((address, 0)).expect("bind");
+    listener.local_addr().expect("an address").port()
+}
+
 /// Makes a certificate of these names that is its own authority, in `cert.pem` and `key.pem`.
 pub(crate) fn certificate(folder: &Path, names: &[&str]) {
     let names: Vec<String> = names.iter().map(|name| format!("DNS:{name}")).collect();

@@ -16,7 +16,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::egress::{Caller, Site, callers};
 use crate::harness::{succeeded, text};
-use crate::peers::{Peer, USER, folder, tunnel_programs, with_files};
+use crate::peers::{Peer, SSH_OPTIONS, sshd, tunnel_programs, with_files};
 
 /// Address of the servers. Ports 53 and 443 are those of tunnels.
 const SERVER: &str = "203.0.113.1";
@@ -32,10 +32,10 @@ const BYTES: usize = 1 << 20;
 const SINK: (&str, u16) = ("127.0.0.1", 9000);
 
 /// A network namespace.
-struct Namespace(Peer);
+pub(crate) struct Namespace(Peer);
 
 impl Namespace {
-    fn new(log: &Path) -> Namespace {
+    pub(crate) fn new(log: &Path) -> Namespace {
         let mut unshare = Command::new("unshare");
         unshare.args(["--net", "sh", "-c", "ip link set lo up && echo made && exec sleep 1000"]);
         let mut peer = Peer::start(unshare, log);
@@ -44,7 +44,7 @@ impl Namespace {
     }
 
     /// The command in this namespace.
-    fn command(&self, command: &Command) -> Command {
+    pub(crate) fn command(&self, command: &Command) -> Command {
         let mut nsenter = Command::new("nsenter");
         nsenter.arg(format!("--net=/proc/{}/ns/net", self.0.id()));
         nsenter.arg(command.get_program()).args(command.get_args());
@@ -59,7 +59,7 @@ impl Namespace {
     }
 
     #[track_caller]
-    fn run(&self, words: &str) -> String {
+    pub(crate) fn run(&self, words: &str) -> String {
         let mut command = Command::new("sh");
         command.args(["-euc", words]);
         succeeded(words, &self.command(&command).output().expect("nsenter"))
@@ -78,7 +78,7 @@ impl Namespace {
     }
 
     /// Runs this in a thread in the namespace.
-    fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let file = std::fs::File::open(format!("/proc/{}/ns/net", self.0.id())).expect("a namespace");
         let entered = || {
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("entered");
@@ -333,7 +333,10 @@ fn ptunnel_carries_bytes_over_icmp_but_not_out_of_a_sandbox() {
 fn socks_and_ssh_carry_bytes_but_not_out_of_a_sandbox() {
     hutch_testkit::require!(root, user_namespaces, curl, compiler, tunnels);
     let mut network = Network::new();
-    let key = sshd(&mut network);
+    // Low ports are open to every user in this namespace.
+    network.server.run("sysctl -qw net.ipv4.ip_unprivileged_port_start=0");
+    let (command, key) = sshd(network.site.folder.path(), SERVER, &[443, 22]);
+    network.serve("sshd", "Server listening", &command);
     for (name, port) in [("socks", "443"), ("socks-other", "1080")] {
         network.serve(name, "", &network.program(&["microsocks", "-i", SOCKS, "-p", port]));
     }
@@ -343,10 +346,7 @@ fn socks_and_ssh_carry_bytes_but_not_out_of_a_sandbox() {
     let carried = network.carry(&format!("--socks5-hostname {SOCKS}:443"), sink);
     assert_eq!(carried, BYTES.to_string());
     let ssh = |port: u16, host: &str| {
-        format!(
-            "ssh -N -D 1080 -i {key} -p {port} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
-            -o IdentitiesOnly=yes -o BatchMode=yes -o ExitOnForwardFailure=yes user@{host}"
-        )
+        format!("ssh -N -D 1080 -i {key} -p {port} {} -o ExitOnForwardFailure=yes user@{host}", SSH_OPTIONS)
     };
     let control = ssh(443, SERVER);
     let client =
@@ -372,42 +372,4 @@ fn socks_and_ssh_carry_bytes_but_not_out_of_a_sandbox() {
     let script = socks("socks.example:1080");
     let printed = network.attempt(Caller::Ordinary, &["--allow", "socks.example:1080"], &script);
     assert!(printed.starts_with("4end"), "{printed}");
-}
-
-/// Starts a server of SSH, and returns the key of its user.
-fn sshd(network: &mut Network) -> String {
-    let home = network.path("ssh");
-    folder(&home);
-    for name in ["host", "tools/key"] {
-        let path = if name == "host" { home.join(name) } else { network.path(name) };
-        let mut keygen = Command::new("ssh-keygen");
-        keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&path);
-        succeeded("ssh-keygen", &keygen.output().expect("ssh-keygen"));
-        let readable = if name == "host" { 0o600 } else { 0o644 };
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(readable);
-        std::fs::set_permissions(&path, mode).expect("chmod");
-        std::os::unix::fs::chown(&path, Some(USER), Some(USER)).expect("chown");
-    }
-    let home = home.display();
-    let settings = format!(
-        "ListenAddress {SERVER}\nPort 443\nPort 22\nHostKey {home}/host\nPidFile none\nUsePAM no\nStrictModes no\n\
-        AuthorizedKeysFile {}\n",
-        network.path("tools/key.pub").display()
-    );
-    std::fs::write(network.path("sshd.conf"), settings).expect("written");
-    std::fs::write(
-        network.path("passwd"),
-        format!("root:x:0:0::/:/bin/sh\nuser:x:{USER}:{USER}::{home}:/bin/sh\n"),
-    )
-    .expect("written");
-    // For a user, sshd needs no account of its own; low ports are open in the namespace.
-    network.server.run("sysctl -qw net.ipv4.ip_unprivileged_port_start=0");
-    let passwd = network.path("passwd");
-    let mut command = with_files(&[(&passwd, "/etc/passwd")], Some(USER));
-    let program = network.path("tools/sshd").display().to_string();
-    let settings = network.path("sshd.conf").display().to_string();
-    let words = network.program(&[&program, "-D", "-e", "-f", &settings]);
-    command.arg(words.get_program()).args(words.get_args());
-    network.serve("sshd", "Server listening", &command);
-    network.path("tools/key").display().to_string()
 }

@@ -15,6 +15,7 @@ mod egress;
 mod harness;
 mod image;
 mod late_env;
+mod killed;
 /// Runs and compares lives, as in the tests of the controllers.
 #[path = "../../../controller/tests/lives/mod.rs"]
 mod lives;

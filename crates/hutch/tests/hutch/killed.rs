@@ -208,7 +208,7 @@ for _ in range(wanted):
     sock = socket.create_connection((address, port), 60)
     try:
         sock.sendall(data)
-        if len(sock.recv(len(data), socket.MSG_WAITALL)) < len(data): raise ConnectionResetError
+        if len(sock.makefile('rb').read(len(data))) < len(data): raise ConnectionResetError
         kept.append(sock)
     except OSError:
         refused += 1

@@ -35,8 +35,8 @@ const REST: u64 = 1 << 20;
 const DNS_IDLE: Duration = Duration::from_secs(10);
 /// Port of DNS.
 pub(crate) const DNS: u16 = 53;
-/// Buffer of one direction of a connection.
-const BUFFER: usize = 32 << 10;
+/// Buffer of one direction of a connection. All connections of a sandbox together have at most 16 MiB.
+const BUFFER: usize = 16 << 10;
 
 /// A connection that was refused, or that a level would have refused that only observes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,7 +228,10 @@ impl Sandbox {
         let Connection { destination, traffic, mut server } = connection;
         let Ok(address) = server.peer_addr() else { return reset(&client) };
         let revoked = tokio::select! {
-            () = join(&mut client, &mut server, first) => return,
+            ended = join(&mut client, &mut server, first) => match ended {
+                Ok(()) => return,
+                Err(_) => None,
+            },
             denial = self.revoked(&destination, traffic, address) => denial,
         };
         reset(&client);
@@ -337,14 +340,12 @@ fn is_for(first: &First, destination: &Destination, traffic: Traffic) -> Result<
     }
 }
 
-/// Passes bytes on in both directions until both have ended.
-async fn join(client: &mut TcpStream, server: &mut TcpStream, first: &[u8]) {
+/// Passes bytes on in both directions until both have ended. An error of one side, such as a reset, ends both.
+async fn join(client: &mut TcpStream, server: &mut TcpStream, first: &[u8]) -> io::Result<()> {
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
-    if server.write_all(first).await.is_ok() {
-        // An error of one side ends both.
-        let _ = tokio::io::copy_bidirectional_with_sizes(client, server, BUFFER, BUFFER).await;
-    }
+    server.write_all(first).await?;
+    tokio::io::copy_bidirectional_with_sizes(client, server, BUFFER, BUFFER).await.map(|_| ())
 }
 
 /// Sends the reason of a refusal to a client that speaks HTTP without TLS, and resets any other connection.

@@ -341,3 +341,45 @@ fn udp_to_an_allowed_host_does_not_arrive() {
         assert!(receiver.recv(&mut [0; 9]).is_err(), "{caller:?}");
     }
 }
+
+#[test]
+fn reset_of_one_side_is_a_reset_for_the_other() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    let (site, _) = site();
+    let listener = TcpListener::bind((SERVER, 0)).expect("bind");
+    let port = listener.local_addr().expect("an address").port();
+    let (results, result) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            client.write_all(b"part").expect("written");
+            let mut byte = [0];
+            client.read_exact(&mut byte).expect("a byte");
+            if &byte == b"s" {
+                // An answer that breaks off must not look like its end.
+                rustix::net::sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO))
+                    .expect("set");
+            } else {
+                let _ = results.send(client.read(&mut byte).map_err(|error| error.kind()));
+            }
+        }
+    });
+    let allow = format!("web.example:{port}");
+    let program = format!(
+        "import struct\n\
+        for byte in b's', b'c':\n    \
+            sock = socket.create_connection(('web.example', {port}), 20)\n    \
+            print(sock.recv(4).decode()); sock.sendall(byte)\n    \
+            if byte == b'c':\n        \
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); sock.close(); break\n    \
+            try: print('end', sock.recv(1))\n    \
+            except OSError as error: print(type(error).__name__)\n\
+        import time; time.sleep(1)\n"
+    );
+    for caller in callers() {
+        let output = site.python(caller, &["--allow", &allow, "--allow-private", SERVER], &program);
+        let printed = text(&output.stdout);
+        assert_eq!(printed, "part\nConnectionResetError\npart\n", "{caller:?} {}", text(&output.stderr));
+        let found = result.recv_timeout(std::time::Duration::from_secs(60)).expect("a result");
+        assert_eq!(found, Err(std::io::ErrorKind::ConnectionReset), "{caller:?}");
+    }
+}

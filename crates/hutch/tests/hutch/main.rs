@@ -14,8 +14,8 @@ mod docs;
 mod egress;
 mod harness;
 mod image;
-mod late_env;
 mod killed;
+mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
 #[path = "../../../controller/tests/lives/mod.rs"]
 mod lives;
@@ -26,6 +26,7 @@ mod peers;
 mod policies;
 mod processes;
 mod recorded;
+mod registries;
 mod replica;
 mod router;
 mod run;

@@ -21,7 +21,7 @@ use crate::sandbox::Sandbox;
 /// Maximum time without a query on a connection to the DNS server.
 const DNS_IDLE: Duration = Duration::from_secs(10);
 
-/// An open connection whose bytes are passed on unread: what was decided about it.
+/// An open connection whose bytes are only passed on, and the decision about it.
 struct Connection {
     destination: Destination,
     /// Permitted traffic when it began.
@@ -29,7 +29,7 @@ struct Connection {
     server: TcpStream,
 }
 
-/// What happens to a connection that is allowed.
+/// Treatment of a connection that is allowed.
 enum Allowed {
     Join(Connection),
     /// Its requests are read.

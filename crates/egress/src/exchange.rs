@@ -55,7 +55,7 @@ pub(crate) struct Exchange {
     pub(crate) destination: Destination,
     /// The client speaks TLS, and so does the server.
     pub(crate) tls: bool,
-    /// What the connection becomes when its last request was for a WebSocket.
+    /// Work that remains after its last request, if that was for a WebSocket.
     pub(crate) tunnel: Tunnel,
 }
 
@@ -79,7 +79,7 @@ impl Tunnel {
     }
 }
 
-/// What is decided about a request.
+/// A request that is allowed.
 struct Accepted {
     rules: Rules,
     /// Maximum bytes of its body.

@@ -30,7 +30,7 @@ pub(crate) type Named = Box<dyn Fn(&HostName) + Send + Sync>;
 /// Levels of a sandbox.
 pub(crate) type Levels = Arc<[Arc<Level>]>;
 
-/// What decides about a sandbox.
+/// Rules and facts by which a sandbox is decided.
 #[derive(Clone, Default)]
 pub(crate) struct Rules {
     pub(crate) levels: Levels,

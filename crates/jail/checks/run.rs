@@ -31,6 +31,7 @@ fn spec() -> Spec {
         network: Network::New(NetworkPlan::closed(Vec::new())),
         limits: Limits::default(),
         deny_set_id_bits: false,
+        links: vec![],
         freezable: false,
     }
 }

@@ -104,7 +104,7 @@ fn makers<'a>(mounts: &'a [Mount], assembly: &Path) -> Vec<(&'a Mount, Maker)> {
         let maker = match (above, &mount.source) {
             (Some(place), _) => Maker::Jail(place),
             (None, MountSource::Tmpfs { .. }) => Maker::Runsc,
-            (None, MountSource::Bind(_) | MountSource::Beneath { .. } | MountSource::Host { .. }) => {
+            (None, _) => {
                 let place = assembly.join(number.to_string());
                 wholes.push((&mount.target, place.clone()));
                 Maker::Both(place)

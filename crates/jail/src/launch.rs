@@ -18,9 +18,9 @@ use crate::channel::Channel;
 use crate::error::Error;
 use crate::event::{Reached, Report};
 use crate::invariants::{Expected, Outside};
+use crate::root::private;
 use crate::sources::Sources;
 use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};
-use crate::root::private;
 use crate::{dev, ids, invariants, landlock, network, privileges, proc, root, seccomp, sys};
 
 #[cfg(test)]

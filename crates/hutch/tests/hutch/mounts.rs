@@ -11,12 +11,12 @@ use crate::harness::{HUTCH, refused, succeeded, text};
 const USER: u32 = 1000;
 
 /// Folders and files of the user, and a copy of the program that the user can execute.
-struct Home {
+pub(crate) struct Home {
     folder: tempfile::TempDir,
 }
 
 impl Home {
-    fn new() -> Home {
+    pub(crate) fn new() -> Home {
         let folder = tempfile::tempdir().expect("tempdir");
         let home = Home { folder };
         std::fs::set_permissions(home.path(""), PermissionsExt::from_mode(0o755)).expect("chmod");
@@ -32,20 +32,26 @@ impl Home {
         home
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         if name.is_empty() { self.folder.path().to_owned() } else { self.folder.path().join(name) }
     }
 
-    fn own(&self, name: &str) {
+    pub(crate) fn own(&self, name: &str) {
         std::os::unix::fs::chown(self.path(name), Some(USER), Some(USER)).expect("chown");
     }
 
-    fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).expect(name)
     }
 
     /// `hutch run` with the workspace `work`, options in which `@` is the folder, and a script.
-    fn run(&self, caller: Caller, options: &[&str], script: &str) -> Output {
+    pub(crate) fn run(&self, caller: Caller, options: &[&str], script: &str) -> Output {
+        let workspace = self.path("work").display().to_string();
+        self.run_at(caller, Path::new("/"), &[&["--workspace", &workspace], options].concat(), script)
+    }
+
+    /// `hutch run` in this working directory, with options in which `@` is the folder, and a script.
+    pub(crate) fn run_at(&self, caller: Caller, place: &Path, options: &[&str], script: &str) -> Output {
         let hutch = self.path("hutch");
         let mut command = match caller {
             Caller::Ordinary => {
@@ -55,14 +61,15 @@ impl Home {
             }
             Caller::Root | Caller::InGvisor => Command::new(hutch),
         };
-        command.arg("run").arg("--workspace").arg(self.path("work"));
+        command.arg("run");
         if matches!(caller, Caller::InGvisor) {
             command.args(["--isolation", "gvisor"]);
         }
         let folder = self.path("").display().to_string();
         command.args(options.iter().map(|option| option.replace('@', &folder)));
         command.args(["--", "sh", "-c", &script.replace('@', &folder)]);
-        command.env("HOME", self.path("home")).env_remove("XDG_CACHE_HOME").stdin(Stdio::null());
+        command.env("HOME", self.path("home")).env_remove("XDG_CACHE_HOME");
+        command.current_dir(place).stdin(Stdio::null());
         command.output().expect("hutch")
     }
 }

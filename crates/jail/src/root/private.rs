@@ -51,10 +51,7 @@ pub(super) fn hidden(folder: bool) -> Result<OwnedFd, Errno> {
 }
 
 /// Returns the mounts of the jail around a runtime as detached mounts.
-pub(crate) fn prepare_around_runtime(
-    mounts: &[Mount],
-    sources: &mut Sources,
-) -> Result<Vec<OwnedFd>, Error> {
+pub(crate) fn prepare_around_runtime(mounts: &[Mount], sources: &mut Sources) -> Result<Vec<OwnedFd>, Error> {
     let needs_stage =
         |mount: &Mount| matches!(mount.source, MountSource::Layered { .. } | MountSource::Hidden { .. });
     let staged = mounts.iter().any(needs_stage);

@@ -175,7 +175,8 @@ fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
     let absolute = std::path::absolute(folder).with_context(named)?;
     let mut parts = absolute.components();
     let top: PathBuf = parts.by_ref().take(2).collect();
-    let path = top.canonicalize().with_context(named)?.join(parts.as_path());
+    let mut path = top.canonicalize().with_context(named)?;
+    path.extend(parts);
     CheckedFolder::look(&path).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::NOTDIR) => anyhow!("{}: not a folder", named()),
         Some(Errno::LOOP) => match folder.canonicalize() {

@@ -336,7 +336,7 @@ pub(crate) fn attach_tree(
 ) -> Result<(), Error> {
     let target = mount.target.as_path();
     let above = attached.iter().find_map(|(above, top)| {
-        let rest = target.strip_prefix(above).ok()?;
+        let rest = target.strip_prefix(above).ok().filter(|rest| *rest != Path::new(""))?;
         Some((Top { folder: top, links: ResolveFlags::NO_SYMLINKS }, Path::new("/").join(rest)))
     });
     let whole = || (Top { folder: root, links: ResolveFlags::empty() }, target.to_owned());

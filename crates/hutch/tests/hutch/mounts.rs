@@ -91,7 +91,10 @@ fn folders_and_files_appear_where_they_are_wanted_and_can_be_written_where_allow
             && ls -a @ && ! echo x > /etc/app/file";
         let output = home.run(caller, &options, script);
         let printed = succeeded(&format!("{caller:?}"), &output);
-        assert_eq!(printed, "before\nbefore\n.\n..\ndata\n", "{caller:?}: only what is mounted is there");
+        assert_eq!(
+            printed, "before\nbefore\n.\n..\ndata\nwork\n",
+            "{caller:?}: only what is mounted is there"
+        );
         assert_eq!(
             (home.read("data/file"), home.read("cache/new")),
             ("after\n".into(), "new\n".into()),

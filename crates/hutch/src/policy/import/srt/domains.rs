@@ -315,7 +315,7 @@ mod tests {
         let loopback: Cidr = "127.0.0.1".parse().unwrap();
         assert!(private("a.example:3000").contains(&loopback));
         assert!(!private("a.example:443").contains(&loopback) && !private("a.example:443").is_empty());
-        assert_eq!(notes.changes.len(), 2, "{notes:?}");
+        assert_eq!(notes.changes.len(), 3, "two for loopback, one for the reason: {notes:?}");
         assert!(egress.rule_for(&"127.0.0.1:3000".parse().unwrap()).is_none());
     }
 

@@ -2,6 +2,7 @@
 //!
 //! No thread exists when this is called: the jail crate forks this very process.
 
+mod caches;
 mod config;
 mod egress;
 mod gvisor;
@@ -56,20 +57,19 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     let image = image(arguments)?;
     let of_image: Vec<Mount> = image.mounts.iter().map(host).collect();
     let workspace = Workspace::open(arguments.workspace.as_deref(), &of_image)?;
-    let tools = match arguments.tools {
-        true => tools::Tools::find(|name| std::env::var_os(name)),
-        false => tools::Tools::default(),
-    };
-    let process = process(arguments, &image, &workspace, &tools.env)?;
+    let user = user(&image, workspace.folder.as_ref())?;
+    let shown = Shown::of(arguments, &workspace, user.uid);
+    let process = process(arguments, &image, &workspace, &shown.env, user)?;
     // Held until the command has ended: no other jail on the machine gets one of these ids.
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
     };
     let mut network = egress::Network::of(arguments)?;
-    let mounts = [&tools.mounts[..], &arguments.mount].concat();
-    let mut spec =
-        spec(arguments, image.layers, of_image, &workspace, &mounts, ids.as_ref(), network.plan())?;
+    let fixed = [of_image, workspace.mounts(arguments.read_only), shown.caches].concat();
+    let further = [&shown.toolchains[..], &arguments.mount].concat();
+    let mut spec = spec(arguments, image.layers, fixed, &further, ids.as_ref(), network.plan())?;
+    spec.links = workspace.links();
     let hidden = hide::mounts(&arguments.deny_read, &spec, &workspace.path)?;
     let protections = protect(arguments, &workspace, &mut spec)?;
     spec.mounts.extend(hidden);
@@ -79,14 +79,44 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
         ..RunOptions::default()
     };
     let mut serve = |listeners: Vec<_>| network.serve(&listeners);
-    let outcome = match arguments.isolation {
-        Isolation::Hutch => run_with_listeners(&spec, &process, &options, &mut serve),
-        Isolation::Gvisor => gvisor::run(&spec, &process, &options, &mut serve)?,
+    let mut start = |spec: &Spec| match arguments.isolation {
+        Isolation::Hutch => Ok(run_with_listeners(spec, &process, &options, &mut serve)),
+        Isolation::Gvisor => gvisor::run(spec, &process, &options, &mut serve),
     };
+    let mut outcome = start(&spec)?;
+    if let Err(error) = &outcome
+        && let Some(spec) = caches::read_only(&spec, error)
+    {
+        eprintln!("hutch: {error}; the caches of --tools are read-only");
+        outcome = start(&spec)?;
+    }
     let change = Change::all(protections.into_iter().map(Protection::finish));
     match outcome {
         Ok(outcome) => report::ended(arguments, &outcome, &change),
         Err(error) => not_started(arguments, &error),
+    }
+}
+
+/// What `--tools` shows.
+#[derive(Default)]
+struct Shown {
+    toolchains: Vec<MountArgument>,
+    caches: Vec<Mount>,
+    env: Vec<(String, String)>,
+}
+
+impl Shown {
+    /// `uid` is that of the command, inside.
+    fn of(arguments: &RunArguments, workspace: &Workspace, uid: u32) -> Shown {
+        if !arguments.tools {
+            return Shown::default();
+        }
+        let variable = |name: &str| std::env::var_os(name);
+        let tools = tools::Tools::find(variable, &workspace.path);
+        let caller = rustix::process::geteuid();
+        let owner = if caller.is_root() { uid } else { caller.as_raw() };
+        let caches = caches::Caches::find(variable, &workspace.path, owner);
+        Shown { toolchains: tools.mounts, caches: caches.mounts, env: [tools.env, caches.env].concat() }
     }
 }
 
@@ -214,6 +244,7 @@ fn process(
     image: &Resolved,
     workspace: &Workspace,
     tools: &[(String, String)],
+    user: User,
 ) -> anyhow::Result<Process> {
     let config = &image.config;
     let mut env =
@@ -227,7 +258,6 @@ fn process(
         env.retain(|(other, _)| other != name);
         env.push((name.clone(), value.clone()));
     }
-    let user = user(image, workspace.folder.as_ref())?;
     // The jail detects a terminal by itself.
     Ok(Process { argv: arguments.command.clone(), env, cwd: workspace.path.clone(), terminal: false, user })
 }
@@ -261,12 +291,10 @@ fn spec(
     arguments: &RunArguments,
     layers: Vec<PathBuf>,
     mut mounts: Vec<Mount>,
-    workspace: &Workspace,
     further: &[MountArgument],
     ids: Option<&IdRange>,
     network: NetworkPlan,
 ) -> anyhow::Result<Spec> {
-    mounts.extend(workspace.mounts(arguments.read_only));
     let more = mounts::mounts(further, &mounts)?;
     mounts.extend(more);
     mounts.extend(mounts::within(&arguments.write_within)?);
@@ -278,7 +306,7 @@ fn spec(
         profile: Profile::Native,
         root: Root { layers, upper: Upper::ReadOnly },
         mounts,
-        links: workspace.links(),
+        links: Vec::new(),
         ids: ids.map_or(Ids::Caller, |ids| Ids::Range { base: ids.base() }),
         network: Network::New(network),
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },

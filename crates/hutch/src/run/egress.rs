@@ -92,7 +92,7 @@ fn from_flags(arguments: &RunArguments) -> Level {
 
 /// Returns the level of `--settings`.
 fn from_settings(rules: &[EgressRule]) -> Level {
-    let egress = Some(Egress { rules: rules.to_vec() });
+    let egress = Some(Egress { rules: rules.to_vec(), ..Egress::default() });
     Level { authority: Authority::Invocation, name: LISTED.to_owned(), mode: Mode::Enforce, egress }
 }
 

@@ -241,45 +241,43 @@ fn denying(lists: &Lists<'_>, notes: &mut Notes) -> Vec<EgressRule> {
 }
 
 fn empty(name: String) -> EgressRule {
-    EgressRule {
-        name,
-        hosts: Vec::new(),
-        any: false,
-        cidrs: Vec::new(),
-        ports: Vec::new(),
-        protocol: Protocol::Auto,
-        plaintext: false,
-        private: Vec::new(),
-        decision: Decision::Allow,
-    }
+    EgressRule { name, ..EgressRule::default() }
 }
 
 #[cfg(test)]
 mod tests {
-    use hutch_policy::{Destination, Egress, Traffic};
+    use hutch_policy::{Authority, Destination, Egress, Level, Mode, Moment, Traffic, decide, may_dial};
 
     use super::*;
 
-    fn egress(allowed: &[&str], denied: &[&str]) -> (Egress, Notes) {
+    fn egress(allowed: &[&str], denied: &[&str]) -> (Level, Notes) {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let (allowed, denied) = (texts(allowed), texts(denied));
         let reasons = BTreeMap::from([("*:22".to_owned(), "use https".to_owned())]);
         let mut notes = Notes::default();
         let private = ["10.0.0.0/8".parse().unwrap()];
         let lists = Lists { allowed: &allowed, denied: &denied, reasons: &reasons };
-        (Egress { rules: rules(&lists, &private, &mut notes) }, notes)
+        let egress = Egress { rules: rules(&lists, &private, &mut notes), ..Egress::default() };
+        let level = Level {
+            authority: Authority::Invocation,
+            name: "srt".to_owned(),
+            mode: Mode::Enforce,
+            egress: Some(egress),
+        };
+        (level, notes)
     }
 
     #[test]
     fn entries_mean_the_same_destinations() {
         let allowed = ["a.example", "*.b.example", "c.example:8443", "[2001:4860::1]:443", "192.0.2.9"];
-        let (egress, notes) = egress(&allowed, &["x.b.example", "*:22"]);
+        let (level, notes) = egress(&allowed, &["x.b.example", "*:22"]);
         assert!(notes.refusals.is_empty(), "{notes:?}");
         let decision = |to: &str| {
+            let levels = [level.clone()];
             let destination: Destination = to.parse().unwrap();
-            let rule = egress.rule_for(&destination);
-            let traffic = egress.traffic_to(&destination);
-            (rule.is_some_and(|rule| rule.decision == Decision::Allow), traffic)
+            let verdict = decide(&levels, &destination, &Moment::default());
+            let rule = verdict.opinions[0].rule.map(str::to_owned);
+            (verdict.decision == Decision::Allow, verdict.traffic, rule)
         };
         for (to, traffic) in [
             ("a.example:443", Traffic::Web),
@@ -291,7 +289,8 @@ mod tests {
             ("[2001:4860::1]:443", Traffic::Web),
             ("192.0.2.9:444", Traffic::Any),
         ] {
-            assert_eq!(decision(to), (true, traffic), "{to}");
+            let (allowed, found, _) = decision(to);
+            assert_eq!((allowed, found), (true, traffic), "{to}");
         }
         for to in [
             "b.example:443",
@@ -304,19 +303,20 @@ mod tests {
         ] {
             assert!(!decision(to).0, "{to}");
         }
-        let rule = egress.rule_for(&"a.example:22".parse().unwrap()).unwrap();
-        assert_eq!(rule.name, "denied *:22: use https");
+        assert_eq!(decision("a.example:22").2.as_deref(), Some("denied *:22: use https"));
     }
 
     #[test]
     fn names_lead_to_listed_addresses_on_the_listed_port() {
-        let (egress, notes) = egress(&["a.example", "127.0.0.1:3000", "localhost:1"], &[]);
-        let private = |to: &str| egress.private_for(&to.parse().unwrap());
-        let loopback: Cidr = "127.0.0.1".parse().unwrap();
-        assert!(private("a.example:3000").contains(&loopback));
-        assert!(!private("a.example:443").contains(&loopback) && !private("a.example:443").is_empty());
+        let (level, notes) = egress(&["a.example", "127.0.0.1:3000", "localhost:1"], &[]);
+        let dial = |to: &str, address: &str| {
+            let levels = [level.clone()];
+            let destination: Destination = to.parse().unwrap();
+            may_dial(&levels, &destination, address.parse().unwrap(), &[], &Moment::default()).is_ok()
+        };
+        assert!(dial("a.example:3000", "127.0.0.1") && !dial("a.example:443", "127.0.0.1"));
+        assert!(dial("a.example:443", "10.1.2.3") && !dial("a.example:443", "192.168.0.1"));
         assert_eq!(notes.changes.len(), 3, "two for loopback, one for the reason: {notes:?}");
-        assert!(egress.rule_for(&"127.0.0.1:3000".parse().unwrap()).is_none());
     }
 
     #[test]
@@ -351,15 +351,16 @@ mod tests {
     fn long_lists_are_several_rules_that_make_a_policy() {
         let names: Vec<String> = (0..200).map(|number| format!("h{number}.example")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let (egress, notes) = egress(&names, &names[..100]);
-        assert_eq!((egress.rules.len(), notes.refusals.len()), (8 + 100, 0));
-        assert!(egress.rule_for(&"h150.example:443".parse().unwrap()).is_some());
-        let distinct: BTreeSet<&str> = egress.rules.iter().map(|rule| rule.name.as_str()).collect();
-        assert_eq!(distinct.len(), egress.rules.len());
+        let (level, notes) = egress(&names, &names[..100]);
+        let rules = level.egress.unwrap().rules;
+        assert_eq!((rules.len(), notes.refusals.len()), (8 + 100, 0));
+        let hosts = rules.iter().map(|rule| rule.hosts.len()).max();
+        let distinct: BTreeSet<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
+        assert_eq!((hosts, distinct.len()), (Some(PER_RULE), rules.len()));
         assert!(rules_of(&names, &[]).is_empty(), "nothing is allowed, nothing is to be denied");
     }
 
     fn rules_of(denied: &[&str], allowed: &[&str]) -> Vec<EgressRule> {
-        egress(allowed, denied).0.rules
+        egress(allowed, denied).0.egress.unwrap().rules
     }
 }

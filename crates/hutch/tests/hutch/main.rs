@@ -1,6 +1,7 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
 mod bad_input;
+mod caches;
 mod client_commands;
 mod clients;
 mod cluster_sleep;
@@ -27,6 +28,7 @@ mod replica;
 mod router;
 mod run;
 mod sandbox_config;
+mod settings;
 mod sleep;
 mod toolchains;
 mod upgrade;

@@ -10,6 +10,15 @@ use crate::harness::{HUTCH, refused, succeeded, text};
 /// Owner of the files: the ordinary user.
 const USER: u32 = 1000;
 
+/// Removes the variables that name folders of tools, so that they are those below HOME.
+pub(crate) fn without_tools(command: &mut Command) {
+    let names =
+        ["XDG_CACHE_HOME", "CARGO_HOME", "RUSTUP_HOME", "GOPATH", "GOMODCACHE", "NVM_DIR", "PYENV_ROOT"];
+    for name in names.iter().chain(&["npm_config_cache", "PIP_CACHE_DIR", "UV_CACHE_DIR"]) {
+        command.env_remove(name);
+    }
+}
+
 /// Folders and files of the user, and a copy of the program that the user can execute.
 pub(crate) struct Home {
     folder: tempfile::TempDir,
@@ -68,7 +77,8 @@ impl Home {
         let folder = self.path("").display().to_string();
         command.args(options.iter().map(|option| option.replace('@', &folder)));
         command.args(["--", "sh", "-c", &script.replace('@', &folder)]);
-        command.env("HOME", self.path("home")).env_remove("XDG_CACHE_HOME");
+        command.env("HOME", self.path("home"));
+        without_tools(&mut command);
         command.current_dir(place).stdin(Stdio::null());
         command.output().expect("hutch")
     }

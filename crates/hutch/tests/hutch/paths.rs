@@ -8,7 +8,7 @@ use crate::harness::{refused, succeeded, text};
 use crate::mounts::Home;
 
 /// Makes files of the user, with the folders above them.
-fn make(home: &Home, files: &[&str]) {
+pub(crate) fn make(home: &Home, files: &[&str]) {
     for file in files {
         let mut above: Vec<&Path> = Path::new(file).ancestors().skip(1).collect();
         above.pop();

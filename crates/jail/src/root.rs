@@ -263,9 +263,8 @@ fn prepare(spec: &Spec, sources: &mut Sources) -> Result<Vec<OwnedFd>, Error> {
                 let may_share = matches!(spec.ids, Ids::Caller);
                 host(number, &folder, file.as_deref(), may_share).map_err(at(&mount.target, "overlay"))?
             }
-            MountSource::Layered { bytes, .. } => {
-                let folder = sources.next()?;
-                private::layered(number, &folder, *bytes).map_err(at(&mount.target, private::LAYERED))?
+            MountSource::Layered { folder, bytes } => {
+                private::layered(number, &sources.next()?, *bytes).map_err(private::no_copy(folder))?
             }
             MountSource::Hidden { folder } => private::hidden(*folder).map_err(at(&mount.target, "hide"))?,
             MountSource::Tmpfs { bytes, mode } => memory(mount, *bytes, *mode)?,

@@ -1,5 +1,6 @@
 //! Other formats of policies, converted to egress rules. The conversions are pure.
 
+mod notes;
 pub(crate) mod sandbox_config;
 pub(crate) mod srt;
 
@@ -7,42 +8,15 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, anyhow, ensure};
 use hutch_policy::{EgressRule, PolicyObject};
+pub(crate) use notes::Notes;
 use serde_json::json;
 
 use crate::cli::{PolicyFormat, PolicyImportArguments};
 
 /// Maximum bytes of a file that describes a sandbox.
 const FILE_BYTES: u64 = 64 << 10;
-
-/// Differences between a file and what comes of it, each in one line that begins with the path of a field.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Notes {
-    /// Fields that mean something else, or nothing, here.
-    pub(crate) changes: Vec<String>,
-    /// Fields that cannot be enforced.
-    pub(crate) refusals: Vec<String>,
-}
-
-impl Notes {
-    fn change(&mut self, field: &str, what: &str) {
-        self.changes.push(format!("{field}: {what}"));
-    }
-
-    fn refuse(&mut self, field: &str, why: impl std::fmt::Display) {
-        self.refusals.push(format!("{field}: {why}"));
-    }
-
-    /// Returns an error for the first field that cannot be enforced.
-    pub(crate) fn refused(&self) -> anyhow::Result<()> {
-        match self.refusals.as_slice() {
-            [] => Ok(()),
-            [only] => bail!("{only}"),
-            [first, rest @ ..] => bail!("{first} (and {} more)", rest.len()),
-        }
-    }
-}
 
 /// Prints a file of another format as a policy.
 pub(super) fn main(arguments: &PolicyImportArguments) -> anyhow::Result<()> {

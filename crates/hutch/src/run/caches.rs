@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use hutch_jail::{Mount, MountSource, Spec};
+use hutch_jail::{Error, Mount, MountSource, Spec};
 
 use super::{SCRATCH_BYTES, named_folder};
 
@@ -90,11 +90,9 @@ fn copy(folder: &Path, owner: u32) -> Option<Mount> {
     Some(Mount { source, target: folder.to_owned(), read_only: false })
 }
 
-/// Returns the jail with these folders read-only, if `error` says that the kernel makes no writable copy of one.
-pub(super) fn read_only(spec: &Spec, error: &hutch_jail::Error) -> Option<Spec> {
-    let hutch_jail::Error::Mount { target, .. } = error else { return None };
-    let is_copy = |mount: &Mount| matches!(mount.source, MountSource::Layered { .. });
-    let _refused = spec.mounts.iter().find(|mount| mount.target == *target && is_copy(mount))?;
+/// Returns the jail with these folders read-only, if `error` says that there can be no copy of one.
+pub(super) fn read_only(spec: &Spec, error: &Error) -> Option<Spec> {
+    let Error::NoCopy { .. } = error else { return None };
     let plain = |mount: &Mount| match &mount.source {
         MountSource::Layered { folder, .. } => Mount {
             source: MountSource::Beneath { folder: folder.clone(), path: PathBuf::new() },

@@ -10,18 +10,22 @@ use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, ope
 
 use super::{FOLDER, SKELETON_BYTES, failed, make_sides, memory, overlay, tmpfs};
 use crate::error::Error;
+use crate::folder::CheckedFolder;
 use crate::sources::Sources;
 use crate::spec::{Mount, MountSource};
 use crate::sys;
 
-/// Step in the error of a folder that cannot have a writable copy here.
-pub(crate) const LAYERED: &str = "make a writable copy";
 /// Bound of an empty folder.
 const HIDDEN_BYTES: u64 = 4096;
 /// Where the stage around a runtime is: a folder that is always there, and that nothing needs meanwhile.
 const STAGE: &str = "/proc";
 
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
+
+/// Returns the error of a folder that cannot have a writable copy here.
+pub(super) fn no_copy(folder: &CheckedFolder) -> impl Fn(Errno) -> Error {
+    move |errno| Error::NoCopy { folder: folder.path().to_owned(), errno: errno.into() }
+}
 
 /// Returns an overlay above a folder, with a writable side in memory.
 pub(super) fn layered(number: usize, folder: &OwnedFd, bytes: u64) -> Result<OwnedFd, Errno> {
@@ -65,8 +69,8 @@ pub(crate) fn prepare_around_runtime(mounts: &[Mount], sources: &mut Sources) ->
         let failed = |step: &'static str| super::at(&mount.target, step);
         match &mount.source {
             MountSource::Bind(_) | MountSource::Beneath { .. } => sources.next(),
-            MountSource::Layered { bytes, .. } => {
-                layered(number, &sources.next()?, *bytes).map_err(failed(LAYERED))
+            MountSource::Layered { folder, bytes } => {
+                layered(number, &sources.next()?, *bytes).map_err(no_copy(folder))
             }
             MountSource::Hidden { folder } => hidden(*folder).map_err(failed("hide")),
             MountSource::Tmpfs { bytes, mode } => memory(mount, *bytes, *mode),

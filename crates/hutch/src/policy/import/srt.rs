@@ -11,6 +11,8 @@ use serde_json::{Map, Value};
 use super::Notes;
 
 mod domains;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
 mod ranges;
 
 /// Treatment of a key.

@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use hutch_jail::{CheckedFolder, Mount, MountSource};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
@@ -147,12 +147,7 @@ impl Protection {
                     self.make(&here, kind)
                         .with_context(|| format!("a placeholder for {}", here.display()))?;
                 }
-                Err(Errno::LOOP) => bail!(
-                    "{} is a symbolic link, so what it leads to cannot be protected; replace it, or open it to the \
-                     command with --allow-write {}",
-                    here.display(),
-                    here.display()
-                ),
+                Err(Errno::LOOP) => return Err(linked(&here)),
                 Err(errno) => return Err(errno).with_context(|| here.display().to_string()),
             }
         }
@@ -267,6 +262,16 @@ impl Drop for Protection {
     /// Where the command did not start.
     fn drop(&mut self) {
         self.remove_placeholders();
+    }
+}
+
+/// Returns the error for a link at or on the way to a protected entry.
+fn linked(path: &Path) -> anyhow::Error {
+    let path = path.display();
+    let line = format!("{path} is a symbolic link, so what it leads to cannot be protected; replace it");
+    match allowed(&path.to_string()) {
+        Ok(_) => anyhow!("{line}, or open it to the command with --allow-write {path}"),
+        Err(_) => anyhow!("{line}, or name the path of what it leads to"),
     }
 }
 

@@ -106,6 +106,17 @@ const CONFIGURED: [&str; 10] = [
     "isolation",
 ];
 
+/// Rules of `--settings` for which there is no flag.
+#[derive(Default)]
+pub(crate) struct Listed {
+    /// Rules for the network.
+    pub(crate) rules: Vec<EgressRule>,
+    /// Paths that the command cannot write, each with `true` for a folder.
+    pub(crate) deny_write: Vec<(PathBuf, bool)>,
+    /// Paths in a read-only workspace that the command can write.
+    pub(crate) write_within: Vec<PathBuf>,
+}
+
 /// `hutch run`.
 #[derive(Args)]
 pub(crate) struct RunArguments {
@@ -170,15 +181,9 @@ pub(crate) struct RunArguments {
     /// Take network and files from these settings of Anthropic's sandbox-runtime. The working directory is the workspace.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["workspace", "read_only", "allow", "config"])]
     pub(crate) settings: Option<PathBuf>,
-    /// Rules of `--settings`.
+    /// Rules of `--settings` beyond the flags.
     #[arg(skip)]
-    pub(crate) listed: Option<Vec<EgressRule>>,
-    /// Paths that `--settings` protects from writes, each with `true` for a folder.
-    #[arg(skip)]
-    pub(crate) deny_write: Vec<(PathBuf, bool)>,
-    /// Paths in a read-only workspace that `--settings` lets the command write.
-    #[arg(skip)]
-    pub(crate) write_within: Vec<PathBuf>,
+    pub(crate) listed: Option<Box<Listed>>,
     /// Print one JSON object with the result and the output.
     #[arg(long)]
     pub(crate) json: bool,

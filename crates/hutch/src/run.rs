@@ -97,7 +97,7 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     }
 }
 
-/// What `--tools` shows.
+/// Toolchains and caches of `--tools`.
 #[derive(Default)]
 struct Shown {
     toolchains: Vec<MountArgument>,
@@ -132,7 +132,8 @@ fn protect(
         if path != Path::new("") {
             continue; // a file
         }
-        let further = further(&arguments.deny_write, folder.path());
+        let denied = arguments.listed.as_ref().map(|listed| listed.deny_write.as_slice());
+        let further = further(denied.unwrap_or_default(), folder.path());
         let rules = match mount.target == workspace.path {
             true => Rules { is_workspace: true, allow: &arguments.allow_write, further: &further },
             false => Rules { further: &further, ..Rules::default() },
@@ -297,7 +298,9 @@ fn spec(
 ) -> anyhow::Result<Spec> {
     let more = mounts::mounts(further, &mounts)?;
     mounts.extend(more);
-    mounts.extend(mounts::within(&arguments.write_within)?);
+    if let Some(listed) = &arguments.listed {
+        mounts.extend(mounts::within(&listed.write_within)?);
+    }
     let writable = |mount: &Mount| !mount.read_only && matches!(mount.source, MountSource::Beneath { .. });
     let deny_set_id_bits = mounts.iter().any(writable);
     Ok(Spec {

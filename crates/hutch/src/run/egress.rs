@@ -40,10 +40,11 @@ impl Network {
         if !arguments.allow.is_empty() {
             levels.push(from_flags(arguments));
         }
-        let listed = arguments.listed.as_deref().unwrap_or_default();
-        // A policy beside closes what is not listed.
-        if !listed.is_empty() || (arguments.listed.is_some() && !arguments.policy.is_empty()) {
-            levels.push(from_settings(listed));
+        if let Some(listed) = &arguments.listed
+            // A policy alone would open what is not listed.
+            && !(listed.rules.is_empty() && arguments.policy.is_empty())
+        {
+            levels.push(from_settings(&listed.rules));
         }
         for file in &arguments.policy {
             levels.extend(from_file(file).with_context(|| format!("--policy {}", file.display()))?);

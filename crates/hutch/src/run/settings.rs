@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 
 use super::workspace::TEMPORARY;
-use crate::cli::RunArguments;
+use crate::cli::{Listed, RunArguments};
 use crate::mount::MountArgument;
 use crate::policy::import::srt::{Filesystem, Settings};
 use crate::policy::import::{Notes, read_file};
@@ -25,7 +25,6 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
     let rules = settings.egress(&mut notes);
     notes.refused().with_context(named)?;
     notes.changes.iter().for_each(|line| eprintln!("hutch: {}: {line}", named()));
-    arguments.listed = Some(rules);
     for (number, folder) in settings.safe_directories.iter().enumerate() {
         arguments.env.push((format!("GIT_CONFIG_KEY_{number}"), "safe.directory".to_owned()));
         arguments.env.push((format!("GIT_CONFIG_VALUE_{number}"), folder.clone()));
@@ -37,7 +36,10 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
         workspace: std::env::current_dir().context("the working directory")?,
         home: std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
     };
-    place.apply(&settings.filesystem, arguments).with_context(named)
+    let listed = Listed { rules, ..Listed::default() };
+    arguments.listed =
+        Some(Box::new(place.apply(&settings.filesystem, listed, arguments).with_context(named)?));
+    Ok(())
 }
 
 /// Folders to which the paths of the settings refer.
@@ -57,7 +59,13 @@ struct Named {
 }
 
 impl Place {
-    fn apply(&self, files: &Filesystem, arguments: &mut RunArguments) -> anyhow::Result<()> {
+    /// Adds the rules for files to the flags and to `listed`.
+    fn apply(
+        &self,
+        files: &Filesystem,
+        mut listed: Listed,
+        arguments: &mut RunArguments,
+    ) -> anyhow::Result<Listed> {
         let list = |name: &str, texts: &[String]| {
             let named =
                 |(index, text): (usize, &String)| self.named(format!("filesystem.{name}[{index}]"), text);
@@ -68,17 +76,18 @@ impl Place {
         let (allow_write, deny_write) =
             (list("allowWrite", &files.allow_write)?, list("denyWrite", &files.deny_write)?);
         arguments.workspace = Some(self.workspace.clone());
-        arguments.read_only = !(allow_write.iter().any(|named| named.path == self.workspace)
-            && !deny_write.iter().any(|named| self.workspace.starts_with(&named.path)));
-        self.writable(&allow_write, &deny_write, arguments)?;
+        let is_allowed = allow_write.iter().any(|named| named.path == self.workspace);
+        let is_denied = deny_write.iter().any(|named| self.workspace.starts_with(&named.path));
+        arguments.read_only = is_denied || !is_allowed;
+        listed.write_within = self.writable(&allow_write, &deny_write, arguments)?;
         self.readable(&allow_read, arguments)?;
         let shown_again: Vec<&Named> = allow_read.iter().chain(&allow_write).collect();
         self.hidden(&deny_read, &shown_again, arguments)?;
         if files.allow_git_config && !arguments.read_only {
             arguments.allow_write.push(".git/config".into());
         }
-        arguments.deny_write = deny_write.into_iter().map(|named| (named.path, named.folder)).collect();
-        Ok(())
+        listed.deny_write = deny_write.into_iter().map(|named| (named.path, named.folder)).collect();
+        Ok(listed)
     }
 
     /// Returns a path without `~`, relative parts and a last `/**`.
@@ -110,8 +119,14 @@ impl Place {
         Ok(Named { field, path, folder: plain.ends_with('/') || plain != text })
     }
 
-    /// Shows the folders that can be written, beside the workspace.
-    fn writable(&self, allow: &[Named], deny: &[Named], arguments: &mut RunArguments) -> anyhow::Result<()> {
+    /// Shows the paths that can be written, beside the workspace. Returns those in a read-only workspace.
+    fn writable(
+        &self,
+        allow: &[Named],
+        deny: &[Named],
+        arguments: &mut RunArguments,
+    ) -> anyhow::Result<Vec<PathBuf>> {
+        let mut within = Vec::new();
         for named in allow {
             let path = &named.path;
             let denied = deny.iter().any(|denied| path.starts_with(&denied.path));
@@ -130,10 +145,10 @@ impl Place {
             } else if !path.starts_with(&self.workspace) {
                 arguments.mount.push(MountArgument { source: path.clone(), target: None, read_only: denied });
             } else if arguments.read_only {
-                arguments.write_within.push(path.clone());
+                within.push(path.clone());
             }
         }
-        Ok(())
+        Ok(within)
     }
 
     /// Shows the folders that can only be read.

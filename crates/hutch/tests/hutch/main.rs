@@ -2,6 +2,8 @@
 
 mod bad_input;
 mod caches;
+mod captured;
+mod carried;
 mod client_commands;
 mod clients;
 mod cluster_sleep;
@@ -13,6 +15,7 @@ mod docs;
 mod egress;
 mod harness;
 mod image;
+mod killed;
 mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
 #[path = "../../../controller/tests/lives/mod.rs"]
@@ -21,9 +24,11 @@ mod migrate;
 mod mounts;
 mod on_cluster;
 mod paths;
+mod peers;
 mod policies;
 mod processes;
 mod recorded;
+mod registries;
 mod replica;
 mod router;
 mod run;
@@ -31,6 +36,7 @@ mod sandbox_config;
 mod settings;
 mod sleep;
 mod toolchains;
+mod tunnels;
 mod upgrade;
 mod walkthrough;
 mod websocket;

@@ -98,7 +98,7 @@ const KEYS: [(&str, Key); 38] = [
 pub(crate) struct Settings {
     pub(crate) network: Network,
     pub(crate) filesystem: Filesystem,
-    /// Folders for which git is told that they are safe.
+    /// Folders that git takes for safe.
     pub(crate) safe_directories: Vec<String>,
 }
 
@@ -177,7 +177,7 @@ impl Settings {
         domains::rules(&domains::Lists { allowed, denied, reasons }, &private, notes)
     }
 
-    /// Notes what is no part of a policy. Programs that embed srt may ask about hosts that are not listed.
+    /// Notes the fields that are no part of a policy. Programs that embed srt may ask about hosts that are not listed.
     pub(crate) fn note_rest(&self, notes: &mut Notes) {
         if !self.network.strict && !self.network.allowed.is_empty() {
             let what = "hosts that are not listed are refused; there is no question";

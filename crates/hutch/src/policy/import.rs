@@ -5,7 +5,7 @@ pub(crate) mod sandbox_config;
 pub(crate) mod srt;
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, anyhow, ensure};
@@ -33,8 +33,8 @@ pub(super) fn main(arguments: &PolicyImportArguments) -> anyhow::Result<()> {
         "{}: not everything in it can be enforced; --lossy prints the policy without it",
         file.display()
     );
-    print!("{}", yaml(arguments.from, rules)?);
-    Ok(())
+    let policy = yaml(arguments.from, rules)?;
+    std::io::stdout().write_all(policy.as_bytes()).context("standard output")
 }
 
 fn convert(format: PolicyFormat, text: &str) -> anyhow::Result<(Vec<EgressRule>, Notes)> {

@@ -42,14 +42,16 @@ pub(super) fn run(
     let mut around = mounts_around(&spec.mounts, &assembly);
     let mut layers = spec.root.layers.clone();
     if let [only] = &layers[..] {
-        // Without it, runsc creates missing mount points in the caller's folder.
-        let (shown, points) = (folder.path.join("layer"), folder.path.join("points"));
+        let shown = folder.path.join("layer");
         let source = CheckedFolder::look(only).with_context(|| only.display().to_string())?;
         let source = MountSource::Beneath { folder: source, path: PathBuf::new() };
         around.push(Mount { source, target: shown.clone(), read_only: true });
-        make_points(&points, &spec.mounts).with_context(|| points.display().to_string())?;
-        layers = vec![shown, points];
+        layers = vec![shown];
     }
+    // Without them, runsc creates missing mount points in the caller's folder.
+    let points = folder.path.join("points");
+    make_points(&points, &spec.mounts).with_context(|| points.display().to_string())?;
+    layers.push(points);
     if !spec.links.is_empty() {
         let links = folder.path.join("links");
         make_links(&links, &spec.links).with_context(|| links.display().to_string())?;

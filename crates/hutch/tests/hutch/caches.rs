@@ -61,6 +61,19 @@ fn caches_of_tools_can_be_written_and_stay_as_they_are() {
 }
 
 #[test]
+fn part_of_a_cache_can_be_hidden() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = filled();
+        let hide = ["--deny-read", "@/home/.cache/uv/below", "--deny-read", "@/home/go/pkg/mod/file"];
+        let script = "cat $UV_CACHE_DIR/file; ls -A $UV_CACHE_DIR/below; rm -rf $UV_CACHE_DIR/below; cat $GOMODCACHE/file; \
+            mv $GOMODCACHE/file $GOMODCACHE/other; cat $GOMODCACHE/other; cat $GOMODCACHE/below/file";
+        let output = home.run(caller, &[&["--tools"], &hide[..]].concat(), script);
+        assert_eq!(text(&output.stdout), "SECRET\n".repeat(2), "{caller:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn caches_of_another_user_are_not_shown() {
     hutch_testkit::require!(root, user_namespaces);
     let home = filled();

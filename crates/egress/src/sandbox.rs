@@ -227,15 +227,16 @@ impl Sandbox {
     async fn join(&self, mut client: TcpStream, connection: Connection, first: &[u8]) {
         let Connection { destination, traffic, mut server } = connection;
         let Ok(address) = server.peer_addr() else { return reset(&client) };
+        // From now on, so that the end of this process is an error too.
+        reset(&client);
+        reset(&server);
         let revoked = tokio::select! {
             ended = join(&mut client, &mut server, first) => match ended {
-                Ok(()) => return,
+                Ok(()) => return [client, server].iter().for_each(close),
                 Err(_) => None,
             },
             denial = self.revoked(&destination, traffic, address) => denial,
         };
-        reset(&client);
-        reset(&server);
         if let Some(denial) = revoked {
             (self.report)(Refusal { destination: destination.to_string(), reason: Reason::Denied(denial) });
         }
@@ -374,6 +375,11 @@ async fn refuse(mut client: TcpStream, first: &mut Vec<u8>, text: &str) {
 /// Makes the end of a connection an error for its client, so that it does not look like an empty answer.
 fn reset(client: &TcpStream) {
     let _ = set_socket_linger(client, Some(Duration::ZERO));
+}
+
+/// Makes the end of a connection orderly again: bytes that wait to be sent are sent first.
+fn close(connection: &TcpStream) {
+    let _ = set_socket_linger(connection, None);
 }
 
 #[cfg(test)]

@@ -6,14 +6,20 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use hutch_policy::{HostName, Level};
+use hutch_policy::{Facts, HostName, Level};
 use hutch_privsep::{Channel, Message};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
-use crate::sandbox::{Levels, Refusal, Report, Sandbox};
+use crate::authority::AuthorityKeys;
+use crate::refusal::Refusal;
+use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
+use crate::way::Way;
 
 /// Order to the process. Numbers are chosen by who sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +42,20 @@ pub enum Order {
         sandbox: u64,
         /// Numbers of its levels.
         levels: Vec<u64>,
+    },
+    /// Set the authority of a sandbox that has levels. Without one, no request can be read, and what needs that is refused.
+    Authority {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Certificate and key.
+        keys: AuthorityKeys,
+    },
+    /// Set the facts about a sandbox that has levels.
+    Facts {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Facts.
+        facts: Facts,
     },
     /// Give the next synthetic addresses to these names.
     Names {
@@ -75,6 +95,9 @@ pub enum News {
     },
 }
 
+/// Maximum time for connections to end after the programs that opened them.
+pub const LAST: Duration = Duration::from_secs(1);
+
 /// Receives news.
 pub type Reporter = Arc<dyn Fn(News) + Send + Sync>;
 
@@ -82,19 +105,31 @@ pub type Reporter = Arc<dyn Fn(News) + Send + Sync>;
 ///
 /// # Errors
 /// An order that has no meaning; the process must then end.
-pub async fn follow(channel: &Channel, reporter: Reporter) -> io::Result<()> {
-    let mut proxy = Proxy { reporter, levels: HashMap::new(), sandboxes: HashMap::new() };
+pub async fn follow(channel: &Channel, way: Way, reporter: Reporter) -> io::Result<()> {
+    let mut proxy = Proxy {
+        way: Arc::new(way),
+        reporter,
+        levels: HashMap::new(),
+        sandboxes: HashMap::new(),
+        ending: watch::Sender::new(false),
+    };
     while let Some(message) = channel.receive().await? {
         proxy.obey(message)?;
     }
+    // The programs inside have ended. What they have sent is passed on.
+    proxy.ending.send_replace(true);
+    let _ = timeout(LAST, proxy.ending.closed()).await;
     Ok(())
 }
 
 /// Everything that is served.
 struct Proxy {
+    way: Arc<Way>,
     reporter: Reporter,
     levels: HashMap<u64, Arc<Level>>,
     sandboxes: HashMap<u64, Served>,
+    /// True at the end. Listeners and connections hold receivers.
+    ending: watch::Sender<bool>,
 }
 
 /// A sandbox and the task that serves it. Dropping it ends both.
@@ -125,16 +160,22 @@ impl Proxy {
                     None => drop(self.sandboxes.insert(sandbox, self.sandbox(sandbox, levels))),
                 }
             }
+            Order::Authority { sandbox, keys } => {
+                let failed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+                self.find(sandbox)?.sandbox.set_authority(&keys).map_err(failed)?;
+            }
+            Order::Facts { sandbox, facts } => self.find(sandbox)?.sandbox.set_facts(facts),
             Order::Names { sandbox, names } => self.find(sandbox)?.sandbox.add_names(&names),
             Order::Serve { sandbox } => {
                 let served = self.find(sandbox)?;
-                let (of, listeners) = (served.sandbox.clone(), message.descriptors);
+                let of = served.sandbox.clone();
+                let serving = serve(message.descriptors, of, self.ending.subscribe());
                 let task = tokio::spawn(async move {
-                    if let Err(error) = serve(listeners, of).await {
+                    if let Err(error) = serving.await {
                         tracing::warn!(sandbox, %error, "a sandbox is no longer served");
                     }
                 });
-                served.task = Some(task.abort_handle());
+                self.find(sandbox)?.task = Some(task.abort_handle());
             }
             Order::End { sandbox } => drop(self.sandboxes.remove(&sandbox)),
         }
@@ -152,7 +193,7 @@ impl Proxy {
         let named = Box::new(move |name: &HostName| {
             reporter(News::Named { sandbox: number, name: name.clone() });
         });
-        Served { sandbox: Sandbox::new(levels, report, named), task: None }
+        Served { sandbox: Sandbox::new(levels, self.way.clone(), report, named), task: None }
     }
 }
 

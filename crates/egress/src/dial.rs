@@ -5,9 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_policy::{Destination, Forbidden, Host, Level, may_dial};
+use hutch_policy::{Destination, Host, Level, Moment, may_dial};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::way::{Unreachable, Way};
 
 /// Maximum time to resolve a name.
 const RESOLVE: Duration = Duration::from_secs(10);
@@ -16,25 +18,23 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES: usize = 8;
 
-/// Reason why a destination cannot be reached.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Unreachable {
-    /// Every address is closed.
-    #[error("{0}: {1}")]
-    Closed(IpAddr, Forbidden),
-    /// The name has no address.
-    #[error("the name does not resolve: {0}")]
-    Name(io::Error),
-    /// No address accepts.
-    #[error("{0}")]
-    Connect(io::Error),
-}
-
 /// Connects to a destination that these levels allow.
-pub(crate) async fn dial(destination: &Destination, levels: &[Arc<Level>]) -> Result<TcpStream, Unreachable> {
+pub(crate) async fn dial(
+    way: &Way,
+    destination: &Destination,
+    levels: &[Arc<Level>],
+    moment: &Moment<'_>,
+) -> Result<TcpStream, Unreachable> {
+    if let Some(proxy) = &way.proxy {
+        if let Host::Address(address) = destination.host {
+            may_dial(levels, destination, address, &[], moment)
+                .map_err(|reason| Unreachable::Closed(address, reason))?;
+        }
+        return proxy.connect(destination).await;
+    }
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
     for address in resolve(destination).await.map_err(Unreachable::Name)? {
-        if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address)) {
+        if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address), moment) {
             last = Unreachable::Closed(address.ip(), reason);
             continue;
         }
@@ -45,6 +45,17 @@ pub(crate) async fn dial(destination: &Destination, levels: &[Arc<Level>]) -> Re
         }
     }
     Err(last)
+}
+
+/// Returns true if an open connection to this address may stay. Through a proxy, its address says nothing.
+pub(crate) fn may_stay(
+    way: &Way,
+    levels: &[Arc<Level>],
+    destination: &Destination,
+    address: SocketAddr,
+    moment: &Moment<'_>,
+) -> bool {
+    way.proxy.is_some() || may_dial(levels, destination, address.ip(), &own(address), moment).is_ok()
 }
 
 async fn resolve(destination: &Destination) -> io::Result<Vec<SocketAddr>> {
@@ -73,7 +84,7 @@ pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use hutch_policy::{Authority, Mode};
+    use hutch_policy::{Authority, Forbidden, Mode, Moment};
 
     use super::*;
 
@@ -95,9 +106,13 @@ mod tests {
     async fn address_of_this_machine_is_dialed_only_where_a_range_opens_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let destination: Destination = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let error = dial(&destination, &levels(&destination, &[])).await.unwrap_err();
+        let error = dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default())
+            .await
+            .unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
-        dial(&destination, &levels(&destination, &["127.0.0.0/8"])).await.unwrap();
+        dial(&Way::default(), &destination, &levels(&destination, &["127.0.0.0/8"]), &Moment::default())
+            .await
+            .unwrap();
     }
 
     #[tokio::test]
@@ -105,9 +120,18 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let destination: Destination = format!("localhost:{port}").parse().unwrap();
-        let error = dial(&destination, &levels(&destination, &[])).await.unwrap_err();
+        let error = dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default())
+            .await
+            .unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
-        dial(&destination, &levels(&destination, &["127.0.0.0/8", "::1"])).await.unwrap();
+        dial(
+            &Way::default(),
+            &destination,
+            &levels(&destination, &["127.0.0.0/8", "::1"]),
+            &Moment::default(),
+        )
+        .await
+        .unwrap();
     }
 
     #[test]

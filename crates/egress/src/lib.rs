@@ -13,16 +13,29 @@
 //!
 //! The process that serves holds no secret and needs no file except those by which names are resolved.
 
+mod authority;
+mod body;
+mod check;
+mod connection;
 pub mod control;
 mod dial;
 pub mod dns;
+mod exchange;
 mod first;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
+mod inspect;
 pub mod names;
 mod plan;
+mod refusal;
+mod relay;
 mod sandbox;
 mod server;
+mod upstream;
+mod usage;
+mod way;
 
+pub use authority::{AuthorityError, AuthorityKeys, DAYS};
 pub use plan::plan;
-pub use sandbox::{Denial, FLAGS, Reason, Refusal};
+pub use refusal::{Denial, FLAGS, Reason, Refusal};
+pub use way::{UpstreamProxy, Way};

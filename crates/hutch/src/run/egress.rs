@@ -68,7 +68,13 @@ impl Network {
         if rustix::process::geteuid().is_root() {
             self.ids = Some(IdRanges::open(std::process::id())?.take()?);
         }
-        let started = egress::start(listeners, &self.levels, self.ids.as_ref().map(IdRange::base));
+        let started = egress::start(
+            listeners,
+            &self.levels,
+            self.ids.as_ref().map(IdRange::base),
+            None,
+            egress::Outside::new(None),
+        );
         let failed =
             |error: std::io::Error| Error::Channel { step: "start the proxy".into(), errno: error.into() };
         self.proxy = Some(started.map_err(failed)?);
@@ -80,7 +86,7 @@ impl Network {
 fn from_flags(arguments: &RunArguments) -> Level {
     let private = || arguments.allow_private.clone();
     let rules = arguments.allow.iter().map(|rule| EgressRule { private: private(), ..rule.clone() });
-    let egress = Some(Egress { rules: rules.collect() });
+    let egress = Some(Egress { rules: rules.collect(), budget: None });
     let name = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
     Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
 }

@@ -99,8 +99,14 @@ pub(crate) enum Audience {
     Starter,
 }
 
-/// The process. It ends when this is dropped.
+/// A process that ends when this is dropped.
 pub(crate) struct Process(Child);
+
+impl Process {
+    pub(crate) fn of(child: Child) -> Process {
+        Process(child)
+    }
+}
 
 impl Drop for Process {
     fn drop(&mut self) {

@@ -288,8 +288,8 @@ impl Sandbox {
             denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
         };
         let reason = match ended {
-            None | Some(Ended::Failed) => return,
-            Some(Ended::Revoked(None)) => None,
+            None => return,
+            Some(Ended::Failed | Ended::Revoked(None)) => None,
             Some(Ended::Revoked(Some(reason)) | Ended::Refused(reason)) => Some(reason),
         };
         reset(&client);
@@ -395,7 +395,7 @@ impl Sandbox {
 
 /// Reason why bytes are no longer passed on.
 enum Ended {
-    /// A side failed.
+    /// A side failed, such as by a reset, which the other side then gets too.
     Failed,
     /// A budget is used up.
     Refused(Reason),

@@ -8,6 +8,7 @@ mod gvisor;
 mod mounts;
 mod report;
 mod tools;
+mod trust;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,28 +49,36 @@ pub(crate) fn main(mut arguments: RunArguments) -> ! {
 }
 
 fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
-    let image = image(arguments)?;
+    let mut image = image(arguments)?;
     let folder = arguments.workspace.as_deref().map(workspace).transpose()?;
     let tools = match arguments.tools {
         true => tools::Tools::find(|name| std::env::var_os(name)),
         false => tools::Tools::default(),
     };
+    let mounts = [&tools.mounts[..], &arguments.mount].concat();
+    let mut network = egress::Network::of(arguments)?;
+    let trusted = network.trust(&image, &mounts)?;
+    if let Some(trust) = &trusted {
+        image.config.env = trust.environment(&image.config.env);
+    }
     let process = process(arguments, &image, folder.as_ref(), &tools.env)?;
     // Held until the command has ended: no other jail on the machine gets one of these ids.
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
     };
-    let mut network = egress::Network::of(arguments)?;
-    let mounts = [&tools.mounts[..], &arguments.mount].concat();
     let mut spec = spec(arguments, image, folder, &mounts, ids.as_ref(), network.plan())?;
+    if let Some(trust) = &trusted {
+        spec.mounts.extend(trust.mounts()?);
+    }
     let protections = protect(arguments, &mut spec)?;
     let options = RunOptions {
         timeout: arguments.timeout,
         capture: arguments.json.then_some(CAPTURE_BYTES),
         ..RunOptions::default()
     };
-    let mut serve = |listeners: Vec<_>| network.serve(&listeners);
+    let authority = trusted.as_ref().map(|trust| &trust.authority);
+    let mut serve = |listeners: Vec<_>| network.serve(&listeners, authority);
     let outcome = match arguments.isolation {
         Isolation::Hutch => run_with_listeners(&spec, &process, &options, &mut serve),
         Isolation::Gvisor => gvisor::run(&spec, &process, &options, &mut serve)?,

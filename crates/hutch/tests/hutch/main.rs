@@ -14,6 +14,7 @@ mod docs;
 mod egress;
 mod harness;
 mod image;
+mod inspected;
 mod killed;
 mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
@@ -33,6 +34,7 @@ mod run;
 mod sandbox_config;
 mod sleep;
 mod toolchains;
+mod trusted;
 mod tunnels;
 mod upgrade;
 mod walkthrough;

@@ -1,11 +1,13 @@
 //! Rules about requests: TLS ends at the proxy, and programs inside trust it without a setting of their own.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::egress::{Caller, Site, callers, policy};
 use crate::harness::{succeeded, text};
 use crate::peers::Peer;
+use crate::registries::{allowing, host, printed, python_index};
 
 /// Address of the servers. It is loopback, and no other test uses it.
 const SERVER: &str = "127.77.8.1";
@@ -115,8 +117,8 @@ fn every_client_trusts_the_proxy_and_its_requests_are_decided() {
     let script = format!(
         "curl -sS --http1.1 {url}/a; curl -sS --http2 {url}/a; \
         curl -sS -o /dev/null -w '%{{http_code}}\\n' {url}/../secret --path-as-is; \
-        curl -sS -d x {url}/a | grep -o '\"[^\"]*reads[^\"]*\"'; \
-        /usr/bin/python3 -c \"$1\" | cut -c 1-200; node -e \"$2\"; git ls-remote {url}/repo | cut -f 2"
+        curl -sS -d x {url}/a | grep -c 'rule .*reads.* denies'; \
+        /usr/bin/python3 -c \"$1\" | cut -c 1-200; node -e \"$2\"; git ls-remote {url}/repo main | cut -f 2"
     );
     for caller in callers() {
         let options = ["--policy", &rules];
@@ -126,8 +128,8 @@ fn every_client_trusts_the_proxy_and_its_requests_are_decided() {
         let context = format!("{caller:?}: {printed} {}", text(&output.stderr));
         assert_eq!(lines.len(), 9, "{context}");
         assert_eq!(lines[..3], ["GET HTTP/1.1", "GET HTTP/2.0", "403"], "{context}");
-        assert!(lines[3].contains("rule") && lines[3].contains("reads"), "{context}");
-        assert_eq!((lines[4], &lines[5][..4], lines[6]), ("GET HTTP/1.1", "403 ", "GET HTTP/1.1"), "{context}");
+        assert_eq!((lines[3], lines[4], &lines[5][..4]), ("1", "GET HTTP/1.1", "403 "), "{context}");
+        assert_eq!(lines[6], "GET HTTP/1.1", "{context}");
         assert_eq!(lines[7..], ["GET HTTP/1.1", "refs/heads/main"], "{context}");
     }
     assert!(!server.peer.printed().contains("POST") && !server.peer.printed().contains("secret"));
@@ -220,4 +222,76 @@ fn variables_of_the_user_stay_and_the_key_stays_outside() {
         assert_eq!(text(&output.stdout), expected, "{caller:?} {}", text(&output.stderr));
     }
     assert_eq!(left(), 0, "the files of the runs are removed");
+}
+
+/// Runs a script in a sandbox that may only read from these hosts. `None` if the machine cannot reach them.
+fn reading(test: &str, hosts: &BTreeSet<(String, u16)>, options: &[&str], script: &str) -> Option<Output> {
+    // It finds the addresses of the hosts, or a reason to skip the test.
+    let flags = match allowing(hosts) {
+        Ok(flags) => flags,
+        Err(reason) => {
+            hutch_testkit::note_skip(test, &reason);
+            return None;
+        }
+    };
+    let private: Vec<&str> =
+        flags.windows(2).filter(|pair| pair[0] == "--allow-private").map(|pair| pair[1].as_str()).collect();
+    let rule = |(number, (host, port)): (usize, &(String, u16))| {
+        let private = private.iter().map(|address| format!("\"{address}\"")).collect::<Vec<_>>().join(", ");
+        format!(
+            "    - {{name: r{number}, hosts: [{host}], ports: [{port}], private: [{private}], \
+            http: [{{methods: [GET, HEAD]}}]}}\n"
+        )
+    };
+    let rules: String = hosts.iter().enumerate().map(rule).collect();
+    let site = Site::new();
+    std::fs::copy("/etc/hosts", site.folder.path().join("hosts")).expect("copied");
+    let policy = policy(&site, "reading", "Enforce", &rules);
+    let all = [&["--policy", &policy, "--env", "HOME=/tmp"], options].concat();
+    Some(site.run(Caller::Root, &all, &["sh", "-euc", script]))
+}
+
+#[test]
+fn clients_of_registries_work_with_rules_that_only_read() {
+    hutch_testkit::require!(root, node, python);
+    if let Some((index, hosts)) = python_index() {
+        let index = index.trim_end_matches('/');
+        let script = format!(
+            "cd /tmp && /usr/bin/python3 -m venv v && v/bin/pip install -q -i {index}/ requests httpx\n\
+            v/bin/python -c 'import httpx, requests\n\
+            for client in requests, httpx:\n  \
+                print(client.get(\"{index}/six/\").status_code, client.post(\"{index}/six/\").status_code)'\n"
+        );
+        if let Some(output) = reading("pip with rules about requests", &hosts, &[], &script) {
+            assert_eq!(succeeded("pip", &output), "200 403\n200 403\n", "{}", text(&output.stderr));
+        }
+    }
+    if let Some(registry) = printed("npm", &["config", "get", "registry"]) {
+        let script = format!(
+            "cd /tmp && npm install --no-audit --no-fund --registry {registry} is-number@7.0.0 >&2 && \
+            node -e 'console.log(require(\"is-number\")(1))'"
+        );
+        let hosts = host(&registry).into_iter().collect();
+        if let Some(output) = reading("npm with rules about requests", &hosts, &[], &script) {
+            assert_eq!(succeeded("npm", &output), "true\n", "{}", text(&output.stderr));
+        }
+    }
+    if let Some(proxies) = printed("go", &["env", "GOPROXY"]) {
+        let script =
+            "export GOPATH=/tmp/go GOFLAGS=-mod=mod GONOSUMDB='*' GOTOOLCHAIN=local; mkdir /tmp/m && cd /tmp/m\n\
+            go mod init m 2>&- && go get golang.org/x/exp@v0.0.0-20240719175910-8a7402abbf56 2>&- && echo got";
+        let hosts = proxies.split([',', '|']).filter_map(host).collect();
+        let options = ["--tools", "--env", &format!("GOPROXY={proxies}")];
+        if let Some(output) = reading("go with rules about requests", &hosts, &options, script) {
+            assert_eq!(succeeded("go", &output), "got\n", "{}", text(&output.stderr));
+        }
+    }
+    let hosts = ["index.crates.io", "static.crates.io"].map(|host| (host.to_owned(), 443)).into();
+    let script = "mkdir /tmp/c && cd /tmp/c && touch lib.rs && printf '[package]\\nname = \"c\"\\nversion = \"0.1.0\"\\n\
+        [lib]\\npath = \"lib.rs\"\\n[dependencies]\\nitoa = \"1\"\\n' > Cargo.toml && cargo -q fetch && grep -c itoa Cargo.lock";
+    if printed("cargo", &["--version"]).is_some()
+        && let Some(output) = reading("cargo with rules about requests", &hosts, &["--tools"], script)
+    {
+        assert!(succeeded("cargo", &output).trim() != "0", "{}", text(&output.stderr));
+    }
 }

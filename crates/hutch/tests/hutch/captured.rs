@@ -109,7 +109,7 @@ const TABLE: &[(&str, &str)] = &[
     ("answer 198.18.0.1:53", "EADDRINUSE"),
 ];
 
-/// Attempts with another result in gVisor. Its kernel has no such protocols, and asks for privileges before it looks for a
+/// Attempts with another result in gVisor. Its kernel has no such protocols, and requests privileges before it looks for a
 /// family that it has not. It ignores options that it does not know, so `transparent` has no effect: what listens inside
 /// gets nothing there either.
 const IN_GVISOR: &[(&str, &str)] = &[

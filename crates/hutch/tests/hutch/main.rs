@@ -15,6 +15,7 @@ mod docs;
 mod egress;
 mod harness;
 mod image;
+mod inspected;
 mod killed;
 mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
@@ -36,6 +37,7 @@ mod sandbox_config;
 mod settings;
 mod sleep;
 mod toolchains;
+mod trusted;
 mod tunnels;
 mod upgrade;
 mod walkthrough;

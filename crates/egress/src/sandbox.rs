@@ -23,6 +23,10 @@ const CONNECTIONS: usize = 512;
 /// Maximum open connections whose requests are read. Each has buffers of some 100 KiB.
 const INSPECTED: usize = 128;
 
+/// Maximum requests at once, and of these such whose bodies are read before they are decided.
+const REQUESTS: usize = 256;
+const READING: usize = 8;
+
 /// Receives refusals.
 pub(crate) type Report = Box<dyn Fn(Refusal) + Send + Sync>;
 /// Receives each name that has got an address.
@@ -44,6 +48,8 @@ pub(crate) struct Sandbox {
     names: Mutex<Names>,
     pub(crate) connections: Semaphore,
     pub(crate) inspected: Semaphore,
+    pub(crate) requests: Arc<Semaphore>,
+    pub(crate) reading: Semaphore,
     pub(crate) usage: Usage,
     authority: Mutex<Option<Arc<Authority>>>,
     /// Made for the first request that is read.
@@ -67,6 +73,8 @@ impl Sandbox {
             names: Mutex::default(),
             connections: Semaphore::new(CONNECTIONS),
             inspected: Semaphore::new(INSPECTED),
+            requests: Arc::new(Semaphore::new(REQUESTS)),
+            reading: Semaphore::new(READING),
             usage: Usage::default(),
             authority: Mutex::default(),
             upstream: OnceLock::new(),

@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName};
@@ -18,7 +17,6 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
 use tokio::time::timeout;
 
 use crate::body::{Body, full};

@@ -1,5 +1,7 @@
 //! One sandbox: its policy, its names and its connections.
 
+mod peers;
+
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,6 +24,8 @@ use crate::dial::{dial, own};
 use crate::dns;
 use crate::first::{self, First, classify};
 use crate::names::{Names, is_synthetic};
+
+pub(crate) use peers::Peers;
 
 /// Maximum open connections.
 const CONNECTIONS: usize = 512;
@@ -53,6 +57,9 @@ pub enum Reason {
     /// A level does not allow it.
     #[error("{0}")]
     Denied(Denial),
+    /// A policy does not allow the other sandbox.
+    #[error("{0}")]
+    Closed(String),
     /// A level would not allow it, but it only observes.
     #[error("{0}, but it only observes")]
     Observed(Denial),
@@ -116,6 +123,7 @@ pub(crate) struct Sandbox {
     connections: Semaphore,
     report: Report,
     named: Named,
+    pub(crate) peers: Peers,
 }
 
 /// An open connection: what was decided about it.
@@ -127,10 +135,10 @@ struct Connection {
 }
 
 impl Sandbox {
-    pub(crate) fn new(levels: Levels, report: Report, named: Named) -> Arc<Sandbox> {
+    pub(crate) fn new(levels: Levels, report: Report, named: Named, peers: Peers) -> Arc<Sandbox> {
         let connections = Semaphore::new(CONNECTIONS);
         let levels = watch::Sender::new(Some(levels));
-        Arc::new(Sandbox { levels, names: Mutex::default(), connections, report, named })
+        Arc::new(Sandbox { levels, names: Mutex::default(), connections, report, named, peers })
     }
 
     /// Replaces the levels. Open connections that they do not allow end.
@@ -151,6 +159,11 @@ impl Sandbox {
         }
     }
 
+    /// Waits until the sandbox has ended.
+    async fn ended(&self) {
+        let _ = self.levels.subscribe().wait_for(Option::is_none).await;
+    }
+
     fn levels(&self) -> Levels {
         self.levels.borrow().clone().unwrap_or_default()
     }
@@ -164,7 +177,8 @@ impl Sandbox {
         let levels = self.levels();
         let mut names = self.names();
         let before = names.count();
-        let answer = dns::answer(message, &mut names, |name| may_resolve(&levels, name));
+        let exists = |name: &HostName| self.peers.contains(name) || may_resolve(&levels, name);
+        let answer = dns::answer(message, &mut names, exists);
         // With the lock, so that names are reported in the order of their addresses.
         names.since(before).for_each(|name| (self.named)(name));
         answer
@@ -181,6 +195,7 @@ impl Sandbox {
         if target.port() == DNS {
             return self.serve_dns(client).await;
         }
+        let Some(client) = self.serve_peer(client, target).await else { return };
         let mut first = Vec::new();
         match self.connect(&client, target, &mut first).await {
             Ok(connection) => self.join(client, connection, &first).await,
@@ -408,6 +423,10 @@ mod tests {
         assert!(is_for(&http("a.example"), &https, Traffic::Tls).unwrap_err().contains("plaintext"));
     }
 
+    fn no_peers() -> Peers {
+        Peers::new(Box::new(|_, _, _| ()))
+    }
+
     /// Levels with one rule for addresses of loopback, at this port.
     fn loopback(port: u16, decision: &str, protocol: &str) -> Levels {
         let rule = serde_json::json!({
@@ -433,7 +452,7 @@ mod tests {
             let (refusals, mut refused) = tokio::sync::mpsc::unbounded_channel();
             let report: Report = Box::new(move |refusal| refusals.send(refusal).unwrap());
             let allows = || loopback(address.port(), "Allow", "TCP");
-            let sandbox = Sandbox::new(allows(), report, Box::new(|_| ()));
+            let sandbox = Sandbox::new(allows(), report, Box::new(|_| ()), no_peers());
             let served = sandbox.clone();
             let task = tokio::spawn(async move { served.serve(captured).await });
             let mut server = server.accept().await.unwrap().0;
@@ -467,7 +486,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(rule).unwrap()),
         };
-        let sandbox = Sandbox::new([Arc::new(level)].into(), Box::new(|_| ()), Box::new(report));
+        let sandbox = Sandbox::new([Arc::new(level)].into(), Box::new(|_| ()), Box::new(report), no_peers());
         let known: HostName = "known.example".parse().unwrap();
         sandbox.add_names(std::slice::from_ref(&known));
         for name in ["b.example.", "a.example.", "known.example.", "b.example."] {

@@ -1,6 +1,6 @@
 //! Values of `--allow` and `--allow-private`.
 
-use hutch_policy::{Cidr, Decision, Destination, EgressRule, Host, HostPattern, PortRange, Protocol};
+use hutch_policy::{Cidr, Destination, EgressRule, Host, HostPattern, PortRange, Protocol};
 
 /// Port of HTTPS, where TLS is spoken.
 const HTTPS: u16 = 443;
@@ -9,17 +9,7 @@ const HTTP: u16 = 80;
 
 /// Parses `HOST[:PORT]` of `--allow`.
 pub(crate) fn rule(text: &str) -> Result<EgressRule, String> {
-    let mut rule = EgressRule {
-        name: text.to_owned(),
-        hosts: Vec::new(),
-        any: false,
-        cidrs: Vec::new(),
-        ports: Vec::new(),
-        protocol: Protocol::Auto,
-        plaintext: false,
-        private: Vec::new(),
-        decision: Decision::Allow,
-    };
+    let mut rule = EgressRule { name: text.to_owned(), ..EgressRule::default() };
     // A pattern is a name but for its first label.
     let (pattern, plain) = match text.split_once('*') {
         Some(_) => (Some(text), text.replace('*', "x")),

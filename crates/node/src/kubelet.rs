@@ -73,7 +73,7 @@ impl Node {
     }
 
     /// Connects to a port inside a Pod, which is awake then.
-    async fn dial(live: &Arc<Live>, port: u16) -> Result<TcpStream, StreamError> {
+    pub(crate) async fn dial(live: &Arc<Live>, port: u16) -> Result<TcpStream, StreamError> {
         let _busy = live.enter().await?;
         let (network, address) = live
             .network()

@@ -40,7 +40,8 @@ mod subpath;
 mod volumes;
 
 pub use config::{
-    Config, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EmbeddedService, Handler, ServiceKind,
+    Config, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews, EmbeddedService, Handler,
+    PeerRefusal, PeerRequest, ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;

@@ -124,13 +124,13 @@ pub fn may_dial<L: Borrow<Level>>(
 }
 
 /// Returns the egress rules of the levels that decide, with their authorities.
-fn enforcing<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = (Authority, &Egress)> {
+pub(crate) fn enforcing<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = (Authority, &Egress)> {
     let levels = levels.iter().map(Borrow::borrow).filter(|level: &&Level| level.mode == Mode::Enforce);
     levels.filter_map(|level| Some((level.authority, level.egress.as_ref()?)))
 }
 
 /// Returns true if a level decides that is not the claim's, which can only take away.
-fn opens<L: Borrow<Level>>(levels: &[L]) -> bool {
+pub(crate) fn opens<L: Borrow<Level>>(levels: &[L]) -> bool {
     enforcing(levels).any(|(authority, _)| authority != Authority::Claim)
 }
 

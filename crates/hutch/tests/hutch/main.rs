@@ -19,6 +19,7 @@ mod lives;
 mod migrate;
 mod mounts;
 mod on_cluster;
+mod peers;
 mod policies;
 mod processes;
 mod recorded;

@@ -54,7 +54,7 @@ fn apply(up: &Up, object: &Value) -> std::process::Output {
     up.kubectl_args(&["apply", "-f", &file.display().to_string()])
 }
 
-fn applied(up: &Up, object: &Value) {
+pub(crate) fn applied(up: &Up, object: &Value) {
     harness::succeeded("kubectl apply", &apply(up, object));
 }
 
@@ -63,7 +63,7 @@ fn rule(name: &str, server: &Server) -> Value {
     json!({"name": "web", "hosts": [name], "ports": [server.port], "plaintext": true, "private": [SERVER]})
 }
 
-fn policy(kind: &str, name: &str, applies: &Value, rules: &Value) -> Value {
+pub(crate) fn policy(kind: &str, name: &str, applies: &Value, rules: &Value) -> Value {
     json!({
         "apiVersion": "policy.hutch.dev/v1alpha1", "kind": kind, "metadata": {"name": name},
         "spec": {"appliesTo": applies, "egress": {"rules": rules}},

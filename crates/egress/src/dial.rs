@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_policy::{Destination, Forbidden, Host, Level, may_dial};
+use hutch_policy::{Destination, Forbidden, Host, Level, Moment, may_dial};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -31,10 +31,14 @@ pub(crate) enum Unreachable {
 }
 
 /// Connects to a destination that these levels allow.
-pub(crate) async fn dial(destination: &Destination, levels: &[Arc<Level>]) -> Result<TcpStream, Unreachable> {
+pub(crate) async fn dial(
+    destination: &Destination,
+    levels: &[Arc<Level>],
+    moment: &Moment<'_>,
+) -> Result<TcpStream, Unreachable> {
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
     for address in resolve(destination).await.map_err(Unreachable::Name)? {
-        if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address)) {
+        if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address), moment) {
             last = Unreachable::Closed(address.ip(), reason);
             continue;
         }
@@ -73,7 +77,7 @@ pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use hutch_policy::{Authority, Mode};
+    use hutch_policy::{Authority, Mode, Moment};
 
     use super::*;
 
@@ -95,9 +99,9 @@ mod tests {
     async fn address_of_this_machine_is_dialed_only_where_a_range_opens_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let destination: Destination = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let error = dial(&destination, &levels(&destination, &[])).await.unwrap_err();
+        let error = dial(&destination, &levels(&destination, &[]), &Moment::default()).await.unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
-        dial(&destination, &levels(&destination, &["127.0.0.0/8"])).await.unwrap();
+        dial(&destination, &levels(&destination, &["127.0.0.0/8"]), &Moment::default()).await.unwrap();
     }
 
     #[tokio::test]
@@ -105,9 +109,9 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let destination: Destination = format!("localhost:{port}").parse().unwrap();
-        let error = dial(&destination, &levels(&destination, &[])).await.unwrap_err();
+        let error = dial(&destination, &levels(&destination, &[]), &Moment::default()).await.unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
-        dial(&destination, &levels(&destination, &["127.0.0.0/8", "::1"])).await.unwrap();
+        dial(&destination, &levels(&destination, &["127.0.0.0/8", "::1"]), &Moment::default()).await.unwrap();
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hutch_policy::{
-    Decision, Destination, Host, HostName, Level, Mode, Opinion, Traffic, Verdict, decide, may_dial,
+    Decision, Destination, Host, HostName, Level, Mode, Moment, Opinion, Traffic, Verdict, decide, may_dial,
     may_resolve,
 };
 use rustix::net::sockopt::set_socket_linger;
@@ -164,6 +164,10 @@ impl Sandbox {
         let _ = self.levels.subscribe().wait_for(Option::is_none).await;
     }
 
+    fn moment(&self) -> Moment<'static> {
+        Moment::default()
+    }
+
     fn levels(&self) -> Levels {
         self.levels.borrow().clone().unwrap_or_default()
     }
@@ -220,7 +224,7 @@ impl Sandbox {
         };
         let refused = |reason| Err(Refusal { destination: destination.to_string(), reason });
         let levels = self.levels();
-        let verdict = decide(&levels, &destination);
+        let verdict = decide(&levels, &destination, &self.moment());
         if let Some(denial) = Denial::first(&verdict, Mode::Observe) {
             (self.report)(Refusal { destination: destination.to_string(), reason: Reason::Observed(denial) });
         }
@@ -232,7 +236,7 @@ impl Sandbox {
         {
             return refused(Reason::OtherName(why));
         }
-        match dial(&destination, &levels).await {
+        match dial(&destination, &levels, &self.moment()).await {
             Ok(server) => Ok(Connection { traffic: verdict.traffic, server, destination }),
             Err(error) => refused(Reason::Unreachable(error.to_string())),
         }
@@ -264,9 +268,11 @@ impl Sandbox {
         let mut changes = self.levels.subscribe();
         loop {
             let levels = changes.borrow_and_update().clone()?;
-            let verdict = decide(&levels, destination);
+            let verdict = decide(&levels, destination, &self.moment());
             let allowed = verdict.decision == Decision::Allow && verdict.traffic >= traffic;
-            if !allowed || may_dial(&levels, destination, address.ip(), &own(address)).is_err() {
+            if !allowed
+                || may_dial(&levels, destination, address.ip(), &own(address), &self.moment()).is_err()
+            {
                 return Some(Denial::first(&verdict, Mode::Enforce).unwrap_or_default());
             }
             changes.changed().await.ok()?;

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::address::{Forbidden, check_address};
 use crate::destination::{Decision, Destination};
 use crate::egress::{Egress, Traffic};
+use crate::expression::Moment;
 use crate::host::HostName;
+use crate::request::Request;
 
 /// Effect of a level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -59,13 +61,28 @@ pub struct Opinion<'a> {
     pub decision: Decision,
 }
 
-/// Verdict of all levels.
+/// Verdict of all levels about a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict<'a> {
     /// Decision.
     pub decision: Decision,
     /// Permitted traffic, if it is allowed.
     pub traffic: Traffic,
+    /// Requests must be read and decided one by one, so TLS ends at the proxy.
+    pub inspect: bool,
+    /// One rule needs requests to be read, and another one forbids that TLS ends at the proxy. Then it is denied.
+    pub conflict: bool,
+    /// Opinions of the levels that have egress rules, by authority and name.
+    pub opinions: Vec<Opinion<'a>>,
+}
+
+/// Verdict of all levels about a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestVerdict<'a> {
+    /// Decision.
+    pub decision: Decision,
+    /// Maximum length of the body, if it is allowed.
+    pub max_body: u64,
     /// Opinions of the levels that have egress rules, by authority and name.
     pub opinions: Vec<Opinion<'a>>,
 }
@@ -73,24 +90,71 @@ pub struct Verdict<'a> {
 /// Decides whether a sandbox with these levels may reach the destination: only if at least one level that enforces and is
 /// not the claim's has egress rules, and all levels that enforce and have rules allow it. The order of levels and rules
 /// has no meaning.
-pub fn decide<'a, L: Borrow<Level>>(levels: &'a [L], destination: &Destination) -> Verdict<'a> {
-    let mut opinions: Vec<_> = levels
-        .iter()
-        .map(Borrow::borrow)
-        .filter_map(|level: &Level| {
-            let rule = level.egress.as_ref()?.rule_for(destination);
-            let decision = rule.map_or(Decision::Deny, |rule| rule.decision);
-            Some(Opinion { level, rule: rule.map(|rule| rule.name.as_str()), decision })
-        })
-        .collect();
-    opinions.sort_by(|a, b| (a.level.authority, &a.level.name).cmp(&(b.level.authority, &b.level.name)));
+pub fn decide<'a, L: Borrow<Level>>(
+    levels: &'a [L],
+    destination: &Destination,
+    moment: &Moment<'_>,
+) -> Verdict<'a> {
+    let mut opinions = Vec::new();
+    let (mut inspect, mut passthrough, mut traffic) = (false, false, None::<Traffic>);
+    for level in levels.iter().map(Borrow::borrow) {
+        let Some(egress) = &level.egress else { continue };
+        let found = egress.connection(destination, moment);
+        opinions.push(Opinion {
+            level,
+            rule: found.rule.map(|rule| rule.name.as_str()),
+            decision: found.decision,
+        });
+        if level.mode == Mode::Enforce {
+            inspect |= found.inspect;
+            passthrough |= found.passthrough;
+            traffic = Some(traffic.map_or(found.traffic, |least| least.min(found.traffic)));
+        }
+    }
+    let conflict = inspect && passthrough;
+    let decision = if conflict { Decision::Deny } else { strictest(levels, &opinions) };
+    sort(&mut opinions);
+    Verdict { decision, traffic: traffic.unwrap_or_default(), inspect, conflict, opinions }
+}
+
+/// Decides about a request on a connection that [`decide`] allowed.
+pub fn decide_request<'a, L: Borrow<Level>>(
+    levels: &'a [L],
+    destination: &Destination,
+    request: &Request<'_>,
+    moment: &Moment<'_>,
+) -> RequestVerdict<'a> {
+    let mut opinions = Vec::new();
+    let mut max_body = u64::MAX;
+    for level in levels.iter().map(Borrow::borrow) {
+        let Some(egress) = &level.egress else { continue };
+        let (rule, decision, body) = egress.request(destination, request, moment);
+        opinions.push(Opinion { level, rule: rule.map(|rule| rule.name.as_str()), decision });
+        if level.mode == Mode::Enforce {
+            max_body = max_body.min(body);
+        }
+    }
+    let decision = strictest(levels, &opinions);
+    sort(&mut opinions);
+    RequestVerdict { decision, max_body, opinions }
+}
+
+/// Returns true if a level that enforces judges calls of JSON-RPC to the destination, so that bodies must be read.
+pub fn reads_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
+    enforcing(levels).any(|(_, egress)| egress.reads_calls(destination))
+}
+
+/// Returns the decision of all levels that enforce.
+fn strictest<L: Borrow<Level>>(levels: &[L], opinions: &[Opinion<'_>]) -> Decision {
     let enforced = opinions.iter().filter(|opinion| opinion.level.mode == Mode::Enforce);
-    let decision = match opens(levels) {
+    match opens(levels) {
         true => enforced.map(|opinion| opinion.decision).max().unwrap_or(Decision::Deny),
         false => Decision::Deny,
-    };
-    let traffic = enforcing(levels).map(|(_, egress)| egress.traffic_to(destination));
-    Verdict { decision, traffic: traffic.min().unwrap_or_default(), opinions }
+    }
+}
+
+fn sort(opinions: &mut [Opinion<'_>]) {
+    opinions.sort_by(|a, b| (a.level.authority, &a.level.name).cmp(&(b.level.authority, &b.level.name)));
 }
 
 /// Returns true if a sandbox with these levels may perhaps reach some port of the name. Other names need no address.
@@ -109,6 +173,7 @@ pub fn may_dial<L: Borrow<Level>>(
     destination: &Destination,
     address: IpAddr,
     own: &[IpAddr],
+    moment: &Moment<'_>,
 ) -> Result<(), Forbidden> {
     let Err(closed) = check_address(address, &[], own) else { return Ok(()) };
     let mut opened = Err(closed);
@@ -117,7 +182,7 @@ pub fn may_dial<L: Borrow<Level>>(
         if !administers && closed != Forbidden::Private {
             return Err(closed);
         }
-        check_address(address, &egress.private_for(destination), own)?;
+        check_address(address, &egress.private_for(destination, moment), own)?;
         opened = Ok(());
     }
     opened

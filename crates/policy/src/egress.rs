@@ -6,11 +6,15 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::attach::SandboxTarget;
+use crate::budget::Budget;
 use crate::cidr::Cidr;
 use crate::destination::{Decision, Destination};
+use crate::expression::{Expression, Moment};
 use crate::host::{Host, HostName};
+use crate::http::{HttpRule, McpRule, decide_calls};
 use crate::pattern::HostPattern;
 use crate::ports::PortRange;
+use crate::request::Request;
 
 /// Port of HTTPS: the default of a rule.
 const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
@@ -36,6 +40,23 @@ impl Protocol {
     }
 }
 
+/// How TLS of a rule is treated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Tls {
+    /// TLS ends at the proxy where a rule about requests needs it.
+    #[default]
+    Auto,
+    /// TLS never ends at the proxy. If another rule needs that, the destination is denied.
+    Passthrough,
+}
+
+impl Tls {
+    /// Returns true for the default.
+    pub fn is_auto(&self) -> bool {
+        *self == Tls::Auto
+    }
+}
+
 /// Traffic on a connection. The lesser one is stricter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Traffic {
@@ -55,6 +76,9 @@ pub struct Egress {
     /// Rules. What none of them allows is denied.
     #[serde(default)]
     pub rules: Vec<EgressRule>,
+    /// What each sandbox may use up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
 }
 
 /// Rule for destinations.
@@ -90,6 +114,18 @@ pub struct EgressRule {
     /// Time until which the rule counts.
     #[serde(default, deserialize_with = "crate::time::read", skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
+    /// How TLS is treated.
+    #[serde(default, skip_serializing_if = "Tls::is_auto")]
+    pub tls: Tls,
+    /// Requests; with entries, only requests that one of them allows are made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub http: Vec<HttpRule>,
+    /// Calls of JSON-RPC in the bodies of requests; with entries, only calls that one of them allows are made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mcp: Vec<McpRule>,
+    /// Condition. A rule whose condition has no value does not allow, but denies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<Expression>,
     /// Decision for matching destinations.
     #[serde(default)]
     pub decision: Decision,
@@ -121,33 +157,154 @@ impl EgressRule {
             Protocol::Auto => Traffic::Tls,
         }
     }
+
+    /// Returns true if the rule decides about requests, so that they must be read.
+    pub fn reads_requests(&self) -> bool {
+        !self.http.is_empty()
+            || !self.mcp.is_empty()
+            || self.when.as_ref().is_some_and(|when| when.uses("request"))
+    }
+
+    /// Returns true if the rule, or an entry of it, has this decision.
+    fn can(&self, decision: Decision) -> bool {
+        match self.http.is_empty() && self.mcp.is_empty() {
+            true => self.decision == decision,
+            false => {
+                let http = self.http.iter().any(|entry| entry.decision == decision);
+                http || self.mcp.iter().any(|entry| entry.decision == decision)
+            }
+        }
+    }
+
+    /// Returns true if the condition holds, or could hold for some request.
+    fn applies(&self, moment: &Moment<'_>, request: Option<&Request<'_>>) -> bool {
+        let Some(when) = &self.when else { return true };
+        if request.is_none() && when.uses("request") {
+            return true;
+        }
+        when.evaluate(moment, request, None).unwrap_or(self.can(Decision::Deny))
+    }
+
+    /// Decides about a request to a destination that the rule covers; `None` if the rule has no opinion.
+    fn decide_request(&self, request: &Request<'_>, moment: &Moment<'_>) -> Option<Decision> {
+        if !self.applies(moment, Some(request)) {
+            return None;
+        }
+        let http = match self.http.as_slice() {
+            [] => self.decision,
+            entries => {
+                entries.iter().filter(|entry| entry.matches(request)).map(|entry| entry.decision).max()?
+            }
+        };
+        let mcp = match (self.mcp.as_slice(), request.calls) {
+            ([], _) => Decision::Allow,
+            (entries, Some(calls)) => decide_calls(entries, calls, Some(request), moment)?,
+            // A request without a body carries no call: it opens a stream of answers, or ends a session.
+            (_, None) if request.may_have_body() => return None,
+            (_, None) => Decision::Allow,
+        };
+        Some(http.max(mcp))
+    }
+
+    /// Returns the maximum length of the body of a request that the rule allows.
+    fn max_body(&self, request: &Request<'_>) -> u64 {
+        let matching = self.http.iter().filter(|entry| entry.matches(request));
+        let allowing = matching.filter(|entry| entry.decision == Decision::Allow);
+        allowing.map(HttpRule::max_body).max().unwrap_or(u64::MAX)
+    }
+}
+
+/// What the rules of one level say about a connection.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Connection<'a> {
+    /// Rule that decides; `None` if no rule matches, which denies.
+    pub(crate) rule: Option<&'a EgressRule>,
+    pub(crate) decision: Decision,
+    /// Requests must be read.
+    pub(crate) inspect: bool,
+    /// TLS must not end at the proxy.
+    pub(crate) passthrough: bool,
+    /// Permitted traffic, if it is allowed.
+    pub(crate) traffic: Traffic,
 }
 
 impl Egress {
     /// Returns true if a rule allows some port of the name.
     pub fn allows_name(&self, name: &HostName) -> bool {
-        self.rules.iter().any(|rule| rule.decision == Decision::Allow && rule.matches_name(name))
+        self.rules.iter().any(|rule| rule.can(Decision::Allow) && rule.matches_name(name))
     }
 
-    /// Returns what may be spoken to the destination, if it is allowed: what any rule that allows it says.
-    pub fn traffic_to(&self, destination: &Destination) -> Traffic {
-        self.allowing(destination).map(EgressRule::traffic).max().unwrap_or_default()
+    /// Returns true if a rule for the destination judges calls of JSON-RPC.
+    pub(crate) fn reads_calls(&self, destination: &Destination) -> bool {
+        self.rules.iter().any(|rule| !rule.mcp.is_empty() && rule.matches(destination))
     }
 
     /// Returns the ranges that any rule that allows the destination opens for it.
-    pub fn private_for(&self, destination: &Destination) -> Vec<Cidr> {
-        self.allowing(destination).flat_map(|rule| rule.private.iter().copied()).collect()
+    pub(crate) fn private_for(&self, destination: &Destination, moment: &Moment<'_>) -> Vec<Cidr> {
+        let allowing = self.matching(destination, moment, None).filter(|rule| rule.can(Decision::Allow));
+        allowing.flat_map(|rule| rule.private.iter().copied()).collect()
     }
 
-    fn allowing<'a>(&'a self, destination: &'a Destination) -> impl Iterator<Item = &'a EgressRule> {
-        let allowing = self.rules.iter().filter(|rule| rule.decision == Decision::Allow);
-        allowing.filter(|rule| rule.matches(destination))
+    fn matching<'a>(
+        &'a self,
+        destination: &'a Destination,
+        moment: &'a Moment<'a>,
+        request: Option<&'a Request<'a>>,
+    ) -> impl Iterator<Item = &'a EgressRule> {
+        self.rules.iter().filter(move |rule| rule.matches(destination) && rule.applies(moment, request))
     }
 
-    /// Returns the strictest matching rule; `None` if no rule matches, which denies.
-    pub fn rule_for(&self, destination: &Destination) -> Option<&EgressRule> {
+    /// Decides about a connection. One that is allowed may still be read, and each request denied.
+    pub(crate) fn connection(&self, destination: &Destination, moment: &Moment<'_>) -> Connection<'_> {
+        let mut found = Connection { decision: Decision::Deny, ..Connection::default() };
+        let (mut allows, mut denies_requests) = (None, false);
+        let mut allows_requests = None;
+        let first =
+            |old: Option<&'_ EgressRule>, new: &'_ EgressRule| old.is_none_or(|old| new.name < old.name);
+        for rule in self.rules.iter().filter(|rule| rule.matches(destination) && rule.applies(moment, None)) {
+            let reads = rule.reads_requests();
+            if rule.can(Decision::Allow) {
+                found.traffic = found.traffic.max(rule.traffic());
+                found.passthrough |= rule.tls == Tls::Passthrough;
+            }
+            match (reads, rule.can(Decision::Deny)) {
+                // Of equally strict rules the first by name, so that the order of the list does not show.
+                (false, true) if first(found.rule, rule) => found.rule = Some(rule),
+                (false, false) if first(allows, rule) => allows = Some(rule),
+                (true, denies) => {
+                    denies_requests |= denies;
+                    if rule.can(Decision::Allow) && first(allows_requests, rule) {
+                        allows_requests = Some(rule);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if found.rule.is_some() {
+            return found;
+        }
+        found.rule = allows.or(allows_requests);
+        if found.rule.is_some() {
+            found.decision = Decision::Allow;
+            found.inspect = allows.is_none() || denies_requests;
+        }
+        found
+    }
+
+    /// Decides about a request, and returns the rule and the maximum length of its body.
+    pub(crate) fn request(
+        &self,
+        destination: &Destination,
+        request: &Request<'_>,
+        moment: &Moment<'_>,
+    ) -> (Option<&EgressRule>, Decision, u64) {
         let matching = self.rules.iter().filter(|rule| rule.matches(destination));
-        // Of equally strict rules the first by name, so that the order of the list does not show.
-        matching.max_by(|a, b| a.decision.cmp(&b.decision).then_with(|| b.name.cmp(&a.name)))
+        let decided = matching.filter_map(|rule| Some((rule, rule.decide_request(request, moment)?)));
+        let decided: Vec<_> = decided.collect();
+        let strictest = decided.iter().max_by(|a, b| a.1.cmp(&b.1).then_with(|| b.0.name.cmp(&a.0.name)));
+        let Some((rule, decision)) = strictest else { return (None, Decision::Deny, 0) };
+        let allowing = decided.iter().filter(|(_, decision)| *decision == Decision::Allow);
+        let body = allowing.map(|(rule, _)| rule.max_body(request)).max().unwrap_or(0);
+        (Some(rule), *decision, body)
     }
 }

@@ -7,27 +7,40 @@
 
 mod address;
 mod attach;
+mod budget;
 mod cidr;
 mod decide;
 mod destination;
 mod egress;
+mod expression;
 mod host;
+mod http;
 mod object;
 mod pattern;
 mod peer;
 mod ports;
+mod request;
 mod stored;
 mod time;
 
 pub use address::{Forbidden, check_address};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
+pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
-pub use decide::{Authority, Level, Mode, Opinion, Verdict, decide, may_dial, may_resolve};
+pub use decide::{
+    Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, may_dial, may_resolve,
+    reads_calls,
+};
 pub use destination::{Decision, Destination, InvalidDestination};
-pub use egress::{Egress, EgressRule, Protocol, Traffic};
+pub use egress::{Egress, EgressRule, Protocol, Tls, Traffic};
+pub use expression::{Expression, Facts, Identity, InvalidExpression, Moment, Session};
 pub use host::{Host, HostName, InvalidHost};
+pub use http::{
+    Body, Glob, HttpRule, InvalidRequestRule, McpRule, Method, PathPattern, Pattern, ValueMatch, decide_calls,
+};
 pub use object::{InvalidPolicy, Kind, PolicyObject};
 pub use pattern::{HostPattern, InvalidPattern};
 pub use peer::{Closed, Peer, may_reach, names_sandboxes, open_ports, would_refuse};
 pub use ports::{InvalidPorts, PortRange};
+pub use request::{AmbiguousPath, Call, Path, Request};
 pub use stored::{Applying, NotEnforceable, Policies, PolicyKey, StoredPolicy, applying};

@@ -6,9 +6,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::attach::{AppliesTo, SandboxTarget, Selector, Subject};
+use crate::budget::Budget;
 use crate::decide::{Authority, Level, Mode};
 use crate::destination::Decision;
-use crate::egress::{Egress, EgressRule};
+use crate::egress::{Egress, EgressRule, Tls};
+use crate::http::{HttpRule, McpRule};
 
 /// Maximum rules of a policy.
 const RULES: usize = 256;
@@ -125,10 +127,11 @@ impl PolicyObject {
         if let Some(applies) = &self.spec.applies_to {
             check_applies_to(applies, self.kind)?;
         }
-        match &self.spec.egress {
-            Some(egress) => check_rules(&egress.rules, self.kind),
-            None => Ok(()),
+        let Some(egress) = &self.spec.egress else { return Ok(()) };
+        if let Some((field, why)) = egress.budget.as_ref().and_then(Budget::mistake) {
+            return Err(invalid(format!("spec.egress.budget{field}"), why));
         }
+        check_rules(&egress.rules, self.kind)
     }
 
     /// Returns the level that the policy is, for this authority.
@@ -238,6 +241,10 @@ fn check_rule_for_sandboxes(
         (".private", !rule.private.is_empty()),
         (".protocol", !rule.protocol.is_auto()),
         (".plaintext", rule.plaintext),
+        (".tls", rule.tls != Tls::Auto),
+        (".http", !rule.http.is_empty()),
+        (".mcp", !rule.mcp.is_empty()),
+        (".when", rule.when.is_some()),
     ];
     if let Some((name, _)) = others.iter().find(|(_, set)| *set) {
         return Err(invalid(field(name), "has no effect in a rule about `sandboxes`; write another rule"));
@@ -287,6 +294,8 @@ fn check_rule(rule: &EgressRule, field: impl Fn(&str) -> String) -> Result<(), I
         (".cidrs", rule.cidrs.len()),
         (".ports", rule.ports.len()),
         (".private", rule.private.len()),
+        (".http", rule.http.len()),
+        (".mcp", rule.mcp.len()),
     ];
     if let Some((name, _)) = lists.iter().find(|(_, length)| *length > HOSTS) {
         return Err(invalid(field(name), format!("at most {HOSTS} entries")));
@@ -311,7 +320,70 @@ fn check_rule(rule: &EgressRule, field: impl Fn(&str) -> String) -> Result<(), I
     if rule.plaintext && !rule.protocol.is_auto() {
         return Err(invalid(field(".plaintext"), "has no effect with `protocol: TCP`"));
     }
+    check_requests(rule, &field)
+}
+
+/// Refuses what would have no effect on requests.
+fn check_requests(rule: &EgressRule, field: &impl Fn(&str) -> String) -> Result<(), InvalidPolicy> {
+    let reads = rule.reads_requests();
+    if reads && !rule.protocol.is_auto() {
+        return Err(invalid(field(".protocol"), "requests cannot be read with `protocol: TCP`"));
+    }
+    if rule.tls == Tls::Passthrough && (reads || !rule.protocol.is_auto() || rule.decision == Decision::Deny)
+    {
+        let reason =
+            "`Passthrough` has no effect in a rule that reads requests, denies or has `protocol: TCP`";
+        return Err(invalid(field(".tls"), reason));
+    }
+    if rule.decision == Decision::Deny && !(rule.http.is_empty() && rule.mcp.is_empty()) {
+        return Err(invalid(
+            field(".decision"),
+            "has no effect with `http` or `mcp`: write it in their entries",
+        ));
+    }
+    if rule.when.as_ref().is_some_and(|when| when.uses("args")) {
+        return Err(invalid(field(".when"), "`args` has a value only in the entries of `mcp`"));
+    }
+    for (index, entry) in rule.http.iter().enumerate() {
+        let field = |name: &str| field(&format!(".http[{index}]{name}"));
+        check_entry(entry, &field)?;
+    }
+    for (index, McpRule { methods, tools, .. }) in rule.mcp.iter().enumerate() {
+        for (name, list) in [(".methods", methods), (".tools", tools)] {
+            if list.len() > HOSTS {
+                return Err(invalid(
+                    field(&format!(".mcp[{index}]{name}")),
+                    format!("at most {HOSTS} entries"),
+                ));
+            }
+        }
+    }
     Ok(())
+}
+
+fn check_entry(entry: &HttpRule, field: &impl Fn(&str) -> String) -> Result<(), InvalidPolicy> {
+    let lists = [
+        (".methods", entry.methods.len()),
+        (".paths", entry.paths.len()),
+        (".query", entry.query.len()),
+        (".headers", entry.headers.len()),
+        (".body.contentTypes", entry.body.as_ref().map_or(0, |body| body.content_types.len())),
+    ];
+    if let Some((name, _)) = lists.iter().find(|(_, length)| *length > HOSTS) {
+        return Err(invalid(field(name), format!("at most {HOSTS} entries")));
+    }
+    for (name, list) in [(".query", &entry.query), (".headers", &entry.headers)] {
+        if let Some(index) = list.iter().position(|value| !value.is_one() || value.name.is_empty()) {
+            let reason = "needs a name and one of `exact`, `prefix` and `regex`";
+            return Err(invalid(field(&format!("{name}[{index}]")), reason));
+        }
+    }
+    match &entry.body {
+        Some(body) if body.max_bytes.is_none() && body.content_types.is_empty() => {
+            Err(invalid(field(".body"), "limits nothing: it needs `maxBytes` or `contentTypes`"))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -362,6 +434,16 @@ mod tests {
             (r#"{"scanner": {}}"#.to_owned(), "unknown field `scanner`"),
             (r#"{"mode": "Learn"}"#.to_owned(), "unknown variant `Learn`"),
             (rule(r#""credentials": []"#), "unknown field `credentials`"),
+            (rule(r#""any": true, "http": [{"methods": ["get"]}]"#), "is not a method"),
+            (rule(r#""any": true, "http": [{}], "protocol": "TCP""#), "rules[0].protocol: "),
+            (rule(r#""any": true, "mcp": [{}], "decision": "Deny""#), "rules[0].decision: "),
+            (rule(r#""any": true, "http": [{}], "tls": "Passthrough""#), "rules[0].tls: "),
+            (rule(r#""any": true, "http": [{"query": [{"name": "a"}]}]"#), "rules[0].http[0].query[0]: "),
+            (rule(r#""any": true, "http": [{"body": {}}]"#), "rules[0].http[0].body: "),
+            (rule(r#""any": true, "when": "args.a""#), "rules[0].when: "),
+            (rule(r#""any": true, "when": "user.name == 'a'""#), "no variable \"user\""),
+            (r#"{"egress": {"budget": {}}}"#.to_owned(), "spec.egress.budget: "),
+            (r#"{"egress": {"budget": {"requests": 1}}}"#.to_owned(), "spec.egress.budget.requestsPer: "),
             (r#"{"appliesTo": {"names": []}}"#.to_owned(), "unknown field `names`"),
             (r#"{"appliesTo": {"namespaceSelector": {}}}"#.to_owned(), "spec.appliesTo.namespaceSelector: "),
             (

@@ -21,12 +21,21 @@ pub struct PortRange {
     last: NonZeroU16,
 }
 
-/// Form of a range in an object: `443` or `"8000-8080"`.
+/// Number or text in an object: `443` or `"8000-8080"`.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum NumberOrText {
+pub(crate) enum NumberOrText {
     Number(u64),
     Text(String),
+}
+
+impl fmt::Display for NumberOrText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NumberOrText::Number(number) => number.fmt(formatter),
+            NumberOrText::Text(text) => text.fmt(formatter),
+        }
+    }
 }
 
 impl PortRange {
@@ -87,10 +96,7 @@ impl TryFrom<NumberOrText> for PortRange {
     type Error = InvalidPorts;
 
     fn try_from(value: NumberOrText) -> Result<PortRange, InvalidPorts> {
-        match value {
-            NumberOrText::Number(number) => number.to_string().parse(),
-            NumberOrText::Text(text) => text.parse(),
-        }
+        value.to_string().parse()
     }
 }
 

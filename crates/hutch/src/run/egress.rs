@@ -80,7 +80,7 @@ impl Network {
 fn from_flags(arguments: &RunArguments) -> Level {
     let private = || arguments.allow_private.clone();
     let rules = arguments.allow.iter().map(|rule| EgressRule { private: private(), ..rule.clone() });
-    let egress = Some(Egress { rules: rules.collect() });
+    let egress = Some(Egress { rules: rules.collect(), budget: None });
     let name = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
     Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
 }

@@ -1,8 +1,23 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::egress::{EgressRule, Protocol};
+use crate::egress::{EgressRule, Protocol, Tls};
+use crate::expression::Expression;
 use crate::host::Host;
+use crate::request::{Call, Path};
+
+fn decide<'a>(levels: &'a [Level], destination: &Destination) -> Verdict<'a> {
+    super::decide(levels, destination, &Moment::default())
+}
+
+fn may_dial(
+    levels: &[Level],
+    destination: &Destination,
+    address: IpAddr,
+    own: &[IpAddr],
+) -> Result<(), Forbidden> {
+    super::may_dial(levels, destination, address, own, &Moment::default())
+}
 
 fn egress(json: &str) -> Egress {
     serde_json::from_str(json).unwrap()
@@ -125,8 +140,36 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
     let protocol = prop::sample::select(vec![Protocol::Auto, Protocol::Tcp]);
     let private =
         prop::collection::vec(prop::sample::select(vec!["10.0.0.0/8", "10.1.0.0/16", "0.0.0.0/0"]), 0..2);
-    ("[a-c]", hosts, any::<bool>(), cidrs, ports, any::<bool>(), protocol, private, decision).prop_map(
-        |(name, hosts, any, cidrs, ports, plaintext, protocol, private, decision)| EgressRule {
+    let tls = prop::sample::select(vec![Tls::Auto, Tls::Auto, Tls::Passthrough]);
+    let when = prop::sample::select(vec![
+        None,
+        None,
+        Some("session.denials == 0"),
+        Some("session.denials > 0"),
+        Some("task.missing"),
+        Some("request.method == 'GET'"),
+    ]);
+    let http = prop::sample::select(vec![
+        "[]",
+        "[]",
+        r#"[{"methods": ["GET"]}]"#,
+        r#"[{"paths": ["/a/**"], "body": {"maxBytes": 5}}]"#,
+        r#"[{"methods": ["POST"], "decision": "Deny"}]"#,
+        r#"[{}, {"paths": ["/a"], "decision": "Deny"}]"#,
+    ]);
+    let mcp = prop::sample::select(vec![
+        "[]",
+        "[]",
+        r#"[{"tools": ["x"]}]"#,
+        r#"[{"tools": ["*"]}, {"tools": ["x"], "decision": "Deny"}]"#,
+    ]);
+    let reads = (tls, when, http, mcp);
+    ("[a-c]", hosts, any::<bool>(), cidrs, ports, any::<bool>(), protocol, private, decision, reads).prop_map(
+        |(name, hosts, any, cidrs, ports, plaintext, protocol, private, decision, reads)| EgressRule {
+            tls: reads.0,
+            when: reads.1.map(|text| Expression::try_from(text.to_owned()).unwrap()),
+            http: serde_json::from_str(reads.2).unwrap(),
+            mcp: serde_json::from_str(reads.3).unwrap(),
             name,
             hosts: hosts.into_iter().map(|text| text.parse().unwrap()).collect(),
             any,
@@ -144,7 +187,9 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
 fn any_level() -> impl Strategy<Value = Level> {
     let authority = prop::sample::select(vec![Authority::Cluster, Authority::Namespace, Authority::Claim]);
     let mode = prop::sample::select(vec![Mode::Enforce, Mode::Enforce, Mode::Observe]);
-    let egress = prop::option::of(prop::collection::vec(any_rule(), 0..4).prop_map(|rules| Egress { rules }));
+    let egress = prop::option::of(
+        prop::collection::vec(any_rule(), 0..4).prop_map(|rules| Egress { rules, budget: None }),
+    );
     (authority, "[a-c]", mode, egress).prop_map(|(authority, name, mode, egress)| Level {
         authority,
         name,
@@ -165,6 +210,45 @@ fn any_destination() -> impl Strategy<Value = Destination> {
     ]);
     let port = prop::sample::select(vec![443, 80, 22, 8080]);
     (host, port).prop_map(|(host, port)| format!("{host}:{port}").parse().unwrap())
+}
+
+/// Values of a request, from which one is made: method, path, length of its body, and a tool that it calls.
+type Parts = (&'static str, &'static str, Option<u64>, Option<&'static str>);
+
+fn any_request() -> impl Strategy<Value = Parts> {
+    let method = prop::sample::select(vec!["GET", "POST", "PUT"]);
+    let path = prop::sample::select(vec!["/", "/a", "/a/b"]);
+    let length = prop::sample::select(vec![None, Some(0), Some(5), Some(6)]);
+    let tool = prop::sample::select(vec![None, Some("x"), Some("y")]);
+    (method, path, length, tool)
+}
+
+/// Decides about a request.
+fn requested(
+    (method, path, length, tool): Parts,
+    levels: &[Level],
+    destination: &Destination,
+) -> (Decision, u64) {
+    let path = Path::read(path).unwrap();
+    let call = |tool: &str| Call {
+        method: Some("tools/call".into()),
+        tool: Some(tool.to_owned()),
+        arguments: serde_json::Value::Null,
+    };
+    let calls = tool.map(|tool| [call(tool)]);
+    let request = Request {
+        host: "a.x.com",
+        port: 443,
+        method,
+        path: &path,
+        query: "",
+        headers: Vec::new(),
+        websocket: false,
+        length,
+        calls: calls.as_ref().map(|calls| &calls[..]),
+    };
+    let verdict = super::decide_request(levels, destination, &request, &Moment::default());
+    (verdict.decision, verdict.max_body)
 }
 
 /// Returns true for a level without which nothing is open.
@@ -193,6 +277,55 @@ proptest! {
         }
     }
 
+    /// Once one level decides, a further level can only take away.
+    #[test]
+    fn one_more_level_never_allows_more_requests(
+        levels in prop::collection::vec(any_level(), 1..5),
+        more in any_level(),
+        destination in any_destination(),
+        request in any_request(),
+    ) {
+        prop_assume!(levels.iter().any(opens));
+        let (before, body) = requested(request, &levels, &destination);
+        let with_more: Vec<_> = levels.iter().cloned().chain([more]).collect();
+        let (after, body_after) = requested(request, &with_more, &destination);
+        prop_assert!(after >= before && body_after <= body);
+    }
+
+    /// A request needs a connection that is allowed, and is decided by itself only where requests are read.
+    #[test]
+    fn connection_and_requests_are_decided_alike(
+        levels in prop::collection::vec(any_level(), 1..5),
+        destination in any_destination(),
+        request in any_request(),
+    ) {
+        let connection = decide(&levels, &destination);
+        let (decision, _) = requested(request, &levels, &destination);
+        match (connection.decision, connection.inspect) {
+            (Decision::Deny, _) if !connection.conflict => prop_assert_eq!(decision, Decision::Deny),
+            (Decision::Allow, false) => prop_assert_eq!(decision, Decision::Allow),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn order_has_no_meaning_for_requests(
+        levels in prop::collection::vec(any_level(), 1..5),
+        destination in any_destination(),
+        request in any_request(),
+    ) {
+        let mut reversed = levels.clone();
+        reversed.reverse();
+        for rule in reversed.iter_mut().filter_map(|level| level.egress.as_mut()).flat_map(|egress| {
+            egress.rules.reverse();
+            egress.rules.iter_mut()
+        }) {
+            rule.http.reverse();
+            rule.mcp.reverse();
+        }
+        prop_assert_eq!(requested(request, &levels, &destination), requested(request, &reversed, &destination));
+    }
+
     #[test]
     fn name_that_does_not_resolve_is_denied_at_every_port(
         levels in prop::collection::vec(any_level(), 0..4),
@@ -213,6 +346,7 @@ proptest! {
     ) {
         let before = decide(&levels, &destination).decision;
         rule.decision = Decision::Deny;
+        (rule.http, rule.mcp) = (Vec::new(), Vec::new());
         if let Some(egress) = &mut levels[0].egress {
             egress.rules.push(rule);
         }
@@ -338,5 +472,37 @@ fn name_resolves_where_every_level_allows_some_port_of_it() {
         let levels: Vec<Level> =
             levels.into_iter().map(|egress| level(Authority::Template, Mode::Enforce, egress)).collect();
         assert_eq!(may_resolve(&levels, &name), expected, "{levels:?}");
+    }
+}
+
+#[test]
+fn requests_are_read_only_where_a_rule_needs_it() {
+    let rule = |more: &str| format!(r#"{{"name": "r{}", "hosts": ["a.example.com"]{more}}}"#, more.len());
+    let (plain, pass) = (rule(""), rule(r#", "tls": "Passthrough""#));
+    let get = rule(r#", "http": [{"methods": ["GET"]}]"#);
+    let deny = rule(r#", "http": [{"methods": ["POST"], "decision": "Deny"}]"#);
+    let when = rule(r#", "when": "request.method == 'GET'""#);
+    let of_task = rule(r#", "when": "task.risk <= 2""#);
+    for (rules, decision, inspect, conflict) in [
+        (vec![&plain], Decision::Allow, false, false),
+        (vec![&get], Decision::Allow, true, false),
+        (vec![&plain, &get], Decision::Allow, false, false),
+        (vec![&deny], Decision::Deny, false, false),
+        (vec![&plain, &deny], Decision::Allow, true, false),
+        (vec![&when], Decision::Allow, true, false),
+        (vec![&of_task], Decision::Deny, false, false),
+        (vec![&pass], Decision::Allow, false, false),
+        (vec![&pass, &deny], Decision::Deny, true, true),
+    ] {
+        let list = rules.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(",");
+        let levels =
+            [level(Authority::Template, Mode::Enforce, Some(egress(&format!(r#"{{"rules": [{list}]}}"#))))];
+        let destination = "a.example.com".parse().unwrap();
+        let verdict = decide(&levels, &destination);
+        assert_eq!(
+            (verdict.decision, verdict.inspect, verdict.conflict),
+            (decision, inspect, conflict),
+            "{rules:?}"
+        );
     }
 }

@@ -1,0 +1,281 @@
+//! Conditions in CEL, the expression language of Kubernetes.
+//!
+//! Code inside a sandbox can influence only `request` and `args`. An expression that cannot be evaluated has no value; the
+//! rule then counts as the stricter one of the two.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use kube_cel::KubeCelExt;
+use kube_cel::cel::{Context, Program, Value, to_value};
+use serde::{Deserialize, Serialize};
+
+use crate::host::shown;
+use crate::request::{Call, Request};
+
+/// Maximum bytes of an expression.
+const LENGTH: usize = 1024;
+/// Maximum depth of brackets. The parser is recursive.
+const DEPTH: usize = 16;
+/// Names that an expression can use.
+const VARIABLES: [&str; 6] = ["task", "sandbox", "session", "now", "request", "args"];
+
+/// Reason why a text is not an expression.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidExpression {
+    /// Too long or too deep.
+    #[error("{0:?}: an expression has at most {LENGTH} bytes and brackets {DEPTH} deep")]
+    TooLarge(String),
+    /// Not CEL.
+    #[error("{0:?} is not a CEL expression: {1}")]
+    Syntax(String, String),
+    /// A variable that does not exist.
+    #[error("{0:?}: there is no variable {1:?}; there are task, sandbox, session, now, request and args")]
+    Variable(String, String),
+}
+
+/// Expression that is true or false.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Expression {
+    text: String,
+    program: Arc<Program>,
+    variables: Arc<[String]>,
+}
+
+impl Expression {
+    /// Returns true if the expression uses this variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.variables.iter().any(|name| name == variable)
+    }
+
+    /// Evaluates the expression; `None` if it has no value that is true or false.
+    pub fn evaluate(
+        &self,
+        moment: &Moment<'_>,
+        request: Option<&Request<'_>>,
+        call: Option<&Call>,
+    ) -> Option<bool> {
+        let mut context = Context::default();
+        context.register_all();
+        let mut set = |name: &str, value: Value| context.add_variable_from_value(name, value);
+        // Only what the expression uses: the conversion costs more than the evaluation.
+        if self.uses("task") {
+            set("task", moment.facts.task_value());
+        }
+        if self.uses("sandbox") {
+            set("sandbox", to_value(&moment.facts.sandbox).ok()?);
+        }
+        if self.uses("session") {
+            set("session", to_value(moment.session).ok()?);
+        }
+        if self.uses("now") {
+            set("now", moment.now());
+        }
+        if let (Some(request), true) = (request, self.uses("request")) {
+            set("request", to_value(request.view()).ok()?);
+        }
+        if let (Some(call), true) = (call, self.uses("args")) {
+            set("args", to_value(&call.arguments).ok()?);
+        }
+        match self.program.execute(&context) {
+            Ok(Value::Bool(value)) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+impl TryFrom<String> for Expression {
+    type Error = InvalidExpression;
+
+    fn try_from(text: String) -> Result<Expression, InvalidExpression> {
+        if text.len() > LENGTH || depth(&text) > DEPTH {
+            return Err(InvalidExpression::TooLarge(shown(&text)));
+        }
+        let program = Program::compile(&text).map_err(|error| {
+            let reason = error.to_string();
+            InvalidExpression::Syntax(shown(&text), reason.lines().next().unwrap_or_default().to_owned())
+        })?;
+        let variables: Vec<String> =
+            program.references().variables().into_iter().map(str::to_owned).collect();
+        // `args.exists(x, x > 1)` declares a variable of its own.
+        let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        let declared = |name: &String| dense.contains(&format!("({name},"));
+        match variables.iter().find(|name| !VARIABLES.contains(&name.as_str()) && !declared(name)) {
+            Some(name) => Err(InvalidExpression::Variable(shown(&text), name.clone())),
+            None => Ok(Expression { program: Arc::new(program), variables: variables.into(), text }),
+        }
+    }
+}
+
+impl From<Expression> for String {
+    fn from(expression: Expression) -> String {
+        expression.text
+    }
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Expression) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Expression {}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(formatter)
+    }
+}
+
+/// Returns how deep operators and brackets of a text nest at most, whether or not they match.
+fn depth(text: &str) -> usize {
+    // Signs and conditions nest too: `!!!!x`, `a ? b : c ? d : e`.
+    let nests = text.bytes().filter(|byte| matches!(byte, b'!' | b'-' | b'?')).count();
+    let (mut open, mut deepest) = (0_usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => open += 1,
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(open);
+    }
+    deepest.max(nests / 8)
+}
+
+/// Facts about a sandbox. Code inside can change none of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Attributes of the task: annotations `attr.policy.hutch.dev/NAME` of the claim.
+    pub task: BTreeMap<String, String>,
+    /// The sandbox.
+    pub sandbox: Identity,
+}
+
+/// Name of a sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Facts {
+    /// Returns the attributes; one that is a whole number is a number, so that it can be compared.
+    fn task_value(&self) -> Value {
+        let value =
+            |text: &String| text.parse::<i64>().map_or_else(|_| Value::from(text.clone()), Value::Int);
+        let map: std::collections::HashMap<String, Value> =
+            self.task.iter().map(|(name, text)| (name.clone(), value(text))).collect();
+        Value::from(map)
+    }
+}
+
+/// Counters of a sandbox since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Session {
+    /// Refused connections and requests.
+    pub denials: u64,
+    /// Connections and requests that were allowed.
+    pub requests: u64,
+    /// Bytes that the sandbox has sent.
+    pub bytes_out: u64,
+}
+
+/// Facts at the time of a decision.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment<'a> {
+    /// Facts about the sandbox.
+    pub facts: &'a Facts,
+    /// Its counters.
+    pub session: Session,
+    /// Seconds since 1970.
+    pub seconds: i64,
+}
+
+/// Facts of a sandbox about which nothing is known.
+static UNKNOWN: Facts = Facts {
+    task: BTreeMap::new(),
+    sandbox: Identity { name: String::new(), namespace: String::new(), labels: BTreeMap::new() },
+};
+
+impl Default for Moment<'static> {
+    /// Returns the moment of a sandbox about which nothing is known, in 1970.
+    fn default() -> Moment<'static> {
+        Moment { facts: &UNKNOWN, session: Session::default(), seconds: 0 }
+    }
+}
+
+impl Moment<'_> {
+    fn now(&self) -> Value {
+        let time = chrono::DateTime::from_timestamp(self.seconds, 0).unwrap_or_default();
+        Value::Timestamp(time.fixed_offset())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expression(text: &str) -> Result<Expression, String> {
+        Expression::try_from(text.to_owned()).map_err(|error| error.to_string())
+    }
+
+    fn evaluate(text: &str) -> Option<bool> {
+        let facts = Facts {
+            task: [("risk", "2"), ("type", "review")].map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
+            sandbox: Identity { name: "a".into(), namespace: "n".into(), labels: BTreeMap::new() },
+        };
+        let session = Session { denials: 3, ..Session::default() };
+        let moment = Moment { facts: &facts, session, seconds: 1_700_000_000 };
+        expression(text).unwrap().evaluate(&moment, None, None)
+    }
+
+    #[test]
+    fn expression_reads_the_facts() {
+        for (text, expected) in [
+            ("task.risk <= 2", Some(true)),
+            ("task.risk < 2", Some(false)),
+            ("task.type == 'review' && sandbox.namespace == 'n'", Some(true)),
+            ("session.denials > 2", Some(true)),
+            ("now < timestamp('2024-01-01T00:00:00Z')", Some(true)),
+            ("now.getHours() >= 0", Some(true)),
+            ("task.missing == 'x'", None),
+            ("task.risk == 'x'", Some(false)),
+            ("task.risk", None),
+            ("request.method == 'GET'", None),
+            ("true", Some(true)),
+            ("sandbox.labels.exists(key, key == 'x')", Some(false)),
+        ] {
+            assert_eq!(evaluate(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn invalid_expression_is_refused_with_the_reason() {
+        for (text, expected) in [
+            ("task.risk <=", "is not a CEL expression"),
+            ("user == 'x'", "no variable \"user\""),
+            ("session.anomaly2 + unknown > 1", "no variable \"unknown\""),
+            ("", "is not a CEL expression"),
+        ] {
+            let error = expression(text).unwrap_err();
+            assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");
+        }
+        for deep in [
+            format!("{}true{}", "(".repeat(400), ")".repeat(400)),
+            format!("{}true", "!".repeat(900)),
+            "[".repeat(900),
+            "a".repeat(2000),
+            format!("{}1", "-".repeat(1000)),
+        ] {
+            assert!(expression(&deep).is_err());
+        }
+    }
+}

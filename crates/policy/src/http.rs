@@ -1,0 +1,522 @@
+//! Requests that a rule allows or denies: HTTP, and JSON-RPC such as MCP in its bodies.
+
+use serde::{Deserialize, Serialize};
+
+use crate::destination::Decision;
+use crate::expression::{Expression, Moment};
+use crate::host::shown;
+use crate::request::{Call, Request};
+
+/// Maximum bytes of a pattern.
+const PATTERN: usize = 1024;
+/// Methods of MCP without which no tool can be called or listed. A rule that allows any call allows these.
+const LIFECYCLE: [&str; 3] = ["initialize", "ping", "tools/list"];
+
+/// Reason why a text is not a pattern or a method.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRequestRule {
+    /// Not a pattern of paths.
+    #[error("{0:?} is not a pattern of paths: it begins with `/`, and `**` is a whole segment")]
+    Path(String),
+    /// Not a method.
+    #[error("{0:?} is not a method: write it like GET")]
+    Method(String),
+    /// Not a pattern of names.
+    #[error("{0:?} is not a pattern of names: at most {PATTERN} bytes, not empty")]
+    Name(String),
+    /// Not a regular expression.
+    #[error("{0:?} is not a regular expression: {1}")]
+    Regex(String, String),
+}
+
+/// Pattern with `*` for any number of characters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Glob(String);
+
+impl Glob {
+    /// Returns true if the pattern covers the text.
+    pub fn matches(&self, text: &str) -> bool {
+        glob(&self.0, text)
+    }
+}
+
+/// Matches without recursion: the last `*` is extended when the rest does not match.
+fn glob(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut at, mut from) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while from < text.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at + 1, from));
+                at += 1;
+            }
+            Some(byte) if *byte == text[from] => (at, from) = (at + 1, from + 1),
+            _ => match star {
+                Some((after, taken)) => {
+                    star = Some((after, taken + 1));
+                    (at, from) = (after, taken + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[at..].iter().all(|byte| *byte == b'*')
+}
+
+impl TryFrom<String> for Glob {
+    type Error = InvalidRequestRule;
+
+    fn try_from(text: String) -> Result<Glob, InvalidRequestRule> {
+        match text.is_empty() || text.len() > PATTERN || text.chars().any(char::is_control) {
+            true => Err(InvalidRequestRule::Name(shown(&text))),
+            false => Ok(Glob(text)),
+        }
+    }
+}
+
+impl From<Glob> for String {
+    fn from(glob: Glob) -> String {
+        glob.0
+    }
+}
+
+/// Pattern of paths: `*` stands for any characters within a segment, `**` for any number of segments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PathPattern(String);
+
+impl PathPattern {
+    /// Returns true if the pattern covers the path.
+    pub fn matches(&self, path: &str) -> bool {
+        let (pattern, path): (Vec<&str>, Vec<&str>) =
+            (self.0[1..].split('/').collect(), path[1..].split('/').collect());
+        let (mut at, mut from) = (0, 0);
+        let mut star: Option<(usize, usize)> = None;
+        while from < path.len() {
+            match pattern.get(at) {
+                Some(&"**") => {
+                    star = Some((at + 1, from));
+                    at += 1;
+                }
+                Some(segment) if glob(segment, path[from]) => (at, from) = (at + 1, from + 1),
+                _ => match star {
+                    Some((after, taken)) => {
+                        star = Some((after, taken + 1));
+                        (at, from) = (after, taken + 1);
+                    }
+                    None => return false,
+                },
+            }
+        }
+        pattern[at..].iter().all(|segment| *segment == "**")
+    }
+}
+
+impl TryFrom<String> for PathPattern {
+    type Error = InvalidRequestRule;
+
+    fn try_from(text: String) -> Result<PathPattern, InvalidRequestRule> {
+        let stars = text.split('/').all(|segment| segment == "**" || !segment.contains("**"));
+        match text.starts_with('/') && text.len() <= PATTERN && stars && !text.chars().any(char::is_control) {
+            true => Ok(PathPattern(text)),
+            false => Err(InvalidRequestRule::Path(shown(&text))),
+        }
+    }
+}
+
+impl From<PathPattern> for String {
+    fn from(pattern: PathPattern) -> String {
+        pattern.0
+    }
+}
+
+/// Method of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Method(String);
+
+impl TryFrom<String> for Method {
+    type Error = InvalidRequestRule;
+
+    fn try_from(text: String) -> Result<Method, InvalidRequestRule> {
+        let letters = text.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+        match letters && (1..=32).contains(&text.len()) && text != "CONNECT" && text != "TRACE" {
+            true => Ok(Method(text)),
+            false => Err(InvalidRequestRule::Method(shown(&text))),
+        }
+    }
+}
+
+impl From<Method> for String {
+    fn from(method: Method) -> String {
+        method.0
+    }
+}
+
+/// Regular expression that matches a whole value.
+#[derive(Debug, Clone)]
+pub struct Pattern(regex::Regex, String);
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Pattern) -> bool {
+        self.1 == other.1
+    }
+}
+
+impl Eq for Pattern {}
+
+impl Serialize for Pattern {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.1.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Pattern, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let built = regex::RegexBuilder::new(&format!("^(?:{text})$")).size_limit(1 << 18).build();
+        match built {
+            Ok(regex) if text.len() <= PATTERN => Ok(Pattern(regex, text)),
+            Ok(_) => Err(serde::de::Error::custom(InvalidRequestRule::Name(shown(&text)))),
+            Err(error) => {
+                let reason = error.to_string();
+                let reason = reason.lines().last().unwrap_or_default().trim().to_owned();
+                Err(serde::de::Error::custom(InvalidRequestRule::Regex(shown(&text), reason)))
+            }
+        }
+    }
+}
+
+/// Value of a header or a query parameter: the one of these that is given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ValueMatch {
+    /// Name; of a header in any case.
+    pub name: String,
+    /// The whole value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exact: Option<String>,
+    /// Its beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// A regular expression of the whole value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regex: Option<Pattern>,
+}
+
+impl ValueMatch {
+    /// Returns true if exactly one way to compare is given.
+    pub(crate) fn is_one(&self) -> bool {
+        [self.exact.is_some(), self.prefix.is_some(), self.regex.is_some()]
+            .iter()
+            .filter(|given| **given)
+            .count()
+            == 1
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        self.exact.as_deref().is_some_and(|exact| exact == value)
+            || self.prefix.as_deref().is_some_and(|prefix| value.starts_with(prefix))
+            || self.regex.as_ref().is_some_and(|regex| regex.0.is_match(value))
+    }
+}
+
+/// Body of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Body {
+    /// Maximum bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bytes: Option<crate::budget::Bytes>,
+    /// Media types, without parameters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub content_types: Vec<String>,
+}
+
+/// Requests of HTTP: those that match every field.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HttpRule {
+    /// Methods; without any, all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<Method>,
+    /// Paths; without any, all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathPattern>,
+    /// Query parameters, all of which must be there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub query: Vec<ValueMatch>,
+    /// Headers, all of which must be there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<ValueMatch>,
+    /// Body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<Body>,
+    /// Requests that become a WebSocket. Only entries with `true` allow these.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub websocket: bool,
+    /// Decision for matching requests.
+    #[serde(default)]
+    pub decision: Decision,
+}
+
+impl HttpRule {
+    /// Returns true if the entry covers the request. An entry that denies covers what could be meant: one of several values
+    /// of a header is enough, and a body that is too large is not needed.
+    pub fn matches(&self, request: &Request<'_>) -> bool {
+        let denies = self.decision == Decision::Deny;
+        let every = |matches: &ValueMatch, values: &mut dyn Iterator<Item = Option<String>>| {
+            let mut values = values.peekable();
+            let one = |value: Option<String>| value.map_or(denies, |value| matches.matches(&value));
+            values.peek().is_some() && if denies { values.any(one) } else { values.all(one) }
+        };
+        let method = self.methods.is_empty() || self.methods.iter().any(|method| method.0 == request.method);
+        let path =
+            self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.matches(request.path.as_str()));
+        let query = |matches: &ValueMatch| every(matches, &mut request.parameter(&matches.name));
+        let header = |matches: &ValueMatch| {
+            every(matches, &mut request.header(&matches.name).map(|value| Some(value.to_owned())))
+        };
+        // Without `websocket` an entry denies these requests too.
+        let upgrade = self.websocket == request.websocket || (denies && !self.websocket);
+        method
+            && path
+            && upgrade
+            && self.query.iter().all(query)
+            && self.headers.iter().all(header)
+            && self.body.as_ref().is_none_or(|body| covers(body, request, denies))
+    }
+
+    /// Returns the maximum length of a body that the entry allows.
+    pub(crate) fn max_body(&self) -> u64 {
+        self.body.as_ref().and_then(|body| body.max_bytes).map_or(u64::MAX, |bytes| bytes.count())
+    }
+}
+
+fn covers(body: &Body, request: &Request<'_>, denies: bool) -> bool {
+    // A body of unknown length is counted while it is sent.
+    let length = body.max_bytes.is_none_or(|most| request.length.is_none_or(|length| length <= most.count()));
+    let media = |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let listed =
+        |value: &str| body.content_types.iter().any(|kind| kind.to_ascii_lowercase() == media(value));
+    let kinds = body.content_types.is_empty() || !request.may_have_body() || {
+        let mut values = request.header("content-type").peekable();
+        values.peek().is_some() && if denies { values.any(listed) } else { values.all(listed) }
+    };
+    length && kinds
+}
+
+/// Calls of JSON-RPC, as MCP and A2A make them: those that match every field.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct McpRule {
+    /// Methods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub methods: Vec<Glob>,
+    /// Tools, which `tools/call` names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Glob>,
+    /// Condition on the arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args: Option<Expression>,
+    /// Decision for matching calls.
+    #[serde(default)]
+    pub decision: Decision,
+}
+
+impl McpRule {
+    fn matches(&self, call: &Call, request: Option<&Request<'_>>, moment: &Moment<'_>) -> bool {
+        let denies = self.decision == Decision::Deny;
+        let any = |globs: &[Glob], name: &Option<String>| {
+            globs.is_empty() || name.as_ref().is_some_and(|name| globs.iter().any(|glob| glob.matches(name)))
+        };
+        any(&self.methods, &call.method)
+            && any(&self.tools, &call.tool)
+            && self
+                .args
+                .as_ref()
+                .is_none_or(|args| args.evaluate(moment, request, Some(call)).unwrap_or(denies))
+    }
+}
+
+/// Decides about calls by these entries: the strictest of all calls; `None` if a call matches no entry. Answers to the server,
+/// notifications and what every client begins with need an entry that allows something.
+pub fn decide_calls(
+    rules: &[McpRule],
+    calls: &[Call],
+    request: Option<&Request<'_>>,
+    moment: &Moment<'_>,
+) -> Option<Decision> {
+    let opens = rules.iter().any(|rule| rule.decision == Decision::Allow);
+    let one = |call: &Call| {
+        let matching = rules.iter().filter(|rule| rule.matches(call, request, moment));
+        let found = matching.map(|rule| rule.decision).max();
+        let implied = match &call.method {
+            None => opens,
+            Some(method) => {
+                opens && (LIFECYCLE.contains(&method.as_str()) || method.starts_with("notifications/"))
+            }
+        };
+        found.or(implied.then_some(Decision::Allow))
+    };
+    let decisions: Vec<_> = calls.iter().map(one).collect();
+    match decisions.iter().flatten().max() {
+        Some(Decision::Deny) => Some(Decision::Deny),
+        _ => decisions.into_iter().collect::<Option<Vec<_>>>()?.into_iter().max(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expression::{Facts, Session};
+    use crate::request::Path;
+
+    fn path(pattern: &str, path: &str) -> bool {
+        PathPattern::try_from(pattern.to_owned()).unwrap().matches(path)
+    }
+
+    #[test]
+    fn patterns_of_paths() {
+        for (pattern, text, expected) in [
+            ("/", "/", true),
+            ("/a", "/a", true),
+            ("/a", "/a/", false),
+            ("/a", "/A", false),
+            ("/*", "/a", true),
+            ("/*", "/", true),
+            ("/*", "/a/b", false),
+            ("/repos/*/pulls", "/repos/x/pulls", true),
+            ("/repos/*/pulls", "/repos/x/y/pulls", false),
+            ("/a-*.json", "/a-1.json", true),
+            ("/a-*.json", "/a-1.jso", false),
+            ("/simple/**", "/simple/six/", true),
+            ("/simple/**", "/simple", true),
+            ("/simple/**", "/simples/x", false),
+            ("/**/x", "/a/b/x", true),
+            ("/**/x", "/x", true),
+            ("/**/x/**/y", "/a/x/b/x/y", true),
+            ("/**", "/", true),
+        ] {
+            assert_eq!(path(pattern, text), expected, "{pattern} {text}");
+        }
+        for wrong in ["", "a", "/a**", "/**a/b"] {
+            assert!(PathPattern::try_from(wrong.to_owned()).is_err(), "{wrong}");
+        }
+    }
+
+    fn matches(rule: &str, change: impl Fn(&mut Request<'_>)) -> bool {
+        let rule: HttpRule = serde_json::from_str(rule).unwrap();
+        let path = Path::read("/a").unwrap();
+        let mut request = Request {
+            host: "a.example",
+            port: 443,
+            method: "GET",
+            path: &path,
+            query: "q=1&r=a%20b",
+            headers: vec![("x-one", "1"), ("content-type", "application/json; charset=utf-8")],
+            websocket: false,
+            length: Some(10),
+            calls: None,
+        };
+        change(&mut request);
+        rule.matches(&request)
+    }
+
+    #[test]
+    fn entry_covers_requests_that_match_every_field() {
+        let same = |_: &mut Request<'_>| ();
+        for (rule, expected) in [
+            ("{}", true),
+            (r#"{"methods": ["GET", "HEAD"]}"#, true),
+            (r#"{"methods": ["POST"]}"#, false),
+            (r#"{"paths": ["/b"]}"#, false),
+            (r#"{"query": [{"name": "q", "exact": "1"}, {"name": "r", "prefix": "a "}]}"#, true),
+            (r#"{"query": [{"name": "s", "prefix": ""}]}"#, false),
+            (r#"{"headers": [{"name": "X-One", "regex": "[0-9]"}]}"#, true),
+            (r#"{"headers": [{"name": "X-One", "regex": "2|1x"}]}"#, false),
+            (r#"{"body": {"maxBytes": 10, "contentTypes": ["application/json"]}}"#, true),
+            (r#"{"body": {"maxBytes": 9}}"#, false),
+            (r#"{"body": {"contentTypes": ["text/plain"]}}"#, false),
+            (r#"{"websocket": true}"#, false),
+        ] {
+            assert_eq!(matches(rule, same), expected, "{rule}");
+        }
+        assert!(matches(r#"{"websocket": true}"#, |request| request.websocket = true));
+        assert!(!matches("{}", |request| request.websocket = true));
+        assert!(matches(r#"{"decision": "Deny"}"#, |request| request.websocket = true));
+    }
+
+    #[test]
+    fn repeated_values_are_judged_strictly() {
+        let twice = |request: &mut Request<'_>| request.query = "q=1&q=2&s=%zz";
+        assert!(!matches(r#"{"query": [{"name": "q", "exact": "1"}]}"#, twice));
+        assert!(matches(r#"{"query": [{"name": "q", "exact": "1"}], "decision": "Deny"}"#, twice));
+        assert!(!matches(r#"{"query": [{"name": "s", "prefix": ""}]}"#, twice));
+        assert!(matches(r#"{"query": [{"name": "s", "exact": "x"}], "decision": "Deny"}"#, twice));
+    }
+
+    #[test]
+    fn calls_are_decided_by_the_strictest() {
+        let rules: Vec<McpRule> = serde_json::from_str(
+            r#"[{"tools": ["search_*"]}, {"tools": ["read"], "args": "args.path.startsWith('/data/')"},
+                {"tools": ["*_all"], "decision": "Deny"}]"#,
+        )
+        .unwrap();
+        let facts = Facts::default();
+        let moment = Moment { facts: &facts, session: Session::default(), seconds: 0 };
+        let call = |tool: &str, arguments: &str| Call {
+            method: Some("tools/call".into()),
+            tool: Some(tool.into()),
+            arguments: serde_json::from_str(arguments).unwrap(),
+        };
+        let other = |method: &str| Call {
+            method: Some(method.into()),
+            tool: None,
+            arguments: serde_json::Value::Null,
+        };
+        let decide = |calls: &[Call]| decide_calls(&rules, calls, None, &moment);
+        for (calls, expected) in [
+            (vec![call("search_web", "{}")], Some(Decision::Allow)),
+            (vec![call("search_all", "{}")], Some(Decision::Deny)),
+            (vec![call("read", r#"{"path": "/data/x"}"#)], Some(Decision::Allow)),
+            (vec![call("read", r#"{"path": "/etc/x"}"#)], None),
+            (vec![call("read", "{}")], None),
+            (vec![call("write", "{}")], None),
+            (
+                vec![other("initialize"), other("notifications/initialized"), other("tools/list")],
+                Some(Decision::Allow),
+            ),
+            (vec![other("resources/read")], None),
+            (vec![call("search_web", "{}"), call("write", "{}")], None),
+            (vec![call("write", "{}"), call("search_all", "{}")], Some(Decision::Deny)),
+        ] {
+            assert_eq!(decide(&calls), expected, "{calls:?}");
+        }
+        let denies = r#"[{"tools": ["x"], "decision": "Deny", "args": "args.a == 1"}]"#;
+        let denies: Vec<McpRule> = serde_json::from_str(denies).unwrap();
+        assert_eq!(
+            decide_calls(&denies, &[call("x", "{}")], None, &moment),
+            Some(Decision::Deny),
+            "an error denies"
+        );
+        assert_eq!(decide_calls(&denies, &[other("initialize")], None, &moment), None);
+    }
+
+    #[test]
+    fn pattern_without_meaning_is_refused() {
+        for rule in [
+            r#"{"methods": ["get"]}"#,
+            r#"{"methods": ["CONNECT"]}"#,
+            r#"{"paths": ["a"]}"#,
+            r#"{"headers": [{"name": "a", "regex": "("}]}"#,
+            r#"{"unknown": 1}"#,
+            r#"{"body": {"maxBytes": "x"}}"#,
+        ] {
+            assert!(serde_json::from_str::<HttpRule>(rule).is_err(), "{rule}");
+        }
+        assert!(serde_json::from_str::<McpRule>(r#"{"tools": [""]}"#).is_err());
+    }
+}

@@ -1,0 +1,290 @@
+//! A request of a sandbox, as rules see it.
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// Maximum bytes of a target that is judged.
+const TARGET: usize = 16 << 10;
+
+/// Reason why a path can mean different things to different servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AmbiguousPath {
+    /// Not the path of a request.
+    #[error("its path does not begin with `/`")]
+    Form,
+    /// A character that no path has.
+    #[error("its path has a character that does not belong there")]
+    Character,
+    /// A percent sign without two hexadecimal digits, or one that decodes to another.
+    #[error("its path has a malformed or doubled percent-encoding")]
+    Encoding,
+    /// A slash, backslash or NUL, encoded or not.
+    #[error("its path has an encoded slash, a backslash or a NUL")]
+    Separator,
+    /// A segment that is empty, `.` or `..`.
+    #[error("its path has an empty segment or a dot segment")]
+    Segment,
+    /// Too long.
+    #[error("its path has more than {TARGET} bytes")]
+    TooLong,
+}
+
+/// Path of a request: decoded, and the same to every server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Path(String);
+
+impl Path {
+    /// Reads the path of a request target, without its query.
+    ///
+    /// # Errors
+    /// The path could mean something else to the server.
+    pub fn read(path: &str) -> Result<Path, AmbiguousPath> {
+        if path.len() > TARGET {
+            return Err(AmbiguousPath::TooLong);
+        }
+        if !path.starts_with('/') {
+            return Err(AmbiguousPath::Form);
+        }
+        let decoded = decode(path.as_bytes()).ok_or(AmbiguousPath::Encoding)?;
+        if decoded.windows(3).any(|bytes| bytes[0] == b'%' && bytes[1..].iter().all(u8::is_ascii_hexdigit)) {
+            return Err(AmbiguousPath::Encoding);
+        }
+        let encoded_slashes =
+            decoded.iter().filter(|byte| **byte == b'/').count() != path.matches('/').count();
+        if encoded_slashes || decoded.iter().any(|byte| matches!(byte, b'\\' | 0)) {
+            return Err(AmbiguousPath::Separator);
+        }
+        let decoded = String::from_utf8(decoded).map_err(|_| AmbiguousPath::Encoding)?;
+        if decoded.chars().any(char::is_control) || path.contains(['#', '?', ' ']) {
+            return Err(AmbiguousPath::Character);
+        }
+        let mut segments = decoded[1..].split('/').peekable();
+        while let Some(segment) = segments.next() {
+            let last = segments.peek().is_none();
+            // Some servers cut what follows a semicolon before they interpret dots.
+            let name = segment.split(';').next().unwrap_or_default();
+            if matches!(name, "." | "..") || (segment.is_empty() && !last) {
+                return Err(AmbiguousPath::Segment);
+            }
+        }
+        Ok(Path(decoded))
+    }
+
+    /// Returns the decoded path.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Decodes percent-encoding; `None` if it is malformed.
+pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first != b'%' {
+            decoded.push(*first);
+            continue;
+        }
+        let (digits, after) = rest.split_first_chunk::<2>()?;
+        rest = after;
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        decoded.push(digit(digits[0])? << 4 | digit(digits[1])?);
+    }
+    Some(decoded)
+}
+
+/// One call of JSON-RPC in the body of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// Method; `None` for an answer to a request of the server.
+    pub method: Option<String>,
+    /// Tool, of `tools/call`.
+    pub tool: Option<String>,
+    /// Arguments of the tool, or the parameters of another method.
+    pub arguments: Value,
+}
+
+impl Call {
+    /// Reads the calls of a message: one, or a batch. `None` if it is not JSON-RPC, or could be read in two ways.
+    pub fn read(message: &Value) -> Option<Vec<Call>> {
+        match message {
+            Value::Array(batch) if !batch.is_empty() => batch.iter().map(Call::one).collect(),
+            one => Some(vec![Call::one(one)?]),
+        }
+    }
+
+    fn one(message: &Value) -> Option<Call> {
+        let message = message.as_object()?;
+        if message.get("jsonrpc")?.as_str()? != "2.0" {
+            return None;
+        }
+        let Some(method) = message.get("method") else {
+            let answers = message.contains_key("result") || message.contains_key("error");
+            return answers.then_some(Call { method: None, tool: None, arguments: Value::Null });
+        };
+        let method = method.as_str()?.to_owned();
+        let parameters = message.get("params").cloned().unwrap_or(Value::Null);
+        if method != "tools/call" {
+            return Some(Call { method: Some(method), tool: None, arguments: parameters });
+        }
+        let tool = parameters.get("name")?.as_str()?.to_owned();
+        let arguments = parameters.get("arguments").cloned().unwrap_or(Value::Null);
+        Some(Call { method: Some(method), tool: Some(tool), arguments })
+    }
+}
+
+/// A request of a sandbox.
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// Host that it is for.
+    pub host: &'a str,
+    /// Port.
+    pub port: u16,
+    /// Method.
+    pub method: &'a str,
+    /// Path.
+    pub path: &'a Path,
+    /// Query, as it was sent.
+    pub query: &'a str,
+    /// Headers with lower-case names. Values that are not text are absent.
+    pub headers: Vec<(&'a str, &'a str)>,
+    /// The client wants a WebSocket.
+    pub websocket: bool,
+    /// Length of the body, if the client says it.
+    pub length: Option<u64>,
+    /// Calls in the body; `None` if it was not read as JSON-RPC.
+    pub calls: Option<&'a [Call]>,
+}
+
+/// What expressions see of a request.
+#[derive(Serialize)]
+pub(crate) struct View<'a> {
+    host: &'a str,
+    port: u16,
+    method: &'a str,
+    path: &'a str,
+    query: &'a str,
+    headers: std::collections::BTreeMap<&'a str, &'a str>,
+}
+
+impl Request<'_> {
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            host: self.host,
+            port: self.port,
+            method: self.method,
+            path: self.path.as_str(),
+            query: self.query,
+            headers: self.headers.iter().copied().collect(),
+        }
+    }
+
+    /// Returns the values of a header.
+    pub(crate) fn header<'b>(&'b self, name: &'b str) -> impl Iterator<Item = &'b str> {
+        self.headers
+            .iter()
+            .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
+            .map(|(_, value)| *value)
+    }
+
+    /// Returns the decoded values of a query parameter; `None` stands for one that cannot be decoded.
+    pub(crate) fn parameter<'b>(&'b self, name: &'b str) -> impl Iterator<Item = Option<String>> {
+        let text = |encoded: &str| String::from_utf8(decode(encoded.replace('+', " ").as_bytes())?).ok();
+        self.query.split('&').filter_map(move |pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match text(key) {
+                Some(key) if key == name => Some(text(value)),
+                _ => None,
+            }
+        })
+    }
+
+    /// Returns true if the request has a body, as far as its head says.
+    pub(crate) fn may_have_body(&self) -> bool {
+        self.length.map_or_else(|| self.header("transfer-encoding").next().is_some(), |length| length > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_means_the_same_to_every_server() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("/a/b", "/a/b"),
+            ("/a/", "/a/"),
+            ("/%61/%C3%A4", "/a/ä"),
+            ("/a%20b", "/a b"),
+            ("/...", "/..."),
+            ("/100%25", "/100%"),
+        ] {
+            assert_eq!(Path::read(path).unwrap().as_str(), expected);
+        }
+        for path in [
+            "",
+            "a",
+            "*",
+            "//",
+            "//a",
+            "/a//b",
+            "/.",
+            "/..",
+            "/a/../b",
+            "/a/./b",
+            "/a/..",
+            "/%2e%2e/a",
+            "/a/.%2e/b",
+            "/..;x/a",
+            "/a%2fb",
+            "/a%2Fb",
+            "/a\\b",
+            "/a%5cb",
+            "/a%00b",
+            "/a%0ab",
+            "/a%",
+            "/a%4",
+            "/a%zz",
+            "/a%252fb",
+            "/a%2561",
+            "/%ff",
+            "/a#b",
+            "/a?b",
+            "/a b",
+            "http://a/b",
+        ] {
+            assert!(Path::read(path).is_err(), "{path:?}: {:?}", Path::read(path));
+        }
+        assert!(Path::read(&format!("/{}", "a".repeat(TARGET))).is_err());
+    }
+
+    #[test]
+    fn calls_are_read_from_json_rpc() {
+        let read = |text: &str| Call::read(&serde_json::from_str(text).unwrap());
+        let call = read(
+            r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "arguments": {"a": 1}}}"#,
+        );
+        let call = &call.unwrap()[0];
+        assert_eq!((call.method.as_deref(), call.tool.as_deref()), (Some("tools/call"), Some("x")));
+        assert_eq!(call.arguments["a"], 1);
+        let list = read(r#"[{"jsonrpc": "2.0", "method": "a"}, {"jsonrpc": "2.0", "id": 1, "result": {}}]"#)
+            .unwrap();
+        assert_eq!(list.iter().map(|call| call.method.as_deref()).collect::<Vec<_>>(), [Some("a"), None]);
+        for wrong in [
+            "[]",
+            "1",
+            "{}",
+            r#"{"jsonrpc": "1.0", "method": "a"}"#,
+            r#"{"jsonrpc": "2.0"}"#,
+            r#"{"method": "a"}"#,
+            r#"{"jsonrpc": "2.0", "method": 1}"#,
+            r#"{"jsonrpc": "2.0", "method": "tools/call"}"#,
+            r#"[{"jsonrpc": "2.0", "method": "a"}, 1]"#,
+            r#"[[{"jsonrpc": "2.0", "method": "a"}]]"#,
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Flags and arguments of the commands. A mistake is reported in one line that names the flag and a valid value.
 
 mod client;
+mod policy;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -17,6 +18,9 @@ use crate::quantity;
 pub(crate) use client::{
     Container, CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
     Side,
+};
+pub(crate) use policy::{
+    AllowArguments, PolicyArguments, PolicyCommand, PolicyExplainArguments, PolicyOutput, PolicyTestArguments,
 };
 
 /// Run untrusted code in isolated, stateful, named sandboxes.
@@ -66,6 +70,10 @@ pub(crate) enum Command {
     Suspend(ModeArguments),
     /// Start a suspended Sandbox again.
     Resume(ModeArguments),
+    /// Let a Sandbox connect to a host, if no other policy decides about its network.
+    Allow(AllowArguments),
+    /// Explain and test policies.
+    Policy(PolicyArguments),
     /// Reconcile the resources of Agent Sandbox on a cluster, in place of its own controller.
     #[command(disable_help_flag = true)]
     Controller(ControllerArguments),

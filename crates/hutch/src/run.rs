@@ -21,6 +21,7 @@ use hutch_jail::{
 };
 use rustix::io::Errno;
 
+pub(crate) use self::egress::{in_one_line, read_file};
 use crate::cli::{Isolation, RunArguments};
 use crate::mount::MountArgument;
 use crate::protect::{Change, Protection, WORKSPACE};

@@ -65,9 +65,13 @@ impl StoredPolicy {
         self.object.as_ref()
     }
 
-    /// Returns the level for an authority, and the time at which it changes.
-    fn level(&self, authority: Authority, now: Timestamp) -> Option<(Arc<Level>, Option<Timestamp>)> {
+    /// Returns the level for an authority, and the time at which it changes; `None` for a policy that has ended or cannot
+    /// be read.
+    pub fn level(&self, authority: Authority, now: Timestamp) -> Option<(Arc<Level>, Option<Timestamp>)> {
         let object = self.object.as_ref()?;
+        if object.expires().is_some_and(|expires| expires <= now) {
+            return None;
+        }
         let step = self.steps.iter().find(|step| step.ends.is_none_or(|ends| now < ends))?;
         let level = step.levels.get(authority as usize)?;
         let level = level.get_or_init(|| Arc::new(object.level_at(authority, now)));
@@ -120,9 +124,6 @@ pub fn applying(
         .take_while(|((namespace, _), _)| *namespace == subject.namespace);
     for ((namespace, name), policy) in cluster.iter().chain(own) {
         let Some(object) = &policy.object else { return Err(NotEnforceable::Invalid(name.clone())) };
-        if object.expires().is_some_and(|expires| expires <= now) {
-            continue;
-        }
         let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
         let Some(authority) = object.authority_over(subject, namespace) else { continue };
         let Some((level, changes)) = policy.level(authority, now) else { continue };

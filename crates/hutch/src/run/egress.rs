@@ -97,14 +97,14 @@ fn from_file(file: &Path) -> anyhow::Result<Vec<Level>> {
 }
 
 /// Returns an error without the lines of the file that it quotes.
-pub(super) fn in_one_line(error: serde_saphyr::Error) -> anyhow::Error {
+pub(crate) fn in_one_line(error: serde_saphyr::Error) -> anyhow::Error {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();
     anyhow!("{}", line.strip_prefix("error: ").unwrap_or(line))
 }
 
 /// Reads a file that describes a sandbox.
-pub(super) fn read_file(file: &Path) -> anyhow::Result<String> {
+pub(crate) fn read_file(file: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     File::open(file)?.take(FILE_BYTES + 1).read_to_string(&mut text)?;
     ensure!(text.len() as u64 <= FILE_BYTES, "larger than {FILE_BYTES} bytes");

@@ -21,6 +21,7 @@ mod mounts;
 mod neighbors;
 mod on_cluster;
 mod policies;
+mod policy_commands;
 mod processes;
 mod recorded;
 mod replica;

@@ -48,7 +48,7 @@ fn start() -> Up {
     Up::start_with_hosts(&format!("127.0.0.1 localhost\n{SERVER} web.example other.example\n"))
 }
 
-fn apply(up: &Up, object: &Value) -> std::process::Output {
+pub(crate) fn apply(up: &Up, object: &Value) -> std::process::Output {
     let file = up.folder().join("object.json");
     std::fs::write(&file, object.to_string()).expect("written");
     up.kubectl_args(&["apply", "-f", &file.display().to_string()])
@@ -70,7 +70,7 @@ pub(crate) fn policy(kind: &str, name: &str, applies: &Value, rules: &Value) -> 
     })
 }
 
-fn sandbox(name: &str, metadata: &Value, class: Option<&str>) -> Value {
+pub(crate) fn sandbox(name: &str, metadata: &Value, class: Option<&str>) -> Value {
     let mut object = json!({
         "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": metadata,
         "spec": {"podTemplate": {"spec": {"runtimeClassName": class, "terminationGracePeriodSeconds": 0, "containers": [

@@ -1,0 +1,21 @@
+//! `hutch policy` and `hutch allow`: policies of a server and of files, by the decisions of the node and the proxy.
+
+pub(crate) mod allow;
+mod attached;
+mod explain;
+mod judge;
+mod test;
+
+use std::process::ExitCode;
+
+use crate::cli::{PolicyArguments, PolicyCommand};
+
+pub(crate) use judge::Question;
+
+/// Runs the command.
+pub(crate) fn main(arguments: &PolicyArguments) -> ExitCode {
+    match &arguments.command {
+        PolicyCommand::Explain(arguments) => explain::main(arguments),
+        PolicyCommand::Test(arguments) => test::main(arguments),
+    }
+}

@@ -30,7 +30,7 @@ use crate::live::Live;
 use crate::node::Node;
 use crate::shared::{PolicyNews, Shared};
 use crate::stdio::register as watch_descriptor;
-use known::{Facts, Known, policies_of, policy};
+use known::{Facts, Known, TemplateFacts, policy};
 use peers::{AllBehind, ServiceFacts};
 
 /// Group and version of the policies.
@@ -70,15 +70,17 @@ pub(crate) async fn run(
     mut news: mpsc::UnboundedReceiver<PolicyNews>,
 ) {
     let client = node.client.clone();
-    let policies = |kind: &str| {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP_VERSION.0, GROUP_VERSION.1, kind));
+    let all = |resource: ApiResource| {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         watcher(api, watcher::Config::default()).default_backoff().boxed()
     };
+    let policies = |kind: &str| {
+        all(ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP_VERSION.0, GROUP_VERSION.1, kind)))
+    };
     let (mut own, mut cluster) = (policies("SandboxPolicy"), policies("ClusterSandboxPolicy"));
-    // Of the others only the metadata.
+    // Of namespaces and Sandboxes only the metadata.
     let mut namespaces = metadata::<Namespace>(&client);
-    let mut templates = metadata::<SandboxTemplate>(&client);
+    let mut templates = all(SandboxTemplate::api_resource(&()));
     let mut sandboxes = metadata::<Sandbox>(&client);
     let services: Api<Service> = Api::all(client.clone());
     let mut services = watcher(services, watcher::Config::default()).default_backoff().boxed();
@@ -99,7 +101,7 @@ pub(crate) async fn run(
             Some(Ok(event)) = namespaces.next() => {
                 this.known.namespaces.take(event, |object| object.labels().clone())
             }
-            Some(Ok(event)) = templates.next() => this.known.templates.take(event, |object| policies_of(&object)),
+            Some(Ok(event)) = templates.next() => this.known.templates.take(event, TemplateFacts::of),
             Some(Ok(event)) = sandboxes.next() => this.known.sandboxes.take(event, |object| Facts::of(&object)),
             Some(Ok(event)) = services.next() => this.known.services.take(event, ServiceFacts::of),
         };

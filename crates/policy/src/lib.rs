@@ -15,6 +15,7 @@ mod egress;
 mod expression;
 mod host;
 mod http;
+mod network;
 mod object;
 mod pattern;
 mod peer;
@@ -38,6 +39,7 @@ pub use host::{Host, HostName, InvalidHost};
 pub use http::{
     Body, Glob, HttpRule, InvalidRequestRule, McpRule, Method, PathPattern, Pattern, ValueMatch, decide_calls,
 };
+pub use network::NetworkLevel;
 pub use object::{InvalidPolicy, Kind, PolicyObject};
 pub use pattern::{HostPattern, InvalidPattern};
 pub use peer::{Closed, Peer, may_reach, names_sandboxes, open_ports, would_refuse};

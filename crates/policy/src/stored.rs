@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use jiff::Timestamp;
 
 use crate::attach::Subject;
-use crate::decide::{Authority, Level};
+use crate::decide::{Authority, Level, opens};
+use crate::network::NetworkLevel;
 use crate::object::{InvalidPolicy, PolicyObject};
 
 /// Maximum policies of a sandbox.
@@ -103,7 +104,8 @@ pub enum NotEnforceable {
     TooMany(usize),
 }
 
-/// Returns the levels that apply to a sandbox at a time, of the policies of the cluster and of all namespaces.
+/// Returns the levels that apply to a sandbox at a time, of the policies of the cluster and of all namespaces, and of the
+/// `networkPolicy` of its template.
 ///
 /// # Errors
 /// Nothing is reachable: the reason.
@@ -111,6 +113,7 @@ pub fn applying(
     subject: &Subject,
     cluster: &Policies,
     namespaced: &Policies,
+    network: Option<&NetworkLevel>,
     now: Timestamp,
 ) -> Result<Applying, NotEnforceable> {
     let key = |name: &String| (subject.namespace.clone(), name.clone());
@@ -129,6 +132,10 @@ pub fn applying(
         let Some((level, changes)) = policy.level(authority, now) else { continue };
         found.levels.push(level);
         found.until = [found.until, changes].into_iter().flatten().min();
+    }
+    if let Some(network) = network {
+        let level = if opens(&found.levels) { &network.beside } else { &network.alone };
+        found.levels.push(level.clone());
     }
     match found.levels.len() {
         number if number > LEVELS => Err(NotEnforceable::TooMany(number)),
@@ -181,7 +188,7 @@ mod tests {
                     {"name": "a", "any": true}, {"name": "b", "any": true, "expires": "1970-01-01T00:00:30Z"}]}}"#,
             ),
         ]);
-        let of = |second| applying(&subject(), &Policies::new(), &all, at(second)).unwrap();
+        let of = |second| applying(&subject(), &Policies::new(), &all, None, at(second)).unwrap();
         let rules = |found: &Applying| -> Vec<usize> {
             found.levels.iter().map(|level| level.egress.as_ref().unwrap().rules.len()).collect()
         };
@@ -201,17 +208,17 @@ mod tests {
     fn policy_that_is_missing_invalid_or_one_too_many_closes_everything() {
         let missing = Subject { by_claim: policy_names("later"), ..subject() };
         let none = Policies::new();
-        let error = applying(&missing, &none, &none, at(0)).unwrap_err();
+        let error = applying(&missing, &none, &none, None, at(0)).unwrap_err();
         assert_eq!((error.reason(), error), ("PolicyNotFound", NotEnforceable::NotFound("later".into())));
         let unreadable = Policies::from([(("team".to_owned(), "x".to_owned()), StoredPolicy::unreadable())]);
-        let error = applying(&subject(), &none, &unreadable, at(0)).unwrap_err();
+        let error = applying(&subject(), &none, &unreadable, None, at(0)).unwrap_err();
         assert_eq!(error, NotEnforceable::Invalid("x".into()));
         let elsewhere = Subject { namespace: "other".into(), ..subject() };
-        assert!(applying(&elsewhere, &none, &unreadable, at(0)).unwrap().levels.is_empty());
+        assert!(applying(&elsewhere, &none, &unreadable, None, at(0)).unwrap().levels.is_empty());
         let names: Vec<String> = (0..9).map(|number| format!("p{number}")).collect();
         let specs: Vec<_> = names.iter().map(|name| (name.as_str(), r#"{"appliesTo": {}}"#)).collect();
-        let error = applying(&subject(), &none, &policies(&specs), at(0)).unwrap_err();
+        let error = applying(&subject(), &none, &policies(&specs), None, at(0)).unwrap_err();
         assert_eq!(error, NotEnforceable::TooMany(9));
-        assert_eq!(applying(&subject(), &none, &policies(&specs[..8]), at(0)).unwrap().levels.len(), 8);
+        assert_eq!(applying(&subject(), &none, &policies(&specs[..8]), None, at(0)).unwrap().levels.len(), 8);
     }
 }

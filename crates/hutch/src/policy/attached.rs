@@ -7,13 +7,13 @@ use anyhow::{Context, anyhow};
 use hutch_api::{Sandbox, SandboxTemplate, annotation};
 use hutch_client::{Name, Sandboxes, Wait};
 use hutch_policy::{
-    Applying, Facts, Identity, NotEnforceable, Policies, PolicyObject, StoredPolicy, Subject, applying,
-    policy_names,
+    Applying, Facts, Identity, NetworkLevel, NotEnforceable, Policies, PolicyObject, StoredPolicy, Subject,
+    applying, policy_names,
 };
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 
 use crate::cli::Place;
 use crate::client::with_hint;
@@ -25,6 +25,7 @@ pub(super) struct Attached {
     pub(super) subject: Subject,
     cluster: Policies,
     namespaced: Policies,
+    network: Option<NetworkLevel>,
 }
 
 /// Returns the resource of a kind of policies.
@@ -48,11 +49,15 @@ impl Attached {
         let template = sandbox.annotations().get(annotation::TEMPLATE_REF).cloned();
         let of_template = match &template {
             Some(name) => {
-                let templates = Api::<SandboxTemplate>::namespaced(client.clone(), &namespace);
+                let kind = SandboxTemplate::api_resource(&());
+                let templates: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind);
                 templates.get_opt(name).await.with_context(|| format!("template {name}"))?
             }
             None => None,
         };
+        let network = of_template
+            .as_ref()
+            .and_then(|template| NetworkLevel::read(&template.name_any(), &template.data["spec"]));
         let subject = Subject {
             namespace: namespace.clone(),
             namespace_labels: of_namespace.labels().clone(),
@@ -67,12 +72,12 @@ impl Attached {
             Api::namespaced_with(client.clone(), &namespace, &resource("SandboxPolicy"));
         let cluster = policies(&cluster).await.context("the ClusterSandboxPolicies")?;
         let namespaced = policies(&own).await.context("the SandboxPolicies")?;
-        Ok(Attached { client, sandbox, subject, cluster, namespaced })
+        Ok(Attached { client, sandbox, subject, cluster, namespaced, network })
     }
 
     /// Returns the levels that apply now.
     pub(super) fn applying(&self) -> Result<Applying, NotEnforceable> {
-        applying(&self.subject, &self.cluster, &self.namespaced, Timestamp::now())
+        applying(&self.subject, &self.cluster, &self.namespaced, self.network.as_ref(), Timestamp::now())
     }
 
     /// Returns what conditions see of the Sandbox.

@@ -172,7 +172,8 @@ impl Documents {
             };
         }
         if test.sandbox.is_some() {
-            let found = applying(&subject, &cluster, &namespaced, now).map_err(|error| error.to_string())?;
+            let found =
+                applying(&subject, &cluster, &namespaced, None, now).map_err(|error| error.to_string())?;
             return Ok(found.levels);
         }
         let all = cluster.values().map(|policy| (Authority::Cluster, policy));

@@ -12,6 +12,7 @@ mod docs;
 mod egress;
 mod harness;
 mod image;
+mod isolation;
 mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
 #[path = "../../../controller/tests/lives/mod.rs"]

@@ -154,3 +154,27 @@ fn service_leads_to_its_target_port_and_another_namespace_needs_an_administrator
     until("the policy counts", || get(&up, "other", "db.far:8000") == "hello from far");
     assert_eq!(get(&up, "other", "db:8000"), "");
 }
+
+#[test]
+fn connection_wakes_a_frozen_sandbox_and_keeps_it_awake() {
+    hutch_testkit::require!(root, kubectl);
+    let up = start("hutch");
+    until("the policy counts", || get(&up, "app", "db:8000") == "hello from db");
+    up.ok("annotate sandbox db hutch.dev/idle-after=1s");
+    let frozen = "get sandbox db -o jsonpath={.status.conditions[?(@.type==\"Frozen\")].status}";
+    up.eventually(frozen, |status| status.trim() == "True");
+    assert_eq!(get(&up, "app", "db:8000"), "hello from db");
+    let script = "import socket,time; s=socket.create_connection(('db',8000)); print('open',flush=True); time.sleep(4)\ns.send(b'GET / HTTP/1.0\\r\\n\\r\\n'); print(s.recv(12))";
+    let mut connected = up.kubectl_command(&["exec", "app", "--", "python3", "-u", "-c", script]);
+    let mut connected = connected.stdout(std::process::Stdio::piped()).spawn().expect("kubectl");
+    let mut line = [0; 5];
+    std::io::Read::read_exact(connected.stdout.as_mut().expect("piped"), &mut line).expect("open");
+    up.eventually(frozen, |status| status.trim().is_empty());
+    let begin = std::time::Instant::now();
+    while begin.elapsed() < std::time::Duration::from_secs(3) {
+        assert_eq!(up.ok(frozen).trim(), "", "it was frozen during a connection");
+    }
+    let ended = connected.wait_with_output().expect("kubectl");
+    assert!(text(&ended.stdout).contains("200"), "{ended:?}");
+    up.eventually(frozen, |status| status.trim() == "True");
+}

@@ -107,7 +107,7 @@ fn host_that_another_policy_closes_is_not_allowed() {
     refused(&hutch(&up, &["allow", "a", "x.bad.example"]), 1, &["rule \"no\" of policy \"floor\" denies it"]);
     let known = succeeded("hutch allow", &hutch(&up, &["allow", "a", "pypi.org"]));
     assert!(known.contains("already, by policy floor"), "{known}");
-    assert_eq!(up.ok("get sandboxpolicies -o name"), "sandboxpolicy.policy.hutch.dev/observes");
+    assert_eq!(up.ok("get sandboxpolicies -o name").trim(), "sandboxpolicy.policy.hutch.dev/observes");
     up.ok("delete clustersandboxpolicy floor");
     refused(&hutch(&up, &["allow", "a", "10.1.2.3:5432"]), 1, &["10.1.2.3 stays closed", "private"]);
     refused(&hutch(&up, &["allow", "a", "*.com"]), 2, &["HOST"]);
@@ -167,7 +167,10 @@ cases:
 ";
     let output = tested(&format!("{POLICIES}{cases}"));
     let printed = succeeded("hutch policy test", &output);
-    assert!(printed.contains("ok      packages\n") && printed.ends_with("6 of 6 cases passed"), "{printed}");
+    assert!(
+        printed.contains("ok      packages\n") && printed.ends_with("6 of 6 cases passed\n"),
+        "{printed}"
+    );
     for (from, to, line) in [
         (
             "expect: Deny}\n- {name: search",

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use hutch_api::{annotation, owner};
-use hutch_policy::{Applying, PolicyKey as Key, PolicyObject, StoredPolicy, Subject, applying, policy_names};
+use hutch_policy::{
+    Applying, NetworkLevel, PolicyKey as Key, PolicyObject, StoredPolicy, Subject, applying, policy_names,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -74,6 +76,20 @@ pub(super) fn policy(object: DynamicObject) -> StoredPolicy {
     })
 }
 
+/// Parts of a template that concern policies.
+#[derive(PartialEq)]
+pub(super) struct TemplateFacts {
+    policies: String,
+    network: Option<NetworkLevel>,
+}
+
+impl TemplateFacts {
+    pub(super) fn of(object: DynamicObject) -> TemplateFacts {
+        let network = NetworkLevel::read(&object.name_any(), &object.data["spec"]);
+        TemplateFacts { policies: policies_of(&object), network }
+    }
+}
+
 /// Metadata of a Sandbox.
 #[derive(PartialEq)]
 pub(super) struct Facts {
@@ -100,7 +116,7 @@ pub(super) struct Known {
     pub(super) policies: Mirror<StoredPolicy>,
     pub(super) cluster_policies: Mirror<StoredPolicy>,
     pub(super) namespaces: Mirror<Labels>,
-    pub(super) templates: Mirror<String>,
+    pub(super) templates: Mirror<TemplateFacts>,
     pub(super) sandboxes: Mirror<Facts>,
     pub(super) services: Mirror<ServiceFacts>,
 }
@@ -131,15 +147,19 @@ impl Known {
             return None;
         }
         let template = facts.template.clone();
-        let by_template = template.clone().and_then(|name| self.templates.objects.get(&(namespace, name)));
+        let by_template = self.template(&namespace, template.as_ref());
         Some(Subject {
             sandbox: Some(owner.name.clone()),
             labels: facts.labels.clone(),
-            by_template: by_template.map(|value| policy_names(value)).unwrap_or_default(),
+            by_template: by_template.map(|facts| policy_names(&facts.policies)).unwrap_or_default(),
             by_claim: policy_names(&facts.policies),
             template,
             ..subject
         })
+    }
+
+    fn template(&self, namespace: &str, name: Option<&String>) -> Option<&TemplateFacts> {
+        self.templates.objects.get(&(namespace.to_owned(), name?.clone()))
     }
 
     /// Returns the levels of a Pod, and what its condition says.
@@ -152,10 +172,13 @@ impl Known {
             return not("Pending", "the Sandbox of the Pod is not known yet: no egress".into());
         };
         let policies = (&self.cluster_policies.objects, &self.policies.objects);
-        match applying(&subject, policies.0, policies.1, now) {
+        let template = self.template(&subject.namespace, subject.template.as_ref());
+        let network = template.and_then(|facts| facts.network.as_ref());
+        match applying(&subject, policies.0, policies.1, network, now) {
             Err(error) => not(error.reason(), error.to_string()),
             Ok(found) if found.levels.is_empty() => {
-                let message = "no policy applies: no egress. A NetworkPolicy opens nothing here".to_owned();
+                let message =
+                    "no policy applies: no egress. A NetworkPolicy object opens nothing here".to_owned();
                 (found, Enforced { holds: true, reason: "NoPolicy", message })
             }
             Ok(found) => {

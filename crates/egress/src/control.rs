@@ -9,14 +9,17 @@ use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use hutch_policy::{HostName, Level, Peer};
+use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::{Channel, Message};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
-use crate::sandbox::{Levels, Peers, Reason, Refusal, Report, Sandbox};
+use crate::authority::AuthorityKeys;
+use crate::refusal::{Reason, Refusal};
+use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
+use crate::upstream::Way;
 
 /// Order to the process. Numbers are chosen by who sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +42,20 @@ pub enum Order {
         sandbox: u64,
         /// Numbers of its levels.
         levels: Vec<u64>,
+    },
+    /// Set the authority of a sandbox that has levels. Without one, no request can be read, and what needs that is refused.
+    Authority {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Certificate and key.
+        keys: AuthorityKeys,
+    },
+    /// Set the facts about a sandbox that has levels.
+    Facts {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Facts.
+        facts: Facts,
     },
     /// Give the next synthetic addresses to these names.
     Names {
@@ -116,8 +133,8 @@ pub type Reporter = Arc<dyn Fn(News) + Send + Sync>;
 ///
 /// # Errors
 /// An order that has no meaning; the process must then end.
-pub async fn follow(channel: &Channel, reporter: Reporter) -> io::Result<()> {
-    let mut proxy = Proxy { reporter, levels: HashMap::new(), sandboxes: HashMap::new() };
+pub async fn follow(channel: &Channel, way: Way, reporter: Reporter) -> io::Result<()> {
+    let mut proxy = Proxy { way: Arc::new(way), reporter, levels: HashMap::new(), sandboxes: HashMap::new() };
     while let Some(message) = channel.receive().await? {
         proxy.obey(message)?;
     }
@@ -126,6 +143,7 @@ pub async fn follow(channel: &Channel, reporter: Reporter) -> io::Result<()> {
 
 /// Everything that is served.
 struct Proxy {
+    way: Arc<Way>,
     reporter: Reporter,
     levels: HashMap<u64, Arc<Level>>,
     sandboxes: HashMap<u64, Served>,
@@ -168,6 +186,11 @@ impl Proxy {
                     served.sandbox.peers.answer(dial, dialed(failed, message.descriptors)?);
                 }
             }
+            Order::Authority { sandbox, keys } => {
+                let failed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+                self.find(sandbox)?.sandbox.set_authority(&keys).map_err(failed)?;
+            }
+            Order::Facts { sandbox, facts } => self.find(sandbox)?.sandbox.set_facts(facts),
             Order::Names { sandbox, names } => self.find(sandbox)?.sandbox.add_names(&names),
             Order::Serve { sandbox } => {
                 let served = self.find(sandbox)?;
@@ -200,7 +223,9 @@ impl Proxy {
             let (namespace, service) = (peer.namespace.clone(), peer.service.clone());
             reporter(News::Dial { sandbox: number, dial, namespace, service, port });
         });
-        Served { sandbox: Sandbox::new(levels, report, named, Peers::new(request)), task: None }
+        let sandbox = Sandbox::new(levels, self.way.clone(), report, named);
+        sandbox.peers.set_request(request);
+        Served { sandbox, task: None }
     }
 }
 

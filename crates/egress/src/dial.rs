@@ -6,13 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_policy::{Destination, Forbidden, Host, Level, Moment, may_dial};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::upstream::Way;
 
 /// Maximum time to resolve a name.
 const RESOLVE: Duration = Duration::from_secs(10);
 /// Maximum time for one address.
 const CONNECT: Duration = Duration::from_secs(10);
+/// Maximum bytes of the answer of a proxy.
+const HEAD: usize = 8 << 10;
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES: usize = 8;
 
@@ -28,14 +34,75 @@ pub(crate) enum Unreachable {
     /// No address accepts.
     #[error("{0}")]
     Connect(io::Error),
+    /// The proxy outside does not connect.
+    #[error("the proxy outside: {0}")]
+    Proxy(String),
+    /// The server cannot be trusted, or does not speak TLS.
+    #[error("TLS to the server: {0}")]
+    Tls(String),
+}
+
+/// A proxy outside, such as that of a company, through which everything goes. It resolves names, so the addresses to which
+/// they lead cannot be judged here.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamProxy {
+    /// Name or address, and port.
+    pub address: String,
+    /// Value of `Proxy-Authorization`, if the proxy needs one. Secret.
+    pub authorization: Option<String>,
+}
+
+/// Without the credential.
+impl std::fmt::Debug for UpstreamProxy {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("UpstreamProxy").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl UpstreamProxy {
+    async fn connect(&self, destination: &Destination) -> Result<TcpStream, Unreachable> {
+        let failed = |error: io::Error| Unreachable::Proxy(error.to_string());
+        let connected = timeout(CONNECT, TcpStream::connect(&self.address)).await;
+        let mut stream = connected.map_err(|_| failed(io::ErrorKind::TimedOut.into()))?.map_err(failed)?;
+        let mut request = format!("CONNECT {destination} HTTP/1.1\r\nHost: {destination}\r\n");
+        if let Some(value) = &self.authorization {
+            request.push_str(&format!("Proxy-Authorization: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        stream.write_all(request.as_bytes()).await.map_err(failed)?;
+        let mut head = Vec::new();
+        // One byte at a time: what follows the head belongs to the connection.
+        while !head.ends_with(b"\r\n\r\n") {
+            if head.len() >= HEAD {
+                return Err(Unreachable::Proxy("its answer is too long".to_owned()));
+            }
+            let read = timeout(CONNECT, stream.read_u8()).await;
+            head.push(read.map_err(|_| failed(io::ErrorKind::TimedOut.into()))?.map_err(failed)?);
+        }
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut answer = httparse::Response::new(&mut headers);
+        match answer.parse(&head).map(|_| answer.code) {
+            Ok(Some(200..300)) => Ok(stream),
+            Ok(code) => Err(Unreachable::Proxy(format!("it answers with status {}", code.unwrap_or(0)))),
+            Err(error) => Err(Unreachable::Proxy(error.to_string())),
+        }
+    }
 }
 
 /// Connects to a destination that these levels allow.
 pub(crate) async fn dial(
+    way: &Way,
     destination: &Destination,
     levels: &[Arc<Level>],
     moment: &Moment<'_>,
 ) -> Result<TcpStream, Unreachable> {
+    if let Some(proxy) = &way.proxy {
+        if let Host::Address(address) = destination.host {
+            may_dial(levels, destination, address, &[], moment)
+                .map_err(|reason| Unreachable::Closed(address, reason))?;
+        }
+        return proxy.connect(destination).await;
+    }
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
     for address in resolve(destination).await.map_err(Unreachable::Name)? {
         if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address), moment) {
@@ -99,9 +166,13 @@ mod tests {
     async fn address_of_this_machine_is_dialed_only_where_a_range_opens_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let destination: Destination = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let error = dial(&destination, &levels(&destination, &[]), &Moment::default()).await.unwrap_err();
+        let error = dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default())
+            .await
+            .unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
-        dial(&destination, &levels(&destination, &["127.0.0.0/8"]), &Moment::default()).await.unwrap();
+        dial(&Way::default(), &destination, &levels(&destination, &["127.0.0.0/8"]), &Moment::default())
+            .await
+            .unwrap();
     }
 
     #[tokio::test]
@@ -109,9 +180,18 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let destination: Destination = format!("localhost:{port}").parse().unwrap();
-        let error = dial(&destination, &levels(&destination, &[]), &Moment::default()).await.unwrap_err();
+        let error = dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default())
+            .await
+            .unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
-        dial(&destination, &levels(&destination, &["127.0.0.0/8", "::1"]), &Moment::default()).await.unwrap();
+        dial(
+            &Way::default(),
+            &destination,
+            &levels(&destination, &["127.0.0.0/8", "::1"]),
+            &Moment::default(),
+        )
+        .await
+        .unwrap();
     }
 
     #[test]

@@ -15,16 +15,27 @@
 //!
 //! The process that serves holds no secret and needs no file except those by which names are resolved.
 
+mod authority;
+mod check;
 pub mod control;
 mod dial;
 pub mod dns;
+mod exchange;
 mod first;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
+mod inspect;
 pub mod names;
 mod plan;
+mod refusal;
+mod relay;
 mod sandbox;
 mod server;
+mod upstream;
+mod usage;
 
+pub use authority::{AuthorityError, AuthorityKeys, DAYS};
+pub use dial::UpstreamProxy;
 pub use plan::plan;
-pub use sandbox::{Denial, FLAGS, Reason, Refusal};
+pub use refusal::{Denial, FLAGS, Reason, Refusal};
+pub use upstream::Way;

@@ -6,107 +6,36 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hutch_policy::{
-    Decision, Destination, Host, HostName, Level, Mode, Moment, Opinion, Traffic, Verdict, decide, may_dial,
-    may_resolve,
+    Decision, Destination, Facts, Host, HostName, Level, Mode, Moment, Traffic, Verdict, decide, may_resolve,
 };
-use rustix::net::sockopt::set_socket_linger;
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::dial::{dial, own};
+use crate::authority::{Authority, AuthorityError, AuthorityKeys};
+use crate::check::{Spoken, first_bytes};
+use crate::dial::dial;
 use crate::dns;
-use crate::first::{self, First, classify};
 use crate::names::{Names, is_synthetic};
-
-pub(crate) use peers::Peers;
+use crate::refusal::{Denial, Reason, Refusal, refuse, reset};
+use crate::relay;
+use crate::upstream::{Upstream, Way};
+use crate::usage::Usage;
+use peers::Peers;
 
 /// Maximum open connections.
 const CONNECTIONS: usize = 512;
-/// Maximum time in which a client says for which name it connects.
-const FIRST_BYTES: Duration = Duration::from_secs(5);
-/// Maximum time to wait for the first bytes of a client that is refused, and to send it the reason.
-const SPEAKS: Duration = Duration::from_millis(200);
-/// Maximum bytes that are read after a request that was refused.
-const REST: u64 = 1 << 20;
+/// Maximum open connections whose requests are read. Each has buffers of some 100 KiB.
+const INSPECTED: usize = 128;
 /// Maximum time without a query on a connection to the DNS server.
 const DNS_IDLE: Duration = Duration::from_secs(10);
 /// Port of DNS.
 pub(crate) const DNS: u16 = 53;
-/// Buffer of one direction of a connection.
-const BUFFER: usize = 32 << 10;
-
-/// A connection that was refused, or that a level would have refused that only observes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
-    /// Destination, as the sandbox named it.
-    pub destination: String,
-    /// Reason.
-    pub reason: Reason,
-}
-
-/// Reason of a refusal.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum Reason {
-    /// A level does not allow it.
-    #[error("{0}")]
-    Denied(Denial),
-    /// A policy does not allow the other sandbox.
-    #[error("{0}")]
-    Closed(String),
-    /// A level would not allow it, but it only observes.
-    #[error("{0}, but it only observes")]
-    Observed(Denial),
-    /// The connection is for another name, or does not say for which.
-    #[error("{0}")]
-    OtherName(String),
-    /// The destination cannot be reached.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The sandbox has too many connections.
-    #[error("too many connections are open")]
-    TooMany,
-}
-
-/// Name of the level that the flags of `hutch run` make.
-pub const FLAGS: &str = "--allow";
-
-/// The level that does not allow a connection.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Denial {
-    /// Name of the level; empty if no level has rules.
-    pub level: String,
-    /// The rule that denies it; without one, no rule allows it.
-    pub rule: Option<String>,
-}
-
-impl fmt::Display for Denial {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Denial { level, rule } = self;
-        match rule {
-            Some(rule) => write!(formatter, "rule {rule:?} of policy {level:?} denies it"),
-            None if level.is_empty() => formatter.write_str("nothing allows it"),
-            None if level == FLAGS => formatter.write_str("no --allow names it"),
-            None => write!(formatter, "no rule of policy {level:?} allows it"),
-        }
-    }
-}
-
-impl Denial {
-    /// Returns the first of these opinions that denies, of the levels with this effect.
-    fn first(verdict: &Verdict<'_>, mode: Mode) -> Option<Denial> {
-        let denies =
-            |opinion: &&Opinion<'_>| opinion.decision == Decision::Deny && opinion.level.mode == mode;
-        let opinion = verdict.opinions.iter().find(denies)?;
-        Some(Denial { level: opinion.level.name.clone(), rule: opinion.rule.map(str::to_owned) })
-    }
-}
 
 /// Receives refusals.
 pub(crate) type Report = Box<dyn Fn(Refusal) + Send + Sync>;
@@ -115,18 +44,31 @@ pub(crate) type Named = Box<dyn Fn(&HostName) + Send + Sync>;
 /// Levels of a sandbox.
 pub(crate) type Levels = Arc<[Arc<Level>]>;
 
+/// What decides about a sandbox.
+#[derive(Clone, Default)]
+pub(crate) struct Rules {
+    pub(crate) levels: Levels,
+    pub(crate) facts: Arc<Facts>,
+}
+
 /// A sandbox.
 pub(crate) struct Sandbox {
     /// None once it has ended.
-    levels: watch::Sender<Option<Levels>>,
+    rules: watch::Sender<Option<Rules>>,
     names: Mutex<Names>,
     connections: Semaphore,
+    inspected: Semaphore,
+    pub(crate) usage: Usage,
+    authority: Mutex<Option<Arc<Authority>>>,
+    /// Made for the first request that is read.
+    upstream: OnceLock<Upstream>,
+    way: Arc<Way>,
     report: Report,
     named: Named,
     pub(crate) peers: Peers,
 }
 
-/// An open connection: what was decided about it.
+/// An open connection whose bytes are passed on unread: what was decided about it.
 struct Connection {
     destination: Destination,
     /// Permitted traffic when it began.
@@ -134,21 +76,78 @@ struct Connection {
     server: TcpStream,
 }
 
+/// What happens to a connection that is allowed.
+enum Allowed {
+    Join(Connection),
+    /// Its requests are read.
+    Inspect(Destination, Spoken),
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Sandbox").finish_non_exhaustive()
+    }
+}
+
 impl Sandbox {
-    pub(crate) fn new(levels: Levels, report: Report, named: Named, peers: Peers) -> Arc<Sandbox> {
-        let connections = Semaphore::new(CONNECTIONS);
-        let levels = watch::Sender::new(Some(levels));
-        Arc::new(Sandbox { levels, names: Mutex::default(), connections, report, named, peers })
+    pub(crate) fn new(levels: Levels, way: Arc<Way>, report: Report, named: Named) -> Arc<Sandbox> {
+        let rules = Rules { levels, facts: Arc::default() };
+        Arc::new(Sandbox {
+            rules: watch::Sender::new(Some(rules)),
+            names: Mutex::default(),
+            connections: Semaphore::new(CONNECTIONS),
+            inspected: Semaphore::new(INSPECTED),
+            usage: Usage::default(),
+            authority: Mutex::default(),
+            upstream: OnceLock::new(),
+            way,
+            report,
+            named,
+            peers: Peers::default(),
+        })
     }
 
     /// Replaces the levels. Open connections that they do not allow end.
     pub(crate) fn set_levels(&self, levels: Levels) {
-        self.levels.send_replace(Some(levels));
+        let facts = self.rules().facts;
+        self.rules.send_replace(Some(Rules { levels, facts }));
+        self.forget_upstream();
+    }
+
+    /// Replaces the facts, as [`Sandbox::set_levels`].
+    pub(crate) fn set_facts(&self, facts: Facts) {
+        let levels = self.rules().levels;
+        self.rules.send_replace(Some(Rules { levels, facts: Arc::new(facts) }));
+        self.forget_upstream();
+    }
+
+    /// Sets the authority by which TLS ends here.
+    pub(crate) fn set_authority(&self, keys: &AuthorityKeys) -> Result<(), AuthorityError> {
+        let authority = Arc::new(Authority::new(keys)?);
+        *self.authority.lock().unwrap_or_else(PoisonError::into_inner) = Some(authority);
+        Ok(())
+    }
+
+    pub(crate) fn authority(&self) -> Option<Arc<Authority>> {
+        self.authority.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Ends all connections.
     pub(crate) fn end(&self) {
-        self.levels.send_replace(None);
+        self.rules.send_replace(None);
+        self.forget_upstream();
+    }
+
+    /// Closes idle connections to servers, which other rules have allowed.
+    fn forget_upstream(&self) {
+        if let Some(upstream) = self.upstream.get() {
+            upstream.forget();
+        }
+    }
+
+    /// Returns the clients by which requests are sent.
+    pub(crate) fn upstream(self: &Arc<Self>) -> &Upstream {
+        self.upstream.get_or_init(|| Upstream::new(self, &self.way))
     }
 
     /// Gives the next synthetic addresses to these names.
@@ -159,29 +158,43 @@ impl Sandbox {
         }
     }
 
-    /// Waits until the sandbox has ended.
-    async fn ended(&self) {
-        let _ = self.levels.subscribe().wait_for(Option::is_none).await;
+    /// Returns what decides now; nothing is allowed once the sandbox has ended.
+    pub(crate) fn rules(&self) -> Rules {
+        self.rules.borrow().clone().unwrap_or_default()
     }
 
-    fn moment(&self) -> Moment<'static> {
-        Moment::default()
-    }
-
-    fn levels(&self) -> Levels {
-        self.levels.borrow().clone().unwrap_or_default()
+    /// Returns the moment, for decisions by these facts.
+    pub(crate) fn moment<'a>(&self, facts: &'a Facts) -> Moment<'a> {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        Moment { facts, session: self.usage.session(), seconds }
     }
 
     fn names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Reports a refusal and counts it.
+    pub(crate) fn refused(&self, refusal: Refusal) {
+        if !matches!(refusal.reason, Reason::Observed(_)) {
+            self.usage.denied();
+        }
+        (self.report)(refusal);
+    }
+
+    /// Reports what a level would have refused that only observes.
+    pub(crate) fn observed(&self, destination: impl fmt::Display, denial: Option<Denial>) {
+        if let Some(denial) = denial {
+            let reason = Reason::Observed(denial);
+            self.refused(Refusal { destination: destination.to_string(), reason });
+        }
+    }
+
     /// Returns the answer to a DNS message.
     pub(crate) fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
-        let levels = self.levels();
+        let rules = self.rules();
         let mut names = self.names();
         let before = names.count();
-        let exists = |name: &HostName| self.peers.contains(name) || may_resolve(&levels, name);
+        let exists = |name: &HostName| self.peers.contains(name) || may_resolve(&rules.levels, name);
         let answer = dns::answer(message, &mut names, exists);
         // With the lock, so that names are reported in the order of their addresses.
         names.since(before).for_each(|name| (self.named)(name));
@@ -189,55 +202,86 @@ impl Sandbox {
     }
 
     /// Serves a captured connection until its end.
-    pub(crate) async fn serve(&self, client: TcpStream) {
+    pub(crate) async fn serve(self: &Arc<Self>, client: TcpStream) {
         // The address at which it was captured is that to which the program connected.
         let Ok(target) = client.local_addr() else { return };
         let Ok(_place) = self.connections.try_acquire() else {
-            (self.report)(Refusal { destination: target.to_string(), reason: Reason::TooMany });
+            self.refused(Refusal { destination: target.to_string(), reason: Reason::TooMany });
             return reset(&client);
         };
         if target.port() == DNS {
             return self.serve_dns(client).await;
         }
-        let Some(client) = self.serve_peer(client, target).await else { return };
-        let mut first = Vec::new();
-        match self.connect(&client, target, &mut first).await {
-            Ok(connection) => self.join(client, connection, &first).await,
-            Err(refusal) => {
-                let text = format!("{}: {}", refusal.destination, refusal.reason);
-                (self.report)(refusal);
-                refuse(client, &mut first, &text).await;
-            }
+        let Some(destination) = self.destination(target) else {
+            let reason = Reason::Denied(Denial::default());
+            return self
+                .refuse(client, &mut Vec::new(), Refusal { destination: target.to_string(), reason })
+                .await;
+        };
+        if let Some(client) = self.serve_peer(client, &destination).await {
+            self.serve_to(client, destination).await;
         }
     }
 
-    /// Decides about a connection and makes it. Puts what it has read of the client into `first`.
+    /// Serves a connection to a destination until its end.
+    pub(crate) async fn serve_to(self: &Arc<Self>, client: TcpStream, destination: Destination) {
+        let mut first = Vec::new();
+        match self.connect(&client, destination, &mut first).await {
+            Ok(Allowed::Join(connection)) => self.join(client, connection, &first).await,
+            Ok(Allowed::Inspect(destination, spoken)) => {
+                self.inspect(client, destination, spoken, first).await
+            }
+            Err(refusal) => self.refuse(client, &mut first, refusal).await,
+        }
+    }
+
+    async fn refuse(&self, client: TcpStream, first: &mut Vec<u8>, refusal: Refusal) {
+        self.refused(refusal.clone());
+        refuse(client, first, &refusal).await;
+    }
+
+    /// Returns why the levels do not allow a connection.
+    fn denial(verdict: &Verdict<'_>) -> Reason {
+        if verdict.conflict {
+            let why = "one rule reads requests, and another one has `tls: Passthrough`";
+            return Reason::OtherName(why.to_owned());
+        }
+        Reason::Denied(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default())
+    }
+
+    /// Decides about a connection, and makes it if it is not read. Puts what it has read of the client into `first`.
     async fn connect(
         &self,
         client: &TcpStream,
-        target: SocketAddr,
+        destination: Destination,
         first: &mut Vec<u8>,
-    ) -> Result<Connection, Refusal> {
-        let Some(destination) = self.destination(target) else {
-            let reason = Reason::Denied(Denial::default());
-            return Err(Refusal { destination: target.to_string(), reason });
+    ) -> Result<Allowed, Refusal> {
+        let name = destination.to_string();
+        let refused = |reason| Err(Refusal { destination: name.clone(), reason });
+        let rules = self.rules();
+        let moment = self.moment(&rules.facts);
+        let (traffic, inspect) = {
+            let verdict = decide(&rules.levels, &destination, &moment);
+            self.observed(&destination, Denial::first(&verdict.opinions, Mode::Observe));
+            if verdict.decision != Decision::Allow {
+                return refused(Sandbox::denial(&verdict));
+            }
+            // What cannot be read is not allowed where requests are decided.
+            let traffic = if verdict.inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
+            (traffic, verdict.inspect)
         };
-        let refused = |reason| Err(Refusal { destination: destination.to_string(), reason });
-        let levels = self.levels();
-        let verdict = decide(&levels, &destination, &self.moment());
-        if let Some(denial) = Denial::first(&verdict, Mode::Observe) {
-            (self.report)(Refusal { destination: destination.to_string(), reason: Reason::Observed(denial) });
+        if traffic < Traffic::Any {
+            match first_bytes(client, &destination, traffic, first).await {
+                Ok(spoken) if inspect => return Ok(Allowed::Inspect(destination, spoken)),
+                Ok(_) => {}
+                Err(why) => return refused(Reason::OtherName(why)),
+            }
         }
-        if verdict.decision != Decision::Allow {
-            return refused(Reason::Denied(Denial::first(&verdict, Mode::Enforce).unwrap_or_default()));
+        if let Err(reason) = self.usage.request(&rules.levels, &destination) {
+            return refused(reason);
         }
-        if verdict.traffic < Traffic::Any
-            && let Err(why) = first_bytes(client, &destination, verdict.traffic, first).await
-        {
-            return refused(Reason::OtherName(why));
-        }
-        match dial(&destination, &levels, &self.moment()).await {
-            Ok(server) => Ok(Connection { traffic: verdict.traffic, server, destination }),
+        match dial(&self.way, &destination, &rules.levels, &moment).await {
+            Ok(server) => Ok(Allowed::Join(Connection { traffic, server, destination })),
             Err(error) => refused(Reason::Unreachable(error.to_string())),
         }
     }
@@ -246,14 +290,20 @@ impl Sandbox {
     async fn join(&self, mut client: TcpStream, connection: Connection, first: &[u8]) {
         let Connection { destination, traffic, mut server } = connection;
         let Ok(address) = server.peer_addr() else { return reset(&client) };
-        let revoked = tokio::select! {
-            () = join(&mut client, &mut server, first) => return,
-            denial = self.revoked(&destination, traffic, address) => denial,
+        let sent = |bytes| self.usage.sent(&self.rules().levels, bytes).map_err(Ended::Refused);
+        let ended = tokio::select! {
+            ended = relay::join(&mut client, &mut server, first, sent) => ended.err(),
+            denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
+        };
+        let reason = match ended {
+            None | Some(Ended::Failed) => return,
+            Some(Ended::Revoked(None)) => None,
+            Some(Ended::Revoked(Some(reason)) | Ended::Refused(reason)) => Some(reason),
         };
         reset(&client);
         reset(&server);
-        if let Some(denial) = revoked {
-            (self.report)(Refusal { destination: destination.to_string(), reason: Reason::Denied(denial) });
+        if let Some(reason) = reason {
+            self.refused(Refusal { destination: destination.to_string(), reason });
         }
     }
 
@@ -263,20 +313,64 @@ impl Sandbox {
         destination: &Destination,
         traffic: Traffic,
         address: SocketAddr,
-    ) -> Option<Denial> {
+    ) -> Option<Reason> {
         // Changed at first: the levels may have changed since the decision.
-        let mut changes = self.levels.subscribe();
+        let mut changes = self.rules.subscribe();
         loop {
-            let levels = changes.borrow_and_update().clone()?;
-            let verdict = decide(&levels, destination, &self.moment());
-            let allowed = verdict.decision == Decision::Allow && verdict.traffic >= traffic;
-            if !allowed
-                || may_dial(&levels, destination, address.ip(), &own(address), &self.moment()).is_err()
-            {
-                return Some(Denial::first(&verdict, Mode::Enforce).unwrap_or_default());
+            let rules = changes.borrow_and_update().clone()?;
+            let reason = {
+                let moment = self.moment(&rules.facts);
+                let verdict = decide(&rules.levels, destination, &moment);
+                let allowed =
+                    verdict.decision == Decision::Allow && verdict.traffic >= traffic && !verdict.inspect;
+                let dials = || self.way.dialed(&rules.levels, destination, address, &moment);
+                (!allowed || !dials()).then(|| Sandbox::denial(&verdict))
+            };
+            if reason.is_some() {
+                return reason;
             }
             changes.changed().await.ok()?;
         }
+    }
+
+    /// Waits until something else decides about a destination whose requests are read, or the sandbox has ended. What the
+    /// other rules say then is decided when the client connects again.
+    pub(crate) async fn changed(&self, destination: &Destination) {
+        let mut changes = self.rules.subscribe();
+        let rules_of = |rules: &Rules| -> Vec<_> {
+            let level = |level: &Arc<Level>| {
+                let rules = level.egress.iter().flat_map(|egress| &egress.rules);
+                let matching = rules.filter(|rule| rule.matches(destination)).cloned().collect::<Vec<_>>();
+                (level.authority, level.name.clone(), level.mode, level.egress.is_some(), matching)
+            };
+            rules.levels.iter().map(level).collect()
+        };
+        let Some(before) = changes.borrow_and_update().clone() else { return };
+        let (facts, before) = (before.facts.clone(), rules_of(&before));
+        loop {
+            if changes.changed().await.is_err() {
+                return;
+            }
+            match changes.borrow_and_update().clone() {
+                Some(now) if now.facts == facts && rules_of(&now) == before => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Reads the requests of a connection, as many as may be read at once.
+    async fn inspect(
+        self: &Arc<Self>,
+        client: TcpStream,
+        destination: Destination,
+        spoken: Spoken,
+        mut first: Vec<u8>,
+    ) {
+        let Ok(_place) = self.inspected.try_acquire() else {
+            let refusal = Refusal { destination: destination.to_string(), reason: Reason::TooMany };
+            return self.refuse(client, &mut first, refusal).await;
+        };
+        crate::inspect::inspect(self, client, &destination, spoken, first).await;
     }
 
     /// Returns what an address means; `None` for one that means no name.
@@ -307,131 +401,25 @@ impl Sandbox {
     }
 }
 
-/// Reads the first bytes of a client until they say for which name it connects, and checks it.
-async fn first_bytes(
-    client: &TcpStream,
-    destination: &Destination,
-    traffic: Traffic,
-    bytes: &mut Vec<u8>,
-) -> Result<(), String> {
-    let read = async {
-        loop {
-            client.readable().await.map_err(|error| error.to_string())?;
-            let mut piece = [0; 4096];
-            match client.try_read(&mut piece) {
-                Ok(0) => return Err("it ended before it named its host".to_owned()),
-                Ok(length) => bytes.extend_from_slice(&piece[..length]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Err(error.to_string()),
-            }
-            match classify(bytes) {
-                First::Incomplete if bytes.len() < first::LIMIT => {}
-                found => return is_for(&found, destination, traffic),
-            }
-        }
-    };
-    let silent = "it does not say for which name it is; a rule with `protocol: TCP` allows that";
-    timeout(FIRST_BYTES, read).await.map_err(|_| silent.to_owned())?
+/// Reason why bytes are no longer passed on.
+enum Ended {
+    /// A side failed.
+    Failed,
+    /// A budget is used up.
+    Refused(Reason),
+    /// The levels have changed, or the sandbox has ended.
+    Revoked(Option<Reason>),
 }
 
-/// Checks that a connection is for its destination.
-fn is_for(first: &First, destination: &Destination, traffic: Traffic) -> Result<(), String> {
-    let other = |name: &str| Err(format!("it is for {name:?}"));
-    match (first, &destination.host) {
-        (First::Tls(Some(name)), host) if name.parse().as_ref() != Ok(host) => other(name),
-        (First::Tls(None), Host::Name(_)) => Err("its TLS names no server".to_owned()),
-        (First::Tls(_), _) => Ok(()),
-        (First::Http(_), _) if traffic < Traffic::Web => {
-            Err("it is HTTP without TLS; a rule with `plaintext: true` allows that".to_owned())
-        }
-        (First::Http(named), host) => {
-            let (name, port) = match named.rsplit_once(':') {
-                Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
-                _ => (named.as_str(), None),
-            };
-            let same_port = port.is_none_or(|port| port.parse() == Ok(destination.port));
-            if name.parse().as_ref() == Ok(host) && same_port { Ok(()) } else { other(named) }
-        }
-        (First::Other | First::Incomplete, _) => {
-            Err("it is neither TLS nor HTTP; a rule with `protocol: TCP` allows that".to_owned())
-        }
+impl From<io::Error> for Ended {
+    fn from(_: io::Error) -> Ended {
+        Ended::Failed
     }
-}
-
-/// Passes bytes on in both directions until both have ended.
-async fn join(client: &mut TcpStream, server: &mut TcpStream, first: &[u8]) {
-    let _ = client.set_nodelay(true);
-    let _ = server.set_nodelay(true);
-    if server.write_all(first).await.is_ok() {
-        // An error of one side ends both.
-        let _ = tokio::io::copy_bidirectional_with_sizes(client, server, BUFFER, BUFFER).await;
-    }
-}
-
-/// Sends the reason of a refusal to a client that speaks HTTP without TLS, and resets any other connection.
-async fn refuse(mut client: TcpStream, first: &mut Vec<u8>, text: &str) {
-    if first.is_empty() {
-        let mut piece = [0; 4096];
-        // A client that waits for the server to speak is not kept waiting.
-        let read = timeout(SPEAKS, client.read(&mut piece)).await;
-        first.extend_from_slice(&piece[..read.unwrap_or(Ok(0)).unwrap_or(0)]);
-    }
-    let First::Http(_) = classify(first) else { return reset(&client) };
-    let problem = serde_json::json!({
-        "type": "about:blank", "title": "Forbidden", "status": 403, "detail": format!("refused {text}"),
-    });
-    let body = problem.to_string();
-    let head = "HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\nConnection: close";
-    let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    if let Ok(Ok(())) = timeout(SPEAKS, client.write_all(answer.as_bytes())).await {
-        let _ = client.shutdown().await;
-        // Closing before everything is read would be a reset, which takes the answer from the client.
-        let mut rest = tokio::io::sink();
-        let _ = timeout(FIRST_BYTES, tokio::io::copy(&mut client.take(REST), &mut rest)).await;
-    }
-}
-
-/// Makes the end of a connection an error for its client, so that it does not look like an empty answer.
-fn reset(client: &TcpStream) {
-    let _ = set_socket_linger(client, Some(Duration::ZERO));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn destination(text: &str) -> Destination {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn connection_must_be_for_the_name_of_its_destination() {
-        let tls = |name: &str| First::Tls(Some(name.to_owned()));
-        let http = |host: &str| First::Http(host.to_owned());
-        let (https, plain, address) =
-            (destination("a.example"), destination("a.example:80"), destination("192.0.2.1:443"));
-        for first in [tls("a.example"), tls("A.Example")] {
-            assert_eq!(is_for(&first, &https, Traffic::Web), Ok(()), "{first:?}");
-        }
-        for host in ["a.example", "A.example.", "a.example:80"] {
-            assert_eq!(is_for(&http(host), &plain, Traffic::Web), Ok(()), "{host}");
-        }
-        assert_eq!(is_for(&First::Tls(None), &address, Traffic::Tls), Ok(()));
-        assert_eq!(is_for(&http("192.0.2.1"), &address, Traffic::Web), Ok(()));
-        for first in [tls("b.example"), tls("x.a.example"), First::Tls(None), First::Other, First::Incomplete]
-        {
-            assert!(is_for(&first, &https, Traffic::Web).is_err(), "{first:?}");
-        }
-        for host in ["b.example", "a.example:81", "a.example:", "", "a.example:80:80", "192.0.2.1"] {
-            assert!(is_for(&http(host), &plain, Traffic::Web).is_err(), "{host}");
-        }
-        assert!(is_for(&tls("a.example"), &address, Traffic::Web).is_err());
-        assert!(is_for(&http("a.example"), &https, Traffic::Tls).unwrap_err().contains("plaintext"));
-    }
-
-    fn no_peers() -> Peers {
-        Peers::new(Box::new(|_, _, _| ()))
-    }
 
     /// Levels with one rule for addresses of loopback, at this port.
     fn loopback(port: u16, decision: &str, protocol: &str) -> Levels {
@@ -458,7 +446,7 @@ mod tests {
             let (refusals, mut refused) = tokio::sync::mpsc::unbounded_channel();
             let report: Report = Box::new(move |refusal| refusals.send(refusal).unwrap());
             let allows = || loopback(address.port(), "Allow", "TCP");
-            let sandbox = Sandbox::new(allows(), report, Box::new(|_| ()), no_peers());
+            let sandbox = Sandbox::new(allows(), Arc::default(), report, Box::new(|_| ()));
             let served = sandbox.clone();
             let task = tokio::spawn(async move { served.serve(captured).await });
             let mut server = server.accept().await.unwrap().0;
@@ -492,7 +480,8 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(rule).unwrap()),
         };
-        let sandbox = Sandbox::new([Arc::new(level)].into(), Box::new(|_| ()), Box::new(report), no_peers());
+        let sandbox =
+            Sandbox::new([Arc::new(level)].into(), Arc::default(), Box::new(|_| ()), Box::new(report));
         let known: HostName = "known.example".parse().unwrap();
         sandbox.add_names(std::slice::from_ref(&known));
         for name in ["b.example.", "a.example.", "known.example.", "b.example."] {

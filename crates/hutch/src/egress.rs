@@ -3,16 +3,16 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use hutch_egress::control::{News, Order, Reporter, follow};
-use hutch_egress::{FLAGS, Reason, Refusal};
+use hutch_egress::{AuthorityKeys, FLAGS, Reason, Refusal, UpstreamProxy, Way};
 use hutch_jail::service::{Confinement, confine};
 use hutch_policy::Level;
 use hutch_privsep::{Channel, receive_now, send_now};
@@ -33,6 +33,15 @@ const FILES: [&str; 8] = [
     "/dev/random",
     "/dev/urandom",
 ];
+/// Files in which distributions keep the authorities that the machine trusts, as one bundle.
+const BUNDLES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+/// Maximum bytes of such a file.
+const BUNDLE_BYTES: u64 = 8 << 20;
 /// Maximum refusals that wait to be sent.
 const REFUSALS: usize = 64;
 /// Maximum refusals that are printed, each once.
@@ -49,6 +58,36 @@ struct Start {
     gid: u32,
     /// Receiver of refusals.
     audience: Audience,
+    outside: Outside,
+}
+
+/// The network outside.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Outside {
+    /// File with the authorities by which servers are judged, instead of the machine's.
+    pub(crate) authorities: Option<PathBuf>,
+    /// Proxy through which everything goes.
+    pub(crate) proxy: Option<UpstreamProxy>,
+}
+
+impl Outside {
+    /// Returns the authorities that `SSL_CERT_FILE` names, as other programs do, and this proxy.
+    pub(crate) fn new(proxy: Option<UpstreamProxy>) -> Outside {
+        let authorities =
+            std::env::var_os("SSL_CERT_FILE").map(PathBuf::from).filter(|file| file.is_absolute());
+        Outside { authorities, proxy }
+    }
+
+    /// Reads the authorities: PEM, as they stand in the first file that exists.
+    pub(crate) fn bundle(&self) -> io::Result<Vec<u8>> {
+        let mut files = self.authorities.as_deref().into_iter().chain(BUNDLES.map(Path::new));
+        let Some(mut file) = files.find_map(|file| std::fs::File::open(file).ok()) else {
+            return Ok(Vec::new());
+        };
+        let mut bytes = Vec::new();
+        file.by_ref().take(BUNDLE_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
 }
 
 /// Receiver of refusals.
@@ -82,7 +121,7 @@ pub(crate) fn is_this() -> bool {
 }
 
 /// Starts the process, which waits for orders. `id` is its user and group, if the caller is root.
-pub(crate) fn spawn(id: Option<u32>, audience: Audience) -> io::Result<(Process, OwnedFd)> {
+pub(crate) fn spawn(id: Option<u32>, audience: Audience, outside: Outside) -> io::Result<(Process, OwnedFd)> {
     // Descriptors that the caller left open stay out of it.
     hutch_jail::close_inherited_on_exec()?;
     let (ours, theirs) = hutch_privsep::pair()?;
@@ -95,19 +134,29 @@ pub(crate) fn spawn(id: Option<u32>, audience: Audience) -> io::Result<(Process,
         Some(id) => (id, id),
         None => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
     };
-    send_now(ours.as_fd(), &Start { uid, gid, audience }, &[])?;
+    send_now(ours.as_fd(), &Start { uid, gid, audience, outside }, &[])?;
     Ok((process, ours))
 }
 
 /// Starts the proxy for one sandbox with these listeners. `id` is the user and group of the process, if the caller is root.
-pub(crate) fn start(listeners: &[OwnedFd], levels: &[Level], id: Option<u32>) -> io::Result<Egress> {
-    let (process, ours) = spawn(id, Audience::User)?;
+/// `authority` is that of the sandbox, if rules read requests.
+pub(crate) fn start(
+    listeners: &[OwnedFd],
+    levels: &[Level],
+    id: Option<u32>,
+    authority: Option<&AuthorityKeys>,
+    outside: Outside,
+) -> io::Result<Egress> {
+    let (process, ours) = spawn(id, Audience::User, outside)?;
     let channel = ours.as_fd();
     for (id, level) in (0..).zip(levels) {
         send_now(channel, &Order::Level { id, level: level.clone() }, &[])?;
     }
     let numbers = (0..).take(levels.len()).collect();
     send_now(channel, &Order::Levels { sandbox: SANDBOX, levels: numbers }, &[])?;
+    if let Some(keys) = authority {
+        send_now(channel, &Order::Authority { sandbox: SANDBOX, keys: keys.clone() }, &[])?;
+    }
     let descriptors: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
     send_now(channel, &Order::Serve { sandbox: SANDBOX }, &descriptors)?;
     Ok(Egress { _process: process, _channel: ours })
@@ -129,9 +178,11 @@ fn serve() -> anyhow::Result<()> {
     rustix::io::fcntl_setfd(&input, rustix::io::FdFlags::CLOEXEC).context("standard input")?;
     let message = receive_now(input.as_fd()).context("started by hutch alone")?;
     let message = message.context("started by hutch alone")?;
-    let Start { uid, gid, audience } = message.decode().context("the first message")?;
+    let Start { uid, gid, audience, outside } = message.decode().context("the first message")?;
     rustix::thread::set_name(c"hutch-egress").context("name")?;
     rustix::process::setsid().context("session")?;
+    // Before the process is confined: it then has no such file.
+    let way = Way::new(outside.bundle().context("the machine's authorities")?, outside.proxy);
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };
     confine(&confinement).context("cannot be confined")?;
@@ -141,7 +192,7 @@ fn serve() -> anyhow::Result<()> {
             Audience::User => Printed::default().into_reporter(),
             Audience::Starter => to_starter(channel.clone()),
         };
-        follow(&channel, reporter).await.context("an order")
+        follow(&channel, way, reporter).await.context("an order")
     })
 }
 

@@ -15,6 +15,7 @@ mod egress;
 mod expression;
 mod host;
 mod http;
+mod json;
 mod network;
 mod object;
 mod pattern;

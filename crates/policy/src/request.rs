@@ -1,7 +1,9 @@
 //! A request of a sandbox, as rules see it.
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+use crate::json::{folded, strict};
 
 /// Maximum bytes of a target that is judged.
 const TARGET: usize = 16 << 10;
@@ -106,8 +108,13 @@ pub struct Call {
 }
 
 impl Call {
-    /// Reads the calls of a message: one, or a batch. `None` if it is not JSON-RPC, or could be read in two ways.
-    pub fn read(message: &Value) -> Option<Vec<Call>> {
+    /// Reads the calls of a body: one, or a batch. `None` if it is not JSON-RPC, or could be read in two ways.
+    pub fn parse(body: &[u8]) -> Option<Vec<Call>> {
+        Call::read(&strict(body)?)
+    }
+
+    /// Reads the calls of a message.
+    fn read(message: &Value) -> Option<Vec<Call>> {
         match message {
             Value::Array(batch) if !batch.is_empty() => batch.iter().map(Call::one).collect(),
             one => Some(vec![Call::one(one)?]),
@@ -116,6 +123,7 @@ impl Call {
 
     fn one(message: &Value) -> Option<Call> {
         let message = message.as_object()?;
+        unmistakable(message, &["jsonrpc", "method", "params", "id", "result", "error"])?;
         if message.get("jsonrpc")?.as_str()? != "2.0" {
             return None;
         }
@@ -128,10 +136,17 @@ impl Call {
         if method != "tools/call" {
             return Some(Call { method: Some(method), tool: None, arguments: parameters });
         }
+        unmistakable(parameters.as_object()?, &["name", "arguments"])?;
         let tool = parameters.get("name")?.as_str()?.to_owned();
         let arguments = parameters.get("arguments").cloned().unwrap_or(Value::Null);
         Some(Call { method: Some(method), tool: Some(tool), arguments })
     }
+}
+
+/// Refuses keys that some readers take for one of these, because they ignore case.
+fn unmistakable(object: &Map<String, Value>, known: &[&str]) -> Option<()> {
+    let mistakable = |key: &String| !known.contains(&key.as_str()) && known.contains(&folded(key).as_str());
+    (!object.keys().any(mistakable)).then_some(())
 }
 
 /// A request of a sandbox.
@@ -151,7 +166,7 @@ pub struct Request<'a> {
     pub headers: Vec<(&'a str, &'a str)>,
     /// The client wants a WebSocket.
     pub websocket: bool,
-    /// Length of the body, if the client says it.
+    /// Length of the body; `None` for one whose length is not known before its end.
     pub length: Option<u64>,
     /// Calls in the body; `None` if it was not read as JSON-RPC.
     pub calls: Option<&'a [Call]>,
@@ -202,7 +217,7 @@ impl Request<'_> {
 
     /// Returns true if the request has a body, as far as its head says.
     pub(crate) fn may_have_body(&self) -> bool {
-        self.length.map_or_else(|| self.header("transfer-encoding").next().is_some(), |length| length > 0)
+        self.length != Some(0)
     }
 }
 
@@ -279,6 +294,9 @@ mod tests {
             r#"{"jsonrpc": "1.0", "method": "a"}"#,
             r#"{"jsonrpc": "2.0"}"#,
             r#"{"method": "a"}"#,
+            r#"{"jsonrpc": "2.0", "method": "a", "Method": "b"}"#,
+            r#"{"jsonrpc": "2.0", "METHOD": "b", "result": 1}"#,
+            r#"{"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "x", "Name": "y"}}"#,
             r#"{"jsonrpc": "2.0", "method": 1}"#,
             r#"{"jsonrpc": "2.0", "method": "tools/call"}"#,
             r#"[{"jsonrpc": "2.0", "method": "a"}, 1]"#,

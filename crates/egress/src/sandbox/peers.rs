@@ -4,20 +4,22 @@
 //! address leads from one sandbox to another.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::io;
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hutch_policy::{Host, HostName, Peer};
+use hutch_policy::{Destination, Host, HostName, Peer};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use super::{Denial, Reason, Refusal, Sandbox, join, refuse, reset};
+use super::Sandbox;
+use crate::refusal::{Denial, Reason, Refusal, reset};
+use crate::relay;
 
 /// Maximum time to wait for a connection.
 const DIAL: Duration = Duration::from_secs(20);
@@ -30,18 +32,20 @@ type Answer = Result<(TcpStream, OwnedFd), Reason>;
 pub(crate) type Request = Box<dyn Fn(u64, &Peer, NonZeroU16) + Send + Sync>;
 
 /// Other sandboxes that a sandbox reaches.
+#[derive(Default)]
 pub(crate) struct Peers {
     by_name: watch::Sender<Arc<ByName>>,
-    request: Request,
+    /// Set where there may be peers.
+    request: OnceLock<Request>,
     /// Requests without an answer.
     pending: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
     last: AtomicU64,
 }
 
 impl Peers {
-    pub(crate) fn new(request: Request) -> Peers {
-        let (by_name, pending, last) = (watch::Sender::default(), Mutex::default(), AtomicU64::new(0));
-        Peers { by_name, request, pending, last }
+    /// Sets what requests a connection.
+    pub(crate) fn set_request(&self, request: Request) {
+        let _ = self.request.set(request);
     }
 
     /// Replaces the peers of a sandbox of the namespace `from`. Connections to others end.
@@ -69,15 +73,16 @@ impl Peers {
         }
     }
 
-    fn pending(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
+    fn pending(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn connect(&self, peer: &Peer, port: NonZeroU16) -> Answer {
+        let Some(request) = self.request.get() else { return Err(Reason::Denied(Denial::default())) };
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
         self.pending().insert(number, sender);
-        (self.request)(number, peer, port);
+        request(number, peer, port);
         let answer = timeout(DIAL, receiver).await;
         self.pending().remove(&number);
         match answer {
@@ -104,32 +109,25 @@ fn is_open(peer: &Peer, port: NonZeroU16) -> bool {
 
 impl Sandbox {
     /// Serves a connection to a peer until its end. Returns the connection if it is for something else.
-    pub(crate) async fn serve_peer(&self, client: TcpStream, target: SocketAddr) -> Option<TcpStream> {
-        let destination = self.destination(target);
-        let peer = destination.as_ref().and_then(|destination| match &destination.host {
-            Host::Name(name) => Some((name, destination.port, self.peers.find(name)?)),
-            Host::Address(_) => None,
-        });
-        let (Some((name, port, peer)), Some(destination)) = (peer, &destination) else { return Some(client) };
-        let report = |reason: Reason| {
-            let refusal = Refusal { destination: destination.to_string(), reason };
-            let text = format!("{}: {}", refusal.destination, refusal.reason);
-            (self.report)(refusal);
-            text
-        };
+    pub(super) async fn serve_peer(&self, client: TcpStream, destination: &Destination) -> Option<TcpStream> {
+        let Host::Name(name) = &destination.host else { return Some(client) };
+        let Some(peer) = self.peers.find(name) else { return Some(client) };
+        let port = destination.port;
+        let refusal = |reason| Refusal { destination: destination.to_string(), reason };
         match self.peers.connect(&peer, port).await {
-            Err(reason) => refuse(client, &mut Vec::new(), &report(reason)).await,
+            Err(reason) => self.refuse(client, &mut Vec::new(), refusal(reason)).await,
             Ok((server, _kept_awake)) => {
                 let (mut client, mut server) = (client, server);
-                let ended = tokio::select! {
-                    () = join(&mut client, &mut server, &[]) => return None,
+                let mut rules = self.rules.subscribe();
+                let taken = tokio::select! {
+                    _ = relay::join(&mut client, &mut server, &[], |_| Ok::<_, io::Error>(())) => return None,
                     () = self.peers.closed(name, port) => true,
-                    () = self.ended() => false,
+                    _ = rules.wait_for(Option::is_none) => false,
                 };
                 reset(&client);
                 reset(&server);
-                if ended {
-                    report(Reason::Denied(Denial::default()));
+                if taken {
+                    self.refused(refusal(Reason::Denied(Denial::default())));
                 }
             }
         }

@@ -68,7 +68,13 @@ impl Network {
         if rustix::process::geteuid().is_root() {
             self.ids = Some(IdRanges::open(std::process::id())?.take()?);
         }
-        let started = egress::start(listeners, &self.levels, self.ids.as_ref().map(IdRange::base));
+        let started = egress::start(
+            listeners,
+            &self.levels,
+            self.ids.as_ref().map(IdRange::base),
+            None,
+            egress::Outside::new(None),
+        );
         let failed =
             |error: std::io::Error| Error::Channel { step: "start the proxy".into(), errno: error.into() };
         self.proxy = Some(started.map_err(failed)?);

@@ -20,7 +20,7 @@ use hutch_policy::{HostName, Level, Peer};
 use hutch_privsep::Channel;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::egress::{Audience, Process, line, spawn};
+use crate::egress::{Audience, Outside, Process, line, spawn};
 
 /// Pause before the process is started again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -119,7 +119,7 @@ fn address(level: &Arc<Level>) -> usize {
 }
 
 fn start_process(ids: &IdRange) -> std::io::Result<(Process, Channel)> {
-    let (process, channel) = spawn(Some(ids.base()), Audience::Starter)?;
+    let (process, channel) = spawn(Some(ids.base()), Audience::Starter, Outside::new(None))?;
     Ok((process, Channel::new(channel)?))
 }
 

@@ -1,0 +1,387 @@
+//! One request of a sandbox: it is checked, decided, and sent on.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName};
+use http::request::Parts;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, Limited};
+use hutch_policy::{Call, Decision, Destination, Mode, Path, decide_request, reads_calls};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+
+use crate::check::names;
+use crate::refusal::{Denial, Reason, Refusal, problem};
+use crate::relay;
+use crate::sandbox::{Rules, Sandbox};
+
+/// Body of a request or an answer.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Maximum bytes of a body whose calls are read.
+const CALLS: usize = 1 << 20;
+/// Maximum characters of a path in a message.
+const SHOWN: usize = 200;
+/// Headers that belong to one connection.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+/// Headers by which a server may take a request for another one than it was decided to be.
+const OVERRIDES: [&str; 6] = [
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-original-uri",
+];
+
+/// Requests of one connection.
+#[derive(Clone)]
+pub(crate) struct Exchange {
+    pub(crate) sandbox: Arc<Sandbox>,
+    pub(crate) destination: Destination,
+    /// The client speaks TLS, and so does the server.
+    pub(crate) tls: bool,
+    /// What the connection becomes when its last request was for a WebSocket.
+    pub(crate) tunnel: Tunnel,
+}
+
+/// Work that is left when the requests of a connection have ended.
+#[derive(Clone, Default)]
+pub(crate) struct Tunnel(Arc<Mutex<Option<Work>>>);
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Tunnel {
+    fn set(&self, work: impl Future<Output = ()> + Send + 'static) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::pin(work));
+    }
+
+    /// Waits for the work, if there is any.
+    pub(crate) async fn finish(&self) {
+        let work = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(work) = work {
+            work.await;
+        }
+    }
+}
+
+/// What is decided about a request.
+struct Accepted {
+    rules: Rules,
+    /// Maximum bytes of its body.
+    max_body: u64,
+    body: Body,
+}
+
+/// Answers a request.
+pub(crate) async fn exchange(of: Exchange, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    let mut id = None;
+    Ok(match of.serve(request, &mut id).await {
+        Ok(response) => response,
+        Err(refusal) => {
+            of.sandbox.refused(refusal.clone());
+            answer(&refusal, id)
+        }
+    })
+}
+
+/// Returns the answer to a refused request: a problem, or an error of JSON-RPC to a call with this id.
+fn answer(refusal: &Refusal, id: Option<serde_json::Value>) -> Response<Body> {
+    let status = match refusal.reason {
+        Reason::Unreachable(_) => StatusCode::BAD_GATEWAY,
+        _ => StatusCode::FORBIDDEN,
+    };
+    let (kind, text) = match id {
+        None => ("application/problem+json", problem(refusal, status.as_u16())),
+        Some(id) => {
+            let message = format!("refused {}: {}", refusal.destination, refusal.reason);
+            let error = serde_json::json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32001, "message": message}});
+            ("application/json", error.to_string())
+        }
+    };
+    let mut response = Response::new(full(text.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+fn full(bytes: Bytes) -> Body {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+impl Exchange {
+    fn refusal(&self, parts: &Parts, reason: Reason) -> Refusal {
+        let scheme = if self.tls { "https" } else { "http" };
+        let path: String = parts.uri.path().chars().take(SHOWN).collect();
+        Refusal { destination: format!("{} {scheme}://{}{path}", parts.method, self.destination), reason }
+    }
+
+    async fn serve(
+        &self,
+        mut request: Request<Incoming>,
+        id: &mut Option<serde_json::Value>,
+    ) -> Result<Response<Body>, Refusal> {
+        let websocket = is_websocket(&request);
+        let upgrade = websocket.then(|| hyper::upgrade::on(&mut request));
+        let (parts, body) = request.into_parts();
+        let refused = |reason| self.refusal(&parts, reason);
+        let path = self.check(&parts).map_err(|why| refused(Reason::Ambiguous(why)))?;
+        let accepted = self.decide(&parts, body, &path, websocket, id).await?;
+        let http2 = parts.version == Version::HTTP_2;
+        let sent = self.request(&parts, accepted, websocket);
+        let sent = sent.map_err(|why| refused(Reason::Ambiguous(why)))?;
+        let received = self.sandbox.upstream().send(sent, http2).await;
+        let mut response = received.map_err(|error| refused(Reason::Unreachable(error)))?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let unwanted =
+                || refused(Reason::Ambiguous("the server switches to another protocol".to_owned()));
+            let upgrade = upgrade.ok_or_else(unwanted)?;
+            self.connect(upgrade, hyper::upgrade::on(&mut response));
+            let (mut parts, _) = response.into_parts();
+            keep_end_to_end(&mut parts.headers, true);
+            return Ok(Response::from_parts(parts, full(Bytes::new())));
+        }
+        let (mut parts, body) = response.into_parts();
+        keep_end_to_end(&mut parts.headers, false);
+        // It names another way to the server, which would not be read.
+        parts.headers.remove(header::ALT_SVC);
+        parts.version = Version::default();
+        Ok(Response::from_parts(parts, body.map_err(Into::into).boxed_unsync()))
+    }
+
+    /// Checks that the request means the same to every server, and is for the destination.
+    fn check(&self, parts: &Parts) -> Result<Path, String> {
+        if parts.method == Method::CONNECT || parts.method == Method::TRACE {
+            return Err(format!("the method {}", parts.method));
+        }
+        let mut hosts = parts.headers.get_all(header::HOST).iter();
+        let host = match (hosts.next(), hosts.next()) {
+            (_, Some(_)) => return Err("two hosts".to_owned()),
+            (Some(host), None) => Some(host.to_str().map_err(|_| "its host is not text".to_owned())?),
+            (None, None) => None,
+        };
+        let authority = parts.uri.authority().map(http::uri::Authority::as_str);
+        if host.is_none() && authority.is_none() {
+            return Err("it names no host".to_owned());
+        }
+        for name in host.iter().chain(&authority) {
+            if !names(name, &self.destination) {
+                return Err(format!("it is for {name:?}"));
+            }
+        }
+        let lengths = parts.headers.get_all(header::CONTENT_LENGTH).iter().count();
+        if lengths > 1 || (lengths == 1 && parts.headers.contains_key(header::TRANSFER_ENCODING)) {
+            return Err("two lengths of the body".to_owned());
+        }
+        if let Some(name) = OVERRIDES.iter().find(|name| parts.headers.contains_key(**name)) {
+            return Err(format!("the header {name} changes its meaning"));
+        }
+        if parts.method == Method::OPTIONS && parts.uri.path() == "*" {
+            return Path::read("/").map_err(|error| error.to_string());
+        }
+        Path::read(parts.uri.path()).map_err(|error| error.to_string())
+    }
+
+    /// Decides about the request. Reads its calls if a rule judges them; `id` is then that of the call.
+    async fn decide(
+        &self,
+        parts: &Parts,
+        body: Incoming,
+        path: &Path,
+        websocket: bool,
+        id: &mut Option<serde_json::Value>,
+    ) -> Result<Accepted, Refusal> {
+        let refused = |reason| self.refusal(parts, reason);
+        let mut length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
+        let (calls, body) = match reads_calls(&self.sandbox.rules().levels, &self.destination)
+            && length != Some(0)
+        {
+            true => {
+                let bytes = read_calls(parts, body).await.map_err(|why| refused(Reason::Ambiguous(why)))?;
+                length = Some(bytes.len() as u64);
+                *id = id_of(&bytes);
+                (Call::parse(&bytes), full(bytes))
+            }
+            false => (None, body.map_err(Into::into).boxed_unsync()),
+        };
+        // After the body was read: the rules may have changed meanwhile.
+        let rules = self.sandbox.rules();
+        let host = self.destination.host.to_string();
+        let headers = parts.headers.iter();
+        let request = hutch_policy::Request {
+            host: &host,
+            port: self.destination.port.get(),
+            method: parts.method.as_str(),
+            path,
+            query: parts.uri.query().unwrap_or_default(),
+            headers: headers
+                .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
+                .collect(),
+            websocket,
+            length,
+            calls: calls.as_deref(),
+        };
+        let moment = self.sandbox.moment(&rules.facts);
+        let verdict = decide_request(&rules.levels, &self.destination, &request, &moment);
+        let name = self.refusal(parts, Reason::TooMany).destination;
+        self.sandbox.observed(&name, Denial::first(&verdict.opinions, Mode::Observe));
+        if verdict.decision != Decision::Allow {
+            let denial = Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default();
+            return Err(refused(Reason::Denied(denial)));
+        }
+        let max_body = verdict.max_body;
+        self.sandbox.usage.request(&rules.levels, &self.destination).map_err(refused)?;
+        Ok(Accepted { max_body, body, rules })
+    }
+
+    /// Returns the request that is sent to the server.
+    fn request(&self, parts: &Parts, accepted: Accepted, websocket: bool) -> Result<Request<Body>, String> {
+        let scheme = if self.tls { "https" } else { "http" };
+        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        let uri =
+            Uri::builder().scheme(scheme).authority(self.destination.to_string()).path_and_query(target);
+        let uri = uri.build().map_err(|error| error.to_string())?;
+        let mut headers = parts.headers.clone();
+        let trailers = headers.get(header::TE).is_some_and(|value| value == "trailers");
+        keep_end_to_end(&mut headers, websocket);
+        headers.remove(header::HOST);
+        // The answer to it has been given when the body is read.
+        headers.remove(header::EXPECT);
+        if trailers {
+            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        }
+        let Accepted { rules, max_body, body } = accepted;
+        let name = self.refusal(parts, Reason::TooMany).destination;
+        let body = Metered { body, left: max_body, rules, sandbox: self.sandbox.clone(), name };
+        let mut request = Request::new(body.boxed_unsync());
+        (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =
+            (parts.method.clone(), uri, headers);
+        Ok(request)
+    }
+
+    /// Passes bytes on in both directions once both sides have become a WebSocket.
+    fn connect(&self, client: OnUpgrade, server: OnUpgrade) {
+        let sandbox = self.sandbox.clone();
+        self.tunnel.set(async move {
+            let (Ok(client), Ok(server)) = (client.await, server.await) else { return };
+            let sent =
+                |bytes| sandbox.usage.sent(&sandbox.rules().levels, bytes).map_err(std::io::Error::other);
+            let _ = relay::join_streams(TokioIo::new(client), TokioIo::new(server), sent).await;
+        });
+    }
+}
+
+/// Returns true if the client wants a WebSocket.
+fn is_websocket(request: &Request<Incoming>) -> bool {
+    let value = request.headers().get(header::UPGRADE);
+    request.version() == Version::HTTP_11
+        && value.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
+/// Removes headers that belong to one connection, but for those of a change to a WebSocket.
+fn keep_end_to_end(headers: &mut HeaderMap, websocket: bool) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+    if websocket {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+}
+
+/// Reads a body whose calls are judged.
+async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, String> {
+    if parts.headers.contains_key(header::CONTENT_ENCODING) {
+        return Err("its body is encoded, so its calls cannot be read".to_owned());
+    }
+    let kind =
+        parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = kind.to_ascii_lowercase();
+    if kind.contains("charset") && !kind.contains("charset=utf-8") && !kind.contains("charset=\"utf-8\"") {
+        return Err("its body is not UTF-8".to_owned());
+    }
+    let read = Limited::new(body, CALLS).collect().await;
+    Ok(read
+        .map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))?
+        .to_bytes())
+}
+
+/// Returns the id of a single call.
+fn id_of(body: &[u8]) -> Option<serde_json::Value> {
+    let mut message: serde_json::Value = serde_json::from_slice(body).ok()?;
+    message.get_mut("id").map(serde_json::Value::take).filter(|id| id.is_number() || id.is_string())
+}
+
+/// Body of a request, up to its limit and the budget.
+struct Metered {
+    body: Body,
+    left: u64,
+    rules: Rules,
+    sandbox: Arc<Sandbox>,
+    name: String,
+}
+
+impl http_body::Body for Metered {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        let frame = match Pin::new(&mut this.body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => frame,
+            other => return other,
+        };
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        let fits = this.left.checked_sub(length as u64);
+        let counted = match fits {
+            Some(left) => {
+                this.left = left;
+                this.sandbox.usage.sent(&this.rules.levels, length)
+            }
+            None => Err(Reason::Ambiguous("its body is longer than a rule allows".to_owned())),
+        };
+        match counted {
+            Ok(()) => Poll::Ready(Some(Ok(frame))),
+            Err(reason) => {
+                let error = reason.to_string();
+                this.sandbox.refused(Refusal { destination: this.name.clone(), reason });
+                Poll::Ready(Some(Err(error.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

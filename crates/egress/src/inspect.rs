@@ -1,0 +1,125 @@
+//! A connection whose requests are read: TLS ends here, and each request is decided by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hutch_policy::Destination;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use crate::check::Spoken;
+use crate::exchange::{Exchange, Tunnel, exchange};
+use crate::refusal::{Reason, Refusal, reset};
+use crate::sandbox::Sandbox;
+
+/// Maximum time of a TLS handshake, and of the head of a request.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+const HEAD: Duration = Duration::from_secs(30);
+/// Maximum time without a request on a connection of HTTP/2.
+const IDLE: Duration = Duration::from_secs(120);
+/// Maximum bytes of a head, and headers in it.
+const HEAD_BYTES: usize = 64 << 10;
+const HEADERS: usize = 128;
+/// Bounds of a connection of HTTP/2, so that its buffers stay below 256 KiB.
+const STREAMS: u32 = 100;
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 128 << 10;
+
+/// Reads the requests of a connection until its end, or until other rules decide about its destination.
+pub(crate) async fn inspect(
+    sandbox: &Arc<Sandbox>,
+    client: TcpStream,
+    destination: &Destination,
+    spoken: Spoken,
+    first: Vec<u8>,
+) {
+    let _ = client.set_nodelay(true);
+    let refused = |why: String| {
+        sandbox.refused(Refusal { destination: destination.to_string(), reason: Reason::OtherName(why) });
+    };
+    let exchange = |tls| {
+        let (sandbox, destination, tunnel) = (sandbox.clone(), destination.clone(), Tunnel::default());
+        Exchange { sandbox, destination, tls, tunnel }
+    };
+    let changed = sandbox.changed(destination);
+    if spoken == Spoken::Http {
+        let stream = resumed(client, first);
+        return tokio::select! {
+            () = serve_http1(stream, exchange(false)) => {}
+            () = changed => {}
+        };
+    }
+    let Some(authority) = sandbox.authority() else {
+        reset(&client);
+        return refused(
+            "a rule reads requests, but this sandbox has no authority by which TLS could end".into(),
+        );
+    };
+    let config = match authority.config(&destination.host) {
+        Ok(config) => config,
+        Err(error) => {
+            reset(&client);
+            return refused(error.to_string());
+        }
+    };
+    let accepted = timeout(HANDSHAKE, TlsAcceptor::from(config).accept(resumed(client, first))).await;
+    let stream = match accepted {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            return refused(format!(
+                "its TLS ends at the proxy, which the program does not accept ({error}); it must trust the bundle that \
+                 SSL_CERT_FILE names"
+            ));
+        }
+        Err(_) => return,
+    };
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    tokio::select! {
+        () = async {
+            match is_http2 {
+                true => serve_http2(stream, exchange(true)).await,
+                false => serve_http1(stream, exchange(true)).await,
+            }
+        } => {}
+        () = changed => {}
+    }
+}
+
+/// Returns a stream from which the bytes that were read already are read again.
+fn resumed(client: TcpStream, first: Vec<u8>) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    use tokio::io::AsyncReadExt;
+    let (reader, writer) = client.into_split();
+    tokio::io::join(std::io::Cursor::new(first).chain(reader), writer)
+}
+
+async fn serve_http1(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, of: Exchange) {
+    let mut server = hyper::server::conn::http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEADERS);
+    let tunnel = of.tunnel.clone();
+    let service = service_fn(move |request| exchange(of.clone(), request));
+    // Why the connection ended has no consequence.
+    let _ = server.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+    tunnel.finish().await;
+}
+
+async fn serve_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, of: Exchange) {
+    let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    server
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buf_size(STREAM_WINDOW as usize)
+        .max_header_list_size(HEAD_BYTES as u32)
+        .keep_alive_interval(IDLE)
+        .keep_alive_timeout(HANDSHAKE);
+    let service = service_fn(move |request| exchange(of.clone(), request));
+    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! Refusals: what was refused, why, and how the client is answered.
+
+use std::fmt;
+use std::time::Duration;
+
+use hutch_policy::{Decision, Mode, Opinion};
+use rustix::net::sockopt::set_socket_linger;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::first::{First, classify};
+
+/// Maximum time to wait for the first bytes of a client that is refused, and to send it the reason.
+const SPEAKS: Duration = Duration::from_millis(200);
+/// Maximum bytes that are read after a request that was refused, and the time for them.
+const REST: u64 = 1 << 20;
+const REST_TIME: Duration = Duration::from_secs(5);
+
+/// A connection or request that was refused, or that a level would have refused that only observes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Destination, as the sandbox named it; of a request, its method and URL without the query.
+    pub destination: String,
+    /// Reason.
+    pub reason: Reason,
+}
+
+/// Reason of a refusal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum Reason {
+    /// A level does not allow it.
+    #[error("{0}")]
+    Denied(Denial),
+    /// A policy does not allow the other sandbox.
+    #[error("{0}")]
+    Closed(String),
+    /// A level would not allow it, but it only observes.
+    #[error("{0}, but it only observes")]
+    Observed(Denial),
+    /// The connection is for another name, or does not say for which.
+    #[error("{0}")]
+    OtherName(String),
+    /// The request can be understood in more than one way.
+    #[error("the request is ambiguous: {0}")]
+    Ambiguous(String),
+    /// The budget of a level is used up.
+    #[error("the budget of policy {0:?} is used up: {1}")]
+    Budget(String, String),
+    /// The destination cannot be reached.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The sandbox has too many connections.
+    #[error("too many connections are open")]
+    TooMany,
+}
+
+/// Name of the level that the flags of `hutch run` make.
+pub const FLAGS: &str = "--allow";
+
+/// The level that does not allow a connection.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denial {
+    /// Name of the level; empty if no level has rules.
+    pub level: String,
+    /// The rule that denies it; without one, no rule allows it.
+    pub rule: Option<String>,
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Denial { level, rule } = self;
+        match rule {
+            Some(rule) => write!(formatter, "rule {rule:?} of policy {level:?} denies it"),
+            None if level.is_empty() => formatter.write_str("nothing allows it"),
+            None if level == FLAGS => formatter.write_str("no --allow names it"),
+            None => write!(formatter, "no rule of policy {level:?} allows it"),
+        }
+    }
+}
+
+impl Denial {
+    /// Returns the first of these opinions that denies, of the levels with this effect.
+    pub(crate) fn first(opinions: &[Opinion<'_>], mode: Mode) -> Option<Denial> {
+        let denies =
+            |opinion: &&Opinion<'_>| opinion.decision == Decision::Deny && opinion.level.mode == mode;
+        let opinion = opinions.iter().find(denies)?;
+        Some(Denial { level: opinion.level.name.clone(), rule: opinion.rule.map(str::to_owned) })
+    }
+}
+
+/// Returns the body of an answer with the reason: `application/problem+json`.
+pub(crate) fn problem(refusal: &Refusal, status: u16) -> String {
+    let title = if status == 403 { "Forbidden" } else { "Bad Gateway" };
+    let detail = format!("refused {}: {}", refusal.destination, refusal.reason);
+    serde_json::json!({"type": "about:blank", "title": title, "status": status, "detail": detail}).to_string()
+}
+
+/// Sends the reason of a refusal to a client that speaks HTTP without TLS, and resets any other connection.
+pub(crate) async fn refuse(mut client: TcpStream, first: &mut Vec<u8>, refusal: &Refusal) {
+    if first.is_empty() {
+        let mut piece = [0; 4096];
+        // A client that waits for the server to speak is not kept waiting.
+        let read = timeout(SPEAKS, client.read(&mut piece)).await;
+        first.extend_from_slice(&piece[..read.unwrap_or(Ok(0)).unwrap_or(0)]);
+    }
+    let First::Http(_) = classify(first) else { return reset(&client) };
+    let body = problem(refusal, 403);
+    let head = "HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\nConnection: close";
+    let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    if let Ok(Ok(())) = timeout(SPEAKS, client.write_all(answer.as_bytes())).await {
+        let _ = client.shutdown().await;
+        // Closing before everything is read would be a reset, which takes the answer from the client.
+        let mut rest = tokio::io::sink();
+        let _ = timeout(REST_TIME, tokio::io::copy(&mut client.take(REST), &mut rest)).await;
+    }
+}
+
+/// Makes the end of a connection an error for its client, so that it does not look like an empty answer.
+pub(crate) fn reset(client: &TcpStream) {
+    let _ = set_socket_linger(client, Some(Duration::ZERO));
+}

@@ -1,0 +1,88 @@
+//! Passes bytes on between two connections.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+
+/// Bytes that are read at once.
+const PIECE: usize = 64 << 10;
+
+/// Passes bytes on in both directions until both have ended, or one fails. `first` was read of the client already. `sent`
+/// sees the number of bytes before the client's bytes are sent; its error ends both directions.
+pub(crate) async fn join<E: From<io::Error>>(
+    client: &mut TcpStream,
+    server: &mut TcpStream,
+    first: &[u8],
+    sent: impl Fn(usize) -> Result<(), E>,
+) -> Result<(), E> {
+    let _ = client.set_nodelay(true);
+    let _ = server.set_nodelay(true);
+    if !first.is_empty() {
+        sent(first.len())?;
+        server.write_all(first).await?;
+    }
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    let out = pass(from_client, to_server, &sent);
+    let back = pass(from_server, to_client, &|_| Ok(()));
+    tokio::try_join!(out, back).map(|_| ())
+}
+
+/// Passes bytes on until their end. Memory is held only while there are bytes, since most connections are idle.
+async fn pass<E: From<io::Error>>(
+    from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    sent: &impl Fn(usize) -> Result<(), E>,
+) -> Result<(), E> {
+    loop {
+        from.readable().await?;
+        let mut piece = Vec::with_capacity(PIECE);
+        // As long as there are bytes, the memory is used again.
+        loop {
+            piece.clear();
+            match from.try_read_buf(&mut piece) {
+                Ok(0) => {
+                    // The other direction may continue.
+                    to.shutdown().await?;
+                    return Ok(());
+                }
+                Ok(count) => {
+                    sent(count)?;
+                    to.write_all(&piece).await?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Passes bytes on between two streams that are not sockets, such as those of a WebSocket within TLS.
+pub(crate) async fn join_streams<E: From<io::Error>>(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    server: impl AsyncRead + AsyncWrite + Unpin,
+    sent: impl Fn(usize) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = tokio::io::split(server);
+    let out = async {
+        let mut piece = vec![0; PIECE / 4];
+        loop {
+            match from_client.read(&mut piece).await? {
+                0 => return Ok(to_server.shutdown().await?),
+                count => {
+                    sent(count)?;
+                    to_server.write_all(&piece[..count]).await?;
+                    to_server.flush().await?;
+                }
+            }
+        }
+    };
+    let back = async {
+        tokio::io::copy(&mut from_server, &mut to_client).await?;
+        Ok::<_, E>(to_client.shutdown().await?)
+    };
+    tokio::try_join!(out, back).map(|_| ())
+}

@@ -80,7 +80,7 @@ pub(crate) async fn run(
     let (mut own, mut cluster) = (policies("SandboxPolicy"), policies("ClusterSandboxPolicy"));
     // Of namespaces and Sandboxes only the metadata.
     let mut namespaces = metadata::<Namespace>(&client);
-    let mut templates = all(SandboxTemplate::api_resource(&()));
+    let mut templates = all(ApiResource::erase::<SandboxTemplate>(&()));
     let mut sandboxes = metadata::<Sandbox>(&client);
     let services: Api<Service> = Api::all(client.clone());
     let mut services = watcher(services, watcher::Config::default()).default_backoff().boxed();

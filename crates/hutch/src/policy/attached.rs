@@ -13,7 +13,7 @@ use hutch_policy::{
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
 use crate::cli::Place;
 use crate::client::with_hint;
@@ -49,7 +49,7 @@ impl Attached {
         let template = sandbox.annotations().get(annotation::TEMPLATE_REF).cloned();
         let of_template = match &template {
             Some(name) => {
-                let kind = SandboxTemplate::api_resource(&());
+                let kind = ApiResource::erase::<SandboxTemplate>(&());
                 let templates: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind);
                 templates.get_opt(name).await.with_context(|| format!("template {name}"))?
             }

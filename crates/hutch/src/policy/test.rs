@@ -244,6 +244,6 @@ impl McpCall {
             None => self.args.clone(),
         };
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": parameters });
-        Call::read(&message).context("mcp: it needs `method`, or `tool` with `args`")
+        Call::parse(message.to_string().as_bytes()).context("mcp: it needs `method`, or `tool` with `args`")
     }
 }

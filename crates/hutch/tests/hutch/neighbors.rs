@@ -48,9 +48,18 @@ fn classes() -> Vec<&'static str> {
 
 /// Starts `app`, `other` and `db`, with a policy that opens port 8000 of `db` to `app`.
 fn start(class: &str) -> Up {
+    start_with(class, &json!({}))
+}
+
+/// Starts them, `db` with these annotations.
+fn start_with(class: &str, annotations: &Value) -> Up {
     let up = Up::start(&[]);
     for name in ["app", "other", "db"] {
-        applied(&up, &sandbox(name, class, &json!({"role": name})));
+        let mut object = sandbox(name, class, &json!({"role": name}));
+        if name == "db" {
+            object["metadata"]["annotations"] = annotations.clone();
+        }
+        applied(&up, &object);
     }
     let rules = json!([{"name": "db", "sandboxes": [{"selector": {"matchLabels": {"role": "db"}}}], "ports": [8000]}]);
     applied(&up, &policy("SandboxPolicy", "app", &json!({"sandboxes": ["app"]}), &rules));
@@ -158,9 +167,8 @@ fn service_leads_to_its_target_port_and_another_namespace_needs_an_administrator
 #[test]
 fn connection_wakes_a_frozen_sandbox_and_keeps_it_awake() {
     hutch_testkit::require!(root, kubectl);
-    let up = start("hutch");
+    let up = start_with("hutch", &json!({"hutch.dev/idle-after": "1s"}));
     until("the policy counts", || get(&up, "app", "db:8000") == "hello from db");
-    up.ok("annotate sandbox db hutch.dev/idle-after=1s");
     let frozen = "get sandbox db -o jsonpath={.status.conditions[?(@.type==\"Frozen\")].status}";
     up.eventually(frozen, |status| status.trim() == "True");
     assert_eq!(get(&up, "app", "db:8000"), "hello from db");

@@ -19,7 +19,7 @@ use crate::authority::AuthorityKeys;
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
-use crate::upstream::Way;
+use crate::way::Way;
 
 /// Order to the process. Numbers are chosen by who sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

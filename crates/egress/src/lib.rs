@@ -16,7 +16,9 @@
 //! The process that serves holds no secret and needs no file except those by which names are resolved.
 
 mod authority;
+mod body;
 mod check;
+mod connection;
 pub mod control;
 mod dial;
 pub mod dns;
@@ -26,6 +28,7 @@ mod first;
 pub mod hostile;
 mod inspect;
 pub mod names;
+mod peers;
 mod plan;
 mod refusal;
 mod relay;
@@ -33,9 +36,9 @@ mod sandbox;
 mod server;
 mod upstream;
 mod usage;
+mod way;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
-pub use dial::UpstreamProxy;
 pub use plan::plan;
 pub use refusal::{Denial, FLAGS, Reason, Refusal};
-pub use upstream::Way;
+pub use way::{UpstreamProxy, Way};

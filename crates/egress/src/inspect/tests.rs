@@ -14,7 +14,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
 use crate::authority::{Authority, AuthorityKeys};
-use crate::upstream::Way;
+use crate::way::Way;
 
 /// A sandbox, and a server with TLS at `localhost` that answers with what it has received.
 struct Site {

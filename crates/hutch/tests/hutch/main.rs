@@ -1,6 +1,8 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
 mod bad_input;
+mod captured;
+mod carried;
 mod client_commands;
 mod clients;
 mod cluster_sleep;
@@ -13,6 +15,7 @@ mod egress;
 mod harness;
 mod image;
 mod isolation;
+mod killed;
 mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
 #[path = "../../../controller/tests/lives/mod.rs"]
@@ -21,16 +24,19 @@ mod migrate;
 mod mounts;
 mod neighbors;
 mod on_cluster;
+mod peers;
 mod policies;
 mod policy_commands;
 mod processes;
 mod recorded;
+mod registries;
 mod replica;
 mod router;
 mod run;
 mod sandbox_config;
 mod sleep;
 mod toolchains;
+mod tunnels;
 mod upgrade;
 mod walkthrough;
 mod websocket;

@@ -4,7 +4,6 @@
 //! address leads from one sandbox to another.
 
 use std::collections::HashMap;
-use std::io;
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,14 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use hutch_policy::{Destination, Host, HostName, Peer};
+use hutch_policy::{HostName, Peer};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-use super::Sandbox;
-use crate::refusal::{Denial, Reason, Refusal, reset};
-use crate::relay;
+use crate::refusal::{Denial, Reason};
 
 /// Maximum time to wait for a connection.
 const DIAL: Duration = Duration::from_secs(20);
@@ -62,7 +59,7 @@ impl Peers {
         self.by_name.borrow().contains_key(name)
     }
 
-    fn find(&self, name: &HostName) -> Option<Arc<Peer>> {
+    pub(crate) fn find(&self, name: &HostName) -> Option<Arc<Peer>> {
         self.by_name.borrow().get(name).cloned()
     }
 
@@ -77,7 +74,8 @@ impl Peers {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn connect(&self, peer: &Peer, port: NonZeroU16) -> Answer {
+    /// Connects to a port of a peer.
+    pub(crate) async fn connect(&self, peer: &Peer, port: NonZeroU16) -> Answer {
         let Some(request) = self.request.get() else { return Err(Reason::Denied(Denial::default())) };
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
@@ -92,7 +90,7 @@ impl Peers {
     }
 
     /// Waits until a port of a peer is no longer open.
-    async fn closed(&self, name: &HostName, port: NonZeroU16) {
+    pub(crate) async fn closed(&self, name: &HostName, port: NonZeroU16) {
         let mut changes = self.by_name.subscribe();
         loop {
             let open = changes.borrow_and_update().get(name).is_some_and(|peer| is_open(peer, port));
@@ -105,32 +103,4 @@ impl Peers {
 
 fn is_open(peer: &Peer, port: NonZeroU16) -> bool {
     peer.ports.iter().any(|range| range.contains(port.get()))
-}
-
-impl Sandbox {
-    /// Serves a connection to a peer until its end. Returns the connection if it is for something else.
-    pub(super) async fn serve_peer(&self, client: TcpStream, destination: &Destination) -> Option<TcpStream> {
-        let Host::Name(name) = &destination.host else { return Some(client) };
-        let Some(peer) = self.peers.find(name) else { return Some(client) };
-        let port = destination.port;
-        let refusal = |reason| Refusal { destination: destination.to_string(), reason };
-        match self.peers.connect(&peer, port).await {
-            Err(reason) => self.refuse(client, &mut Vec::new(), refusal(reason)).await,
-            Ok((server, _kept_awake)) => {
-                let (mut client, mut server) = (client, server);
-                let mut rules = self.rules.subscribe();
-                let taken = tokio::select! {
-                    _ = relay::join(&mut client, &mut server, &[], |_| Ok::<_, io::Error>(())) => return None,
-                    () = self.peers.closed(name, port) => true,
-                    _ = rules.wait_for(Option::is_none) => false,
-                };
-                reset(&client);
-                reset(&server);
-                if taken {
-                    self.refused(refusal(Reason::Denied(Denial::default())));
-                }
-            }
-        }
-        None
-    }
 }

@@ -106,29 +106,32 @@ pub(super) struct Behind {
     live: Option<Arc<Live>>,
 }
 
+/// A Pod of a Sandbox that runs here.
+type Candidate<'a> = (&'a Arc<Live>, Arc<Pod>);
+
 /// Sandboxes behind all Services, by namespace and name of the Service.
 pub(super) type AllBehind = BTreeMap<(String, String), Vec<Behind>>;
 
 impl Known {
     /// Returns the Sandboxes behind all Services. `served` are the Pods that run here.
     pub(super) fn behind<'a>(&self, served: impl Iterator<Item = &'a Arc<Live>>) -> AllBehind {
-        let mut pods: HashMap<String, Vec<(Arc<Live>, Arc<Pod>, String)>> = HashMap::new();
+        let mut pods: HashMap<String, Vec<Candidate<'_>>> = HashMap::new();
         for live in served {
             let pod = live.pod();
-            if let (Some(namespace), Some(owner)) = (pod.namespace(), owner::sandbox(&*pod)) {
-                let uid = owner.uid.clone();
-                pods.entry(namespace).or_default().push((live.clone(), pod, uid));
+            if let (Some(namespace), Some(_)) = (pod.namespace(), owner::sandbox(&*pod)) {
+                pods.entry(namespace).or_default().push((live, pod));
             }
         }
         let services = self.services.objects.iter();
         let behind = services.map(|(key, service)| {
             let candidates = pods.get(&key.0).map(Vec::as_slice).unwrap_or_default();
-            let selected = candidates.iter().filter(|(_, pod, owner)| {
-                service.selects(pod.labels()) || service.owner.as_ref() == Some(owner)
+            let selected = candidates.iter().filter(|(_, pod)| {
+                let owner = owner::sandbox(&**pod).map(|owner| &owner.uid);
+                service.selects(pod.labels()) || (owner.is_some() && owner == service.owner.as_ref())
             });
             let mut behind: Vec<Behind> = selected
-                .filter_map(|(live, pod, _)| {
-                    Some(Behind { subject: self.subject(pod)?, live: Some(live.clone()) })
+                .filter_map(|(live, pod)| {
+                    Some(Behind { subject: self.subject(pod)?, live: Some(Arc::clone(live)) })
                 })
                 .collect();
             if behind.is_empty() {

@@ -63,7 +63,7 @@ impl Peers {
         self.by_name.borrow().get(name).cloned()
     }
 
-    /// Takes the answer to a request. One that nobody waits for is closed.
+    /// Takes the answer to a request. An answer that comes too late is closed.
     pub(crate) fn answer(&self, number: u64, answer: Answer) {
         if let Some(waiting) = self.pending().remove(&number) {
             let _ = waiting.send(answer);

@@ -25,6 +25,7 @@ mod policy;
 mod programs;
 mod protect;
 mod quantity;
+mod question;
 mod roles;
 mod router;
 mod run;

@@ -10,8 +10,6 @@ use std::process::ExitCode;
 
 use crate::cli::{PolicyArguments, PolicyCommand};
 
-pub(crate) use judge::Question;
-
 /// Runs the command.
 pub(crate) fn main(arguments: &PolicyArguments) -> ExitCode {
     match &arguments.command {

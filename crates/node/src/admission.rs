@@ -18,7 +18,7 @@ pub(crate) enum Choice {
     Embedded(ServiceKind),
 }
 
-/// What separates the processes of a Pod from the machine, as its condition reports it.
+/// Separation of the processes of a Pod from the machine, as its condition reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Isolation {
     pub(crate) reason: &'static str,

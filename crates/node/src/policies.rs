@@ -26,8 +26,8 @@ use tokio::io::Interest;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::config::{Egress, EgressNews, PeerRefusal, PeerRequest};
+use crate::dial::enter;
 use crate::live::Live;
-use crate::node::Node;
 use crate::shared::{PolicyNews, Shared};
 use crate::stdio::register as watch_descriptor;
 use known::{Facts, Known, TemplateFacts, policy};
@@ -234,7 +234,7 @@ impl Policies {
 async fn connect(live: &Arc<Live>, port: u16) -> Result<[OwnedFd; 2], PeerRefusal> {
     let failed = |text: String| PeerRefusal::Unreachable(text);
     let busy = live.enter().await.map_err(|error| failed(error.to_string()))?;
-    let stream = Node::dial(live, port).await.map_err(|error| failed(error.to_string()))?;
+    let stream = enter(live, port).await.map_err(|error| failed(error.to_string()))?;
     let stream = stream.into_std().map_err(|error| failed(error.to_string()))?;
     let pair = std::os::unix::net::UnixStream::pair().map_err(|error| failed(error.to_string()))?;
     let (ours, theirs) = (OwnedFd::from(pair.0), OwnedFd::from(pair.1));

@@ -47,7 +47,7 @@ impl PortRange {
         PortRange { first: port, last: port }
     }
 
-    /// Returns the range of these ports, both included; `None` if there are none.
+    /// Returns the range of these ports, both included; `None` if it is empty.
     pub fn new(first: u16, last: u16) -> Option<PortRange> {
         let (first, last) = (NonZeroU16::new(first)?, NonZeroU16::new(last)?);
         (first <= last).then_some(PortRange { first, last })

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::client::{NameArgument, Place};
-use crate::policy::Question;
 use crate::quantity;
+use crate::question::Question;
 
 /// `hutch policy`.
 #[derive(Args)]

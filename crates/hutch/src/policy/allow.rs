@@ -75,7 +75,7 @@ fn end(now: Timestamp, lasts: std::time::Duration) -> anyhow::Result<Timestamp> 
     Ok(Timestamp::from_second(end.as_second())?)
 }
 
-/// What policies other than that of the Sandbox alone say about a host.
+/// Opinion of the other policies about a host.
 enum Others {
     /// None of them decides.
     Abstain,

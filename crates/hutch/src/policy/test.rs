@@ -15,8 +15,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::explain::verdict;
-use super::judge::{Details, Judgment, Question, judge};
+use super::judge::{Details, Judgment, judge};
 use crate::cli::PolicyTestArguments;
+use crate::question::Question;
 use crate::run::{in_one_line, read_file};
 
 /// Kind of a document with cases.

@@ -4,6 +4,7 @@
 
 mod claims;
 mod contender;
+mod egress;
 mod idle;
 mod least;
 mod machine;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 14] = [
+const BENCHMARKS: [Benchmark; 15] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -40,12 +41,16 @@ const BENCHMARKS: [Benchmark; 14] = [
     ("wake", wake::run),
     ("noise", noise::run),
     ("rbac", rbac::run),
+    ("egress", egress::run),
 ];
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     if wanted.first().is_some_and(|first| first == least::ARGUMENT) {
         return ended(least::ARGUMENT, least::run(&wanted));
+    }
+    if wanted.first().is_some_and(|first| first == egress::ARGUMENT) {
+        return ended(egress::ARGUMENT, egress::client(&wanted));
     }
     let known = || BENCHMARKS.map(|(name, _)| name).join(", ");
     if let Some(unknown) = wanted.iter().find(|w| !BENCHMARKS.iter().any(|(name, _)| name == w)) {

@@ -1,4 +1,4 @@
-//! Destinations and URLs about which policies are asked.
+//! Destinations and URLs in the arguments of commands about policies.
 
 use std::str::FromStr;
 

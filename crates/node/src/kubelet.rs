@@ -11,7 +11,6 @@ use hutch_kubelet::{
     PipedSession, PodId, Session, StreamError,
 };
 use jiff::Timestamp;
-use tokio::net::TcpStream;
 
 use crate::container::{Running, read_log};
 use crate::dial::enter;

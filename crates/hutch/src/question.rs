@@ -65,7 +65,7 @@ mod tests {
             ("https://a.example", "a.example:443"),
             ("http://a.example/x?y=z", "a.example:80"),
             ("wss://a.example:444?q", "a.example:444"),
-            ("https://[2001:db8::1]/", "2001:db8::1:443"),
+            ("https://[2001:db8::1]/", "[2001:db8::1]:443"),
         ] {
             assert_eq!(text.parse::<Question>().expect(text).destination.to_string(), destination);
         }

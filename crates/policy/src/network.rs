@@ -19,6 +19,8 @@ use crate::ports::PortRange;
 const RANGES: usize = 1024;
 /// Networks that the internet does not route.
 const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
+/// Begin of the names of these levels. No policy object has a name with a space.
+const NAME: &str = "networkPolicy of ";
 /// Every address.
 const ALL: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
@@ -65,6 +67,11 @@ struct Port {
 }
 
 impl NetworkLevel {
+    /// Returns true if a level is one of these.
+    pub fn is(level: &Level) -> bool {
+        level.authority == Authority::Template && level.name.starts_with(NAME)
+    }
+
     /// Reads the `networkPolicy` in the spec of a template; `None` if it has none, or manages none. One that cannot be read
     /// opens nothing.
     pub fn read(template: &str, spec: &Value) -> Option<NetworkLevel> {
@@ -80,7 +87,7 @@ impl NetworkLevel {
         let level = |rules| {
             Arc::new(Level {
                 authority: Authority::Template,
-                name: format!("networkPolicy of {template}"),
+                name: format!("{NAME}{template}"),
                 mode: Mode::Enforce,
                 egress: Some(Egress { rules, ..Egress::default() }),
             })

@@ -220,6 +220,49 @@ mod tests {
         assert_eq!(refused, Some(Closed::NoRule("p".into())));
     }
 
+    /// A level with rules for ports of `db`, by their numbers.
+    fn any_level() -> impl proptest::strategy::Strategy<Value = Level> {
+        use proptest::prelude::*;
+        let rule = (1..20_u16, 0..10_u16, any::<bool>(), any::<bool>());
+        let authority =
+            prop::sample::select(vec![Authority::Cluster, Authority::Namespace, Authority::Claim]);
+        (prop::collection::vec(rule, 0..4), authority, any::<bool>()).prop_map(
+            |(rules, authority, observes)| {
+                let rules = rules.into_iter().enumerate().map(|(index, (first, length, denies, named))| {
+                    let target = if named {
+                        serde_json::json!({"name": "db"})
+                    } else {
+                        serde_json::json!({"selector": {}})
+                    };
+                    let decision = if denies { "Deny" } else { "Allow" };
+                    serde_json::json!({"name": index.to_string(), "sandboxes": [target], "decision": decision,
+                    "ports": [format!("{first}-{}", first + length)]})
+                });
+                let mode = if observes { Mode::Observe } else { Mode::Enforce };
+                Level { mode, ..level(authority, &rules.collect::<Vec<_>>().into()) }
+            },
+        )
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn one_more_level_never_opens_more(
+            levels in proptest::collection::vec(any_level(), 1..4), more in any_level(), port in 1..40_u16,
+        ) {
+            let port = NonZeroU16::new(port).unwrap();
+            let open = |levels: &[Level]| may_reach(levels, "a", &to("a", "db"), port).is_ok();
+            let ranges = open_ports(&levels, "a", &to("a", "db"));
+            proptest::prop_assert_eq!(open(&levels), ranges.iter().any(|range| range.contains(port.get())));
+            let turned: Vec<Level> = levels.iter().rev().cloned().collect();
+            proptest::prop_assert_eq!(open(&levels), open(&turned));
+            // A claim alone opens nothing, so a level that decides beside it may open what both allow.
+            let decides = levels.iter().any(|level| level.mode == Mode::Enforce && level.authority != Authority::Claim);
+            if decides && !open(&levels) {
+                proptest::prop_assert!(!open(&[levels, vec![more]].concat()));
+            }
+        }
+    }
+
     #[test]
     fn all_ports_are_one_range() {
         let rules = serde_json::json!([{"name": "a", "sandboxes": [{"selector": {}}], "ports": ["1-65535"]}]);

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail, ensure};
 use hutch_api::Sandbox;
 use hutch_policy::{
-    Authority, Decision, EgressRule, Host, Level, Mode, Moment, Opinion, PolicyObject, decide, may_dial,
+    Authority, Decision, EgressRule, Host, Level, Mode, Moment, NetworkLevel, Opinion, PolicyObject, decide,
+    may_dial,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DynamicObject, PostParams};
@@ -37,7 +38,11 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
     let (sandbox, name) = (attached.sandbox.name_any(), format!("{PREFIX}{}", attached.sandbox.name_any()));
     let levels = attached.applying()?.levels;
     let is_own = |level: &Level| level.authority == Authority::Namespace && level.name == name;
-    let (own, others): (Vec<_>, Vec<_>) = levels.into_iter().partition(|level| is_own(level));
+    let (own, mut others): (Vec<_>, Vec<_>) = levels.into_iter().partition(|level| is_own(level));
+    if rule.cidrs.is_empty() {
+        // Beside a policy, it abstains about names.
+        others.retain(|level| !NetworkLevel::is(level));
+    }
     match other_policies(&others, &arguments.host)? {
         Others::Decide(policy) if own.is_empty() => {
             println!("sandbox {sandbox} may connect to {} already, by policy {policy}", arguments.host);

@@ -9,13 +9,16 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
-use hutch_egress::control::{News, Order, Reporter, follow};
+use hutch_egress::control::{LAST, News, Order, Reporter, follow};
 use hutch_egress::{AuthorityKeys, FLAGS, Reason, Refusal, UpstreamProxy, Way};
 use hutch_jail::service::{Confinement, confine};
-use hutch_policy::Level;
+use hutch_policy::{EgressRule, Level};
 use hutch_privsep::{Channel, receive_now, send_now};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -99,8 +102,14 @@ pub(crate) enum Audience {
     Starter,
 }
 
-/// The process. It ends when this is dropped.
+/// A process that ends when this is dropped.
 pub(crate) struct Process(Child);
+
+impl Process {
+    pub(crate) fn of(child: Child) -> Process {
+        Process(child)
+    }
+}
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -109,10 +118,27 @@ impl Drop for Process {
     }
 }
 
-/// The proxy of `hutch run`. It ends when this is dropped.
+impl Process {
+    /// Waits until it has ended, not longer than this.
+    fn wait(&self, most: Duration) {
+        let Ok(ended) = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()) else { return };
+        let most = Timespec::try_from(most).ok();
+        // It is killed in any case.
+        let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], most.as_ref());
+    }
+}
+
+/// The proxy of `hutch run`. When this is dropped, it passes on what the command has sent, and ends.
 pub(crate) struct Egress {
-    _process: Process,
-    _channel: OwnedFd,
+    process: Process,
+    channel: Option<OwnedFd>,
+}
+
+impl Drop for Egress {
+    fn drop(&mut self) {
+        drop(self.channel.take());
+        self.process.wait(LAST);
+    }
 }
 
 /// Returns true if this process was started as the proxy.
@@ -138,6 +164,12 @@ pub(crate) fn spawn(id: Option<u32>, audience: Audience, outside: Outside) -> io
     Ok((process, ours))
 }
 
+/// Returns true if a level needs the authority of its sandbox, because it has rules about requests.
+pub(crate) fn reads_requests<'a>(levels: impl IntoIterator<Item = &'a Level>) -> bool {
+    let rules = levels.into_iter().filter_map(|level| level.egress.as_ref()).flat_map(|egress| &egress.rules);
+    rules.into_iter().any(EgressRule::reads_requests)
+}
+
 /// Starts the proxy for one sandbox with these listeners. `id` is the user and group of the process, if the caller is root.
 /// `authority` is that of the sandbox, if rules read requests.
 pub(crate) fn start(
@@ -159,7 +191,7 @@ pub(crate) fn start(
     }
     let descriptors: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
     send_now(channel, &Order::Serve { sandbox: SANDBOX }, &descriptors)?;
-    Ok(Egress { _process: process, _channel: ours })
+    Ok(Egress { process, channel: Some(ours) })
 }
 
 /// Serves until the process that started it ends.

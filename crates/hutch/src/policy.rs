@@ -3,6 +3,7 @@
 pub(crate) mod allow;
 mod attached;
 mod explain;
+pub(crate) mod import;
 mod judge;
 mod test;
 
@@ -15,5 +16,12 @@ pub(crate) fn main(arguments: &PolicyArguments) -> ExitCode {
     match &arguments.command {
         PolicyCommand::Explain(arguments) => explain::main(arguments),
         PolicyCommand::Test(arguments) => test::main(arguments),
+        PolicyCommand::Import(arguments) => match import::main(arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("hutch: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }

@@ -3,6 +3,7 @@
 //! One task follows the policies and the objects by which they are attached. A Pod whose facts are not known yet reaches
 //! nothing.
 
+mod about;
 mod known;
 mod peers;
 
@@ -51,6 +52,7 @@ struct Served {
     peers: Vec<Peer>,
     /// Time at which the levels change by themselves.
     until: Option<Timestamp>,
+    facts: hutch_policy::Facts,
     events: u32,
 }
 
@@ -61,6 +63,7 @@ struct Policies {
     known: Known,
     served: HashMap<String, Served>,
     dials: Arc<Semaphore>,
+    sweep: about::Sweep,
 }
 
 /// Follows everything until the node stops.
@@ -84,9 +87,14 @@ pub(crate) async fn run(
     let mut sandboxes = metadata::<Sandbox>(&client);
     let services: Api<Service> = Api::all(client.clone());
     let mut services = watcher(services, watcher::Config::default()).default_backoff().boxed();
-    let (dials, served) = (Arc::new(Semaphore::new(DIALS)), HashMap::new());
-    let mut this =
-        Policies { node: node.clone(), egress: egress.clone(), known: Known::default(), served, dials };
+    let mut this = Policies {
+        node: node.clone(),
+        egress: egress.clone(),
+        known: Known::default(),
+        served: HashMap::new(),
+        dials: Arc::new(Semaphore::new(DIALS)),
+        sweep: about::Sweep::default(),
+    };
     loop {
         let changed = tokio::select! {
             () = node.shutdown.wait() => return,
@@ -102,7 +110,7 @@ pub(crate) async fn run(
                 this.known.namespaces.take(event, |object| object.labels().clone())
             }
             Some(Ok(event)) = templates.next() => this.known.templates.take(event, TemplateFacts::of),
-            Some(Ok(event)) = sandboxes.next() => this.known.sandboxes.take(event, |object| Facts::of(&object)),
+            Some(Ok(event)) = sandboxes.next() => this.sandbox(event),
             Some(Ok(event)) = services.next() => this.known.services.take(event, ServiceFacts::of),
         };
         if changed {
@@ -126,15 +134,37 @@ impl Policies {
         match news {
             PolicyNews::Served(live) => {
                 let uid = live.id.uid.clone();
-                let new = Served { live, levels: Vec::new(), peers: Vec::new(), until: None, events: 0 };
+                let new = Served {
+                    live,
+                    levels: Vec::new(),
+                    peers: Vec::new(),
+                    until: None,
+                    facts: hutch_policy::Facts::default(),
+                    events: 0,
+                };
                 self.served.entry(uid.clone()).or_insert(new);
                 if let Some(served) = self.served.get_mut(&uid) {
                     decide(&self.known, &*self.egress, served);
                 }
             }
             PolicyNews::Gone(uid) => drop(self.served.remove(&uid)),
+            PolicyNews::Listed => self.sweep.listed = true,
         }
+        self.sweep.run(&self.known, &self.node, &*self.egress);
         self.have_peers()
+    }
+
+    /// Takes an event of a Sandbox. Returns true if something has changed.
+    fn sandbox(&mut self, event: watcher::Event<PartialObjectMeta<Sandbox>>) -> bool {
+        let before = about::forget(&event, &*self.egress).then(|| self.known.authorities());
+        if !self.known.sandboxes.take(event, |object| Facts::of(&object)) {
+            return false;
+        }
+        if let Some(before) = before {
+            before.difference(&self.known.authorities()).for_each(|gone| self.egress.forget(gone));
+        }
+        self.sweep.run(&self.known, &self.node, &*self.egress);
+        true
     }
 
     /// Returns true if the policies of a Pod name other Sandboxes.
@@ -249,7 +279,13 @@ async fn connect(live: &Arc<Live>, port: u16) -> Result<[OwnedFd; 2], PeerRefusa
 
 /// Gives a Pod the levels that it should have.
 fn decide(known: &Known, egress: &dyn Egress, served: &mut Served) {
-    let (found, enforced) = known.levels(&served.live.pod(), Timestamp::now());
+    let pod = served.live.pod();
+    let (found, enforced) = known.levels(&pod, Timestamp::now());
+    let facts = known.facts(&pod);
+    if facts != served.facts {
+        egress.set_facts(&served.live.id.uid, facts.clone());
+        served.facts = facts;
+    }
     let same = found.levels.len() == served.levels.len()
         && found.levels.iter().zip(&served.levels).all(|(new, old)| Arc::ptr_eq(new, old));
     served.until = found.until;

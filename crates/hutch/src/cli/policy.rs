@@ -19,6 +19,8 @@ pub(crate) struct PolicyArguments {
 /// Subcommands of `hutch policy`.
 #[derive(Subcommand)]
 pub(crate) enum PolicyCommand {
+    /// Print a file of another format as a SandboxPolicy, and each change of its meaning on standard error.
+    Import(PolicyImportArguments),
     /// Print which policies apply to a Sandbox, and what each decides about a destination. Exit status 1 if it is denied.
     Explain(PolicyExplainArguments),
     /// Decide the cases of PolicyTest documents. Exit status 1 if a case fails.
@@ -73,4 +75,27 @@ pub(crate) struct AllowArguments {
     /// The host, as for `hutch run --allow`; the default port is 443.
     #[arg(value_name = "HOST[:PORT]", value_parser = crate::allow::host)]
     pub(crate) host: String,
+}
+
+/// `hutch policy import`.
+#[derive(Args)]
+pub(crate) struct PolicyImportArguments {
+    /// Format of the file.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) from: PolicyFormat,
+    /// Print a policy without what cannot be enforced, with a warning for each, instead of an error.
+    #[arg(long)]
+    pub(crate) lossy: bool,
+    /// The file.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+/// Format of a file to import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PolicyFormat {
+    /// Settings of Anthropic's sandbox-runtime, in JSON.
+    Srt,
+    /// A `sandbox_config`, in JSON or YAML.
+    SandboxConfig,
 }

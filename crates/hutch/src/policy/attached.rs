@@ -85,7 +85,10 @@ impl Attached {
         let Subject { namespace, labels, .. } = &self.subject;
         let sandbox =
             Identity { name: self.sandbox.name_any(), namespace: namespace.clone(), labels: labels.clone() };
-        Facts { sandbox, ..Facts::default() }
+        let attribute = |(key, value): (&String, &String)| {
+            Some((key.strip_prefix(annotation::ATTRIBUTE)?.to_owned(), value.clone()))
+        };
+        Facts { task: self.sandbox.annotations().iter().filter_map(attribute).collect(), sandbox }
     }
 }
 

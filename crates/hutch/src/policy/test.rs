@@ -15,10 +15,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::explain::verdict;
+use super::import::{in_one_line, read_file};
 use super::judge::{Details, Judgment, judge};
 use crate::cli::PolicyTestArguments;
 use crate::question::Question;
-use crate::run::{in_one_line, read_file};
 
 /// Kind of a document with cases.
 const KIND: &str = "PolicyTest";

@@ -1,6 +1,7 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
 mod bad_input;
+mod caches;
 mod captured;
 mod carried;
 mod client_commands;
@@ -14,6 +15,7 @@ mod docs;
 mod egress;
 mod harness;
 mod image;
+mod inspected;
 mod isolation;
 mod killed;
 mod late_env;
@@ -24,9 +26,11 @@ mod migrate;
 mod mounts;
 mod neighbors;
 mod on_cluster;
+mod paths;
 mod peers;
 mod policies;
 mod policy_commands;
+mod policy_crds;
 mod processes;
 mod recorded;
 mod registries;
@@ -34,8 +38,10 @@ mod replica;
 mod router;
 mod run;
 mod sandbox_config;
+mod settings;
 mod sleep;
 mod toolchains;
+mod trusted;
 mod tunnels;
 mod upgrade;
 mod walkthrough;

@@ -88,13 +88,13 @@ fn get(up: &Up, sandbox: &str, host: &str, server: &Server) -> String {
 }
 
 /// Reason of the condition of a Sandbox.
-fn enforced(up: &Up, sandbox: &str, reason: &str) {
+pub(crate) fn enforced(up: &Up, sandbox: &str, reason: &str) {
     let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")].reason}";
     up.eventually(&format!("get sandbox {sandbox} -o {path}"), |found| found.trim() == reason);
 }
 
 /// Process id of the proxy.
-fn proxy(up: &Up) -> Option<i32> {
+pub(crate) fn proxy(up: &Up) -> Option<i32> {
     let mut all = std::fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {
         let id: i32 = entry.file_name().to_str()?.parse().ok()?;
         let status = std::fs::read_to_string(entry.path().join("status")).ok()?;

@@ -12,6 +12,7 @@ use kube::ResourceExt;
 use kube::api::DynamicObject;
 use kube::runtime::watcher;
 
+use super::about;
 use super::peers::ServiceFacts;
 use crate::live::Enforced;
 
@@ -22,7 +23,7 @@ pub(super) struct Mirror<V> {
     pub(super) objects: BTreeMap<Key, V>,
     /// Those of a list that is not complete yet.
     listed: BTreeMap<Key, V>,
-    complete: bool,
+    pub(super) complete: bool,
 }
 
 impl<V> Default for Mirror<V> {
@@ -97,6 +98,8 @@ pub(super) struct Facts {
     pub(super) labels: Labels,
     template: Option<String>,
     policies: String,
+    /// Attributes of the task.
+    pub(super) task: Labels,
 }
 
 impl Facts {
@@ -106,6 +109,7 @@ impl Facts {
             labels: object.labels().clone(),
             template: object.annotations().get(annotation::TEMPLATE_REF).cloned(),
             policies: policies_of(object),
+            task: about::task(object.annotations()),
         }
     }
 }

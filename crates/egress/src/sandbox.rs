@@ -13,6 +13,7 @@ use crate::authority::{Authority, AuthorityError, AuthorityKeys};
 use crate::dial::dial;
 use crate::dns;
 use crate::names::{Names, is_synthetic};
+use crate::peers::Peers;
 use crate::refusal::{Denial, Reason, Refusal};
 use crate::upstream::{Dial, Upstream};
 use crate::usage::Usage;
@@ -57,6 +58,7 @@ pub(crate) struct Sandbox {
     pub(crate) way: Arc<Way>,
     report: Report,
     named: Named,
+    pub(crate) peers: Peers,
 }
 
 impl fmt::Debug for Sandbox {
@@ -81,6 +83,7 @@ impl Sandbox {
             way,
             report,
             named,
+            peers: Peers::default(),
         })
     }
 
@@ -183,7 +186,8 @@ impl Sandbox {
         let rules = self.rules();
         let mut names = self.names();
         let before = names.count();
-        let answer = dns::answer(message, &mut names, |name| may_resolve(&rules.levels, name));
+        let exists = |name: &HostName| self.peers.contains(name) || may_resolve(&rules.levels, name);
+        let answer = dns::answer(message, &mut names, exists);
         // With the lock, so that names are reported in the order of their addresses.
         names.since(before).for_each(|name| (self.named)(name));
         answer

@@ -54,7 +54,10 @@ impl Resolved {
                 _ => {}
             }
             let Some(Component::Normal(name)) = Path::new(&name).components().next() else { continue };
-            #[expect(clippy::disallowed_methods, reason = "a path in the image, which `entry` looks up inside")]
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a path in the image, which `entry` looks up inside"
+            )]
             let next = here.join(name);
             match self.entry(&next)? {
                 Entry::Folder => here = next,

@@ -267,18 +267,7 @@ pub(crate) async fn run(
                 if !known.templates.take(event, |object| policies_of(&object)) { continue }
             }
             Some(Ok(event)) = sandboxes.next() => {
-                let before = about::forget(&event, &*egress).then(|| known.authorities());
-                let changed = known.sandboxes.take(event, |object| Facts {
-                    uid: object.uid().unwrap_or_default(),
-                    labels: object.labels().clone(),
-                    template: object.annotations().get(annotation::TEMPLATE_REF).cloned(),
-                    policies: policies_of(&object),
-                    task: about::task(object.annotations()),
-                });
-                if !changed { continue }
-                if let Some(before) = before {
-                    before.difference(&known.authorities()).for_each(|gone| egress.forget(gone));
-                }
+                if !known.take_sandboxes(event, &*egress) { continue }
                 sweep.run(&known, &node, &*egress);
             }
         }

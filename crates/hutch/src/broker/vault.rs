@@ -122,8 +122,7 @@ impl Vault {
         if *version != VERSION {
             return Err(invalid("it was written by another version"));
         }
-        let (nonce, sealed) =
-            rest.split_at_checked(NONCE_BYTES).ok_or_else(|| invalid("it is too short"))?;
+        let (nonce, sealed) = rest.split_at_checked(NONCE_BYTES).ok_or_else(|| invalid("it is too short"))?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| invalid("it has no nonce"))?;
         let mut sealed = sealed.to_vec();
         let opened = self.key.open_in_place(nonce, aad(name), &mut sealed);
@@ -192,7 +191,10 @@ mod tests {
         let vault = Vault::open(folder.path()).unwrap();
         let now = SystemTime::now();
         let first = vault.authority("default.a", now).unwrap();
-        assert_eq!(Vault::open(folder.path()).unwrap().authority("default.a", now + 19 * DAY).unwrap(), first);
+        assert_eq!(
+            Vault::open(folder.path()).unwrap().authority("default.a", now + 19 * DAY).unwrap(),
+            first
+        );
         assert_ne!(vault.authority("default.b", now).unwrap(), first);
         let renewed = vault.authority("default.a", now + 21 * DAY).unwrap();
         assert_ne!(renewed, first);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::{broker, egress};
 use crate::up::front;
+use crate::{broker, egress};
 
 /// Task of each process, in the order of the output.
 const ROLES: [(&str, &str); 5] = [

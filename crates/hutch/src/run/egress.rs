@@ -12,8 +12,8 @@ use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{Authority, Egress, EgressRule, Level, Mode, PolicyObject};
 
-use crate::cli::RunArguments;
 use super::trust::Trust;
+use crate::cli::RunArguments;
 use crate::egress;
 use crate::mount::MountArgument;
 
@@ -65,11 +65,7 @@ impl Network {
     }
 
     /// Makes the certificates for an image, if a level reads requests.
-    pub(super) fn trust(
-        &self,
-        image: &Resolved,
-        mounts: &[MountArgument],
-    ) -> anyhow::Result<Option<Trust>> {
+    pub(super) fn trust(&self, image: &Resolved, mounts: &[MountArgument]) -> anyhow::Result<Option<Trust>> {
         match egress::reads_requests(&self.levels) {
             true => Trust::create(&self.outside, image, mounts).map(Some),
             false => Ok(None),

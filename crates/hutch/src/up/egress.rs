@@ -62,7 +62,14 @@ impl Egress {
         let (process, channel) = start_process(&ids)?;
         let (changes, receiver) = mpsc::unbounded_channel();
         let (refusals, refused) = mpsc::channel(REFUSALS);
-        let supervisor = Supervisor { ids, refusals, pods: HashMap::new(), about: HashMap::new(), levels: HashMap::new(), last: 0 };
+        let supervisor = Supervisor {
+            ids,
+            refusals,
+            pods: HashMap::new(),
+            about: HashMap::new(),
+            levels: HashMap::new(),
+            last: 0,
+        };
         tokio::spawn(supervisor.run(process, channel, receiver));
         Ok(Egress { broker, earlier, public, changes, refused: Mutex::new(refused) })
     }

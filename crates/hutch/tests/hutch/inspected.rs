@@ -113,7 +113,9 @@ fn every_client_trusts_the_proxy_and_its_requests_are_decided() {
             print(requests.get('{url}/a').text, end='')\n\
         except ImportError: print('GET HTTP/1.1')\n"
     );
-    let fetch = format!("fetch('{url}/a').then((answer) => answer.text()).then((text) => process.stdout.write(text))");
+    let fetch = format!(
+        "fetch('{url}/a').then((answer) => answer.text()).then((text) => process.stdout.write(text))"
+    );
     let script = format!(
         "curl -sS --http1.1 {url}/a; curl -sS --http2 {url}/a; \
         curl -sS -o /dev/null -w '%{{http_code}}\\n' {url}/../secret --path-as-is; \
@@ -211,7 +213,9 @@ fn variables_of_the_user_stay_and_the_key_stays_outside() {
     let authority = std::fs::read(server.path("public/ca.pem")).expect("the authority");
     let left = || {
         let files = std::fs::read_dir("/dev/shm").expect("a folder").flatten();
-        files.filter(|file| std::fs::read(file.path()).is_ok_and(|bytes| bytes.starts_with(&authority))).count()
+        files
+            .filter(|file| std::fs::read(file.path()).is_ok_and(|bytes| bytes.starts_with(&authority)))
+            .count()
     };
     for caller in callers() {
         let options = ["--policy", &rules, "--env", "PIP_CERT=/mine"];
@@ -277,8 +281,7 @@ fn clients_of_registries_work_with_rules_that_only_read() {
         }
     }
     if let Some(proxies) = printed("go", &["env", "GOPROXY"]) {
-        let script =
-            "export GOPATH=/tmp/go GOFLAGS=-mod=mod GONOSUMDB='*' GOTOOLCHAIN=local; mkdir /tmp/m && cd /tmp/m\n\
+        let script = "export GOPATH=/tmp/go GOFLAGS=-mod=mod GONOSUMDB='*' GOTOOLCHAIN=local; mkdir /tmp/m && cd /tmp/m\n\
             go mod init m 2>&- && go get golang.org/x/exp@v0.0.0-20240719175910-8a7402abbf56 2>&- && echo got";
         let hosts = proxies.split([',', '|']).filter_map(host).collect();
         let options = ["--tools", "--env", &format!("GOPROXY={proxies}")];

@@ -36,7 +36,8 @@ impl Site {
 
     /// A rule for the server, with further fields.
     fn rule(&self, more: &Value) -> Value {
-        let mut rule = json!({"name": "web", "hosts": ["web.example"], "ports": [self.port], "private": [SERVER]});
+        let mut rule =
+            json!({"name": "web", "hosts": ["web.example"], "ports": [self.port], "private": [SERVER]});
         for (name, value) in more.as_object().expect("fields") {
             rule[name] = value.clone();
         }
@@ -97,12 +98,14 @@ fn authority_lasts_as_long_as_its_sandbox_and_the_key_stays_outside() {
     let first = site.authority("a");
     assert_ne!(first, site.authority("b"));
     // The key is in no file inside, nor in clear in a file of the broker.
-    let search = "grep -rl 'PRIVATE KEY' /etc /tmp /run /workspace /.hutch || echo none; env | grep -c PRIVATE";
+    let search =
+        "grep -rl 'PRIVATE KEY' /etc /tmp /run /workspace /.hutch || echo none; env | grep -c PRIVATE";
     let found = text(&site.up.kubectl_args(&["exec", "a", "--", "sh", "-c", search]).stdout);
     assert_eq!(found, "none\n0\n");
     assert_eq!(site.kept().len(), 2);
     let broker = site.up.data().join("broker");
-    let grep = std::process::Command::new("grep").args(["-rlaE", "PRIVATE|CERTIFICATE|MIG"]).arg(&broker).output();
+    let grep =
+        std::process::Command::new("grep").args(["-rlaE", "PRIVATE|CERTIFICATE|MIG"]).arg(&broker).output();
     assert_eq!(text(&grep.expect("grep").stdout), "");
 
     site.suspend("a", "Suspended");

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 
-use super::Known;
+use super::{Known, policies_of};
 use crate::config::Egress;
 use crate::shared::Shared;
 use crate::trust;
@@ -18,7 +18,7 @@ use crate::trust;
 const BYTES: usize = 32 << 10;
 
 /// Returns the attributes of the task of a Sandbox.
-pub(super) fn task(annotations: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn task(annotations: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let attribute = |(key, value): (&String, &String)| {
         Some((key.strip_prefix(annotation::ATTRIBUTE)?.to_owned(), value.clone()))
     };
@@ -26,15 +26,44 @@ pub(super) fn task(annotations: &BTreeMap<String, String>) -> BTreeMap<String, S
 }
 
 impl Known {
-    /// Returns the facts about a Pod. A Pod without a Sandbox has no name, which somebody could take for that of a Sandbox.
+    /// Takes an event about Sandboxes, and forgets the authorities of those that are gone. Returns true if any has changed.
+    pub(super) fn take_sandboxes(
+        &mut self,
+        event: watcher::Event<PartialObjectMeta<Sandbox>>,
+        egress: &dyn Egress,
+    ) -> bool {
+        if let watcher::Event::Delete(sandbox) = &event {
+            let namespace = sandbox.namespace().unwrap_or_default();
+            egress.forget(&trust::name(&namespace, &sandbox.uid().unwrap_or_default()));
+        }
+        // A new list lacks those of which no event came.
+        let before = matches!(event, watcher::Event::InitDone).then(|| self.authorities());
+        let changed = self.sandboxes.take(event, |object| super::Facts {
+            uid: object.uid().unwrap_or_default(),
+            labels: object.labels().clone(),
+            template: object.annotations().get(annotation::TEMPLATE_REF).cloned(),
+            policies: policies_of(&object),
+            task: task(object.annotations()),
+        });
+        if let Some(before) = before {
+            before.difference(&self.authorities()).for_each(|gone| egress.forget(gone));
+        }
+        changed
+    }
+
+    /// Returns the facts about a Pod. One without a Sandbox has no name: conditions take it for that of a Sandbox.
     pub(super) fn facts(&self, pod: &Pod) -> Facts {
         let namespace = pod.namespace().unwrap_or_default();
         let Some(owner) = owner::sandbox(pod) else {
             let labels = bounded(pod.labels());
-            return Facts { sandbox: Identity { namespace, labels, ..Identity::default() }, ..Facts::default() };
+            return Facts {
+                sandbox: Identity { namespace, labels, ..Identity::default() },
+                ..Facts::default()
+            };
         };
         let key = (namespace, owner.name.clone());
-        let Some(sandbox) = self.sandboxes.objects.get(&key).filter(|sandbox| sandbox.uid == owner.uid) else {
+        let Some(sandbox) = self.sandboxes.objects.get(&key).filter(|sandbox| sandbox.uid == owner.uid)
+        else {
             return Facts::default();
         };
         let (namespace, name) = key;
@@ -52,16 +81,6 @@ impl Known {
 fn bounded(all: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let bytes: usize = all.iter().map(|(key, value)| key.len() + value.len()).sum();
     if bytes > BYTES { BTreeMap::new() } else { all.clone() }
-}
-
-/// Forgets the authority of a Sandbox that an event reports as gone. Returns true if the event is the end of a list, which
-/// may lack others.
-pub(super) fn forget(event: &watcher::Event<PartialObjectMeta<Sandbox>>, egress: &dyn Egress) -> bool {
-    if let watcher::Event::Delete(sandbox) = event {
-        let namespace = sandbox.namespace().unwrap_or_default();
-        egress.forget(&trust::name(&namespace, &sandbox.uid().unwrap_or_default()));
-    }
-    matches!(event, watcher::Event::InitDone)
 }
 
 /// Progress of the search for sandboxes that vanished while the node was not there.

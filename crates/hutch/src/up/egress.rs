@@ -149,7 +149,7 @@ struct Pod {
     names: Vec<HostName>,
 }
 
-/// What is known about a Pod, served or not yet.
+/// Authority and facts of a Pod, served or not yet.
 #[derive(Default)]
 struct About {
     authority: Option<AuthorityKeys>,

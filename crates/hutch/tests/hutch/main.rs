@@ -1,6 +1,7 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
 mod bad_input;
+mod caches;
 mod captured;
 mod carried;
 mod client_commands;
@@ -23,6 +24,7 @@ mod lives;
 mod migrate;
 mod mounts;
 mod on_cluster;
+mod paths;
 mod peers;
 mod policies;
 mod processes;
@@ -32,6 +34,7 @@ mod replica;
 mod router;
 mod run;
 mod sandbox_config;
+mod settings;
 mod sleep;
 mod toolchains;
 mod trusted;

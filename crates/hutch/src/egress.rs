@@ -61,6 +61,8 @@ struct Start {
     gid: u32,
     /// Receiver of refusals.
     audience: Audience,
+    /// It will need an authority.
+    reads: bool,
     outside: Outside,
 }
 
@@ -141,13 +143,22 @@ impl Drop for Egress {
     }
 }
 
+/// A process, and the channel to it.
+pub(crate) type Spawned = (Process, OwnedFd);
+
 /// Returns true if this process was started as the proxy.
 pub(crate) fn is_this() -> bool {
     std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
 }
 
-/// Starts the process, which waits for orders. `id` is its user and group, if the caller is root.
-pub(crate) fn spawn(id: Option<u32>, audience: Audience, outside: Outside) -> io::Result<(Process, OwnedFd)> {
+/// Starts the process, which waits for orders. `id` is its user and group, if the caller is root. With `reads` it prepares
+/// for an authority at once, which takes longer than anything else.
+pub(crate) fn spawn(
+    id: Option<u32>,
+    audience: Audience,
+    outside: Outside,
+    reads: bool,
+) -> io::Result<Spawned> {
     // Descriptors that the caller left open stay out of it.
     hutch_jail::close_inherited_on_exec()?;
     let (ours, theirs) = hutch_privsep::pair()?;
@@ -160,7 +171,7 @@ pub(crate) fn spawn(id: Option<u32>, audience: Audience, outside: Outside) -> io
         Some(id) => (id, id),
         None => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
     };
-    send_now(ours.as_fd(), &Start { uid, gid, audience, outside }, &[])?;
+    send_now(ours.as_fd(), &Start { uid, gid, audience, reads, outside }, &[])?;
     Ok((process, ours))
 }
 
@@ -170,16 +181,13 @@ pub(crate) fn reads_requests<'a>(levels: impl IntoIterator<Item = &'a Level>) ->
     rules.into_iter().any(EgressRule::reads_requests)
 }
 
-/// Starts the proxy for one sandbox with these listeners. `id` is the user and group of the process, if the caller is root.
-/// `authority` is that of the sandbox, if rules read requests.
+/// Serves one sandbox with these listeners. `authority` is that of the sandbox, if rules read requests.
 pub(crate) fn start(
+    (process, ours): Spawned,
     listeners: &[OwnedFd],
     levels: &[Level],
-    id: Option<u32>,
     authority: Option<&AuthorityKeys>,
-    outside: Outside,
 ) -> io::Result<Egress> {
-    let (process, ours) = spawn(id, Audience::User, outside)?;
     let channel = ours.as_fd();
     for (id, level) in (0..).zip(levels) {
         send_now(channel, &Order::Level { id, level: level.clone() }, &[])?;
@@ -210,7 +218,7 @@ fn serve() -> anyhow::Result<()> {
     rustix::io::fcntl_setfd(&input, rustix::io::FdFlags::CLOEXEC).context("standard input")?;
     let message = receive_now(input.as_fd()).context("started by hutch alone")?;
     let message = message.context("started by hutch alone")?;
-    let Start { uid, gid, audience, outside } = message.decode().context("the first message")?;
+    let Start { uid, gid, audience, reads, outside } = message.decode().context("the first message")?;
     rustix::thread::set_name(c"hutch-egress").context("name")?;
     rustix::process::setsid().context("session")?;
     // Before the process is confined: it then has no such file.
@@ -218,6 +226,10 @@ fn serve() -> anyhow::Result<()> {
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };
     confine(&confinement).context("cannot be confined")?;
+    if reads {
+        // The first key of a process takes 25 ms; later ones take almost nothing.
+        AuthorityKeys::create(NAME).context("a key")?;
+    }
     runtime()?.block_on(async {
         let channel = Arc::new(Channel::new(input)?);
         let reporter = match audience {

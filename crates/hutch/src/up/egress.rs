@@ -137,7 +137,7 @@ fn address(level: &Arc<Level>) -> usize {
 }
 
 fn start_process(ids: &IdRange) -> std::io::Result<(Process, Channel)> {
-    let (process, channel) = spawn(Some(ids.base()), Audience::Starter, Outside::new(None))?;
+    let (process, channel) = spawn(Some(ids.base()), Audience::Starter, Outside::new(None), false)?;
     Ok((process, Channel::new(channel)?))
 }
 

@@ -62,8 +62,8 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     let shown = Shown::of(arguments, &workspace, user.uid);
     let further = [&shown.toolchains[..], &arguments.mount].concat();
     let mut network = egress::Network::of(arguments)?;
-    let trust = network.trust(&image, &further)?;
-    if let Some(trust) = &trust {
+    let trusted = network.trust(&image, &further)?;
+    if let Some(trust) = &trusted {
         image.config.env = trust.environment(&image.config.env);
     }
     let process = process(arguments, &image, &workspace, &shown.env, user)?;
@@ -75,7 +75,9 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     let fixed = [of_image, workspace.mounts(arguments.read_only), shown.caches].concat();
     let mut spec = spec(arguments, image.layers, fixed, &further, ids.as_ref(), network.plan())?;
     spec.links = workspace.links();
-    spec.mounts.extend(trust.as_ref().map(trust::Trust::mounts).transpose()?.unwrap_or_default());
+    if let Some(trust) = &trusted {
+        spec.mounts.extend(trust.mounts()?);
+    }
     let hidden = hide::mounts(&arguments.deny_read, &spec, &workspace.path)?;
     let protections = protect(arguments, &workspace, &mut spec)?;
     spec.mounts.extend(hidden);
@@ -84,7 +86,7 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
         capture: arguments.json.then_some(CAPTURE_BYTES),
         ..RunOptions::default()
     };
-    let authority = trust.as_ref().map(|trust| &trust.authority);
+    let authority = trusted.as_ref().map(|trust| &trust.authority);
     let mut serve = |listeners: Vec<_>| network.serve(&listeners, authority);
     let mut start = |spec: &Spec| match arguments.isolation {
         Isolation::Hutch => Ok(run_with_listeners(spec, &process, &options, &mut serve)),

@@ -83,7 +83,7 @@ impl Outside {
         Outside { authorities, proxy }
     }
 
-    /// Reads the authorities: PEM, as they stand in the first file that exists.
+    /// Reads the authorities of the first file that exists: PEM.
     pub(crate) fn bundle(&self) -> io::Result<Vec<u8>> {
         let mut files = self.authorities.as_deref().into_iter().chain(BUNDLES.map(Path::new));
         let Some(mut file) = files.find_map(|file| std::fs::File::open(file).ok()) else {
@@ -91,8 +91,28 @@ impl Outside {
         };
         let mut bytes = Vec::new();
         file.by_ref().take(BUNDLE_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        Ok(certificates(&bytes))
     }
+}
+
+/// Returns the certificates of a PEM file: sandboxes see them, and such a file may contain a key too.
+fn certificates(pem: &[u8]) -> Vec<u8> {
+    let (mut kept, mut start) = (Vec::with_capacity(pem.len()), None);
+    for line in pem.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
+        if line.starts_with(b"-----BEGIN") {
+            kept.truncate(start.unwrap_or(kept.len()));
+            start = (line == b"-----BEGIN CERTIFICATE-----").then_some(kept.len());
+        }
+        if start.is_some() {
+            kept.extend_from_slice(line);
+            kept.push(b'\n');
+        }
+        if line == b"-----END CERTIFICATE-----" {
+            start = None;
+        }
+    }
+    kept.truncate(start.unwrap_or(kept.len()));
+    kept
 }
 
 /// Receiver of refusals.
@@ -301,6 +321,24 @@ mod tests {
     use hutch_egress::Denial;
 
     use super::*;
+
+    #[test]
+    fn of_a_file_with_authorities_only_whole_certificates_are_kept() {
+        let (certificate, key) = (
+            "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----",
+            "-----BEGIN PRIVATE KEY-----\nBB\n-----END PRIVATE KEY-----",
+        );
+        for (text, count) in [
+            (format!("# comment\n{certificate}\r\n{key}\n{certificate}"), 2),
+            (format!("-----BEGIN CERTIFICATE-----\n{key}\n{certificate}\n"), 1),
+            (format!("{certificate}\n-----BEGIN CERTIFICATE-----\nBB\n"), 1),
+            (key.to_owned(), 0),
+            (String::new(), 0),
+        ] {
+            let kept = String::from_utf8(certificates(text.as_bytes())).unwrap();
+            assert_eq!(kept, format!("{certificate}\n").repeat(count), "{text}");
+        }
+    }
 
     #[test]
     fn refusal_names_the_flag_and_has_no_control_characters() {

@@ -252,7 +252,11 @@ pub(crate) async fn run(
                         let new = served.entry(live.id.uid.clone()).or_insert(new);
                         decide(&known, &*egress, new);
                     }
-                    PolicyNews::Gone(uid) => drop(served.remove(&uid)),
+                    PolicyNews::Gone(uid) => {
+                        if let Some(served) = served.remove(&uid) {
+                            known.forget(&served.live, &*egress);
+                        }
+                    }
                     PolicyNews::Listed => sweep.listed = true,
                 }
                 sweep.run(&known, &node, &*egress);

@@ -11,6 +11,7 @@ use kube::runtime::watcher;
 
 use super::{Known, policies_of};
 use crate::config::Egress;
+use crate::live::Live;
 use crate::shared::Shared;
 use crate::trust;
 
@@ -69,6 +70,18 @@ impl Known {
         let (namespace, name) = key;
         let identity = Identity { name, namespace, labels: bounded(&sandbox.labels) };
         Facts { task: bounded(&sandbox.task), sandbox: identity }
+    }
+
+    /// Forgets the authority of a Pod that is gone, unless it is that of a Sandbox.
+    pub(super) fn forget(&self, live: &Live, egress: &dyn Egress) {
+        let pod = live.pod();
+        let exists = owner::sandbox(pod.as_ref()).is_some_and(|owner| {
+            let key = (live.id.namespace.clone(), owner.name.clone());
+            self.sandboxes.objects.get(&key).is_some_and(|sandbox| sandbox.uid == owner.uid)
+        });
+        if self.sandboxes.complete && !exists {
+            egress.forget(&trust::sandbox_of(&live.id, &pod));
+        }
     }
 
     /// Returns the names of the authorities of all Sandboxes.

@@ -31,7 +31,7 @@ use crate::dial::enter;
 use crate::live::Live;
 use crate::shared::{PolicyNews, Shared};
 use crate::stdio::register as watch_descriptor;
-use known::{Facts, Known, TemplateFacts, policy};
+use known::{Known, TemplateFacts, policy};
 use peers::{AllBehind, ServiceFacts};
 
 /// Group and version of the policies.
@@ -147,7 +147,11 @@ impl Policies {
                     decide(&self.known, &*self.egress, served);
                 }
             }
-            PolicyNews::Gone(uid) => drop(self.served.remove(&uid)),
+            PolicyNews::Gone(uid) => {
+                if let Some(served) = self.served.remove(&uid) {
+                    self.known.forget(&served.live, &*self.egress);
+                }
+            }
             PolicyNews::Listed => self.sweep.listed = true,
         }
         self.sweep.run(&self.known, &self.node, &*self.egress);
@@ -156,12 +160,8 @@ impl Policies {
 
     /// Takes an event of a Sandbox. Returns true if something has changed.
     fn sandbox(&mut self, event: watcher::Event<PartialObjectMeta<Sandbox>>) -> bool {
-        let before = about::forget(&event, &*self.egress).then(|| self.known.authorities());
-        if !self.known.sandboxes.take(event, |object| Facts::of(&object)) {
+        if !self.known.take_sandboxes(event, &*self.egress) {
             return false;
-        }
-        if let Some(before) = before {
-            before.difference(&self.known.authorities()).for_each(|gone| self.egress.forget(gone));
         }
         self.sweep.run(&self.known, &self.node, &*self.egress);
         true

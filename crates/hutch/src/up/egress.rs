@@ -155,7 +155,7 @@ fn address(level: &Arc<Level>) -> usize {
 }
 
 fn start_process(ids: &IdRange) -> std::io::Result<(Process, Channel)> {
-    let (process, channel) = spawn(Some(ids.base()), Audience::Starter, Outside::new(None))?;
+    let (process, channel) = spawn(Some(ids.base()), Audience::Starter, Outside::new(None), false)?;
     Ok((process, Channel::new(channel)?))
 }
 
@@ -189,7 +189,7 @@ impl Dialed {
     }
 }
 
-/// Facts about a Pod, served or not yet.
+/// Authority and facts of a Pod, served or not yet.
 #[derive(Default)]
 struct About {
     authority: Option<AuthorityKeys>,

@@ -6,6 +6,7 @@
 mod address;
 mod allow;
 mod bootstrap;
+mod broker;
 mod cli;
 mod client;
 mod cluster;
@@ -21,6 +22,7 @@ mod kubeconfig;
 mod lean;
 mod migrate;
 mod mount;
+mod policy;
 mod programs;
 mod protect;
 mod quantity;
@@ -45,6 +47,9 @@ fn main() -> ExitCode {
     if egress::is_this() {
         return egress::main();
     }
+    if broker::is_this() {
+        return broker::main();
+    }
     match cli::parse() {
         Ok(cli::Command::Run(arguments)) => run::main(arguments),
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
@@ -58,6 +63,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Logs(arguments)) => client::logs(&arguments),
         Ok(cli::Command::Suspend(arguments)) => client::suspend(&arguments),
         Ok(cli::Command::Resume(arguments)) => client::resume(&arguments),
+        Ok(cli::Command::Policy(arguments)) => policy::main(&arguments),
         Ok(cli::Command::Controller(arguments)) => controller::main(&arguments.flags),
         Ok(cli::Command::Migrate(arguments)) => migrate::main(arguments),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),

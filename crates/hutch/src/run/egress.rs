@@ -1,26 +1,29 @@
 //! `hutch run --allow`: the proxy beside a jail.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use anyhow::{Context, anyhow, ensure};
-use hutch_egress::FLAGS;
+use anyhow::{Context, ensure};
+use hutch_egress::{AuthorityKeys, FLAGS};
+use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{Authority, Egress, EgressRule, Level, Mode, PolicyObject};
 
+use super::trust::Trust;
 use crate::cli::RunArguments;
 use crate::egress;
+use crate::mount::MountArgument;
+use crate::policy::import::{in_one_line, read_file};
 
 /// Address of the sandbox, beside loopback.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
-/// Maximum bytes of a file with policies or a configuration, and of all policies as they are sent to the proxy.
-const FILE_BYTES: u64 = 64 << 10;
+/// Maximum bytes of all policies as they are sent to the proxy.
 const POLICY_BYTES: usize = 128 << 10;
 /// Name of the level that a file of `--config` makes.
 const CONFIGURED: &str = "network.egress_allowlist";
+/// Name of the level that a file of `--settings` makes.
+const LISTED: &str = "network.allowedDomains";
 /// Maximum policies.
 const POLICIES: usize = 8;
 
@@ -28,6 +31,7 @@ const POLICIES: usize = 8;
 pub(super) struct Network {
     /// Without a level, there is no network.
     levels: Vec<Level>,
+    outside: egress::Outside,
     proxy: Option<egress::Egress>,
     /// Held as long as the proxy runs.
     ids: Option<IdRange>,
@@ -40,6 +44,12 @@ impl Network {
         if !arguments.allow.is_empty() {
             levels.push(from_flags(arguments));
         }
+        if let Some(listed) = &arguments.listed
+            // A policy alone would open what is not listed.
+            && !(listed.rules.is_empty() && arguments.policy.is_empty())
+        {
+            levels.push(from_settings(&listed.rules));
+        }
         for file in &arguments.policy {
             levels.extend(from_file(file).with_context(|| format!("--policy {}", file.display()))?);
         }
@@ -49,7 +59,7 @@ impl Network {
             bytes <= POLICY_BYTES,
             "--policy: the policies are too large: {bytes} bytes; at most {POLICY_BYTES}"
         );
-        Ok(Network { levels, proxy: None, ids: None })
+        Ok(Network { levels, outside: egress::Outside::new(None), proxy: None, ids: None })
     }
 
     /// Returns the plan of the jail's network namespace.
@@ -60,8 +70,20 @@ impl Network {
         }
     }
 
+    /// Makes the certificates for an image, if a level reads requests.
+    pub(super) fn trust(&self, image: &Resolved, mounts: &[MountArgument]) -> anyhow::Result<Option<Trust>> {
+        match egress::reads_requests(&self.levels) {
+            true => Trust::create(&self.outside, image, mounts).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// Starts the proxy for the listeners of the plan, before the command starts.
-    pub(super) fn serve(&mut self, listeners: &[OwnedFd]) -> Result<(), Error> {
+    pub(super) fn serve(
+        &mut self,
+        listeners: &[OwnedFd],
+        authority: Option<&AuthorityKeys>,
+    ) -> Result<(), Error> {
         if self.levels.is_empty() {
             return Ok(());
         }
@@ -72,8 +94,8 @@ impl Network {
             listeners,
             &self.levels,
             self.ids.as_ref().map(IdRange::base),
-            None,
-            egress::Outside::new(None),
+            authority,
+            self.outside.clone(),
         );
         let failed =
             |error: std::io::Error| Error::Channel { step: "start the proxy".into(), errno: error.into() };
@@ -91,24 +113,15 @@ fn from_flags(arguments: &RunArguments) -> Level {
     Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
 }
 
+/// Returns the level of `--settings`.
+fn from_settings(rules: &[EgressRule]) -> Level {
+    let egress = Some(Egress { rules: rules.to_vec(), ..Egress::default() });
+    Level { authority: Authority::Invocation, name: LISTED.to_owned(), mode: Mode::Enforce, egress }
+}
+
 /// Reads the policies of a file: YAML or JSON, one or more documents.
 fn from_file(file: &Path) -> anyhow::Result<Vec<Level>> {
     let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&read_file(file)?).map_err(in_one_line)?;
     ensure!(!objects.is_empty(), "it contains no policy");
     objects.into_iter().map(|object| Ok(object.into_level(Authority::Invocation)?)).collect()
-}
-
-/// Returns an error without the lines of the file that it quotes.
-pub(super) fn in_one_line(error: serde_saphyr::Error) -> anyhow::Error {
-    let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    anyhow!("{}", line.strip_prefix("error: ").unwrap_or(line))
-}
-
-/// Reads a file that describes a sandbox.
-pub(super) fn read_file(file: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    File::open(file)?.take(FILE_BYTES + 1).read_to_string(&mut text)?;
-    ensure!(text.len() as u64 <= FILE_BYTES, "larger than {FILE_BYTES} bytes");
-    Ok(text)
 }

@@ -1,6 +1,7 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
 mod bad_input;
+mod caches;
 mod captured;
 mod carried;
 mod client_commands;
@@ -14,6 +15,7 @@ mod docs;
 mod egress;
 mod harness;
 mod image;
+mod inspected;
 mod killed;
 mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
@@ -22,6 +24,7 @@ mod lives;
 mod migrate;
 mod mounts;
 mod on_cluster;
+mod paths;
 mod peers;
 mod policies;
 mod processes;
@@ -31,8 +34,10 @@ mod replica;
 mod router;
 mod run;
 mod sandbox_config;
+mod settings;
 mod sleep;
 mod toolchains;
+mod trusted;
 mod tunnels;
 mod upgrade;
 mod walkthrough;

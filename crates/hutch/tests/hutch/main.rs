@@ -27,6 +27,7 @@ mod on_cluster;
 mod paths;
 mod peers;
 mod policies;
+mod policy_crds;
 mod processes;
 mod recorded;
 mod registries;

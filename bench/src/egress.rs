@@ -30,6 +30,8 @@ const BULK: usize = 512;
 /// Name of the server. Its address is loopback.
 const NAME: &str = "bench.example";
 const ADDRESS: &str = "127.77.9.1";
+/// Name of the row for connections that are not read.
+const JOINED: &str = "hutch, joined";
 
 /// Way to the server.
 struct Contender {
@@ -128,14 +130,20 @@ fn contenders(folder: &Path, servers: &Servers, peers: &[Peer]) -> anyhow::Resul
         let joined = if tls { "" } else { r#", "protocol": "TCP""# };
         let plain = if tls { "" } else { r#", "plaintext": true"# };
         let read = format!(r#"{plain}, "http": [{{"methods": ["GET", "POST"], "paths": ["/**"]}}]"#);
-        for (name, rule) in [("hutch, joined", joined), ("hutch, requests read", &read)] {
+        for (name, rule) in [(JOINED, joined), ("hutch, requests read", &read)] {
             let file = policy(folder, &format!("{tls}-{}", list.len()), port, rule)?;
             let (hutch, this) = (binary()?, std::env::current_exe()?);
             let (policy, mount) = (file.display().to_string(), format!("{}:/bench:ro", this.display()));
-            let words = ["run", "--policy", &policy, "--mount", &mount, "--"];
+            let trust = format!("{}:/ca.pem:ro", folder.join("ca.pem").display());
+            let words = ["run", "--policy", &policy, "--mount", &mount, "--mount", &trust, "--"];
             let mut before = vec![hutch.display().to_string()];
             before.extend(words.map(str::to_owned));
-            list.push(Contender { name: name.into(), before, options: tls_option.clone(), tls });
+            let mut options = tls_option.clone();
+            if tls && name == JOINED {
+                // Where requests are read, the client trusts the bundle of its sandbox.
+                options.extend(["--ca".to_owned(), "/ca.pem".to_owned()]);
+            }
+            list.push(Contender { name: name.into(), before, options, tls });
         }
         for peer in peers.iter().filter(|peer| tls || !peer.needs_tls) {
             let mut options = tls_option.clone();

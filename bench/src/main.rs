@@ -11,6 +11,7 @@ mod machine;
 mod noise;
 mod rate;
 mod rbac;
+mod revoke;
 mod router;
 mod sandboxd;
 mod sdk;
@@ -26,7 +27,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 15] = [
+const BENCHMARKS: [Benchmark; 16] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -42,6 +43,7 @@ const BENCHMARKS: [Benchmark; 15] = [
     ("noise", noise::run),
     ("rbac", rbac::run),
     ("egress", egress::run),
+    ("revoke", revoke::run),
 ];
 
 fn main() -> ExitCode {

@@ -14,7 +14,7 @@ use crate::check::{Spoken, first_bytes};
 use crate::dial::{dial, may_stay};
 use crate::inspect::inspect;
 use crate::plan::DNS;
-use crate::refusal::{Denial, Reason, Refusal, refuse, reset};
+use crate::refusal::{Denial, Reason, Refusal, close, refuse, reset};
 use crate::relay;
 use crate::sandbox::Sandbox;
 
@@ -140,18 +140,19 @@ impl Sandbox {
     async fn join(&self, mut client: TcpStream, connection: Connection, first: &[u8]) {
         let Connection { destination, traffic, mut server } = connection;
         let Ok(address) = server.peer_addr() else { return reset(&client) };
+        // From now on, so that the end of this process is an error too.
+        reset(&client);
+        reset(&server);
         let sent = |bytes| self.usage.sent(&self.rules().levels, bytes).map_err(Ended::Refused);
         let ended = tokio::select! {
             ended = relay::join(&mut client, &mut server, first, sent) => ended.err(),
             denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
         };
         let reason = match ended {
-            None => return,
+            None => return [client, server].iter().for_each(close),
             Some(Ended::Failed | Ended::Revoked(None)) => None,
             Some(Ended::Revoked(Some(reason)) | Ended::Refused(reason)) => Some(reason),
         };
-        reset(&client);
-        reset(&server);
         if let Some(reason) = reason {
             self.refused(Refusal { destination: destination.to_string(), reason });
         }

@@ -6,11 +6,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hutch_policy::{Facts, HostName, Level};
 use hutch_privsep::{Channel, Message};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 use crate::authority::AuthorityKeys;
 use crate::refusal::Refusal;
@@ -92,6 +95,9 @@ pub enum News {
     },
 }
 
+/// Maximum time for connections to end after the programs that opened them.
+pub const LAST: Duration = Duration::from_secs(1);
+
 /// Receives news.
 pub type Reporter = Arc<dyn Fn(News) + Send + Sync>;
 
@@ -100,10 +106,19 @@ pub type Reporter = Arc<dyn Fn(News) + Send + Sync>;
 /// # Errors
 /// An order that has no meaning; the process must then end.
 pub async fn follow(channel: &Channel, way: Way, reporter: Reporter) -> io::Result<()> {
-    let mut proxy = Proxy { way: Arc::new(way), reporter, levels: HashMap::new(), sandboxes: HashMap::new() };
+    let mut proxy = Proxy {
+        way: Arc::new(way),
+        reporter,
+        levels: HashMap::new(),
+        sandboxes: HashMap::new(),
+        ending: watch::Sender::new(false),
+    };
     while let Some(message) = channel.receive().await? {
         proxy.obey(message)?;
     }
+    // The programs inside have ended. What they have sent is passed on.
+    proxy.ending.send_replace(true);
+    let _ = timeout(LAST, proxy.ending.closed()).await;
     Ok(())
 }
 
@@ -113,6 +128,8 @@ struct Proxy {
     reporter: Reporter,
     levels: HashMap<u64, Arc<Level>>,
     sandboxes: HashMap<u64, Served>,
+    /// True at the end. Listeners and connections hold receivers.
+    ending: watch::Sender<bool>,
 }
 
 /// A sandbox and the task that serves it. Dropping it ends both.
@@ -151,13 +168,14 @@ impl Proxy {
             Order::Names { sandbox, names } => self.find(sandbox)?.sandbox.add_names(&names),
             Order::Serve { sandbox } => {
                 let served = self.find(sandbox)?;
-                let (of, listeners) = (served.sandbox.clone(), message.descriptors);
+                let of = served.sandbox.clone();
+                let serving = serve(message.descriptors, of, self.ending.subscribe());
                 let task = tokio::spawn(async move {
-                    if let Err(error) = serve(listeners, of).await {
+                    if let Err(error) = serving.await {
                         tracing::warn!(sandbox, %error, "a sandbox is no longer served");
                     }
                 });
-                served.task = Some(task.abort_handle());
+                self.find(sandbox)?.task = Some(task.abort_handle());
             }
             Order::End { sandbox } => drop(self.sandboxes.remove(&sandbox)),
         }

@@ -383,3 +383,31 @@ fn reset_of_one_side_is_a_reset_for_the_other() {
         assert_eq!(found, Err(std::io::ErrorKind::ConnectionReset), "{caller:?}");
     }
 }
+
+#[test]
+fn bytes_arrive_that_a_command_sends_before_it_ends() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    let (site, _) = site();
+    let listener = TcpListener::bind((SERVER, 0)).expect("bind");
+    let port = listener.local_addr().expect("an address").port();
+    let (results, result) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            // The command has ended when the first byte is read.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            let mut bytes = Vec::new();
+            let _ = results.send(client.read_to_end(&mut bytes).map_err(|error| error.kind()));
+        }
+    });
+    let allow = format!("web.example:{port}");
+    let program = format!(
+        "import os\nsock = socket.create_connection(('web.example', {port}), 20)\n\
+        sock.sendall(bytes(1 << 20)); os._exit(0)\n"
+    );
+    for caller in callers() {
+        let output = site.python(caller, &["--allow", &allow, "--allow-private", SERVER], &program);
+        assert!(output.status.success(), "{caller:?} {}", text(&output.stderr));
+        let found = result.recv_timeout(std::time::Duration::from_secs(60)).expect("a result");
+        assert_eq!(found, Ok(1 << 20), "{caller:?}");
+    }
+}

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName};
@@ -15,6 +16,7 @@ use hutch_policy::{Call, Decision, Destination, Mode, Path, decide_request, read
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::time::timeout;
 
 use crate::body::{Body, full};
 use crate::check::names;
@@ -24,6 +26,9 @@ use crate::sandbox::{Rules, Sandbox};
 
 /// Maximum bytes of a body whose calls are read.
 const CALLS: usize = 1 << 20;
+/// Maximum bytes, and time, for which the body of a refused request is read before the answer.
+const UNREAD: usize = 256 << 10;
+const UNREAD_TIME: Duration = Duration::from_secs(2);
 /// Maximum characters of a path in a message.
 const SHOWN: usize = 200;
 /// Headers that belong to one connection.
@@ -89,11 +94,16 @@ struct Accepted {
 
 /// Answers a request.
 pub(crate) async fn exchange(of: Exchange, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    let mut id = None;
-    Ok(match of.serve(request, &mut id).await {
+    let (mut id, mut unread) = (None, None);
+    let sends = !request.headers().contains_key(header::EXPECT);
+    Ok(match of.serve(request, &mut id, &mut unread).await {
         Ok(response) => response,
         Err(refusal) => {
             of.sandbox.refused(refusal.clone());
+            if let Some(body) = unread.filter(|_| sends) {
+                // A client that could not send all of a body may not read the answer.
+                let _ = timeout(UNREAD_TIME, Limited::new(body, UNREAD).collect()).await;
+            }
             answer(&refusal, id)
         }
     })
@@ -130,13 +140,15 @@ impl Exchange {
         &self,
         mut request: Request<Incoming>,
         id: &mut Option<serde_json::Value>,
+        unread: &mut Option<Incoming>,
     ) -> Result<Response<Body>, Refusal> {
         let websocket = is_websocket(&request);
         let upgrade = websocket.then(|| hyper::upgrade::on(&mut request));
         let (parts, body) = request.into_parts();
+        *unread = Some(body);
         let refused = |reason| self.refusal(&parts, reason);
         let path = self.check(&parts).map_err(|why| refused(Reason::Ambiguous(why)))?;
-        let accepted = self.decide(&parts, body, &path, websocket, id).await?;
+        let accepted = self.decide(&parts, unread, &path, websocket, id).await?;
         let http2 = parts.version == Version::HTTP_2;
         let sent = self.request(&parts, accepted, websocket);
         let sent = sent.map_err(|why| refused(Reason::Ambiguous(why)))?;
@@ -192,28 +204,29 @@ impl Exchange {
         Path::read(parts.uri.path()).map_err(|error| error.to_string())
     }
 
-    /// Decides about the request. Reads its calls if a rule judges them; `id` is then that of the call.
+    /// Decides about the request, and takes its body if it is accepted. Reads its calls if a rule judges them; `id` is then
+    /// that of the call.
     async fn decide(
         &self,
         parts: &Parts,
-        body: Incoming,
+        unread: &mut Option<Incoming>,
         path: &Path,
         websocket: bool,
         id: &mut Option<serde_json::Value>,
     ) -> Result<Accepted, Refusal> {
         let refused = |reason| self.refusal(parts, reason);
-        let mut length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
-        let (calls, body) = match reads_calls(&self.sandbox.rules().levels, &self.destination)
-            && length != Some(0)
-        {
-            true => {
-                let bytes = read_calls(parts, body).await.map_err(|why| refused(Reason::Ambiguous(why)))?;
-                length = Some(bytes.len() as u64);
-                *id = id_of(&bytes);
-                (Call::parse(&bytes), full(bytes))
-            }
-            false => (None, body.map_err(Into::into).boxed_unsync()),
+        let mut length = match &*unread {
+            Some(body) if !body.is_end_stream() => body.size_hint().exact(),
+            _ => Some(0),
         };
+        let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.destination);
+        let (mut calls, mut read) = (None, None);
+        if let Some(body) = unread.take_if(|_| reads) {
+            let bytes = read_calls(parts, body).await.map_err(|why| refused(Reason::Ambiguous(why)))?;
+            length = Some(bytes.len() as u64);
+            *id = id_of(&bytes);
+            (calls, read) = (Call::parse(&bytes), Some(full(bytes)));
+        }
         // After the body was read: the rules may have changed meanwhile.
         let rules = self.sandbox.rules();
         let host = self.destination.host.to_string();
@@ -241,6 +254,8 @@ impl Exchange {
         }
         let max_body = verdict.max_body;
         self.sandbox.usage.request(&rules.levels, &self.destination).map_err(refused)?;
+        let unread = || unread.take().map(|body| body.map_err(Into::into).boxed_unsync());
+        let body = read.or_else(unread).unwrap_or_else(|| full(Bytes::new()));
         Ok(Accepted { max_body, body, rules })
     }
 

@@ -6,6 +6,7 @@
 mod address;
 mod allow;
 mod bootstrap;
+mod broker;
 mod cli;
 mod client;
 mod cluster;
@@ -45,6 +46,9 @@ fn main() -> ExitCode {
     }
     if egress::is_this() {
         return egress::main();
+    }
+    if broker::is_this() {
+        return broker::main();
     }
     match cli::parse() {
         Ok(cli::Command::Run(arguments)) => run::main(arguments),

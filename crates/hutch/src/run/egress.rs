@@ -5,12 +5,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use hutch_egress::FLAGS;
+use hutch_egress::{AuthorityKeys, FLAGS};
+use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{Authority, Egress, EgressRule, Level, Mode, PolicyObject};
 
+use super::trust::Trust;
 use crate::cli::RunArguments;
 use crate::egress;
+use crate::mount::MountArgument;
 use crate::policy::import::{in_one_line, read_file};
 
 /// Address of the sandbox, beside loopback.
@@ -28,6 +31,7 @@ const POLICIES: usize = 8;
 pub(super) struct Network {
     /// Without a level, there is no network.
     levels: Vec<Level>,
+    outside: egress::Outside,
     proxy: Option<egress::Egress>,
     /// Held as long as the proxy runs.
     ids: Option<IdRange>,
@@ -55,7 +59,7 @@ impl Network {
             bytes <= POLICY_BYTES,
             "--policy: the policies are too large: {bytes} bytes; at most {POLICY_BYTES}"
         );
-        Ok(Network { levels, proxy: None, ids: None })
+        Ok(Network { levels, outside: egress::Outside::new(None), proxy: None, ids: None })
     }
 
     /// Returns the plan of the jail's network namespace.
@@ -66,8 +70,20 @@ impl Network {
         }
     }
 
+    /// Makes the certificates for an image, if a level reads requests.
+    pub(super) fn trust(&self, image: &Resolved, mounts: &[MountArgument]) -> anyhow::Result<Option<Trust>> {
+        match egress::reads_requests(&self.levels) {
+            true => Trust::create(&self.outside, image, mounts).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// Starts the proxy for the listeners of the plan, before the command starts.
-    pub(super) fn serve(&mut self, listeners: &[OwnedFd]) -> Result<(), Error> {
+    pub(super) fn serve(
+        &mut self,
+        listeners: &[OwnedFd],
+        authority: Option<&AuthorityKeys>,
+    ) -> Result<(), Error> {
         if self.levels.is_empty() {
             return Ok(());
         }
@@ -78,8 +94,8 @@ impl Network {
             listeners,
             &self.levels,
             self.ids.as_ref().map(IdRange::base),
-            None,
-            egress::Outside::new(None),
+            authority,
+            self.outside.clone(),
         );
         let failed =
             |error: std::io::Error| Error::Channel { step: "start the proxy".into(), errno: error.into() };

@@ -21,7 +21,8 @@ pub(crate) enum Spoken {
     Http,
 }
 
-/// Reads the first bytes of a client until they say for which name it connects, and checks it.
+/// Reads the first bytes of a client until they say for which name it connects, and checks it. `bytes` may have some of them
+/// already.
 pub(crate) async fn first_bytes(
     client: &TcpStream,
     destination: &Destination,
@@ -30,6 +31,12 @@ pub(crate) async fn first_bytes(
 ) -> Result<Spoken, String> {
     let read = async {
         loop {
+            if !bytes.is_empty() {
+                match classify(bytes) {
+                    First::Incomplete if bytes.len() < first::LIMIT => {}
+                    found => return is_for(&found, destination, traffic),
+                }
+            }
             client.readable().await.map_err(|error| error.to_string())?;
             let mut piece = [0; 4096];
             match client.try_read(&mut piece) {
@@ -37,10 +44,6 @@ pub(crate) async fn first_bytes(
                 Ok(length) => bytes.extend_from_slice(&piece[..length]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) => return Err(error.to_string()),
-            }
-            match classify(bytes) {
-                First::Incomplete if bytes.len() < first::LIMIT => {}
-                found => return is_for(&found, destination, traffic),
             }
         }
     };

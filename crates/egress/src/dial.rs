@@ -11,6 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::refusal::Reason;
 use crate::upstream::Way;
 
 /// Maximum time to resolve a name.
@@ -40,6 +41,21 @@ pub(crate) enum Unreachable {
     /// The server cannot be trusted, or does not speak TLS.
     #[error("TLS to the server: {0}")]
     Tls(String),
+}
+
+impl From<&Unreachable> for Reason {
+    fn from(error: &Unreachable) -> Reason {
+        match error {
+            Unreachable::Closed(..) => Reason::Forbidden(error.to_string()),
+            _ => Reason::Unreachable(error.to_string()),
+        }
+    }
+}
+
+impl From<Unreachable> for Reason {
+    fn from(error: Unreachable) -> Reason {
+        Reason::from(&error)
+    }
 }
 
 /// A proxy outside, such as that of a company, through which everything goes. It resolves names, so the addresses to which

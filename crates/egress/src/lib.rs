@@ -9,6 +9,9 @@
 //! 4. The name is resolved outside, and an address is judged before it is dialed.
 //! 5. Bytes are passed on until both sides have ended.
 //!
+//! Programs outside a sandbox have an [`explicit`] proxy, to which they name each destination, and servers of MCP on standard
+//! input and output a guard ([`stdio`]). Both decide in the same way.
+//!
 //! Anything else is refused and reported: HTTP without TLS gets status 403 with the reason, another connection is reset.
 //!
 //! The process that serves holds no secret and needs no file except those by which names are resolved.
@@ -19,21 +22,28 @@ pub mod control;
 mod dial;
 pub mod dns;
 mod exchange;
+mod explicit;
 mod first;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod inspect;
+mod metrics;
 pub mod names;
 mod plan;
+mod record;
 mod refusal;
 mod relay;
 mod sandbox;
 mod server;
+mod stdio;
 mod upstream;
 mod usage;
+mod websocket;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
 pub use dial::UpstreamProxy;
 pub use plan::plan;
+pub use record::{Outcome, Record, Recorder};
 pub use refusal::{Denial, FLAGS, Reason, Refusal};
+pub use stdio::{Stdio, Verdict};
 pub use upstream::Way;

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hutch_policy::{
-    Decision, Destination, Facts, Host, HostName, Level, Mode, Moment, Traffic, Verdict, decide, may_resolve,
+    Decision, Destination, Facts, Host, HostName, Level, Mode, Moment, Opinion, Traffic, Verdict, decide,
+    may_resolve,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
 use crate::authority::{Authority, AuthorityError, AuthorityKeys};
@@ -20,6 +21,7 @@ use crate::check::{Spoken, first_bytes};
 use crate::dial::dial;
 use crate::dns;
 use crate::names::{Names, is_synthetic};
+use crate::record::{Asked, Counters, Ground, Outcome, Record, Recorder, outcome};
 use crate::refusal::{Denial, Reason, Refusal, refuse, reset};
 use crate::relay;
 use crate::upstream::{Upstream, Way};
@@ -62,6 +64,18 @@ pub(crate) struct Sandbox {
     way: Arc<Way>,
     report: Report,
     named: Named,
+    /// Receives each decision. Without it, no record is made.
+    recorder: OnceLock<Recorder>,
+}
+
+/// What the levels say about a connection that they allow.
+pub(crate) struct Permit {
+    /// Permitted traffic.
+    pub(crate) traffic: Traffic,
+    /// Its requests are read.
+    pub(crate) inspect: bool,
+    /// For records.
+    ground: Option<Ground>,
 }
 
 /// An open connection whose bytes are passed on unread: what was decided about it.
@@ -99,7 +113,18 @@ impl Sandbox {
             way,
             report,
             named,
+            recorder: OnceLock::new(),
         })
+    }
+
+    /// Sets the receiver of all decisions, once.
+    pub(crate) fn record(&self, recorder: Recorder) {
+        let _ = self.recorder.set(recorder);
+    }
+
+    /// Returns the counters of this process.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.way.counters
     }
 
     /// Replaces the levels. Open connections that they do not allow end.
@@ -168,16 +193,50 @@ impl Sandbox {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports a refusal and counts it.
+    /// Reports a refusal of a connection and counts it.
     pub(crate) fn refused(&self, refusal: Refusal) {
-        if !matches!(refusal.reason, Reason::Observed(_)) {
+        self.refused_as(refusal, None);
+    }
+
+    /// Reports a refusal of a request and counts it.
+    pub(crate) fn refused_request(&self, refusal: Refusal, asked: &Asked<'_>) {
+        self.refused_as(refusal, Some(asked));
+    }
+
+    fn refused_as(&self, refusal: Refusal, asked: Option<&Asked<'_>>) {
+        let outcome = outcome(&refusal.reason);
+        if outcome != Outcome::Observed {
             self.usage.denied();
+        }
+        self.counters().count(outcome, asked.is_some());
+        if let Some(recorder) = self.recorder.get() {
+            let destination = asked.map(|asked| asked.destination.to_string());
+            let destination = destination.as_deref().unwrap_or(&refusal.destination);
+            recorder(&Record::refused(destination, asked, &refusal.reason));
         }
         (self.report)(refusal);
     }
 
+    /// Counts a connection or a request that is allowed, and records it by these opinions.
+    pub(crate) fn allowed(
+        &self,
+        destination: &Destination,
+        asked: Option<&Asked<'_>>,
+        ground: Option<&Ground>,
+    ) {
+        self.counters().count(Outcome::Allowed, asked.is_some());
+        if let Some(recorder) = self.recorder.get() {
+            recorder(&Record::allowed(&destination.to_string(), asked, ground));
+        }
+    }
+
+    /// Returns by which opinion something is allowed, if that is recorded.
+    pub(crate) fn ground(&self, opinions: &[Opinion<'_>]) -> Option<Ground> {
+        self.recorder.get().and_then(|_| Ground::first(opinions))
+    }
+
     /// Reports what a level would have refused that only observes.
-    pub(crate) fn observed(&self, destination: impl fmt::Display, denial: Option<Denial>) {
+    fn observed(&self, destination: &Destination, denial: Option<Denial>) {
         if let Some(denial) = denial {
             let reason = Reason::Observed(denial);
             self.refused(Refusal { destination: destination.to_string(), reason });
@@ -195,14 +254,20 @@ impl Sandbox {
         answer
     }
 
+    /// Returns a place for one more connection, unless too many are open.
+    pub(crate) fn place(&self) -> Option<SemaphorePermit<'_>> {
+        self.connections.try_acquire().ok()
+    }
+
     /// Serves a captured connection until its end.
     pub(crate) async fn serve(self: &Arc<Self>, client: TcpStream) {
         // The address at which it was captured is that to which the program connected.
         let Ok(target) = client.local_addr() else { return };
-        let Ok(_place) = self.connections.try_acquire() else {
+        let Some(_place) = self.place() else {
             self.refused(Refusal { destination: target.to_string(), reason: Reason::TooMany });
             return reset(&client);
         };
+        let _open = self.counters().open();
         if target.port() == DNS {
             return self.serve_dns(client).await;
         }
@@ -248,33 +313,95 @@ impl Sandbox {
         destination: Destination,
         first: &mut Vec<u8>,
     ) -> Result<Allowed, Refusal> {
-        let name = destination.to_string();
-        let refused = |reason| Err(Refusal { destination: name.clone(), reason });
+        let permit = self.permit(&destination)?;
+        let spoken = self.spoken(client, &destination, &permit, first).await?;
+        if let (Some(spoken), true) = (spoken, permit.inspect) {
+            return Ok(Allowed::Inspect(destination, spoken));
+        }
+        let server = self.open(&destination).await?;
+        self.allowed(&destination, None, permit.ground.as_ref());
+        Ok(Allowed::Join(Connection { traffic: permit.traffic, server, destination }))
+    }
+
+    /// Decides about a connection.
+    pub(crate) fn permit(&self, destination: &Destination) -> Result<Permit, Refusal> {
         let rules = self.rules();
         let moment = self.moment(&rules.facts);
-        let (traffic, inspect) = {
-            let verdict = decide(&rules.levels, &destination, &moment);
-            self.observed(&destination, Denial::first(&verdict.opinions, Mode::Observe));
-            if verdict.decision != Decision::Allow {
-                return refused(Sandbox::denial(&verdict));
-            }
-            // What cannot be read is not allowed where requests are decided.
-            let traffic = if verdict.inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
-            (traffic, verdict.inspect)
+        let verdict = decide(&rules.levels, destination, &moment);
+        self.observed(destination, Denial::first(&verdict.opinions, Mode::Observe));
+        if verdict.decision != Decision::Allow {
+            let reason = Sandbox::denial(&verdict);
+            return Err(Refusal { destination: destination.to_string(), reason });
+        }
+        // What cannot be read is not allowed where requests are decided.
+        let traffic = if verdict.inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
+        Ok(Permit { traffic, inspect: verdict.inspect, ground: self.ground(&verdict.opinions) })
+    }
+
+    /// Checks what the client speaks; `None` if it may speak anything.
+    async fn spoken(
+        &self,
+        client: &TcpStream,
+        destination: &Destination,
+        permit: &Permit,
+        first: &mut Vec<u8>,
+    ) -> Result<Option<Spoken>, Refusal> {
+        if permit.traffic == Traffic::Any {
+            return Ok(None);
+        }
+        let spoken = first_bytes(client, destination, permit.traffic, first).await;
+        let refused = |why| Refusal { destination: destination.to_string(), reason: Reason::OtherName(why) };
+        spoken.map(Some).map_err(refused)
+    }
+
+    /// Counts a connection whose bytes are passed on unread, and makes it.
+    async fn open(&self, destination: &Destination) -> Result<TcpStream, Refusal> {
+        let rules = self.rules();
+        let moment = self.moment(&rules.facts);
+        let refused = |reason| Refusal { destination: destination.to_string(), reason };
+        self.usage.request(&rules.levels, destination).map_err(refused)?;
+        let dialed = dial(&self.way, destination, &rules.levels, &moment).await;
+        dialed.map_err(|error| refused(error.into()))
+    }
+
+    /// Serves a connection whose client has named its destination, until its end. `door` answers it.
+    pub(crate) async fn serve_named(
+        self: &Arc<Self>,
+        mut client: TcpStream,
+        destination: Destination,
+        door: impl Door,
+        mut first: Vec<u8>,
+    ) {
+        let opened = async {
+            let permit = self.permit(&destination)?;
+            // Before it is answered, so that the answer says whether the destination can be reached.
+            let server = match permit.inspect {
+                true => None,
+                false => Some(self.open(&destination).await?),
+            };
+            Ok::<_, Refusal>((permit, server))
         };
-        if traffic < Traffic::Any {
-            match first_bytes(client, &destination, traffic, first).await {
-                Ok(spoken) if inspect => return Ok(Allowed::Inspect(destination, spoken)),
-                Ok(_) => {}
-                Err(why) => return refused(Reason::OtherName(why)),
+        let (permit, server) = match opened.await {
+            Ok(opened) => opened,
+            Err(refusal) => {
+                self.refused(refusal.clone());
+                return door.refuse(client, &refusal).await;
             }
+        };
+        if !door.accept(&mut client).await {
+            return;
         }
-        if let Err(reason) = self.usage.request(&rules.levels, &destination) {
-            return refused(reason);
-        }
-        match dial(&self.way, &destination, &rules.levels, &moment).await {
-            Ok(server) => Ok(Allowed::Join(Connection { traffic, server, destination })),
-            Err(error) => refused(Reason::Unreachable(error.to_string())),
+        let spoken = match self.spoken(&client, &destination, &permit, &mut first).await {
+            Ok(spoken) => spoken,
+            Err(refusal) => return self.refuse(client, &mut first, refusal).await,
+        };
+        match (server, spoken) {
+            (Some(server), _) => {
+                self.allowed(&destination, None, permit.ground.as_ref());
+                self.join(client, Connection { traffic: permit.traffic, server, destination }, &first).await;
+            }
+            (None, Some(spoken)) => self.inspect(client, destination, spoken, first).await,
+            (None, None) => reset(&client),
         }
     }
 
@@ -282,9 +409,13 @@ impl Sandbox {
     async fn join(&self, mut client: TcpStream, connection: Connection, first: &[u8]) {
         let Connection { destination, traffic, mut server } = connection;
         let Ok(address) = server.peer_addr() else { return reset(&client) };
-        let sent = |bytes| self.usage.sent(&self.rules().levels, bytes).map_err(Ended::Refused);
+        let sent = |bytes| {
+            self.counters().sent(bytes);
+            self.usage.sent(&self.rules().levels, bytes).map_err(Ended::Refused)
+        };
+        let received = |bytes| self.counters().received(bytes);
         let ended = tokio::select! {
-            ended = relay::join(&mut client, &mut server, first, sent) => ended.err(),
+            ended = relay::join(&mut client, &mut server, first, sent, received) => ended.err(),
             denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
         };
         let reason = match ended {
@@ -325,9 +456,9 @@ impl Sandbox {
         }
     }
 
-    /// Waits until something else decides about a destination whose requests are read, or the sandbox has ended. What the
+    /// Waits until other rules than `before` decide about a destination whose requests are read, or the sandbox has ended. What the
     /// other rules say then is decided when the client connects again.
-    pub(crate) async fn changed(&self, destination: &Destination) {
+    pub(crate) async fn changed(&self, destination: &Destination, before: &Rules) {
         let mut changes = self.rules.subscribe();
         let rules_of = |rules: &Rules| -> Vec<_> {
             let level = |level: &Arc<Level>| {
@@ -337,15 +468,15 @@ impl Sandbox {
             };
             rules.levels.iter().map(level).collect()
         };
-        let Some(before) = changes.borrow_and_update().clone() else { return };
-        let (facts, before) = (before.facts.clone(), rules_of(&before));
+        let (facts, before) = (before.facts.clone(), rules_of(before));
+        // At first too: the rules may have changed since the decision.
         loop {
-            if changes.changed().await.is_err() {
-                return;
-            }
             match changes.borrow_and_update().clone() {
                 Some(now) if now.facts == facts && rules_of(&now) == before => {}
                 _ => return,
+            }
+            if changes.changed().await.is_err() {
+                return;
             }
         }
     }
@@ -391,6 +522,14 @@ impl Sandbox {
             let Ok(Ok(())) = timeout(DNS_IDLE, client.write_all(&framed)).await else { return };
         }
     }
+}
+
+/// Way in which a client names a destination, and is answered.
+pub(crate) trait Door: Send {
+    /// Reports that the connection is open. Returns false if the client has gone.
+    fn accept(&self, client: &mut TcpStream) -> impl Future<Output = bool> + Send;
+    /// Reports why there is none.
+    fn refuse(self, client: TcpStream, refusal: &Refusal) -> impl Future<Output = ()> + Send;
 }
 
 /// Reason why bytes are no longer passed on.

@@ -19,6 +19,8 @@ use tower::Service;
 
 use crate::dial::{Unreachable, dial, own};
 use crate::exchange::Body;
+use crate::record::Counters;
+use crate::refusal::Reason;
 use crate::sandbox::Sandbox;
 
 /// Idle connections to one server, and the time for which they are kept.
@@ -39,12 +41,14 @@ pub struct Way {
     pub(crate) proxy: Option<crate::dial::UpstreamProxy>,
     /// Parsed at the first use.
     tls: Mutex<Option<Arc<ClientConfig>>>,
+    /// Counters of all sandboxes.
+    pub(crate) counters: Counters,
 }
 
 impl Way {
     /// Returns the way with the machine's authorities, PEM, and through a proxy if one is given.
     pub fn new(authorities: Vec<u8>, proxy: Option<crate::dial::UpstreamProxy>) -> Way {
-        Way { authorities, proxy, tls: Mutex::default() }
+        Way { authorities, proxy, ..Way::default() }
     }
 
     /// Returns the TLS of clients, without an application protocol.
@@ -117,7 +121,7 @@ impl Upstream {
         &self,
         request: Request<Body>,
         http2: bool,
-    ) -> Result<Response<Incoming>, String> {
+    ) -> Result<Response<Incoming>, Reason> {
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let client = if http2 { clients.two } else { clients.one };
         client.request(request).await.map_err(|error| {
@@ -125,10 +129,13 @@ impl Upstream {
             let mut text = error.to_string();
             let mut source = std::error::Error::source(&error);
             while let Some(inner) = source {
+                if let Some(unreachable) = inner.downcast_ref::<Unreachable>() {
+                    return unreachable.into();
+                }
                 text = inner.to_string();
                 source = inner.source();
             }
-            text
+            Reason::Unreachable(text)
         })
     }
 }

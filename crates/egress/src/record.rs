@@ -128,8 +128,12 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Returns the record as one line of JSON, with this time. Each text is bounded, and has no control characters.
-    pub fn line(&self, time: OffsetDateTime) -> String {
+    /// Returns the record as one line of JSON, with the time of now. Each text is bounded, and has no control characters.
+    pub fn line(&self) -> String {
+        self.line_at(OffsetDateTime::now_utc())
+    }
+
+    fn line_at(&self, time: OffsetDateTime) -> String {
         let mut fields = Map::new();
         let mut add = |name: &str, text: Option<&str>| {
             if let Some(text) = text {
@@ -274,7 +278,8 @@ mod tests {
         let calls = vec![call; 100];
         let asked = Asked { destination: &destination, method: "GET", path: &path, calls: &calls };
         let reason = Reason::Denied(Denial { level: "team".into(), rule: Some("git".into()) });
-        let line = Record::refused("a.example:443", Some(&asked), &reason).line(OffsetDateTime::UNIX_EPOCH);
+        let line =
+            Record::refused("a.example:443", Some(&asked), &reason).line_at(OffsetDateTime::UNIX_EPOCH);
         assert!(!line.contains(char::is_control) && line.len() < 8192, "{line}");
         let json: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(json["time"], "1970-01-01T00:00:00.000Z");
@@ -285,7 +290,7 @@ mod tests {
         assert_eq!(json["calls"].as_array().unwrap().len(), CALLS);
         assert!(json["path"].as_str().unwrap().starts_with("/\\u{1b}[2J\\u{a}\\u{85}\\u{202e}x"));
         let ground = Ground { level: "team".into(), rule: None };
-        let line = Record::allowed("a.example:443", None, Some(&ground)).line(OffsetDateTime::UNIX_EPOCH);
+        let line = Record::allowed("a.example:443", None, Some(&ground)).line_at(OffsetDateTime::UNIX_EPOCH);
         let json: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&json["decision"], json.get("path"), json.get("reason")), (&"allow".into(), None, None));
     }

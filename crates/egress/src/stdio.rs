@@ -151,15 +151,15 @@ impl Stdio {
         let error =
             |id: &Value| json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}});
         let errors = match serde_json::from_slice::<Value>(message) {
-            Ok(Value::Array(batch)) if !batch.is_empty() => {
+            Ok(Value::Array(batch)) => {
                 let errors: Vec<Value> = batch.iter().filter_map(id_of).map(error).collect();
                 (!errors.is_empty()).then_some(Value::Array(errors))
             }
-            // A notification has no answer, but what is no message has one.
-            Ok(one @ Value::Object(_)) if code == REFUSED => id_of(&one).map(error),
-            Ok(one @ Value::Object(_)) => Some(error(id_of(&one).unwrap_or(&Value::Null))),
-            _ => Some(error(&Value::Null)),
+            Ok(one) => id_of(&one).map(error),
+            Err(_) => None,
         };
+        // A notification has no answer, but what is no message has one.
+        let errors = errors.or_else(|| (code == INVALID).then(|| error(&Value::Null)));
         errors.map_or(Verdict::Drop, |errors| Verdict::Answer(errors.to_string()))
     }
 

@@ -25,6 +25,8 @@ use crate::cli::{Isolation, RunArguments};
 use crate::mount::MountArgument;
 use crate::protect::{Change, Protection, WORKSPACE};
 
+pub(crate) use egress::from_files;
+
 /// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;
 /// Maximum bytes of an empty workspace and of /tmp, each. They are in memory and not kept.

@@ -4,15 +4,15 @@ use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, ensure};
-use hutch_egress::FLAGS;
+use hutch_egress::{FLAGS, UpstreamProxy};
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{Authority, Egress, EgressRule, Level, Mode, PolicyObject};
 
 use crate::cli::RunArguments;
-use crate::egress;
+use crate::{egress, upstream_proxy};
 
 /// Address of the sandbox, beside loopback.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
@@ -28,6 +28,8 @@ const POLICIES: usize = 8;
 pub(super) struct Network {
     /// Without a level, there is no network.
     levels: Vec<Level>,
+    /// Proxy outside, through which the proxy of the command connects.
+    upstream: Option<UpstreamProxy>,
     proxy: Option<egress::Egress>,
     /// Held as long as the proxy runs.
     ids: Option<IdRange>,
@@ -40,16 +42,16 @@ impl Network {
         if !arguments.allow.is_empty() {
             levels.push(from_flags(arguments));
         }
-        for file in &arguments.policy {
-            levels.extend(from_file(file).with_context(|| format!("--policy {}", file.display()))?);
-        }
-        ensure!(levels.len() <= POLICIES, "--policy: {} policies; at most {POLICIES}", levels.len());
-        let bytes = serde_json::to_vec(&levels).context("--policy")?.len();
+        levels.extend(from_files(&arguments.policy)?);
+        let upstream = match levels.is_empty() {
+            false => upstream_proxy::of(arguments.upstream_proxy.as_ref())?,
+            true => None,
+        };
         ensure!(
-            bytes <= POLICY_BYTES,
-            "--policy: the policies are too large: {bytes} bytes; at most {POLICY_BYTES}"
+            !levels.is_empty() || arguments.upstream_proxy.is_none(),
+            "--upstream-proxy: has no effect without --allow or --policy"
         );
-        Ok(Network { levels, proxy: None, ids: None })
+        Ok(Network { levels, upstream, proxy: None, ids: None })
     }
 
     /// Returns the plan of the jail's network namespace.
@@ -73,7 +75,7 @@ impl Network {
             &self.levels,
             self.ids.as_ref().map(IdRange::base),
             None,
-            egress::Outside::new(None),
+            egress::Outside::new(self.upstream.take()),
         );
         let failed =
             |error: std::io::Error| Error::Channel { step: "start the proxy".into(), errno: error.into() };
@@ -89,6 +91,21 @@ fn from_flags(arguments: &RunArguments) -> Level {
     let egress = Some(Egress { rules: rules.collect(), budget: None });
     let name = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
     Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
+}
+
+/// Reads the policies of the files of `--policy`.
+pub(crate) fn from_files(files: &[PathBuf]) -> anyhow::Result<Vec<Level>> {
+    let mut levels = Vec::new();
+    for file in files {
+        levels.extend(from_file(file).with_context(|| format!("--policy {}", file.display()))?);
+    }
+    ensure!(levels.len() <= POLICIES, "--policy: {} policies; at most {POLICIES}", levels.len());
+    let bytes = serde_json::to_vec(&levels).context("--policy")?.len();
+    ensure!(
+        bytes <= POLICY_BYTES,
+        "--policy: the policies are too large: {bytes} bytes; at most {POLICY_BYTES}"
+    );
+    Ok(levels)
 }
 
 /// Reads the policies of a file: YAML or JSON, one or more documents.

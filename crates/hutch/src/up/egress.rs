@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use hutch_egress::UpstreamProxy;
 use hutch_egress::control::{News, Order};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{HostName, Level};
@@ -43,12 +44,14 @@ enum Change {
 
 impl Egress {
     /// Starts the process. To be called on a thread that lasts: the kernel ends the process with it.
-    pub(super) fn start() -> anyhow::Result<Egress> {
+    /// Everything goes through the proxy `upstream`, if there is one.
+    pub(super) fn start(upstream: Option<UpstreamProxy>) -> anyhow::Result<Egress> {
         let ids = IdRanges::open(rand::random())?.take()?;
-        let (process, channel) = start_process(&ids)?;
+        let (process, channel) = start_process(&ids, upstream.clone())?;
         let (changes, receiver) = mpsc::unbounded_channel();
         let (refusals, refused) = mpsc::channel(REFUSALS);
-        let supervisor = Supervisor { ids, refusals, pods: HashMap::new(), levels: HashMap::new(), last: 0 };
+        let supervisor =
+            Supervisor { ids, upstream, refusals, pods: HashMap::new(), levels: HashMap::new(), last: 0 };
         tokio::spawn(supervisor.run(process, channel, receiver));
         Ok(Egress { changes, refused: Mutex::new(refused) })
     }
@@ -92,8 +95,8 @@ fn address(level: &Arc<Level>) -> usize {
     Arc::as_ptr(level).addr()
 }
 
-fn start_process(ids: &IdRange) -> std::io::Result<(Process, Channel)> {
-    let (process, channel) = spawn(Some(ids.base()), Audience::Starter, Outside::new(None))?;
+fn start_process(ids: &IdRange, upstream: Option<UpstreamProxy>) -> std::io::Result<(Process, Channel)> {
+    let (process, channel) = spawn(Some(ids.base()), Audience::Starter, Outside::new(upstream))?;
     Ok((process, Channel::new(channel)?))
 }
 
@@ -116,6 +119,7 @@ struct Known {
 /// Knows everything that the process serves.
 struct Supervisor {
     ids: IdRange,
+    upstream: Option<UpstreamProxy>,
     refusals: mpsc::Sender<(String, String)>,
     pods: HashMap<String, Pod>,
     /// By their place in memory.
@@ -148,7 +152,7 @@ impl Supervisor {
                 drop(process);
                 tokio::time::sleep(PAUSE).await;
                 (process, channel) = loop {
-                    match start_process(&self.ids) {
+                    match start_process(&self.ids, self.upstream.clone()) {
                         Ok(started) => break started,
                         Err(error) => tracing::error!(%error, "the proxy cannot be started"),
                     }

@@ -4,12 +4,14 @@
 
 mod claims;
 mod contender;
+mod egress;
 mod idle;
 mod least;
 mod machine;
 mod noise;
 mod rate;
 mod rbac;
+mod revoke;
 mod router;
 mod sandboxd;
 mod sdk;
@@ -25,7 +27,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 14] = [
+const BENCHMARKS: [Benchmark; 16] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -40,12 +42,17 @@ const BENCHMARKS: [Benchmark; 14] = [
     ("wake", wake::run),
     ("noise", noise::run),
     ("rbac", rbac::run),
+    ("egress", egress::run),
+    ("revoke", revoke::run),
 ];
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     if wanted.first().is_some_and(|first| first == least::ARGUMENT) {
         return ended(least::ARGUMENT, least::run(&wanted));
+    }
+    if wanted.first().is_some_and(|first| first == egress::ARGUMENT) {
+        return ended(egress::ARGUMENT, egress::client(&wanted));
     }
     let known = || BENCHMARKS.map(|(name, _)| name).join(", ");
     if let Some(unknown) = wanted.iter().find(|w| !BENCHMARKS.iter().any(|(name, _)| name == w)) {

@@ -52,7 +52,7 @@ impl std::fmt::Debug for AuthorityKeys {
 }
 
 impl AuthorityKeys {
-    /// Makes a new authority. `name` is shown to whoever looks at the certificate.
+    /// Makes a new authority. `name` is the name in its certificate.
     ///
     /// # Errors
     /// The system has no randomness.

@@ -12,7 +12,7 @@ use crate::first::{self, First, classify};
 /// Maximum time in which a client says for which name it connects.
 const FIRST_BYTES: Duration = Duration::from_secs(5);
 
-/// What a client speaks.
+/// Protocol of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spoken {
     /// TLS.

@@ -7,19 +7,22 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hutch_policy::{Facts, HostName, Level};
 use hutch_privsep::{Channel, Message};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 use crate::authority::AuthorityKeys;
 use crate::record::Recorder;
 use crate::refusal::Refusal;
 use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
-use crate::upstream::Way;
+use crate::way::Way;
 use crate::{explicit, metrics};
 
 /// Order to the process. Numbers are chosen by who sends it.
@@ -103,6 +106,9 @@ pub enum News {
     },
 }
 
+/// Maximum time for connections to end after the programs that opened them.
+pub const LAST: Duration = Duration::from_secs(1);
+
 /// Receives news.
 pub type Reporter = Arc<dyn Fn(News) + Send + Sync>;
 
@@ -124,11 +130,20 @@ pub async fn follow_recorded(
     reporter: Reporter,
     recorder: Option<Recorder>,
 ) -> io::Result<()> {
-    let (levels, sandboxes) = (HashMap::new(), HashMap::new());
-    let mut proxy = Proxy { way: Arc::new(way), reporter, recorder, levels, sandboxes };
+    let mut proxy = Proxy {
+        way: Arc::new(way),
+        reporter,
+        recorder,
+        levels: HashMap::new(),
+        sandboxes: HashMap::new(),
+        ending: watch::Sender::new(false),
+    };
     while let Some(message) = channel.receive().await? {
         proxy.obey(message)?;
     }
+    // The programs inside have ended. What they have sent is passed on.
+    proxy.ending.send_replace(true);
+    let _ = timeout(LAST, proxy.ending.closed()).await;
     Ok(())
 }
 
@@ -139,6 +154,8 @@ struct Proxy {
     recorder: Option<Recorder>,
     levels: HashMap<u64, Arc<Level>>,
     sandboxes: HashMap<u64, Served>,
+    /// True at the end. Listeners and connections hold receivers.
+    ending: watch::Sender<bool>,
 }
 
 /// A sandbox and the task that serves it. Dropping it ends both.
@@ -177,13 +194,14 @@ impl Proxy {
             Order::Names { sandbox, names } => self.find(sandbox)?.sandbox.add_names(&names),
             Order::Serve { sandbox } => {
                 let served = self.find(sandbox)?;
-                let (of, listeners) = (served.sandbox.clone(), message.descriptors);
+                let of = served.sandbox.clone();
+                let serving = serve(message.descriptors, of, self.ending.subscribe());
                 let task = tokio::spawn(async move {
-                    if let Err(error) = serve(listeners, of).await {
+                    if let Err(error) = serving.await {
                         tracing::warn!(sandbox, %error, "a sandbox is no longer served");
                     }
                 });
-                served.task = Some(task.abort_handle());
+                self.find(sandbox)?.task = Some(task.abort_handle());
             }
             Order::Explicit { sandbox } => {
                 let served = self.find(sandbox)?;

@@ -5,105 +5,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_policy::{Destination, Forbidden, Host, Level, Moment, may_dial};
-use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use hutch_policy::{Destination, Host, Level, Moment, may_dial};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::refusal::Reason;
-use crate::upstream::Way;
+use crate::way::{Unreachable, Way};
 
 /// Maximum time to resolve a name.
 const RESOLVE: Duration = Duration::from_secs(10);
 /// Maximum time for one address.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Maximum bytes of the answer of a proxy.
-const HEAD: usize = 8 << 10;
 /// Maximum number of addresses of a name that are tried.
 const ADDRESSES: usize = 8;
-
-/// Reason why a destination cannot be reached.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Unreachable {
-    /// Every address is closed.
-    #[error("{0}: {1}")]
-    Closed(IpAddr, Forbidden),
-    /// The name has no address.
-    #[error("the name does not resolve: {0}")]
-    Name(io::Error),
-    /// No address accepts.
-    #[error("{0}")]
-    Connect(io::Error),
-    /// The proxy outside does not connect.
-    #[error("the proxy outside: {0}")]
-    Proxy(String),
-    /// The server cannot be trusted, or does not speak TLS.
-    #[error("TLS to the server: {0}")]
-    Tls(String),
-}
-
-impl From<&Unreachable> for Reason {
-    fn from(error: &Unreachable) -> Reason {
-        match error {
-            Unreachable::Closed(..) => Reason::Forbidden(error.to_string()),
-            _ => Reason::Unreachable(error.to_string()),
-        }
-    }
-}
-
-impl From<Unreachable> for Reason {
-    fn from(error: Unreachable) -> Reason {
-        Reason::from(&error)
-    }
-}
-
-/// A proxy outside, such as that of a company, through which everything goes. It resolves names, so the addresses to which
-/// they lead cannot be judged here.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UpstreamProxy {
-    /// Name or address, and port.
-    pub address: String,
-    /// Value of `Proxy-Authorization`, if the proxy needs one. Secret.
-    pub authorization: Option<String>,
-}
-
-/// Without the credential.
-impl std::fmt::Debug for UpstreamProxy {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("UpstreamProxy").field("address", &self.address).finish_non_exhaustive()
-    }
-}
-
-impl UpstreamProxy {
-    async fn connect(&self, destination: &Destination) -> Result<TcpStream, Unreachable> {
-        let failed = |error: io::Error| Unreachable::Proxy(error.to_string());
-        let connected = timeout(CONNECT, TcpStream::connect(&self.address)).await;
-        let mut stream = connected.map_err(|_| failed(io::ErrorKind::TimedOut.into()))?.map_err(failed)?;
-        let mut request = format!("CONNECT {destination} HTTP/1.1\r\nHost: {destination}\r\n");
-        if let Some(value) = &self.authorization {
-            request.push_str(&format!("Proxy-Authorization: {value}\r\n"));
-        }
-        request.push_str("\r\n");
-        stream.write_all(request.as_bytes()).await.map_err(failed)?;
-        let mut head = Vec::new();
-        // One byte at a time: what follows the head belongs to the connection.
-        while !head.ends_with(b"\r\n\r\n") {
-            if head.len() >= HEAD {
-                return Err(Unreachable::Proxy("its answer is too long".to_owned()));
-            }
-            let read = timeout(CONNECT, stream.read_u8()).await;
-            head.push(read.map_err(|_| failed(io::ErrorKind::TimedOut.into()))?.map_err(failed)?);
-        }
-        let mut headers = [httparse::EMPTY_HEADER; 64];
-        let mut answer = httparse::Response::new(&mut headers);
-        match answer.parse(&head).map(|_| answer.code) {
-            Ok(Some(200..300)) => Ok(stream),
-            Ok(code) => Err(Unreachable::Proxy(format!("it answers with status {}", code.unwrap_or(0)))),
-            Err(error) => Err(Unreachable::Proxy(error.to_string())),
-        }
-    }
-}
 
 /// Connects to a destination that these levels allow.
 pub(crate) async fn dial(
@@ -134,6 +47,17 @@ pub(crate) async fn dial(
     Err(last)
 }
 
+/// Returns true if an open connection to this address may stay. Through a proxy, its address says nothing.
+pub(crate) fn may_stay(
+    way: &Way,
+    levels: &[Arc<Level>],
+    destination: &Destination,
+    address: SocketAddr,
+    moment: &Moment<'_>,
+) -> bool {
+    way.proxy.is_some() || may_dial(levels, destination, address.ip(), &own(address), moment).is_ok()
+}
+
 async fn resolve(destination: &Destination) -> io::Result<Vec<SocketAddr>> {
     let port = destination.port.get();
     match &destination.host {
@@ -160,7 +84,7 @@ pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use hutch_policy::{Authority, Mode, Moment};
+    use hutch_policy::{Authority, Forbidden, Mode, Moment};
 
     use super::*;
 

@@ -11,21 +11,18 @@ use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame, SizeHint};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hutch_policy::{Call, Decision, Destination, Mode, Path, decide_request, reads_calls};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
+use crate::body::{Body, full};
 use crate::check::names;
 use crate::record::Asked;
 use crate::refusal::{Denial, Reason, Refusal, problem};
 use crate::sandbox::{Rules, Sandbox};
 use crate::websocket;
-
-/// Body of a request or an answer.
-pub(crate) type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Maximum bytes of a body whose calls are read.
 const CALLS: usize = 1 << 20;
@@ -62,7 +59,7 @@ pub(crate) struct Exchange {
     pub(crate) destination: Destination,
     /// The client speaks TLS, and so does the server.
     pub(crate) tls: bool,
-    /// What the connection becomes when its last request was for a WebSocket.
+    /// Work that remains after its last request, if that was for a WebSocket.
     pub(crate) tunnel: Tunnel,
 }
 
@@ -86,7 +83,7 @@ impl Tunnel {
     }
 }
 
-/// What is decided about a request.
+/// A request that is allowed.
 struct Accepted {
     rules: Rules,
     /// Maximum bytes of its body.
@@ -163,10 +160,6 @@ pub(crate) fn answer(refusal: &Refusal, id: Option<serde_json::Value>) -> Respon
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
-}
-
-fn full(bytes: Bytes) -> Body {
-    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
 impl Exchange {

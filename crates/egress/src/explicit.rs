@@ -15,13 +15,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use crate::body::Body;
 use crate::check::names;
-use crate::exchange::{Body, Exchange, Tunnel, answer, exchange};
+use crate::connection::Door;
+use crate::exchange::{Exchange, Tunnel, answer, exchange};
 use crate::first;
 use crate::inspect::{http1, resumed};
 use crate::record::Asked;
 use crate::refusal::{Reason, Refusal, reset};
-use crate::sandbox::{Door, Sandbox};
+use crate::sandbox::Sandbox;
 
 /// Maximum time until a client has named its destination.
 const OPENING: Duration = Duration::from_secs(10);

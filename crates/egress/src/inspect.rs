@@ -130,3 +130,6 @@ async fn serve_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'stati
     let service = service_fn(move |request| exchange(of.clone(), request));
     let _ = server.serve_connection(TokioIo::new(stream), service).await;
 }
+
+#[cfg(test)]
+mod tests;

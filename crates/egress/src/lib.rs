@@ -9,15 +9,17 @@
 //! 4. The name is resolved outside, and an address is judged before it is dialed.
 //! 5. Bytes are passed on until both sides have ended.
 //!
-//! Programs outside a sandbox have an [`explicit`] proxy, to which they name each destination, and servers of MCP on standard
-//! input and output a guard ([`stdio`]). Both decide in the same way.
+//! Programs outside a sandbox have an explicit proxy, to which they name each destination, and servers of MCP on standard
+//! input and output a guard. Both decide in the same way.
 //!
 //! Anything else is refused and reported: HTTP without TLS gets status 403 with the reason, another connection is reset.
 //!
 //! The process that serves holds no secret and needs no file except those by which names are resolved.
 
 mod authority;
+mod body;
 mod check;
+mod connection;
 pub mod control;
 mod dial;
 pub mod dns;
@@ -38,12 +40,12 @@ mod server;
 mod stdio;
 mod upstream;
 mod usage;
+mod way;
 mod websocket;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
-pub use dial::UpstreamProxy;
 pub use plan::plan;
 pub use record::{Outcome, Record, Recorder};
 pub use refusal::{Denial, FLAGS, Reason, Refusal};
 pub use stdio::{Stdio, Verdict};
-pub use upstream::Way;
+pub use way::{UpstreamProxy, Way};

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::inspect::http1;
-use crate::upstream::Way;
+use crate::way::Way;
 
 /// Maximum connections, and the maximum time of each.
 const CONNECTIONS: usize = 16;

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hutch_jail::{Capture, Listener, NetworkPlan, Transport};
 
-use crate::sandbox::DNS;
-
+/// Port of DNS.
+pub(crate) const DNS: u16 = 53;
 /// Address of the proxy and of its DNS server inside.
 pub(crate) const PROXY: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const PROXY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x6875, 0, 0, 0, 0, 0, 1);

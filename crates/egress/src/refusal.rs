@@ -148,3 +148,8 @@ pub(crate) async fn answer(mut client: TcpStream, status: u16, refusal: &Refusal
 pub(crate) fn reset(client: &TcpStream) {
     let _ = set_socket_linger(client, Some(Duration::ZERO));
 }
+
+/// Makes the end of a connection orderly again: bytes that wait to be sent are sent first.
+pub(crate) fn close(connection: &TcpStream) {
+    let _ = set_socket_linger(connection, None);
+}

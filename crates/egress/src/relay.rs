@@ -6,8 +6,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
-/// Bytes that are read at once.
-const PIECE: usize = 64 << 10;
+/// Bytes that are read at once in one direction. All connections of a sandbox together hold at most 24 MiB.
+const PIECE: usize = 24 << 10;
 
 /// Passes bytes on in both directions until both have ended, or one fails. `first` was read of the client already. `sent`
 /// sees the number of bytes before the client's bytes are sent; its error ends both directions.

@@ -1,40 +1,28 @@
 //! One sandbox: its policy, its names and its connections.
 
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use hutch_policy::{
-    Decision, Destination, Facts, Host, HostName, Level, Mode, Moment, Opinion, Traffic, Verdict, decide,
-    may_resolve,
-};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use hutch_policy::{Destination, Facts, Host, HostName, Level, Moment, Opinion, may_resolve};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
-use tokio::time::timeout;
 
 use crate::authority::{Authority, AuthorityError, AuthorityKeys};
-use crate::check::{Spoken, first_bytes};
 use crate::dial::dial;
 use crate::dns;
 use crate::names::{Names, is_synthetic};
 use crate::record::{Asked, Counters, Ground, Outcome, Record, Recorder, outcome};
-use crate::refusal::{Denial, Reason, Refusal, refuse, reset};
-use crate::relay;
-use crate::upstream::{Upstream, Way};
+use crate::refusal::{Denial, Reason, Refusal};
+use crate::upstream::{Dial, Upstream};
 use crate::usage::Usage;
+use crate::way::{Unreachable, Way};
 
 /// Maximum open connections.
 const CONNECTIONS: usize = 512;
 /// Maximum open connections whose requests are read. Each has buffers of some 100 KiB.
 const INSPECTED: usize = 128;
-/// Maximum time without a query on a connection to the DNS server.
-const DNS_IDLE: Duration = Duration::from_secs(10);
-/// Port of DNS.
-pub(crate) const DNS: u16 = 53;
 
 /// Receives refusals.
 pub(crate) type Report = Box<dyn Fn(Refusal) + Send + Sync>;
@@ -43,7 +31,7 @@ pub(crate) type Named = Box<dyn Fn(&HostName) + Send + Sync>;
 /// Levels of a sandbox.
 pub(crate) type Levels = Arc<[Arc<Level>]>;
 
-/// What decides about a sandbox.
+/// Rules and facts by which a sandbox is decided.
 #[derive(Clone, Default)]
 pub(crate) struct Rules {
     pub(crate) levels: Levels,
@@ -53,44 +41,19 @@ pub(crate) struct Rules {
 /// A sandbox.
 pub(crate) struct Sandbox {
     /// None once it has ended.
-    rules: watch::Sender<Option<Rules>>,
+    pub(crate) rules: watch::Sender<Option<Rules>>,
     names: Mutex<Names>,
     connections: Semaphore,
-    inspected: Semaphore,
+    pub(crate) inspected: Semaphore,
     pub(crate) usage: Usage,
     authority: Mutex<Option<Arc<Authority>>>,
     /// Made for the first request that is read.
     upstream: OnceLock<Upstream>,
-    way: Arc<Way>,
+    pub(crate) way: Arc<Way>,
     report: Report,
     named: Named,
     /// Receives each decision. Without it, no record is made.
     recorder: OnceLock<Recorder>,
-}
-
-/// What the levels say about a connection that they allow.
-pub(crate) struct Permit {
-    /// Permitted traffic.
-    pub(crate) traffic: Traffic,
-    /// Its requests are read.
-    pub(crate) inspect: bool,
-    /// For records.
-    ground: Option<Ground>,
-}
-
-/// An open connection whose bytes are passed on unread: what was decided about it.
-struct Connection {
-    destination: Destination,
-    /// Permitted traffic when it began.
-    traffic: Traffic,
-    server: TcpStream,
-}
-
-/// What happens to a connection that is allowed.
-enum Allowed {
-    Join(Connection),
-    /// Its requests are read.
-    Inspect(Destination, Spoken),
 }
 
 impl fmt::Debug for Sandbox {
@@ -125,6 +88,11 @@ impl Sandbox {
     /// Returns the counters of this process.
     pub(crate) fn counters(&self) -> &Counters {
         &self.way.counters
+    }
+
+    /// Returns a place for one more connection, unless too many are open.
+    pub(crate) fn place(&self) -> Option<SemaphorePermit<'_>> {
+        self.connections.try_acquire().ok()
     }
 
     /// Replaces the levels. Open connections that they do not allow end.
@@ -167,7 +135,19 @@ impl Sandbox {
 
     /// Returns the clients by which requests are sent.
     pub(crate) fn upstream(self: &Arc<Self>) -> &Upstream {
-        self.upstream.get_or_init(|| Upstream::new(self, &self.way))
+        self.upstream.get_or_init(|| {
+            let (sandbox, way) = (Arc::downgrade(self), self.way.clone());
+            let connect: Dial = Arc::new(move |destination| {
+                let (sandbox, way) = (sandbox.upgrade(), way.clone());
+                Box::pin(async move {
+                    let sandbox =
+                        sandbox.ok_or_else(|| Unreachable::Tls("the sandbox has ended".to_owned()))?;
+                    let rules = sandbox.rules();
+                    dial(&way, &destination, &rules.levels, &sandbox.moment(&rules.facts)).await
+                })
+            });
+            Upstream::new(connect, &self.way)
+        })
     }
 
     /// Gives the next synthetic addresses to these names.
@@ -236,7 +216,7 @@ impl Sandbox {
     }
 
     /// Reports what a level would have refused that only observes.
-    fn observed(&self, destination: &Destination, denial: Option<Denial>) {
+    pub(crate) fn observed(&self, destination: &Destination, denial: Option<Denial>) {
         if let Some(denial) = denial {
             let reason = Reason::Observed(denial);
             self.refused(Refusal { destination: destination.to_string(), reason });
@@ -254,210 +234,8 @@ impl Sandbox {
         answer
     }
 
-    /// Returns a place for one more connection, unless too many are open.
-    pub(crate) fn place(&self) -> Option<SemaphorePermit<'_>> {
-        self.connections.try_acquire().ok()
-    }
-
-    /// Serves a captured connection until its end.
-    pub(crate) async fn serve(self: &Arc<Self>, client: TcpStream) {
-        // The address at which it was captured is that to which the program connected.
-        let Ok(target) = client.local_addr() else { return };
-        let Some(_place) = self.place() else {
-            self.refused(Refusal { destination: target.to_string(), reason: Reason::TooMany });
-            return reset(&client);
-        };
-        let _open = self.counters().open();
-        if target.port() == DNS {
-            return self.serve_dns(client).await;
-        }
-        let Some(destination) = self.destination(target) else {
-            let reason = Reason::Denied(Denial::default());
-            return self
-                .refuse(client, &mut Vec::new(), Refusal { destination: target.to_string(), reason })
-                .await;
-        };
-        self.serve_to(client, destination).await;
-    }
-
-    /// Serves a connection to a destination until its end.
-    pub(crate) async fn serve_to(self: &Arc<Self>, client: TcpStream, destination: Destination) {
-        let mut first = Vec::new();
-        match self.connect(&client, destination, &mut first).await {
-            Ok(Allowed::Join(connection)) => self.join(client, connection, &first).await,
-            Ok(Allowed::Inspect(destination, spoken)) => {
-                self.inspect(client, destination, spoken, first).await
-            }
-            Err(refusal) => self.refuse(client, &mut first, refusal).await,
-        }
-    }
-
-    async fn refuse(&self, client: TcpStream, first: &mut Vec<u8>, refusal: Refusal) {
-        self.refused(refusal.clone());
-        refuse(client, first, &refusal).await;
-    }
-
-    /// Returns why the levels do not allow a connection.
-    fn denial(verdict: &Verdict<'_>) -> Reason {
-        if verdict.conflict {
-            let why = "one rule reads requests, and another one has `tls: Passthrough`";
-            return Reason::OtherName(why.to_owned());
-        }
-        Reason::Denied(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default())
-    }
-
-    /// Decides about a connection, and makes it if it is not read. Puts what it has read of the client into `first`.
-    async fn connect(
-        &self,
-        client: &TcpStream,
-        destination: Destination,
-        first: &mut Vec<u8>,
-    ) -> Result<Allowed, Refusal> {
-        let permit = self.permit(&destination)?;
-        let spoken = self.spoken(client, &destination, &permit, first).await?;
-        if let (Some(spoken), true) = (spoken, permit.inspect) {
-            return Ok(Allowed::Inspect(destination, spoken));
-        }
-        let server = self.open(&destination).await?;
-        self.allowed(&destination, None, permit.ground.as_ref());
-        Ok(Allowed::Join(Connection { traffic: permit.traffic, server, destination }))
-    }
-
-    /// Decides about a connection.
-    pub(crate) fn permit(&self, destination: &Destination) -> Result<Permit, Refusal> {
-        let rules = self.rules();
-        let moment = self.moment(&rules.facts);
-        let verdict = decide(&rules.levels, destination, &moment);
-        self.observed(destination, Denial::first(&verdict.opinions, Mode::Observe));
-        if verdict.decision != Decision::Allow {
-            let reason = Sandbox::denial(&verdict);
-            return Err(Refusal { destination: destination.to_string(), reason });
-        }
-        // What cannot be read is not allowed where requests are decided.
-        let traffic = if verdict.inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
-        Ok(Permit { traffic, inspect: verdict.inspect, ground: self.ground(&verdict.opinions) })
-    }
-
-    /// Checks what the client speaks; `None` if it may speak anything.
-    async fn spoken(
-        &self,
-        client: &TcpStream,
-        destination: &Destination,
-        permit: &Permit,
-        first: &mut Vec<u8>,
-    ) -> Result<Option<Spoken>, Refusal> {
-        if permit.traffic == Traffic::Any {
-            return Ok(None);
-        }
-        let spoken = first_bytes(client, destination, permit.traffic, first).await;
-        let refused = |why| Refusal { destination: destination.to_string(), reason: Reason::OtherName(why) };
-        spoken.map(Some).map_err(refused)
-    }
-
-    /// Counts a connection whose bytes are passed on unread, and makes it.
-    async fn open(&self, destination: &Destination) -> Result<TcpStream, Refusal> {
-        let rules = self.rules();
-        let moment = self.moment(&rules.facts);
-        let refused = |reason| Refusal { destination: destination.to_string(), reason };
-        self.usage.request(&rules.levels, destination).map_err(refused)?;
-        let dialed = dial(&self.way, destination, &rules.levels, &moment).await;
-        dialed.map_err(|error| refused(error.into()))
-    }
-
-    /// Serves a connection whose client has named its destination, until its end. `door` answers it.
-    pub(crate) async fn serve_named(
-        self: &Arc<Self>,
-        mut client: TcpStream,
-        destination: Destination,
-        door: impl Door,
-        mut first: Vec<u8>,
-    ) {
-        let opened = async {
-            let permit = self.permit(&destination)?;
-            // Before it is answered, so that the answer says whether the destination can be reached.
-            let server = match permit.inspect {
-                true => None,
-                false => Some(self.open(&destination).await?),
-            };
-            Ok::<_, Refusal>((permit, server))
-        };
-        let (permit, server) = match opened.await {
-            Ok(opened) => opened,
-            Err(refusal) => {
-                self.refused(refusal.clone());
-                return door.refuse(client, &refusal).await;
-            }
-        };
-        if !door.accept(&mut client).await {
-            return;
-        }
-        let spoken = match self.spoken(&client, &destination, &permit, &mut first).await {
-            Ok(spoken) => spoken,
-            Err(refusal) => return self.refuse(client, &mut first, refusal).await,
-        };
-        match (server, spoken) {
-            (Some(server), _) => {
-                self.allowed(&destination, None, permit.ground.as_ref());
-                self.join(client, Connection { traffic: permit.traffic, server, destination }, &first).await;
-            }
-            (None, Some(spoken)) => self.inspect(client, destination, spoken, first).await,
-            (None, None) => reset(&client),
-        }
-    }
-
-    /// Passes bytes on until both sides have ended, or the levels no longer allow it.
-    async fn join(&self, mut client: TcpStream, connection: Connection, first: &[u8]) {
-        let Connection { destination, traffic, mut server } = connection;
-        let Ok(address) = server.peer_addr() else { return reset(&client) };
-        let sent = |bytes| {
-            self.counters().sent(bytes);
-            self.usage.sent(&self.rules().levels, bytes).map_err(Ended::Refused)
-        };
-        let received = |bytes| self.counters().received(bytes);
-        let ended = tokio::select! {
-            ended = relay::join(&mut client, &mut server, first, sent, received) => ended.err(),
-            denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
-        };
-        let reason = match ended {
-            None | Some(Ended::Failed) => return,
-            Some(Ended::Revoked(None)) => None,
-            Some(Ended::Revoked(Some(reason)) | Ended::Refused(reason)) => Some(reason),
-        };
-        reset(&client);
-        reset(&server);
-        if let Some(reason) = reason {
-            self.refused(Refusal { destination: destination.to_string(), reason });
-        }
-    }
-
-    /// Waits until the levels no longer allow what an open connection does. `None` if the sandbox has ended.
-    async fn revoked(
-        &self,
-        destination: &Destination,
-        traffic: Traffic,
-        address: SocketAddr,
-    ) -> Option<Reason> {
-        // Changed at first: the levels may have changed since the decision.
-        let mut changes = self.rules.subscribe();
-        loop {
-            let rules = changes.borrow_and_update().clone()?;
-            let reason = {
-                let moment = self.moment(&rules.facts);
-                let verdict = decide(&rules.levels, destination, &moment);
-                let allowed =
-                    verdict.decision == Decision::Allow && verdict.traffic >= traffic && !verdict.inspect;
-                let dials = || self.way.dialed(&rules.levels, destination, address, &moment);
-                (!allowed || !dials()).then(|| Sandbox::denial(&verdict))
-            };
-            if reason.is_some() {
-                return reason;
-            }
-            changes.changed().await.ok()?;
-        }
-    }
-
-    /// Waits until other rules than `before` decide about a destination whose requests are read, or the sandbox has ended. What the
-    /// other rules say then is decided when the client connects again.
+    /// Waits until other rules than `before` decide about a destination whose requests are read, or the sandbox has ended.
+    /// What the other rules say then is decided when the client connects again.
     pub(crate) async fn changed(&self, destination: &Destination, before: &Rules) {
         let mut changes = self.rules.subscribe();
         let rules_of = |rules: &Rules| -> Vec<_> {
@@ -481,23 +259,8 @@ impl Sandbox {
         }
     }
 
-    /// Reads the requests of a connection, as many as may be read at once.
-    async fn inspect(
-        self: &Arc<Self>,
-        client: TcpStream,
-        destination: Destination,
-        spoken: Spoken,
-        mut first: Vec<u8>,
-    ) {
-        let Ok(_place) = self.inspected.try_acquire() else {
-            let refusal = Refusal { destination: destination.to_string(), reason: Reason::TooMany };
-            return self.refuse(client, &mut first, refusal).await;
-        };
-        crate::inspect::inspect(self, client, &destination, spoken, first).await;
-    }
-
     /// Returns what an address means; `None` for one that means no name.
-    fn destination(&self, target: SocketAddr) -> Option<Destination> {
+    pub(crate) fn destination(&self, target: SocketAddr) -> Option<Destination> {
         let port = NonZeroU16::new(target.port())?;
         let host = match target.ip().to_canonical() {
             IpAddr::V4(address) if is_synthetic(address) => Host::Name(self.name_of(address)?),
@@ -509,96 +272,13 @@ impl Sandbox {
     fn name_of(&self, address: Ipv4Addr) -> Option<HostName> {
         self.names().name_of(address).cloned()
     }
-
-    /// Answers queries, each after two bytes with its length.
-    async fn serve_dns(&self, mut client: TcpStream) {
-        loop {
-            let Ok(Ok(length)) = timeout(DNS_IDLE, client.read_u16()).await else { return };
-            let mut message = vec![0; length.into()];
-            let Ok(Ok(_)) = timeout(DNS_IDLE, client.read_exact(&mut message)).await else { return };
-            let Some(answer) = self.answer(&message) else { return };
-            let Ok(length) = u16::try_from(answer.len()) else { return };
-            let framed = [&length.to_be_bytes()[..], &answer].concat();
-            let Ok(Ok(())) = timeout(DNS_IDLE, client.write_all(&framed)).await else { return };
-        }
-    }
-}
-
-/// Way in which a client names a destination, and is answered.
-pub(crate) trait Door: Send {
-    /// Reports that the connection is open. Returns false if the client has gone.
-    fn accept(&self, client: &mut TcpStream) -> impl Future<Output = bool> + Send;
-    /// Reports why there is none.
-    fn refuse(self, client: TcpStream, refusal: &Refusal) -> impl Future<Output = ()> + Send;
-}
-
-/// Reason why bytes are no longer passed on.
-enum Ended {
-    /// A side failed.
-    Failed,
-    /// A budget is used up.
-    Refused(Reason),
-    /// The levels have changed, or the sandbox has ended.
-    Revoked(Option<Reason>),
-}
-
-impl From<io::Error> for Ended {
-    fn from(_: io::Error) -> Ended {
-        Ended::Failed
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use hutch_policy::Mode;
+
     use super::*;
-
-    /// Levels with one rule for addresses of loopback, at this port.
-    fn loopback(port: u16, decision: &str, protocol: &str) -> Levels {
-        let rule = serde_json::json!({
-            "name": "test", "cidrs": ["127.0.0.0/8"], "ports": [port], "decision": decision, "protocol": protocol,
-            "private": ["127.0.0.0/8"],
-        });
-        let egress = serde_json::from_value(serde_json::json!({ "rules": [rule] })).unwrap();
-        let authority = hutch_policy::Authority::Invocation;
-        let level = Level { authority, name: "test".into(), mode: Mode::Enforce, egress: Some(egress) };
-        [Arc::new(level)].into()
-    }
-
-    #[tokio::test]
-    async fn connection_ends_when_its_rule_is_taken_away() {
-        for taken in [Some(("Deny", "TCP")), Some(("Allow", "Auto")), None] {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let mut client = TcpStream::connect(address).await.unwrap();
-            let captured = listener.accept().await.unwrap().0;
-            // The destination has the address at which the connection was captured.
-            drop(listener);
-            let server = tokio::net::TcpListener::bind(address).await.unwrap();
-            let (refusals, mut refused) = tokio::sync::mpsc::unbounded_channel();
-            let report: Report = Box::new(move |refusal| refusals.send(refusal).unwrap());
-            let allows = || loopback(address.port(), "Allow", "TCP");
-            let sandbox = Sandbox::new(allows(), Arc::default(), report, Box::new(|_| ()));
-            let served = sandbox.clone();
-            let task = tokio::spawn(async move { served.serve(captured).await });
-            let mut server = server.accept().await.unwrap().0;
-            for _ in 0..2 {
-                client.write_all(b"x").await.unwrap();
-                assert_eq!(server.read_u8().await.unwrap(), b'x');
-                sandbox.set_levels(allows());
-            }
-            match taken {
-                Some((decision, protocol)) => {
-                    sandbox.set_levels(loopback(address.port(), decision, protocol));
-                }
-                None => sandbox.end(),
-            }
-            let error = client.read_u8().await.unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{taken:?}");
-            assert_eq!(server.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
-            task.await.unwrap();
-            assert_eq!(refused.try_recv().is_ok(), taken.is_some());
-        }
-    }
 
     #[test]
     fn new_names_are_reported_once_in_the_order_of_their_addresses() {

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_jail::network::{receive_datagram, send_datagram};
+use rustix::net::{SocketFlags, accept_with};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::sandbox::Sandbox;
 
@@ -19,24 +21,46 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the listeners of [`crate::plan()`], in its order, for one sandbox. Returns only when a listener is unusable.
 ///
+/// When `ending` is true, no program is left inside. Connections that wait are then still served, and no others. Each
+/// connection holds a receiver.
+///
 /// # Errors
 /// A descriptor is not the listener that it should be.
-pub(crate) async fn serve(listeners: Vec<OwnedFd>, sandbox: Arc<Sandbox>) -> io::Result<()> {
+pub(crate) async fn serve(
+    listeners: Vec<OwnedFd>,
+    sandbox: Arc<Sandbox>,
+    ending: watch::Receiver<bool>,
+) -> io::Result<()> {
     let [dns, tcp, tcp_v6]: [OwnedFd; 3] = listeners
         .try_into()
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "three listeners are needed"))?;
     let [tcp, tcp_v6] = [tcp, tcp_v6].map(|socket| TcpListener::from_std(socket.into()));
-    tokio::try_join!(answer(dns, &sandbox), accept(tcp?, sandbox.clone()), accept(tcp_v6?, sandbox.clone()))?;
+    let v4 = accept(tcp?, sandbox.clone(), ending.clone());
+    let v6 = accept(tcp_v6?, sandbox.clone(), ending);
+    tokio::try_join!(answer(dns, &sandbox), v4, v6)?;
     Ok(())
 }
 
-async fn accept(listener: TcpListener, sandbox: Arc<Sandbox>) -> io::Result<()> {
+async fn accept(
+    listener: TcpListener,
+    sandbox: Arc<Sandbox>,
+    mut ending: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let held = ending.clone();
+    let serve = |client| {
+        let (sandbox, held) = (sandbox.clone(), held.clone());
+        tokio::spawn(async move {
+            sandbox.serve(client).await;
+            drop(held);
+        });
+    };
     loop {
-        match listener.accept().await {
-            Ok((client, _)) => {
-                let sandbox = sandbox.clone();
-                tokio::spawn(async move { sandbox.serve(client).await });
-            }
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = ending.wait_for(|ending| *ending) => break,
+        };
+        match accepted {
+            Ok((client, _)) => serve(client),
             // The client has gone, or resources are short.
             Err(error) => {
                 tracing::debug!(%error, "a connection could not be accepted");
@@ -44,6 +68,12 @@ async fn accept(listener: TcpListener, sandbox: Arc<Sandbox>) -> io::Result<()> 
             }
         }
     }
+    // The kernel is asked directly, because the runtime may not have learned of the last ones.
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    while let Ok(client) = accept_with(&listener, flags) {
+        serve(TcpStream::from_std(client.into())?);
+    }
+    Ok(())
 }
 
 /// Answers DNS queries from the address to which each was sent.

@@ -1,27 +1,25 @@
 //! Requests to servers: connections are kept for the next request of the same sandbox.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Request, Response, Uri};
-use hutch_policy::{Destination, Host, Level, Moment, may_dial};
+use hutch_policy::{Destination, Host};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower::Service;
 
-use crate::dial::{Unreachable, dial, own};
-use crate::exchange::Body;
-use crate::record::Counters;
+use crate::body::Body;
 use crate::refusal::Reason;
-use crate::sandbox::Sandbox;
+use crate::way::{Unreachable, Way};
 
 /// Idle connections to one server, and the time for which they are kept.
 const IDLE: usize = 4;
@@ -32,62 +30,14 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 256 << 10;
 
-/// How the network outside is reached: the same for all sandboxes.
-#[derive(Default)]
-pub struct Way {
-    /// Certificates of authorities that servers are judged by, PEM.
-    authorities: Vec<u8>,
-    /// Proxy through which everything goes, by host and port.
-    pub(crate) proxy: Option<crate::dial::UpstreamProxy>,
-    /// Parsed at the first use.
-    tls: Mutex<Option<Arc<ClientConfig>>>,
-    /// Counters of all sandboxes.
-    pub(crate) counters: Counters,
-}
-
-impl Way {
-    /// Returns the way with the machine's authorities, PEM, and through a proxy if one is given.
-    pub fn new(authorities: Vec<u8>, proxy: Option<crate::dial::UpstreamProxy>) -> Way {
-        Way { authorities, proxy, ..Way::default() }
-    }
-
-    /// Returns the TLS of clients, without an application protocol.
-    fn tls(&self) -> Result<Arc<ClientConfig>, Unreachable> {
-        let mut tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(config) = &*tls {
-            return Ok(config.clone());
-        }
-        use rustls::pki_types::pem::PemObject;
-        let mut roots = RootCertStore::empty();
-        // A certificate that cannot be read is not trusted; machines have some.
-        let certificates = rustls::pki_types::CertificateDer::pem_slice_iter(&self.authorities).flatten();
-        roots.add_parsable_certificates(certificates);
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Unreachable::Tls(error.to_string()))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let config = Arc::new(config);
-        *tls = Some(config.clone());
-        Ok(config)
-    }
-
-    /// Returns true if an open connection to this address may stay. Through a proxy, its address says nothing.
-    pub(crate) fn dialed(
-        &self,
-        levels: &[Arc<Level>],
-        destination: &Destination,
-        address: SocketAddr,
-        moment: &Moment<'_>,
-    ) -> bool {
-        self.proxy.is_some() || may_dial(levels, destination, address.ip(), &own(address), moment).is_ok()
-    }
-}
+/// Connection to a server that is being made.
+pub(crate) type Dialing = Pin<Box<dyn Future<Output = Result<TcpStream, Unreachable>> + Send>>;
+/// Connects to a destination, by the rules that hold then.
+pub(crate) type Dial = Arc<dyn Fn(Destination) -> Dialing + Send + Sync>;
 
 /// Clients of one sandbox.
 pub(crate) struct Upstream {
-    sandbox: Weak<Sandbox>,
+    dial: Dial,
     way: Arc<Way>,
     clients: Mutex<Clients>,
 }
@@ -101,15 +51,14 @@ struct Clients {
 }
 
 impl Upstream {
-    pub(crate) fn new(sandbox: &Arc<Sandbox>, way: &Arc<Way>) -> Upstream {
-        let sandbox = Arc::downgrade(sandbox);
-        let clients = Mutex::new(Clients::new(&sandbox, way));
-        Upstream { clients, sandbox, way: way.clone() }
+    pub(crate) fn new(dial: Dial, way: &Arc<Way>) -> Upstream {
+        let clients = Mutex::new(Clients::new(&dial, way));
+        Upstream { clients, dial, way: way.clone() }
     }
 
     /// Closes idle connections.
     pub(crate) fn forget(&self) {
-        let new = Clients::new(&self.sandbox, &self.way);
+        let new = Clients::new(&self.dial, &self.way);
         *self.clients.lock().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
@@ -141,9 +90,9 @@ impl Upstream {
 }
 
 impl Clients {
-    fn new(sandbox: &Weak<Sandbox>, way: &Arc<Way>) -> Clients {
+    fn new(dial: &Dial, way: &Arc<Way>) -> Clients {
         let client = |http2| {
-            let connector = Connector { sandbox: sandbox.clone(), way: way.clone(), http2 };
+            let connector = Connector { dial: dial.clone(), way: way.clone(), http2 };
             Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .timer(TokioTimer::new())
@@ -162,7 +111,7 @@ impl Clients {
 /// Connects to the destination that a URI names, by the rules that hold then.
 #[derive(Clone)]
 struct Connector {
-    sandbox: Weak<Sandbox>,
+    dial: Dial,
     way: Arc<Way>,
     http2: bool,
 }
@@ -170,7 +119,7 @@ struct Connector {
 impl Service<Uri> for Connector {
     type Response = Stream;
     type Error = Unreachable;
-    type Future = std::pin::Pin<Box<dyn Future<Output = Result<Stream, Unreachable>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Stream, Unreachable>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Unreachable>> {
         std::task::Poll::Ready(Ok(()))
@@ -184,12 +133,9 @@ impl Service<Uri> for Connector {
 
 impl Connector {
     async fn connect(&self, uri: &Uri) -> Result<Stream, Unreachable> {
-        let gone = || Unreachable::Tls("the sandbox has ended".to_owned());
-        let sandbox = self.sandbox.upgrade().ok_or_else(gone)?;
-        let destination: Destination =
-            uri.authority().and_then(|authority| authority.as_str().parse().ok()).ok_or_else(gone)?;
-        let rules = sandbox.rules();
-        let stream = dial(&self.way, &destination, &rules.levels, &sandbox.moment(&rules.facts)).await?;
+        let named = uri.authority().and_then(|authority| authority.as_str().parse().ok());
+        let destination: Destination = named.ok_or_else(|| Unreachable::Tls("it has no name".to_owned()))?;
+        let stream = (self.dial)(destination.clone()).await?;
         let _ = stream.set_nodelay(true);
         if uri.scheme_str() != Some("https") {
             return Ok(Stream::Plain(TokioIo::new(stream)));
@@ -232,46 +178,46 @@ impl Connection for Stream {
 
 impl hyper::rt::Read for Stream {
     fn poll_read(
-        self: std::pin::Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
         buffer: hyper::rt::ReadBufCursor<'_>,
     ) -> std::task::Poll<std::io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(stream) => std::pin::Pin::new(stream).poll_read(context, buffer),
-            Stream::Tls(stream) => std::pin::Pin::new(&mut **stream).poll_read(context, buffer),
+            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
         }
     }
 }
 
 impl hyper::rt::Write for Stream {
     fn poll_write(
-        self: std::pin::Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
         buffer: &[u8],
     ) -> std::task::Poll<std::io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain(stream) => std::pin::Pin::new(stream).poll_write(context, buffer),
-            Stream::Tls(stream) => std::pin::Pin::new(&mut **stream).poll_write(context, buffer),
+            Stream::Plain(stream) => Pin::new(stream).poll_write(context, buffer),
+            Stream::Tls(stream) => Pin::new(&mut **stream).poll_write(context, buffer),
         }
     }
 
     fn poll_flush(
-        self: std::pin::Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<std::io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(stream) => std::pin::Pin::new(stream).poll_flush(context),
-            Stream::Tls(stream) => std::pin::Pin::new(&mut **stream).poll_flush(context),
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Tls(stream) => Pin::new(&mut **stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(
-        self: std::pin::Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<std::io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(stream) => std::pin::Pin::new(stream).poll_shutdown(context),
-            Stream::Tls(stream) => std::pin::Pin::new(&mut **stream).poll_shutdown(context),
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
         }
     }
 }

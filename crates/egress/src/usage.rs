@@ -1,4 +1,4 @@
-//! What a sandbox has used up: counters, and the budgets of its levels.
+//! Counters of a sandbox, and the use of the budgets of its levels.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,7 +39,7 @@ struct Meter {
     hosts: HashSet<Host>,
 }
 
-/// What a sandbox has used up.
+/// Counters of a sandbox.
 #[derive(Default)]
 pub(crate) struct Usage {
     denials: AtomicU64,

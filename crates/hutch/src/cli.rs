@@ -2,6 +2,7 @@
 
 mod client;
 mod doors;
+mod policy;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ pub(crate) use client::{
     Container, CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
     Side,
 };
+pub(crate) use policy::{PolicyArguments, PolicyCommand, PolicyFormat, PolicyImportArguments};
 
 pub(crate) use doors::{EgressArguments, McpGuardArguments};
 
@@ -74,6 +76,8 @@ pub(crate) enum Command {
     Suspend(ModeArguments),
     /// Start a suspended Sandbox again.
     Resume(ModeArguments),
+    /// Convert policies.
+    Policy(PolicyArguments),
     /// Reconcile the resources of Agent Sandbox on a cluster, in place of its own controller.
     #[command(disable_help_flag = true)]
     Controller(ControllerArguments),
@@ -110,10 +114,22 @@ const CONFIGURED: [&str; 10] = [
     "isolation",
 ];
 
+/// Rules of `--settings` for which there is no flag.
+#[derive(Default)]
+pub(crate) struct Listed {
+    /// Rules for the network.
+    pub(crate) rules: Vec<EgressRule>,
+    /// Paths that the command cannot write, each with `true` for a folder.
+    pub(crate) deny_write: Vec<(PathBuf, bool)>,
+    /// Paths in a read-only workspace that the command can write.
+    pub(crate) write_within: Vec<PathBuf>,
+}
+
 /// `hutch run`.
 #[derive(Args)]
 pub(crate) struct RunArguments {
-    /// The folder of this machine that the command can write; it appears as /workspace. Others need --mount.
+    /// The folder of this machine that the command can write, at the same path inside; /workspace leads to it. Others need
+    /// --mount.
     #[arg(long, value_name = "DIR")]
     pub(crate) workspace: Option<PathBuf>,
     /// Make the workspace read-only too.
@@ -126,6 +142,9 @@ pub(crate) struct RunArguments {
     /// Show the command a file or folder of this machine, at the same path or at DST; `ro` makes it read-only. Repeatable.
     #[arg(long, value_name = "SRC[:DST][:ro]", value_parser = crate::mount::parse)]
     pub(crate) mount: Vec<MountArgument>,
+    /// Hide a file or folder of this machine that the command would otherwise see: it appears empty. Repeatable.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) deny_read: Vec<PathBuf>,
     /// Show the command the caller's toolchains, read-only: rustup, cargo, nvm, pyenv, uv and Go, with the PATH to them.
     #[arg(long)]
     pub(crate) tools: bool,
@@ -171,6 +190,12 @@ pub(crate) struct RunArguments {
     /// Take isolation, network, folders and limits from this `sandbox_config`, in JSON or YAML.
     #[arg(long, value_name = "FILE", conflicts_with_all = CONFIGURED)]
     pub(crate) config: Option<PathBuf>,
+    /// Take network and files from these settings of Anthropic's sandbox-runtime. The working directory is the workspace.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workspace", "read_only", "allow", "config"])]
+    pub(crate) settings: Option<PathBuf>,
+    /// Rules of `--settings` beyond the flags.
+    #[arg(skip)]
+    pub(crate) listed: Option<Box<Listed>>,
     /// Print one JSON object with the result and the output.
     #[arg(long)]
     pub(crate) json: bool,

@@ -9,13 +9,16 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
-use hutch_egress::control::{News, Order, Reporter, follow_recorded};
+use hutch_egress::control::{LAST, News, Order, Reporter, follow_recorded};
 use hutch_egress::{AuthorityKeys, FLAGS, Reason, Recorder, Refusal, UpstreamProxy, Way};
 use hutch_jail::service::{Confinement, confine};
 use hutch_policy::Level;
 use hutch_privsep::{Channel, receive_now, send_now};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -111,10 +114,27 @@ impl Drop for Process {
     }
 }
 
-/// The proxy of `hutch run`. It ends when this is dropped.
+impl Process {
+    /// Waits until it has ended, not longer than this.
+    fn wait(&self, most: Duration) {
+        let Ok(ended) = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()) else { return };
+        let most = Timespec::try_from(most).ok();
+        // It is killed in any case.
+        let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], most.as_ref());
+    }
+}
+
+/// The proxy of `hutch run`. When this is dropped, it passes on what the command has sent, and ends.
 pub(crate) struct Egress {
-    _process: Process,
-    _channel: OwnedFd,
+    process: Process,
+    channel: Option<OwnedFd>,
+}
+
+impl Drop for Egress {
+    fn drop(&mut self) {
+        drop(self.channel.take());
+        self.process.wait(LAST);
+    }
 }
 
 /// Returns true if this process was started as the proxy.
@@ -162,7 +182,7 @@ pub(crate) fn start(
     }
     let descriptors: Vec<_> = listeners.iter().map(AsFd::as_fd).collect();
     send_now(channel, &Order::Serve { sandbox: SANDBOX }, &descriptors)?;
-    Ok(Egress { _process: process, _channel: ours })
+    Ok(Egress { process, channel: Some(ours) })
 }
 
 /// Serves until the process that started it ends.

@@ -24,6 +24,7 @@ mod lean;
 mod mcp_guard;
 mod migrate;
 mod mount;
+mod policy;
 mod programs;
 mod protect;
 mod quantity;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Logs(arguments)) => client::logs(&arguments),
         Ok(cli::Command::Suspend(arguments)) => client::suspend(&arguments),
         Ok(cli::Command::Resume(arguments)) => client::resume(&arguments),
+        Ok(cli::Command::Policy(arguments)) => policy::main(&arguments),
         Ok(cli::Command::Controller(arguments)) => controller::main(&arguments.flags),
         Ok(cli::Command::Migrate(arguments)) => migrate::main(arguments),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),

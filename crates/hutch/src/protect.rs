@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use hutch_jail::{CheckedFolder, Mount, MountSource};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
@@ -21,12 +21,20 @@ use rustix::io::Errno;
 pub(super) use changed::Change;
 use changed::Snapshot;
 
-/// Path of the workspace in the jail.
-pub(crate) const WORKSPACE: &str = "/workspace";
+/// Entries of a folder to protect, beside or without the fixed ones.
+#[derive(Default)]
+pub(super) struct Rules<'a> {
+    /// True for the workspace.
+    pub(super) is_workspace: bool,
+    /// Paths in the folder; what is at or below them is not protected.
+    pub(super) allow: &'a [PathBuf],
+    /// Further entries.
+    pub(super) further: &'a [(PathBuf, Placeholder)],
+}
 
 /// Placeholder of a missing entry during the run.
 #[derive(Debug, Clone, Copy)]
-enum Placeholder {
+pub(super) enum Placeholder {
     Folder,
     /// A file that its program takes, with this content.
     File(&'static str),
@@ -61,8 +69,8 @@ const BENEATH: ResolveFlags =
 /// The protected entries of a workspace, for the time of a run.
 pub(super) struct Protection {
     workspace: OwnedFd,
-    /// Path in the jail.
-    target: PathBuf,
+    /// Path in the jail, if this is another folder than the workspace.
+    shown_at: Option<PathBuf>,
     made: Vec<Made>,
     before: Snapshot,
 }
@@ -76,26 +84,25 @@ struct Made {
 }
 
 impl Protection {
-    /// Opens or makes the protected entries of `workspace`, which is mounted at `target`, but for those at or below a path of
-    /// `allow`, and returns the mounts for them.
+    /// Opens or makes the protected entries of `workspace`, which is mounted at `target`, and returns the mounts for them.
     pub(super) fn prepare(
         workspace: &CheckedFolder,
         target: &Path,
-        allow: &[PathBuf],
+        rules: &Rules<'_>,
     ) -> anyhow::Result<(Vec<Mount>, Protection)> {
-        let flag = if target == Path::new(WORKSPACE) { "--workspace" } else { "--mount" };
+        let flag = if rules.is_workspace { "--workspace" } else { "--mount" };
         let named = || format!("{flag} {}", workspace.path().display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = workspace.open().with_context(named)?;
         let folder = rustix::fs::openat(folder, ".", flags, Mode::empty()).with_context(named)?;
         let before = Snapshot::of(&folder);
-        let mut all = Protection { workspace: folder, target: target.to_owned(), made: Vec::new(), before };
+        let shown_at = (!rules.is_workspace).then(|| target.to_owned());
+        let mut all = Protection { workspace: folder, shown_at, made: Vec::new(), before };
         let (mut on_the_way, mut read_only) = (BTreeSet::new(), BTreeSet::new());
-        for (path, kind) in PROTECTED {
-            let path = Path::new(path);
-            if allow.iter().any(|allowed| path.starts_with(allowed)) {
-                continue;
-            }
+        let allowed = |path: &Path| rules.allow.iter().any(|allowed| path.starts_with(allowed));
+        let fixed = PROTECTED.iter().map(|(path, kind)| (Path::new(path), *kind));
+        let further = rules.further.iter().map(|(path, kind)| (path.as_path(), *kind));
+        for (path, kind) in fixed.filter(|(path, _)| !allowed(path)).chain(further) {
             if let Some(entry) = all.protect(path, kind).with_context(named)? {
                 on_the_way
                     .extend(entry.ancestors().skip(1).filter(|a| *a != Path::new("")).map(Path::to_owned));
@@ -140,12 +147,7 @@ impl Protection {
                     self.make(&here, kind)
                         .with_context(|| format!("a placeholder for {}", here.display()))?;
                 }
-                Err(Errno::LOOP) => bail!(
-                    "{} is a symbolic link, so what it leads to cannot be protected; replace it, or open it to the \
-                     command with --allow-write {}",
-                    here.display(),
-                    here.display()
-                ),
+                Err(Errno::LOOP) => return Err(linked(&here)),
                 Err(errno) => return Err(errno).with_context(|| here.display().to_string()),
             }
         }
@@ -216,7 +218,10 @@ impl Protection {
     pub(super) fn finish(mut self) -> Change {
         self.remove_placeholders();
         let change = self.before.compare(&self.workspace);
-        if self.target == Path::new(WORKSPACE) { change } else { change.at(&self.target) }
+        match &self.shown_at {
+            Some(target) => change.at(target),
+            None => change,
+        }
     }
 
     /// Removes what is below a folder before the folder.
@@ -257,6 +262,16 @@ impl Drop for Protection {
     /// Where the command did not start.
     fn drop(&mut self) {
         self.remove_placeholders();
+    }
+}
+
+/// Returns the error for a link at or on the way to a protected entry.
+fn linked(path: &Path) -> anyhow::Error {
+    let path = path.display();
+    let line = format!("{path} is a symbolic link, so what it leads to cannot be protected; replace it");
+    match allowed(&path.to_string()) {
+        Ok(_) => anyhow!("{line}, or open it to the command with --allow-write {path}"),
+        Err(_) => anyhow!("{line}, or name the path of what it leads to"),
     }
 }
 

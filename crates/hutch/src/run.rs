@@ -2,12 +2,16 @@
 //!
 //! No thread exists when this is called: the jail crate forks this very process.
 
+mod caches;
 mod config;
 mod egress;
 mod gvisor;
+mod hide;
 mod mounts;
 mod report;
+mod settings;
 mod tools;
+mod workspace;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,7 +27,8 @@ use rustix::io::Errno;
 
 use crate::cli::{Isolation, RunArguments};
 use crate::mount::MountArgument;
-use crate::protect::{Change, Protection, WORKSPACE};
+use crate::protect::{Change, Placeholder, Protection, Rules};
+use workspace::Workspace;
 
 pub(crate) use egress::from_files;
 
@@ -38,9 +43,10 @@ const IDS_INSIDE: u32 = 65_536;
 
 /// Runs the command.
 pub(crate) fn main(mut arguments: RunArguments) -> ! {
-    let configured = match arguments.config.clone() {
-        Some(file) => config::apply(&file, &mut arguments),
-        None => Ok(()),
+    let configured = match (arguments.config.clone(), arguments.settings.clone()) {
+        (Some(file), _) => config::apply(&file, &mut arguments),
+        (None, Some(file)) => settings::apply(&file, &mut arguments),
+        (None, None) => Ok(()),
     };
     let status = configured.and_then(|()| run(&arguments)).unwrap_or_else(|error| {
         eprintln!("hutch: {error:#}");
@@ -51,31 +57,41 @@ pub(crate) fn main(mut arguments: RunArguments) -> ! {
 
 fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     let image = image(arguments)?;
-    let folder = arguments.workspace.as_deref().map(workspace).transpose()?;
-    let tools = match arguments.tools {
-        true => tools::Tools::find(|name| std::env::var_os(name)),
-        false => tools::Tools::default(),
-    };
-    let process = process(arguments, &image, folder.as_ref(), &tools.env)?;
+    let of_image: Vec<Mount> = image.mounts.iter().map(host).collect();
+    let workspace = Workspace::open(arguments.workspace.as_deref(), &of_image)?;
+    let user = user(&image, workspace.folder.as_ref())?;
+    let shown = Shown::of(arguments, &workspace, user.uid);
+    let process = process(arguments, &image, &workspace, &shown.env, user)?;
     // Held until the command has ended: no other jail on the machine gets one of these ids.
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
     };
     let mut network = egress::Network::of(arguments)?;
-    let mounts = [&tools.mounts[..], &arguments.mount].concat();
-    let mut spec = spec(arguments, image, folder, &mounts, ids.as_ref(), network.plan())?;
-    let protections = protect(arguments, &mut spec)?;
+    let fixed = [of_image, workspace.mounts(arguments.read_only), shown.caches].concat();
+    let further = [&shown.toolchains[..], &arguments.mount].concat();
+    let mut spec = spec(arguments, image.layers, fixed, &further, ids.as_ref(), network.plan())?;
+    spec.links = workspace.links();
+    let hidden = hide::mounts(&arguments.deny_read, &spec, &workspace.path)?;
+    let protections = protect(arguments, &workspace, &mut spec)?;
+    spec.mounts.extend(hidden);
     let options = RunOptions {
         timeout: arguments.timeout,
         capture: arguments.json.then_some(CAPTURE_BYTES),
         ..RunOptions::default()
     };
     let mut serve = |listeners: Vec<_>| network.serve(&listeners);
-    let outcome = match arguments.isolation {
-        Isolation::Hutch => run_with_listeners(&spec, &process, &options, &mut serve),
-        Isolation::Gvisor => gvisor::run(&spec, &process, &options, &mut serve)?,
+    let mut start = |spec: &Spec| match arguments.isolation {
+        Isolation::Hutch => Ok(run_with_listeners(spec, &process, &options, &mut serve)),
+        Isolation::Gvisor => gvisor::run(spec, &process, &options, &mut serve),
     };
+    let mut outcome = start(&spec)?;
+    if let Err(error) = &outcome
+        && let Some(spec) = caches::read_only(&spec, error)
+    {
+        eprintln!("hutch: {error}; the caches of --tools are read-only");
+        outcome = start(&spec)?;
+    }
     let change = Change::all(protections.into_iter().map(Protection::finish));
     match outcome {
         Ok(outcome) => report::ended(arguments, &outcome, &change),
@@ -83,21 +99,62 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
     }
 }
 
+/// Toolchains and caches of `--tools`.
+#[derive(Default)]
+struct Shown {
+    toolchains: Vec<MountArgument>,
+    caches: Vec<Mount>,
+    env: Vec<(String, String)>,
+}
+
+impl Shown {
+    /// `uid` is that of the command, inside.
+    fn of(arguments: &RunArguments, workspace: &Workspace, uid: u32) -> Shown {
+        if !arguments.tools {
+            return Shown::default();
+        }
+        let variable = |name: &str| std::env::var_os(name);
+        let tools = tools::Tools::find(variable, &workspace.path);
+        let caller = rustix::process::geteuid();
+        let owner = if caller.is_root() { uid } else { caller.as_raw() };
+        let caches = caches::Caches::find(variable, &workspace.path, owner);
+        Shown { toolchains: tools.mounts, caches: caches.mounts, env: [tools.env, caches.env].concat() }
+    }
+}
+
 /// Adds mounts over the files of a writable folder that programs of this machine run.
-fn protect(arguments: &RunArguments, spec: &mut Spec) -> anyhow::Result<Vec<Protection>> {
+fn protect(
+    arguments: &RunArguments,
+    workspace: &Workspace,
+    spec: &mut Spec,
+) -> anyhow::Result<Vec<Protection>> {
     let (mut mounts, mut protections) = (Vec::new(), Vec::new());
     for mount in spec.mounts.iter().filter(|mount| !mount.read_only) {
         let MountSource::Beneath { folder, path } = &mount.source else { continue };
         if path != Path::new("") {
             continue; // a file
         }
-        let allowed: &[_] = if mount.target == Path::new(WORKSPACE) { &arguments.allow_write } else { &[] };
-        let (over, protection) = Protection::prepare(folder, &mount.target, allowed)?;
+        let denied = arguments.listed.as_ref().map(|listed| listed.deny_write.as_slice());
+        let further = further(denied.unwrap_or_default(), folder.path());
+        let rules = match mount.target == workspace.path {
+            true => Rules { is_workspace: true, allow: &arguments.allow_write, further: &further },
+            false => Rules { further: &further, ..Rules::default() },
+        };
+        let (over, protection) = Protection::prepare(folder, &mount.target, &rules)?;
         mounts.extend(over);
         protections.push(protection);
     }
     spec.mounts.extend(mounts);
     Ok(protections)
+}
+
+/// Returns those of the paths that are in a folder, as entries to protect there.
+fn further(paths: &[(PathBuf, bool)], folder: &Path) -> Vec<(PathBuf, Placeholder)> {
+    let within = |(path, is_folder): &(PathBuf, bool)| {
+        let rest = path.strip_prefix(folder).ok().filter(|rest| *rest != Path::new(""))?;
+        Some((rest.to_owned(), if *is_folder { Placeholder::Folder } else { Placeholder::File("") }))
+    };
+    paths.iter().filter_map(within).collect()
 }
 
 /// Returns 126 and 127 as a shell does, else the status of Hutch.
@@ -151,7 +208,8 @@ fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
     let absolute = std::path::absolute(folder).with_context(named)?;
     let mut parts = absolute.components();
     let top: PathBuf = parts.by_ref().take(2).collect();
-    let path = top.canonicalize().with_context(named)?.join(parts.as_path());
+    let mut path = top.canonicalize().with_context(named)?;
+    path.extend(parts);
     CheckedFolder::look(&path).map_err(|error| match Errno::from_io_error(&error) {
         Some(Errno::NOTDIR) => anyhow!("{}: not a folder", named()),
         Some(Errno::LOOP) => match folder.canonicalize() {
@@ -187,13 +245,15 @@ fn image_folder() -> anyhow::Result<PathBuf> {
 fn process(
     arguments: &RunArguments,
     image: &Resolved,
-    workspace: Option<&CheckedFolder>,
+    workspace: &Workspace,
     tools: &[(String, String)],
+    user: User,
 ) -> anyhow::Result<Process> {
     let config = &image.config;
     let mut env =
         vec![("PATH".to_owned(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
-    env.push(("HOME".to_owned(), WORKSPACE.to_owned()));
+    let home = workspace.home(arguments.read_only).to_str();
+    env.push(("HOME".to_owned(), home.context("--workspace: its path is not UTF-8")?.to_owned()));
     if let Some(term) = std::env::var_os("TERM").and_then(|term| term.into_string().ok()) {
         env.push(("TERM".to_owned(), term));
     }
@@ -201,9 +261,8 @@ fn process(
         env.retain(|(other, _)| other != name);
         env.push((name.clone(), value.clone()));
     }
-    let user = user(image, workspace)?;
     // The jail detects a terminal by itself.
-    Ok(Process { argv: arguments.command.clone(), env, cwd: WORKSPACE.into(), terminal: false, user })
+    Ok(Process { argv: arguments.command.clone(), env, cwd: workspace.path.clone(), terminal: false, user })
 }
 
 /// Returns the image's user; if that is root, the owner of the workspace, because processes inside cannot write files of
@@ -233,29 +292,26 @@ fn user(image: &Resolved, workspace: Option<&CheckedFolder>) -> anyhow::Result<U
 
 fn spec(
     arguments: &RunArguments,
-    image: Resolved,
-    workspace: Option<CheckedFolder>,
+    layers: Vec<PathBuf>,
+    mut mounts: Vec<Mount>,
     further: &[MountArgument],
     ids: Option<&IdRange>,
     network: NetworkPlan,
 ) -> anyhow::Result<Spec> {
-    let mut mounts: Vec<Mount> = image.mounts.into_iter().map(host).collect();
-    mounts.push(tmpfs("/tmp", 0o1777));
-    let mut mount = tmpfs(WORKSPACE, 0o777);
-    if let Some(folder) = workspace {
-        mount.source = MountSource::Beneath { folder, path: PathBuf::new() };
-    }
-    mounts.push(Mount { read_only: arguments.read_only, ..mount });
     let more = mounts::mounts(further, &mounts)?;
     mounts.extend(more);
+    if let Some(listed) = &arguments.listed {
+        mounts.extend(mounts::within(&listed.write_within)?);
+    }
     let writable = |mount: &Mount| !mount.read_only && matches!(mount.source, MountSource::Beneath { .. });
     let deny_set_id_bits = mounts.iter().any(writable);
     Ok(Spec {
         id: format!("run-{}", std::process::id()),
         hostname: "sandbox".to_owned(),
         profile: Profile::Native,
-        root: Root { layers: image.layers, upper: Upper::ReadOnly },
+        root: Root { layers, upper: Upper::ReadOnly },
         mounts,
+        links: Vec::new(),
         ids: ids.map_or(Ids::Caller, |ids| Ids::Range { base: ids.base() }),
         network: Network::New(network),
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },
@@ -264,29 +320,10 @@ fn spec(
     })
 }
 
-/// Opens the folder of the workspace.
-fn workspace(folder: &Path) -> anyhow::Result<CheckedFolder> {
-    let checked = named_folder("--workspace", folder)?;
-    ensure!(
-        !is_root(&checked)?,
-        "--workspace {}: the whole machine cannot be a workspace; name a folder",
-        folder.display()
-    );
-    Ok(checked)
-}
-
 /// Returns a mount of a folder of this machine that every jail has.
-fn host(mount: HostMount) -> Mount {
-    let source = MountSource::Host { folder: mount.source, file: None };
-    Mount { source, target: mount.target, read_only: true }
-}
-
-fn tmpfs(target: &str, mode: u32) -> Mount {
-    Mount {
-        source: MountSource::Tmpfs { bytes: SCRATCH_BYTES, mode },
-        target: target.into(),
-        read_only: false,
-    }
+fn host(mount: &HostMount) -> Mount {
+    let source = MountSource::Host { folder: mount.source.clone(), file: None };
+    Mount { source, target: mount.target.clone(), read_only: true }
 }
 
 /// Result of [`gvisor::run`] and of the native jail.

@@ -7,8 +7,8 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use hutch_jail::{
-    Ended, Error, Ids, Limits, Mount, MountSource, Network, NetworkPlan, Outcome, Process, Profile, Root,
-    RunOptions, Spec, Upper, User, run,
+    CheckedFolder, Ended, Error, Ids, Limits, Link, Mount, MountSource, Network, NetworkPlan, Outcome,
+    Process, Profile, Root, RunOptions, Spec, Upper, User, run,
 };
 use hutch_testkit::require;
 
@@ -31,6 +31,7 @@ fn spec() -> Spec {
         network: Network::New(NetworkPlan::closed(Vec::new())),
         limits: Limits::default(),
         deny_set_id_bits: false,
+        links: vec![],
         freezable: false,
     }
 }
@@ -233,6 +234,74 @@ fn locks_inside_do_not_reach_a_folder_of_the_host() {
     assert_eq!(std::fs::read_to_string(&file).expect("read"), "old");
 }
 
+fn copy_of_a_folder_is_written_and_the_folder_is_not() {
+    require!(user_namespaces);
+    let place = folder();
+    let shown = place.path().join("shown");
+    std::fs::create_dir_all(shown.join("below")).expect("a folder");
+    std::fs::write(shown.join("file"), "old").expect("write");
+    let mut spec = spec();
+    let source = CheckedFolder::look(&shown).expect("a folder");
+    let source = MountSource::Layered { folder: source, bytes: MIB };
+    spec.mounts.push(Mount { source, target: "/a/copy".into(), read_only: false });
+    assert_eq!(
+        output(
+            &spec,
+            "cd /a/copy && cat file && echo -n new > file && cat file && rm -r below && touch x && ls -A; \
+             head -c 2097152 /dev/zero > large 2>/dev/null || echo full"
+        ),
+        "oldnewfile\nx\nfull\n"
+    );
+    assert_eq!(std::fs::read_to_string(shown.join("file")).expect("read"), "old");
+    assert_eq!(std::fs::read_dir(&shown).expect("list").count(), 2);
+}
+
+fn what_is_hidden_is_empty_and_not_made_where_it_is_missing() {
+    require!(user_namespaces);
+    let place = folder();
+    let work = place.path().join("work");
+    std::fs::create_dir_all(work.join("folder")).expect("a folder");
+    for file in ["folder/key", "key"] {
+        std::fs::write(work.join(file), "secret").expect("write");
+    }
+    let hidden = |target: &str, folder| Mount {
+        source: MountSource::Hidden { folder },
+        target: target.into(),
+        read_only: true,
+    };
+    let mut spec = spec();
+    spec.mounts.push(bind(&work, "/work", false));
+    let shown = spec.clone();
+    spec.mounts.extend([hidden("/work/folder", true), hidden("/work/key", false)]);
+    let script = "cd /work; ls -A folder; cat key; mv key other; rm -rf folder; stat -c %a key folder; \
+        touch folder/new 2>/dev/null || echo over";
+    assert_eq!(output(&spec, &format!("({script}) 2>/dev/null")), "0\n555\nover\n");
+    // A folder in the place of a file, and nothing.
+    for target in ["/work/folder", "/work/missing"] {
+        let mut spec = shown.clone();
+        spec.mounts.push(hidden(target, false));
+        assert!(run(&spec, &shell("true"), &options()).is_err(), "{target}");
+    }
+    assert!(!work.join("missing").exists());
+    assert_eq!(std::fs::read_to_string(work.join("folder/key")).expect("read"), "secret");
+}
+
+fn link_hides_what_a_layer_has() {
+    require!(user_namespaces);
+    let layer = folder();
+    for name in ["proc", "dev", "usr", "bin", "lib", "lib64", "tmp", "alias"] {
+        std::fs::create_dir(layer.path().join(name)).expect("a folder");
+    }
+    std::fs::write(layer.path().join("alias/file"), "").expect("write");
+    for layers in [vec![layer.path().to_owned()], Vec::new()] {
+        let links = vec![Link { name: "alias".into(), target: "/usr".into() }];
+        let spec = Spec { root: Root { layers, upper: Upper::ReadOnly }, links, ..spec() };
+        let script =
+            "readlink /alias; cd /alias && pwd -P; rm /alias 2>/dev/null; test -L /alias && echo kept";
+        assert_eq!(output(&spec, script), "/usr\n/usr\nkept\n");
+    }
+}
+
 fn a_stream_can_be_opened_anew_but_not_for_more_than_it_is() {
     require!(user_namespaces);
     assert_eq!(output(&spec(), "echo out > /dev/stdout; echo err > /dev/stderr"), "out\n");
@@ -343,6 +412,9 @@ fn main() -> ExitCode {
         writes_to_a_kept_root_come_back_and_belong_to_root_on_disk,
         a_workspace_keeps_the_owners_of_its_files,
         locks_inside_do_not_reach_a_folder_of_the_host,
+        copy_of_a_folder_is_written_and_the_folder_is_not,
+        what_is_hidden_is_empty_and_not_made_where_it_is_missing,
+        link_hides_what_a_layer_has,
         a_stream_can_be_opened_anew_but_not_for_more_than_it_is,
         memory_beyond_the_limit_is_named_as_the_cause,
         nothing_stays_mounted_or_running,

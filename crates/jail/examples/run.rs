@@ -45,6 +45,7 @@ fn main() {
         network: Network::New(NetworkPlan::closed(Vec::new())),
         limits: Limits { memory_bytes, ..Limits::default() },
         deny_set_id_bits,
+        links: vec![],
         freezable: false,
     };
     let process = Process {

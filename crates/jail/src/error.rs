@@ -80,6 +80,14 @@ pub enum Error {
         /// Errno.
         errno: Errno,
     },
+    /// The kernel makes no writable copy of a folder, for example because there are overlays below it already.
+    #[error("no writable copy of {} can be made here: {errno}", .folder.display())]
+    NoCopy {
+        /// Path of the folder outside.
+        folder: PathBuf,
+        /// Errno.
+        errno: Errno,
+    },
     /// The root file system could not be built or entered.
     #[error("cannot build the root file system ({step}): {errno}")]
     Root {

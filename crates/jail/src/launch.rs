@@ -18,6 +18,7 @@ use crate::channel::Channel;
 use crate::error::Error;
 use crate::event::{Reached, Report};
 use crate::invariants::{Expected, Outside};
+use crate::root::private;
 use crate::sources::Sources;
 use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};
 use crate::{dev, ids, invariants, landlock, network, privileges, proc, root, seccomp, sys};
@@ -339,13 +340,9 @@ fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channe
     let host = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(failed("open the root"))?;
     let mut attached: Vec<(&Path, OwnedFd)> = Vec::new();
-    for mount in &plan.spec.mounts {
-        let tree = match mount.source {
-            MountSource::Bind(_) | MountSource::Beneath { .. } => sources.next()?,
-            MountSource::Tmpfs { bytes, mode } => root::memory(mount, bytes, mode)?,
-            MountSource::Host { .. } => return Err(Error::Spec("no overlays around a runtime".into())),
-        };
-        root::attach_tree(&host, &attached, &tree, &mount.target)?;
+    let ready = private::prepare_around_runtime(&plan.spec.mounts, &mut sources)?;
+    for (mount, tree) in plan.spec.mounts.iter().zip(ready) {
+        root::attach_tree(&host, &attached, &tree, mount)?;
         attached.push((&mount.target, tree));
     }
     drop((attached, host));

@@ -43,6 +43,6 @@ pub use folder::CheckedFolder;
 pub use ids::{IdRange, IdRanges};
 pub use network::{Capture, Listener, LocalRoute, NetworkPlan, Transport};
 pub use run::{Captured, Ended, Isolation, Outcome, RunOptions, run, run_with_listeners};
-pub use spec::{Ids, Limits, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
+pub use spec::{Ids, Limits, Link, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
 pub use sys::{close_inherited_on_exec, forget_program};
 pub use warden::{Jail, NetworkNamespace, Stdio, Warden};

@@ -14,8 +14,10 @@ use rustix::mount::{
 use crate::error::Error;
 use crate::invariants::{Planned, mount_id};
 use crate::sources::Sources;
-use crate::spec::{Ids, Mount, MountSource, Root, Spec, Upper};
+use crate::spec::{Ids, Link, Mount, MountSource, Root, Spec, Upper};
 use crate::{dev, proc, sys};
+
+pub(crate) mod private;
 
 /// Bound of the tmpfs that carries nothing but mount points.
 const SKELETON_BYTES: u64 = 1 << 20;
@@ -55,15 +57,19 @@ pub(crate) fn enter(
     let ready = prepare(spec, &mut sources)?;
     let made = match &layers[..] {
         [] => Made::Fresh,
-        [layer] if matches!(spec.root.upper, Upper::ReadOnly) && has_all_targets(layer, spec) => {
+        [layer]
+            if matches!(spec.root.upper, Upper::ReadOnly)
+                && spec.links.is_empty()
+                && has_all_targets(layer, spec) =>
+        {
             Made::Complete
         }
         _ => Made::Stacked,
     };
     match made {
-        Made::Fresh => fresh_root(&spec.root)?,
+        Made::Fresh => fresh_root(spec)?,
         Made::Complete => read_only_root(&layers[0])?,
-        Made::Stacked => overlay_root(&layers, upper.as_ref())?,
+        Made::Stacked => overlay_root(&layers, upper.as_ref(), &spec.links)?,
     }
     pivot()?;
     let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -93,7 +99,8 @@ fn plan(spec: &Spec, mount: &Mount, tree: &OwnedFd) -> Result<Planned, Error> {
     let (read_only, may_bring) = match mount.source {
         MountSource::Host { .. } => (true, true),
         MountSource::Bind(_) | MountSource::Beneath { .. } => (mount.read_only, true),
-        MountSource::Tmpfs { .. } => (mount.read_only, false),
+        MountSource::Tmpfs { .. } | MountSource::Layered { .. } => (mount.read_only, false),
+        MountSource::Hidden { .. } => (true, false),
     };
     let id = mount_id(tree, "").map_err(at(&mount.target, "look at it"))?;
     Ok(Planned { id, read_only, with_submounts: may_bring && matches!(spec.ids, Ids::Caller) })
@@ -147,14 +154,21 @@ fn stage(root: &Root) -> Result<(), Error> {
 }
 
 /// Mounts empty memory as the root and goes there.
-fn fresh_root(root: &Root) -> Result<(), Error> {
-    let bytes = match root.upper {
+fn fresh_root(spec: &Spec) -> Result<(), Error> {
+    let bytes = match spec.root.upper {
         Upper::Memory { bytes } => bytes,
         Upper::ReadOnly | Upper::Dir(_) => SKELETON_BYTES,
     };
     let tree = tmpfs(bytes, "0755").map_err(failed("tmpfs"))?;
     attach_in_stage(&tree, ROOT)?;
-    rustix::process::chdir(ROOT).map_err(failed("enter the root"))
+    rustix::process::chdir(ROOT).map_err(failed("enter the root"))?;
+    make_links(&spec.links, "")
+}
+
+/// Makes the links in a folder that becomes the top of the root. `prefix` is relative and ends in `/`, or is empty.
+fn make_links(links: &[Link], prefix: &str) -> Result<(), Error> {
+    let make = |link: &Link| rustix::fs::symlinkat(&link.target, CWD, format!("{prefix}{}", link.name));
+    links.iter().try_for_each(make).map_err(failed("links"))
 }
 
 fn attach_in_stage(tree: &OwnedFd, name: &str) -> Result<(), Error> {
@@ -165,17 +179,16 @@ fn attach_in_stage(tree: &OwnedFd, name: &str) -> Result<(), Error> {
 
 /// Makes the upper and work folders of an overlay at `prefix` (relative, ends in `/`, or empty), the upper one with
 /// owner and rights of the folder it covers, since the overlay shows those.
-fn make_sides(prefix: &str, covered: &OwnedFd) -> Result<(), Error> {
-    let fail = failed("folders for the writable side");
-    let status = rustix::fs::statat(covered, "", AtFlags::EMPTY_PATH).map_err(&fail)?;
+fn make_sides(prefix: &str, covered: &OwnedFd) -> Result<(), Errno> {
+    let status = rustix::fs::statat(covered, "", AtFlags::EMPTY_PATH)?;
     let upper = format!("{prefix}upper");
     match rustix::fs::mkdirat(CWD, &upper, FOLDER) {
         Err(Errno::EXIST) => {}
-        Err(errno) => return Err(fail(errno)),
+        Err(errno) => return Err(errno),
         Ok(()) => {
             let mode = Mode::from_raw_mode(status.st_mode & 0o7777);
             if mode != FOLDER {
-                rustix::fs::chmodat(CWD, &upper, mode, AtFlags::empty()).map_err(&fail)?;
+                rustix::fs::chmodat(CWD, &upper, mode, AtFlags::empty())?;
             }
             if (status.st_uid, status.st_gid) != (0, 0) {
                 let owner = rustix::process::Uid::from_raw(status.st_uid);
@@ -187,12 +200,12 @@ fn make_sides(prefix: &str, covered: &OwnedFd) -> Result<(), Error> {
     }
     match rustix::fs::mkdirat(CWD, format!("{prefix}work"), FOLDER) {
         Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(fail(errno)),
+        Err(errno) => Err(errno),
     }
 }
 
 /// Stacks the layers on the stage and goes to the result.
-fn overlay_root(layers: &[OwnedFd], upper: Option<&OwnedFd>) -> Result<(), Error> {
+fn overlay_root(layers: &[OwnedFd], upper: Option<&OwnedFd>, links: &[Link]) -> Result<(), Error> {
     let mut names = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
         let name = format!("l{number}");
@@ -206,7 +219,9 @@ fn overlay_root(layers: &[OwnedFd], upper: Option<&OwnedFd>) -> Result<(), Error
         }
         None => "",
     };
-    make_sides(prefix, &layers[0])?;
+    make_sides(prefix, &layers[0]).map_err(failed("folders for the writable side"))?;
+    // Before the overlay is made: there they would have to replace what the layers have.
+    make_links(links, &format!("{prefix}upper/"))?;
     let data = format!("userxattr,lowerdir={},upperdir={prefix}upper,workdir={prefix}work", names.join(":"));
     overlay(ROOT, &data, 0).map_err(failed("overlay"))?;
     rustix::process::chdir(ROOT).map_err(failed("enter the overlay"))
@@ -248,6 +263,10 @@ fn prepare(spec: &Spec, sources: &mut Sources) -> Result<Vec<OwnedFd>, Error> {
                 let may_share = matches!(spec.ids, Ids::Caller);
                 host(number, &folder, file.as_deref(), may_share).map_err(at(&mount.target, "overlay"))?
             }
+            MountSource::Layered { folder, bytes } => {
+                private::layered(number, &sources.next()?, *bytes).map_err(private::no_copy(folder))?
+            }
+            MountSource::Hidden { folder } => private::hidden(*folder).map_err(at(&mount.target, "hide"))?,
             MountSource::Tmpfs { bytes, mode } => memory(mount, *bytes, *mode)?,
         });
     }
@@ -295,7 +314,7 @@ fn attach<'a>(
     ready: Vec<(&'a Mount, OwnedFd)>,
 ) -> Result<(), Error> {
     for (mount, tree) in ready {
-        attach_tree(root, attached, &tree, &mount.target)?;
+        attach_tree(root, attached, &tree, mount)?;
         if !matches!(mount.source, MountSource::Host { .. }) {
             attached.push((&mount.target, tree));
         }
@@ -312,16 +331,19 @@ pub(crate) fn attach_tree(
     root: &OwnedFd,
     attached: &[(&Path, OwnedFd)],
     tree: &OwnedFd,
-    target: &Path,
+    mount: &Mount,
 ) -> Result<(), Error> {
+    let target = mount.target.as_path();
     let above = attached.iter().find_map(|(above, top)| {
-        let rest = target.strip_prefix(above).ok()?;
+        let rest = target.strip_prefix(above).ok().filter(|rest| *rest != Path::new(""))?;
         Some((Top { folder: top, links: ResolveFlags::NO_SYMLINKS }, Path::new("/").join(rest)))
     });
     let whole = || (Top { folder: root, links: ResolveFlags::empty() }, target.to_owned());
+    let may_make = above.is_none() || !matches!(mount.source, MountSource::Hidden { .. });
     let (top, path) = above.unwrap_or_else(whole);
     let place = match top.open(&path) {
-        Err(Errno::NOENT) => {
+        // What is hidden was there a moment ago. Nothing is made in a folder of the caller for it.
+        Err(Errno::NOENT) if may_make => {
             let status =
                 rustix::fs::statat(tree, "", AtFlags::EMPTY_PATH).map_err(at(target, "look at it"))?;
             let folder = FileType::from_raw_mode(status.st_mode) == FileType::Directory;

@@ -57,7 +57,11 @@ fn wanted(spec: &Spec) -> Vec<Wanted<'_>> {
                 list.push(Wanted { found, read_only: mount.read_only, ..plain(folder.path()) });
             }
             MountSource::Host { folder, .. } => list.push(Wanted { mapped: false, ..plain(folder) }),
-            MountSource::Tmpfs { .. } => {}
+            MountSource::Layered { folder, .. } => {
+                let found = Found::Beneath { folder, path: Path::new("") };
+                list.push(Wanted { found, ..plain(folder.path()) });
+            }
+            MountSource::Tmpfs { .. } | MountSource::Hidden { .. } => {}
         }
     }
     list

@@ -22,6 +22,9 @@ pub struct Spec {
     pub root: Root,
     /// Further mounts, in order.
     pub mounts: Vec<Mount>,
+    /// Symbolic links at the top of the root. They hide what the layers have there.
+    #[serde(default)]
+    pub links: Vec<Link>,
     /// Mapping of ids inside to ids outside.
     pub ids: Ids,
     /// The network namespace.
@@ -71,6 +74,15 @@ pub enum Upper {
     Dir(PathBuf),
 }
 
+/// A symbolic link at the top of the root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Name of the link.
+    pub name: String,
+    /// Absolute path that the link names.
+    pub target: PathBuf,
+}
+
 /// A mount inside the jail.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mount {
@@ -112,6 +124,20 @@ pub enum MountSource {
         /// Name of the one file in it to mount; without it, the whole folder is mounted.
         file: Option<String>,
     },
+    /// A folder of the caller as [`MountSource::Beneath`], under an overlay whose writable side is in memory: writes stay
+    /// in the jail and are discarded with it. The folder itself is never written.
+    Layered {
+        /// The folder.
+        folder: CheckedFolder,
+        /// Maximum bytes of what is written.
+        bytes: u64,
+    },
+    /// Nothing, over a path that exists: an empty folder, or an empty file that no process inside may open. Always
+    /// read-only.
+    Hidden {
+        /// `true` for a folder.
+        folder: bool,
+    },
     /// An empty tmpfs.
     Tmpfs {
         /// Maximum bytes.
@@ -119,6 +145,13 @@ pub enum MountSource {
         /// Permission bits of its root directory, such as 0o1777.
         mode: u32,
     },
+}
+
+impl MountSource {
+    /// Returns `true` if it shows a file or folder of the host.
+    pub(crate) fn is_of_the_host(&self) -> bool {
+        !matches!(self, MountSource::Tmpfs { .. } | MountSource::Hidden { .. })
+    }
 }
 
 /// Mapping of ids inside to ids outside.
@@ -230,6 +263,7 @@ impl Spec {
         if let Network::New(plan) = &self.network {
             plan.check()?;
         }
+        self.links.iter().try_for_each(|link| self.check_link(link))?;
         self.mounts.iter().try_for_each(|mount| self.check_mount(mount))
     }
 
@@ -237,7 +271,22 @@ impl Spec {
     pub(crate) fn sources(&self) -> usize {
         let upper = usize::from(matches!(self.root.upper, Upper::Dir(_)));
         let root = if self.profile == Profile::Native { self.root.layers.len() + upper } else { 0 };
-        root + self.mounts.iter().filter(|mount| !matches!(mount.source, MountSource::Tmpfs { .. })).count()
+        root + self.mounts.iter().filter(|mount| mount.source.is_of_the_host()).count()
+    }
+
+    fn check_link(&self, link: &Link) -> Result<(), Error> {
+        let refuse = |why: &str| Err(Error::Spec(format!("link /{}: {why}", link.name.escape_debug())));
+        let name = link.name.as_str();
+        if matches!(name, "" | "." | ".." | "proc" | "sys" | "dev") || name.contains(['/', '\0']) {
+            return refuse("not a name of its own at the top of the root");
+        }
+        if !link.target.is_absolute() || link.target.as_os_str().as_encoded_bytes().contains(&0) {
+            return refuse("its target is not an absolute path");
+        }
+        match self.root.upper {
+            Upper::Dir(_) => refuse("a root that is kept has no links of a jail"),
+            Upper::ReadOnly | Upper::Memory { .. } => Ok(()),
+        }
     }
 
     fn check_mount(&self, mount: &Mount) -> Result<(), Error> {
@@ -302,6 +351,7 @@ mod tests {
             profile: Profile::Native,
             root: Root { layers: vec![], upper: Upper::ReadOnly },
             mounts: vec![],
+            links: vec![],
             ids: Ids::Range { base: 100_000 },
             network: Network::Join,
             limits: Limits::default(),
@@ -313,6 +363,16 @@ mod tests {
     #[test]
     fn what_breaks_a_bound_is_refused_by_name() {
         type Change = fn(&mut Spec);
+        let link = |name: &str| Link { name: name.into(), target: "/a".into() };
+        let mut linked = spec();
+        linked.links = vec![link("workspace")];
+        assert_eq!(linked.check(), Ok(()));
+        for name in ["", "..", "a/b", "proc", "a\0"] {
+            linked.links = vec![link(name)];
+            assert!(linked.check().is_err(), "{name:?}");
+        }
+        linked.links = vec![Link { target: "relative".into(), ..link("a") }];
+        assert!(linked.check().is_err());
         let refused: [(&str, Change); 14] = [
             ("id", |s| s.id = "../x".into()),
             ("id", |s| s.id = String::new()),

@@ -99,12 +99,13 @@ fn makers<'a>(mounts: &'a [Mount], assembly: &Path) -> Vec<(&'a Mount, Maker)> {
     let divide = mounts.iter().enumerate().map(|(number, mount)| {
         let above = wholes.iter().find_map(|(target, place)| {
             let rest = mount.target.strip_prefix(target).ok()?;
-            Some(place.join(rest))
+            // Over a file, a path that ends in a slash would not be found.
+            Some(if rest == Path::new("") { place.clone() } else { place.join(rest) })
         });
         let maker = match (above, &mount.source) {
             (Some(place), _) => Maker::Jail(place),
             (None, MountSource::Tmpfs { .. }) => Maker::Runsc,
-            (None, MountSource::Bind(_) | MountSource::Beneath { .. } | MountSource::Host { .. }) => {
+            (None, _) => {
                 let place = assembly.join(number.to_string());
                 wholes.push((&mount.target, place.clone()));
                 Maker::Both(place)

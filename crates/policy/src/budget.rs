@@ -111,7 +111,7 @@ impl TryFrom<String> for Time {
     }
 }
 
-/// What each sandbox may use up. A new connection or request beyond it is refused.
+/// Amounts that each sandbox may use up. A new connection or request beyond it is refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Budget {

@@ -74,7 +74,7 @@ pub struct Egress {
     /// Rules. What none of them allows is denied.
     #[serde(default)]
     pub rules: Vec<EgressRule>,
-    /// What each sandbox may use up.
+    /// Amounts that each sandbox may use up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
 }
@@ -206,7 +206,7 @@ impl EgressRule {
     }
 }
 
-/// What the rules of one level say about a connection.
+/// Opinion of the rules of one level about a connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Connection<'a> {
     /// Rule that decides; `None` if no rule matches, which denies.

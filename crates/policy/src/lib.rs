@@ -14,6 +14,8 @@ mod destination;
 mod egress;
 mod expression;
 mod host;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
 mod http;
 mod json;
 mod object;

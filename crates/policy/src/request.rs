@@ -172,7 +172,7 @@ pub struct Request<'a> {
     pub calls: Option<&'a [Call]>,
 }
 
-/// What expressions see of a request.
+/// Parts of a request that expressions see.
 #[derive(Serialize)]
 pub(crate) struct View<'a> {
     host: &'a str,

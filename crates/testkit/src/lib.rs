@@ -32,6 +32,18 @@ pub enum Need {
     Curl,
     /// `buildah` on the path.
     Buildah,
+    /// `git` on the path.
+    Git,
+    /// `node` on the path.
+    Node,
+    /// `openssl` on the path.
+    Openssl,
+    /// `psql` on the path, and the server that [`postgres`] finds.
+    Postgres,
+    /// A compiler for C, `cc` on the path.
+    Compiler,
+    /// [`TUNNELS`], on the path or as `scripts/install-test-tools` brings them.
+    Tunnels,
     /// `python3` and gRPC for it, as `scripts/install-test-tools` brings it.
     Grpcio,
     /// `python3`, gRPC for it and the package `k8s-agent-sandbox` 1.0.8, as `scripts/install-test-tools` brings them.
@@ -39,6 +51,10 @@ pub enum Need {
     /// The same with what its asynchronous half needs, also as `scripts/install-test-tools` brings it.
     AsyncSandboxClient,
 }
+
+/// Programs of [`Need::Tunnels`].
+pub const TUNNELS: [&str; 8] =
+    ["iodine", "iodined", "dns2tcpc", "dns2tcpd", "ptunnel-ng", "microsocks", "sshd", "ifconfig"];
 
 /// Programs of [`Need::Kubernetes`].
 const KUBERNETES: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"];
@@ -63,6 +79,18 @@ impl Need {
             }
             Need::Buildah => on_path("buildah").is_none().then_some("needs buildah"),
             Need::Curl => on_path("curl").is_none().then_some("needs curl"),
+            Need::Git => on_path("git").is_none().then_some("needs git"),
+            Need::Node => on_path("node").is_none().then_some("needs node"),
+            Need::Openssl => on_path("openssl").is_none().then_some("needs openssl"),
+            Need::Compiler => on_path("cc").is_none().then_some("needs cc"),
+            Need::Postgres => {
+                let missing = on_path("psql").is_none() || postgres().is_none();
+                missing.then_some("needs PostgreSQL, client and server")
+            }
+            Need::Tunnels => {
+                let missing = TUNNELS.into_iter().any(|name| tool(name).is_none());
+                missing.then_some("needs iodine, dns2tcp, ptunnel-ng and others (scripts/install-test-tools)")
+            }
             Need::Grpcio => {
                 let there = on_path("python3").is_some() && python_package("grpc").is_dir();
                 (!there).then_some("needs python3 and grpcio (scripts/install-test-tools)")
@@ -101,6 +129,12 @@ pub fn on_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
+/// The folder with the programs of PostgreSQL's server, where Debian has it.
+pub fn postgres() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+    versions.map(|version| version.path().join("bin")).find(|folder| folder.join("initdb").is_file())
+}
+
 /// A program that `scripts/install-test-tools` gets: the first on `PATH`, else the one in this repository's `.tools/bin`.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.tools/bin").join(name);
@@ -114,7 +148,8 @@ pub fn strict() -> bool {
 
 /// Returns from the test, counted as skipped, unless the machine has what is named:
 /// `root`, `user_namespaces`, `runsc`, `kubectl`, `python`, `bwrap`, `kubernetes`, `curl`,
-/// `buildah`, `grpcio`, `sandbox_client`, `async_sandbox_client`.
+/// `buildah`, `git`, `node`, `openssl`, `postgres`, `compiler`, `tunnels`, `grpcio`, `sandbox_client`,
+/// `async_sandbox_client`.
 #[macro_export]
 macro_rules! require {
     ($($need:ident),+ $(,)?) => {
@@ -160,6 +195,24 @@ macro_rules! need {
     };
     (buildah) => {
         $crate::Need::Buildah
+    };
+    (git) => {
+        $crate::Need::Git
+    };
+    (node) => {
+        $crate::Need::Node
+    };
+    (openssl) => {
+        $crate::Need::Openssl
+    };
+    (postgres) => {
+        $crate::Need::Postgres
+    };
+    (compiler) => {
+        $crate::Need::Compiler
+    };
+    (tunnels) => {
+        $crate::Need::Tunnels
     };
     (grpcio) => {
         $crate::Need::Grpcio

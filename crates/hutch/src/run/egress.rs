@@ -1,26 +1,26 @@
 //! `hutch run --allow`: the proxy beside a jail.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, ensure};
 use hutch_egress::{FLAGS, UpstreamProxy};
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{Authority, Egress, EgressRule, Level, Mode, PolicyObject};
 
 use crate::cli::RunArguments;
+use crate::policy::import::{in_one_line, read_file};
 use crate::{egress, upstream_proxy};
 
 /// Address of the sandbox, beside loopback.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
-/// Maximum bytes of a file with policies or a configuration, and of all policies as they are sent to the proxy.
-const FILE_BYTES: u64 = 64 << 10;
+/// Maximum bytes of all policies as they are sent to the proxy.
 const POLICY_BYTES: usize = 128 << 10;
 /// Name of the level that a file of `--config` makes.
 const CONFIGURED: &str = "network.egress_allowlist";
+/// Name of the level that a file of `--settings` makes.
+const LISTED: &str = "network.allowedDomains";
 /// Maximum policies.
 const POLICIES: usize = 8;
 
@@ -42,6 +42,12 @@ impl Network {
         if !arguments.allow.is_empty() {
             levels.push(from_flags(arguments));
         }
+        if let Some(listed) = &arguments.listed
+            // A policy alone would open what is not listed.
+            && !(listed.rules.is_empty() && arguments.policy.is_empty())
+        {
+            levels.push(from_settings(&listed.rules));
+        }
         levels.extend(from_files(&arguments.policy)?);
         let upstream = match levels.is_empty() {
             false => upstream_proxy::of(arguments.upstream_proxy.as_ref())?,
@@ -49,7 +55,7 @@ impl Network {
         };
         ensure!(
             !levels.is_empty() || arguments.upstream_proxy.is_none(),
-            "--upstream-proxy: has no effect without --allow or --policy"
+            "--upstream-proxy: has no effect without --allow, --policy, --config or --settings"
         );
         Ok(Network { levels, upstream, proxy: None, ids: None })
     }
@@ -108,24 +114,15 @@ pub(crate) fn from_files(files: &[PathBuf]) -> anyhow::Result<Vec<Level>> {
     Ok(levels)
 }
 
+/// Returns the level of `--settings`.
+fn from_settings(rules: &[EgressRule]) -> Level {
+    let egress = Some(Egress { rules: rules.to_vec(), ..Egress::default() });
+    Level { authority: Authority::Invocation, name: LISTED.to_owned(), mode: Mode::Enforce, egress }
+}
+
 /// Reads the policies of a file: YAML or JSON, one or more documents.
 fn from_file(file: &Path) -> anyhow::Result<Vec<Level>> {
     let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&read_file(file)?).map_err(in_one_line)?;
     ensure!(!objects.is_empty(), "it contains no policy");
     objects.into_iter().map(|object| Ok(object.into_level(Authority::Invocation)?)).collect()
-}
-
-/// Returns an error without the lines of the file that it quotes.
-pub(super) fn in_one_line(error: serde_saphyr::Error) -> anyhow::Error {
-    let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    anyhow!("{}", line.strip_prefix("error: ").unwrap_or(line))
-}
-
-/// Reads a file that describes a sandbox.
-pub(super) fn read_file(file: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    File::open(file)?.take(FILE_BYTES + 1).read_to_string(&mut text)?;
-    ensure!(text.len() as u64 <= FILE_BYTES, "larger than {FILE_BYTES} bytes");
-    Ok(text)
 }

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use hutch_image::remove_tree;
 use hutch_jail::run::{RunOptions, Serve, run_with_listeners};
-use hutch_jail::{CheckedFolder, Ended, Error, Mount, MountSource, Outcome, Process, Profile, Spec, User};
+use hutch_jail::{
+    CheckedFolder, Ended, Error, Link, Mount, MountSource, Outcome, Process, Profile, Spec, User,
+};
 use hutch_node::oci::{Bundle, Runsc, mounts_around};
 use rustix::io::Errno;
 use rustix::termios::isatty;
@@ -40,13 +42,20 @@ pub(super) fn run(
     let mut around = mounts_around(&spec.mounts, &assembly);
     let mut layers = spec.root.layers.clone();
     if let [only] = &layers[..] {
-        // Without it, runsc creates missing mount points in the caller's folder.
-        let (shown, points) = (folder.path.join("layer"), folder.path.join("points"));
+        let shown = folder.path.join("layer");
         let source = CheckedFolder::look(only).with_context(|| only.display().to_string())?;
         let source = MountSource::Beneath { folder: source, path: PathBuf::new() };
         around.push(Mount { source, target: shown.clone(), read_only: true });
-        make_points(&points, &spec.mounts).with_context(|| points.display().to_string())?;
-        layers = vec![shown, points];
+        layers = vec![shown];
+    }
+    // Without them, runsc creates missing mount points in the caller's folder.
+    let points = folder.path.join("points");
+    make_points(&points, &spec.mounts).with_context(|| points.display().to_string())?;
+    layers.push(points);
+    if !spec.links.is_empty() {
+        let links = folder.path.join("links");
+        make_links(&links, &spec.links).with_context(|| links.display().to_string())?;
+        layers.insert(0, links);
     }
     let terminal = options.capture.is_none() && isatty(rustix::stdio::stdin());
     let bundle = Bundle {
@@ -122,10 +131,20 @@ fn make_points(points: &Path, mounts: &[Mount]) -> std::io::Result<()> {
                 builder.create(parent)?;
                 std::fs::File::create(point)?;
             }
+            (MountSource::Hidden { folder: false }, Some(parent)) => {
+                builder.create(parent)?;
+                std::fs::File::create(point)?;
+            }
             _ => builder.create(point)?,
         }
     }
     Ok(())
+}
+
+/// Creates the topmost layer, which holds only links.
+fn make_links(folder: &Path, links: &[Link]) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().mode(0o755).create(folder)?;
+    links.iter().try_for_each(|link| std::os::unix::fs::symlink(&link.target, folder.join(&link.name)))
 }
 
 /// Returns the command behind a mount of the layers, which is visible only in the jail.

@@ -7,10 +7,9 @@ use hutch_jail::{Mount, MountSource};
 
 use super::named_folder;
 use crate::mount::MountArgument;
-use crate::protect::WORKSPACE;
 
 /// Folders of the jail's own, at or below which nothing is mounted.
-const RESERVED: [&str; 4] = [WORKSPACE, "/proc", "/sys", "/dev"];
+const RESERVED: [&str; 4] = ["/workspace", "/proc", "/sys", "/dev"];
 
 /// Returns the mounts of these flags. `taken` are the mounts that the jail has already; the source of one that is writable
 /// must not be within another, which would be a second way to its protected files.
@@ -24,6 +23,15 @@ pub(super) fn mounts(arguments: &[MountArgument], taken: &[Mount]) -> anyhow::Re
         mounts.push(mount);
     }
     Ok(mounts)
+}
+
+/// Returns writable mounts of paths within a read-only workspace over themselves.
+pub(super) fn within(paths: &[PathBuf]) -> anyhow::Result<Vec<Mount>> {
+    let writable = |path: &PathBuf| {
+        let argument = MountArgument { source: path.clone(), target: None, read_only: false };
+        mount(&argument).with_context(|| path.display().to_string())
+    };
+    paths.iter().map(writable).collect()
 }
 
 fn mount(argument: &MountArgument) -> anyhow::Result<Mount> {

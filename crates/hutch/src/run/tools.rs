@@ -1,7 +1,6 @@
 //! `--tools`: the caller's toolchains, read-only.
 //!
-//! Only programs are shown, no credentials: of cargo's folder, for instance, only `bin`. What a tool downloads goes to its
-//! cache below the HOME of the command.
+//! Only programs are shown, no credentials: of cargo's folder, for instance, only `bin`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -31,8 +30,8 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Returns those that exist. `variable` reads the environment of the caller.
-    pub(super) fn find(variable: impl Fn(&str) -> Option<OsString>) -> Tools {
+    /// Returns those that exist. `variable` reads the environment of the caller. What is in the workspace is shown already.
+    pub(super) fn find(variable: impl Fn(&str) -> Option<OsString>, workspace: &Path) -> Tools {
         let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let home = absolute("HOME");
         let (mut shown, mut env) = (Vec::new(), Vec::new());
@@ -71,7 +70,8 @@ impl Tools {
             env.push(("PATH".to_owned(), folders.join(":")));
         }
         let mount = |source| MountArgument { source, target: None, read_only: true };
-        Tools { mounts: shown.into_iter().map(mount).collect(), env }
+        let elsewhere = shown.into_iter().filter(|path| !path.starts_with(workspace));
+        Tools { mounts: elsewhere.map(mount).collect(), env }
     }
 }
 
@@ -110,17 +110,20 @@ mod tests {
             "/opt/x".into(),
         ];
         let path = path.join(":");
-        let tools = Tools::find(|name| match name {
+        let variable = |name: &str| match name {
             "HOME" => Some(home.clone().into()),
             "PATH" => Some(path.clone().into()),
             _ => None,
-        });
+        };
+        let tools = Tools::find(variable, Path::new("/work"));
+        let inside = Tools::find(variable, &home);
+        assert_eq!((inside.mounts.len(), &inside.env), (0, &tools.env), "in the workspace already");
         let shown: Vec<String> =
             tools.mounts.iter().map(|mount| mount.source.display().to_string()).collect();
         assert_eq!(shown, [at(".rustup"), at(".cargo/bin"), at(".local/bin/uv"), at("sdk/go")]);
         assert!(tools.mounts.iter().all(|mount| mount.read_only && mount.target.is_none()));
         let path = [at(".cargo/bin"), at(".local/bin"), at("sdk/go/bin"), "/usr/bin".into()].join(":");
         assert_eq!(tools.env, [("RUSTUP_HOME".to_owned(), at(".rustup")), ("PATH".to_owned(), path)]);
-        assert_eq!(Tools::find(|_| None), Tools::default());
+        assert_eq!(Tools::find(|_| None, Path::new("/work")), Tools::default());
     }
 }

@@ -36,12 +36,12 @@ pub(crate) fn callers() -> Vec<Caller> {
 }
 
 /// Names and programs of the tests.
-struct Site {
-    folder: tempfile::TempDir,
+pub(crate) struct Site {
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Site {
-    fn new() -> Site {
+    pub(crate) fn new() -> Site {
         let folder = tempfile::tempdir().expect("tempdir");
         let path = |name: &str| folder.path().join(name);
         let hosts = format!(
@@ -58,7 +58,7 @@ impl Site {
     }
 
     /// `hutch run` with these options, as this caller.
-    fn command(&self, caller: Caller, options: &[&str], command: &[&str]) -> Command {
+    pub(crate) fn command(&self, caller: Caller, options: &[&str], command: &[&str]) -> Command {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let script = "mount --bind \"$1\" /etc/hosts && shift && cd / && exec \"$@\"";
         let mut unshare = Command::new("unshare");
@@ -75,11 +75,11 @@ impl Site {
         unshare
     }
 
-    fn run(&self, caller: Caller, options: &[&str], command: &[&str]) -> Output {
+    pub(crate) fn run(&self, caller: Caller, options: &[&str], command: &[&str]) -> Output {
         self.command(caller, options, command).output().expect("unshare")
     }
 
-    fn python(&self, caller: Caller, options: &[&str], program: &str) -> Output {
+    pub(crate) fn python(&self, caller: Caller, options: &[&str], program: &str) -> Output {
         let head = "import socket\n\
             def tcp(host, port, send=b''):\n    \
                 try:\n        \
@@ -92,7 +92,7 @@ impl Site {
 }
 
 /// A server that sends what it has received to the test and `answer` to the client.
-fn server(address: &str, answer: &'static [u8]) -> (u16, mpsc::Receiver<Vec<u8>>) {
+pub(crate) fn server(address: &str, answer: &'static [u8]) -> (u16, mpsc::Receiver<Vec<u8>>) {
     let listener = TcpListener::bind(address).expect("bind");
     let port = listener.local_addr().expect("address").port();
     let (sender, receiver) = mpsc::channel();
@@ -244,7 +244,7 @@ fn bytes_arrive_whole_and_each_direction_ends_by_itself() {
 }
 
 /// Process ids of the proxies that run with this program.
-fn proxies(site: &Path) -> Vec<u32> {
+pub(crate) fn proxies(site: &Path) -> Vec<u32> {
     let is_ours = |pid: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
@@ -310,7 +310,7 @@ fn proxy_has_no_privilege_and_without_it_the_network_is_closed() {
 }
 
 /// Writes a policy with these rules and this mode, and returns its path.
-fn policy(site: &Site, name: &str, mode: &str, rules: &str) -> String {
+pub(crate) fn policy(site: &Site, name: &str, mode: &str, rules: &str) -> String {
     let path = site.folder.path().join(format!("{name}.yaml"));
     let text = format!(
         "apiVersion: policy.hutch.dev/v1alpha1\nkind: SandboxPolicy\nmetadata: {{name: {name}}}\n\

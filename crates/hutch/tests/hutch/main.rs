@@ -1,6 +1,9 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
 mod bad_input;
+mod caches;
+mod captured;
+mod carried;
 mod client_commands;
 mod clients;
 mod cluster_sleep;
@@ -13,6 +16,7 @@ mod doors;
 mod egress;
 mod harness;
 mod image;
+mod killed;
 mod late_env;
 /// Runs and compares lives, as in the tests of the controllers.
 #[path = "../../../controller/tests/lives/mod.rs"]
@@ -20,15 +24,20 @@ mod lives;
 mod migrate;
 mod mounts;
 mod on_cluster;
+mod paths;
+mod peers;
 mod policies;
 mod processes;
 mod recorded;
+mod registries;
 mod replica;
 mod router;
 mod run;
 mod sandbox_config;
+mod settings;
 mod sleep;
 mod toolchains;
+mod tunnels;
 mod upgrade;
 mod walkthrough;
 mod websocket;

@@ -10,13 +10,22 @@ use crate::harness::{HUTCH, refused, succeeded, text};
 /// Owner of the files: the ordinary user.
 const USER: u32 = 1000;
 
+/// Removes the variables that name folders of tools, so that they are those below HOME.
+pub(crate) fn without_tools(command: &mut Command) {
+    let names =
+        ["XDG_CACHE_HOME", "CARGO_HOME", "RUSTUP_HOME", "GOPATH", "GOMODCACHE", "NVM_DIR", "PYENV_ROOT"];
+    for name in names.iter().chain(&["npm_config_cache", "PIP_CACHE_DIR", "UV_CACHE_DIR"]) {
+        command.env_remove(name);
+    }
+}
+
 /// Folders and files of the user, and a copy of the program that the user can execute.
-struct Home {
+pub(crate) struct Home {
     folder: tempfile::TempDir,
 }
 
 impl Home {
-    fn new() -> Home {
+    pub(crate) fn new() -> Home {
         let folder = tempfile::tempdir().expect("tempdir");
         let home = Home { folder };
         std::fs::set_permissions(home.path(""), PermissionsExt::from_mode(0o755)).expect("chmod");
@@ -32,20 +41,26 @@ impl Home {
         home
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         if name.is_empty() { self.folder.path().to_owned() } else { self.folder.path().join(name) }
     }
 
-    fn own(&self, name: &str) {
+    pub(crate) fn own(&self, name: &str) {
         std::os::unix::fs::chown(self.path(name), Some(USER), Some(USER)).expect("chown");
     }
 
-    fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).expect(name)
     }
 
     /// `hutch run` with the workspace `work`, options in which `@` is the folder, and a script.
-    fn run(&self, caller: Caller, options: &[&str], script: &str) -> Output {
+    pub(crate) fn run(&self, caller: Caller, options: &[&str], script: &str) -> Output {
+        let workspace = self.path("work").display().to_string();
+        self.run_at(caller, Path::new("/"), &[&["--workspace", &workspace], options].concat(), script)
+    }
+
+    /// `hutch run` in this working directory, with options in which `@` is the folder, and a script.
+    pub(crate) fn run_at(&self, caller: Caller, place: &Path, options: &[&str], script: &str) -> Output {
         let hutch = self.path("hutch");
         let mut command = match caller {
             Caller::Ordinary => {
@@ -55,14 +70,16 @@ impl Home {
             }
             Caller::Root | Caller::InGvisor => Command::new(hutch),
         };
-        command.arg("run").arg("--workspace").arg(self.path("work"));
+        command.arg("run");
         if matches!(caller, Caller::InGvisor) {
             command.args(["--isolation", "gvisor"]);
         }
         let folder = self.path("").display().to_string();
         command.args(options.iter().map(|option| option.replace('@', &folder)));
         command.args(["--", "sh", "-c", &script.replace('@', &folder)]);
-        command.env("HOME", self.path("home")).env_remove("XDG_CACHE_HOME").stdin(Stdio::null());
+        command.env("HOME", self.path("home"));
+        without_tools(&mut command);
+        command.current_dir(place).stdin(Stdio::null());
         command.output().expect("hutch")
     }
 }
@@ -84,7 +101,10 @@ fn folders_and_files_appear_where_they_are_wanted_and_can_be_written_where_allow
             && ls -a @ && ! echo x > /etc/app/file";
         let output = home.run(caller, &options, script);
         let printed = succeeded(&format!("{caller:?}"), &output);
-        assert_eq!(printed, "before\nbefore\n.\n..\ndata\n", "{caller:?}: only what is mounted is there");
+        assert_eq!(
+            printed, "before\nbefore\n.\n..\ndata\nwork\n",
+            "{caller:?}: only what is mounted is there"
+        );
         assert_eq!(
             (home.read("data/file"), home.read("cache/new")),
             ("after\n".into(), "new\n".into()),

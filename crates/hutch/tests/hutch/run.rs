@@ -214,7 +214,7 @@ fn only_the_workspace_is_writable_and_files_keep_their_owner() {
     let script = "pwd; cat there; stat -c %u .; id -u; echo after > made; for d in / /usr /etc /usr/bin; do \
                   touch $d/x 2>/dev/null && echo wrote $d; done; true";
     let output = shell(&["--workspace", &option], script);
-    assert_eq!(text(&output.stdout), "/workspace\nbefore1234\n1234\n", "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), format!("{option}\nbefore1234\n1234\n"), "{}", text(&output.stderr));
     let made = std::fs::metadata(workspace.join("made")).expect("made");
     assert_eq!(made.uid(), 1234, "the command runs as the owner of the workspace");
 }

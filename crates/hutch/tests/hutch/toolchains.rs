@@ -82,6 +82,11 @@ const PROJECTS: [Project; 4] = [
     },
 ];
 
+/// Returns the files of the project in Rust.
+pub(crate) fn cargo_project() -> &'static [(&'static str, &'static str)] {
+    PROJECTS.iter().find(|project| project.command == "cargo test").expect("a project").files
+}
+
 /// Returns the command of the README that contains this text.
 fn documented(part: &str) -> String {
     let joined = README.replace("\\\n", " ");

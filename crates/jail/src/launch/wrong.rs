@@ -132,6 +132,7 @@ fn spec(root: &Path) -> Spec {
         network: Network::New(NetworkPlan::default()),
         limits: Limits::default(),
         deny_set_id_bits: false,
+        links: vec![],
         freezable: false,
     }
 }

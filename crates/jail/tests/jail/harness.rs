@@ -131,6 +131,7 @@ impl Bench {
             network: Network::New(NetworkPlan::closed(vec!["10.89.7.7".parse().unwrap()])),
             limits: Limits::default(),
             deny_set_id_bits: true,
+            links: vec![],
             freezable: false,
         };
         Bench { folder, caller, spec, leak: None, terminal: None }

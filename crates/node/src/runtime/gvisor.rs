@@ -98,6 +98,7 @@ impl PodSandbox for GvisorSandbox {
                 profile: Profile::Runtime,
                 root: Root { layers: Vec::new(), upper: Upper::ReadOnly },
                 mounts: mounts_around(&blueprint.mounts, &MOUNTS.below(&folder)),
+                links: Vec::new(),
                 ids: Ids::Range { base: self.plan.ids.base() },
                 network: Network::Join,
                 limits: Runsc::limits(blueprint.limits),

@@ -60,6 +60,7 @@ impl PodSandbox for NativeSandbox {
                 profile: Profile::Native,
                 root: blueprint.root.clone(),
                 mounts: blueprint.mounts.clone(),
+                links: Vec::new(),
                 ids: Ids::Range { base: self.plan.ids.base() },
                 network: Network::Join,
                 limits: blueprint.limits,

@@ -1,0 +1,355 @@
+//! One connection of a sandbox: it is decided, then joined with its server or read.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hutch_policy::{Decision, Destination, Mode, Traffic, Verdict, decide};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::check::{Spoken, first_bytes};
+use crate::dial::{dial, may_stay};
+use crate::inspect::inspect;
+use crate::plan::DNS;
+use crate::record::Ground;
+use crate::refusal::{Denial, Reason, Refusal, close, refuse, reset};
+use crate::relay;
+use crate::sandbox::Sandbox;
+
+/// Maximum time without a query on a connection to the DNS server.
+const DNS_IDLE: Duration = Duration::from_secs(10);
+
+/// An open connection whose bytes are only passed on, and the decision about it.
+struct Connection {
+    destination: Destination,
+    /// Permitted traffic when it began.
+    traffic: Traffic,
+    server: TcpStream,
+}
+
+/// What the levels say about a connection that they allow.
+pub(crate) struct Permit {
+    /// Permitted traffic.
+    pub(crate) traffic: Traffic,
+    /// Its requests are read.
+    pub(crate) inspect: bool,
+    /// For records.
+    ground: Option<Ground>,
+}
+
+/// Way in which a client names a destination, and is answered.
+pub(crate) trait Door: Send {
+    /// Reports that the connection is open. Returns false if the client has gone.
+    fn accept(&self, client: &mut TcpStream) -> impl Future<Output = bool> + Send;
+    /// Reports why there is none.
+    fn refuse(self, client: TcpStream, refusal: &Refusal) -> impl Future<Output = ()> + Send;
+}
+
+/// Treatment of a connection that is allowed.
+enum Allowed {
+    Join(Connection),
+    /// Its requests are read.
+    Inspect(Destination, Spoken),
+}
+
+/// Reason why bytes are no longer passed on.
+enum Ended {
+    /// A side failed, such as by a reset, which the other side then gets too.
+    Failed,
+    /// A budget is used up.
+    Refused(Reason),
+    /// The levels have changed, or the sandbox has ended.
+    Revoked(Option<Reason>),
+}
+
+impl From<io::Error> for Ended {
+    fn from(_: io::Error) -> Ended {
+        Ended::Failed
+    }
+}
+
+impl Sandbox {
+    /// Serves a captured connection until its end.
+    pub(crate) async fn serve(self: &Arc<Self>, client: TcpStream) {
+        // The address at which it was captured is that to which the program connected.
+        let Ok(target) = client.local_addr() else { return };
+        let Some(_place) = self.place() else {
+            self.refused(Refusal { destination: target.to_string(), reason: Reason::TooMany });
+            return reset(&client);
+        };
+        let _open = self.counters().open();
+        if target.port() == DNS {
+            return self.serve_dns(client).await;
+        }
+        let Some(destination) = self.destination(target) else {
+            let reason = Reason::Denied(Denial::default());
+            return self
+                .refuse(client, &mut Vec::new(), Refusal { destination: target.to_string(), reason })
+                .await;
+        };
+        self.serve_to(client, destination).await;
+    }
+
+    /// Serves a connection to a destination until its end.
+    pub(crate) async fn serve_to(self: &Arc<Self>, client: TcpStream, destination: Destination) {
+        let mut first = Vec::new();
+        match self.connect(&client, destination, &mut first).await {
+            Ok(Allowed::Join(connection)) => self.join(client, connection, &first).await,
+            Ok(Allowed::Inspect(destination, spoken)) => {
+                self.inspect(client, destination, spoken, first).await
+            }
+            Err(refusal) => self.refuse(client, &mut first, refusal).await,
+        }
+    }
+
+    async fn refuse(&self, client: TcpStream, first: &mut Vec<u8>, refusal: Refusal) {
+        self.refused(refusal.clone());
+        refuse(client, first, &refusal).await;
+    }
+
+    /// Returns why the levels do not allow a connection.
+    fn denial(verdict: &Verdict<'_>) -> Reason {
+        if verdict.conflict {
+            let why = "one rule reads requests, and another one has `tls: Passthrough`";
+            return Reason::OtherName(why.to_owned());
+        }
+        Reason::Denied(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default())
+    }
+
+    /// Decides about a connection, and makes it if it is not read. Puts what it has read of the client into `first`.
+    async fn connect(
+        &self,
+        client: &TcpStream,
+        destination: Destination,
+        first: &mut Vec<u8>,
+    ) -> Result<Allowed, Refusal> {
+        let permit = self.permit(&destination)?;
+        let spoken = self.spoken(client, &destination, &permit, first).await?;
+        if let (Some(spoken), true) = (spoken, permit.inspect) {
+            return Ok(Allowed::Inspect(destination, spoken));
+        }
+        let server = self.open(&destination).await?;
+        self.allowed(&destination, None, permit.ground.as_ref());
+        Ok(Allowed::Join(Connection { traffic: permit.traffic, server, destination }))
+    }
+
+    /// Decides about a connection.
+    pub(crate) fn permit(&self, destination: &Destination) -> Result<Permit, Refusal> {
+        let rules = self.rules();
+        let moment = self.moment(&rules.facts);
+        let verdict = decide(&rules.levels, destination, &moment);
+        self.observed(destination, Denial::first(&verdict.opinions, Mode::Observe));
+        if verdict.decision != Decision::Allow {
+            let reason = Sandbox::denial(&verdict);
+            return Err(Refusal { destination: destination.to_string(), reason });
+        }
+        // What cannot be read is not allowed where requests are decided.
+        let traffic = if verdict.inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
+        Ok(Permit { traffic, inspect: verdict.inspect, ground: self.ground(&verdict.opinions) })
+    }
+
+    /// Checks what the client speaks; `None` if it may speak anything.
+    async fn spoken(
+        &self,
+        client: &TcpStream,
+        destination: &Destination,
+        permit: &Permit,
+        first: &mut Vec<u8>,
+    ) -> Result<Option<Spoken>, Refusal> {
+        if permit.traffic == Traffic::Any {
+            return Ok(None);
+        }
+        let spoken = first_bytes(client, destination, permit.traffic, first).await;
+        let refused = |why| Refusal { destination: destination.to_string(), reason: Reason::OtherName(why) };
+        spoken.map(Some).map_err(refused)
+    }
+
+    /// Counts a connection whose bytes are passed on unread, and makes it.
+    async fn open(&self, destination: &Destination) -> Result<TcpStream, Refusal> {
+        let rules = self.rules();
+        let moment = self.moment(&rules.facts);
+        let refused = |reason| Refusal { destination: destination.to_string(), reason };
+        self.usage.request(&rules.levels, destination).map_err(refused)?;
+        let dialed = dial(&self.way, destination, &rules.levels, &moment).await;
+        dialed.map_err(|error| refused(error.into()))
+    }
+
+    /// Serves a connection whose client has named its destination, until its end. `door` answers it.
+    pub(crate) async fn serve_named(
+        self: &Arc<Self>,
+        mut client: TcpStream,
+        destination: Destination,
+        door: impl Door,
+        mut first: Vec<u8>,
+    ) {
+        let opened = async {
+            let permit = self.permit(&destination)?;
+            // Before it is answered, so that the answer says whether the destination can be reached.
+            let server = match permit.inspect {
+                true => None,
+                false => Some(self.open(&destination).await?),
+            };
+            Ok::<_, Refusal>((permit, server))
+        };
+        let (permit, server) = match opened.await {
+            Ok(opened) => opened,
+            Err(refusal) => {
+                self.refused(refusal.clone());
+                return door.refuse(client, &refusal).await;
+            }
+        };
+        if !door.accept(&mut client).await {
+            return;
+        }
+        let spoken = match self.spoken(&client, &destination, &permit, &mut first).await {
+            Ok(spoken) => spoken,
+            Err(refusal) => return self.refuse(client, &mut first, refusal).await,
+        };
+        match (server, spoken) {
+            (Some(server), _) => {
+                self.allowed(&destination, None, permit.ground.as_ref());
+                self.join(client, Connection { traffic: permit.traffic, server, destination }, &first).await;
+            }
+            (None, Some(spoken)) => self.inspect(client, destination, spoken, first).await,
+            (None, None) => reset(&client),
+        }
+    }
+
+    /// Passes bytes on until both sides have ended, or the levels no longer allow it.
+    async fn join(&self, mut client: TcpStream, connection: Connection, first: &[u8]) {
+        let Connection { destination, traffic, mut server } = connection;
+        let Ok(address) = server.peer_addr() else { return reset(&client) };
+        // From now on, so that the end of this process is an error too.
+        reset(&client);
+        reset(&server);
+        let sent = |bytes| {
+            self.counters().sent(bytes);
+            self.usage.sent(&self.rules().levels, bytes).map_err(Ended::Refused)
+        };
+        let received = |bytes| self.counters().received(bytes);
+        let ended = tokio::select! {
+            ended = relay::join(&mut client, &mut server, first, sent, received) => ended.err(),
+            denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
+        };
+        let reason = match ended {
+            None => return [client, server].iter().for_each(close),
+            Some(Ended::Failed | Ended::Revoked(None)) => None,
+            Some(Ended::Revoked(Some(reason)) | Ended::Refused(reason)) => Some(reason),
+        };
+        if let Some(reason) = reason {
+            self.refused(Refusal { destination: destination.to_string(), reason });
+        }
+    }
+
+    /// Waits until the levels no longer allow what an open connection does. `None` if the sandbox has ended.
+    async fn revoked(
+        &self,
+        destination: &Destination,
+        traffic: Traffic,
+        address: SocketAddr,
+    ) -> Option<Reason> {
+        // Changed at first: the levels may have changed since the decision.
+        let mut changes = self.rules.subscribe();
+        loop {
+            let rules = changes.borrow_and_update().clone()?;
+            let reason = {
+                let moment = self.moment(&rules.facts);
+                let verdict = decide(&rules.levels, destination, &moment);
+                let allowed =
+                    verdict.decision == Decision::Allow && verdict.traffic >= traffic && !verdict.inspect;
+                let dials = || may_stay(&self.way, &rules.levels, destination, address, &moment);
+                (!allowed || !dials()).then(|| Sandbox::denial(&verdict))
+            };
+            if reason.is_some() {
+                return reason;
+            }
+            changes.changed().await.ok()?;
+        }
+    }
+
+    /// Reads the requests of a connection, as many as may be read at once.
+    async fn inspect(
+        self: &Arc<Self>,
+        client: TcpStream,
+        destination: Destination,
+        spoken: Spoken,
+        mut first: Vec<u8>,
+    ) {
+        let Ok(_place) = self.inspected.try_acquire() else {
+            let refusal = Refusal { destination: destination.to_string(), reason: Reason::TooMany };
+            return self.refuse(client, &mut first, refusal).await;
+        };
+        inspect(self, client, &destination, spoken, first).await;
+    }
+
+    /// Answers queries, each after two bytes with its length.
+    async fn serve_dns(&self, mut client: TcpStream) {
+        loop {
+            let Ok(Ok(length)) = timeout(DNS_IDLE, client.read_u16()).await else { return };
+            let mut message = vec![0; length.into()];
+            let Ok(Ok(_)) = timeout(DNS_IDLE, client.read_exact(&mut message)).await else { return };
+            let Some(answer) = self.answer(&message) else { return };
+            let Ok(length) = u16::try_from(answer.len()) else { return };
+            let framed = [&length.to_be_bytes()[..], &answer].concat();
+            let Ok(Ok(())) = timeout(DNS_IDLE, client.write_all(&framed)).await else { return };
+        }
+    }
+}
+#[cfg(test)]
+mod tests {
+    use hutch_policy::Level;
+
+    use super::*;
+    use crate::sandbox::{Levels, Report};
+
+    /// Levels with one rule for addresses of loopback, at this port.
+    fn loopback(port: u16, decision: &str, protocol: &str) -> Levels {
+        let rule = serde_json::json!({
+            "name": "test", "cidrs": ["127.0.0.0/8"], "ports": [port], "decision": decision, "protocol": protocol,
+            "private": ["127.0.0.0/8"],
+        });
+        let egress = serde_json::from_value(serde_json::json!({ "rules": [rule] })).unwrap();
+        let authority = hutch_policy::Authority::Invocation;
+        let level = Level { authority, name: "test".into(), mode: Mode::Enforce, egress: Some(egress) };
+        [Arc::new(level)].into()
+    }
+
+    #[tokio::test]
+    async fn connection_ends_when_its_rule_is_taken_away() {
+        for taken in [Some(("Deny", "TCP")), Some(("Allow", "Auto")), None] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut client = TcpStream::connect(address).await.unwrap();
+            let captured = listener.accept().await.unwrap().0;
+            // The destination has the address at which the connection was captured.
+            drop(listener);
+            let server = tokio::net::TcpListener::bind(address).await.unwrap();
+            let (refusals, mut refused) = tokio::sync::mpsc::unbounded_channel();
+            let report: Report = Box::new(move |refusal| refusals.send(refusal).unwrap());
+            let allows = || loopback(address.port(), "Allow", "TCP");
+            let sandbox = Sandbox::new(allows(), Arc::default(), report, Box::new(|_| ()));
+            let served = sandbox.clone();
+            let task = tokio::spawn(async move { served.serve(captured).await });
+            let mut server = server.accept().await.unwrap().0;
+            for _ in 0..2 {
+                client.write_all(b"x").await.unwrap();
+                assert_eq!(server.read_u8().await.unwrap(), b'x');
+                sandbox.set_levels(allows());
+            }
+            match taken {
+                Some((decision, protocol)) => {
+                    sandbox.set_levels(loopback(address.port(), decision, protocol));
+                }
+                None => sandbox.end(),
+            }
+            let error = client.read_u8().await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{taken:?}");
+            assert_eq!(server.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+            task.await.unwrap();
+            assert_eq!(refused.try_recv().is_ok(), taken.is_some());
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The way to the network outside: the machine's authorities, and a proxy that may be between.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hutch_policy::{Destination, Forbidden};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::record::Counters;
+use crate::refusal::Reason;
+
+/// Maximum time to connect to the proxy, and for each part of its answer.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Maximum bytes of the answer of a proxy.
+const HEAD: usize = 8 << 10;
+
+/// Reason why a destination cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unreachable {
+    /// Every address is closed.
+    #[error("{0}: {1}")]
+    Closed(IpAddr, Forbidden),
+    /// The name has no address.
+    #[error("the name does not resolve: {0}")]
+    Name(io::Error),
+    /// No address accepts.
+    #[error("{0}")]
+    Connect(io::Error),
+    /// The proxy outside does not connect.
+    #[error("the proxy outside: {0}")]
+    Proxy(String),
+    /// The server cannot be trusted, or does not speak TLS.
+    #[error("TLS to the server: {0}")]
+    Tls(String),
+}
+
+impl From<&Unreachable> for Reason {
+    fn from(error: &Unreachable) -> Reason {
+        match error {
+            Unreachable::Closed(..) => Reason::Forbidden(error.to_string()),
+            _ => Reason::Unreachable(error.to_string()),
+        }
+    }
+}
+
+impl From<Unreachable> for Reason {
+    fn from(error: Unreachable) -> Reason {
+        Reason::from(&error)
+    }
+}
+
+/// A proxy outside, such as that of a company, through which everything goes. It resolves names, so the addresses to which
+/// they lead cannot be judged here.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamProxy {
+    /// Name or address, and port.
+    pub address: String,
+    /// Value of `Proxy-Authorization`, if the proxy needs one. Secret.
+    pub authorization: Option<String>,
+}
+
+/// Without the credential.
+impl std::fmt::Debug for UpstreamProxy {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("UpstreamProxy").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl UpstreamProxy {
+    pub(crate) async fn connect(&self, destination: &Destination) -> Result<TcpStream, Unreachable> {
+        let failed = |error: io::Error| Unreachable::Proxy(error.to_string());
+        let connected = timeout(CONNECT, TcpStream::connect(&self.address)).await;
+        let mut stream = connected.map_err(|_| failed(io::ErrorKind::TimedOut.into()))?.map_err(failed)?;
+        let mut request = format!("CONNECT {destination} HTTP/1.1\r\nHost: {destination}\r\n");
+        if let Some(value) = &self.authorization {
+            request.push_str(&format!("Proxy-Authorization: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        stream.write_all(request.as_bytes()).await.map_err(failed)?;
+        let mut head = Vec::new();
+        // One byte at a time: what follows the head belongs to the connection.
+        while !head.ends_with(b"\r\n\r\n") {
+            if head.len() >= HEAD {
+                return Err(Unreachable::Proxy("its answer is too long".to_owned()));
+            }
+            let read = timeout(CONNECT, stream.read_u8()).await;
+            head.push(read.map_err(|_| failed(io::ErrorKind::TimedOut.into()))?.map_err(failed)?);
+        }
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut answer = httparse::Response::new(&mut headers);
+        match answer.parse(&head).map(|_| answer.code) {
+            Ok(Some(200..300)) => Ok(stream),
+            Ok(code) => Err(Unreachable::Proxy(format!("it answers with status {}", code.unwrap_or(0)))),
+            Err(error) => Err(Unreachable::Proxy(error.to_string())),
+        }
+    }
+}
+
+/// How the network outside is reached: the same for all sandboxes.
+#[derive(Default)]
+pub struct Way {
+    /// Certificates of authorities that servers are judged by, PEM.
+    authorities: Vec<u8>,
+    /// Proxy through which everything goes, by host and port.
+    pub(crate) proxy: Option<UpstreamProxy>,
+    /// Parsed at the first use.
+    tls: Mutex<Option<Arc<ClientConfig>>>,
+    /// Counters of all sandboxes.
+    pub(crate) counters: Counters,
+}
+
+impl Way {
+    /// Returns the way with the machine's authorities, PEM, and through a proxy if one is given.
+    pub fn new(authorities: Vec<u8>, proxy: Option<UpstreamProxy>) -> Way {
+        Way { authorities, proxy, ..Way::default() }
+    }
+
+    /// Returns the TLS of clients, without an application protocol.
+    pub(crate) fn tls(&self) -> Result<Arc<ClientConfig>, Unreachable> {
+        let mut tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = &*tls {
+            return Ok(config.clone());
+        }
+        let mut roots = RootCertStore::empty();
+        // A certificate that cannot be read is not trusted; machines have some.
+        let certificates = CertificateDer::pem_slice_iter(&self.authorities).flatten();
+        roots.add_parsable_certificates(certificates);
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Unreachable::Tls(error.to_string()))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let config = Arc::new(config);
+        *tls = Some(config.clone());
+        Ok(config)
+    }
+}

@@ -1,0 +1,266 @@
+//! Settings of Anthropic's sandbox-runtime (`srt`), version 0.0.78: a JSON object.
+//!
+//! Every key of the format is in [`KEYS`], with what becomes of it. Another key is an error.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+use hutch_policy::EgressRule;
+use serde_json::{Map, Value};
+
+use super::Notes;
+
+mod domains;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
+mod ranges;
+
+/// Treatment of a key.
+#[derive(Clone, Copy)]
+enum Key {
+    /// It has an effect.
+    Used,
+    /// An object with keys of its own.
+    Object,
+    /// It cannot be enforced, for this reason; `false` is as if it were not there.
+    Refused(&'static str),
+    /// It has no effect here.
+    Ignored(Why),
+}
+
+/// Reason why a key has no effect.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Why {
+    OtherSystem,
+    Machinery,
+    OwnNetwork,
+    OwnSockets,
+}
+
+impl Why {
+    fn text(self) -> &'static str {
+        match self {
+            Why::OtherSystem => "for macOS or Windows",
+            Why::Machinery => "for programs of srt itself",
+            Why::OwnNetwork => "a sandbox has a network of its own, on which it may listen",
+            Why::OwnSockets => "a sandbox reaches only sockets in folders that it sees",
+        }
+    }
+}
+
+const LATER: &str = "not enforced by this version; remove it to run without it";
+const NO_PROXY: &str = "another proxy cannot be put in the place of the sandbox's own";
+
+/// The keys of the format.
+const KEYS: [(&str, Key); 38] = [
+    ("network", Key::Object),
+    ("network.allowedDomains", Key::Used),
+    ("network.deniedDomains", Key::Used),
+    ("network.deniedDomainReasons", Key::Used),
+    ("network.strictAllowlist", Key::Used),
+    ("network.deniedResolvedAddresses", Key::Used),
+    ("network.allowUnixSockets", Key::Ignored(Why::OtherSystem)),
+    ("network.allowAllUnixSockets", Key::Ignored(Why::OwnSockets)),
+    ("network.allowLocalBinding", Key::Ignored(Why::OwnNetwork)),
+    ("network.allowMachLookup", Key::Ignored(Why::OtherSystem)),
+    ("network.httpProxyPort", Key::Refused(NO_PROXY)),
+    ("network.socksProxyPort", Key::Refused(NO_PROXY)),
+    ("network.mitmProxy", Key::Refused(NO_PROXY)),
+    ("network.parentProxy", Key::Refused(LATER)),
+    ("network.filterRequest", Key::Refused("a function of a JavaScript program, which a file cannot have")),
+    ("network.tlsTerminate", Key::Refused(LATER)),
+    ("filesystem", Key::Object),
+    ("filesystem.disabled", Key::Refused("a sandbox always has a file system of its own")),
+    ("filesystem.denyRead", Key::Used),
+    ("filesystem.allowRead", Key::Used),
+    ("filesystem.allowWrite", Key::Used),
+    ("filesystem.denyWrite", Key::Used),
+    ("filesystem.allowGitConfig", Key::Used),
+    ("credentials", Key::Refused(LATER)),
+    ("git", Key::Object),
+    ("git.safeDirectories", Key::Used),
+    ("ignoreViolations", Key::Ignored(Why::Machinery)),
+    ("ripgrep", Key::Ignored(Why::Machinery)),
+    ("mandatoryDenySearchDepth", Key::Ignored(Why::Machinery)),
+    ("seccomp", Key::Ignored(Why::Machinery)),
+    ("bwrapPath", Key::Ignored(Why::Machinery)),
+    ("socatPath", Key::Ignored(Why::Machinery)),
+    ("javaAgentJarPath", Key::Ignored(Why::Machinery)),
+    ("enableWeakerNestedSandbox", Key::Ignored(Why::Machinery)),
+    ("enableWeakerNetworkIsolation", Key::Ignored(Why::OtherSystem)),
+    ("allowAppleEvents", Key::Ignored(Why::OtherSystem)),
+    ("allowPty", Key::Ignored(Why::OtherSystem)),
+    ("windows", Key::Ignored(Why::OtherSystem)),
+];
+
+/// Settings.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) network: Network,
+    pub(crate) filesystem: Filesystem,
+    /// Folders that git takes for safe.
+    pub(crate) safe_directories: Vec<String>,
+}
+
+/// Settings of the network.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Network {
+    allowed: Vec<String>,
+    denied: Vec<String>,
+    reasons: BTreeMap<String, String>,
+    strict: bool,
+    denied_addresses: Vec<String>,
+}
+
+/// Settings of files: paths as they are written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Filesystem {
+    pub(crate) deny_read: Vec<String>,
+    pub(crate) allow_read: Vec<String>,
+    pub(crate) allow_write: Vec<String>,
+    pub(crate) deny_write: Vec<String>,
+    pub(crate) allow_git_config: bool,
+}
+
+impl Settings {
+    /// Reads a file of the format.
+    ///
+    /// # Errors
+    /// A key that is unknown, by its path, or a value of another type.
+    pub(crate) fn parse(text: &str, notes: &mut Notes) -> anyhow::Result<Settings> {
+        let mut found = BTreeMap::new();
+        let object: Map<String, Value> = serde_json::from_str(text).context("not a JSON object")?;
+        let mut ignored: BTreeMap<Why, Vec<String>> = BTreeMap::new();
+        collect("", object, &mut found, &mut ignored, notes)?;
+        for (why, keys) in ignored {
+            notes.changes.push(format!("{}: no effect: {}", keys.join(", "), why.text()));
+        }
+        let mut strings = |key: &str| match found.remove(key) {
+            None => Ok(Vec::new()),
+            Some(value) => {
+                serde_json::from_value(value).with_context(|| format!("{key}: not a list of texts"))
+            }
+        };
+        let [allowed, denied] = ["network.allowedDomains", "network.deniedDomains"].map(&mut strings);
+        let denied_addresses = strings("network.deniedResolvedAddresses")?;
+        let [deny_read, allow_read] = ["filesystem.denyRead", "filesystem.allowRead"].map(&mut strings);
+        let [allow_write, deny_write] = ["filesystem.allowWrite", "filesystem.denyWrite"].map(&mut strings);
+        let safe_directories = strings("git.safeDirectories")?;
+        let mut flag = |key: &str| match found.remove(key) {
+            None => Ok(false),
+            Some(value) => value.as_bool().with_context(|| format!("{key}: neither true nor false")),
+        };
+        let (strict, allow_git_config) =
+            (flag("network.strictAllowlist")?, flag("filesystem.allowGitConfig")?);
+        let reasons = match found.remove("network.deniedDomainReasons") {
+            None => BTreeMap::new(),
+            Some(value) => serde_json::from_value(value)
+                .context("network.deniedDomainReasons: not an object of texts")?,
+        };
+        Ok(Settings {
+            network: Network { allowed: allowed?, denied: denied?, reasons, strict, denied_addresses },
+            filesystem: Filesystem {
+                deny_read: deny_read?,
+                allow_read: allow_read?,
+                allow_write: allow_write?,
+                deny_write: deny_write?,
+                allow_git_config,
+            },
+            safe_directories,
+        })
+    }
+
+    /// Returns the rules for the network: none if it is closed.
+    pub(crate) fn egress(&self, notes: &mut Notes) -> Vec<EgressRule> {
+        let Network { allowed, denied, reasons, denied_addresses, .. } = &self.network;
+        let private = ranges::private(denied_addresses, notes);
+        domains::rules(&domains::Lists { allowed, denied, reasons }, &private, notes)
+    }
+
+    /// Notes the fields that are no part of a policy. Programs that embed srt may ask about hosts that are not listed.
+    pub(crate) fn note_rest(&self, notes: &mut Notes) {
+        if !self.network.strict && !self.network.allowed.is_empty() {
+            let what = "hosts that are not listed are refused; there is no question";
+            notes.change("network.strictAllowlist", what);
+        }
+        if self.filesystem != Filesystem::default() {
+            notes.change("filesystem", "no part of a policy; `hutch run --settings` applies it");
+        }
+        if !self.safe_directories.is_empty() {
+            notes.change("git", "no part of a policy; `hutch run --settings` applies it");
+        }
+    }
+}
+
+/// Sorts the keys of an object by their treatment.
+fn collect(
+    above: &str,
+    object: Map<String, Value>,
+    found: &mut BTreeMap<String, Value>,
+    ignored: &mut BTreeMap<Why, Vec<String>>,
+    notes: &mut Notes,
+) -> anyhow::Result<()> {
+    for (name, value) in object {
+        let path = if above.is_empty() { name } else { format!("{above}.{name}") };
+        let Some((_, key)) = KEYS.iter().find(|(known, _)| *known == path) else {
+            bail!("{}: unknown key", path.escape_debug());
+        };
+        match (key, value) {
+            (Key::Used, value) => drop(found.insert(path, value)),
+            (Key::Object, Value::Object(inner)) => collect(&path, inner, found, ignored, notes)?,
+            (Key::Object, _) => bail!("{path}: not an object"),
+            (Key::Refused(_), Value::Bool(false)) => {}
+            (Key::Refused(why), _) => notes.refuse(&path, why),
+            (Key::Ignored(why), _) => ignored.entry(*why).or_default().push(path),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> (Result<Settings, String>, Notes) {
+        let mut notes = Notes::default();
+        let settings = Settings::parse(text, &mut notes).map_err(|error| format!("{error:#}"));
+        (settings, notes)
+    }
+
+    #[test]
+    fn unknown_key_and_value_of_another_type_are_errors_by_path() {
+        for (text, expected) in [
+            (r#"{"networks": {}}"#, "networks: unknown key"),
+            (r#"{"network": {"allowedHosts": []}}"#, "network.allowedHosts: unknown key"),
+            (r#"{"filesystem": {"denyRead": ["a"], "x\ny": 1}}"#, "filesystem.x\\ny: unknown key"),
+            (r#"{"network": []}"#, "network: not an object"),
+            (r#"{"network": {"allowedDomains": "a"}}"#, "network.allowedDomains: not a list of texts"),
+            (r#"{"network": {"strictAllowlist": 1}}"#, "network.strictAllowlist: neither"),
+            (r#"{"network": {"deniedDomainReasons": {"a": 1}}}"#, "network.deniedDomainReasons"),
+            ("[]", "not a JSON object"),
+        ] {
+            let error = parsed(text).0.unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_enforced_is_refused_and_the_rest_is_one_line_for_each_reason() {
+        let (_, notes) = parsed(
+            r#"{"credentials": {}, "network": {"tlsTerminate": {}, "parentProxy": {"http": "x"}},
+                "filesystem": {"disabled": false}, "allowPty": true, "windows": {}, "seccomp": {}}"#,
+        );
+        let fields: Vec<&str> =
+            notes.refusals.iter().filter_map(|line| line.split_once(": ")).map(|(field, _)| field).collect();
+        assert_eq!(fields, ["credentials", "network.parentProxy", "network.tlsTerminate"]);
+        assert_eq!(
+            notes.changes,
+            [
+                "allowPty, windows: no effect: for macOS or Windows",
+                "seccomp: no effect: for programs of srt itself"
+            ]
+        );
+        let (_, notes) = parsed(r#"{"filesystem": {"disabled": true}}"#);
+        assert!(notes.refused().unwrap_err().to_string().starts_with("filesystem.disabled: "));
+    }
+}

@@ -1,0 +1,222 @@
+//! `--settings`: settings of Anthropic's sandbox-runtime (`srt`), as flags of `hutch run`.
+//!
+//! srt shows the whole machine and takes parts away. A jail shows only what is mounted: here the working directory, which
+//! is the workspace, and the folders that `allowRead` and `allowWrite` name.
+
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+
+use super::workspace::TEMPORARY;
+use crate::cli::{Listed, RunArguments};
+use crate::mount::MountArgument;
+use crate::policy::import::srt::{Filesystem, Settings};
+use crate::policy::import::{Notes, read_file};
+
+/// Folders of the image, which are shown anyway.
+const OF_THE_IMAGE: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+
+/// Puts what a file says into the flags, of which it allows none that say the same.
+pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result<()> {
+    let named = || format!("--settings {}", file.display());
+    let mut notes = Notes::default();
+    let text = read_file(file).with_context(named)?;
+    let settings = Settings::parse(&text, &mut notes).with_context(named)?;
+    let rules = settings.egress(&mut notes);
+    notes.refused().with_context(named)?;
+    notes.changes.iter().for_each(|line| eprintln!("hutch: {}: {line}", named()));
+    for (number, folder) in settings.safe_directories.iter().enumerate() {
+        arguments.env.push((format!("GIT_CONFIG_KEY_{number}"), "safe.directory".to_owned()));
+        arguments.env.push((format!("GIT_CONFIG_VALUE_{number}"), folder.clone()));
+        let count = (number + 1).to_string();
+        arguments.env.retain(|(name, _)| name != "GIT_CONFIG_COUNT");
+        arguments.env.push(("GIT_CONFIG_COUNT".to_owned(), count));
+    }
+    let place = Place {
+        workspace: std::env::current_dir().context("the working directory")?,
+        home: std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
+    };
+    let listed = Listed { rules, ..Listed::default() };
+    arguments.listed =
+        Some(Box::new(place.apply(&settings.filesystem, listed, arguments).with_context(named)?));
+    Ok(())
+}
+
+/// Folders to which the paths of the settings refer.
+struct Place {
+    workspace: PathBuf,
+    home: Option<PathBuf>,
+}
+
+/// A path of the settings.
+struct Named {
+    /// Its list and its number there.
+    field: String,
+    /// Absolute, without `.` and `..`.
+    path: PathBuf,
+    /// True if it was written as a folder.
+    folder: bool,
+}
+
+impl Place {
+    /// Adds the rules for files to the flags and to `listed`.
+    fn apply(
+        &self,
+        files: &Filesystem,
+        mut listed: Listed,
+        arguments: &mut RunArguments,
+    ) -> anyhow::Result<Listed> {
+        let list = |name: &str, texts: &[String]| {
+            let named =
+                |(index, text): (usize, &String)| self.named(format!("filesystem.{name}[{index}]"), text);
+            texts.iter().enumerate().map(named).collect::<anyhow::Result<Vec<Named>>>()
+        };
+        let (deny_read, allow_read) =
+            (list("denyRead", &files.deny_read)?, list("allowRead", &files.allow_read)?);
+        let (allow_write, deny_write) =
+            (list("allowWrite", &files.allow_write)?, list("denyWrite", &files.deny_write)?);
+        arguments.workspace = Some(self.workspace.clone());
+        let is_allowed = allow_write.iter().any(|named| named.path == self.workspace);
+        let is_denied = deny_write.iter().any(|named| self.workspace.starts_with(&named.path));
+        arguments.read_only = is_denied || !is_allowed;
+        listed.write_within = self.writable(&allow_write, &deny_write, arguments)?;
+        self.readable(&allow_read, arguments)?;
+        let shown_again: Vec<&Named> = allow_read.iter().chain(&allow_write).collect();
+        self.hidden(&deny_read, &shown_again, arguments)?;
+        if files.allow_git_config && !arguments.read_only {
+            arguments.allow_write.push(".git/config".into());
+        }
+        listed.deny_write = deny_write.into_iter().map(|named| (named.path, named.folder)).collect();
+        Ok(listed)
+    }
+
+    /// Returns a path without `~`, relative parts and a last `/**`.
+    fn named(&self, field: String, text: &str) -> anyhow::Result<Named> {
+        let plain = text.strip_suffix("/**").unwrap_or(text);
+        ensure!(
+            !plain.contains(['*', '?', '[', ']']),
+            "{field}: `{}` is a pattern; name files and folders",
+            text.escape_debug()
+        );
+        ensure!(!plain.is_empty() && !plain.contains('\0'), "{field}: not a path");
+        let from_home = match plain {
+            "~" => Some(""),
+            _ => plain.strip_prefix("~/"),
+        };
+        let whole = match (from_home, &self.home) {
+            (Some(rest), Some(home)) => home.join(rest),
+            (Some(_), None) => bail!("{field}: HOME is not set"),
+            (None, _) => self.workspace.join(plain),
+        };
+        let mut path = PathBuf::from("/");
+        for part in whole.components() {
+            match part {
+                Component::ParentDir => drop(path.pop()),
+                Component::Normal(name) => path.push(name),
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+        }
+        Ok(Named { field, path, folder: plain.ends_with('/') || plain != text })
+    }
+
+    /// Shows the paths that can be written, beside the workspace. Returns those in a read-only workspace.
+    fn writable(
+        &self,
+        allow: &[Named],
+        deny: &[Named],
+        arguments: &mut RunArguments,
+    ) -> anyhow::Result<Vec<PathBuf>> {
+        let mut within = Vec::new();
+        for named in allow {
+            let path = &named.path;
+            let denied = deny.iter().any(|denied| path.starts_with(&denied.path));
+            let is_there = path.symlink_metadata().is_ok();
+            if *path == self.workspace || is_own(path) || (denied && path.starts_with(&self.workspace)) {
+                continue;
+            }
+            ensure!(
+                !self.workspace.starts_with(path),
+                "{}: {} is above the working directory; start in it, or name `.`",
+                named.field,
+                path.display()
+            );
+            if !is_there {
+                eprintln!("hutch: --settings: {}: {} does not exist", named.field, path.display());
+            } else if !path.starts_with(&self.workspace) {
+                arguments.mount.push(MountArgument { source: path.clone(), target: None, read_only: denied });
+            } else if arguments.read_only {
+                within.push(path.clone());
+            }
+        }
+        Ok(within)
+    }
+
+    /// Shows the folders that can only be read.
+    fn readable(&self, allow: &[Named], arguments: &mut RunArguments) -> anyhow::Result<()> {
+        for named in allow {
+            let path = &named.path;
+            let is_above = self.workspace.starts_with(path);
+            let within = |above: &Path| path.starts_with(above);
+            let shown = within(&self.workspace)
+                || is_own(path)
+                || OF_THE_IMAGE.iter().any(|own| within(Path::new(own)));
+            let writable = arguments.mount.iter().any(|mount| within(&mount.source));
+            if is_above || shown || writable || path.symlink_metadata().is_err() {
+                continue;
+            }
+            if let Some(mount) = arguments.mount.iter().find(|mount| mount.source.starts_with(path)) {
+                bail!(
+                    "{}: {} is above {}, which is shown too; name the folders that are needed",
+                    named.field,
+                    path.display(),
+                    mount.source.display()
+                );
+            }
+            arguments.mount.push(MountArgument { source: path.clone(), target: None, read_only: true });
+        }
+        Ok(())
+    }
+
+    /// Hides what is denied, but for what is shown again.
+    fn hidden(&self, deny: &[Named], again: &[&Named], arguments: &mut RunArguments) -> anyhow::Result<()> {
+        for named in deny {
+            let path = &named.path;
+            let below: Vec<&&Named> = again.iter().filter(|again| again.path.starts_with(path)).collect();
+            let shown = |above: &Path| path.starts_with(above);
+            if below.iter().any(|again| again.path == *path) || path.symlink_metadata().is_err() {
+                continue;
+            }
+            if self.workspace.starts_with(path) {
+                ensure!(
+                    below.iter().any(|again| self.workspace.starts_with(&again.path)),
+                    "{}: the working directory is in {}; add `.` to filesystem.allowRead",
+                    named.field,
+                    path.display()
+                );
+                continue;
+            }
+            match below.first() {
+                Some(again)
+                    if shown(&self.workspace) || OF_THE_IMAGE.iter().any(|own| shown(Path::new(own))) =>
+                {
+                    bail!(
+                        "{}: {} is in {}, which {} hides; name what is to be hidden in it",
+                        again.field,
+                        again.path.display(),
+                        path.display(),
+                        named.field
+                    )
+                }
+                // Only what is shown again is there.
+                Some(_) => {}
+                None => arguments.deny_read.push(path.clone()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns true for a path that every sandbox has as its own.
+fn is_own(path: &Path) -> bool {
+    path == Path::new(TEMPORARY) || ["/dev", "/proc", "/sys"].iter().any(|own| path.starts_with(own))
+}

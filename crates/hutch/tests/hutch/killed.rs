@@ -1,0 +1,254 @@
+//! The proxy of `hutch up` is killed under load, and one sandbox opens more connections than it may.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use hutch_testkit::wait::until;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::harness::Up;
+
+/// Address of the servers. It is loopback, and no other test uses it.
+const SERVER: &str = "127.77.7.1";
+/// Connections that are open when the proxy is killed.
+const CONNECTIONS: usize = 50;
+/// Maximum connections of a sandbox.
+const MOST: usize = 512;
+/// Maximum descriptors of the proxy for one sandbox: two for each connection, and the listeners.
+const DESCRIPTORS: usize = 1100;
+
+/// Maximum memory of the proxy for one sandbox, in KiB.
+const MEMORY: usize = 32 << 10;
+
+/// A server that sends back everything, and counts.
+#[derive(Default)]
+struct Server {
+    port: u16,
+    opened: Arc<AtomicUsize>,
+    open: Arc<AtomicUsize>,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Server {
+    fn start() -> Server {
+        let listener = TcpListener::bind((SERVER, 0)).expect("a listener");
+        let port = listener.local_addr().expect("an address").port();
+        let server = Server { port, ..Server::default() };
+        let (opened, open, bytes) = (server.opened.clone(), server.open.clone(), server.bytes.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                opened.fetch_add(1, Ordering::SeqCst);
+                let (open, bytes) = (open.clone(), bytes.clone());
+                std::thread::spawn(move || {
+                    open.fetch_add(1, Ordering::SeqCst);
+                    let _ = echo(client, &bytes);
+                    open.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        server
+    }
+
+    fn opened(&self) -> usize {
+        self.opened.load(Ordering::SeqCst)
+    }
+
+    fn open(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
+    }
+}
+
+fn echo(mut client: TcpStream, bytes: &AtomicUsize) -> std::io::Result<()> {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        let count = client.read(&mut buffer)?;
+        if count == 0 {
+            return Ok(());
+        }
+        bytes.fetch_add(count, Ordering::SeqCst);
+        client.write_all(&buffer[..count])?;
+    }
+}
+
+/// A server with the Sandbox `a`, which may reach this port of `web.example`.
+fn start(port: u16) -> Up {
+    let up = Up::start_with_hosts(&format!("127.0.0.1 localhost\n{SERVER} web.example\n"));
+    let rule = json!({"name": "web", "hosts": ["web.example"], "ports": [port], "protocol": "TCP", "private": [SERVER]});
+    let policy = json!({
+        "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "ClusterSandboxPolicy", "metadata": {"name": "web"},
+        "spec": {"appliesTo": {}, "egress": {"rules": [rule]}},
+    });
+    let sandbox = json!({
+        "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": {"name": "a"},
+        "spec": {"podTemplate": {"spec": {"terminationGracePeriodSeconds": 0, "containers": [
+            {"name": "main", "image": "hutch/host", "command": ["sleep", "1000"]},
+        ]}}},
+    });
+    for object in [policy, sandbox] {
+        let file = up.folder().join("object.json");
+        std::fs::write(&file, object.to_string()).expect("written");
+        up.ok(&format!("apply -f {}", file.display()));
+    }
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")].reason}";
+    up.eventually(&format!("get sandbox a -o {path}"), |found| found.trim() == "Enforced");
+    up
+}
+
+/// A Python program in the sandbox. It ends when its input does.
+struct Program {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Program {
+    fn start(up: &Up, program: &str, arguments: &[usize]) -> Program {
+        let arguments: Vec<String> = arguments.iter().map(usize::to_string).collect();
+        let mut words = vec!["exec", "-i", "a", "--", "python3", "-c", program];
+        words.extend(arguments.iter().map(String::as_str));
+        let mut kubectl = up.kubectl_command(&words);
+        let mut child = kubectl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("kubectl");
+        let output = BufReader::new(child.stdout.take().expect("output"));
+        Program { child, output }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        line.trim().to_owned()
+    }
+
+    /// Ends its input, and returns what it then prints.
+    fn end(&mut self) -> String {
+        drop(self.child.stdin.take());
+        self.line()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Process id of the proxy.
+fn proxy(up: &Up) -> Option<Pid> {
+    std::fs::read_dir("/proc").expect("/proc").flatten().find_map(|entry| {
+        let id: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let status = std::fs::read_to_string(entry.path().join("status")).ok()?;
+        let parent = format!("\nPPid:\t{}\n", up.pid());
+        let is_proxy = status.starts_with("Name:\thutch-egress\n") && status.contains(&parent);
+        is_proxy.then(|| Pid::from_raw(id)).flatten()
+    })
+}
+
+/// Rounds of a test that takes long, and what they are with `scripts/slow-tests`.
+fn rounds(few: usize, all: usize) -> usize {
+    if std::env::var_os("HUTCH_SLOW_TESTS").is_some_and(|value| value == "1") { all } else { few }
+}
+
+#[test]
+fn proxy_that_is_killed_under_connections_serves_again_and_opens_nothing() {
+    hutch_testkit::require!(root, kubectl, python);
+    let (server, denied) = (Server::start(), Server::start());
+    let up = start(server.port);
+    let ports = [server.port.into(), denied.port.into(), CONNECTIONS];
+    let mut program = Program::start(&up, include_str!("fixtures/killed.py"), &ports);
+    assert_eq!(program.line(), "open");
+    let mut times = Vec::new();
+    for round in 0..rounds(20, 100) {
+        let pid = proxy(&up).expect("a proxy");
+        until("all connections are open", || server.open() == CONNECTIONS);
+        let opened = server.opened();
+        kill_process(pid, Signal::KILL).expect("kill");
+        let killed = Instant::now();
+        until("a connection is open again", || server.opened() > opened);
+        times.push(killed.elapsed().as_millis());
+        until("all are open again", || {
+            server.open() == CONNECTIONS && server.opened() >= opened + CONNECTIONS
+        });
+        assert_eq!(denied.opened(), 0, "round {round}");
+    }
+    let result: Value = serde_json::from_str(&program.end()).expect("JSON");
+    let counts = &result["counts"];
+    assert_eq!((denied.opened(), denied.bytes.load(Ordering::SeqCst)), (0, 0), "{result}");
+    assert!(counts["denied: ECONNRESET"].as_u64() > Some(0), "{result}");
+    // The listeners outlive the proxy, so that connections wait instead of being refused.
+    // An open connection breaks, and does not look as if the server had ended it.
+    for never in ["ECONNREFUSED", "denied: ECONNREFUSED", "end"] {
+        assert_eq!(counts[never], Value::Null, "{result}");
+    }
+    times.sort_unstable();
+    let (middle, last) = (times[times.len() / 2], times[times.len() - 1]);
+    hutch_testkit::say(&format!(
+        "killed {} times under {CONNECTIONS} connections: a new one after {middle} ms (p50), {last} ms (most); {result}\n",
+        times.len()
+    ));
+}
+
+/// Number of descriptors of a process, and its resident memory in KiB.
+fn usage(process: Pid) -> (usize, usize) {
+    let process = process.as_raw_nonzero();
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).expect("descriptors").count();
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("status");
+    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    (descriptors, memory.split_whitespace().next().and_then(|size| size.parse().ok()).expect("a number"))
+}
+
+/// Opens so many connections and sends 64 KiB to and fro on each. Prints how many are open, how many were refused, and
+/// after the end of its input, whether one more opens.
+const GREEDY: &str = "
+import socket, sys
+port, wanted = int(sys.argv[1]), int(sys.argv[2])
+address = socket.gethostbyname('web.example')
+data = bytes(64 << 10)
+kept, refused = [], 0
+for _ in range(wanted):
+    try:
+        sock = socket.create_connection((address, port), 60)
+        sock.sendall(data)
+        if len(sock.makefile('rb').read(len(data))) < len(data): raise ConnectionResetError
+        kept.append(sock)
+    except OSError:
+        refused += 1
+print(len(kept), refused, flush=True)
+sys.stdin.read()
+kept.clear()
+while True:
+    try:
+        with socket.create_connection((address, port), 60) as sock:
+            sock.sendall(b'x')
+            if sock.recv(1): break
+    except OSError: pass
+print('another', flush=True)
+";
+
+#[test]
+fn sandbox_has_a_bounded_number_of_connections_and_descriptors() {
+    hutch_testkit::require!(root, kubectl, python);
+    let server = Server::start();
+    let up = start(server.port);
+    let pid = proxy(&up).expect("a proxy");
+    let before = usage(pid);
+    let mut program = Program::start(&up, GREEDY, &[server.port.into(), 600]);
+    assert_eq!(program.line(), format!("{MOST} {}", 600 - MOST));
+    assert_eq!((server.open(), server.opened()), (MOST, MOST));
+    let (descriptors, memory) = usage(pid);
+    let memory = memory.saturating_sub(before.1);
+    assert!(memory < MEMORY, "{memory} KiB");
+    assert!(descriptors <= before.0 + DESCRIPTORS, "{descriptors} descriptors, {} before", before.0);
+    assert!(descriptors >= before.0 + 2 * MOST, "{descriptors} descriptors, {} before", before.0);
+    assert_eq!(proxy(&up), Some(pid), "it is the same process");
+    assert_eq!(program.end(), "another");
+    until("the connections are closed", || usage(pid).0 <= before.0 + 4);
+    hutch_testkit::say(&format!(
+        "{MOST} connections: {} descriptors and {memory} KiB more in the proxy\n",
+        descriptors - before.0
+    ));
+}

@@ -1,0 +1,223 @@
+//! `hutch run --workspace` and `--deny-read`: paths inside are those outside, and hidden ones are empty.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::egress::{Caller, callers};
+use crate::harness::{refused, succeeded, text};
+use crate::mounts::Home;
+
+/// Makes files of the user, with the folders above them.
+pub(crate) fn make(home: &Home, files: &[&str]) {
+    for file in files {
+        let mut above: Vec<&Path> = Path::new(file).ancestors().skip(1).collect();
+        above.pop();
+        for folder in above.into_iter().rev().filter_map(Path::to_str) {
+            let _ = std::fs::create_dir(home.path(folder));
+            home.own(folder);
+        }
+        std::fs::write(home.path(file), "SECRET\n").expect("written");
+        home.own(file);
+    }
+}
+
+#[test]
+fn workspace_has_the_same_path_inside_and_a_second_one() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        let script = "pwd; echo $HOME; echo one > @/work/one; echo two > /workspace/two; cat two; \
+            cd /workspace && pwd -P; mkdir sub && mv two sub && touch ~/here";
+        let printed = succeeded(&format!("{caller:?}"), &home.run(caller, &[], script));
+        let path = home.path("work").display().to_string();
+        assert_eq!(printed, format!("{path}\n{path}\ntwo\n{path}\n"), "{caller:?}");
+        assert_eq!((home.read("work/one"), home.read("work/sub/two")), ("one\n".into(), "two\n".into()));
+
+        let printed =
+            succeeded("read-only", &home.run(caller, &["--read-only"], "pwd; touch ~/x && echo $HOME"));
+        assert_eq!(printed, format!("{path}\n/tmp\n"), "{caller:?}");
+    }
+}
+
+#[test]
+fn files_of_the_workspace_are_protected_by_both_paths() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        make(&home, &["work/.git/config", "work/.git/hooks/pre-commit"]);
+        let script = "for top in @/work /workspace; do \
+                echo x > $top/.git/hooks/pre-commit; echo x > $top/.git/hooks/new; echo x > $top/.git/config; \
+                echo x > $top/.envrc; mv $top/.git $top/g; rm -rf $top/.git/hooks; \
+            done; rm /workspace; mv @/work @/w; mv /workspace /w; cat .git/config";
+        let output = home.run(caller, &[], script);
+        assert_eq!(text(&output.stdout), "SECRET\n", "{caller:?}");
+        assert_eq!(home.read("work/.git/hooks/pre-commit"), "SECRET\n", "{caller:?}");
+        assert_eq!(home.read("work/.git/config"), "SECRET\n", "{caller:?}");
+        for name in ["work/.git/hooks/new", "work/.envrc", "work/g"] {
+            assert!(!home.path(name).exists(), "{caller:?}: {name}");
+        }
+    }
+}
+
+#[test]
+fn virtual_environment_that_was_made_outside_works_inside() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        let venv = home.path("work/venv");
+        let made = Command::new("/usr/bin/python3").args(["-m", "venv", "--without-pip"]).arg(&venv).output();
+        if !made.expect("python3").status.success() {
+            return hutch_testkit::note_skip("virtual environment", "needs /usr/bin/python3 with venv");
+        }
+        // As pip writes the programs of a package.
+        let script = format!("#!{}/bin/python\nimport sys\nprint(sys.prefix)\n", venv.display());
+        std::fs::write(venv.join("bin/tool"), script).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(venv.join("bin/tool"), mode).expect("chmod");
+        let printed = succeeded(&format!("{caller:?}"), &home.run(caller, &[], "@/work/venv/bin/tool"));
+        assert_eq!(printed, format!("{}\n", venv.display()), "{caller:?}");
+    }
+}
+
+#[test]
+fn workspace_works_in_folders_that_the_sandbox_has_too() {
+    hutch_testkit::require!(root);
+    let home = Home::new();
+    let mut callers = callers();
+    callers.retain(|caller| !matches!(caller, Caller::Ordinary));
+    for place in ["/tmp", "/var/tmp", "/dev/shm", "/usr/local/share", "/etc", "/root"] {
+        let Ok(folder) = tempfile::tempdir_in(place) else { continue };
+        let path = folder.path().display().to_string();
+        for caller in &callers {
+            let options = ["--workspace", &path];
+            let output =
+                home.run_at(*caller, Path::new("/"), &options, "pwd; echo x > made; cat /workspace/made");
+            assert_eq!(succeeded(&format!("{place} {caller:?}"), &output), format!("{path}\nx\n"));
+            assert_eq!(std::fs::read_to_string(folder.path().join("made")).expect("made"), "x\n");
+        }
+    }
+}
+
+#[test]
+fn workspace_below_the_second_path_is_only_at_its_own() {
+    hutch_testkit::require!(root);
+    let home = Home::new();
+    let script = "mkdir -p /workspace/mine && mount --bind \"$1\" /workspace/mine";
+    let made = !Path::new("/workspace").exists();
+    let mut unshare = Command::new("unshare");
+    let inner = format!(
+        "{script} && \"$2\" run --workspace /workspace/mine -- sh -c 'pwd; ls -A /workspace; echo x > y'"
+    );
+    unshare.args(["--mount", "bash", "-c", &inner, "bash"]).arg(home.path("work")).arg(home.path("hutch"));
+    let output = unshare.output().expect("unshare");
+    if made {
+        let _ = std::fs::remove_dir("/workspace/mine");
+        let _ = std::fs::remove_dir("/workspace");
+    }
+    assert_eq!(succeeded("below", &output), "/workspace/mine\nmine\n");
+    assert_eq!(home.read("work/y"), "x\n");
+}
+
+#[test]
+fn workspace_where_the_sandbox_has_its_own_is_refused_by_name() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    for (place, named) in [
+        ("/proc/self", "has its own /proc"),
+        ("/sys/kernel", "has its own /sys"),
+        ("/dev/shm", "has its own /dev"),
+        ("/usr", "has its own /usr; name a folder in it"),
+        ("/etc", "--mount /etc:/data"),
+        ("/", "whole machine"),
+    ] {
+        for caller in [Caller::Root, Caller::Ordinary] {
+            let output = home.run_at(caller, Path::new("/"), &["--workspace", place], "true");
+            // `/proc/self` is a link, which is refused before.
+            let named = if place == "/proc/self" { "--workspace /proc/self" } else { named };
+            refused(&output, 125, &["--workspace", named]);
+        }
+    }
+}
+
+#[test]
+fn hidden_path_is_empty_wherever_it_shows() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        make(&home, &["work/secrets/key", "work/src/.env", "data/token", "data/deep/token"]);
+        let options = ["--mount", "@/data:/shown:ro", "--mount", "@/file:/etc/app/file:ro"];
+        let hide = ["work/secrets", "work/src/.env", "data/deep", "file"].map(|name| format!("@/{name}"));
+        let hide: Vec<&str> = hide.iter().flat_map(|path| ["--deny-read", path.as_str()]).collect();
+        let script = "ls -A secrets /shown/deep; cat src/.env; cat /etc/app/file; cat /workspace/src/.env; \
+            cat /proc/self/cwd/secrets/key; \
+            chmod 644 src/.env; cat src/.env; echo x > src/.env; echo x > secrets/new; cp src/.env copy; ln src/.env link; \
+            umount secrets; umount src/.env; mount -o remount,rw secrets; \
+            cat /shown/token; stat -c %a src/.env";
+        let output = home.run(caller, &[&options[..], &hide[..]].concat(), script);
+        let printed = text(&output.stdout);
+        let lines: Vec<&str> = printed.lines().filter(|line| !line.is_empty()).collect();
+        assert_eq!(
+            lines,
+            ["/shown/deep:", "secrets:", "SECRET", "0"],
+            "{caller:?}: {printed} {}",
+            text(&output.stderr)
+        );
+        assert_eq!(printed.matches("SECRET").count(), 1, "{caller:?}: only the one that is not hidden");
+        for name in ["work/secrets/key", "work/src/.env", "data/deep/token"] {
+            assert_eq!(home.read(name), "SECRET\n", "{caller:?}: {name}");
+        }
+        let names: Vec<PathBuf> =
+            std::fs::read_dir(home.path("work")).expect("work").flatten().map(|entry| entry.path()).collect();
+        for path in &names {
+            assert!(!std::fs::read_to_string(path).is_ok_and(|text| text.contains("SECRET")), "{path:?}");
+        }
+    }
+}
+
+/// Folders above what is hidden are moved, copied, exchanged and removed.
+#[test]
+fn hidden_path_stays_hidden_when_folders_above_it_are_moved() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    for caller in callers() {
+        let home = Home::new();
+        make(&home, &["work/a/b/secrets/key", "work/a/b/file"]);
+        let hide = ["--deny-read", "@/work/a/b/secrets", "--deny-read", "@/work/a/b/file"];
+        let script = "exec 9< a/b; mv a/b c; cat c/secrets/key c/file; mv c a/d; cat a/d/secrets/key a/d/file; mv a e; \
+            cat e/d/secrets/key e/d/file /proc/self/fd/9/secrets/key /proc/self/fd/9/file; \
+            mv e/d/secrets e/d/s; cat e/d/s/key; mv e/d/file e/d/f; cat e/d/f; mkdir new; mv -T new e/d/secrets; \
+            cp -r e copied; cat copied/d/secrets/key copied/d/file; rm -rf e; cat e/d/secrets/key e/d/file; \
+            python3 -c \"import os, ctypes; libc = ctypes.CDLL(None); os.makedirs('x', exist_ok=True); \
+                libc.renameat2(-100, b'e', -100, b'x', 2)\"; cat x/d/secrets/key x/d/file; find . -type f | xargs cat; true";
+        let output = home.run(caller, &hide, script);
+        assert!(!text(&output.stdout).contains("SECRET"), "{caller:?}: {output:?}");
+        let found =
+            Command::new("grep").args(["-rl", "SECRET"]).arg(home.path("work")).output().expect("grep");
+        assert_eq!(
+            text(&found.stdout).lines().count(),
+            2,
+            "{caller:?}: both are kept: {}",
+            text(&found.stdout)
+        );
+    }
+}
+
+#[test]
+fn hidden_path_must_exist_and_leave_a_workspace() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    let link = home.path("work/link");
+    make(&home, &["work/key"]);
+    std::os::unix::fs::symlink(home.path("work/key"), &link).expect("link");
+    for caller in [Caller::Root, Caller::Ordinary] {
+        for (path, named) in [("@/work/typo", "No such file"), ("@/work", "workspace"), ("@", "workspace")] {
+            refused(&home.run(caller, &["--deny-read", path], "true"), 125, &["--deny-read", named]);
+        }
+        // Shown nowhere.
+        let output = home.run(caller, &["--deny-read", "@/data", "--deny-read", "/root"], "echo fine");
+        assert_eq!(succeeded("not shown", &output), "fine\n");
+        let output = home.run(caller, &["--deny-read", "@/work/link"], "cat key; cat link; echo over");
+        assert_eq!(text(&output.stdout), "over\n", "a link hides what it leads to");
+        let output = home.run(caller, &["--deny-read", "/usr/share"], "ls -A /usr/share; echo over");
+        assert_eq!(succeeded("of the image", &output), "over\n");
+    }
+}

@@ -77,7 +77,8 @@ pub(crate) fn names(authority: &str, destination: &Destination) -> bool {
         Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
         _ => (authority, None),
     };
-    let same_port = port.is_none_or(|port| port.parse() == Ok(destination.port));
+    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let same_port = port.is_none_or(|port| digits(port) && port.parse() == Ok(destination.port));
     name.parse().as_ref() == Ok(&destination.host) && same_port
 }
 
@@ -107,7 +108,9 @@ mod tests {
         {
             assert!(is_for(&first, &https, Traffic::Web).is_err(), "{first:?}");
         }
-        for host in ["b.example", "a.example:81", "a.example:", "", "a.example:80:80", "192.0.2.1"] {
+        for host in
+            ["b.example", "a.example:81", "a.example:", "a.example:+80", "", "a.example:80:80", "192.0.2.1"]
+        {
             assert!(is_for(&http(host), &plain, Traffic::Web).is_err(), "{host}");
         }
         assert!(is_for(&tls("a.example"), &address, Traffic::Web).is_err());

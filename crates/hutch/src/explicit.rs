@@ -60,9 +60,7 @@ fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
     if let Some(address) = metrics_at {
         eprintln!("hutch: metrics at http://{address}/metrics");
     }
-    // Last: then everything is served.
-    eprintln!("hutch: proxy at http://{address}");
-    wait(process, channel)
+    wait(process, channel, address)
 }
 
 fn bind(address: SocketAddr) -> anyhow::Result<(OwnedFd, SocketAddr)> {
@@ -125,11 +123,13 @@ fn order(
 }
 
 /// Waits for a signal, or for the end of the process, which is a failure.
-fn wait(process: Process, channel: OwnedFd) -> anyhow::Result<()> {
+fn wait(process: Process, channel: OwnedFd, address: SocketAddr) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("runtime")?;
     let ended = runtime.block_on(async {
         let stop = signals::to_stop()?;
         let channel = Channel::new(channel)?;
+        // Last: everything is served, and a signal ends it in order.
+        eprintln!("hutch: proxy at http://{address}");
         let ended = async { while let Ok(Some(_)) = channel.receive_bare().await {} };
         tokio::select! {
             () = stop.wait() => Ok::<_, anyhow::Error>(false),

@@ -25,7 +25,7 @@ pub(super) struct Request {
 
 impl Origin {
     pub(super) fn plain() -> Origin {
-        Origin::start(|stream| Some(stream))
+        Origin::start(Some)
     }
 
     /// Serves TLS for these names. Returns the file with the authority too, which is made in the folder.

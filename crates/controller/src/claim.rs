@@ -38,6 +38,12 @@ fn variables(claim: &SandboxClaim) -> &[ClaimEnvVar] {
     claim.spec.env.as_deref().unwrap_or_default()
 }
 
+/// Returns the attributes of the task, for conditions of policies. The Sandbox gets them with the claim.
+fn attributes(claim: &SandboxClaim) -> impl Iterator<Item = (String, String)> {
+    let attributes = claim.annotations().iter().filter(|(key, _)| key.starts_with(annotation::ATTRIBUTE));
+    attributes.map(|(key, value)| (key.clone(), value.clone()))
+}
+
 /// Returns the assignment record of Agent Sandbox's own controller: an annotation, earlier a label of the same key.
 fn record(claim: &SandboxClaim) -> Option<&str> {
     let key = annotation::SANDBOX_NAME;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName};
@@ -16,6 +17,7 @@ use hutch_policy::{Call, Decision, Destination, Mode, Path, decide_request, read
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::time::timeout;
 
 use crate::body::{Body, full};
 use crate::check::names;
@@ -28,6 +30,9 @@ use crate::websocket;
 const CALLS: usize = 1 << 20;
 /// Code of an error of JSON-RPC about a refused call.
 pub(crate) const REFUSED: i32 = -32001;
+/// Maximum bytes, and time, for which the body of a refused request is read before the answer.
+const UNREAD: usize = 256 << 10;
+const UNREAD_TIME: Duration = Duration::from_secs(2);
 /// Maximum characters of a path in a message.
 const SHOWN: usize = 200;
 /// Headers that belong to one connection.
@@ -124,6 +129,8 @@ struct Seen {
     /// Id of a single call.
     id: Option<serde_json::Value>,
     calls: Vec<Call>,
+    /// A body that is not read yet.
+    unread: Option<Incoming>,
 }
 
 /// Answers a request.
@@ -134,12 +141,17 @@ pub(crate) async fn exchange(of: Exchange, request: Request<Incoming>) -> Result
         destination: of.destination.clone(),
         path: request.uri().path().chars().take(SHOWN).collect(),
     };
+    let sends = !request.headers().contains_key(header::EXPECT);
     let (line, mut seen) = (Arc::new(line), Seen::default());
     Ok(match of.serve(request, &line, &mut seen).await {
         Ok(response) => response,
         Err(reason) => {
             let refusal = line.refusal(reason);
             of.sandbox.refused_request(refusal.clone(), &line.asked(&seen.calls));
+            if let Some(body) = seen.unread.filter(|_| sends) {
+                // A client that could not send all of a body may not read the answer.
+                let _ = timeout(UNREAD_TIME, Limited::new(body, UNREAD).collect()).await;
+            }
             answer(&refusal, seen.id)
         }
     })
@@ -172,8 +184,9 @@ impl Exchange {
         let websocket = is_websocket(&request);
         let upgrade = websocket.then(|| hyper::upgrade::on(&mut request));
         let (parts, body) = request.into_parts();
+        seen.unread = Some(body);
         let path = self.check(&parts).map_err(Reason::Ambiguous)?;
-        let accepted = self.decide(&parts, body, (line, &path), websocket, seen).await?;
+        let accepted = self.decide(&parts, (line, &path), websocket, seen).await?;
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
         let sent = self.request(&parts, accepted, line, websocket).map_err(Reason::Ambiguous)?;
         let mut response = self.sandbox.upstream().send(sent, http2).await?;
@@ -231,29 +244,29 @@ impl Exchange {
         Path::read(parts.uri.path()).map_err(|error| error.to_string())
     }
 
-    /// Decides about the request. Reads its calls if a rule judges them.
+    /// Decides about the request, and takes its body if it is accepted. Reads its calls if a rule judges them.
     async fn decide(
         &self,
         parts: &Parts,
-        body: Incoming,
         (line, path): (&Line, &Path),
         websocket: bool,
         seen: &mut Seen,
     ) -> Result<Accepted, Reason> {
-        let mut length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
-        let reads = reads_calls(&self.sandbox.rules().levels, &self.destination) && length != Some(0);
-        let (are_calls, body) = match reads {
-            true => {
-                let bytes = read_calls(parts, body).await.map_err(Reason::Ambiguous)?;
-                length = Some(bytes.len() as u64);
-                seen.id = id_of(&bytes);
-                let calls = Call::parse(&bytes);
-                let are_calls = calls.is_some();
-                seen.calls = calls.unwrap_or_default();
-                (are_calls, full(bytes))
-            }
-            false => (false, body.map_err(Into::into).boxed_unsync()),
+        let mut length = match &seen.unread {
+            Some(body) if !body.is_end_stream() => body.size_hint().exact(),
+            _ => Some(0),
         };
+        let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.destination);
+        let (mut are_calls, mut read) = (false, None);
+        if let Some(body) = seen.unread.take_if(|_| reads) {
+            let bytes = read_calls(parts, body).await.map_err(Reason::Ambiguous)?;
+            length = Some(bytes.len() as u64);
+            seen.id = id_of(&bytes);
+            let calls = Call::parse(&bytes);
+            are_calls = calls.is_some();
+            seen.calls = calls.unwrap_or_default();
+            read = Some(full(bytes));
+        }
         // After the body was read: the rules may have changed meanwhile.
         let rules = self.sandbox.rules();
         let host = self.destination.host.to_string();
@@ -283,11 +296,10 @@ impl Exchange {
         }
         let max_body = verdict.max_body;
         self.sandbox.usage.request(&rules.levels, &self.destination)?;
-        self.sandbox.allowed(
-            &self.destination,
-            Some(&asked),
-            self.sandbox.ground(&verdict.opinions).as_ref(),
-        );
+        let ground = self.sandbox.ground(&verdict.opinions);
+        self.sandbox.allowed(&self.destination, Some(&asked), ground.as_ref());
+        let unread = || seen.unread.take().map(|body| body.map_err(Into::into).boxed_unsync());
+        let body = read.or_else(unread).unwrap_or_else(|| full(Bytes::new()));
         Ok(Accepted { max_body, body, rules })
     }
 

@@ -15,7 +15,7 @@ use anyhow::Context;
 use hutch_egress::control::{LAST, News, Order, Reporter, follow_recorded};
 use hutch_egress::{AuthorityKeys, FLAGS, Reason, Recorder, Refusal, UpstreamProxy, Way};
 use hutch_jail::service::{Confinement, confine};
-use hutch_policy::Level;
+use hutch_policy::{EgressRule, Level};
 use hutch_privsep::{Channel, receive_now, send_now};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -104,8 +104,14 @@ pub(crate) enum Audience {
     Log,
 }
 
-/// The process. It ends when this is dropped.
+/// A process that ends when this is dropped.
 pub(crate) struct Process(Child);
+
+impl Process {
+    pub(crate) fn of(child: Child) -> Process {
+        Process(child)
+    }
+}
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -159,6 +165,12 @@ pub(crate) fn spawn(id: Option<u32>, audience: Audience, outside: Outside) -> io
     };
     send_now(ours.as_fd(), &Start { uid, gid, audience, outside }, &[])?;
     Ok((process, ours))
+}
+
+/// Returns true if a level needs the authority of its sandbox, because it has rules about requests.
+pub(crate) fn reads_requests<'a>(levels: impl IntoIterator<Item = &'a Level>) -> bool {
+    let rules = levels.into_iter().filter_map(|level| level.egress.as_ref()).flat_map(|egress| &egress.rules);
+    rules.into_iter().any(EgressRule::reads_requests)
 }
 
 /// Starts the proxy for one sandbox with these listeners. `id` is the user and group of the process, if the caller is root.

@@ -72,14 +72,19 @@ impl DataFolder {
     /// data folder but not list it.
     pub(crate) fn give(&self, names: &[&str], id: u32) -> anyhow::Result<()> {
         for name in names {
-            let folder = self.path.join(name);
-            let failed = || format!("cannot give {} to the front", folder.display());
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).with_context(failed)?;
-            give_tree(&folder, id).with_context(failed)?;
+            self.give_one(name, id)?;
         }
         std::os::unix::fs::chown(&self.path, None, Some(id))
             .and_then(|()| std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(0o710)))
             .with_context(|| format!("--data-dir {}", self.path.display()))
+    }
+
+    /// Gives a folder of it, created if missing, to a user and group of this id, who must be in it already to use it.
+    pub(crate) fn give_one(&self, name: &str, id: u32) -> anyhow::Result<()> {
+        let folder = self.path.join(name);
+        let failed = || format!("cannot give {} to a process", folder.display());
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).with_context(failed)?;
+        give_tree(&folder, id).with_context(failed)
     }
 }
 

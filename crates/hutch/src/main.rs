@@ -7,6 +7,7 @@ mod address;
 mod allow;
 mod authority_folder;
 mod bootstrap;
+mod broker;
 mod cli;
 mod client;
 mod cluster;
@@ -49,6 +50,9 @@ fn main() -> ExitCode {
     }
     if egress::is_this() {
         return egress::main();
+    }
+    if broker::is_this() {
+        return broker::main();
     }
     match cli::parse() {
         Ok(cli::Command::Run(arguments)) => run::main(arguments),

@@ -11,6 +11,7 @@ mod mounts;
 mod report;
 mod settings;
 mod tools;
+mod trust;
 mod workspace;
 
 use std::os::unix::fs::MetadataExt;
@@ -56,22 +57,29 @@ pub(crate) fn main(mut arguments: RunArguments) -> ! {
 }
 
 fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
-    let image = image(arguments)?;
+    let mut image = image(arguments)?;
     let of_image: Vec<Mount> = image.mounts.iter().map(host).collect();
     let workspace = Workspace::open(arguments.workspace.as_deref(), &of_image)?;
     let user = user(&image, workspace.folder.as_ref())?;
     let shown = Shown::of(arguments, &workspace, user.uid);
+    let further = [&shown.toolchains[..], &arguments.mount].concat();
+    let mut network = egress::Network::of(arguments)?;
+    let trusted = network.trust(&image, &further)?;
+    if let Some(trust) = &trusted {
+        image.config.env = trust.environment(&image.config.env);
+    }
     let process = process(arguments, &image, &workspace, &shown.env, user)?;
     // Held until the command has ended: no other jail on the machine gets one of these ids.
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,
     };
-    let mut network = egress::Network::of(arguments)?;
     let fixed = [of_image, workspace.mounts(arguments.read_only), shown.caches].concat();
-    let further = [&shown.toolchains[..], &arguments.mount].concat();
     let mut spec = spec(arguments, image.layers, fixed, &further, ids.as_ref(), network.plan())?;
     spec.links = workspace.links();
+    if let Some(trust) = &trusted {
+        spec.mounts.extend(trust.mounts()?);
+    }
     let hidden = hide::mounts(&arguments.deny_read, &spec, &workspace.path)?;
     let protections = protect(arguments, &workspace, &mut spec)?;
     spec.mounts.extend(hidden);
@@ -80,7 +88,8 @@ fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
         capture: arguments.json.then_some(CAPTURE_BYTES),
         ..RunOptions::default()
     };
-    let mut serve = |listeners: Vec<_>| network.serve(&listeners);
+    let authority = trusted.as_ref().map(|trust| &trust.authority);
+    let mut serve = |listeners: Vec<_>| network.serve(&listeners, authority);
     let mut start = |spec: &Spec| match arguments.isolation {
         Isolation::Hutch => Ok(run_with_listeners(spec, &process, &options, &mut serve)),
         Isolation::Gvisor => gvisor::run(spec, &process, &options, &mut serve),

@@ -4,6 +4,7 @@
 //! They communicate only through the API and the contract of [`hutch_kubelet::Kubelet`], each over a socket pair. Only these
 //! two modules use all services.
 
+mod broker;
 mod egress;
 pub(crate) mod front;
 mod messages;

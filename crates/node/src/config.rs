@@ -1,6 +1,6 @@
 //! How a node is set up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use hutch_jail::NetworkPlan;
 use hutch_kubelet::{Duplex, StreamError};
-use hutch_policy::Level;
+use hutch_policy::{Facts, Level};
 
 /// Memory of a container that names no limit, in bytes. A container whose request is larger gets its request.
 pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
@@ -49,12 +49,30 @@ pub trait Egress: Send + Sync + 'static {
     fn plan(&self, address: IpAddr) -> NetworkPlan;
     /// Serves the listeners of a Pod's plan. It reaches nothing before levels are set.
     fn serve(&self, pod: &str, listeners: Vec<OwnedFd>);
+    /// Returns the certificates that programs in a Pod must trust. Its sandbox, by a name of its own, has one authority as
+    /// long as it is not forgotten and the authority does not end soon.
+    fn trust(&self, pod: &str, sandbox: &str) -> BoxFuture<'_, Result<Bundle, String>>;
+    /// Forgets the authority of a sandbox that is gone.
+    fn forget(&self, sandbox: &str);
+    /// Forgets the authorities of all sandboxes that had one before this program started and are not among these.
+    fn forget_others(&self, sandboxes: &HashSet<String>);
+    /// Sets the facts about a Pod that is served, for conditions of rules.
+    fn set_facts(&self, pod: &str, facts: Facts);
     /// Sets the levels of a Pod that is served. Connections that they do not allow end.
     fn set_levels(&self, pod: &str, levels: Vec<Arc<Level>>);
     /// Forgets a Pod.
     fn end(&self, pod: &str);
     /// Resolves with the next refused connection: the Pod, and a line for people.
     fn refused(&self) -> BoxFuture<'_, (String, String)>;
+}
+
+/// Certificates that programs in a Pod trust.
+#[derive(Debug, Clone)]
+pub struct Bundle {
+    /// Public authorities, PEM: the same for all Pods.
+    pub public: Arc<[u8]>,
+    /// Authority of the sandbox, PEM.
+    pub own: String,
 }
 
 /// Isolation of the containers of a Pod.

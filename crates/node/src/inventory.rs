@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::live::{Live, Update};
 use crate::pod;
-use crate::shared::Shared;
+use crate::shared::{PolicyNews, Shared};
 
 /// Follows the Pods of this node until it stops, and then waits for their tasks.
 pub(crate) async fn run(node: Arc<Shared>) {
@@ -42,6 +42,10 @@ pub(crate) async fn run(node: Arc<Shared>) {
                     live.update(Update::Gone);
                 }
                 sweep(&node, &listed).await;
+                if let Some(policies) = &node.policies {
+                    // Without the task there is nothing to forget.
+                    let _ = policies.send(PolicyNews::Listed);
+                }
             }
             Some(Ok(watcher::Event::Apply(pod))) => take(&node, pod, &mut tasks),
             Some(Ok(watcher::Event::Delete(pod))) => {

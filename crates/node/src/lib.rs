@@ -37,10 +37,12 @@ mod shared;
 mod sleep;
 mod stdio;
 mod subpath;
+pub mod trust;
 mod volumes;
 
 pub use config::{
-    Config, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EmbeddedService, Handler, ServiceKind,
+    Bundle, Config, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EmbeddedService, Handler,
+    ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;

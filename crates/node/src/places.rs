@@ -28,6 +28,7 @@ const GIVEN: PathSegment = PathSegment::fixed("given");
 const FILES: PathSegment = PathSegment::fixed("files");
 const HOSTS: PathSegment = PathSegment::fixed("hosts");
 const RESOLV_CONF: PathSegment = PathSegment::fixed("resolv.conf");
+const BUNDLE: PathSegment = PathSegment::fixed("ca-bundle.crt");
 
 /// Folders of the node.
 #[derive(Debug, Clone)]
@@ -104,6 +105,11 @@ impl PodPlaces {
     /// `/etc/resolv.conf` of the Pod.
     pub(crate) fn resolv_conf(&self) -> PathBuf {
         RESOLV_CONF.below(&self.files())
+    }
+
+    /// Certificates that programs in the Pod trust.
+    pub(crate) fn bundle(&self) -> PathBuf {
+        BUNDLE.below(&self.files())
     }
 
     /// Files of the node for the whole Pod.

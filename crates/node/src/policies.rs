@@ -3,6 +3,8 @@
 //! One task follows the policies and the objects by which they are attached. A Pod whose facts are not known yet reaches
 //! nothing.
 
+mod about;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -113,6 +115,8 @@ struct Facts {
     labels: Labels,
     template: Option<String>,
     policies: String,
+    /// Attributes of the task.
+    task: BTreeMap<String, String>,
 }
 
 /// Everything that is known.
@@ -206,6 +210,7 @@ impl Known {
 struct Served {
     live: Arc<Live>,
     levels: Vec<Arc<Level>>,
+    facts: hutch_policy::Facts,
     events: u32,
 }
 
@@ -227,6 +232,7 @@ pub(crate) async fn run(
     let mut templates = metadata::<SandboxTemplate>(client);
     let mut sandboxes = metadata::<Sandbox>(client);
     let (mut known, mut served) = (Known::default(), HashMap::<String, Served>::new());
+    let mut sweep = about::Sweep::default();
     loop {
         tokio::select! {
             () = node.shutdown.wait() => return,
@@ -241,12 +247,15 @@ pub(crate) async fn run(
             Some(event) = news.recv() => {
                 match event {
                     PolicyNews::Served(live) => {
-                        let new = Served { live: live.clone(), levels: Vec::new(), events: 0 };
+                        let facts = hutch_policy::Facts::default();
+                        let new = Served { live: live.clone(), levels: Vec::new(), facts, events: 0 };
                         let new = served.entry(live.id.uid.clone()).or_insert(new);
                         decide(&known, &*egress, new);
                     }
                     PolicyNews::Gone(uid) => drop(served.remove(&uid)),
+                    PolicyNews::Listed => sweep.listed = true,
                 }
+                sweep.run(&known, &node, &*egress);
                 continue;
             }
             Some(Ok(event)) = own.next() => if !known.policies.take(event, Policy::read) { continue },
@@ -258,13 +267,19 @@ pub(crate) async fn run(
                 if !known.templates.take(event, |object| policies_of(&object)) { continue }
             }
             Some(Ok(event)) = sandboxes.next() => {
+                let before = about::forget(&event, &*egress).then(|| known.authorities());
                 let changed = known.sandboxes.take(event, |object| Facts {
                     uid: object.uid().unwrap_or_default(),
                     labels: object.labels().clone(),
                     template: object.annotations().get(annotation::TEMPLATE_REF).cloned(),
                     policies: policies_of(&object),
+                    task: about::task(object.annotations()),
                 });
                 if !changed { continue }
+                if let Some(before) = before {
+                    before.difference(&known.authorities()).for_each(|gone| egress.forget(gone));
+                }
+                sweep.run(&known, &node, &*egress);
             }
         }
         for served in served.values_mut() {
@@ -288,7 +303,13 @@ fn policies_of(object: &impl ResourceExt) -> String {
 
 /// Gives a Pod the levels that it should have.
 fn decide(known: &Known, egress: &dyn Egress, served: &mut Served) {
-    let (levels, enforced) = known.levels(&served.live.pod());
+    let pod = served.live.pod();
+    let (levels, enforced) = known.levels(&pod);
+    let facts = known.facts(&pod);
+    if facts != served.facts {
+        egress.set_facts(&served.live.id.uid, facts.clone());
+        served.facts = facts;
+    }
     let same = levels.len() == served.levels.len()
         && levels.iter().zip(&served.levels).all(|(new, old)| Arc::ptr_eq(new, old));
     if !same {

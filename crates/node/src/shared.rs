@@ -18,6 +18,7 @@ use crate::live::{Enforced, Live};
 use crate::memory;
 use crate::places::Places;
 use crate::runtime::Launcher;
+use crate::trust;
 
 /// The address that the node gives for itself: all of it is on this machine.
 pub(crate) const HOST_IP: &str = "127.0.0.1";
@@ -28,6 +29,8 @@ pub(crate) enum PolicyNews {
     Served(Arc<Live>),
     /// A Pod is gone.
     Gone(String),
+    /// All Pods of this node are known.
+    Listed,
 }
 
 /// State that the parts of a node share.
@@ -75,6 +78,10 @@ impl Shared {
         let removed = lock(&self.live).remove(uid);
         if let Some(live) = removed {
             live.clear();
+            let pod = live.pod();
+            if let (Some(egress), None) = (&self.config.egress, hutch_api::owner::sandbox(pod.as_ref())) {
+                egress.forget(&trust::sandbox_of(&live.id, &pod));
+            }
             if !live.claims().is_empty() {
                 self.released.notify_one();
             }

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::refusal::Refusal;
-use super::{metadata, record};
+use super::{attributes, metadata, record};
 use crate::condition;
 use crate::owner;
 use crate::patch::{Strings, put, put_difference};
@@ -93,6 +93,7 @@ pub(super) fn patch(
     if let Some(trace) = claim.annotations().get(annotation::TRACE_CONTEXT) {
         annotations.insert(annotation::TRACE_CONTEXT.into(), trace.clone());
     }
+    annotations.extend(attributes(claim));
     let mut patch = Map::new();
     put(&mut patch, &["metadata", "resourceVersion"], json!(sandbox.resource_version()));
     put(&mut patch, &["metadata", "ownerReferences"], json!([owner::reference(claim)]));

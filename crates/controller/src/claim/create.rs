@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use super::observe::Observed;
 use super::refusal::Refusal;
-use super::{env, metadata, variables, volumes};
+use super::{attributes, env, metadata, variables, volumes};
 use crate::blueprint::secure;
 use crate::owner;
 use crate::patch::Strings;
@@ -42,6 +42,7 @@ pub(super) fn desired(observed: &Observed) -> Result<Sandbox, Refusal> {
     for key in [annotation::TRACE_CONTEXT, annotation::POLICIES] {
         annotations.extend(claim.annotations().get(key).map(|value| (key.to_owned(), value.clone())));
     }
+    annotations.extend(attributes(claim));
     let metadata = ObjectMeta {
         name: claim.metadata.name.clone(),
         namespace: claim.namespace(),

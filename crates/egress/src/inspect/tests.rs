@@ -228,6 +228,43 @@ async fn http2_is_read_as_http1_is() {
     }
 }
 
+/// A body whose one byte comes late.
+struct Late(std::pin::Pin<Box<tokio::time::Sleep>>, Arc<std::sync::atomic::AtomicBool>);
+
+impl http_body::Body for Late {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        use std::sync::atomic::Ordering::SeqCst;
+        if self.1.load(SeqCst) {
+            return std::task::Poll::Ready(None);
+        }
+        std::task::ready!(self.0.as_mut().poll(context));
+        self.1.store(true, SeqCst);
+        std::task::Poll::Ready(Some(Ok(http_body::Frame::data(Bytes::from_static(b"x")))))
+    }
+}
+
+#[tokio::test]
+async fn refused_request_is_answered_after_its_body_was_sent() {
+    let site = Site::new(GET).await;
+    let stream = site.connect("h2").await;
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let sent = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let body = Late(Box::pin(tokio::time::sleep(Duration::from_millis(100))), sent.clone());
+    let uri = format!("https://localhost:{}/simple/a", site.port);
+    let request = Request::builder().method("POST").uri(uri).body(body).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    assert_eq!(response.status(), 403);
+    assert!(sent.load(std::sync::atomic::Ordering::SeqCst), "a client may fail if its stream ends before");
+}
+
 const UPGRADE: &str = "GET /simple/ws HTTP/1.1\r\nHost: localhost:PORT\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
      Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 

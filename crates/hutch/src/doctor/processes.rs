@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::egress;
 use crate::up::front;
+use crate::{broker, egress};
 
 /// Task of each process, in the order of the output.
-const ROLES: [(&str, &str); 4] = [
+const ROLES: [(&str, &str); 5] = [
     ("node", "runs Pods: images, volumes, probes; starts the others"),
     ("front", "parses what clients send: TLS, API server, store, controllers, router"),
     ("proxy", "parses what code inside sends; connects sandboxes to what their policies allow"),
+    ("broker", "keeps the keys of the sandboxes' authorities, sealed on disk"),
     ("warden", "forks jails; reads no bytes of clients or sandboxes"),
 ];
 
@@ -19,7 +20,7 @@ const ROLES: [(&str, &str); 4] = [
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Process {
-    /// `node`, `front`, `proxy` or `warden`.
+    /// `node`, `front`, `proxy`, `broker` or `warden`.
     pub(super) role: &'static str,
     pub(super) pid: u32,
     /// Real, effective, saved and file system user id are the same one.
@@ -30,7 +31,7 @@ pub(super) struct Process {
     pub(super) seccomp: bool,
 }
 
-/// Finds the processes of every `hutch up`: each front, its parent, and the parent's proxy and warden.
+/// Finds the processes of every `hutch up`: each front, its parent, and the parent's other processes.
 pub(super) fn running() -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -42,6 +43,7 @@ pub(super) fn running() -> Vec<Process> {
         let siblings = all.iter().filter(|(_, seen)| seen.parent == front.parent);
         found.extend(siblings.filter_map(|(pid, seen)| match seen.program.as_str() {
             egress::NAME => seen.process("proxy", *pid),
+            broker::NAME => seen.process("broker", *pid),
             program if program.ends_with("/bin/warden") => seen.process("warden", *pid),
             _ => None,
         }));
@@ -53,7 +55,7 @@ pub(super) fn running() -> Vec<Process> {
 pub(super) fn text(processes: &[Process]) -> String {
     let mut out = String::from("\nprocesses of hutch up\n");
     for (role, does) in ROLES {
-        let who = if ["front", "proxy"].contains(&role) {
+        let who = if ["front", "proxy", "broker"].contains(&role) {
             "a user of its own, no capabilities, seccomp, Landlock"
         } else {
             "root"

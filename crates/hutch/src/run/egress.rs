@@ -5,11 +5,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use hutch_egress::{FLAGS, UpstreamProxy};
+use hutch_egress::{AuthorityKeys, FLAGS};
+use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{Authority, Egress, EgressRule, Level, Mode, PolicyObject};
 
+use super::trust::Trust;
 use crate::cli::RunArguments;
+use crate::mount::MountArgument;
 use crate::policy::import::{in_one_line, read_file};
 use crate::{egress, upstream_proxy};
 
@@ -28,8 +31,7 @@ const POLICIES: usize = 8;
 pub(super) struct Network {
     /// Without a level, there is no network.
     levels: Vec<Level>,
-    /// Proxy outside, through which the proxy of the command connects.
-    upstream: Option<UpstreamProxy>,
+    outside: egress::Outside,
     proxy: Option<egress::Egress>,
     /// Held as long as the proxy runs.
     ids: Option<IdRange>,
@@ -57,7 +59,8 @@ impl Network {
             !levels.is_empty() || arguments.upstream_proxy.is_none(),
             "--upstream-proxy: has no effect without --allow, --policy, --config or --settings"
         );
-        Ok(Network { levels, upstream, proxy: None, ids: None })
+        let outside = egress::Outside::new(upstream);
+        Ok(Network { levels, outside, proxy: None, ids: None })
     }
 
     /// Returns the plan of the jail's network namespace.
@@ -68,8 +71,20 @@ impl Network {
         }
     }
 
+    /// Makes the certificates for an image, if a level reads requests.
+    pub(super) fn trust(&self, image: &Resolved, mounts: &[MountArgument]) -> anyhow::Result<Option<Trust>> {
+        match egress::reads_requests(&self.levels) {
+            true => Trust::create(&self.outside, image, mounts).map(Some),
+            false => Ok(None),
+        }
+    }
+
     /// Starts the proxy for the listeners of the plan, before the command starts.
-    pub(super) fn serve(&mut self, listeners: &[OwnedFd]) -> Result<(), Error> {
+    pub(super) fn serve(
+        &mut self,
+        listeners: &[OwnedFd],
+        authority: Option<&AuthorityKeys>,
+    ) -> Result<(), Error> {
         if self.levels.is_empty() {
             return Ok(());
         }
@@ -80,8 +95,8 @@ impl Network {
             listeners,
             &self.levels,
             self.ids.as_ref().map(IdRange::base),
-            None,
-            egress::Outside::new(self.upstream.take()),
+            authority,
+            self.outside.clone(),
         );
         let failed =
             |error: std::io::Error| Error::Channel { step: "start the proxy".into(), errno: error.into() };

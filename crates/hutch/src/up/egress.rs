@@ -3,22 +3,26 @@
 //! This side keeps the listeners, the levels and the names, so the next process serves what the last one did. Meanwhile
 //! connections wait at the listeners.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_egress::UpstreamProxy;
 use hutch_egress::control::{News, Order};
+use hutch_egress::{AuthorityKeys, UpstreamProxy};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
-use hutch_policy::{HostName, Level};
+use hutch_node::Bundle;
+use hutch_policy::{Facts, HostName, Level};
 use hutch_privsep::Channel;
 use tokio::sync::{Mutex, mpsc};
 
-use crate::egress::{Audience, Outside, Process, line, spawn};
+use super::broker::Broker;
+use crate::egress::{Audience, Outside, Process, line, reads_requests, spawn};
+use crate::folder::DataFolder;
 
 /// Pause before the process is started again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -31,6 +35,11 @@ const REFUSALS: usize = 64;
 
 /// The proxy of all Pods.
 pub(super) struct Egress {
+    broker: Broker,
+    /// Sandboxes that had an authority before this program started and may be gone.
+    earlier: HashSet<String>,
+    /// Certificates of the machine's authorities, PEM.
+    public: Arc<[u8]>,
     changes: mpsc::UnboundedSender<Change>,
     refused: Mutex<mpsc::Receiver<(String, String)>>,
 }
@@ -39,21 +48,32 @@ pub(super) struct Egress {
 enum Change {
     Serve(String, Vec<OwnedFd>),
     Levels(String, Vec<Arc<Level>>),
+    Authority(String, AuthorityKeys),
+    Facts(String, Facts),
     End(String),
 }
 
 impl Egress {
-    /// Starts the process. To be called on a thread that lasts: the kernel ends the process with it.
+    /// Starts the process, and the broker. To be called on a thread that lasts: the kernel ends the processes with it.
     /// Everything goes through the proxy `upstream`, if there is one.
-    pub(super) fn start(upstream: Option<UpstreamProxy>) -> anyhow::Result<Egress> {
+    pub(super) async fn start(data: &DataFolder, upstream: Option<UpstreamProxy>) -> anyhow::Result<Egress> {
+        let (broker, earlier) = Broker::start(data).await?;
+        let public = Outside::new(None).bundle().context("the machine's authorities")?.into();
         let ids = IdRanges::open(rand::random())?.take()?;
         let (process, channel) = start_process(&ids, upstream.clone())?;
         let (changes, receiver) = mpsc::unbounded_channel();
         let (refusals, refused) = mpsc::channel(REFUSALS);
-        let supervisor =
-            Supervisor { ids, upstream, refusals, pods: HashMap::new(), levels: HashMap::new(), last: 0 };
+        let supervisor = Supervisor {
+            ids,
+            upstream,
+            refusals,
+            pods: HashMap::new(),
+            about: HashMap::new(),
+            levels: HashMap::new(),
+            last: 0,
+        };
         tokio::spawn(supervisor.run(process, channel, receiver));
-        Ok(Egress { changes, refused: Mutex::new(refused) })
+        Ok(Egress { broker, earlier, public, changes, refused: Mutex::new(refused) })
     }
 
     fn change(&self, change: Change) {
@@ -69,6 +89,29 @@ impl hutch_node::Egress for Egress {
 
     fn serve(&self, pod: &str, listeners: Vec<OwnedFd>) {
         self.change(Change::Serve(pod.to_owned(), listeners));
+    }
+
+    fn trust(&self, pod: &str, sandbox: &str) -> BoxFuture<'_, Result<Bundle, String>> {
+        let (pod, sandbox) = (pod.to_owned(), sandbox.to_owned());
+        async move {
+            let keys = self.broker.authority(&sandbox).await?;
+            let own = keys.certificate.clone();
+            self.change(Change::Authority(pod, keys));
+            Ok(Bundle { public: self.public.clone(), own })
+        }
+        .boxed()
+    }
+
+    fn forget(&self, sandbox: &str) {
+        self.broker.forget(sandbox);
+    }
+
+    fn forget_others(&self, sandboxes: &HashSet<String>) {
+        self.earlier.difference(sandboxes).for_each(|sandbox| self.broker.forget(sandbox));
+    }
+
+    fn set_facts(&self, pod: &str, facts: Facts) {
+        self.change(Change::Facts(pod.to_owned(), facts));
     }
 
     fn set_levels(&self, pod: &str, levels: Vec<Arc<Level>>) {
@@ -108,6 +151,15 @@ struct Pod {
     names: Vec<HostName>,
 }
 
+/// What is known about a Pod, served or not yet.
+#[derive(Default)]
+struct About {
+    authority: Option<AuthorityKeys>,
+    /// The process has it.
+    sent: bool,
+    facts: Facts,
+}
+
 /// A level that the process knows, and the number of Pods that have it.
 struct Known {
     // Held, so that no other level gets its place in memory, by which it is found.
@@ -122,6 +174,7 @@ struct Supervisor {
     upstream: Option<UpstreamProxy>,
     refusals: mpsc::Sender<(String, String)>,
     pods: HashMap<String, Pod>,
+    about: HashMap<String, About>,
     /// By their place in memory.
     levels: HashMap<usize, Known>,
     last: u64,
@@ -193,7 +246,7 @@ impl Supervisor {
             Change::Serve(uid, listeners) => {
                 self.end(&uid, channel).await?;
                 let pod = Pod { number: self.number(), listeners, levels: Vec::new(), names: Vec::new() };
-                let sent = self.serve(&pod, channel).await;
+                let sent = self.serve(&uid, &pod, channel).await;
                 self.pods.insert(uid, pod);
                 sent
             }
@@ -204,12 +257,34 @@ impl Supervisor {
                 let new: Vec<Order> = levels.iter().filter_map(|level| self.hold(level)).collect();
                 let gone: Vec<Order> = old.iter().filter_map(|level| self.release(level)).collect();
                 let order = Order::Levels { sandbox: number, levels: self.numbers(&levels) };
-                for order in new.into_iter().chain([order]).chain(gone) {
+                let authority = self.authority(&uid, number, &levels);
+                for order in new.into_iter().chain(authority).chain([order]).chain(gone) {
                     channel.send(&order, &[]).await?;
                 }
                 Ok(())
             }
-            Change::End(uid) => self.end(&uid, channel).await,
+            Change::Authority(uid, keys) => {
+                let about = self.about.entry(uid.clone()).or_default();
+                (about.authority, about.sent) = (Some(keys), false);
+                let Some(pod) = self.pods.get(&uid) else { return Ok(()) };
+                let (number, levels) = (pod.number, pod.levels.clone());
+                match self.authority(&uid, number, &levels) {
+                    Some(order) => channel.send(&order, &[]).await,
+                    None => Ok(()),
+                }
+            }
+            Change::Facts(uid, facts) => {
+                let about = self.about.entry(uid.clone()).or_default();
+                about.facts = facts.clone();
+                match self.pods.get(&uid) {
+                    Some(pod) => channel.send(&Order::Facts { sandbox: pod.number, facts }, &[]).await,
+                    None => Ok(()),
+                }
+            }
+            Change::End(uid) => {
+                self.about.remove(&uid);
+                self.end(&uid, channel).await
+            }
         }
     }
 
@@ -220,6 +295,17 @@ impl Supervisor {
             channel.send(&order, &[]).await?;
         }
         Ok(())
+    }
+
+    /// Returns the order that sets the authority of a Pod, if its levels need one and the process has it not.
+    fn authority(&mut self, uid: &str, sandbox: u64, levels: &[Arc<Level>]) -> Option<Order> {
+        let about = self.about.get_mut(uid)?;
+        if about.sent || !reads_requests(levels.iter().map(AsRef::as_ref)) {
+            return None;
+        }
+        let keys = about.authority.clone()?;
+        about.sent = true;
+        Some(Order::Authority { sandbox, keys })
     }
 
     /// Counts a use of a level. Returns the order that makes it known, if it is new.
@@ -248,22 +334,33 @@ impl Supervisor {
         levels.iter().filter_map(|level| Some(self.levels.get(&address(level))?.number)).collect()
     }
 
-    /// Audience a new process of everything.
-    async fn send_everything(&self, channel: &Channel) -> std::io::Result<()> {
+    /// Informs a new process of everything.
+    async fn send_everything(&mut self, channel: &Channel) -> std::io::Result<()> {
         for known in self.levels.values() {
             let order = Order::Level { id: known.number, level: Level::clone(&known.level) };
             channel.send(&order, &[]).await?;
         }
-        for pod in self.pods.values() {
-            self.serve(pod, channel).await?;
+        self.about.values_mut().for_each(|about| about.sent = false);
+        let pods = std::mem::take(&mut self.pods);
+        let mut sent = Ok(());
+        for (uid, pod) in &pods {
+            sent = self.serve(uid, pod, channel).await;
+            if sent.is_err() {
+                break;
+            }
         }
-        Ok(())
+        self.pods = pods;
+        sent
     }
 
     /// Has a Pod served whose levels are known.
-    async fn serve(&self, pod: &Pod, channel: &Channel) -> std::io::Result<()> {
+    async fn serve(&mut self, uid: &str, pod: &Pod, channel: &Channel) -> std::io::Result<()> {
         let (sandbox, levels) = (pod.number, self.numbers(&pod.levels));
         channel.send(&Order::Levels { sandbox, levels }, &[]).await?;
+        let facts = self.about.get(uid).map(|about| Order::Facts { sandbox, facts: about.facts.clone() });
+        for order in facts.into_iter().chain(self.authority(uid, sandbox, &pod.levels)) {
+            channel.send(&order, &[]).await?;
+        }
         for names in pod.names.chunks(NAMES) {
             channel.send(&Order::Names { sandbox, names: names.to_vec() }, &[]).await?;
         }

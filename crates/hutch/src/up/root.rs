@@ -203,7 +203,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         services: embedded.collect(),
         substitute_images: !arguments.no_builtin_runtime_images,
         image_dir,
-        egress: Some(Arc::new(Egress::start(upstream).context("the proxy of the sandboxes")?)),
+        egress: Some(Arc::new(Egress::start(&folder, upstream).await.context("the proxy of the sandboxes")?)),
     };
     let messages = tokio::spawn(follow(channel.clone(), services));
     let shutdown = Shutdown::new();

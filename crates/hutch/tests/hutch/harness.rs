@@ -59,6 +59,12 @@ impl Up {
     /// Starts one that finds the addresses of these hosts, as lines of `/etc/hosts`.
     #[allow(dead_code, reason = "only one of the two test programs uses it")]
     pub(crate) fn start_with_hosts(hosts: &str) -> Up {
+        Up::start_outside(hosts, &[])
+    }
+
+    /// As [`Up::start_with_hosts`], with these variables.
+    #[allow(dead_code, reason = "only one of the two test programs uses it")]
+    pub(crate) fn start_outside(hosts: &str, variables: &[(&str, &Path)]) -> Up {
         let folder = tempfile::tempdir().expect("tempdir");
         let (data, file) = (folder.path().join("data"), folder.path().join("hosts"));
         std::fs::write(&file, hosts).expect("written");
@@ -67,6 +73,7 @@ impl Up {
         let mut unshare = Command::new("unshare");
         let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
         unshare.args(["--mount", "bash", "-c", script, "bash"]).arg(&file).arg(binary());
+        unshare.envs(variables.iter().copied());
         let (child, printed) = spawn(unshare, folder.path(), &data, &[]);
         Up { child, options: Vec::new(), folder, data, printed }
     }

@@ -54,7 +54,7 @@ fn apply(up: &Up, object: &Value) -> std::process::Output {
     up.kubectl_args(&["apply", "-f", &file.display().to_string()])
 }
 
-fn applied(up: &Up, object: &Value) {
+pub(crate) fn applied(up: &Up, object: &Value) {
     harness::succeeded("kubectl apply", &apply(up, object));
 }
 
@@ -63,14 +63,14 @@ fn rule(name: &str, server: &Server) -> Value {
     json!({"name": "web", "hosts": [name], "ports": [server.port], "plaintext": true, "private": [SERVER]})
 }
 
-fn policy(kind: &str, name: &str, applies: &Value, rules: &Value) -> Value {
+pub(crate) fn policy(kind: &str, name: &str, applies: &Value, rules: &Value) -> Value {
     json!({
         "apiVersion": "policy.hutch.dev/v1alpha1", "kind": kind, "metadata": {"name": name},
         "spec": {"appliesTo": applies, "egress": {"rules": rules}},
     })
 }
 
-fn sandbox(name: &str, metadata: &Value, class: Option<&str>) -> Value {
+pub(crate) fn sandbox(name: &str, metadata: &Value, class: Option<&str>) -> Value {
     let mut object = json!({
         "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "metadata": metadata,
         "spec": {"podTemplate": {"spec": {"runtimeClassName": class, "terminationGracePeriodSeconds": 0, "containers": [
@@ -88,13 +88,13 @@ fn get(up: &Up, sandbox: &str, host: &str, server: &Server) -> String {
 }
 
 /// Reason of the condition of a Sandbox.
-fn enforced(up: &Up, sandbox: &str, reason: &str) {
+pub(crate) fn enforced(up: &Up, sandbox: &str, reason: &str) {
     let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")].reason}";
     up.eventually(&format!("get sandbox {sandbox} -o {path}"), |found| found.trim() == reason);
 }
 
 /// Process id of the proxy.
-fn proxy(up: &Up) -> Option<i32> {
+pub(crate) fn proxy(up: &Up) -> Option<i32> {
     let mut all = std::fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {
         let id: i32 = entry.file_name().to_str()?.parse().ok()?;
         let status = std::fs::read_to_string(entry.path().join("status")).ok()?;

@@ -13,7 +13,7 @@ fn front_of(up: &Up) -> u32 {
     child_of(up, "hutch-front")
 }
 
-fn child_of(up: &Up, program: &str) -> u32 {
+pub(crate) fn child_of(up: &Up, program: &str) -> u32 {
     let root = up.pid();
     let children = std::fs::read_to_string(format!("/proc/{root}/task/{root}/children")).expect("children");
     let named = format!("{program}\0");
@@ -30,7 +30,7 @@ fn status(pid: u32, field: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     let pid = rustix::process::Pid::from_raw(pid.try_into().expect("a pid")).expect("a pid");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
 }
@@ -155,6 +155,36 @@ fn proxy_has_another_user_and_no_privilege() {
     }
 }
 
+#[test]
+fn broker_has_a_user_of_its_own_and_no_privilege() {
+    hutch_testkit::require!(root, kubectl);
+    let up = Up::start(&[]);
+    let broker = child_of(&up, "hutch-broker");
+    let ids = status(broker, "Uid");
+    let owner: u32 = ids.split(' ').next().and_then(|id| id.parse().ok()).expect("an id");
+    assert!(owner >= 65536, "{owner}");
+    for other in ["hutch-front", "hutch-egress"] {
+        assert_ne!(ids, status(child_of(&up, other), "Uid"), "{other}");
+    }
+    unprivileged(broker, owner);
+    assert_eq!(
+        doctor(broker),
+        json!({"role": "broker", "pid": broker, "user": owner, "capabilities": false, "seccomp": true})
+    );
+    let key = up.data().join("broker/machine.key").metadata().expect("the key");
+    assert_eq!((key.uid(), key.permissions().mode() & 0o7777), (owner, 0o600));
+    // It holds no file, and one socket.
+    let mut sockets = 0;
+    for entry in std::fs::read_dir(format!("/proc/{broker}/fd")).expect("descriptors").flatten() {
+        let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+        let target = target.display().to_string();
+        sockets += usize::from(target.starts_with("socket:"));
+        let output = ["1", "2"].iter().any(|standard| entry.file_name() == *standard);
+        assert!(output || target.starts_with("socket:"), "{target}");
+    }
+    assert_eq!(sockets, 1);
+}
+
 /// Returns the report of `hutch doctor` about a process.
 fn doctor(pid: u32) -> Value {
     let output =
@@ -171,7 +201,7 @@ fn other_users_cannot_list_the_data_folder() {
     let mode = |path: &Path| path.metadata().expect("folder").permissions().mode() & 0o7777;
     let data = up.data();
     assert_eq!((mode(&data), data.metadata().expect("folder").uid()), (0o710, 0));
-    for folder in ["store", "ca", "pods", "volumes", "images", "run", "memory"] {
+    for folder in ["store", "ca", "broker", "pods", "volumes", "images", "run", "memory"] {
         assert_eq!(mode(&data.join(folder)) & 0o077, 0, "{folder}");
     }
     assert_eq!(up.stop(), Some(0));

@@ -12,20 +12,20 @@ use crate::harness::{succeeded, text};
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// Runs a program of the machine and returns what it prints, or nothing if it fails.
-fn printed(program: &str, arguments: &[&str]) -> Option<String> {
+pub(crate) fn printed(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).current_dir("/").output().ok()?;
     output.status.success().then(|| text(&output.stdout).trim().to_owned())
 }
 
 /// Returns host and port of a URL.
-fn host(url: &str) -> Option<(String, u16)> {
+pub(crate) fn host(url: &str) -> Option<(String, u16)> {
     let url: http::Uri = url.parse().ok()?;
     let port = if url.scheme_str()? == "http" { 80 } else { 443 };
     Some((url.host()?.to_owned(), url.port_u16().unwrap_or(port)))
 }
 
 /// Returns flags that allow these hosts, or why they cannot be reached.
-fn allowing(hosts: &BTreeSet<(String, u16)>) -> Result<Vec<String>, String> {
+pub(crate) fn allowing(hosts: &BTreeSet<(String, u16)>) -> Result<Vec<String>, String> {
     let mut flags = Vec::new();
     for (host, port) in hosts {
         let found = (host.as_str(), *port).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
@@ -93,7 +93,7 @@ fn apt_updates_its_lists_and_downloads_a_package() {
 }
 
 /// Index of Python packages: its address, and the hosts of it and of its files.
-fn python_index() -> Option<(String, BTreeSet<(String, u16)>)> {
+pub(crate) fn python_index() -> Option<(String, BTreeSet<(String, u16)>)> {
     let own = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)";
     let configured = printed("/usr/bin/python3", &["-m", "pip", "config", "get", "global.index-url"]);
     let index = configured.or_else(|| printed("/usr/bin/python3", &["-c", own]))?;

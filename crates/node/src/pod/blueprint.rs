@@ -30,6 +30,10 @@ pub(crate) struct Parts<'a> {
     pub(crate) hosts: &'a Path,
     /// The Pod's `/etc/resolv.conf`.
     pub(crate) resolv_conf: &'a Path,
+    /// The Pod's certificates.
+    pub(crate) bundle: &'a Path,
+    /// Where the certificates are mounted.
+    pub(crate) trusted: &'a [PathBuf],
     /// Where the container's writes go.
     pub(crate) upper: PathBuf,
     /// Where variables go that come while it runs.
@@ -67,6 +71,7 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
             mounts.push(bind(file, Path::new(path), true));
         }
     }
+    mounts.extend(parts.trusted.iter().map(|target| bind(parts.bundle, target, true)));
     let mut held = Vec::new();
     let mut of_volumes = Vec::new();
     for mount in wanted {
@@ -209,6 +214,8 @@ mod tests {
             sandboxd: Path::new("/run/sandboxd"),
             hosts: Path::new("/run/hosts"),
             resolv_conf: Path::new("/run/resolv.conf"),
+            bundle: Path::new("/run/ca-bundle.crt"),
+            trusted: &["/etc/ssl/cert.pem".into()],
             upper: "/data/upper".into(),
             late_env: "/data/env".into(),
         };
@@ -229,6 +236,7 @@ mod tests {
             ("/.hutch/sandboxd", true),
             ("/etc/hosts", true),
             ("/etc/resolv.conf", true),
+            ("/etc/ssl/cert.pem", true),
             ("/work", true),
             ("/work/deep/er", false),
         ];

@@ -1,6 +1,7 @@
 //! Preparations before the first container of a Pod: a handler, an address, its volumes.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use super::plan::RestartPolicy;
 use super::state::{Life, Role, State};
 use super::{HAPPENINGS, Outcome, Slot, Worker, outcome_of, restore};
 use crate::admission::{self, Choice, Refusal};
+use crate::config::Bundle;
 use crate::disk;
 use crate::environment::{self, Facts};
 use crate::live::{Live, Update};
@@ -23,6 +25,7 @@ use crate::oci::Runsc;
 use crate::places::{PodPlaces, make_private};
 use crate::runtime::{self, NewSandbox, PodSandbox, SandboxPlan};
 use crate::shared::{HOST_IP, Shared};
+use crate::trust;
 use crate::volumes::{self, Prepared, Surroundings};
 
 /// First wait before what hindered a Pod is tried again.
@@ -144,9 +147,15 @@ async fn prepare_files(
     address: Ipv4Addr,
 ) -> Result<BTreeMap<String, Prepared>, Refusal> {
     let address = address.to_string();
-    let volumes = prepare_volumes(node, live, pod, spec, &address).await?;
+    let trust = async {
+        let Some(egress) = &node.config.egress else { return Ok(None) };
+        let bundle = egress.trust(&live.id.uid, &trust::sandbox_of(&live.id, pod)).await;
+        bundle.map(Some).map_err(no_sandbox)
+    };
+    let volumes = prepare_volumes(node, live, pod, spec, &address);
+    let (volumes, bundle) = tokio::try_join!(volumes, trust)?;
     let (place, text) = (node.places.pod(&live.uid), hosts(pod, &address));
-    let written = tokio::task::spawn_blocking(move || write_files(&place, &text)).await;
+    let written = tokio::task::spawn_blocking(move || write_files(&place, &text, bundle.as_ref())).await;
     written.map_err(no_sandbox)?.map_err(no_sandbox)?;
     Ok(volumes)
 }
@@ -240,13 +249,19 @@ fn hosts(pod: &Pod, pod_ip: &str) -> String {
     text
 }
 
-fn write_files(place: &PodPlaces, hosts: &str) -> std::io::Result<()> {
+fn write_files(place: &PodPlaces, hosts: &str, bundle: Option<&Bundle>) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     make_private(&place.disk)?;
     make_private(&place.files())?;
     for (path, text) in [(place.hosts(), hosts), (place.resolv_conf(), RESOLV_CONF)] {
         std::fs::write(&path, text)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))?;
+    }
+    if let Some(Bundle { public, own }) = bundle {
+        let mut file = std::fs::File::create(place.bundle())?;
+        file.write_all(public)?;
+        file.write_all(own.as_bytes())?;
+        file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use hutch_api::annotation;
@@ -21,7 +22,7 @@ use crate::environment::{self, References};
 use crate::limits;
 use crate::runtime::{ContainerPlan, StartError};
 use crate::subpath::Held;
-use crate::volumes;
+use crate::{trust, volumes};
 
 /// Wait before a container whose configuration is incomplete is tried again.
 const CONFIG_RETRY: SignedDuration = SignedDuration::from_secs(2);
@@ -97,17 +98,18 @@ impl Worker {
     async fn make(&mut self, index: usize) -> Result<(Blueprint, Vec<Held>), Setback> {
         let config =
             |message: String| Setback { reason: "CreateContainerConfigError", message, retry: CONFIG_RETRY };
-        let image = self.image(index).await?;
+        let (image, trusted) = self.image(index).await?;
+        let image_env = trust::environment(&image.config.env, &trusted);
         let references = self.references(index).await.map_err(config)?;
         let late = late_env::of(&self.pod).map(str::to_owned);
-        let env = self.environment(index, &image.config.env, late.as_deref(), &references).map_err(config)?;
+        let env = self.environment(index, &image_env, late.as_deref(), &references).map_err(config)?;
         let container = &self.containers[index];
         let limits = limits::of(container, &self.node.config.defaults).map_err(config)?;
         let name = segment(&container.name).map_err(config)?;
         let places = self.node.places.pod(&self.live.uid);
         let (spec, owned, volumes) = (self.spec.clone(), container.clone(), self.volumes.clone());
         let sandboxd = self.node.config.sandboxd_program.clone();
-        let (image_env, image_id) = (image.config.env.clone(), image.id.clone());
+        let image_id = image.id.clone();
         let made = tokio::task::spawn_blocking(move || {
             blueprint(Parts {
                 spec: &spec,
@@ -119,6 +121,8 @@ impl Worker {
                 sandboxd: &sandboxd,
                 hosts: &places.hosts(),
                 resolv_conf: &places.resolv_conf(),
+                bundle: &places.bundle(),
+                trusted: &trusted,
                 upper: places.root(&name),
                 late_env: places.late_env(&name),
             })
@@ -129,13 +133,21 @@ impl Worker {
         Ok(made)
     }
 
-    async fn image(&self, index: usize) -> Result<Resolved, Setback> {
+    /// Resolves the image of a container. Returns also where its certificates are mounted, if it has a proxy.
+    async fn image(&self, index: usize) -> Result<(Resolved, Vec<PathBuf>), Setback> {
         let failed = |message: String| Setback { reason: "ErrImagePull", message, retry: IMAGE_RETRY };
         let state = &self.states[index];
         let (images, name) = (self.node.images.clone(), state.image.clone());
-        let resolved = tokio::task::spawn_blocking(move || images.resolve(&name)).await;
+        let container = self.node.config.egress.is_some().then(|| self.containers[index].clone());
+        let resolved = tokio::task::spawn_blocking(move || {
+            let image = images.resolve(&name)?;
+            let trusted = container.map(|container| trust::targets_of(&image, &container));
+            Ok::<_, hutch_image::Error>((image, trusted.unwrap_or_default()))
+        });
+        let resolved = resolved.await;
         let resolved = resolved.map_err(|e| failed(e.to_string()))?;
-        let image = resolved.map_err(|e| failed(format!("Failed to pull image {:?}: {e}", state.image)))?;
+        let resolved = resolved.map_err(|e| failed(format!("Failed to pull image {:?}: {e}", state.image)));
+        let (image, trusted) = resolved?;
         let text = match image.substituted {
             Some(built_in) => {
                 format!("Image {:?} is answered by the built-in image {built_in}", state.image)
@@ -143,7 +155,7 @@ impl Worker {
             None => format!("Container image {:?} already present on machine", state.image),
         };
         self.node.events.container(&self.pod, &state.name, false, "Pulled", text);
-        Ok(image)
+        Ok((image, trusted))
     }
 
     /// Fetches the ConfigMaps and Secrets of the environment. Missing ones are simply absent.

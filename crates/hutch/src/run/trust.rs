@@ -1,0 +1,68 @@
+//! The certificates of a command whose requests are read: the authority of its sandbox, made for this run, and the file that
+//! programs inside trust.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use hutch_egress::AuthorityKeys;
+use hutch_image::Resolved;
+use hutch_jail::{CheckedFolder, Mount, MountSource};
+use hutch_node::trust::{environment, targets};
+use tempfile::NamedTempFile;
+
+use crate::egress::Outside;
+use crate::mount::MountArgument;
+
+/// Folder in memory, in which every user may create files.
+const MEMORY: &str = "/dev/shm";
+
+/// Authority and certificates of one run. The file is removed when this is dropped.
+pub(super) struct Trust {
+    pub(super) authority: AuthorityKeys,
+    file: NamedTempFile,
+    /// Paths inside over which the file is mounted.
+    targets: Vec<PathBuf>,
+}
+
+impl Trust {
+    /// Makes the authority, and the file for an image. Mounts of the user hide what lies below them.
+    pub(super) fn create(
+        outside: &Outside,
+        image: &Resolved,
+        mounts: &[MountArgument],
+    ) -> anyhow::Result<Trust> {
+        let authority = AuthorityKeys::create("Hutch sandbox")?;
+        let public = outside.bundle().context("the machine's certificates")?;
+        let mut file = NamedTempFile::new_in(MEMORY)
+            .or_else(|_| NamedTempFile::new())
+            .context("a file for the certificates")?;
+        let written = file.write_all(&public).and_then(|()| file.write_all(authority.certificate.as_bytes()));
+        // Code inside may have another user id.
+        let mode = PermissionsExt::from_mode(0o444);
+        let written = written.and_then(|()| file.as_file().set_permissions(mode));
+        written.with_context(|| format!("{}", file.path().display()))?;
+        let taken = mounts.iter().map(|mount| mount.target.as_deref().unwrap_or(&mount.source));
+        let targets = targets(image, &taken.collect::<Vec<&Path>>());
+        Ok(Trust { authority, file, targets })
+    }
+
+    /// Returns the mounts of the file.
+    pub(super) fn mounts(&self) -> anyhow::Result<Vec<Mount>> {
+        let path = self.file.path().canonicalize().context("the file with the certificates")?;
+        let (folder, name) = path.parent().zip(path.file_name()).context("the file with the certificates")?;
+        let folder = CheckedFolder::look(folder).with_context(|| folder.display().to_string())?;
+        let mount = |target: &PathBuf| Mount {
+            source: MountSource::Beneath { folder: folder.clone(), path: name.into() },
+            target: target.clone(),
+            read_only: true,
+        };
+        Ok(self.targets.iter().map(mount).collect())
+    }
+
+    /// Returns the environment of an image with the variables that name the file.
+    pub(super) fn environment(&self, image: &[(String, String)]) -> Vec<(String, String)> {
+        environment(image, &self.targets)
+    }
+}

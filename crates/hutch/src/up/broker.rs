@@ -1,0 +1,151 @@
+//! The broker as the root process sees it: a process of its own, which is started again when it dies.
+
+use std::collections::{HashSet, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use hutch_egress::AuthorityKeys;
+use hutch_jail::{IdRange, IdRanges};
+use hutch_privsep::Channel;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::broker::{Answer, Request, spawn};
+use crate::egress::Process;
+use crate::folder::DataFolder;
+
+/// Folder of the broker in the data folder.
+const FOLDER: &str = "broker";
+/// Pause before the process is started again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Maximum requests that wait for an answer of the process.
+const OUTSTANDING: usize = 32;
+
+/// The broker.
+pub(super) struct Broker {
+    requests: mpsc::UnboundedSender<Asked>,
+}
+
+/// A request, and the receiver of the authority.
+type Asked = (Request, Option<oneshot::Sender<Result<AuthorityKeys, String>>>);
+
+impl Broker {
+    /// Starts the process. Returns also the names of the sandboxes that have an authority. To be called on a thread that
+    /// lasts: the kernel ends the process with it.
+    pub(super) async fn start(data: &DataFolder) -> anyhow::Result<(Broker, HashSet<String>)> {
+        let ids = IdRanges::open(rand::random())?.take()?;
+        data.give_one(FOLDER, ids.base())?;
+        let mut started = Started { ids, folder: data.join(FOLDER), running: None };
+        let known = started.restart().await?;
+        let (requests, receiver) = mpsc::unbounded_channel();
+        tokio::spawn(supervise(started, receiver));
+        Ok((Broker { requests }, known))
+    }
+
+    /// Returns the authority of a sandbox: the same one as long as it is not forgotten and does not end soon.
+    pub(super) async fn authority(&self, sandbox: &str) -> Result<AuthorityKeys, String> {
+        let (sender, receiver) = oneshot::channel();
+        let ended = || "the broker has ended".to_owned();
+        self.requests.send((Request::Authority(sandbox.to_owned()), Some(sender))).map_err(|_| ended())?;
+        receiver.await.map_err(|_| ended())?
+    }
+
+    /// Removes the authority of a sandbox.
+    pub(super) fn forget(&self, sandbox: &str) {
+        // Its task ends with this only.
+        let _ = self.requests.send((Request::Forget(sandbox.to_owned()), None));
+    }
+}
+
+/// The process, which can be started again.
+struct Started {
+    ids: IdRange,
+    folder: PathBuf,
+    running: Option<(Process, Channel)>,
+}
+
+impl Started {
+    /// Starts the process, after the end of an earlier one, and waits until it is ready.
+    async fn restart(&mut self) -> anyhow::Result<HashSet<String>> {
+        self.running = None;
+        let (process, channel) = spawn(&self.folder, self.ids.base()).context("cannot start the broker")?;
+        let channel = Channel::new(channel)?;
+        let mut known = HashSet::new();
+        loop {
+            let message = channel.receive_bare().await.context("the broker")?;
+            match message.context("the broker ended while it started")?.decode().context("the broker")? {
+                Answer::Known(names) => known.extend(names),
+                Answer::Ready => break,
+                Answer::Failed(why) => bail!("the broker in {}: {why}", self.folder.display()),
+                Answer::Authority(_) | Answer::Forgotten => bail!("the broker answers without a request"),
+            }
+        }
+        self.running = Some((process, channel));
+        Ok(known)
+    }
+
+    fn channel(&self) -> io::Result<&Channel> {
+        self.running.as_ref().map(|(_, channel)| channel).ok_or(io::ErrorKind::NotConnected.into())
+    }
+}
+
+/// Passes requests to the process, and starts it again when it has ended. Requests without an answer are then repeated.
+async fn supervise(mut started: Started, mut requests: mpsc::UnboundedReceiver<Asked>) {
+    let mut outstanding: VecDeque<Asked> = VecDeque::new();
+    loop {
+        let done = tokio::select! {
+            asked = requests.recv(), if outstanding.len() < OUTSTANDING => {
+                let Some(asked) = asked else { return };
+                outstanding.push_back(asked);
+                match (started.channel(), outstanding.back()) {
+                    (Ok(channel), Some((request, _))) => channel.send(request, &[]).await,
+                    (Err(error), _) => Err(error),
+                    (Ok(_), None) => Ok(()),
+                }
+            }
+            answer = receive(&started) => answer.map(|answer| settle(outstanding.pop_front(), answer)),
+        };
+        let mut failed = done.err();
+        while let Some(error) = failed {
+            tracing::error!(%error, "the broker failed and is started again");
+            tokio::time::sleep(PAUSE).await;
+            failed = match started.restart().await {
+                Ok(_) => repeat(&started, &outstanding).await.err(),
+                Err(error) => Some(io::Error::other(error)),
+            };
+        }
+    }
+}
+
+async fn receive(started: &Started) -> io::Result<Answer> {
+    match started.channel()?.receive_bare().await? {
+        Some(message) => message.decode(),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+async fn repeat(started: &Started, outstanding: &VecDeque<Asked>) -> io::Result<()> {
+    for (request, _) in outstanding {
+        started.channel()?.send(request, &[]).await?;
+    }
+    Ok(())
+}
+
+/// Gives an answer to whom it is for.
+fn settle(asked: Option<Asked>, answer: Answer) {
+    let Some((request, receiver)) = asked else {
+        tracing::warn!("the broker answers without a request");
+        return;
+    };
+    match (receiver, answer) {
+        // A Pod that has ended meanwhile does not need it.
+        (Some(receiver), Answer::Authority(keys)) => drop(receiver.send(Ok(keys))),
+        (Some(receiver), Answer::Failed(why)) => {
+            drop(receiver.send(Err(format!("the authority of the sandbox: {why}"))));
+        }
+        (Some(receiver), _) => drop(receiver.send(Err("the broker gave another answer".into()))),
+        (None, Answer::Forgotten) => {}
+        (None, answer) => tracing::warn!(?request, ?answer, "an authority is not removed"),
+    }
+}

@@ -17,6 +17,7 @@ use hutch_policy::{Call, Decision, Destination, Mode, Path, decide_request, read
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::body::{Body, full};
@@ -26,8 +27,9 @@ use crate::refusal::{Denial, Reason, Refusal, problem};
 use crate::sandbox::{Rules, Sandbox};
 use crate::websocket;
 
-/// Maximum bytes of a body whose calls are read.
+/// Maximum bytes of a body whose calls are read, and the time for them.
 const CALLS: usize = 1 << 20;
+const CALLS_TIME: Duration = Duration::from_secs(30);
 /// Code of an error of JSON-RPC about a refused call.
 pub(crate) const REFUSED: i32 = -32001;
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
@@ -181,6 +183,8 @@ impl Exchange {
         line: &Arc<Line>,
         seen: &mut Seen,
     ) -> Result<Response<Body>, Reason> {
+        // Never closed. Others wait for their turn.
+        let place = self.sandbox.requests.clone().acquire_owned().await.ok();
         let websocket = is_websocket(&request);
         let upgrade = websocket.then(|| hyper::upgrade::on(&mut request));
         let (parts, body) = request.into_parts();
@@ -204,11 +208,7 @@ impl Exchange {
         parts.headers.remove(header::ALT_SVC);
         parts.version = Version::default();
         let sandbox = self.sandbox.clone();
-        let counted = body.map_frame(move |frame| {
-            sandbox.counters().received(frame.data_ref().map_or(0, Bytes::len));
-            frame
-        });
-        Ok(Response::from_parts(parts, counted.map_err(Into::into).boxed_unsync()))
+        Ok(Response::from_parts(parts, Held { body, sandbox, _place: place }.boxed_unsync()))
     }
 
     /// Checks that the request means the same to every server, and is for the destination.
@@ -259,6 +259,7 @@ impl Exchange {
         let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.destination);
         let (mut are_calls, mut read) = (false, None);
         if let Some(body) = seen.unread.take_if(|_| reads) {
+            let _turn = self.sandbox.reading.acquire().await;
             let bytes = read_calls(parts, body).await.map_err(Reason::Ambiguous)?;
             length = Some(bytes.len() as u64);
             seen.id = id_of(&bytes);
@@ -393,7 +394,8 @@ async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, String> {
     if kind.contains("charset") && !kind.contains("charset=utf-8") && !kind.contains("charset=\"utf-8\"") {
         return Err("its body is not UTF-8".to_owned());
     }
-    let read = Limited::new(body, CALLS).collect().await;
+    let read = timeout(CALLS_TIME, Limited::new(body, CALLS).collect()).await;
+    let read = read.map_err(|_| "its body does not arrive in time".to_owned())?;
     Ok(read
         .map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))?
         .to_bytes())
@@ -403,6 +405,37 @@ async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, String> {
 fn id_of(body: &[u8]) -> Option<serde_json::Value> {
     let mut message: serde_json::Value = serde_json::from_slice(body).ok()?;
     message.get_mut("id").map(serde_json::Value::take).filter(|id| id.is_number() || id.is_string())
+}
+
+/// Body of an answer, which keeps the place of its request until its end.
+struct Held {
+    body: Incoming,
+    sandbox: Arc<Sandbox>,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            self.sandbox.counters().received(frame.data_ref().map_or(0, Bytes::len));
+        }
+        frame.map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Body of a request, up to its limit and the budget.

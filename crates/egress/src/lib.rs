@@ -9,6 +9,8 @@
 //! 4. The name is resolved outside, and an address is judged before it is dialed.
 //! 5. Bytes are passed on until both sides have ended.
 //!
+//! A connection to the name of another sandbox's Service is made by the process that started this one ([`control`]).
+//!
 //! Programs outside a sandbox have an explicit proxy, to which they name each destination, and servers of MCP on standard
 //! input and output a guard. Both decide in the same way.
 //!
@@ -31,6 +33,7 @@ pub mod hostile;
 mod inspect;
 mod metrics;
 pub mod names;
+mod peers;
 mod plan;
 mod record;
 mod refusal;

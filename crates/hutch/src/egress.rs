@@ -61,6 +61,8 @@ struct Start {
     gid: u32,
     /// Receiver of refusals.
     audience: Audience,
+    /// It will need an authority.
+    reads: bool,
     outside: Outside,
 }
 
@@ -81,7 +83,7 @@ impl Outside {
         Outside { authorities, proxy }
     }
 
-    /// Reads the authorities: PEM, as they stand in the first file that exists.
+    /// Reads the authorities of the first file that exists: PEM.
     pub(crate) fn bundle(&self) -> io::Result<Vec<u8>> {
         let mut files = self.authorities.as_deref().into_iter().chain(BUNDLES.map(Path::new));
         let Some(file) = files.find_map(|file| std::fs::File::open(file).ok()) else {
@@ -89,8 +91,28 @@ impl Outside {
         };
         let mut bytes = Vec::new();
         file.take(BUNDLE_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        Ok(certificates(&bytes))
     }
+}
+
+/// Returns the certificates of a PEM file: sandboxes see them, and such a file may contain a key too.
+fn certificates(pem: &[u8]) -> Vec<u8> {
+    let (mut kept, mut start) = (Vec::with_capacity(pem.len()), None);
+    for line in pem.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii) {
+        if line.starts_with(b"-----BEGIN") {
+            kept.truncate(start.unwrap_or(kept.len()));
+            start = (line == b"-----BEGIN CERTIFICATE-----").then_some(kept.len());
+        }
+        if start.is_some() {
+            kept.extend_from_slice(line);
+            kept.push(b'\n');
+        }
+        if line == b"-----END CERTIFICATE-----" {
+            start = None;
+        }
+    }
+    kept.truncate(start.unwrap_or(kept.len()));
+    kept
 }
 
 /// Receiver of refusals.
@@ -143,13 +165,22 @@ impl Drop for Egress {
     }
 }
 
+/// A process, and the channel to it.
+pub(crate) type Spawned = (Process, OwnedFd);
+
 /// Returns true if this process was started as the proxy.
 pub(crate) fn is_this() -> bool {
     std::env::args_os().next().is_some_and(|name| name == OsStr::new(NAME))
 }
 
-/// Starts the process, which waits for orders. `id` is its user and group, if the caller is root.
-pub(crate) fn spawn(id: Option<u32>, audience: Audience, outside: Outside) -> io::Result<(Process, OwnedFd)> {
+/// Starts the process, which waits for orders. `id` is its user and group, if the caller is root. With `reads` it prepares
+/// for an authority at once, which takes longer than anything else.
+pub(crate) fn spawn(
+    id: Option<u32>,
+    audience: Audience,
+    outside: Outside,
+    reads: bool,
+) -> io::Result<Spawned> {
     // Descriptors that the caller left open stay out of it.
     hutch_jail::close_inherited_on_exec()?;
     let (ours, theirs) = hutch_privsep::pair()?;
@@ -163,7 +194,7 @@ pub(crate) fn spawn(id: Option<u32>, audience: Audience, outside: Outside) -> io
         Some(id) => (id, id),
         None => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
     };
-    send_now(ours.as_fd(), &Start { uid, gid, audience, outside }, &[])?;
+    send_now(ours.as_fd(), &Start { uid, gid, audience, reads, outside }, &[])?;
     Ok((process, ours))
 }
 
@@ -173,16 +204,13 @@ pub(crate) fn reads_requests<'a>(levels: impl IntoIterator<Item = &'a Level>) ->
     rules.into_iter().any(EgressRule::reads_requests)
 }
 
-/// Starts the proxy for one sandbox with these listeners. `id` is the user and group of the process, if the caller is root.
-/// `authority` is that of the sandbox, if rules read requests.
+/// Serves one sandbox with these listeners. `authority` is that of the sandbox, if rules read requests.
 pub(crate) fn start(
+    (process, ours): Spawned,
     listeners: &[OwnedFd],
     levels: &[Level],
-    id: Option<u32>,
     authority: Option<&AuthorityKeys>,
-    outside: Outside,
 ) -> io::Result<Egress> {
-    let (process, ours) = spawn(id, Audience::User, outside)?;
     let channel = ours.as_fd();
     for (id, level) in (0..).zip(levels) {
         send_now(channel, &Order::Level { id, level: level.clone() }, &[])?;
@@ -213,7 +241,7 @@ fn serve() -> anyhow::Result<()> {
     rustix::io::fcntl_setfd(&input, rustix::io::FdFlags::CLOEXEC).context("standard input")?;
     let message = receive_now(input.as_fd()).context("started by hutch alone")?;
     let message = message.context("started by hutch alone")?;
-    let Start { uid, gid, audience, outside } = message.decode().context("the first message")?;
+    let Start { uid, gid, audience, reads, outside } = message.decode().context("the first message")?;
     rustix::thread::set_name(c"hutch-egress").context("name")?;
     rustix::process::setsid().context("session")?;
     // Before the process is confined: it then has no such file.
@@ -221,6 +249,10 @@ fn serve() -> anyhow::Result<()> {
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };
     confine(&confinement).context("cannot be confined")?;
+    if reads {
+        // The first key of a process takes 25 ms; later ones take almost nothing.
+        AuthorityKeys::create(NAME).context("a key")?;
+    }
     runtime()?.block_on(async {
         let channel = Arc::new(Channel::new(input)?);
         let reporter = match audience {
@@ -252,7 +284,8 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
     });
     Arc::new(move |news| {
         let _ = match news {
-            News::Named { .. } => names.send(news).is_ok(),
+            // Each sandbox has a bounded number of connections too.
+            News::Named { .. } | News::Dial { .. } => names.send(news).is_ok(),
             News::Refused { .. } => refusals.try_send(news).is_ok(),
         };
     })
@@ -305,6 +338,24 @@ mod tests {
     use hutch_egress::Denial;
 
     use super::*;
+
+    #[test]
+    fn of_a_file_with_authorities_only_whole_certificates_are_kept() {
+        let (certificate, key) = (
+            "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----",
+            "-----BEGIN PRIVATE KEY-----\nBB\n-----END PRIVATE KEY-----",
+        );
+        for (text, count) in [
+            (format!("# comment\n{certificate}\r\n{key}\n{certificate}"), 2),
+            (format!("-----BEGIN CERTIFICATE-----\n{key}\n{certificate}\n"), 1),
+            (format!("{certificate}\n-----BEGIN CERTIFICATE-----\nBB\n"), 1),
+            (key.to_owned(), 0),
+            (String::new(), 0),
+        ] {
+            let kept = String::from_utf8(certificates(text.as_bytes())).unwrap();
+            assert_eq!(kept, format!("{certificate}\n").repeat(count), "{text}");
+        }
+    }
 
     #[test]
     fn refusal_names_the_flag_and_has_no_control_characters() {

@@ -52,7 +52,8 @@ fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
     let keys = authority.as_ref().map(|authority| &authority.keys);
     let metrics_at = metrics.as_ref().map(|(_, address)| *address);
     // On this thread, with which the process ends.
-    let (process, channel) = spawn(ids.as_ref().map(IdRange::base), Audience::Log, Outside::new(upstream))?;
+    let (id, reads) = (ids.as_ref().map(IdRange::base), authority.is_some());
+    let (process, channel) = spawn(id, Audience::Log, Outside::new(upstream), reads)?;
     order(&channel, &levels, keys, listener, metrics.map(|(listener, _)| listener)).context("the proxy")?;
     if let Some(authority) = &authority {
         eprintln!("hutch: clients must trust the authority in {}", authority.certificate.display());

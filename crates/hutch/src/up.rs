@@ -1,5 +1,6 @@
-//! `hutch up`: two processes. The *root* process ([`root`]) runs the node and its jails. The *front* ([`front`]) parses what
-//! clients send: it runs the API server with its store, the controllers and the router, without privileges.
+//! `hutch up`: four processes. The *root* process ([`root`]) runs the node and its jails. The *front* ([`front`]) parses what
+//! clients send: it runs the API server with its store, the controllers and the router, without privileges. The proxy
+//! ([`egress`]) and the broker ([`broker`]) serve sandboxes.
 //!
 //! They communicate only through the API and the contract of [`hutch_kubelet::Kubelet`], each over a socket pair. Only these
 //! two modules use all services.

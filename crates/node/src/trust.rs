@@ -26,7 +26,7 @@ const VARIABLES: [&str; 9] = [
 const UID: usize = 64;
 
 /// Returns the paths inside over which the file is mounted: every file of the image in which a distribution keeps its
-/// authorities, or the usual one if there is none. Nothing is mounted at or below `taken`.
+/// authorities, or the usual one if the image has no such file. Nothing is mounted at or below `taken`.
 pub fn targets(image: &Resolved, taken: &[&Path]) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = FILES.iter().filter_map(|file| image.find_file(Path::new(file))).collect();
     if found.is_empty() {

@@ -47,7 +47,7 @@ fn invalid(message: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::
 }
 
 impl Vault {
-    /// Opens the vault in a folder. Makes the machine's key if there is none.
+    /// Opens the vault in a folder. Makes the machine's key if it is absent.
     pub(super) fn open(folder: &Path) -> io::Result<Vault> {
         let file = folder.join(KEY);
         let key = match std::fs::read(&file) {

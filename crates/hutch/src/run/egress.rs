@@ -32,6 +32,8 @@ pub(super) struct Network {
     /// Without a level, there is no network.
     levels: Vec<Level>,
     outside: egress::Outside,
+    /// Started before its listeners exist.
+    early: Option<egress::Spawned>,
     proxy: Option<egress::Egress>,
     /// Held as long as the proxy runs.
     ids: Option<IdRange>,
@@ -60,7 +62,7 @@ impl Network {
             "--upstream-proxy: has no effect without --allow, --policy, --config or --settings"
         );
         let outside = egress::Outside::new(upstream);
-        Ok(Network { levels, outside, proxy: None, ids: None })
+        Ok(Network { levels, outside, early: None, proxy: None, ids: None })
     }
 
     /// Returns the plan of the jail's network namespace.
@@ -71,12 +73,25 @@ impl Network {
         }
     }
 
-    /// Makes the certificates for an image, if a level reads requests.
-    pub(super) fn trust(&self, image: &Resolved, mounts: &[MountArgument]) -> anyhow::Result<Option<Trust>> {
-        match egress::reads_requests(&self.levels) {
-            true => Trust::create(&self.outside, image, mounts).map(Some),
-            false => Ok(None),
+    /// Makes the certificates for an image, if a level reads requests. The proxy then starts at the same time.
+    pub(super) fn trust(
+        &mut self,
+        image: &Resolved,
+        mounts: &[MountArgument],
+    ) -> anyhow::Result<Option<Trust>> {
+        if !egress::reads_requests(&self.levels) {
+            return Ok(None);
         }
+        self.early = Some(self.spawn(true)?);
+        Trust::create(&self.outside, image, mounts).map(Some)
+    }
+
+    fn spawn(&mut self, reads: bool) -> Result<egress::Spawned, Error> {
+        if rustix::process::geteuid().is_root() {
+            self.ids = Some(IdRanges::open(std::process::id())?.take()?);
+        }
+        let id = self.ids.as_ref().map(IdRange::base);
+        egress::spawn(id, egress::Audience::User, self.outside.clone(), reads).map_err(failed)
     }
 
     /// Starts the proxy for the listeners of the plan, before the command starts.
@@ -88,21 +103,17 @@ impl Network {
         if self.levels.is_empty() {
             return Ok(());
         }
-        if rustix::process::geteuid().is_root() {
-            self.ids = Some(IdRanges::open(std::process::id())?.take()?);
-        }
-        let started = egress::start(
-            listeners,
-            &self.levels,
-            self.ids.as_ref().map(IdRange::base),
-            authority,
-            self.outside.clone(),
-        );
-        let failed =
-            |error: std::io::Error| Error::Channel { step: "start the proxy".into(), errno: error.into() };
-        self.proxy = Some(started.map_err(failed)?);
+        let spawned = match self.early.take() {
+            Some(spawned) => spawned,
+            None => self.spawn(authority.is_some())?,
+        };
+        self.proxy = Some(egress::start(spawned, listeners, &self.levels, authority).map_err(failed)?);
         Ok(())
     }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::Channel { step: "start the proxy".into(), errno: error.into() }
 }
 
 /// Returns the level of `--allow`, or of the list that `--config` has put in its place.
@@ -139,5 +150,9 @@ fn from_settings(rules: &[EgressRule]) -> Level {
 fn from_file(file: &Path) -> anyhow::Result<Vec<Level>> {
     let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&read_file(file)?).map_err(in_one_line)?;
     ensure!(!objects.is_empty(), "it contains no policy");
-    objects.into_iter().map(|object| Ok(object.into_level(Authority::Invocation)?)).collect()
+    let level = |object: PolicyObject| {
+        object.check_for_command()?;
+        Ok(object.into_level(Authority::Invocation)?)
+    };
+    objects.into_iter().map(level).collect()
 }

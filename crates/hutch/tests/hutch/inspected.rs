@@ -252,7 +252,13 @@ fn reading(test: &str, hosts: &BTreeSet<(String, u16)>, options: &[&str], script
     std::fs::copy("/etc/hosts", site.folder.path().join("hosts")).expect("copied");
     let policy = policy(&site, "reading", "Enforce", &rules);
     let all = [&["--policy", &policy, "--env", "HOME=/tmp"], options].concat();
-    Some(site.run(Caller::Root, &all, &["sh", "-euc", script]))
+    let mut hutch = site.command(Caller::Root, &all, &["sh", "-euc", script]);
+    // Its home is not that of the toolchains.
+    let home = std::path::PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+    for (name, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
+        hutch.env(name, std::env::var_os(name).unwrap_or_else(|| home.join(folder).into()));
+    }
+    Some(hutch.output().expect("unshare"))
 }
 
 #[test]

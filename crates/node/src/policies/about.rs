@@ -10,7 +10,9 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 
 use super::Known;
+use super::known::Facts as SandboxFacts;
 use crate::config::Egress;
+use crate::live::Live;
 use crate::shared::Shared;
 use crate::trust;
 
@@ -26,7 +28,26 @@ pub(super) fn task(annotations: &BTreeMap<String, String>) -> BTreeMap<String, S
 }
 
 impl Known {
-    /// Returns the facts about a Pod. A Pod without a Sandbox has no name, which somebody could take for that of a Sandbox.
+    /// Takes an event about Sandboxes, and forgets the authorities of those that are gone. Returns true if any has changed.
+    pub(super) fn take_sandboxes(
+        &mut self,
+        event: watcher::Event<PartialObjectMeta<Sandbox>>,
+        egress: &dyn Egress,
+    ) -> bool {
+        if let watcher::Event::Delete(sandbox) = &event {
+            let namespace = sandbox.namespace().unwrap_or_default();
+            egress.forget(&trust::name(&namespace, &sandbox.uid().unwrap_or_default()));
+        }
+        // A new list lacks those of which no event came.
+        let before = matches!(event, watcher::Event::InitDone).then(|| self.authorities());
+        let changed = self.sandboxes.take(event, |object| SandboxFacts::of(&object));
+        if let Some(before) = before {
+            before.difference(&self.authorities()).for_each(|gone| egress.forget(gone));
+        }
+        changed
+    }
+
+    /// Returns the facts about a Pod. One without a Sandbox has no name: conditions take it for that of a Sandbox.
     pub(super) fn facts(&self, pod: &Pod) -> Facts {
         let namespace = pod.namespace().unwrap_or_default();
         let Some(owner) = owner::sandbox(pod) else {
@@ -46,6 +67,18 @@ impl Known {
         Facts { task: bounded(&sandbox.task), sandbox: identity }
     }
 
+    /// Forgets the authority of a Pod that is gone, unless it is that of a Sandbox.
+    pub(super) fn forget(&self, live: &Live, egress: &dyn Egress) {
+        let pod = live.pod();
+        let exists = owner::sandbox(pod.as_ref()).is_some_and(|owner| {
+            let key = (live.id.namespace.clone(), owner.name.clone());
+            self.sandboxes.objects.get(&key).is_some_and(|sandbox| sandbox.uid == owner.uid)
+        });
+        if self.sandboxes.complete && !exists {
+            egress.forget(&trust::sandbox_of(&live.id, &pod));
+        }
+    }
+
     /// Returns the names of the authorities of all Sandboxes.
     pub(super) fn authorities(&self) -> HashSet<String> {
         let all = self.sandboxes.objects.iter();
@@ -56,16 +89,6 @@ impl Known {
 fn bounded(all: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let bytes: usize = all.iter().map(|(key, value)| key.len() + value.len()).sum();
     if bytes > BYTES { BTreeMap::new() } else { all.clone() }
-}
-
-/// Forgets the authority of a Sandbox that an event reports as gone. Returns true if the event is the end of a list, which
-/// may lack others.
-pub(super) fn forget(event: &watcher::Event<PartialObjectMeta<Sandbox>>, egress: &dyn Egress) -> bool {
-    if let watcher::Event::Delete(sandbox) = event {
-        let namespace = sandbox.namespace().unwrap_or_default();
-        egress.forget(&trust::name(&namespace, &sandbox.uid().unwrap_or_default()));
-    }
-    matches!(event, watcher::Event::InitDone)
 }
 
 /// Progress of the search for sandboxes that vanished while the node was not there.

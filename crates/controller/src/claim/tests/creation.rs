@@ -118,6 +118,24 @@ fn cold_sandbox_has_the_metadata_of_its_claim() {
 }
 
 #[test]
+fn attributes_of_the_task_come_with_the_claim_and_keep_the_warm_start() {
+    let attributes = json!({"metadata": {"annotations": {
+        "attr.policy.hutch.dev/risk": "2", "attr.policy.hutch.dev/id": "T-1", "other/key": "x",
+    }}});
+    let cold = made(attributes.clone(), json!({})).unwrap();
+    let sandbox = pooled("p", json!({}));
+    let change = patch(&sandbox, &claim(attributes), Some(&template(json!({})))).unwrap();
+    let warm = serde_json::to_value(patched(sandbox.as_ref(), &change)).unwrap();
+    for sandbox in [cold, warm] {
+        let annotations = &sandbox["metadata"]["annotations"];
+        assert_eq!(annotations["attr.policy.hutch.dev/risk"], "2");
+        assert_eq!(annotations["attr.policy.hutch.dev/id"], "T-1");
+        assert_eq!(annotations.get("other/key"), None);
+        assert!(!sandbox["spec"].to_string().contains("attr.policy"), "the Pod does not have them");
+    }
+}
+
+#[test]
 fn a_claim_that_names_only_a_template() {
     let shadow = |template: Option<Arc<SandboxTemplate>>| {
         let claim = claim(json!({"spec": {"warmPoolRef": {"name": "shadow-pool-t"}}}));

@@ -32,7 +32,7 @@ struct Connection {
     server: TcpStream,
 }
 
-/// What the levels say about a connection that they allow.
+/// Verdict of the levels about a connection that they allow.
 pub(crate) struct Permit {
     /// Permitted traffic.
     pub(crate) traffic: Traffic,
@@ -46,7 +46,7 @@ pub(crate) struct Permit {
 pub(crate) trait Door: Send {
     /// Reports that the connection is open. Returns false if the client has gone.
     fn accept(&self, client: &mut TcpStream) -> impl Future<Output = bool> + Send;
-    /// Reports why there is none.
+    /// Reports why it is refused.
     fn refuse(self, client: TcpStream, refusal: &Refusal) -> impl Future<Output = ()> + Send;
 }
 
@@ -171,7 +171,7 @@ impl Sandbox {
         spoken.map(Some).map_err(refused)
     }
 
-    /// Counts a connection whose bytes are passed on unread, and makes it.
+    /// Counts a connection whose bytes are only passed on, and makes it.
     async fn open(&self, destination: &Destination) -> Result<TcpStream, Refusal> {
         let rules = self.rules();
         let moment = self.moment(&rules.facts);

@@ -98,7 +98,7 @@ struct Accepted {
     body: Body,
 }
 
-/// What is known about a request, for its answer and its record.
+/// Facts about a request, for its answer and its record.
 struct Line {
     method: Method,
     scheme: &'static str,
@@ -125,7 +125,7 @@ impl Line {
     }
 }
 
-/// What was read of a body.
+/// Parts of a body that were read.
 #[derive(Default)]
 struct Seen {
     /// Id of a single call.

@@ -1,4 +1,4 @@
-//! Records of decisions: one for each connection whose bytes are passed on unread, and one for each request.
+//! Records of decisions: one for each connection that is only passed on, and one for each request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

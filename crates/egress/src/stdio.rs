@@ -158,7 +158,7 @@ impl Stdio {
             Ok(one) => id_of(&one).map(error),
             Err(_) => None,
         };
-        // A notification has no answer, but what is no message has one.
+        // A notification has no answer, but an invalid message has one.
         let errors = errors.or_else(|| (code == INVALID).then(|| error(&Value::Null)));
         errors.map_or(Verdict::Drop, |errors| Verdict::Answer(errors.to_string()))
     }
@@ -198,7 +198,7 @@ impl Stdio {
         self.record(Record::refused(CLIENT, None, &reason));
     }
 
-    /// Removes tools that may not be called from a list; `None` if there are none.
+    /// Removes tools that may not be called from a list; `None` if every tool stays.
     fn filtered(&self, text: &[u8]) -> Option<Vec<u8>> {
         if self.listing.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return None;

@@ -34,7 +34,7 @@ struct Stored {
     keys: AuthorityKeys,
 }
 
-/// Returns the authority of the folder, a new one if there is none or it soon ends.
+/// Returns the authority of the folder, a new one if the folder has no authority or it soon ends.
 pub(crate) fn open(folder: &Path) -> anyhow::Result<Kept> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
     let folder = folder.canonicalize()?;

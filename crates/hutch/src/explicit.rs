@@ -82,9 +82,7 @@ fn open_private(levels: &mut [Level], arguments: &EgressArguments) {
 /// Prints what a user may not expect.
 fn warn(levels: &[Level], has_authority: bool, address: SocketAddr) {
     if !address.ip().is_loopback() {
-        eprintln!(
-            "hutch: --listen {address}: other machines may reach this proxy, which asks for no password"
-        );
+        eprintln!("hutch: --listen {address}: other machines may reach this proxy, which needs no password");
     }
     if has_authority {
         return;

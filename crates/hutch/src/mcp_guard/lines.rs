@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 /// Maximum bytes of a line.
 pub(super) const LIMIT: usize = 4 << 20;
 
-/// What was read.
+/// Result of reading.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
     /// A line without its end. The last one may have none.

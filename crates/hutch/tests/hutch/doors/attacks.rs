@@ -126,7 +126,7 @@ fn requests_mean_the_same_to_the_proxy_and_to_the_server() {
                 BAD,
                 0,
             ),
-            ("a coding that is none", post("Transfer-Encoding: xchunked\r\n", "0\r\n\r\n"), BAD, 0),
+            ("an unknown coding", post("Transfer-Encoding: xchunked\r\n", "0\r\n\r\n"), BAD, 0),
             ("chunked is not last", post("Transfer-Encoding: chunked, identity\r\n", "0\r\n\r\n"), BAD, 0),
             ("a bare CR in a value", get("/ok/a", "X: a\rTransfer-Encoding: chunked\r\n"), BAD, 0),
             ("a folded header", get("/ok/a", "X: a\r\n Transfer-Encoding: chunked\r\n"), BAD, 0),

@@ -57,11 +57,19 @@ impl AuthorityKeys {
     /// # Errors
     /// The system has no randomness.
     pub fn create(name: &str) -> Result<AuthorityKeys, AuthorityError> {
+        AuthorityKeys::create_for(name, DAYS)
+    }
+
+    /// Makes a new authority that is valid for this number of days.
+    ///
+    /// # Errors
+    /// As [`AuthorityKeys::create`].
+    pub fn create_for(name: &str, days: i64) -> Result<AuthorityKeys, AuthorityError> {
         let key = KeyPair::generate().map_err(AuthorityError::of)?;
         let mut params = parameters();
         params.distinguished_name.push(DnType::CommonName, name);
         let now = OffsetDateTime::now_utc();
-        (params.not_before, params.not_after) = (now - SKEW, now + Duration::days(DAYS));
+        (params.not_before, params.not_after) = (now - SKEW, now + Duration::days(days));
         let certificate = params.self_signed(&key).map_err(AuthorityError::of)?;
         Ok(AuthorityKeys { certificate: certificate.pem(), key: key.serialize_pem() })
     }

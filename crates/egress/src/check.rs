@@ -21,7 +21,8 @@ pub(crate) enum Spoken {
     Http,
 }
 
-/// Reads the first bytes of a client until they say for which name it connects, and checks it.
+/// Reads the first bytes of a client until they say for which name it connects, and checks it. `bytes` may have some of them
+/// already.
 pub(crate) async fn first_bytes(
     client: &TcpStream,
     destination: &Destination,
@@ -30,6 +31,12 @@ pub(crate) async fn first_bytes(
 ) -> Result<Spoken, String> {
     let read = async {
         loop {
+            if !bytes.is_empty() {
+                match classify(bytes) {
+                    First::Incomplete if bytes.len() < first::LIMIT => {}
+                    found => return is_for(&found, destination, traffic),
+                }
+            }
             client.readable().await.map_err(|error| error.to_string())?;
             let mut piece = [0; 4096];
             match client.try_read(&mut piece) {
@@ -37,10 +44,6 @@ pub(crate) async fn first_bytes(
                 Ok(length) => bytes.extend_from_slice(&piece[..length]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) => return Err(error.to_string()),
-            }
-            match classify(bytes) {
-                First::Incomplete if bytes.len() < first::LIMIT => {}
-                found => return is_for(&found, destination, traffic),
             }
         }
     };
@@ -74,7 +77,8 @@ pub(crate) fn names(authority: &str, destination: &Destination) -> bool {
         Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
         _ => (authority, None),
     };
-    let same_port = port.is_none_or(|port| port.parse() == Ok(destination.port));
+    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let same_port = port.is_none_or(|port| digits(port) && port.parse() == Ok(destination.port));
     name.parse().as_ref() == Ok(&destination.host) && same_port
 }
 
@@ -104,7 +108,9 @@ mod tests {
         {
             assert!(is_for(&first, &https, Traffic::Web).is_err(), "{first:?}");
         }
-        for host in ["b.example", "a.example:81", "a.example:", "", "a.example:80:80", "192.0.2.1"] {
+        for host in
+            ["b.example", "a.example:81", "a.example:", "a.example:+80", "", "a.example:80:80", "192.0.2.1"]
+        {
             assert!(is_for(&http(host), &plain, Traffic::Web).is_err(), "{host}");
         }
         assert!(is_for(&tls("a.example"), &address, Traffic::Web).is_err());

@@ -16,6 +16,7 @@ use crate::check::{Spoken, first_bytes};
 use crate::dial::{dial, may_stay};
 use crate::inspect::inspect;
 use crate::plan::DNS;
+use crate::record::Ground;
 use crate::refusal::{Denial, Reason, Refusal, close, refuse, reset};
 use crate::relay;
 use crate::sandbox::Sandbox;
@@ -29,6 +30,24 @@ struct Connection {
     /// Permitted traffic when it began.
     traffic: Traffic,
     server: TcpStream,
+}
+
+/// Verdict of the levels about a connection that they allow.
+pub(crate) struct Permit {
+    /// Permitted traffic.
+    pub(crate) traffic: Traffic,
+    /// Its requests are read.
+    pub(crate) inspect: bool,
+    /// For records.
+    ground: Option<Ground>,
+}
+
+/// Way in which a client names a destination, and is answered.
+pub(crate) trait Door: Send {
+    /// Reports that the connection is open. Returns false if the client has gone.
+    fn accept(&self, client: &mut TcpStream) -> impl Future<Output = bool> + Send;
+    /// Reports why it is refused.
+    fn refuse(self, client: TcpStream, refusal: &Refusal) -> impl Future<Output = ()> + Send;
 }
 
 /// Treatment of a connection that is allowed.
@@ -59,10 +78,11 @@ impl Sandbox {
     pub(crate) async fn serve(self: &Arc<Self>, client: TcpStream) {
         // The address at which it was captured is that to which the program connected.
         let Ok(target) = client.local_addr() else { return };
-        let Ok(_place) = self.connections.try_acquire() else {
+        let Some(_place) = self.place() else {
             self.refused(Refusal { destination: target.to_string(), reason: Reason::TooMany });
             return reset(&client);
         };
+        let _open = self.counters().open();
         if target.port() == DNS {
             return self.serve_dns(client).await;
         }
@@ -110,33 +130,95 @@ impl Sandbox {
         destination: Destination,
         first: &mut Vec<u8>,
     ) -> Result<Allowed, Refusal> {
-        let name = destination.to_string();
-        let refused = |reason| Err(Refusal { destination: name.clone(), reason });
+        let permit = self.permit(&destination)?;
+        let spoken = self.spoken(client, &destination, &permit, first).await?;
+        if let (Some(spoken), true) = (spoken, permit.inspect) {
+            return Ok(Allowed::Inspect(destination, spoken));
+        }
+        let server = self.open(&destination).await?;
+        self.allowed(&destination, None, permit.ground.as_ref());
+        Ok(Allowed::Join(Connection { traffic: permit.traffic, server, destination }))
+    }
+
+    /// Decides about a connection.
+    pub(crate) fn permit(&self, destination: &Destination) -> Result<Permit, Refusal> {
         let rules = self.rules();
         let moment = self.moment(&rules.facts);
-        let (traffic, inspect) = {
-            let verdict = decide(&rules.levels, &destination, &moment);
-            self.observed(&destination, Denial::first(&verdict.opinions, Mode::Observe));
-            if verdict.decision != Decision::Allow {
-                return refused(Sandbox::denial(&verdict));
-            }
-            // What cannot be read is not allowed where requests are decided.
-            let traffic = if verdict.inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
-            (traffic, verdict.inspect)
+        let verdict = decide(&rules.levels, destination, &moment);
+        self.observed(destination, Denial::first(&verdict.opinions, Mode::Observe));
+        if verdict.decision != Decision::Allow {
+            let reason = Sandbox::denial(&verdict);
+            return Err(Refusal { destination: destination.to_string(), reason });
+        }
+        // What cannot be read is not allowed where requests are decided.
+        let traffic = if verdict.inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
+        Ok(Permit { traffic, inspect: verdict.inspect, ground: self.ground(&verdict.opinions) })
+    }
+
+    /// Checks what the client speaks; `None` if it may speak anything.
+    async fn spoken(
+        &self,
+        client: &TcpStream,
+        destination: &Destination,
+        permit: &Permit,
+        first: &mut Vec<u8>,
+    ) -> Result<Option<Spoken>, Refusal> {
+        if permit.traffic == Traffic::Any {
+            return Ok(None);
+        }
+        let spoken = first_bytes(client, destination, permit.traffic, first).await;
+        let refused = |why| Refusal { destination: destination.to_string(), reason: Reason::OtherName(why) };
+        spoken.map(Some).map_err(refused)
+    }
+
+    /// Counts a connection whose bytes are only passed on, and makes it.
+    async fn open(&self, destination: &Destination) -> Result<TcpStream, Refusal> {
+        let rules = self.rules();
+        let moment = self.moment(&rules.facts);
+        let refused = |reason| Refusal { destination: destination.to_string(), reason };
+        self.usage.request(&rules.levels, destination).map_err(refused)?;
+        let dialed = dial(&self.way, destination, &rules.levels, &moment).await;
+        dialed.map_err(|error| refused(error.into()))
+    }
+
+    /// Serves a connection whose client has named its destination, until its end. `door` answers it.
+    pub(crate) async fn serve_named(
+        self: &Arc<Self>,
+        mut client: TcpStream,
+        destination: Destination,
+        door: impl Door,
+        mut first: Vec<u8>,
+    ) {
+        let opened = async {
+            let permit = self.permit(&destination)?;
+            // Before it is answered, so that the answer says whether the destination can be reached.
+            let server = match permit.inspect {
+                true => None,
+                false => Some(self.open(&destination).await?),
+            };
+            Ok::<_, Refusal>((permit, server))
         };
-        if traffic < Traffic::Any {
-            match first_bytes(client, &destination, traffic, first).await {
-                Ok(spoken) if inspect => return Ok(Allowed::Inspect(destination, spoken)),
-                Ok(_) => {}
-                Err(why) => return refused(Reason::OtherName(why)),
+        let (permit, server) = match opened.await {
+            Ok(opened) => opened,
+            Err(refusal) => {
+                self.refused(refusal.clone());
+                return door.refuse(client, &refusal).await;
             }
+        };
+        if !door.accept(&mut client).await {
+            return;
         }
-        if let Err(reason) = self.usage.request(&rules.levels, &destination) {
-            return refused(reason);
-        }
-        match dial(&self.way, &destination, &rules.levels, &moment).await {
-            Ok(server) => Ok(Allowed::Join(Connection { traffic, server, destination })),
-            Err(error) => refused(Reason::Unreachable(error.to_string())),
+        let spoken = match self.spoken(&client, &destination, &permit, &mut first).await {
+            Ok(spoken) => spoken,
+            Err(refusal) => return self.refuse(client, &mut first, refusal).await,
+        };
+        match (server, spoken) {
+            (Some(server), _) => {
+                self.allowed(&destination, None, permit.ground.as_ref());
+                self.join(client, Connection { traffic: permit.traffic, server, destination }, &first).await;
+            }
+            (None, Some(spoken)) => self.inspect(client, destination, spoken, first).await,
+            (None, None) => reset(&client),
         }
     }
 
@@ -147,9 +229,13 @@ impl Sandbox {
         // From now on, so that the end of this process is an error too.
         reset(&client);
         reset(&server);
-        let sent = |bytes| self.usage.sent(&self.rules().levels, bytes).map_err(Ended::Refused);
+        let sent = |bytes| {
+            self.counters().sent(bytes);
+            self.usage.sent(&self.rules().levels, bytes).map_err(Ended::Refused)
+        };
+        let received = |bytes| self.counters().received(bytes);
         let ended = tokio::select! {
-            ended = relay::join(&mut client, &mut server, first, sent) => ended.err(),
+            ended = relay::join(&mut client, &mut server, first, sent, received) => ended.err(),
             denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
         };
         let reason = match ended {

@@ -13,16 +13,18 @@ use std::time::Duration;
 use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::{Channel, Message};
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::authority::AuthorityKeys;
+use crate::record::Recorder;
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
 use crate::way::Way;
+use crate::{explicit, metrics};
 
 /// Order to the process. Numbers are chosen by who sends it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,6 +92,13 @@ pub enum Order {
         /// Number of the sandbox.
         sandbox: u64,
     },
+    /// Serve the clients of an explicit proxy by the rules of a sandbox. The listener comes with the order.
+    Explicit {
+        /// Number of the sandbox.
+        sandbox: u64,
+    },
+    /// Serve the counters of the process, for Prometheus. The listener comes with the order.
+    Metrics,
     /// Forget a sandbox, and end its connections.
     End {
         /// Number of the sandbox.
@@ -140,9 +149,23 @@ pub type Reporter = Arc<dyn Fn(News) + Send + Sync>;
 /// # Errors
 /// An order that has no meaning; the process must then end.
 pub async fn follow(channel: &Channel, way: Way, reporter: Reporter) -> io::Result<()> {
+    follow_recorded(channel, way, reporter, None).await
+}
+
+/// Follows the orders of a channel as [`follow`] does, and passes each decision to a recorder.
+///
+/// # Errors
+/// As [`follow`].
+pub async fn follow_recorded(
+    channel: &Channel,
+    way: Way,
+    reporter: Reporter,
+    recorder: Option<Recorder>,
+) -> io::Result<()> {
     let mut proxy = Proxy {
         way: Arc::new(way),
         reporter,
+        recorder,
         levels: HashMap::new(),
         sandboxes: HashMap::new(),
         ending: watch::Sender::new(false),
@@ -160,6 +183,7 @@ pub async fn follow(channel: &Channel, way: Way, reporter: Reporter) -> io::Resu
 struct Proxy {
     way: Arc<Way>,
     reporter: Reporter,
+    recorder: Option<Recorder>,
     levels: HashMap<u64, Arc<Level>>,
     sandboxes: HashMap<u64, Served>,
     /// True at the end. Listeners and connections hold receivers.
@@ -220,6 +244,15 @@ impl Proxy {
                 });
                 self.find(sandbox)?.task = Some(task.abort_handle());
             }
+            Order::Explicit { sandbox } => {
+                let served = self.find(sandbox)?;
+                let listener = listener(message.descriptors)?;
+                let task = tokio::spawn(explicit::serve(listener, served.sandbox.clone()));
+                served.task = Some(task.abort_handle());
+            }
+            Order::Metrics => {
+                tokio::spawn(metrics::serve(listener(message.descriptors)?, self.way.clone()));
+            }
             Order::End { sandbox } => drop(self.sandboxes.remove(&sandbox)),
         }
         Ok(())
@@ -243,8 +276,20 @@ impl Proxy {
         });
         let sandbox = Sandbox::new(levels, self.way.clone(), report, named);
         sandbox.peers.set_request(request);
+        if let Some(recorder) = &self.recorder {
+            sandbox.record(recorder.clone());
+        }
         Served { sandbox, task: None }
     }
+}
+
+/// Returns the listener that came with an order.
+fn listener(descriptors: Vec<OwnedFd>) -> io::Result<TcpListener> {
+    let [socket]: [OwnedFd; 1] =
+        descriptors.try_into().map_err(|_| meaningless("a listener that did not come with it"))?;
+    let listener = std::net::TcpListener::from(socket);
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
 }
 
 /// Returns the answer to a request for a connection.

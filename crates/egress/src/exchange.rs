@@ -1,6 +1,7 @@
 //! One request of a sandbox: it is checked, decided, and sent on.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -21,13 +22,16 @@ use tokio::time::timeout;
 
 use crate::body::{Body, full};
 use crate::check::names;
+use crate::record::Asked;
 use crate::refusal::{Denial, Reason, Refusal, problem};
-use crate::relay;
 use crate::sandbox::{Rules, Sandbox};
+use crate::websocket;
 
 /// Maximum bytes of a body whose calls are read, and the time for them.
 const CALLS: usize = 1 << 20;
 const CALLS_TIME: Duration = Duration::from_secs(30);
+/// Code of an error of JSON-RPC about a refused call.
+pub(crate) const REFUSED: i32 = -32001;
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
@@ -94,34 +98,75 @@ struct Accepted {
     body: Body,
 }
 
+/// Facts about a request, for its answer and its record.
+struct Line {
+    method: Method,
+    scheme: &'static str,
+    destination: Destination,
+    /// Without the query, and cut.
+    path: String,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Line { method, scheme, destination, path } = self;
+        write!(formatter, "{method} {scheme}://{destination}{path}")
+    }
+}
+
+impl Line {
+    fn refusal(&self, reason: Reason) -> Refusal {
+        Refusal { destination: self.to_string(), reason }
+    }
+
+    fn asked<'a>(&'a self, calls: &'a [Call]) -> Asked<'a> {
+        let Line { method, destination, path, .. } = self;
+        Asked { destination, method: method.as_str(), path, calls }
+    }
+}
+
+/// Parts of a body that were read.
+#[derive(Default)]
+struct Seen {
+    /// Id of a single call.
+    id: Option<serde_json::Value>,
+    calls: Vec<Call>,
+    /// A body that is not read yet.
+    unread: Option<Incoming>,
+}
+
 /// Answers a request.
 pub(crate) async fn exchange(of: Exchange, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    let (mut id, mut unread) = (None, None);
+    let line = Line {
+        method: request.method().clone(),
+        scheme: if of.tls { "https" } else { "http" },
+        destination: of.destination.clone(),
+        path: request.uri().path().chars().take(SHOWN).collect(),
+    };
     let sends = !request.headers().contains_key(header::EXPECT);
-    Ok(match of.serve(request, &mut id, &mut unread).await {
+    let (line, mut seen) = (Arc::new(line), Seen::default());
+    Ok(match of.serve(request, &line, &mut seen).await {
         Ok(response) => response,
-        Err(refusal) => {
-            of.sandbox.refused(refusal.clone());
-            if let Some(body) = unread.filter(|_| sends) {
+        Err(reason) => {
+            let refusal = line.refusal(reason);
+            of.sandbox.refused_request(refusal.clone(), &line.asked(&seen.calls));
+            if let Some(body) = seen.unread.filter(|_| sends) {
                 // A client that could not send all of a body may not read the answer.
                 let _ = timeout(UNREAD_TIME, Limited::new(body, UNREAD).collect()).await;
             }
-            answer(&refusal, id)
+            answer(&refusal, seen.id)
         }
     })
 }
 
 /// Returns the answer to a refused request: a problem, or an error of JSON-RPC to a call with this id.
-fn answer(refusal: &Refusal, id: Option<serde_json::Value>) -> Response<Body> {
-    let status = match refusal.reason {
-        Reason::Unreachable(_) => StatusCode::BAD_GATEWAY,
-        _ => StatusCode::FORBIDDEN,
-    };
+pub(crate) fn answer(refusal: &Refusal, id: Option<serde_json::Value>) -> Response<Body> {
+    let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);
     let (kind, text) = match id {
         None => ("application/problem+json", problem(refusal, status.as_u16())),
         Some(id) => {
             let message = format!("refused {}: {}", refusal.destination, refusal.reason);
-            let error = serde_json::json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32001, "message": message}});
+            let error = serde_json::json!({"jsonrpc": "2.0", "id": id, "error": {"code": REFUSED, "message": message}});
             ("application/json", error.to_string())
         }
     };
@@ -132,37 +177,27 @@ fn answer(refusal: &Refusal, id: Option<serde_json::Value>) -> Response<Body> {
 }
 
 impl Exchange {
-    fn refusal(&self, parts: &Parts, reason: Reason) -> Refusal {
-        let scheme = if self.tls { "https" } else { "http" };
-        let path: String = parts.uri.path().chars().take(SHOWN).collect();
-        Refusal { destination: format!("{} {scheme}://{}{path}", parts.method, self.destination), reason }
-    }
-
     async fn serve(
         &self,
         mut request: Request<Incoming>,
-        id: &mut Option<serde_json::Value>,
-        unread: &mut Option<Incoming>,
-    ) -> Result<Response<Body>, Refusal> {
+        line: &Arc<Line>,
+        seen: &mut Seen,
+    ) -> Result<Response<Body>, Reason> {
         // Never closed. Others wait for their turn.
         let place = self.sandbox.requests.clone().acquire_owned().await.ok();
         let websocket = is_websocket(&request);
         let upgrade = websocket.then(|| hyper::upgrade::on(&mut request));
         let (parts, body) = request.into_parts();
-        *unread = Some(body);
-        let refused = |reason| self.refusal(&parts, reason);
-        let path = self.check(&parts).map_err(|why| refused(Reason::Ambiguous(why)))?;
-        let accepted = self.decide(&parts, unread, &path, websocket, id).await?;
-        let http2 = parts.version == Version::HTTP_2;
-        let sent = self.request(&parts, accepted, websocket);
-        let sent = sent.map_err(|why| refused(Reason::Ambiguous(why)))?;
-        let received = self.sandbox.upstream().send(sent, http2).await;
-        let mut response = received.map_err(|error| refused(Reason::Unreachable(error)))?;
+        seen.unread = Some(body);
+        let path = self.check(&parts).map_err(Reason::Ambiguous)?;
+        let accepted = self.decide(&parts, (line, &path), websocket, seen).await?;
+        let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
+        let sent = self.request(&parts, accepted, line, websocket).map_err(Reason::Ambiguous)?;
+        let mut response = self.sandbox.upstream().send(sent, http2).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let unwanted =
-                || refused(Reason::Ambiguous("the server switches to another protocol".to_owned()));
+            let unwanted = || Reason::Ambiguous("the server switches to another protocol".to_owned());
             let upgrade = upgrade.ok_or_else(unwanted)?;
-            self.connect(upgrade, hyper::upgrade::on(&mut response));
+            self.connect(upgrade, hyper::upgrade::on(&mut response), line.clone(), rules);
             let (mut parts, _) = response.into_parts();
             keep_end_to_end(&mut parts.headers, true);
             return Ok(Response::from_parts(parts, full(Bytes::new())));
@@ -172,7 +207,8 @@ impl Exchange {
         // It names another way to the server, which would not be read.
         parts.headers.remove(header::ALT_SVC);
         parts.version = Version::default();
-        Ok(Response::from_parts(parts, Held { body, _place: place }.boxed_unsync()))
+        let sandbox = self.sandbox.clone();
+        Ok(Response::from_parts(parts, Held { body, sandbox, _place: place }.boxed_unsync()))
     }
 
     /// Checks that the request means the same to every server, and is for the destination.
@@ -208,29 +244,29 @@ impl Exchange {
         Path::read(parts.uri.path()).map_err(|error| error.to_string())
     }
 
-    /// Decides about the request, and takes its body if it is accepted. Reads its calls if a rule judges them; `id` is then
-    /// that of the call.
+    /// Decides about the request, and takes its body if it is accepted. Reads its calls if a rule judges them.
     async fn decide(
         &self,
         parts: &Parts,
-        unread: &mut Option<Incoming>,
-        path: &Path,
+        (line, path): (&Line, &Path),
         websocket: bool,
-        id: &mut Option<serde_json::Value>,
-    ) -> Result<Accepted, Refusal> {
-        let refused = |reason| self.refusal(parts, reason);
-        let mut length = match &*unread {
+        seen: &mut Seen,
+    ) -> Result<Accepted, Reason> {
+        let mut length = match &seen.unread {
             Some(body) if !body.is_end_stream() => body.size_hint().exact(),
             _ => Some(0),
         };
         let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.destination);
-        let (mut calls, mut read) = (None, None);
-        if let Some(body) = unread.take_if(|_| reads) {
+        let (mut are_calls, mut read) = (false, None);
+        if let Some(body) = seen.unread.take_if(|_| reads) {
             let _turn = self.sandbox.reading.acquire().await;
-            let bytes = read_calls(parts, body).await.map_err(|why| refused(Reason::Ambiguous(why)))?;
+            let bytes = read_calls(parts, body).await.map_err(Reason::Ambiguous)?;
             length = Some(bytes.len() as u64);
-            *id = id_of(&bytes);
-            (calls, read) = (Call::parse(&bytes), Some(full(bytes)));
+            seen.id = id_of(&bytes);
+            let calls = Call::parse(&bytes);
+            are_calls = calls.is_some();
+            seen.calls = calls.unwrap_or_default();
+            read = Some(full(bytes));
         }
         // After the body was read: the rules may have changed meanwhile.
         let rules = self.sandbox.rules();
@@ -247,25 +283,35 @@ impl Exchange {
                 .collect(),
             websocket,
             length,
-            calls: calls.as_deref(),
+            calls: are_calls.then_some(seen.calls.as_slice()),
         };
         let moment = self.sandbox.moment(&rules.facts);
         let verdict = decide_request(&rules.levels, &self.destination, &request, &moment);
-        let name = self.refusal(parts, Reason::TooMany).destination;
-        self.sandbox.observed(&name, Denial::first(&verdict.opinions, Mode::Observe));
+        let asked = line.asked(&seen.calls);
+        if let Some(denial) = Denial::first(&verdict.opinions, Mode::Observe) {
+            self.sandbox.refused_request(line.refusal(Reason::Observed(denial)), &asked);
+        }
         if verdict.decision != Decision::Allow {
             let denial = Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default();
-            return Err(refused(Reason::Denied(denial)));
+            return Err(Reason::Denied(denial));
         }
         let max_body = verdict.max_body;
-        self.sandbox.usage.request(&rules.levels, &self.destination).map_err(refused)?;
-        let unread = || unread.take().map(|body| body.map_err(Into::into).boxed_unsync());
+        self.sandbox.usage.request(&rules.levels, &self.destination)?;
+        let ground = self.sandbox.ground(&verdict.opinions);
+        self.sandbox.allowed(&self.destination, Some(&asked), ground.as_ref());
+        let unread = || seen.unread.take().map(|body| body.map_err(Into::into).boxed_unsync());
         let body = read.or_else(unread).unwrap_or_else(|| full(Bytes::new()));
         Ok(Accepted { max_body, body, rules })
     }
 
     /// Returns the request that is sent to the server.
-    fn request(&self, parts: &Parts, accepted: Accepted, websocket: bool) -> Result<Request<Body>, String> {
+    fn request(
+        &self,
+        parts: &Parts,
+        accepted: Accepted,
+        line: &Arc<Line>,
+        websocket: bool,
+    ) -> Result<Request<Body>, String> {
         let scheme = if self.tls { "https" } else { "http" };
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
         let uri =
@@ -281,22 +327,33 @@ impl Exchange {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
         let Accepted { rules, max_body, body } = accepted;
-        let name = self.refusal(parts, Reason::TooMany).destination;
-        let body = Metered { body, left: max_body, rules, sandbox: self.sandbox.clone(), name };
+        let (sandbox, line) = (self.sandbox.clone(), line.clone());
+        let body = Metered { body, left: max_body, rules, sandbox, line };
         let mut request = Request::new(body.boxed_unsync());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =
             (parts.method.clone(), uri, headers);
         Ok(request)
     }
 
-    /// Passes bytes on in both directions once both sides have become a WebSocket.
-    fn connect(&self, client: OnUpgrade, server: OnUpgrade) {
+    /// Passes bytes on in both directions once both sides have become a WebSocket, as long as these rules hold.
+    fn connect(&self, client: OnUpgrade, server: OnUpgrade, line: Arc<Line>, rules: Rules) {
         let sandbox = self.sandbox.clone();
         self.tunnel.set(async move {
             let (Ok(client), Ok(server)) = (client.await, server.await) else { return };
-            let sent =
-                |bytes| sandbox.usage.sent(&sandbox.rules().levels, bytes).map_err(std::io::Error::other);
-            let _ = relay::join_streams(TokioIo::new(client), TokioIo::new(server), sent).await;
+            let sent = |bytes| {
+                sandbox.counters().sent(bytes);
+                sandbox.usage.sent(&sandbox.rules().levels, bytes).map_err(|reason| {
+                    let text = reason.to_string();
+                    sandbox.refused_request(line.refusal(reason), &line.asked(&[]));
+                    text
+                })
+            };
+            let received = |bytes| sandbox.counters().received(bytes);
+            let changed = async {
+                sandbox.changed(&line.destination, &rules).await;
+                "other rules decide about it now".to_owned()
+            };
+            websocket::join(TokioIo::new(client), TokioIo::new(server), sent, received, changed).await;
         });
     }
 }
@@ -353,6 +410,7 @@ fn id_of(body: &[u8]) -> Option<serde_json::Value> {
 /// Body of an answer, which keeps the place of its request until its end.
 struct Held {
     body: Incoming,
+    sandbox: Arc<Sandbox>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -364,7 +422,11 @@ impl http_body::Body for Held {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context).map_err(Into::into)
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            self.sandbox.counters().received(frame.data_ref().map_or(0, Bytes::len));
+        }
+        frame.map_err(Into::into)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -382,7 +444,7 @@ struct Metered {
     left: u64,
     rules: Rules,
     sandbox: Arc<Sandbox>,
-    name: String,
+    line: Arc<Line>,
 }
 
 impl http_body::Body for Metered {
@@ -403,6 +465,7 @@ impl http_body::Body for Metered {
         let counted = match fits {
             Some(left) => {
                 this.left = left;
+                this.sandbox.counters().sent(length);
                 this.sandbox.usage.sent(&this.rules.levels, length)
             }
             None => Err(Reason::Ambiguous("its body is longer than a rule allows".to_owned())),
@@ -411,7 +474,7 @@ impl http_body::Body for Metered {
             Ok(()) => Poll::Ready(Some(Ok(frame))),
             Err(reason) => {
                 let error = reason.to_string();
-                this.sandbox.refused(Refusal { destination: this.name.clone(), reason });
+                this.sandbox.refused_request(this.line.refusal(reason), &this.line.asked(&[]));
                 Poll::Ready(Some(Err(error.into())))
             }
         }

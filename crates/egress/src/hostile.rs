@@ -15,3 +15,18 @@ pub fn first(bytes: &[u8]) {
         assert!(half == crate::first::First::Incomplete || half == whole, "{half:?} became {whole:?}");
     }
 }
+
+/// Reads any first bytes of a client of a proxy, and any request of SOCKS. What is complete does not change when more bytes
+/// follow.
+pub fn explicit(bytes: &[u8]) {
+    use crate::explicit::{Opening, Socks, opening, socks};
+    let (whole, request) = (opening(bytes), socks(bytes));
+    if let Opening::Connect(_, length) | Opening::SocksMethods(length) = &whole {
+        assert!(*length <= bytes.len());
+    }
+    let half = &bytes[..bytes.len() / 2];
+    let found = opening(half);
+    assert!(found == Opening::Incomplete || found == whole, "{found:?} became {whole:?}");
+    let found = socks(half);
+    assert!(found == Socks::Incomplete || found == request, "{found:?} became {request:?}");
+}

@@ -42,17 +42,20 @@ pub(crate) async fn inspect(
     let refused = |why: String| {
         sandbox.refused(Refusal { destination: destination.to_string(), reason: Reason::OtherName(why) });
     };
+    let tunnel = Tunnel::default();
     let exchange = |tls| {
-        let (sandbox, destination, tunnel) = (sandbox.clone(), destination.clone(), Tunnel::default());
+        let (sandbox, destination, tunnel) = (sandbox.clone(), destination.clone(), tunnel.clone());
         Exchange { sandbox, destination, tls, tunnel }
     };
-    let changed = sandbox.changed(destination);
+    let rules = sandbox.rules();
+    let changed = sandbox.changed(destination, &rules);
     if spoken == Spoken::Http {
         let stream = resumed(client, first);
-        return tokio::select! {
+        tokio::select! {
             () = serve_http1(stream, exchange(false)) => {}
             () = changed => {}
         };
+        return tunnel.finish().await;
     }
     let Some(authority) = sandbox.authority() else {
         reset(&client);
@@ -88,23 +91,30 @@ pub(crate) async fn inspect(
         } => {}
         () = changed => {}
     }
+    tunnel.finish().await;
 }
 
 /// Returns a stream from which the bytes that were read already are read again.
-fn resumed(client: TcpStream, first: Vec<u8>) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
+pub(crate) fn resumed(
+    client: TcpStream,
+    first: Vec<u8>,
+) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
     use tokio::io::AsyncReadExt;
     let (reader, writer) = client.into_split();
     tokio::io::join(std::io::Cursor::new(first).chain(reader), writer)
 }
 
 async fn serve_http1(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, of: Exchange) {
-    let mut server = hyper::server::conn::http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEADERS);
-    let tunnel = of.tunnel.clone();
     let service = service_fn(move |request| exchange(of.clone(), request));
     // Why the connection ended has no consequence.
-    let _ = server.serve_connection(TokioIo::new(stream), service).with_upgrades().await;
-    tunnel.finish().await;
+    let _ = http1().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
+}
+
+/// Returns a server of HTTP/1 with the bounds of a connection.
+pub(crate) fn http1() -> hyper::server::conn::http1::Builder {
+    let mut server = hyper::server::conn::http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEADERS);
+    server
 }
 
 async fn serve_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, of: Exchange) {

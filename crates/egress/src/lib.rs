@@ -11,6 +11,9 @@
 //!
 //! A connection to the name of another sandbox's Service is made by the process that started this one ([`control`]).
 //!
+//! Programs outside a sandbox have an explicit proxy, to which they name each destination, and servers of MCP on standard
+//! input and output a guard. Both decide in the same way.
+//!
 //! Anything else is refused and reported: HTTP without TLS gets status 403 with the reason, another connection is reset.
 //!
 //! The process that serves holds no secret and needs no file except those by which names are resolved.
@@ -23,22 +26,29 @@ pub mod control;
 mod dial;
 pub mod dns;
 mod exchange;
+mod explicit;
 mod first;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod inspect;
+mod metrics;
 pub mod names;
 mod peers;
 mod plan;
+mod record;
 mod refusal;
 mod relay;
 mod sandbox;
 mod server;
+mod stdio;
 mod upstream;
 mod usage;
 mod way;
+mod websocket;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
 pub use plan::plan;
+pub use record::{Outcome, Record, Recorder};
 pub use refusal::{Denial, FLAGS, Reason, Refusal};
+pub use stdio::{Stdio, Verdict};
 pub use way::{UpstreamProxy, Way};

@@ -48,6 +48,9 @@ pub enum Reason {
     /// The budget of a level is used up.
     #[error("the budget of policy {0:?} is used up: {1}")]
     Budget(String, String),
+    /// The destination leads to an address that is closed.
+    #[error("{0}")]
+    Forbidden(String),
     /// The destination cannot be reached.
     #[error("{0}")]
     Unreachable(String),
@@ -90,9 +93,28 @@ impl Denial {
     }
 }
 
+fn title(status: u16) -> &'static str {
+    match status {
+        400 => "Bad Request",
+        403 => "Forbidden",
+        408 => "Request Timeout",
+        _ => "Bad Gateway",
+    }
+}
+
+impl Refusal {
+    /// Returns the status of HTTP that answers it.
+    pub(crate) fn status(&self) -> u16 {
+        match self.reason {
+            Reason::Unreachable(_) => 502,
+            _ => 403,
+        }
+    }
+}
+
 /// Returns the body of an answer with the reason: `application/problem+json`.
 pub(crate) fn problem(refusal: &Refusal, status: u16) -> String {
-    let title = if status == 403 { "Forbidden" } else { "Bad Gateway" };
+    let title = title(status);
     let detail = format!("refused {}: {}", refusal.destination, refusal.reason);
     serde_json::json!({"type": "about:blank", "title": title, "status": status, "detail": detail}).to_string()
 }
@@ -106,8 +128,16 @@ pub(crate) async fn refuse(mut client: TcpStream, first: &mut Vec<u8>, refusal: 
         first.extend_from_slice(&piece[..read.unwrap_or(Ok(0)).unwrap_or(0)]);
     }
     let First::Http(_) = classify(first) else { return reset(&client) };
-    let body = problem(refusal, 403);
-    let head = "HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\nConnection: close";
+    answer(client, 403, refusal).await;
+}
+
+/// Sends the reason of a refusal to a client that speaks HTTP, and ends the connection.
+pub(crate) async fn answer(mut client: TcpStream, status: u16, refusal: &Refusal) {
+    let body = problem(refusal, status);
+    let head = format!(
+        "HTTP/1.1 {status} {}\r\nContent-Type: application/problem+json\r\nConnection: close",
+        title(status)
+    );
     let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     if let Ok(Ok(())) = timeout(SPEAKS, client.write_all(answer.as_bytes())).await {
         let _ = client.shutdown().await;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
@@ -11,11 +11,13 @@ const PIECE: usize = 24 << 10;
 
 /// Passes bytes on in both directions until both have ended, or one fails. `first` was read of the client already. `sent`
 /// sees the number of bytes before the client's bytes are sent; its error ends both directions.
+/// `received` sees the number of bytes of the server.
 pub(crate) async fn join<E: From<io::Error>>(
     client: &mut TcpStream,
     server: &mut TcpStream,
     first: &[u8],
     sent: impl Fn(usize) -> Result<(), E>,
+    received: impl Fn(usize),
 ) -> Result<(), E> {
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
@@ -26,7 +28,11 @@ pub(crate) async fn join<E: From<io::Error>>(
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
     let out = pass(from_client, to_server, &sent);
-    let back = pass(from_server, to_client, &|_| Ok(()));
+    let received = |bytes| {
+        received(bytes);
+        Ok(())
+    };
+    let back = pass(from_server, to_client, &received);
     tokio::try_join!(out, back).map(|_| ())
 }
 
@@ -57,32 +63,4 @@ async fn pass<E: From<io::Error>>(
             }
         }
     }
-}
-
-/// Passes bytes on between two streams that are not sockets, such as those of a WebSocket within TLS.
-pub(crate) async fn join_streams<E: From<io::Error>>(
-    client: impl AsyncRead + AsyncWrite + Unpin,
-    server: impl AsyncRead + AsyncWrite + Unpin,
-    sent: impl Fn(usize) -> Result<(), E>,
-) -> Result<(), E> {
-    let (mut from_client, mut to_client) = tokio::io::split(client);
-    let (mut from_server, mut to_server) = tokio::io::split(server);
-    let out = async {
-        let mut piece = vec![0; PIECE];
-        loop {
-            match from_client.read(&mut piece).await? {
-                0 => return Ok(to_server.shutdown().await?),
-                count => {
-                    sent(count)?;
-                    to_server.write_all(&piece[..count]).await?;
-                    to_server.flush().await?;
-                }
-            }
-        }
-    };
-    let back = async {
-        tokio::io::copy(&mut from_server, &mut to_client).await?;
-        Ok::<_, E>(to_client.shutdown().await?)
-    };
-    tokio::try_join!(out, back).map(|_| ())
 }

@@ -6,14 +6,15 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hutch_policy::{Destination, Facts, Host, HostName, Level, Moment, may_resolve};
-use tokio::sync::{Semaphore, watch};
+use hutch_policy::{Destination, Facts, Host, HostName, Level, Moment, Opinion, may_resolve};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::authority::{Authority, AuthorityError, AuthorityKeys};
 use crate::dial::dial;
 use crate::dns;
 use crate::names::{Names, is_synthetic};
 use crate::peers::Peers;
+use crate::record::{Asked, Counters, Ground, Outcome, Record, Recorder, outcome};
 use crate::refusal::{Denial, Reason, Refusal};
 use crate::upstream::{Dial, Upstream};
 use crate::usage::Usage;
@@ -47,7 +48,7 @@ pub(crate) struct Sandbox {
     /// None once it has ended.
     pub(crate) rules: watch::Sender<Option<Rules>>,
     names: Mutex<Names>,
-    pub(crate) connections: Semaphore,
+    connections: Semaphore,
     pub(crate) inspected: Semaphore,
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) reading: Semaphore,
@@ -59,6 +60,8 @@ pub(crate) struct Sandbox {
     report: Report,
     named: Named,
     pub(crate) peers: Peers,
+    /// Receives each decision. Without it, no record is made.
+    recorder: OnceLock<Recorder>,
 }
 
 impl fmt::Debug for Sandbox {
@@ -84,7 +87,23 @@ impl Sandbox {
             report,
             named,
             peers: Peers::default(),
+            recorder: OnceLock::new(),
         })
+    }
+
+    /// Sets the receiver of all decisions, once.
+    pub(crate) fn record(&self, recorder: Recorder) {
+        let _ = self.recorder.set(recorder);
+    }
+
+    /// Returns the counters of this process.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.way.counters
+    }
+
+    /// Returns a place for one more connection, unless too many are open.
+    pub(crate) fn place(&self) -> Option<SemaphorePermit<'_>> {
+        self.connections.try_acquire().ok()
     }
 
     /// Replaces the levels. Open connections that they do not allow end.
@@ -165,16 +184,50 @@ impl Sandbox {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports a refusal and counts it.
+    /// Reports a refusal of a connection and counts it.
     pub(crate) fn refused(&self, refusal: Refusal) {
-        if !matches!(refusal.reason, Reason::Observed(_)) {
+        self.refused_as(refusal, None);
+    }
+
+    /// Reports a refusal of a request and counts it.
+    pub(crate) fn refused_request(&self, refusal: Refusal, asked: &Asked<'_>) {
+        self.refused_as(refusal, Some(asked));
+    }
+
+    fn refused_as(&self, refusal: Refusal, asked: Option<&Asked<'_>>) {
+        let outcome = outcome(&refusal.reason);
+        if outcome != Outcome::Observed {
             self.usage.denied();
+        }
+        self.counters().count(outcome, asked.is_some());
+        if let Some(recorder) = self.recorder.get() {
+            let destination = asked.map(|asked| asked.destination.to_string());
+            let destination = destination.as_deref().unwrap_or(&refusal.destination);
+            recorder(&Record::refused(destination, asked, &refusal.reason));
         }
         (self.report)(refusal);
     }
 
+    /// Counts a connection or a request that is allowed, and records it by these opinions.
+    pub(crate) fn allowed(
+        &self,
+        destination: &Destination,
+        asked: Option<&Asked<'_>>,
+        ground: Option<&Ground>,
+    ) {
+        self.counters().count(Outcome::Allowed, asked.is_some());
+        if let Some(recorder) = self.recorder.get() {
+            recorder(&Record::allowed(&destination.to_string(), asked, ground));
+        }
+    }
+
+    /// Returns by which opinion something is allowed, if that is recorded.
+    pub(crate) fn ground(&self, opinions: &[Opinion<'_>]) -> Option<Ground> {
+        self.recorder.get().and_then(|_| Ground::first(opinions))
+    }
+
     /// Reports what a level would have refused that only observes.
-    pub(crate) fn observed(&self, destination: impl fmt::Display, denial: Option<Denial>) {
+    pub(crate) fn observed(&self, destination: &Destination, denial: Option<Denial>) {
         if let Some(denial) = denial {
             let reason = Reason::Observed(denial);
             self.refused(Refusal { destination: destination.to_string(), reason });
@@ -193,9 +246,9 @@ impl Sandbox {
         answer
     }
 
-    /// Waits until something else decides about a destination whose requests are read, or the sandbox has ended. What the
-    /// other rules say then is decided when the client connects again.
-    pub(crate) async fn changed(&self, destination: &Destination) {
+    /// Waits until other rules than `before` decide about a destination whose requests are read, or the sandbox has ended.
+    /// What the other rules say then is decided when the client connects again.
+    pub(crate) async fn changed(&self, destination: &Destination, before: &Rules) {
         let mut changes = self.rules.subscribe();
         let rules_of = |rules: &Rules| -> Vec<_> {
             let level = |level: &Arc<Level>| {
@@ -205,15 +258,15 @@ impl Sandbox {
             };
             rules.levels.iter().map(level).collect()
         };
-        let Some(before) = changes.borrow_and_update().clone() else { return };
-        let (facts, before) = (before.facts.clone(), rules_of(&before));
+        let (facts, before) = (before.facts.clone(), rules_of(before));
+        // At first too: the rules may have changed since the decision.
         loop {
-            if changes.changed().await.is_err() {
-                return;
-            }
             match changes.borrow_and_update().clone() {
                 Some(now) if now.facts == facts && rules_of(&now) == before => {}
                 _ => return,
+            }
+            if changes.changed().await.is_err() {
+                return;
             }
         }
     }

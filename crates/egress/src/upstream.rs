@@ -20,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 use tower::Service;
 
 use crate::body::Body;
+use crate::refusal::Reason;
 use crate::way::{Unreachable, Way};
 
 /// Idle connections to one server, and the time for which they are kept.
@@ -77,7 +78,7 @@ impl Upstream {
         &self,
         request: Request<Body>,
         http2: bool,
-    ) -> Result<Response<Incoming>, String> {
+    ) -> Result<Response<Incoming>, Reason> {
         if self.connections.available_permits() == 0 {
             // Idle ones make room.
             self.forget();
@@ -89,10 +90,13 @@ impl Upstream {
             let mut text = error.to_string();
             let mut source = std::error::Error::source(&error);
             while let Some(inner) = source {
+                if let Some(unreachable) = inner.downcast_ref::<Unreachable>() {
+                    return unreachable.into();
+                }
                 text = inner.to_string();
                 source = inner.source();
             }
-            text
+            Reason::Unreachable(text)
         })
     }
 }

@@ -14,6 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::record::Counters;
+use crate::refusal::Reason;
+
 /// Maximum time to connect to the proxy, and for each part of its answer.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Maximum bytes of the answer of a proxy.
@@ -40,6 +43,21 @@ pub(crate) enum Unreachable {
     /// The server cannot be trusted, or does not speak TLS.
     #[error("TLS to the server: {0}")]
     Tls(String),
+}
+
+impl From<&Unreachable> for Reason {
+    fn from(error: &Unreachable) -> Reason {
+        match error {
+            Unreachable::Closed(..) => Reason::Forbidden(error.to_string()),
+            _ => Reason::Unreachable(error.to_string()),
+        }
+    }
+}
+
+impl From<Unreachable> for Reason {
+    fn from(error: Unreachable) -> Reason {
+        Reason::from(&error)
+    }
 }
 
 /// A proxy outside, such as that of a company, through which everything goes. It resolves names, so the addresses to which
@@ -98,12 +116,14 @@ pub struct Way {
     pub(crate) proxy: Option<UpstreamProxy>,
     /// Parsed at the first use.
     tls: Mutex<Option<Arc<ClientConfig>>>,
+    /// Counters of all sandboxes.
+    pub(crate) counters: Counters,
 }
 
 impl Way {
     /// Returns the way with the machine's authorities, PEM, and through a proxy if one is given.
     pub fn new(authorities: Vec<u8>, proxy: Option<UpstreamProxy>) -> Way {
-        Way { authorities, proxy, tls: Mutex::default() }
+        Way { authorities, proxy, ..Way::default() }
     }
 
     /// Returns the TLS of clients, without an application protocol.

@@ -1,7 +1,9 @@
 //! Flags and arguments of the commands. A mistake is reported in one line that names the flag and a valid value.
 
 mod client;
+mod doors;
 mod policy;
+mod sandboxd;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -14,6 +16,7 @@ use hutch_policy::{Cidr, EgressRule};
 
 use crate::mount::MountArgument;
 use crate::quantity;
+use crate::upstream_proxy::ProxyUrl;
 
 pub(crate) use client::{
     Container, CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
@@ -23,6 +26,9 @@ pub(crate) use policy::{
     AllowArguments, PolicyArguments, PolicyCommand, PolicyExplainArguments, PolicyFormat,
     PolicyImportArguments, PolicyOutput, PolicyTestArguments,
 };
+
+pub(crate) use doors::{EgressArguments, McpGuardArguments};
+pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
 
 /// Run untrusted code in isolated, stateful, named sandboxes.
 #[derive(Parser)]
@@ -51,6 +57,10 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// Serve the Agent Sandbox API on this machine, without a cluster.
     Up(UpArguments),
+    /// Serve a proxy to the programs of this machine that decides by policies.
+    Egress(EgressArguments),
+    /// Run a server of MCP, and decide about the calls on its standard input by policies.
+    McpGuard(McpGuardArguments),
     /// Route HTTP and WebSocket to the sandboxes of a cluster.
     Router(RouterArguments),
     /// Create tokens for the router.
@@ -180,6 +190,10 @@ pub(crate) struct RunArguments {
     /// Let the command connect to what the SandboxPolicy in this file allows. Repeatable: every policy must allow it.
     #[arg(long, value_name = "FILE", conflicts_with = "allow")]
     pub(crate) policy: Vec<PathBuf>,
+    /// Connect through this HTTP proxy: http://[USER:PASSWORD@]HOST:PORT. The default is the variable HUTCH_UPSTREAM_PROXY,
+    /// which other users of the machine cannot see.
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream_proxy: Option<ProxyUrl>,
     /// Take isolation, network, folders and limits from this `sandbox_config`, in JSON or YAML.
     #[arg(long, value_name = "FILE", conflicts_with_all = CONFIGURED)]
     pub(crate) config: Option<PathBuf>,
@@ -229,6 +243,10 @@ pub(crate) struct UpArguments {
     /// Folder of the OCI layouts that Pods may name as `oci:PATH`; without it they may name none.
     #[arg(long, value_name = "DIR")]
     pub(crate) image_dir: Option<PathBuf>,
+    /// Connect sandboxes through this HTTP proxy: http://[USER:PASSWORD@]HOST:PORT. The default is the variable
+    /// HUTCH_UPSTREAM_PROXY, which other users of the machine cannot see.
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream_proxy: Option<ProxyUrl>,
 }
 
 impl UpArguments {
@@ -244,6 +262,7 @@ impl UpArguments {
             pod_cidr: "10.89.0.0/16".to_owned(),
             no_builtin_runtime_images: false,
             image_dir: None,
+            upstream_proxy: None,
         }
     }
 }
@@ -262,35 +281,6 @@ pub(crate) struct RouterArguments {
 pub(crate) struct TokenArguments {
     #[command(subcommand)]
     pub(crate) command: TokenCommand,
-}
-
-/// `hutch sandboxd`.
-#[derive(Args)]
-pub(crate) struct SandboxdArguments {
-    #[command(subcommand)]
-    pub(crate) command: SandboxdCommand,
-}
-
-/// Subcommands of `hutch sandboxd`.
-#[derive(Subcommand)]
-pub(crate) enum SandboxdCommand {
-    /// Write the program DIR/hutch-sandboxd. With a key, also write DIR/token, which clients must then present. An init
-    /// container runs this for a container that shares the folder.
-    Install(InstallArguments),
-}
-
-/// `hutch sandboxd install`.
-#[derive(Args)]
-pub(crate) struct InstallArguments {
-    /// Folder; created when missing.
-    #[arg(value_name = "DIR")]
-    pub(crate) folder: PathBuf,
-    /// File with the key from which the token of the Pod is made. The router has the same key (--sandboxd-key-file).
-    #[arg(long, value_name = "FILE", requires = "pod_uid")]
-    pub(crate) key_file: Option<PathBuf>,
-    /// UID of the Pod that the token is for.
-    #[arg(long, value_name = "UID", requires = "key_file", value_parser = quantity::uid)]
-    pub(crate) pod_uid: Option<String>,
 }
 
 /// Subcommands of `hutch token`.
@@ -485,7 +475,7 @@ pub(crate) fn parse() -> Result<Command, Refusal> {
 
 fn command(words: Vec<OsString>) -> Result<Command, Refusal> {
     let first_is = |names: &[&str]| words.get(1).is_some_and(|word| names.iter().any(|name| word == name));
-    let (of_run, of_command) = (first_is(&["run"]), first_is(&["run", "exec", "shell"]));
+    let (of_run, of_command) = (first_is(&["run"]), first_is(&["run", "exec", "shell", "mcp-guard"]));
     let command = if of_run {
         Run::try_parse_from(words.into_iter().skip(1)).map(|run| Command::Run(run.arguments))
     } else {

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use hutch_egress::control::{LAST, News, Order, Reporter, follow};
-use hutch_egress::{AuthorityKeys, FLAGS, Reason, Refusal, UpstreamProxy, Way};
+use hutch_egress::control::{LAST, News, Order, Reporter, follow_recorded};
+use hutch_egress::{AuthorityKeys, FLAGS, Reason, Recorder, Refusal, UpstreamProxy, Way};
 use hutch_jail::service::{Confinement, confine};
 use hutch_policy::{EgressRule, Level};
 use hutch_privsep::{Channel, receive_now, send_now};
@@ -86,11 +86,11 @@ impl Outside {
     /// Reads the authorities of the first file that exists: PEM.
     pub(crate) fn bundle(&self) -> io::Result<Vec<u8>> {
         let mut files = self.authorities.as_deref().into_iter().chain(BUNDLES.map(Path::new));
-        let Some(mut file) = files.find_map(|file| std::fs::File::open(file).ok()) else {
+        let Some(file) = files.find_map(|file| std::fs::File::open(file).ok()) else {
             return Ok(Vec::new());
         };
         let mut bytes = Vec::new();
-        file.by_ref().take(BUNDLE_BYTES).read_to_end(&mut bytes)?;
+        file.take(BUNDLE_BYTES).read_to_end(&mut bytes)?;
         Ok(certificates(&bytes))
     }
 }
@@ -122,6 +122,8 @@ pub(crate) enum Audience {
     User,
     /// The process that started it, with all other news.
     Starter,
+    /// The user, on standard output: each decision as a line of JSON.
+    Log,
 }
 
 /// A process that ends when this is dropped.
@@ -185,7 +187,8 @@ pub(crate) fn spawn(
     let mut command = Command::new("/proc/self/exe");
     // Of the environment only what the resolver reads: no search domains.
     command.arg0(NAME).env_clear().env("LOCALDOMAIN", "").current_dir("/");
-    command.stdin(theirs).stdout(Stdio::null());
+    let output = if audience == Audience::Log { Stdio::inherit() } else { Stdio::null() };
+    command.stdin(theirs).stdout(output);
     let process = Process(command.spawn()?);
     let (uid, gid) = match id {
         Some(id) => (id, id),
@@ -255,8 +258,10 @@ fn serve() -> anyhow::Result<()> {
         let reporter = match audience {
             Audience::User => Printed::default().into_reporter(),
             Audience::Starter => to_starter(channel.clone()),
+            Audience::Log => Arc::new(|_| ()),
         };
-        follow(&channel, way, reporter).await.context("an order")
+        let recorder = (audience == Audience::Log).then(to_output);
+        follow_recorded(&channel, way, reporter, recorder).await.context("an order")
     })
 }
 
@@ -283,6 +288,17 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
             News::Named { .. } | News::Dial { .. } => names.send(news).is_ok(),
             News::Refused { .. } => refusals.try_send(news).is_ok(),
         };
+    })
+}
+
+/// Returns a recorder that prints each decision before it takes effect. The process ends if it cannot.
+fn to_output() -> Recorder {
+    Arc::new(|record| {
+        let line = record.line() + "\n";
+        if let Err(error) = io::stdout().lock().write_all(line.as_bytes()) {
+            eprintln!("hutch: a decision cannot be logged on standard output, so this is the end: {error}");
+            std::process::exit(1);
+        }
     })
 }
 

@@ -5,6 +5,7 @@
 
 mod address;
 mod allow;
+mod authority_folder;
 mod bootstrap;
 mod broker;
 mod cli;
@@ -14,12 +15,14 @@ mod controller;
 mod demo;
 mod doctor;
 mod egress;
+mod explicit;
 mod folder;
 mod go;
 #[cfg(any(test, feature = "fuzzing"))]
 mod hostile;
 mod kubeconfig;
 mod lean;
+mod mcp_guard;
 mod migrate;
 mod mount;
 mod policy;
@@ -37,6 +40,7 @@ mod signals;
 mod telemetry;
 mod token;
 mod up;
+mod upstream_proxy;
 mod user;
 
 use std::process::ExitCode;
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
     match cli::parse() {
         Ok(cli::Command::Run(arguments)) => run::main(arguments),
         Ok(cli::Command::Up(arguments)) => up::main(arguments),
+        Ok(cli::Command::Egress(arguments)) => explicit::main(&arguments),
+        Ok(cli::Command::McpGuard(arguments)) => mcp_guard::main(&arguments),
         Ok(cli::Command::Router(arguments)) => router::main(&arguments.flags),
         Ok(cli::Command::Token(arguments)) => token::main(&arguments),
         Ok(cli::Command::User(arguments)) => user::main(&arguments),

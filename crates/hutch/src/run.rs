@@ -31,6 +31,8 @@ use crate::mount::MountArgument;
 use crate::protect::{Change, Placeholder, Protection, Rules};
 use workspace::Workspace;
 
+pub(crate) use egress::from_files;
+
 /// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;
 /// Maximum bytes of an empty workspace and of /tmp, each. They are in memory and not kept.

@@ -199,8 +199,9 @@ impl EgressRule {
         let mcp = match (self.mcp.as_slice(), request.calls) {
             ([], _) => Decision::Allow,
             (entries, Some(calls)) => decide_calls(entries, calls, Some(request), moment)?,
-            // A request without a body carries no call: it opens a stream of answers, or ends a session.
-            (_, None) if request.may_have_body() => return None,
+            // A request without a body carries no call: it opens a stream of answers, or ends a session. The messages of a
+            // WebSocket would not be read.
+            (_, None) if request.may_have_body() || request.websocket => return None,
             (_, None) => Decision::Allow,
         };
         Some(http.max(mcp))

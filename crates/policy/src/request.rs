@@ -131,16 +131,21 @@ impl Call {
             let answers = message.contains_key("result") || message.contains_key("error");
             return answers.then_some(Call { method: None, tool: None, arguments: Value::Null });
         };
-        let method = method.as_str()?.to_owned();
+        let method = name(method)?;
         let parameters = message.get("params").cloned().unwrap_or(Value::Null);
         if method != "tools/call" {
             return Some(Call { method: Some(method), tool: None, arguments: parameters });
         }
         unmistakable(parameters.as_object()?, &["name", "arguments"])?;
-        let tool = parameters.get("name")?.as_str()?.to_owned();
+        let tool = name(parameters.get("name")?)?;
         let arguments = parameters.get("arguments").cloned().unwrap_or(Value::Null);
         Some(Call { method: Some(method), tool: Some(tool), arguments })
     }
+}
+
+/// Returns a name. Some readers take one for another that has control characters, because they end it there.
+fn name(value: &Value) -> Option<String> {
+    value.as_str().filter(|name| !name.chars().any(char::is_control)).map(str::to_owned)
 }
 
 /// Refuses keys that some readers take for one of these, because they ignore case.
@@ -299,6 +304,8 @@ mod tests {
             r#"{"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "x", "Name": "y"}}"#,
             r#"{"jsonrpc": "2.0", "method": 1}"#,
             r#"{"jsonrpc": "2.0", "method": "tools/call"}"#,
+            r#"{"jsonrpc": "2.0", "method": "ping\u0000"}"#,
+            r#"{"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "x\u0000y"}}"#,
             r#"[{"jsonrpc": "2.0", "method": "a"}, 1]"#,
             r#"[[{"jsonrpc": "2.0", "method": "a"}]]"#,
         ] {

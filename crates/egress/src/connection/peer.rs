@@ -21,8 +21,13 @@ impl Sandbox {
             Ok((server, _kept_awake)) => {
                 let (mut client, mut server) = (client, server);
                 let mut rules = self.rules.subscribe();
+                let sent = |bytes| {
+                    self.counters().sent(bytes);
+                    Ok::<_, io::Error>(())
+                };
+                let received = |bytes| self.counters().received(bytes);
                 let taken = tokio::select! {
-                    _ = relay::join(&mut client, &mut server, &[], |_| Ok::<_, io::Error>(())) => return None,
+                    _ = relay::join(&mut client, &mut server, &[], sent, received) => return None,
                     () = self.peers.closed(name, port) => true,
                     _ = rules.wait_for(Option::is_none) => false,
                 };

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use hutch_egress::{AuthorityKeys, FLAGS};
@@ -12,9 +12,9 @@ use hutch_policy::{Authority, Egress, EgressRule, Level, Mode, PolicyObject};
 
 use super::trust::Trust;
 use crate::cli::RunArguments;
-use crate::egress;
 use crate::mount::MountArgument;
 use crate::policy::import::{in_one_line, read_file};
+use crate::{egress, upstream_proxy};
 
 /// Address of the sandbox, beside loopback.
 const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2));
@@ -52,16 +52,17 @@ impl Network {
         {
             levels.push(from_settings(&listed.rules));
         }
-        for file in &arguments.policy {
-            levels.extend(from_file(file).with_context(|| format!("--policy {}", file.display()))?);
-        }
-        ensure!(levels.len() <= POLICIES, "--policy: {} policies; at most {POLICIES}", levels.len());
-        let bytes = serde_json::to_vec(&levels).context("--policy")?.len();
+        levels.extend(from_files(&arguments.policy)?);
+        let upstream = match levels.is_empty() {
+            false => upstream_proxy::of(arguments.upstream_proxy.as_ref())?,
+            true => None,
+        };
         ensure!(
-            bytes <= POLICY_BYTES,
-            "--policy: the policies are too large: {bytes} bytes; at most {POLICY_BYTES}"
+            !levels.is_empty() || arguments.upstream_proxy.is_none(),
+            "--upstream-proxy: has no effect without --allow, --policy, --config or --settings"
         );
-        Ok(Network { levels, outside: egress::Outside::new(None), early: None, proxy: None, ids: None })
+        let outside = egress::Outside::new(upstream);
+        Ok(Network { levels, outside, early: None, proxy: None, ids: None })
     }
 
     /// Returns the plan of the jail's network namespace.
@@ -122,6 +123,21 @@ fn from_flags(arguments: &RunArguments) -> Level {
     let egress = Some(Egress { rules: rules.collect(), budget: None });
     let name = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
     Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
+}
+
+/// Reads the policies of the files of `--policy`.
+pub(crate) fn from_files(files: &[PathBuf]) -> anyhow::Result<Vec<Level>> {
+    let mut levels = Vec::new();
+    for file in files {
+        levels.extend(from_file(file).with_context(|| format!("--policy {}", file.display()))?);
+    }
+    ensure!(levels.len() <= POLICIES, "--policy: {} policies; at most {POLICIES}", levels.len());
+    let bytes = serde_json::to_vec(&levels).context("--policy")?.len();
+    ensure!(
+        bytes <= POLICY_BYTES,
+        "--policy: the policies are too large: {bytes} bytes; at most {POLICY_BYTES}"
+    );
+    Ok(levels)
 }
 
 /// Returns the level of `--settings`.

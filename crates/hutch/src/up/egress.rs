@@ -14,7 +14,7 @@ use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_egress::control::{News, Order};
-use hutch_egress::{AuthorityKeys, Reason};
+use hutch_egress::{AuthorityKeys, Reason, UpstreamProxy};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
 use hutch_node::{Bundle, EgressNews, PeerRefusal, PeerRequest};
 use hutch_policy::{Facts, HostName, Level, Peer};
@@ -67,15 +67,17 @@ struct Dialed {
 
 impl Egress {
     /// Starts the process, and the broker. To be called on a thread that lasts: the kernel ends the processes with it.
-    pub(super) async fn start(data: &DataFolder) -> anyhow::Result<Egress> {
+    /// Everything goes through the proxy `upstream`, if there is one.
+    pub(super) async fn start(data: &DataFolder, upstream: Option<UpstreamProxy>) -> anyhow::Result<Egress> {
         let (broker, earlier) = Broker::start(data).await?;
         let public = Outside::new(None).bundle().context("the machine's authorities")?.into();
         let ids = IdRanges::open(rand::random())?.take()?;
-        let (process, channel) = start_process(&ids)?;
+        let (process, channel) = start_process(&ids, upstream.clone())?;
         let (changes, receiver) = mpsc::unbounded_channel();
         let (news, received) = mpsc::channel(NEWS);
         let supervisor = Supervisor {
             ids,
+            upstream,
             news,
             changes: changes.downgrade(),
             pods: HashMap::new(),
@@ -154,8 +156,8 @@ fn address(level: &Arc<Level>) -> usize {
     Arc::as_ptr(level).addr()
 }
 
-fn start_process(ids: &IdRange) -> std::io::Result<(Process, Channel)> {
-    let (process, channel) = spawn(Some(ids.base()), Audience::Starter, Outside::new(None), false)?;
+fn start_process(ids: &IdRange, upstream: Option<UpstreamProxy>) -> std::io::Result<(Process, Channel)> {
+    let (process, channel) = spawn(Some(ids.base()), Audience::Starter, Outside::new(upstream), false)?;
     Ok((process, Channel::new(channel)?))
 }
 
@@ -209,6 +211,7 @@ struct Known {
 /// Knows everything that the process serves.
 struct Supervisor {
     ids: IdRange,
+    upstream: Option<UpstreamProxy>,
     news: mpsc::Sender<EgressNews>,
     changes: mpsc::WeakUnboundedSender<Change>,
     pods: HashMap<String, Pod>,
@@ -245,7 +248,7 @@ impl Supervisor {
                 drop(process);
                 tokio::time::sleep(PAUSE).await;
                 (process, channel) = loop {
-                    match start_process(&self.ids) {
+                    match start_process(&self.ids, self.upstream.clone()) {
                         Ok(started) => break started,
                         Err(error) => tracing::error!(%error, "the proxy cannot be started"),
                     }

@@ -158,6 +158,7 @@ async fn end(mut process: Process) {
 pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let runtime_classes = runtime_classes(&arguments.runtime_class)?;
     let image_dir = arguments.image_dir.as_deref().map(image_dir).transpose()?;
+    let upstream = crate::upstream_proxy::of(arguments.upstream_proxy.as_ref())?;
     let folder = DataFolder::open(&arguments.data_dir)?;
     // Binds the ports first: a start that fails here has changed nothing.
     let api = bind(arguments.api_listen).context("--api-listen")?;
@@ -202,7 +203,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         services: embedded.collect(),
         substitute_images: !arguments.no_builtin_runtime_images,
         image_dir,
-        egress: Some(Arc::new(Egress::start(&folder).await.context("the proxy of the sandboxes")?)),
+        egress: Some(Arc::new(Egress::start(&folder, upstream).await.context("the proxy of the sandboxes")?)),
     };
     let messages = tokio::spawn(follow(channel.clone(), services));
     let shutdown = Shutdown::new();
@@ -227,7 +228,7 @@ fn spawn(start: &Start, sockets: &[OwnedFd]) -> anyhow::Result<(Process, Channel
     let (ours, theirs) = hutch_privsep::pair()?;
     let program = "/proc/self/exe";
     let mut command = Command::new(program);
-    command.arg0(front::NAME).stdin(theirs);
+    command.arg0(front::NAME).stdin(theirs).env_remove(crate::upstream_proxy::VARIABLE);
     let process = Process(command.spawn().context("cannot start the front")?);
     // Dropping the command closes this process's copy of the front's end of the channel, so its end is visible.
     drop(command);

@@ -12,6 +12,7 @@ mod control_plane;
 mod controller;
 mod deploy;
 mod docs;
+mod doors;
 mod egress;
 mod harness;
 mod image;

@@ -1,0 +1,479 @@
+//! An explicit proxy: the client of a connection names the destination itself, by CONNECT, by SOCKS, or in each request.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request, Response};
+use hutch_policy::{Destination, Host, Traffic};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use crate::body::Body;
+use crate::check::names;
+use crate::connection::Door;
+use crate::exchange::{Exchange, Tunnel, answer, exchange};
+use crate::first;
+use crate::inspect::{http1, resumed};
+use crate::record::Asked;
+use crate::refusal::{Reason, Refusal, reset};
+use crate::sandbox::Sandbox;
+
+/// Maximum time until a client has named its destination.
+const OPENING: Duration = Duration::from_secs(10);
+/// Maximum headers of a CONNECT.
+const HEADERS: usize = 100;
+/// Pause after a connection could not be accepted, for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Port of HTTP.
+const HTTP: NonZeroU16 = NonZeroU16::new(80).unwrap();
+/// First byte of SOCKS, and the method without a password.
+const SOCKS: u8 = 5;
+const NO_PASSWORD: u8 = 0;
+/// Maximum characters of a destination and a path in a message.
+const SHOWN: usize = 200;
+
+/// Meaning of the first bytes of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// More bytes are needed.
+    Incomplete,
+    /// A CONNECT with this length.
+    Connect(Destination, usize),
+    /// Requests that name their destinations.
+    Requests,
+    /// Methods of SOCKS, with this length. The request follows the answer.
+    SocksMethods(usize),
+    /// Not what a client of a proxy sends. The text names what is wrong.
+    Invalid(String),
+}
+
+/// Reads the first bytes of a connection.
+pub(crate) fn opening(bytes: &[u8]) -> Opening {
+    match bytes.first() {
+        None => Opening::Incomplete,
+        Some(&SOCKS) => socks_methods(bytes),
+        Some(_) => head(bytes),
+    }
+}
+
+fn socks_methods(bytes: &[u8]) -> Opening {
+    let Some(count) = bytes.get(1) else { return Opening::Incomplete };
+    let length = 2 + usize::from(*count);
+    match bytes.get(2..length) {
+        None => Opening::Incomplete,
+        Some(methods) if methods.contains(&NO_PASSWORD) => Opening::SocksMethods(length),
+        Some(_) => Opening::Invalid("its SOCKS needs a password".to_owned()),
+    }
+}
+
+fn head(bytes: &[u8]) -> Opening {
+    let bytes = &bytes[..bytes.len().min(first::LIMIT)];
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let length = match request.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) if bytes.len() < first::LIMIT => return Opening::Incomplete,
+        Ok(httparse::Status::Partial) => {
+            return Opening::Invalid(format!("its head has more than {} bytes", first::LIMIT));
+        }
+        Err(error) => return Opening::Invalid(format!("it is not HTTP: {error}")),
+    };
+    let lengths = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let (lengths, chunked) = (lengths.count(), has(&request, "transfer-encoding"));
+    if lengths > 1 || (lengths == 1 && chunked) {
+        return Opening::Invalid("two lengths of the body".to_owned());
+    }
+    if request.method != Some("CONNECT") {
+        return Opening::Requests;
+    }
+    if chunked || (lengths == 1 && !has_value(&request, "content-length", b"0")) {
+        return Opening::Invalid("CONNECT has no body".to_owned());
+    }
+    match connect(&request) {
+        Ok(destination) => Opening::Connect(destination, length),
+        Err(why) => Opening::Invalid(why),
+    }
+}
+
+fn has(request: &httparse::Request<'_, '_>, name: &str) -> bool {
+    request.headers.iter().any(|header| header.name.eq_ignore_ascii_case(name))
+}
+
+fn has_value(request: &httparse::Request<'_, '_>, name: &str, value: &[u8]) -> bool {
+    request.headers.iter().any(|header| header.name.eq_ignore_ascii_case(name) && header.value == value)
+}
+
+/// Returns the destination of a CONNECT, which its `Host` must name too.
+fn connect(request: &httparse::Request<'_, '_>) -> Result<Destination, String> {
+    let target = request.path.unwrap_or_default();
+    let (_, port) = target.rsplit_once(':').unwrap_or_default();
+    if port.is_empty() || port.ends_with(']') {
+        return Err(format!("CONNECT to {:?}: it names no port", shown(target)));
+    }
+    let destination: Destination = target.parse().map_err(|error| format!("CONNECT: {error}"))?;
+    let mut hosts = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+    match (hosts.next(), hosts.next()) {
+        // HTTP/1.0 has none.
+        (None, _) if request.version == Some(0) => Ok(destination),
+        (None, _) => Err("it names no host".to_owned()),
+        (_, Some(_)) => Err("two hosts".to_owned()),
+        (Some(host), None) => match std::str::from_utf8(host.value) {
+            Ok(host) if names(host, &destination) => Ok(destination),
+            Ok(host) => Err(format!("CONNECT to {destination}, but it is for {:?}", shown(host))),
+            Err(_) => Err("its host is not text".to_owned()),
+        },
+    }
+}
+
+/// A request of SOCKS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Socks {
+    /// More bytes are needed.
+    Incomplete,
+    /// To connect; the length of the request.
+    Connect(Destination, usize),
+    /// Anything else, with the code that answers it.
+    Invalid(u8, String),
+}
+
+/// Codes of the answers of SOCKS.
+mod code {
+    pub(super) const GRANTED: u8 = 0;
+    pub(super) const NOT_ALLOWED: u8 = 2;
+    pub(super) const UNREACHABLE: u8 = 4;
+    pub(super) const COMMAND: u8 = 7;
+    pub(super) const ADDRESS: u8 = 8;
+}
+
+/// Reads a request of SOCKS.
+pub(crate) fn socks(bytes: &[u8]) -> Socks {
+    let Some(([version, command, reserved, kind], rest)) = bytes.split_first_chunk() else {
+        return Socks::Incomplete;
+    };
+    if (*version, *reserved) != (SOCKS, 0) {
+        return Socks::Invalid(code::COMMAND, "it is not SOCKS".to_owned());
+    }
+    if *command != 1 {
+        return Socks::Invalid(code::COMMAND, "SOCKS can only connect".to_owned());
+    }
+    let (start, length) = match (*kind, rest.first()) {
+        (1, _) => (0, 4),
+        (4, _) => (0, 16),
+        (3, Some(length)) => (1, usize::from(*length)),
+        (3, None) => return Socks::Incomplete,
+        _ => return Socks::Invalid(code::ADDRESS, "a kind of address that SOCKS does not have".to_owned()),
+    };
+    let Some(host) = rest.get(start..start + length) else { return Socks::Incomplete };
+    let Some(port) = rest.get(start + length..).and_then(|rest| rest.first_chunk::<2>()) else {
+        return Socks::Incomplete;
+    };
+    let whole = 4 + start + length + 2;
+    let Some(port) = NonZeroU16::new(u16::from_be_bytes(*port)) else {
+        return Socks::Invalid(code::ADDRESS, "the port 0".to_owned());
+    };
+    match socks_host(*kind, host) {
+        Ok(host) => Socks::Connect(Destination { host, port }, whole),
+        Err(why) => Socks::Invalid(code::ADDRESS, why),
+    }
+}
+
+fn socks_host(kind: u8, bytes: &[u8]) -> Result<Host, String> {
+    if let (1, Ok(octets)) = (kind, <[u8; 4]>::try_from(bytes)) {
+        return Ok(Host::from(std::net::IpAddr::from(Ipv4Addr::from(octets))));
+    }
+    if let (4, Ok(octets)) = (kind, <[u8; 16]>::try_from(bytes)) {
+        return Ok(Host::from(std::net::IpAddr::from(Ipv6Addr::from(octets))));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| "its host is not text".to_owned())?;
+    text.parse().map_err(|error| format!("SOCKS: {error}"))
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}
+
+/// Client that has sent CONNECT.
+struct ByConnect;
+
+impl Door for ByConnect {
+    async fn accept(&self, client: &mut TcpStream) -> bool {
+        client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.is_ok()
+    }
+
+    async fn refuse(self, client: TcpStream, refusal: &Refusal) {
+        crate::refusal::answer(client, refusal.status(), refusal).await;
+    }
+}
+
+/// Client of SOCKS.
+struct BySocks;
+
+impl BySocks {
+    async fn answer(client: &mut TcpStream, code: u8) -> bool {
+        // The address is that of the connection outside, which no client needs.
+        client.write_all(&[SOCKS, code, 0, 1, 0, 0, 0, 0, 0, 0]).await.is_ok()
+    }
+}
+
+impl Door for BySocks {
+    async fn accept(&self, client: &mut TcpStream) -> bool {
+        BySocks::answer(client, code::GRANTED).await
+    }
+
+    async fn refuse(self, mut client: TcpStream, refusal: &Refusal) {
+        let code = if refusal.status() == 502 { code::UNREACHABLE } else { code::NOT_ALLOWED };
+        BySocks::answer(&mut client, code).await;
+    }
+}
+
+/// Serves the clients of a listener, by the rules of one sandbox.
+pub(crate) async fn serve(listener: TcpListener, sandbox: Arc<Sandbox>) {
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => {
+                let sandbox = sandbox.clone();
+                tokio::spawn(async move { serve_client(&sandbox, client).await });
+            }
+            // The client has gone, or resources are short.
+            Err(error) => {
+                tracing::debug!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_client(sandbox: &Arc<Sandbox>, mut client: TcpStream) {
+    let _ = client.set_nodelay(true);
+    let Some(_place) = sandbox.place() else {
+        sandbox.refused(Refusal { destination: "a client".to_owned(), reason: Reason::TooMany });
+        return reset(&client);
+    };
+    let _open = sandbox.counters().open();
+    let mut bytes = Vec::new();
+    let read = timeout(OPENING, read_opening(&mut client, &mut bytes)).await;
+    match read {
+        Ok(Some(Opening::Connect(destination, length))) => {
+            let rest = bytes.split_off(length);
+            sandbox.serve_named(client, destination, ByConnect, rest).await;
+        }
+        Ok(Some(Opening::Requests)) => serve_requests(sandbox, client, bytes).await,
+        Ok(Some(Opening::SocksMethods(length))) => {
+            let rest = bytes.split_off(length);
+            serve_socks(sandbox, client, rest).await;
+        }
+        Ok(Some(Opening::Invalid(why))) => {
+            let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::Ambiguous(why) };
+            sandbox.refused(refusal.clone());
+            crate::refusal::answer(client, 400, &refusal).await;
+        }
+        Ok(Some(Opening::Incomplete) | None) => {}
+        // A client that connects early and says nothing has done nothing wrong.
+        Err(_) if bytes.is_empty() => {}
+        Err(_) => {
+            let reason = Reason::Ambiguous("its head does not end".to_owned());
+            let refusal = Refusal { destination: "a client".to_owned(), reason };
+            sandbox.refused(refusal.clone());
+            crate::refusal::answer(client, 408, &refusal).await;
+        }
+    }
+}
+
+/// Reads until the client has named its destination; `None` if it has gone.
+async fn read_opening(client: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<Opening> {
+    loop {
+        let count = client.read_buf(bytes).await.ok()?;
+        match opening(bytes) {
+            Opening::Incomplete if count > 0 => {}
+            Opening::Incomplete => return None,
+            found => return Some(found),
+        }
+    }
+}
+
+async fn serve_socks(sandbox: &Arc<Sandbox>, mut client: TcpStream, mut bytes: Vec<u8>) {
+    if client.write_all(&[SOCKS, NO_PASSWORD]).await.is_err() {
+        return;
+    }
+    let read = async {
+        loop {
+            match socks(&bytes) {
+                Socks::Incomplete if client.read_buf(&mut bytes).await.ok()? > 0 => {}
+                Socks::Incomplete => return None,
+                found => return Some(found),
+            }
+        }
+    };
+    match timeout(OPENING, read).await {
+        Ok(Some(Socks::Connect(destination, length))) => {
+            let rest = bytes.split_off(length);
+            sandbox.serve_named(client, destination, BySocks, rest).await;
+        }
+        Ok(Some(Socks::Invalid(code, why))) => {
+            sandbox.refused(Refusal { destination: "a client".to_owned(), reason: Reason::Ambiguous(why) });
+            BySocks::answer(&mut client, code).await;
+        }
+        _ => {}
+    }
+}
+
+/// Serves requests, each of which names its destination.
+async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8>) {
+    let tunnel = Tunnel::default();
+    let (of, into) = (sandbox.clone(), tunnel.clone());
+    let service = service_fn(move |request| serve_request(of.clone(), into.clone(), request));
+    let stream = TokioIo::new(resumed(client, first));
+    // Why the connection ended has no consequence.
+    let _ = http1().serve_connection(stream, service).with_upgrades().await;
+    tunnel.finish().await;
+}
+
+async fn serve_request(
+    sandbox: Arc<Sandbox>,
+    tunnel: Tunnel,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let destination = match destination(&request) {
+        Ok(destination) => destination,
+        Err(why) => {
+            let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::Ambiguous(why) };
+            sandbox.refused(refusal.clone());
+            let mut response = answer(&refusal, None);
+            *response.status_mut() = http::StatusCode::BAD_REQUEST;
+            return Ok(response);
+        }
+    };
+    let permit = sandbox.permit(&destination).and_then(|permit| match permit.traffic {
+        Traffic::Tls => {
+            let why = "it is HTTP without TLS; a rule with `plaintext: true` allows that";
+            Err(Refusal { destination: destination.to_string(), reason: Reason::OtherName(why.to_owned()) })
+        }
+        _ => Ok(()),
+    });
+    if let Err(refusal) = permit {
+        let (method, path) = (request.method().as_str(), shown(request.uri().path()));
+        sandbox.refused_request(
+            refusal.clone(),
+            &Asked { destination: &destination, method, path: &path, calls: &[] },
+        );
+        return Ok(answer(&refusal, None));
+    }
+    exchange(Exchange { sandbox, destination, tls: false, tunnel }, request).await
+}
+
+/// Returns the destination that a request names.
+fn destination(request: &Request<Incoming>) -> Result<Destination, String> {
+    if request.method() == Method::CONNECT {
+        return Err("CONNECT must be the first request of a connection".to_owned());
+    }
+    let uri = request.uri();
+    let authority = uri.authority().map(http::uri::Authority::as_str);
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), authority) else {
+        return Err("it does not name a host: a client of a proxy sends a whole URL, or CONNECT".to_owned());
+    };
+    if !matches!(scheme, "http" | "ws") {
+        return Err(format!("the scheme {:?}: a client of a proxy sends CONNECT for it", shown(scheme)));
+    }
+    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+    let mut destination: Destination = authority.parse().map_err(|error| format!("{error}"))?;
+    if !has_port {
+        destination.port = HTTP;
+    }
+    Ok(destination)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(text: &str) -> Destination {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn connect_names_one_destination() {
+        let read = |text: &str| opening(text.as_bytes());
+        for (text, destination) in [
+            ("CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n", "a.example:443"),
+            (
+                "CONNECT A.example.:8443 HTTP/1.1\r\nhost: a.example\r\nContent-Length: 0\r\n\r\n",
+                "a.example:8443",
+            ),
+            ("CONNECT a.example:443 HTTP/1.0\r\n\r\n", "a.example:443"),
+            ("CONNECT 2130706433:80 HTTP/1.1\r\nHost: 127.1:80\r\n\r\n", "127.0.0.1:80"),
+            ("CONNECT [::ffff:7f00:1]:80 HTTP/1.1\r\nHost: [::ffff:127.0.0.1]:80\r\n\r\n", "127.0.0.1:80"),
+            ("CONNECT [::1]:80 HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", "[::1]:80"),
+        ] {
+            assert_eq!(read(text), Opening::Connect(to(destination), text.len()), "{text:?}");
+            let more = format!("{text}\x16\x03");
+            assert_eq!(read(&more), Opening::Connect(to(destination), text.len()));
+            (0..text.len())
+                .for_each(|cut| assert_eq!(read(&text[..cut]), Opening::Incomplete, "{text:?} {cut}"));
+        }
+        for wrong in [
+            "CONNECT a.example HTTP/1.1\r\nHost: a.example\r\n\r\n",
+            "CONNECT a.example: HTTP/1.1\r\nHost: a.example\r\n\r\n",
+            "CONNECT a.example:0 HTTP/1.1\r\nHost: a.example:0\r\n\r\n",
+            "CONNECT a.example:443 HTTP/1.1\r\n\r\n",
+            "CONNECT a.example:443 HTTP/1.1\r\nHost: b.example:443\r\n\r\n",
+            "CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:80\r\n\r\n",
+            "CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\nHost: a.example\r\n\r\n",
+            "CONNECT u@a.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n",
+            "CONNECT http://a.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n",
+            "CONNECT a.example:443/x HTTP/1.1\r\nHost: a.example\r\n\r\n",
+            "CONNECT [::1] HTTP/1.1\r\nHost: [::1]\r\n\r\n",
+            "CONNECT a.example:443 HTTP/1.1\r\nHost : a.example\r\n\r\n",
+            "CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\n b\r\n\r\n",
+            "CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\n\r\n",
+            "CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET http://a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET http://a/ HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            "\x16\x03\x01\x00\x05abcde",
+            "SSH-2.0-OpenSSH_9\r\n",
+        ] {
+            assert!(matches!(read(wrong), Opening::Invalid(_)), "{wrong:?}: {:?}", read(wrong));
+        }
+        assert_eq!(read("GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n"), Opening::Requests);
+        let endless = format!("GET http://a/ HTTP/1.1\r\nX: {}", "x".repeat(first::LIMIT));
+        assert!(matches!(read(&endless), Opening::Invalid(_)));
+    }
+
+    #[test]
+    fn socks_names_a_destination() {
+        assert_eq!(opening(&[5, 2, 1, 0, 5]), Opening::SocksMethods(4));
+        assert_eq!(opening(&[5, 2, 1]), Opening::Incomplete);
+        assert!(matches!(opening(&[5, 1, 2]), Opening::Invalid(_)));
+        let named = |host: &[u8]| [&[5, 1, 0, 3, host.len() as u8][..], host, &[1, 187]].concat();
+        for (bytes, destination) in [
+            (named(b"A.example"), "a.example:443"),
+            (named(b"127.1"), "127.0.0.1:443"),
+            (vec![5, 1, 0, 1, 127, 0, 0, 1, 1, 187], "127.0.0.1:443"),
+            ([&[5, 1, 0, 4][..], &[0; 10], &[255, 255, 127, 0, 0, 1, 1, 187]].concat(), "127.0.0.1:443"),
+        ] {
+            assert_eq!(socks(&bytes), Socks::Connect(to(destination), bytes.len()));
+            (0..bytes.len()).for_each(|cut| assert_eq!(socks(&bytes[..cut]), Socks::Incomplete, "{cut}"));
+        }
+        for wrong in [
+            &[4, 1, 0, 1][..],
+            &[5, 2, 0, 1],
+            &[5, 1, 0, 2],
+            &[5, 1, 0, 1, 1, 1, 1, 1, 0, 0],
+            &named(b"a\0b"),
+        ] {
+            assert!(matches!(socks(wrong), Socks::Invalid(..)), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_taken() {
+        hutch_testkit::hostile::feed("egress_explicit", crate::hostile::explicit);
+    }
+}

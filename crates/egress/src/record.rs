@@ -1,0 +1,316 @@
+//! Records of decisions: one for each connection that is only passed on, and one for each request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use hutch_policy::{Call, Decision, Destination, Mode, Opinion};
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+
+use crate::refusal::{Denial, Reason};
+
+/// Maximum characters of a text in a line.
+const TEXT: usize = 512;
+/// Maximum calls in a line.
+const CALLS: usize = 8;
+
+/// Outcome of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is allowed.
+    Allowed,
+    /// It is refused.
+    Denied,
+    /// A level that only observes would have refused it.
+    Observed,
+    /// It is allowed, but the destination cannot be reached.
+    Failed,
+}
+
+impl Outcome {
+    fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Allowed => "allow",
+            Outcome::Denied => "deny",
+            Outcome::Observed => "observe",
+            Outcome::Failed => "fail",
+        }
+    }
+}
+
+/// Level and rule by which something is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ground {
+    pub(crate) level: String,
+    pub(crate) rule: Option<String>,
+}
+
+impl Ground {
+    /// Returns the first of these opinions that allows, of the levels that decide.
+    pub(crate) fn first(opinions: &[Opinion<'_>]) -> Option<Ground> {
+        let allows = |opinion: &&Opinion<'_>| {
+            opinion.decision == Decision::Allow && opinion.level.mode == Mode::Enforce
+        };
+        let opinion = opinions.iter().find(allows)?;
+        Some(Ground { level: opinion.level.name.clone(), rule: opinion.rule.map(str::to_owned) })
+    }
+}
+
+/// A request that is decided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) destination: &'a Destination,
+    pub(crate) method: &'a str,
+    /// Without the query.
+    pub(crate) path: &'a str,
+    pub(crate) calls: &'a [Call],
+}
+
+/// A decision.
+#[derive(Debug, Clone)]
+pub struct Record<'a> {
+    /// Outcome.
+    pub outcome: Outcome,
+    /// Host and port, as the client named them.
+    pub destination: &'a str,
+    /// Method of HTTP, of a request.
+    pub method: Option<&'a str>,
+    /// Path of a request, without its query.
+    pub path: Option<&'a str>,
+    /// Calls of JSON-RPC in its body, if a rule judges them.
+    pub calls: &'a [Call],
+    /// Level that decides.
+    pub level: Option<&'a str>,
+    /// Rule that decides.
+    pub rule: Option<&'a str>,
+    /// Reason, unless it is allowed.
+    pub reason: Option<String>,
+}
+
+/// Receives each decision.
+pub type Recorder = Arc<dyn Fn(&Record<'_>) + Send + Sync>;
+
+impl<'a> Record<'a> {
+    /// Returns the record of a refusal.
+    pub(crate) fn refused(destination: &'a str, asked: Option<&Asked<'a>>, reason: &'a Reason) -> Record<'a> {
+        let (level, rule) = match reason {
+            Reason::Denied(Denial { level, rule }) | Reason::Observed(Denial { level, rule }) => {
+                (Some(level.as_str()).filter(|level| !level.is_empty()), rule.as_deref())
+            }
+            Reason::Budget(level, _) => (Some(level.as_str()), None),
+            _ => (None, None),
+        };
+        let record = Record::of(destination, asked);
+        Record { outcome: outcome(reason), level, rule, reason: Some(reason.to_string()), ..record }
+    }
+
+    /// Returns the record of what a ground allows.
+    pub(crate) fn allowed(
+        destination: &'a str,
+        asked: Option<&Asked<'a>>,
+        ground: Option<&'a Ground>,
+    ) -> Record<'a> {
+        let level = ground.map(|ground| ground.level.as_str());
+        let rule = ground.and_then(|ground| ground.rule.as_deref());
+        Record { level, rule, ..Record::of(destination, asked) }
+    }
+
+    fn of(destination: &'a str, asked: Option<&Asked<'a>>) -> Record<'a> {
+        Record {
+            outcome: Outcome::Allowed,
+            destination,
+            method: asked.map(|asked| asked.method),
+            path: asked.map(|asked| asked.path),
+            calls: asked.map(|asked| asked.calls).unwrap_or_default(),
+            level: None,
+            rule: None,
+            reason: None,
+        }
+    }
+
+    /// Returns the record as one line of JSON, with the time of now. Each text is bounded, and has no control characters.
+    pub fn line(&self) -> String {
+        self.line_at(OffsetDateTime::now_utc())
+    }
+
+    fn line_at(&self, time: OffsetDateTime) -> String {
+        let mut fields = Map::new();
+        let mut add = |name: &str, text: Option<&str>| {
+            if let Some(text) = text {
+                fields.insert(name.to_owned(), Value::String(plain(text)));
+            }
+        };
+        add("time", Some(&timestamp(time)));
+        add("decision", Some(self.outcome.as_str()));
+        add("destination", Some(self.destination));
+        add("method", self.method);
+        add("path", self.path);
+        add("policy", self.level);
+        add("rule", self.rule);
+        add("reason", self.reason.as_deref());
+        if !self.calls.is_empty() {
+            let calls = self.calls.iter().take(CALLS).map(|call| Value::String(plain(&shown(call))));
+            fields.insert("calls".to_owned(), calls.collect());
+        }
+        Value::Object(fields).to_string()
+    }
+}
+
+/// Returns the outcome that a reason stands for.
+pub(crate) fn outcome(reason: &Reason) -> Outcome {
+    match reason {
+        Reason::Observed(_) => Outcome::Observed,
+        Reason::Unreachable(_) => Outcome::Failed,
+        _ => Outcome::Denied,
+    }
+}
+
+/// Returns the method and the tool of a call.
+fn shown(call: &Call) -> String {
+    match (&call.method, &call.tool) {
+        (Some(method), Some(tool)) => format!("{method} {tool}"),
+        (Some(method), None) => method.clone(),
+        (None, _) => "answer".to_owned(),
+    }
+}
+
+/// Returns the text with control characters escaped, and others that a terminal could interpret.
+fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    for character in text.chars().take(TEXT) {
+        let invisible =
+            matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        match character.is_control() || invisible {
+            true => plain.extend(character.escape_unicode()),
+            false => plain.push(character),
+        }
+    }
+    plain
+}
+
+/// Returns a time as RFC 3339 writes it.
+fn timestamp(time: OffsetDateTime) -> String {
+    let (year, month, day) = time.to_calendar_date();
+    let (hour, minute, second, milli) = time.to_hms_milli();
+    let month = u8::from(month);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
+}
+
+/// Counters of everything that a process serves.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    connections: [AtomicU64; 4],
+    requests: [AtomicU64; 4],
+    sent: AtomicU64,
+    received: AtomicU64,
+    open: AtomicI64,
+}
+
+/// An open connection, which is counted until this is dropped.
+pub(crate) struct Open<'a>(&'a Counters);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Counters {
+    pub(crate) fn count(&self, outcome: Outcome, is_request: bool) {
+        let counters = if is_request { &self.requests } else { &self.connections };
+        counters[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn open(&self) -> Open<'_> {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Open(self)
+    }
+
+    /// Returns the counters in the text format of Prometheus.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        let mut metric = |name: &str, kind: &str, help: &str, values: &[(&str, u64)]| {
+            text.push_str(&format!("# HELP hutch_egress_{name} {help}\n# TYPE hutch_egress_{name} {kind}\n"));
+            for (labels, value) in values {
+                text.push_str(&format!("hutch_egress_{name}{labels} {value}\n"));
+            }
+        };
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let outcomes = [Outcome::Allowed, Outcome::Denied, Outcome::Observed, Outcome::Failed];
+        let labels = outcomes.map(|outcome| format!("{{decision=\"{}\"}}", outcome.as_str()));
+        let by = |counters: &[AtomicU64; 4]| -> Vec<(&str, u64)> {
+            labels.iter().map(String::as_str).zip(counters.iter().map(value)).collect()
+        };
+        metric(
+            "connections_total",
+            "counter",
+            "Connections that are not read, by decision.",
+            &by(&self.connections),
+        );
+        metric("requests_total", "counter", "Requests by decision.", &by(&self.requests));
+        let bytes =
+            [("{direction=\"out\"}", value(&self.sent)), ("{direction=\"in\"}", value(&self.received))];
+        metric("bytes_total", "counter", "Bytes of bodies and of connections that are not read.", &bytes);
+        let open = u64::try_from(self.open.load(Ordering::Relaxed)).unwrap_or(0);
+        metric("open_connections", "gauge", "Open connections of clients.", &[("", open)]);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_is_one_line_of_json_without_control_characters() {
+        let destination: Destination = "a.example".parse().unwrap();
+        let path = format!("/\u{1b}[2J\n\u{85}\u{202e}{}", "x".repeat(10_000));
+        let call =
+            Call { method: Some("tools/call".into()), tool: Some("a\r\n".into()), arguments: Value::Null };
+        let calls = vec![call; 100];
+        let asked = Asked { destination: &destination, method: "GET", path: &path, calls: &calls };
+        let reason = Reason::Denied(Denial { level: "team".into(), rule: Some("git".into()) });
+        let line =
+            Record::refused("a.example:443", Some(&asked), &reason).line_at(OffsetDateTime::UNIX_EPOCH);
+        assert!(!line.contains(char::is_control) && line.len() < 8192, "{line}");
+        let json: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(json["time"], "1970-01-01T00:00:00.000Z");
+        assert_eq!(
+            (&json["decision"], &json["policy"], &json["rule"]),
+            (&"deny".into(), &"team".into(), &"git".into())
+        );
+        assert_eq!(json["calls"].as_array().unwrap().len(), CALLS);
+        assert!(json["path"].as_str().unwrap().starts_with("/\\u{1b}[2J\\u{a}\\u{85}\\u{202e}x"));
+        let ground = Ground { level: "team".into(), rule: None };
+        let line = Record::allowed("a.example:443", None, Some(&ground)).line_at(OffsetDateTime::UNIX_EPOCH);
+        let json: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&json["decision"], json.get("path"), json.get("reason")), (&"allow".into(), None, None));
+    }
+
+    #[test]
+    fn counters_are_metrics() {
+        let counters = Counters::default();
+        counters.count(Outcome::Denied, true);
+        counters.sent(7);
+        let open = counters.open();
+        let text = counters.text();
+        for line in [
+            "hutch_egress_requests_total{decision=\"deny\"} 1\n",
+            "hutch_egress_connections_total{decision=\"deny\"} 0\n",
+            "hutch_egress_bytes_total{direction=\"out\"} 7\n",
+            "hutch_egress_open_connections 1\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        drop(open);
+        assert!(counters.text().contains("open_connections 0\n"));
+    }
+}

@@ -1,0 +1,406 @@
+//! Guard of a server of MCP on standard input and output: decides each message of its client.
+//!
+//! The server is the host `stdio`. Only rules with `mcp` that cover this name decide, at any port; their other conditions on
+//! the destination and on requests have no meaning here.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hutch_policy::{
+    Call, Decision, Destination, EgressRule, Facts, HostPattern, Level, McpRule, Mode, Moment, Path, Request,
+    decide_request,
+};
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use crate::exchange::REFUSED;
+use crate::record::{Ground, Record, Recorder, outcome};
+use crate::refusal::{Denial, Reason};
+use crate::usage::Usage;
+
+/// Name by which rules mean the server.
+const NAME: &str = "stdio";
+/// Destination in records of messages that the server sends.
+const CLIENT: &str = "client";
+/// Code of an error of JSON-RPC about a message that is not one.
+const INVALID: i32 = -32600;
+/// Maximum requests for a list of tools without an answer. The answers to more are not filtered.
+const LISTS: usize = 1024;
+
+/// Verdict about a message of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is sent to the server.
+    Pass,
+    /// It is not sent, and has no answer.
+    Drop,
+    /// It is not sent. This is its answer.
+    Answer(String),
+}
+
+/// Guard of a server.
+pub struct Stdio {
+    levels: Vec<Arc<Level>>,
+    /// The same without conditions on arguments, to filter lists of tools.
+    lists: Vec<Arc<Level>>,
+    destination: Destination,
+    path: Path,
+    usage: Usage,
+    recorder: Recorder,
+    /// Ids of requests for a list of tools.
+    listing: Mutex<HashSet<String>>,
+}
+
+impl std::fmt::Debug for Stdio {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Stdio").finish_non_exhaustive()
+    }
+}
+
+impl Stdio {
+    /// Returns the guard with these levels; `None` if they have no rule about a server on standard input and output.
+    pub fn new(levels: &[Level], recorder: Recorder) -> Option<Stdio> {
+        let destination: Destination = NAME.parse().ok()?;
+        let path = Path::read("/").ok()?;
+        let pattern = NAME.parse().ok().map(HostPattern::Exact)?;
+        let levels: Vec<_> = levels.iter().map(|level| Arc::new(about_stdio(level, &pattern))).collect();
+        let rules = |level: &Arc<Level>| level.egress.iter().map(|egress| egress.rules.len()).sum::<usize>();
+        if levels.iter().all(|level| rules(level) == 0) {
+            return None;
+        }
+        let lists = levels.iter().map(|level| Arc::new(without_arguments(level))).collect();
+        let (usage, listing) = (Usage::default(), Mutex::default());
+        Some(Stdio { levels, lists, destination, path, usage, recorder, listing })
+    }
+
+    /// Decides about a message of the client: one line, without its end.
+    pub fn client(&self, message: &[u8]) -> Verdict {
+        let text = message.strip_suffix(b"\r").unwrap_or(message);
+        if text.iter().all(u8::is_ascii_whitespace) {
+            return Verdict::Drop;
+        }
+        let calls = match is_one_line(text).then(|| Call::parse(text)).flatten() {
+            Some(calls) => calls,
+            None => {
+                let why = "it is not one line of JSON-RPC 2.0, or can be read in two ways";
+                return self.refuse(text, &[], &Reason::Ambiguous(why.to_owned()), INVALID);
+            }
+        };
+        match self.decide(&calls, text.len()) {
+            Ok(ground) => {
+                self.record(Record { calls: &calls, ..Record::allowed(NAME, None, ground.as_ref()) });
+                self.remember_lists(text);
+                Verdict::Pass
+            }
+            Err(reason) => self.refuse(text, &calls, &reason, REFUSED),
+        }
+    }
+
+    /// Refuses a message of the client that is too long to be read.
+    pub fn too_long(&self) -> Verdict {
+        self.refuse(b"", &[], &Reason::Ambiguous("it is too long".to_owned()), INVALID)
+    }
+
+    fn decide(&self, calls: &[Call], length: usize) -> Result<Option<Ground>, Reason> {
+        let request = self.request(calls, length);
+        let facts = Facts::default();
+        let verdict = decide_request(&self.levels, &self.destination, &request, &self.moment(&facts));
+        if let Some(denial) = Denial::first(&verdict.opinions, Mode::Observe) {
+            self.record(Record { calls, ..Record::refused(NAME, None, &Reason::Observed(denial)) });
+        }
+        if verdict.decision != Decision::Allow {
+            let denial = Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default();
+            return Err(Reason::Denied(denial));
+        }
+        self.usage.request(&self.levels, &self.destination)?;
+        self.usage.sent(&self.levels, length)?;
+        Ok(Ground::first(&verdict.opinions))
+    }
+
+    fn request<'a>(&'a self, calls: &'a [Call], length: usize) -> Request<'a> {
+        Request {
+            host: NAME,
+            port: self.destination.port.get(),
+            method: "POST",
+            path: &self.path,
+            query: "",
+            headers: Vec::new(),
+            websocket: false,
+            length: Some(length as u64),
+            calls: Some(calls),
+        }
+    }
+
+    fn moment<'a>(&self, facts: &'a Facts) -> Moment<'a> {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        Moment { facts, session: self.usage.session(), seconds }
+    }
+
+    fn record(&self, record: Record<'_>) {
+        (self.recorder)(&record);
+    }
+
+    fn refuse(&self, message: &[u8], calls: &[Call], reason: &Reason, code: i32) -> Verdict {
+        if outcome(reason) != crate::record::Outcome::Observed {
+            self.usage.denied();
+        }
+        self.record(Record { calls, ..Record::refused(NAME, None, reason) });
+        let text = format!("refused by policy: {reason}");
+        let error =
+            |id: &Value| json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}});
+        let errors = match serde_json::from_slice::<Value>(message) {
+            Ok(Value::Array(batch)) => {
+                let errors: Vec<Value> = batch.iter().filter_map(id_of).map(error).collect();
+                (!errors.is_empty()).then_some(Value::Array(errors))
+            }
+            Ok(one) => id_of(&one).map(error),
+            Err(_) => None,
+        };
+        // A notification has no answer, but an invalid message has one.
+        let errors = errors.or_else(|| (code == INVALID).then(|| error(&Value::Null)));
+        errors.map_or(Verdict::Drop, |errors| Verdict::Answer(errors.to_string()))
+    }
+
+    /// Remembers the ids of requests for a list of tools.
+    fn remember_lists(&self, message: &[u8]) {
+        let Ok(message) = serde_json::from_slice::<Value>(message) else { return };
+        let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        for one in message.as_array().map_or(std::slice::from_ref(&message), Vec::as_slice) {
+            if one.get("method").is_some_and(|method| method == "tools/list")
+                && let Some(id) = id_of(one)
+                && listing.len() < LISTS
+            {
+                listing.insert(id.to_string());
+            }
+        }
+    }
+
+    /// Checks a message of the server: one line, without its end. Returns what the client gets, if it gets anything.
+    pub fn server<'a>(&self, message: &'a [u8]) -> Option<Cow<'a, [u8]>> {
+        let text = message.strip_suffix(b"\r").unwrap_or(message).trim_ascii();
+        if text.is_empty() {
+            return None;
+        }
+        let begins = text.starts_with(b"{") || text.starts_with(b"[");
+        if !begins || !is_one_line(text) || serde_json::from_slice::<IgnoredAny>(text).is_err() {
+            let reason = Reason::Ambiguous("a line of the server is not JSON".to_owned());
+            self.record(Record::refused(CLIENT, None, &reason));
+            return None;
+        }
+        Some(self.filtered(text).map_or(Cow::Borrowed(text), Cow::Owned))
+    }
+
+    /// Reports a message of the server that is too long to be read.
+    pub fn server_too_long(&self) {
+        let reason = Reason::Ambiguous("a line of the server is too long".to_owned());
+        self.record(Record::refused(CLIENT, None, &reason));
+    }
+
+    /// Removes tools that may not be called from a list; `None` if every tool stays.
+    fn filtered(&self, text: &[u8]) -> Option<Vec<u8>> {
+        if self.listing.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            return None;
+        }
+        let mut message: Value = serde_json::from_slice(text).ok()?;
+        let mut changed = false;
+        match &mut message {
+            Value::Array(batch) => batch.iter_mut().for_each(|one| changed |= self.filter(one)),
+            one => changed = self.filter(one),
+        }
+        changed.then(|| message.to_string().into_bytes())
+    }
+
+    fn filter(&self, answer: &mut Value) -> bool {
+        if answer.get("method").is_some() {
+            return false;
+        }
+        let Some(id) = answer.get("id").map(Value::to_string) else { return false };
+        if !self.listing.lock().unwrap_or_else(PoisonError::into_inner).remove(&id) {
+            return false;
+        }
+        let Some(tools) = answer.pointer_mut("/result/tools").and_then(Value::as_array_mut) else {
+            return false;
+        };
+        let before = tools.len();
+        tools.retain(|tool| tool.get("name").and_then(Value::as_str).is_some_and(|name| self.may_call(name)));
+        tools.len() != before
+    }
+
+    /// Returns true if a tool may be called with some arguments.
+    fn may_call(&self, tool: &str) -> bool {
+        let call = Call {
+            method: Some("tools/call".to_owned()),
+            tool: Some(tool.to_owned()),
+            arguments: Value::Null,
+        };
+        let (calls, facts) = ([call], Facts::default());
+        let request = self.request(&calls, 1);
+        let verdict = decide_request(&self.lists, &self.destination, &request, &self.moment(&facts));
+        verdict.decision == Decision::Allow
+    }
+}
+
+/// Returns false for a carriage return within a line, which some readers take for its end.
+fn is_one_line(text: &[u8]) -> bool {
+    !text.contains(&b'\r')
+}
+
+/// Returns the id of a request. Notifications and answers have none.
+fn id_of(message: &Value) -> Option<&Value> {
+    let answers = message.get("method").is_none()
+        && (message.get("result").is_some() || message.get("error").is_some());
+    message.get("id").filter(|_| !answers)
+}
+
+/// Returns the level with its rules about calls to the server alone.
+fn about_stdio(level: &Level, pattern: &HostPattern) -> Level {
+    let mut level = level.clone();
+    let HostPattern::Exact(name) = pattern else { return level };
+    if let Some(egress) = &mut level.egress {
+        egress.rules.retain(|rule| !rule.mcp.is_empty() && rule.matches_name(name));
+        egress.rules.iter_mut().for_each(|rule| {
+            let EgressRule { name, mcp, when, .. } = std::mem::take(rule);
+            *rule = EgressRule { name, mcp, when, hosts: vec![pattern.clone()], ..EgressRule::default() };
+        });
+    }
+    level
+}
+
+/// Returns the level without conditions on arguments: what could be allowed is, and what could be denied is not.
+fn without_arguments(level: &Level) -> Level {
+    let mut level = level.clone();
+    for rule in level.egress.iter_mut().flat_map(|egress| &mut egress.rules) {
+        rule.mcp.retain(|entry| entry.decision == Decision::Allow || entry.args.is_none());
+        rule.mcp.iter_mut().for_each(|entry: &mut McpRule| entry.args = None);
+    }
+    // A rule without entries would allow everything.
+    if let Some(egress) = &mut level.egress {
+        egress.rules.retain(|rule| !rule.mcp.is_empty());
+    }
+    level
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hutch_policy::Authority;
+
+    fn guard_of(rules: &[Value]) -> Option<Stdio> {
+        let level = |(index, rules): (usize, &Value)| Level {
+            authority: Authority::Invocation,
+            name: format!("level{index}"),
+            mode: Mode::Enforce,
+            egress: Some(serde_json::from_value(json!({"rules": rules})).unwrap()),
+        };
+        let levels: Vec<Level> = rules.iter().enumerate().map(level).collect();
+        Stdio::new(&levels, Arc::new(|_| ()))
+    }
+
+    fn guard() -> Stdio {
+        let rules = json!([
+            {"name": "tools", "any": true, "ports": [9], "http": [{"methods": ["GET"]}], "mcp": [
+                {"tools": ["read_*"]}, {"tools": ["write"], "args": "args.path.startsWith('/tmp/')"},
+                {"tools": ["read_secret"], "decision": "Deny"},
+                {"tools": ["read_some"], "args": "args.path == '/etc'", "decision": "Deny"},
+            ]},
+            {"name": "other", "hosts": ["a.example"], "mcp": [{"methods": ["*"]}]},
+            {"name": "all", "any": true},
+        ]);
+        guard_of(&[rules]).unwrap()
+    }
+
+    fn call(tool: &str) -> String {
+        json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": tool, "arguments": {}}})
+            .to_string()
+    }
+
+    #[test]
+    fn only_rules_about_calls_to_the_server_decide() {
+        let guard = guard();
+        assert_eq!(guard.client(call("read_file").as_bytes()), Verdict::Pass);
+        let Verdict::Answer(answer) = guard.client(call("delete").as_bytes()) else { panic!() };
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(7), &json!(REFUSED)));
+        assert!(guard_of(&[json!([{"name": "web", "any": true}])]).is_none());
+        let two = guard_of(&[
+            json!([{"name": "a", "any": true, "mcp": [{}]}]),
+            json!([{"name": "b", "any": true}]),
+        ]);
+        assert!(
+            matches!(two.unwrap().client(call("x").as_bytes()), Verdict::Answer(_)),
+            "every level must allow"
+        );
+    }
+
+    #[test]
+    fn messages_that_servers_could_read_otherwise_are_refused() {
+        let guard = guard();
+        let passes = [
+            r#"{"jsonrpc": "2.0", "id": "a", "method": "initialize", "params": {}}"#,
+            r#"{"jsonrpc": "2.0", "method": "notifications/initialized"}"#,
+            "{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"ping\"}\r",
+            r#"{"jsonrpc": "2.0", "id": 5, "result": {}}"#,
+            r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read\u005fa"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"write","arguments":{"path":"/tmp/a"}}}"#,
+            r#"[{"jsonrpc": "2.0", "id": 1, "method": "ping"}, {"jsonrpc": "2.0", "method": "notifications/x"}]"#,
+        ];
+        for message in passes {
+            assert_eq!(guard.client(message.as_bytes()), Verdict::Pass, "{message}");
+        }
+        let refused = [
+            "x",
+            "{}",
+            "[]",
+            "{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"ping\",\r\"params\": {}}",
+            r#"{"jsonrpc": "2.0", "id": 1, "method": "ping", "method": "tools/call"}"#,
+            r#"{"jsonrpc": "2.0", "id": 1, "method": "ping", "m\u0065thod": "tools/call"}"#,
+            r#"{"jsonrpc": "2.0", "id": 1, "method": "ping", "Method": "tools/call"}"#,
+            r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read_a", "NAME": "delete"}}"#,
+            r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read_secret"}}"#,
+            r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "Read_a"}}"#,
+            r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "rеad_a"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"write","arguments":{"path":"/etc/a"}}}"#,
+            r#"[[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]]"#,
+            r#"[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"resources/read"}]"#,
+        ];
+        for message in refused {
+            assert!(matches!(guard.client(message.as_bytes()), Verdict::Answer(_)), "{message}");
+        }
+        let dropped = [
+            r#"{"jsonrpc": "2.0", "method": "resources/read"}"#,
+            "",
+            "  \r",
+            r#"[{"jsonrpc": "2.0", "method": "x"}]"#,
+        ];
+        for message in dropped {
+            assert_eq!(guard.client(message.as_bytes()), Verdict::Drop, "{message}");
+        }
+        let Verdict::Answer(batch) = guard.client(refused[13].as_bytes()) else { panic!() };
+        let batch: Value = serde_json::from_str(&batch).unwrap();
+        assert_eq!((&batch[0]["id"], &batch[1]["id"]), (&json!(1), &json!(2)));
+    }
+
+    #[test]
+    fn lists_of_tools_have_only_what_may_be_called() {
+        let guard = guard();
+        let answer = |id: u32| {
+            let tools =
+                ["read_a", "read_secret", "read_some", "write", "delete"].map(|name| json!({"name": name}));
+            json!({"jsonrpc": "2.0", "id": id, "result": {"tools": tools}}).to_string()
+        };
+        let names = |text: &[u8]| -> Vec<String> {
+            let value: Value = serde_json::from_slice(text).unwrap();
+            let tools = value["result"]["tools"].as_array().unwrap();
+            tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+        };
+        guard.client(br#"{"jsonrpc": "2.0", "id": 3, "method": "tools/list"}"#);
+        assert_eq!(names(&guard.server(answer(4).as_bytes()).unwrap()).len(), 5, "another answer");
+        assert_eq!(names(&guard.server(answer(3).as_bytes()).unwrap()), ["read_a", "read_some", "write"]);
+        assert_eq!(names(&guard.server(answer(3).as_bytes()).unwrap()).len(), 5, "one answer");
+        for wrong in ["Starting server", "{", "1", "{\"a\":\r1}", "{} {}"] {
+            assert_eq!(guard.server(wrong.as_bytes()), None, "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Flags of the commands that decide by policies outside of a sandbox.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use hutch_policy::Cidr;
+
+use crate::quantity;
+use crate::upstream_proxy::ProxyUrl;
+
+/// `hutch egress`.
+#[derive(Args)]
+pub(crate) struct EgressArguments {
+    /// Connect clients to what the SandboxPolicy in this file allows. Repeatable: every policy must allow it.
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) policy: Vec<PathBuf>,
+    /// Address of the proxy, for HTTP_PROXY, HTTPS_PROXY and SOCKS; port 0 picks a free one.
+    #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
+    pub(crate) listen: SocketAddr,
+    /// Let allowed names lead to these addresses, although they do not belong to the internet: a range such as 10.0.0.0/8 or
+    /// 127.0.0.1. Repeatable.
+    #[arg(long, value_name = "CIDR", value_parser = crate::allow::private)]
+    pub(crate) allow_private: Vec<Cidr>,
+    /// Folder of the certificate authority by which TLS ends at the proxy, where rules read requests; created when missing.
+    /// Clients must trust DIR/ca.pem.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca_dir: Option<PathBuf>,
+    /// Connect through this HTTP proxy: http://[USER:PASSWORD@]HOST:PORT. The default is the variable HUTCH_UPSTREAM_PROXY,
+    /// which other users of the machine cannot see.
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream_proxy: Option<ProxyUrl>,
+    /// Address at which /metrics is served, for Prometheus; port 0 picks a free one.
+    #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+}
+
+/// `hutch mcp-guard`.
+#[derive(Args)]
+pub(crate) struct McpGuardArguments {
+    /// Pass the calls that the entries `mcp` of the SandboxPolicy in this file allow. Repeatable: every policy must allow it.
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) policy: Vec<PathBuf>,
+    /// The server and its arguments, after `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}

@@ -125,7 +125,7 @@ fn attributes_of_the_task_come_with_the_claim_and_keep_the_warm_start() {
     let cold = made(attributes.clone(), json!({})).unwrap();
     let sandbox = pooled("p", json!({}));
     let change = patch(&sandbox, &claim(attributes), Some(&template(json!({})))).unwrap();
-    let warm = serde_json::to_value(patched(sandbox.as_ref(), &change)).unwrap();
+    let warm = serde_json::to_value(patched(sandbox.as_ref(), &change).as_ref()).unwrap();
     for sandbox in [cold, warm] {
         let annotations = &sandbox["metadata"]["annotations"];
         assert_eq!(annotations["attr.policy.hutch.dev/risk"], "2");

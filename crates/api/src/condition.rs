@@ -12,6 +12,10 @@ pub const POD_SCHEDULED: &str = "PodScheduled";
 pub const POLICY_ENFORCED: &str = "PolicyEnforced";
 /// Condition of a Pod: the same.
 pub const POLICY_ENFORCED_OF_POD: &str = "policy.hutch.dev/PolicyEnforced";
+/// Condition: what separates the processes of the Sandbox from the machine. Written where Hutch runs the Pod.
+pub const ISOLATION: &str = "Isolation";
+/// Condition of a Pod: the same.
+pub const ISOLATION_OF_POD: &str = "hutch.dev/Isolation";
 
 /// Status of a condition.
 pub const TRUE: &str = "True";

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use hutch_api::condition::{POD_SCHEDULED, POLICY_ENFORCED_OF_POD, READY};
+use hutch_api::condition::{ISOLATION_OF_POD, POD_SCHEDULED, POLICY_ENFORCED_OF_POD, READY};
 use hutch_api::late_env;
 use hutch_api::sleep::FROZEN_OF_POD;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodIP, PodSpec};
@@ -16,8 +16,8 @@ use kube::core::NamespaceResourceScope;
 use serde::{Deserialize, Serialize};
 
 /// Types of the conditions that the controllers read.
-const READ_CONDITIONS: [&str; 5] =
-    [READY, POD_SCHEDULED, late_env::CONDITION, FROZEN_OF_POD, POLICY_ENFORCED_OF_POD];
+const READ_CONDITIONS: [&str; 6] =
+    [READY, POD_SCHEDULED, late_env::CONDITION, FROZEN_OF_POD, POLICY_ENFORCED_OF_POD, ISOLATION_OF_POD];
 
 /// Pod with its owner, node and status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -1,5 +1,7 @@
 //! One connection of a sandbox: it is decided, then joined with its server or read.
 
+mod peer;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -70,7 +72,9 @@ impl Sandbox {
                 .refuse(client, &mut Vec::new(), Refusal { destination: target.to_string(), reason })
                 .await;
         };
-        self.serve_to(client, destination).await;
+        if let Some(client) = self.serve_peer(client, &destination).await {
+            self.serve_to(client, destination).await;
+        }
     }
 
     /// Serves a connection to a destination until its end.

@@ -5,18 +5,21 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hutch_policy::{Facts, HostName, Level};
+use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::{Channel, Message};
 use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::authority::AuthorityKeys;
-use crate::refusal::Refusal;
+use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
 use crate::way::Way;
@@ -64,6 +67,24 @@ pub enum Order {
         /// Names.
         names: Vec<HostName>,
     },
+    /// Set the Services through which a sandbox of a namespace reaches other ones. Connections through others end.
+    Peers {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Its namespace.
+        namespace: String,
+        /// Services.
+        peers: Vec<Peer>,
+    },
+    /// Take the answer to [`News::Dial`]. With it come the connection and a socket that is to be closed with it.
+    Dialed {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Number of the request.
+        dial: u64,
+        /// Reason why there is no connection.
+        failed: Option<Reason>,
+    },
     /// Serve a sandbox. Its listeners, those of [`crate::plan()`], come with the order.
     Serve {
         /// Number of the sandbox.
@@ -85,6 +106,19 @@ pub enum News {
         sandbox: u64,
         /// Name.
         name: HostName,
+    },
+    /// A sandbox connects to another one. [`Order::Dialed`] is the answer.
+    Dial {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Number of the request.
+        dial: u64,
+        /// Namespace of the Service.
+        namespace: String,
+        /// Name of the Service.
+        service: String,
+        /// Port of the Service.
+        port: NonZeroU16,
     },
     /// A connection was refused, or would have been.
     Refused {
@@ -160,6 +194,15 @@ impl Proxy {
                     None => drop(self.sandboxes.insert(sandbox, self.sandbox(sandbox, levels))),
                 }
             }
+            Order::Peers { sandbox, namespace, peers } => {
+                self.find(sandbox)?.sandbox.peers.set(&namespace, peers);
+            }
+            Order::Dialed { sandbox, dial, failed } => {
+                // The sandbox may have ended meanwhile.
+                if let Some(served) = self.sandboxes.get(&sandbox) {
+                    served.sandbox.peers.answer(dial, dialed(failed, message.descriptors)?);
+                }
+            }
             Order::Authority { sandbox, keys } => {
                 let failed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
                 self.find(sandbox)?.sandbox.set_authority(&keys).map_err(failed)?;
@@ -193,8 +236,30 @@ impl Proxy {
         let named = Box::new(move |name: &HostName| {
             reporter(News::Named { sandbox: number, name: name.clone() });
         });
-        Served { sandbox: Sandbox::new(levels, self.way.clone(), report, named), task: None }
+        let reporter = self.reporter.clone();
+        let request = Box::new(move |dial, peer: &Peer, port| {
+            let (namespace, service) = (peer.namespace.clone(), peer.service.clone());
+            reporter(News::Dial { sandbox: number, dial, namespace, service, port });
+        });
+        let sandbox = Sandbox::new(levels, self.way.clone(), report, named);
+        sandbox.peers.set_request(request);
+        Served { sandbox, task: None }
     }
+}
+
+/// Returns the answer to a request for a connection.
+fn dialed(
+    failed: Option<Reason>,
+    descriptors: Vec<OwnedFd>,
+) -> io::Result<Result<(TcpStream, OwnedFd), Reason>> {
+    if let Some(reason) = failed {
+        return Ok(Err(reason));
+    }
+    let [connection, kept]: [OwnedFd; 2] =
+        descriptors.try_into().map_err(|_| meaningless("a connection that did not come with it"))?;
+    let connection = std::net::TcpStream::from(connection);
+    connection.set_nonblocking(true)?;
+    Ok(Ok((TcpStream::from_std(connection)?, kept)))
 }
 
 fn meaningless(what: &str) -> io::Error {

@@ -16,6 +16,7 @@ use hutch_policy::{Call, Decision, Destination, Mode, Path, decide_request, read
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::body::{Body, full};
@@ -24,8 +25,9 @@ use crate::refusal::{Denial, Reason, Refusal, problem};
 use crate::relay;
 use crate::sandbox::{Rules, Sandbox};
 
-/// Maximum bytes of a body whose calls are read.
+/// Maximum bytes of a body whose calls are read, and the time for them.
 const CALLS: usize = 1 << 20;
+const CALLS_TIME: Duration = Duration::from_secs(30);
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
@@ -142,6 +144,8 @@ impl Exchange {
         id: &mut Option<serde_json::Value>,
         unread: &mut Option<Incoming>,
     ) -> Result<Response<Body>, Refusal> {
+        // Never closed. Others wait for their turn.
+        let place = self.sandbox.requests.clone().acquire_owned().await.ok();
         let websocket = is_websocket(&request);
         let upgrade = websocket.then(|| hyper::upgrade::on(&mut request));
         let (parts, body) = request.into_parts();
@@ -168,7 +172,7 @@ impl Exchange {
         // It names another way to the server, which would not be read.
         parts.headers.remove(header::ALT_SVC);
         parts.version = Version::default();
-        Ok(Response::from_parts(parts, body.map_err(Into::into).boxed_unsync()))
+        Ok(Response::from_parts(parts, Held { body, _place: place }.boxed_unsync()))
     }
 
     /// Checks that the request means the same to every server, and is for the destination.
@@ -222,6 +226,7 @@ impl Exchange {
         let reads = length != Some(0) && reads_calls(&self.sandbox.rules().levels, &self.destination);
         let (mut calls, mut read) = (None, None);
         if let Some(body) = unread.take_if(|_| reads) {
+            let _turn = self.sandbox.reading.acquire().await;
             let bytes = read_calls(parts, body).await.map_err(|why| refused(Reason::Ambiguous(why)))?;
             length = Some(bytes.len() as u64);
             *id = id_of(&bytes);
@@ -332,7 +337,8 @@ async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, String> {
     if kind.contains("charset") && !kind.contains("charset=utf-8") && !kind.contains("charset=\"utf-8\"") {
         return Err("its body is not UTF-8".to_owned());
     }
-    let read = Limited::new(body, CALLS).collect().await;
+    let read = timeout(CALLS_TIME, Limited::new(body, CALLS).collect()).await;
+    let read = read.map_err(|_| "its body does not arrive in time".to_owned())?;
     Ok(read
         .map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))?
         .to_bytes())
@@ -342,6 +348,32 @@ async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, String> {
 fn id_of(body: &[u8]) -> Option<serde_json::Value> {
     let mut message: serde_json::Value = serde_json::from_slice(body).ok()?;
     message.get_mut("id").map(serde_json::Value::take).filter(|id| id.is_number() || id.is_string())
+}
+
+/// Body of an answer, which keeps the place of its request until its end.
+struct Held {
+    body: Incoming,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context).map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Body of a request, up to its limit and the budget.

@@ -24,10 +24,11 @@ const IDLE: Duration = Duration::from_secs(120);
 /// Maximum bytes of a head, and headers in it.
 const HEAD_BYTES: usize = 64 << 10;
 const HEADERS: usize = 128;
-/// Bounds of a connection of HTTP/2, so that its buffers stay below 256 KiB.
+/// Bounds of a connection of HTTP/2. Its streams wait for their turn among the requests of the sandbox.
 const STREAMS: u32 = 100;
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 128 << 10;
+const SEND: usize = 16 << 10;
 
 /// Reads the requests of a connection until its end, or until other rules decide about its destination.
 pub(crate) async fn inspect(
@@ -113,7 +114,7 @@ async fn serve_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'stati
         .max_concurrent_streams(STREAMS)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(STREAM_WINDOW as usize)
+        .max_send_buf_size(SEND)
         .max_header_list_size(HEAD_BYTES as u32)
         .keep_alive_interval(IDLE)
         .keep_alive_timeout(HANDSHAKE);

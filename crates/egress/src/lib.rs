@@ -9,6 +9,8 @@
 //! 4. The name is resolved outside, and an address is judged before it is dialed.
 //! 5. Bytes are passed on until both sides have ended.
 //!
+//! A connection to the name of another sandbox's Service is made by the process that started this one ([`control`]).
+//!
 //! Anything else is refused and reported: HTTP without TLS gets status 403 with the reason, another connection is reset.
 //!
 //! The process that serves holds no secret and needs no file except those by which names are resolved.
@@ -26,6 +28,7 @@ mod first;
 pub mod hostile;
 mod inspect;
 pub mod names;
+mod peers;
 mod plan;
 mod refusal;
 mod relay;

@@ -33,6 +33,9 @@ pub enum Reason {
     /// A level does not allow it.
     #[error("{0}")]
     Denied(Denial),
+    /// A policy does not allow the other sandbox.
+    #[error("{0}")]
+    Closed(String),
     /// A level would not allow it, but it only observes.
     #[error("{0}, but it only observes")]
     Observed(Denial),

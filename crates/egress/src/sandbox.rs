@@ -13,6 +13,7 @@ use crate::authority::{Authority, AuthorityError, AuthorityKeys};
 use crate::dial::dial;
 use crate::dns;
 use crate::names::{Names, is_synthetic};
+use crate::peers::Peers;
 use crate::refusal::{Denial, Reason, Refusal};
 use crate::upstream::{Dial, Upstream};
 use crate::usage::Usage;
@@ -22,6 +23,10 @@ use crate::way::{Unreachable, Way};
 const CONNECTIONS: usize = 512;
 /// Maximum open connections whose requests are read. Each has buffers of some 100 KiB.
 const INSPECTED: usize = 128;
+
+/// Maximum requests at once, and of these such whose bodies are read before they are decided.
+const REQUESTS: usize = 256;
+const READING: usize = 8;
 
 /// Receives refusals.
 pub(crate) type Report = Box<dyn Fn(Refusal) + Send + Sync>;
@@ -44,6 +49,8 @@ pub(crate) struct Sandbox {
     names: Mutex<Names>,
     pub(crate) connections: Semaphore,
     pub(crate) inspected: Semaphore,
+    pub(crate) requests: Arc<Semaphore>,
+    pub(crate) reading: Semaphore,
     pub(crate) usage: Usage,
     authority: Mutex<Option<Arc<Authority>>>,
     /// Made for the first request that is read.
@@ -51,6 +58,7 @@ pub(crate) struct Sandbox {
     pub(crate) way: Arc<Way>,
     report: Report,
     named: Named,
+    pub(crate) peers: Peers,
 }
 
 impl fmt::Debug for Sandbox {
@@ -67,12 +75,15 @@ impl Sandbox {
             names: Mutex::default(),
             connections: Semaphore::new(CONNECTIONS),
             inspected: Semaphore::new(INSPECTED),
+            requests: Arc::new(Semaphore::new(REQUESTS)),
+            reading: Semaphore::new(READING),
             usage: Usage::default(),
             authority: Mutex::default(),
             upstream: OnceLock::new(),
             way,
             report,
             named,
+            peers: Peers::default(),
         })
     }
 
@@ -175,7 +186,8 @@ impl Sandbox {
         let rules = self.rules();
         let mut names = self.names();
         let before = names.count();
-        let answer = dns::answer(message, &mut names, |name| may_resolve(&rules.levels, name));
+        let exists = |name: &HostName| self.peers.contains(name) || may_resolve(&rules.levels, name);
+        let answer = dns::answer(message, &mut names, exists);
         // With the lock, so that names are reported in the order of their addresses.
         names.since(before).for_each(|name| (self.named)(name));
         answer

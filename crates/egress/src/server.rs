@@ -68,7 +68,7 @@ async fn accept(
             }
         }
     }
-    // The kernel is asked directly, because the runtime may not have learned of the last ones.
+    // Accepted without the runtime, which may not have learned of the last ones.
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     while let Ok(client) = accept_with(&listener, flags) {
         serve(TcpStream::from_std(client.into())?);

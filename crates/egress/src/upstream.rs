@@ -13,6 +13,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower::Service;
@@ -23,6 +25,10 @@ use crate::way::{Unreachable, Way};
 /// Idle connections to one server, and the time for which they are kept.
 const IDLE: usize = 4;
 const IDLE_TIME: Duration = Duration::from_secs(30);
+/// Maximum connections of a sandbox, idle ones included. Its descriptors stay below 1,100 with those of its programs.
+const CONNECTIONS: usize = 192;
+/// Maximum bytes of a head, and of what is read ahead of an answer.
+const READ_AHEAD: usize = 64 << 10;
 /// Maximum time of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Window of a stream of HTTP/2, and of all streams of a connection.
@@ -38,6 +44,7 @@ pub(crate) type Dial = Arc<dyn Fn(Destination) -> Dialing + Send + Sync>;
 pub(crate) struct Upstream {
     dial: Dial,
     way: Arc<Way>,
+    connections: Arc<Semaphore>,
     clients: Mutex<Clients>,
 }
 
@@ -51,13 +58,14 @@ struct Clients {
 
 impl Upstream {
     pub(crate) fn new(dial: Dial, way: &Arc<Way>) -> Upstream {
-        let clients = Mutex::new(Clients::new(&dial, way));
-        Upstream { clients, dial, way: way.clone() }
+        let connections = Arc::new(Semaphore::new(CONNECTIONS));
+        let clients = Mutex::new(Clients::new(&dial, way, &connections));
+        Upstream { clients, connections, dial, way: way.clone() }
     }
 
     /// Closes idle connections.
     pub(crate) fn forget(&self) {
-        let new = Clients::new(&self.dial, &self.way);
+        let new = Clients::new(&self.dial, &self.way, &self.connections);
         *self.clients.lock().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
@@ -70,6 +78,10 @@ impl Upstream {
         request: Request<Body>,
         http2: bool,
     ) -> Result<Response<Incoming>, String> {
+        if self.connections.available_permits() == 0 {
+            // Idle ones make room.
+            self.forget();
+        }
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let client = if http2 { clients.two } else { clients.one };
         client.request(request).await.map_err(|error| {
@@ -86,14 +98,17 @@ impl Upstream {
 }
 
 impl Clients {
-    fn new(dial: &Dial, way: &Arc<Way>) -> Clients {
+    fn new(dial: &Dial, way: &Arc<Way>, connections: &Arc<Semaphore>) -> Clients {
         let client = |http2| {
-            let connector = Connector { dial: dial.clone(), way: way.clone(), http2 };
+            let connector =
+                Connector { dial: dial.clone(), way: way.clone(), connections: connections.clone(), http2 };
             Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())
                 .timer(TokioTimer::new())
                 .pool_idle_timeout(IDLE_TIME)
                 .pool_max_idle_per_host(IDLE)
+                .http1_max_buf_size(READ_AHEAD)
+                .http2_max_header_list_size(READ_AHEAD as u32)
                 .set_host(true)
                 .http2_initial_stream_window_size(STREAM_WINDOW)
                 .http2_initial_connection_window_size(CONNECTION_WINDOW)
@@ -109,6 +124,7 @@ impl Clients {
 struct Connector {
     dial: Dial,
     way: Arc<Way>,
+    connections: Arc<Semaphore>,
     http2: bool,
 }
 
@@ -131,10 +147,12 @@ impl Connector {
     async fn connect(&self, uri: &Uri) -> Result<Stream, Unreachable> {
         let named = uri.authority().and_then(|authority| authority.as_str().parse().ok());
         let destination: Destination = named.ok_or_else(|| Unreachable::Tls("it has no name".to_owned()))?;
+        let place = timeout(HANDSHAKE, self.connections.clone().acquire_owned()).await;
+        let place = place.ok().and_then(Result::ok).ok_or(Unreachable::TooMany)?;
         let stream = (self.dial)(destination.clone()).await?;
         let _ = stream.set_nodelay(true);
         if uri.scheme_str() != Some("https") {
-            return Ok(Stream::Plain(TokioIo::new(stream)));
+            return Ok(Stream { io: Io::Plain(TokioIo::new(stream)), _place: place });
         }
         let mut config = ClientConfig::clone(&*self.way.tls()?);
         config.alpn_protocols = match self.http2 {
@@ -147,8 +165,8 @@ impl Connector {
         };
         let name = name.map_err(|error| Unreachable::Tls(error.to_string()))?;
         let connected = TlsConnector::from(Arc::new(config)).connect(name, stream);
-        match tokio::time::timeout(HANDSHAKE, connected).await {
-            Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(TokioIo::new(stream)))),
+        match timeout(HANDSHAKE, connected).await {
+            Ok(Ok(stream)) => Ok(Stream { io: Io::Tls(Box::new(TokioIo::new(stream))), _place: place }),
             Ok(Err(error)) => Err(Unreachable::Tls(error.to_string())),
             Err(_) => Err(Unreachable::Tls("the server does not answer".to_owned())),
         }
@@ -156,15 +174,20 @@ impl Connector {
 }
 
 /// Connection to a server.
-enum Stream {
+struct Stream {
+    io: Io,
+    _place: OwnedSemaphorePermit,
+}
+
+enum Io {
     Plain(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
 }
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {
-        match self {
-            Stream::Tls(stream) if stream.inner().get_ref().1.alpn_protocol() == Some(b"h2") => {
+        match &self.io {
+            Io::Tls(stream) if stream.inner().get_ref().1.alpn_protocol() == Some(b"h2") => {
                 Connected::new().negotiated_h2()
             }
             _ => Connected::new(),
@@ -178,9 +201,9 @@ impl hyper::rt::Read for Stream {
         context: &mut std::task::Context<'_>,
         buffer: hyper::rt::ReadBufCursor<'_>,
     ) -> std::task::Poll<std::io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Stream::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
+        match &mut self.get_mut().io {
+            Io::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Io::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buffer),
         }
     }
 }
@@ -191,9 +214,9 @@ impl hyper::rt::Write for Stream {
         context: &mut std::task::Context<'_>,
         buffer: &[u8],
     ) -> std::task::Poll<std::io::Result<usize>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(context, buffer),
-            Stream::Tls(stream) => Pin::new(&mut **stream).poll_write(context, buffer),
+        match &mut self.get_mut().io {
+            Io::Plain(stream) => Pin::new(stream).poll_write(context, buffer),
+            Io::Tls(stream) => Pin::new(&mut **stream).poll_write(context, buffer),
         }
     }
 
@@ -201,9 +224,9 @@ impl hyper::rt::Write for Stream {
         self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<std::io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Stream::Tls(stream) => Pin::new(&mut **stream).poll_flush(context),
+        match &mut self.get_mut().io {
+            Io::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Io::Tls(stream) => Pin::new(&mut **stream).poll_flush(context),
         }
     }
 
@@ -211,9 +234,9 @@ impl hyper::rt::Write for Stream {
         self: Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<std::io::Result<()>> {
-        match self.get_mut() {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Stream::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
+        match &mut self.get_mut().io {
+            Io::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Io::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
         }
     }
 }

@@ -34,6 +34,9 @@ pub(crate) enum Unreachable {
     /// The proxy outside does not connect.
     #[error("the proxy outside: {0}")]
     Proxy(String),
+    /// The sandbox has too many connections to servers.
+    #[error("too many connections to servers are open")]
+    TooMany,
     /// The server cannot be trusted, or does not speak TLS.
     #[error("TLS to the server: {0}")]
     Tls(String),

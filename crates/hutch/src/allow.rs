@@ -7,15 +7,22 @@ const HTTPS: u16 = 443;
 /// Port of HTTP, where that is spoken too.
 const HTTP: u16 = 80;
 
+/// Checks `HOST[:PORT]`.
+pub(crate) fn host(text: &str) -> Result<String, String> {
+    rule(text).map(|rule| rule.name)
+}
+
+/// Returns a destination that `HOST[:PORT]` covers.
+pub(crate) fn example(text: &str) -> Result<Destination, String> {
+    // A pattern is a name but for its first label.
+    text.replace('*', "x").parse().map_err(|error| format!("{error}"))
+}
+
 /// Parses `HOST[:PORT]` of `--allow`.
 pub(crate) fn rule(text: &str) -> Result<EgressRule, String> {
     let mut rule = EgressRule { name: text.to_owned(), ..EgressRule::default() };
-    // A pattern is a name but for its first label.
-    let (pattern, plain) = match text.split_once('*') {
-        Some(_) => (Some(text), text.replace('*', "x")),
-        None => (None, text.to_owned()),
-    };
-    let destination: Destination = plain.parse().map_err(|error| format!("{error}"))?;
+    let pattern = text.contains('*').then_some(text);
+    let destination = example(text)?;
     match (pattern, destination.host) {
         (Some(pattern), _) => {
             let pattern = pattern.rsplit_once(':').map_or(pattern, |(host, _)| host);

@@ -19,7 +19,10 @@ pub(crate) use client::{
     Container, CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
     Side,
 };
-pub(crate) use policy::{PolicyArguments, PolicyCommand, PolicyFormat, PolicyImportArguments};
+pub(crate) use policy::{
+    AllowArguments, PolicyArguments, PolicyCommand, PolicyExplainArguments, PolicyFormat,
+    PolicyImportArguments, PolicyOutput, PolicyTestArguments,
+};
 
 /// Run untrusted code in isolated, stateful, named sandboxes.
 #[derive(Parser)]
@@ -68,7 +71,9 @@ pub(crate) enum Command {
     Suspend(ModeArguments),
     /// Start a suspended Sandbox again.
     Resume(ModeArguments),
-    /// Convert policies.
+    /// Let a Sandbox connect to a host, if no other policy decides about its network.
+    Allow(AllowArguments),
+    /// Explain, test and convert policies.
     Policy(PolicyArguments),
     /// Reconcile the resources of Agent Sandbox on a cluster, in place of its own controller.
     #[command(disable_help_flag = true)]

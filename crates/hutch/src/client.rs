@@ -82,7 +82,7 @@ async fn target(
 }
 
 /// Adds the flag or command that helps.
-fn with_hint(error: Error) -> anyhow::Error {
+pub(crate) fn with_hint(error: Error) -> anyhow::Error {
     let hint = match &error {
         Error::NotFound { namespace, .. } => {
             format!(": `kubectl get sandboxes,sandboxclaims -n {namespace}` lists them")

@@ -279,7 +279,8 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
     });
     Arc::new(move |news| {
         let _ = match news {
-            News::Named { .. } => names.send(news).is_ok(),
+            // Each sandbox has a bounded number of connections too.
+            News::Named { .. } | News::Dial { .. } => names.send(news).is_ok(),
             News::Refused { .. } => refusals.try_send(news).is_ok(),
         };
     })

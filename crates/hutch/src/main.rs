@@ -26,6 +26,7 @@ mod policy;
 mod programs;
 mod protect;
 mod quantity;
+mod question;
 mod roles;
 mod router;
 mod run;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Logs(arguments)) => client::logs(&arguments),
         Ok(cli::Command::Suspend(arguments)) => client::suspend(&arguments),
         Ok(cli::Command::Resume(arguments)) => client::resume(&arguments),
+        Ok(cli::Command::Allow(arguments)) => policy::allow::main(&arguments),
         Ok(cli::Command::Policy(arguments)) => policy::main(&arguments),
         Ok(cli::Command::Controller(arguments)) => controller::main(&arguments.flags),
         Ok(cli::Command::Migrate(arguments)) => migrate::main(arguments),

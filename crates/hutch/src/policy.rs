@@ -1,21 +1,27 @@
-//! `hutch policy`: works on policies in files.
+//! `hutch policy` and `hutch allow`: policies of a server and of files, by the decisions of the node and the proxy.
 
+pub(crate) mod allow;
+mod attached;
+mod explain;
 pub(crate) mod import;
+mod judge;
+mod test;
 
 use std::process::ExitCode;
 
 use crate::cli::{PolicyArguments, PolicyCommand};
 
-/// Runs the command. Exit status 1 if it is refused.
+/// Runs the command.
 pub(crate) fn main(arguments: &PolicyArguments) -> ExitCode {
-    let result = match &arguments.command {
-        PolicyCommand::Import(arguments) => import::main(arguments),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("hutch: {error:#}");
-            ExitCode::FAILURE
-        }
+    match &arguments.command {
+        PolicyCommand::Explain(arguments) => explain::main(arguments),
+        PolicyCommand::Test(arguments) => test::main(arguments),
+        PolicyCommand::Import(arguments) => match import::main(arguments) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("hutch: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }

@@ -18,6 +18,36 @@ pub(crate) enum Choice {
     Embedded(ServiceKind),
 }
 
+/// Separation of the processes of a Pod from the machine, as its condition reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Isolation {
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+impl Choice {
+    /// Returns the isolation of a Pod of this RuntimeClass.
+    pub(crate) fn isolation(self, class: Option<&str>) -> Isolation {
+        let (reason, mut message) = match self {
+            Choice::Jail(Handler::Native) => ("Native", "handler hutch, level native: a jail".to_owned()),
+            Choice::Jail(Handler::Gvisor) => {
+                ("Gvisor", "handler gvisor, level gvisor: runsc within a jail".to_owned())
+            }
+            Choice::Embedded(kind) => {
+                let name = kind.name();
+                ("Embedded", format!("level embedded: no process; hutch itself serves the {name}"))
+            }
+        };
+        if let (Choice::Jail(handler), Some(named)) = (self, class.and_then(Handler::parse))
+            && named != handler
+        {
+            let (named, handler) = (named.name(), handler.name());
+            message.push_str(&format!(". --runtime-class maps the class {named} to the handler {handler}"));
+        }
+        Isolation { reason, message }
+    }
+}
+
 /// Reason why a Pod cannot run, in the form of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {

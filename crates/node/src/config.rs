@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use hutch_jail::NetworkPlan;
 use hutch_kubelet::{Duplex, StreamError};
-use hutch_policy::{Facts, Level};
+use hutch_policy::{Facts, Level, Peer};
+use tokio::sync::oneshot;
 
 /// Memory of a container that names no limit, in bytes. A container whose request is larger gets its request.
 pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
@@ -60,10 +62,46 @@ pub trait Egress: Send + Sync + 'static {
     fn set_facts(&self, pod: &str, facts: Facts);
     /// Sets the levels of a Pod that is served. Connections that they do not allow end.
     fn set_levels(&self, pod: &str, levels: Vec<Arc<Level>>);
+    /// Sets the Services through which a Pod of this namespace reaches other Pods. Connections through others end.
+    fn set_peers(&self, pod: &str, namespace: &str, peers: Vec<Peer>);
     /// Forgets a Pod.
     fn end(&self, pod: &str);
-    /// Resolves with the next refused connection: the Pod, and a line for people.
-    fn refused(&self) -> BoxFuture<'_, (String, String)>;
+    /// Resolves with the next news.
+    fn news(&self) -> BoxFuture<'_, EgressNews>;
+}
+
+/// News of the proxy. Parts of them may be made up.
+pub enum EgressNews {
+    /// A connection was refused.
+    Refused {
+        /// The Pod that connected.
+        pod: String,
+        /// Text of the event.
+        line: String,
+    },
+    /// A Pod connects to another one.
+    Dial(PeerRequest),
+}
+
+/// Request of a Pod for a connection to another one.
+pub struct PeerRequest {
+    /// The Pod that connects.
+    pub pod: String,
+    /// Namespace and name of the Service to which it connects.
+    pub service: (String, String),
+    /// Port of the Service.
+    pub port: NonZeroU16,
+    /// Receives the connection, and a socket that is to be closed with it.
+    pub answer: oneshot::Sender<Result<[OwnedFd; 2], PeerRefusal>>,
+}
+
+/// Reason why a Pod is not connected to another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerRefusal {
+    /// Its policies do not allow it.
+    Denied(String),
+    /// The other Pod cannot be reached.
+    Unreachable(String),
 }
 
 /// Certificates that programs in a Pod trust.

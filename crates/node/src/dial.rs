@@ -6,7 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use hutch_jail::network::{Connecting, connect_in};
+use hutch_kubelet::StreamError;
 use tokio::net::TcpStream;
+
+use crate::live::Live;
 
 /// Connects to a port of a Pod: on 127.0.0.1, then on its own address, then on ::1, because a program may listen on
 /// any of them alone.
@@ -25,6 +28,17 @@ pub(crate) async fn dial(network: &Arc<OwnedFd>, address: Ipv4Addr, port: u16) -
     }
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// Connects to a port inside a Pod, which is awake then.
+pub(crate) async fn enter(live: &Arc<Live>, port: u16) -> Result<TcpStream, StreamError> {
+    let _busy = live.enter().await?;
+    let (network, address) = live
+        .network()
+        .ok_or_else(|| StreamError::Unavailable(format!("pod {} is not running", live.id.name)))?;
+    dial(&network, address, port).await.map_err(|e| {
+        StreamError::Unavailable(format!("cannot connect to port {port} of pod {}: {e}", live.id.name))
+    })
 }
 
 /// The error of the system, where there is one.

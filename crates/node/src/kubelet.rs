@@ -11,10 +11,9 @@ use hutch_kubelet::{
     PipedSession, PodId, Session, StreamError,
 };
 use jiff::Timestamp;
-use tokio::net::TcpStream;
 
 use crate::container::{Running, read_log};
-use crate::dial::dial;
+use crate::dial::enter;
 use crate::live::{Live, Update};
 use crate::node::Node;
 use crate::places::log_file;
@@ -68,19 +67,8 @@ impl Node {
                 service.ok_or_else(|| StreamError::Unavailable("the service does not run here".into()))?;
             return service.connect(port).await;
         }
-        let stream = Self::dial(&live, port).await?;
+        let stream = enter(&live, port).await?;
         Ok(Box::new(Counted::new(stream, live)))
-    }
-
-    /// Connects to a port inside a Pod, which is awake then.
-    async fn dial(live: &Arc<Live>, port: u16) -> Result<TcpStream, StreamError> {
-        let _busy = live.enter().await?;
-        let (network, address) = live
-            .network()
-            .ok_or_else(|| StreamError::Unavailable(format!("pod {} is not running", live.id.name)))?;
-        dial(&network, address, port).await.map_err(|e| {
-            StreamError::Unavailable(format!("cannot connect to port {port} of pod {}: {e}", live.id.name))
-        })
     }
 
     async fn read(&self, pod: &PodId, request: LogRequest) -> Result<ByteReader, StreamError> {
@@ -217,7 +205,7 @@ impl Handover for Node {
             if let Some(kind) = live.service.get() {
                 return Ok(ConnectedSocket::Service(kind.name().to_owned()));
             }
-            let stream = Self::dial(&live, port).await?;
+            let stream = enter(&live, port).await?;
             let socket = stream.into_std().map_err(|error| StreamError::Unavailable(error.to_string()))?;
             let activity: Activity = Box::new(move || {
                 let live = live.clone();

@@ -41,8 +41,8 @@ pub mod trust;
 mod volumes;
 
 pub use config::{
-    Bundle, Config, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EmbeddedService, Handler,
-    ServiceKind,
+    Bundle, Config, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews, EmbeddedService,
+    Handler, PeerRefusal, PeerRequest, ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;

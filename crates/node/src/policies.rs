@@ -4,214 +4,66 @@
 //! nothing.
 
 mod about;
+mod known;
+mod peers;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use hutch_api::{Sandbox, SandboxTemplate, annotation, owner};
-use hutch_policy::{Authority, Egress as Rules, Level, Mode, PolicyObject, Subject, policy_names};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use hutch_api::{Sandbox, SandboxTemplate};
+use hutch_policy::{Level, Peer, names_sandboxes};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
-use tokio::sync::mpsc;
+use tokio::io::Interest;
+use tokio::sync::{Semaphore, mpsc};
 
-use crate::config::Egress;
-use crate::live::{Enforced, Live};
+use crate::config::{Egress, EgressNews, PeerRefusal, PeerRequest};
+use crate::dial::enter;
+use crate::live::Live;
 use crate::shared::{PolicyNews, Shared};
+use crate::stdio::register as watch_descriptor;
+use known::{Known, TemplateFacts, policy};
+use peers::{AllBehind, ServiceFacts};
 
 /// Group and version of the policies.
 const GROUP_VERSION: (&str, &str) = ("policy.hutch.dev", "v1alpha1");
-/// Maximum policies of a sandbox.
-const LEVELS: usize = 8;
 /// Maximum events about refused connections of a Pod.
 const EVENTS: u32 = 20;
-
-/// Namespace, empty for an object of the cluster, and name.
-type Key = (String, String);
-type Labels = BTreeMap<String, String>;
-
-/// Objects of one kind, as their watch reports them.
-struct Mirror<V> {
-    objects: BTreeMap<Key, V>,
-    /// Those of a list that is not complete yet.
-    listed: BTreeMap<Key, V>,
-    complete: bool,
-}
-
-impl<V> Default for Mirror<V> {
-    fn default() -> Self {
-        Mirror { objects: BTreeMap::new(), listed: BTreeMap::new(), complete: false }
-    }
-}
-
-impl<V> Mirror<V> {
-    /// Takes an event. Returns true if objects have changed.
-    fn take<K: ResourceExt>(&mut self, event: watcher::Event<K>, read: impl FnOnce(K) -> V) -> bool {
-        let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
-        match event {
-            watcher::Event::Init => self.listed.clear(),
-            watcher::Event::InitApply(object) => drop(self.listed.insert(key(&object), read(object))),
-            watcher::Event::InitDone => {
-                self.objects = std::mem::take(&mut self.listed);
-                self.complete = true;
-                return true;
-            }
-            watcher::Event::Apply(object) => {
-                self.objects.insert(key(&object), read(object));
-                return true;
-            }
-            watcher::Event::Delete(object) => {
-                self.objects.remove(&key(&object));
-                return true;
-            }
-        }
-        false
-    }
-}
-
-/// A policy, and the level that it is for each authority.
-struct Policy {
-    /// None for one that cannot be read: it closes everything in its reach.
-    object: Option<PolicyObject>,
-    levels: BTreeMap<Authority, Arc<Level>>,
-}
-
-impl Policy {
-    fn read(object: DynamicObject) -> Policy {
-        let authorities: &[Authority] = match object.metadata.namespace {
-            None => &[Authority::Cluster],
-            Some(_) => &[Authority::Namespace, Authority::Template, Authority::Claim],
-        };
-        let name = object.name_any();
-        let read = serde_json::to_value(&object).and_then(serde_json::from_value::<PolicyObject>);
-        let read = read.map_err(|error| error.to_string()).and_then(|policy| {
-            policy.check().map_err(|error| error.to_string())?;
-            Ok(policy)
-        });
-        let policy =
-            read.inspect_err(|error| tracing::warn!(policy = name, error, "a policy is invalid")).ok();
-        let level = |authority| {
-            let level = policy.clone().and_then(|policy| policy.into_level(authority).ok());
-            (authority, Arc::new(level.unwrap_or_else(|| closed(authority, &name))))
-        };
-        let levels = authorities.iter().map(|authority| level(*authority)).collect();
-        Policy { object: policy, levels }
-    }
-}
-
-/// Returns a level that allows nothing.
-fn closed(authority: Authority, name: &str) -> Level {
-    Level { authority, name: name.to_owned(), mode: Mode::Enforce, egress: Some(Rules::default()) }
-}
-
-/// Metadata of a Sandbox.
-struct Facts {
-    uid: String,
-    labels: Labels,
-    template: Option<String>,
-    policies: String,
-    /// Attributes of the task.
-    task: BTreeMap<String, String>,
-}
-
-/// Everything that is known.
-#[derive(Default)]
-struct Known {
-    policies: Mirror<Policy>,
-    cluster_policies: Mirror<Policy>,
-    namespaces: Mirror<Labels>,
-    templates: Mirror<String>,
-    sandboxes: Mirror<Facts>,
-}
-
-impl Known {
-    fn is_complete(&self) -> bool {
-        self.policies.complete
-            && self.cluster_policies.complete
-            && self.namespaces.complete
-            && self.templates.complete
-            && self.sandboxes.complete
-    }
-
-    /// Returns the facts about a Pod; `None` if an object is missing that the Pod refers to.
-    fn subject(&self, pod: &Pod) -> Option<Subject> {
-        let namespace = pod.namespace()?;
-        let namespace_labels = self.namespaces.objects.get(&(String::new(), namespace.clone()))?.clone();
-        let subject = Subject { namespace: namespace.clone(), namespace_labels, ..Subject::default() };
-        let Some(owner) = owner::sandbox(pod) else {
-            return Some(Subject { labels: pod.labels().clone(), ..subject });
-        };
-        let facts = self.sandboxes.objects.get(&(namespace.clone(), owner.name.clone()))?;
-        if facts.uid != owner.uid {
-            return None;
-        }
-        let template = facts.template.clone();
-        let by_template = template.clone().and_then(|name| self.templates.objects.get(&(namespace, name)));
-        Some(Subject {
-            sandbox: Some(owner.name.clone()),
-            labels: facts.labels.clone(),
-            by_template: by_template.map(|value| policy_names(value)).unwrap_or_default(),
-            by_claim: policy_names(&facts.policies),
-            template,
-            ..subject
-        })
-    }
-
-    /// Returns the levels of a Pod, and what its condition says.
-    fn levels(&self, pod: &Pod) -> (Vec<Arc<Level>>, Enforced) {
-        let not = |reason, message: String| (Vec::new(), Enforced { holds: false, reason, message });
-        if !self.is_complete() {
-            return not("Pending", "the policies are not known yet: no egress".into());
-        }
-        let Some(subject) = self.subject(pod) else {
-            return not("Pending", "the Sandbox of the Pod is not known yet: no egress".into());
-        };
-        let named = subject.by_template.iter().chain(&subject.by_claim);
-        let mut missing = named.filter(|name| {
-            !self.policies.objects.contains_key(&(subject.namespace.clone(), (*name).clone()))
-        });
-        if let Some(name) = missing.next() {
-            return not(
-                "PolicyNotFound",
-                format!("there is no SandboxPolicy {name:?} in the namespace: no egress"),
-            );
-        }
-        let (mut levels, mut names) = (Vec::new(), Vec::new());
-        let first = (subject.namespace.clone(), String::new());
-        let own = self.policies.objects.range(first..).take_while(|(key, _)| key.0 == subject.namespace);
-        for ((namespace, name), policy) in self.cluster_policies.objects.iter().chain(own) {
-            let Some(object) = &policy.object else {
-                return not("InvalidPolicy", format!("policy {name:?} cannot be read: no egress"));
-            };
-            let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
-            let Some(authority) = object.authority_over(&subject, namespace) else { continue };
-            levels.extend(policy.levels.get(&authority).cloned());
-            names.push(name.as_str());
-        }
-        if levels.len() > LEVELS {
-            let message = format!("{} policies apply, at most {LEVELS} may: no egress", levels.len());
-            return not("TooManyPolicies", message);
-        }
-        let message = match names.as_slice() {
-            [] => "no policy applies: no egress. A NetworkPolicy opens nothing here".to_owned(),
-            names => format!("egress as allowed by each of: {}", names.join(", ")),
-        };
-        let reason = if names.is_empty() { "NoPolicy" } else { "Enforced" };
-        (levels, Enforced { holds: true, reason, message })
-    }
-}
+/// Maximum time until the policies are applied again when one of them ends: the clock of the machine may be set.
+const RECHECK: Duration = Duration::from_secs(10);
+/// Maximum connections between Pods that are being made.
+const DIALS: usize = 256;
+/// Maximum time to connect to a Pod.
+const DIAL: Duration = Duration::from_secs(10);
 
 /// A Pod that is served.
 struct Served {
     live: Arc<Live>,
     levels: Vec<Arc<Level>>,
+    peers: Vec<Peer>,
+    /// Time at which the levels change by themselves.
+    until: Option<Timestamp>,
     facts: hutch_policy::Facts,
     events: u32,
+}
+
+/// The policies of all Pods that are served.
+struct Policies {
+    node: Arc<Shared>,
+    egress: Arc<dyn Egress>,
+    known: Known,
+    served: HashMap<String, Served>,
+    dials: Arc<Semaphore>,
+    sweep: about::Sweep,
 }
 
 /// Follows everything until the node stops.
@@ -220,63 +72,49 @@ pub(crate) async fn run(
     egress: Arc<dyn Egress>,
     mut news: mpsc::UnboundedReceiver<PolicyNews>,
 ) {
-    let client = &node.client;
-    let policies = |kind: &str| {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP_VERSION.0, GROUP_VERSION.1, kind));
+    let client = node.client.clone();
+    let all = |resource: ApiResource| {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         watcher(api, watcher::Config::default()).default_backoff().boxed()
     };
+    let policies = |kind: &str| {
+        all(ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP_VERSION.0, GROUP_VERSION.1, kind)))
+    };
     let (mut own, mut cluster) = (policies("SandboxPolicy"), policies("ClusterSandboxPolicy"));
-    // Of the others only the metadata.
-    let mut namespaces = metadata::<Namespace>(client);
-    let mut templates = metadata::<SandboxTemplate>(client);
-    let mut sandboxes = metadata::<Sandbox>(client);
-    let (mut known, mut served) = (Known::default(), HashMap::<String, Served>::new());
-    let mut sweep = about::Sweep::default();
+    // Of namespaces and Sandboxes only the metadata.
+    let mut namespaces = metadata::<Namespace>(&client);
+    let mut templates = all(ApiResource::erase::<SandboxTemplate>(&()));
+    let mut sandboxes = metadata::<Sandbox>(&client);
+    let services: Api<Service> = Api::all(client.clone());
+    let mut services = watcher(services, watcher::Config::default()).default_backoff().boxed();
+    let mut this = Policies {
+        node: node.clone(),
+        egress: egress.clone(),
+        known: Known::default(),
+        served: HashMap::new(),
+        dials: Arc::new(Semaphore::new(DIALS)),
+        sweep: about::Sweep::default(),
+    };
     loop {
-        tokio::select! {
+        let changed = tokio::select! {
             () = node.shutdown.wait() => return,
-            refused = egress.refused() => {
-                let (pod, line) = refused;
-                if let Some(served) = served.get_mut(&pod).filter(|served| served.events < EVENTS) {
-                    served.events += 1;
-                    node.events.warning(&served.live.pod(), "EgressRefused", line);
-                }
-                continue;
+            news = egress.news() => {
+                this.heed(news);
+                false
             }
-            Some(event) = news.recv() => {
-                match event {
-                    PolicyNews::Served(live) => {
-                        let facts = hutch_policy::Facts::default();
-                        let new = Served { live: live.clone(), levels: Vec::new(), facts, events: 0 };
-                        let new = served.entry(live.id.uid.clone()).or_insert(new);
-                        decide(&known, &*egress, new);
-                    }
-                    PolicyNews::Gone(uid) => {
-                        if let Some(served) = served.remove(&uid) {
-                            known.forget(&served.live, &*egress);
-                        }
-                    }
-                    PolicyNews::Listed => sweep.listed = true,
-                }
-                sweep.run(&known, &node, &*egress);
-                continue;
-            }
-            Some(Ok(event)) = own.next() => if !known.policies.take(event, Policy::read) { continue },
-            Some(Ok(event)) = cluster.next() => if !known.cluster_policies.take(event, Policy::read) { continue },
+            Some(event) = news.recv() => this.follow(event),
+            () = this.wait() => true,
+            Some(Ok(event)) = own.next() => this.known.policies.take(event, policy),
+            Some(Ok(event)) = cluster.next() => this.known.cluster_policies.take(event, policy),
             Some(Ok(event)) = namespaces.next() => {
-                if !known.namespaces.take(event, |object| object.labels().clone()) { continue }
+                this.known.namespaces.take(event, |object| object.labels().clone())
             }
-            Some(Ok(event)) = templates.next() => {
-                if !known.templates.take(event, |object| policies_of(&object)) { continue }
-            }
-            Some(Ok(event)) = sandboxes.next() => {
-                if !known.take_sandboxes(event, &*egress) { continue }
-                sweep.run(&known, &node, &*egress);
-            }
-        }
-        for served in served.values_mut() {
-            decide(&known, &*egress, served);
+            Some(Ok(event)) = templates.next() => this.known.templates.take(event, TemplateFacts::of),
+            Some(Ok(event)) = sandboxes.next() => this.sandbox(event),
+            Some(Ok(event)) = services.next() => this.known.services.take(event, ServiceFacts::of),
+        };
+        if changed {
+            this.decide_all();
         }
     }
 }
@@ -290,24 +128,170 @@ where
     watcher(api, watcher::Config::default()).default_backoff().boxed()
 }
 
-fn policies_of(object: &impl ResourceExt) -> String {
-    object.annotations().get(annotation::POLICIES).cloned().unwrap_or_default()
+impl Policies {
+    /// Takes news about a Pod. Returns true if they concern other Pods too.
+    fn follow(&mut self, news: PolicyNews) -> bool {
+        match news {
+            PolicyNews::Served(live) => {
+                let uid = live.id.uid.clone();
+                let new = Served {
+                    live,
+                    levels: Vec::new(),
+                    peers: Vec::new(),
+                    until: None,
+                    facts: hutch_policy::Facts::default(),
+                    events: 0,
+                };
+                self.served.entry(uid.clone()).or_insert(new);
+                if let Some(served) = self.served.get_mut(&uid) {
+                    decide(&self.known, &*self.egress, served);
+                }
+            }
+            PolicyNews::Gone(uid) => {
+                if let Some(served) = self.served.remove(&uid) {
+                    self.known.forget(&served.live, &*self.egress);
+                }
+            }
+            PolicyNews::Listed => self.sweep.listed = true,
+        }
+        self.sweep.run(&self.known, &self.node, &*self.egress);
+        self.have_peers()
+    }
+
+    /// Takes an event of a Sandbox. Returns true if something has changed.
+    fn sandbox(&mut self, event: watcher::Event<PartialObjectMeta<Sandbox>>) -> bool {
+        if !self.known.take_sandboxes(event, &*self.egress) {
+            return false;
+        }
+        self.sweep.run(&self.known, &self.node, &*self.egress);
+        true
+    }
+
+    /// Returns true if the policies of a Pod name other Sandboxes.
+    fn have_peers(&self) -> bool {
+        self.served.values().any(|served| names_sandboxes(&served.levels))
+    }
+
+    /// Gives every Pod the levels and the peers that it should have.
+    fn decide_all(&mut self) {
+        for served in self.served.values_mut() {
+            decide(&self.known, &*self.egress, served);
+        }
+        if self.have_peers() || self.served.values().any(|served| !served.peers.is_empty()) {
+            let all = self.behind();
+            for served in self.served.values_mut() {
+                let Served { live, levels, peers, .. } = served;
+                let found = self.known.peers(levels, &live.id.namespace, &all);
+                if found != *peers {
+                    self.egress.set_peers(&live.id.uid, &live.id.namespace, found.clone());
+                    *peers = found;
+                }
+            }
+        }
+    }
+
+    fn behind(&self) -> AllBehind {
+        self.known.behind(self.served.values().map(|served| &served.live))
+    }
+
+    /// Waits until the levels of a Pod change by themselves.
+    fn wait(&self) -> impl Future<Output = ()> + use<> {
+        let until = self.served.values().filter_map(|served| served.until).min();
+        let pause = until.map(|until| {
+            let left = until.duration_since(Timestamp::now());
+            Duration::try_from(left).unwrap_or_default().min(RECHECK)
+        });
+        async move {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Takes news of the proxy.
+    fn heed(&mut self, news: EgressNews) {
+        match news {
+            EgressNews::Refused { pod, line } => self.report(&pod, line),
+            EgressNews::Dial(request) => self.dial(request),
+        }
+    }
+
+    /// Makes an event about a connection of a Pod.
+    fn report(&mut self, pod: &str, line: String) {
+        if let Some(served) = self.served.get_mut(pod).filter(|served| served.events < EVENTS) {
+            served.events += 1;
+            self.node.events.warning(&served.live.pod(), "EgressRefused", line);
+        }
+    }
+
+    /// Connects a Pod to another one, if its levels allow it now.
+    fn dial(&mut self, request: PeerRequest) {
+        let PeerRequest { pod, service, port, answer } = request;
+        let chosen = match self.served.get(&pod) {
+            Some(served) => {
+                let from = &served.live.id.namespace;
+                self.known.choose(&served.levels, from, service.clone(), port, &self.behind())
+            }
+            None => return,
+        };
+        let Ok(place) = self.dials.clone().try_acquire_owned() else {
+            let _ = answer.send(Err(PeerRefusal::Unreachable("too many connections are being made".into())));
+            return;
+        };
+        match chosen {
+            Err(refusal) => drop(answer.send(Err(refusal))),
+            Ok((live, port, observed)) => {
+                if let Some(why) = observed {
+                    let line = format!(
+                        "would refuse {}.{}:{port}: {why}, but it only observes",
+                        service.1, service.0
+                    );
+                    self.report(&pod, line);
+                }
+                tokio::spawn(async move {
+                    let connected = tokio::time::timeout(DIAL, connect(&live, port)).await;
+                    let late = |_| Err(PeerRefusal::Unreachable("it did not answer in time".to_owned()));
+                    let _ = answer.send(connected.unwrap_or_else(late));
+                    drop(place);
+                });
+            }
+        }
+    }
+}
+
+/// Connects to a port of a Pod. Returns the connection, and a socket: the Pod is kept awake until that is closed.
+async fn connect(live: &Arc<Live>, port: u16) -> Result<[OwnedFd; 2], PeerRefusal> {
+    let failed = |text: String| PeerRefusal::Unreachable(text);
+    let busy = live.enter().await.map_err(|error| failed(error.to_string()))?;
+    let stream = enter(live, port).await.map_err(|error| failed(error.to_string()))?;
+    let stream = stream.into_std().map_err(|error| failed(error.to_string()))?;
+    let pair = std::os::unix::net::UnixStream::pair().map_err(|error| failed(error.to_string()))?;
+    let (ours, theirs) = (OwnedFd::from(pair.0), OwnedFd::from(pair.1));
+    let open = watch_descriptor(ours, Interest::READABLE).map_err(|error| failed(error.to_string()))?;
+    tokio::spawn(async move {
+        // Nothing is written to it, so it is readable when it is closed.
+        let _ = open.readable().await;
+        drop(busy);
+    });
+    Ok([stream.into(), theirs])
 }
 
 /// Gives a Pod the levels that it should have.
 fn decide(known: &Known, egress: &dyn Egress, served: &mut Served) {
     let pod = served.live.pod();
-    let (levels, enforced) = known.levels(&pod);
+    let (found, enforced) = known.levels(&pod, Timestamp::now());
     let facts = known.facts(&pod);
     if facts != served.facts {
         egress.set_facts(&served.live.id.uid, facts.clone());
         served.facts = facts;
     }
-    let same = levels.len() == served.levels.len()
-        && levels.iter().zip(&served.levels).all(|(new, old)| Arc::ptr_eq(new, old));
+    let same = found.levels.len() == served.levels.len()
+        && found.levels.iter().zip(&served.levels).all(|(new, old)| Arc::ptr_eq(new, old));
+    served.until = found.until;
     if !same {
-        egress.set_levels(&served.live.id.uid, levels.clone());
-        served.levels = levels;
+        egress.set_levels(&served.live.id.uid, found.levels.clone());
+        served.levels = found.levels;
     }
     served.live.set_enforced(enforced);
 }

@@ -136,6 +136,34 @@ impl AppliesTo {
     }
 }
 
+/// Sandboxes in a rule: those that match every field.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SandboxTarget {
+    /// Name of the Sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Labels of the Sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<Selector>,
+    /// Labels of its namespace. Without it, the namespace is that of the sandbox that connects. For a cluster policy only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_selector: Option<Selector>,
+}
+
+impl SandboxTarget {
+    /// Returns true if a sandbox matches every field, for one of the namespace `from`.
+    pub(crate) fn matches(&self, from: &str, to: &Subject) -> bool {
+        let namespace = match &self.namespace_selector {
+            None => to.namespace == from,
+            Some(selector) => selector.matches(&to.namespace_labels),
+        };
+        namespace
+            && self.name.as_ref().is_none_or(|name| to.sandbox.as_ref() == Some(name))
+            && self.selector.as_ref().is_none_or(|selector| selector.matches(&to.labels))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

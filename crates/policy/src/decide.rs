@@ -195,7 +195,7 @@ pub(crate) fn enforcing<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = 
 }
 
 /// Returns true if a level decides that is not the claim's, which can only take away.
-fn opens<L: Borrow<Level>>(levels: &[L]) -> bool {
+pub(crate) fn opens<L: Borrow<Level>>(levels: &[L]) -> bool {
     enforcing(levels).any(|(authority, _)| authority != Authority::Claim)
 }
 

@@ -2,8 +2,10 @@
 
 use std::num::NonZeroU16;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::attach::SandboxTarget;
 use crate::budget::Budget;
 use crate::cidr::Cidr;
 use crate::destination::{Decision, Destination};
@@ -94,6 +96,9 @@ pub struct EgressRule {
     /// Addresses that the sandbox connects to without a name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cidrs: Vec<Cidr>,
+    /// Other Sandboxes. Such a rule is about them alone, and has ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sandboxes: Vec<SandboxTarget>,
     /// Ports; without any, 443, or 80 with `plaintext`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortRange>,
@@ -106,6 +111,9 @@ pub struct EgressRule {
     /// Addresses to which the hosts may lead although the internet does not route them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub private: Vec<Cidr>,
+    /// Time until which the rule counts.
+    #[serde(default, deserialize_with = "crate::time::read", skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
     /// How TLS is treated.
     #[serde(default, skip_serializing_if = "Tls::is_auto")]
     pub tls: Tls,

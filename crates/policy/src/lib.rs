@@ -18,13 +18,17 @@ mod host;
 pub mod hostile;
 mod http;
 mod json;
+mod network;
 mod object;
 mod pattern;
+mod peer;
 mod ports;
 mod request;
+mod stored;
+mod time;
 
 pub use address::{Forbidden, check_address};
-pub use attach::{AppliesTo, Operator, Requirement, Selector, Subject, policy_names};
+pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
 pub use decide::{
@@ -38,7 +42,10 @@ pub use host::{Host, HostName, InvalidHost};
 pub use http::{
     Body, Glob, HttpRule, InvalidRequestRule, McpRule, Method, PathPattern, Pattern, ValueMatch, decide_calls,
 };
+pub use network::NetworkLevel;
 pub use object::{InvalidPolicy, Kind, PolicyObject};
 pub use pattern::{HostPattern, InvalidPattern};
+pub use peer::{Closed, Peer, may_reach, names_sandboxes, open_ports, would_refuse};
 pub use ports::{InvalidPorts, PortRange};
 pub use request::{AmbiguousPath, Call, Path, Request};
+pub use stored::{Applying, NotEnforceable, Policies, PolicyKey, StoredPolicy, applying};

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::attach::{AppliesTo, Selector, Subject};
+use crate::attach::{AppliesTo, SandboxTarget, Selector, Subject};
 use crate::budget::Budget;
 use crate::decide::{Authority, Level, Mode};
 use crate::destination::Decision;
@@ -56,6 +57,8 @@ struct Spec {
     applies_to: Option<AppliesTo>,
     #[serde(default)]
     mode: Mode,
+    #[serde(default, deserialize_with = "crate::time::read", skip_serializing_if = "Option::is_none")]
+    expires: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     egress: Option<Egress>,
 }
@@ -96,6 +99,21 @@ impl PolicyObject {
         self.spec.egress.is_some()
     }
 
+    /// Returns the time from which on the policy does not apply.
+    pub fn expires(&self) -> Option<Timestamp> {
+        self.spec.expires
+    }
+
+    /// Returns the egress rules, with those that no longer count.
+    pub fn rules(&self) -> &[EgressRule] {
+        self.spec.egress.as_ref().map_or(&[], |egress| &egress.rules)
+    }
+
+    /// Returns the sandboxes to which the policy applies, without those of annotations.
+    pub fn applies_to(&self) -> Option<&AppliesTo> {
+        self.spec.applies_to.as_ref()
+    }
+
     /// Checks the policy.
     ///
     /// # Errors
@@ -113,7 +131,7 @@ impl PolicyObject {
         if let Some((field, why)) = egress.budget.as_ref().and_then(Budget::mistake) {
             return Err(invalid(format!("spec.egress.budget{field}"), why));
         }
-        check_rules(&egress.rules)
+        check_rules(&egress.rules, self.kind)
     }
 
     /// Returns the level that the policy is, for this authority.
@@ -124,6 +142,36 @@ impl PolicyObject {
         self.check()?;
         let Spec { mode, egress, .. } = self.spec;
         Ok(Level { authority, name: self.metadata.name, mode, egress })
+    }
+
+    /// Returns the level that the policy is at a time, for this authority: without the rules that no longer count. For a
+    /// policy that was checked.
+    pub(crate) fn level_at(&self, authority: Authority, now: Timestamp) -> Level {
+        let mut egress = self.spec.egress.clone();
+        if let Some(egress) = &mut egress {
+            egress.rules.retain(|rule| rule.expires.is_none_or(|expires| now < expires));
+        }
+        Level { authority, name: self.metadata.name.clone(), mode: self.spec.mode, egress }
+    }
+
+    /// Refuses fields that have an effect only on a server, for a command that reads a file.
+    ///
+    /// # Errors
+    /// The first such field.
+    pub fn check_for_command(&self) -> Result<(), InvalidPolicy> {
+        if self.spec.expires.is_some() {
+            return Err(invalid("spec.expires".to_owned(), "has an effect only on a server"));
+        }
+        for (index, rule) in self.rules().iter().enumerate() {
+            let field = |name: &str| format!("spec.egress.rules[{index}].{name}");
+            if rule.expires.is_some() {
+                return Err(invalid(field("expires"), "has an effect only on a server"));
+            }
+            if !rule.sandboxes.is_empty() {
+                return Err(invalid(field("sandboxes"), "a command has no other sandboxes"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -162,7 +210,7 @@ fn invalid(field: String, reason: impl Into<String>) -> InvalidPolicy {
     InvalidPolicy { field, reason: reason.into() }
 }
 
-fn check_rules(rules: &[EgressRule]) -> Result<(), InvalidPolicy> {
+fn check_rules(rules: &[EgressRule], kind: Kind) -> Result<(), InvalidPolicy> {
     if rules.len() > RULES {
         return Err(invalid("spec.egress.rules".to_owned(), format!("at most {RULES} rules")));
     }
@@ -172,7 +220,69 @@ fn check_rules(rules: &[EgressRule]) -> Result<(), InvalidPolicy> {
         if rule.name.is_empty() || !names.insert(&rule.name) {
             return Err(invalid(field(".name"), "every rule needs a name of its own"));
         }
-        check_rule(rule, field)?;
+        match rule.sandboxes.is_empty() {
+            true => check_rule(rule, field)?,
+            false => check_rule_for_sandboxes(rule, kind, field)?,
+        }
+    }
+    Ok(())
+}
+
+/// Checks a rule about other Sandboxes, which is about nothing else.
+fn check_rule_for_sandboxes(
+    rule: &EgressRule,
+    kind: Kind,
+    field: impl Fn(&str) -> String,
+) -> Result<(), InvalidPolicy> {
+    let others = [
+        (".hosts", !rule.hosts.is_empty()),
+        (".any", rule.any),
+        (".cidrs", !rule.cidrs.is_empty()),
+        (".private", !rule.private.is_empty()),
+        (".protocol", !rule.protocol.is_auto()),
+        (".plaintext", rule.plaintext),
+        (".tls", rule.tls != Tls::Auto),
+        (".http", !rule.http.is_empty()),
+        (".mcp", !rule.mcp.is_empty()),
+        (".when", rule.when.is_some()),
+    ];
+    if let Some((name, _)) = others.iter().find(|(_, set)| *set) {
+        return Err(invalid(field(name), "has no effect in a rule about `sandboxes`; write another rule"));
+    }
+    if rule.ports.is_empty() {
+        return Err(invalid(field(".ports"), "a rule about `sandboxes` needs the ports that it opens"));
+    }
+    for (name, length) in [(".sandboxes", rule.sandboxes.len()), (".ports", rule.ports.len())] {
+        if length > HOSTS {
+            return Err(invalid(field(name), format!("at most {HOSTS} entries")));
+        }
+    }
+    for (index, target) in rule.sandboxes.iter().enumerate() {
+        check_target(target, kind, |name| field(&format!(".sandboxes[{index}]{name}")))?;
+    }
+    Ok(())
+}
+
+fn check_target(
+    target: &SandboxTarget,
+    kind: Kind,
+    field: impl Fn(&str) -> String,
+) -> Result<(), InvalidPolicy> {
+    if target.name.is_none() && target.selector.is_none() {
+        return Err(invalid(field(""), "needs `name` or `selector`; `selector: {}` is every Sandbox"));
+    }
+    if kind == Kind::SandboxPolicy && target.namespace_selector.is_some() {
+        let reason = "only a ClusterSandboxPolicy opens Sandboxes of other namespaces";
+        return Err(invalid(field(".namespaceSelector"), reason));
+    }
+    if target.name.as_ref().is_some_and(|name| !is_name(name)) {
+        return Err(invalid(field(".name"), "is not the name of a Sandbox"));
+    }
+    let selectors = [(".namespaceSelector", &target.namespace_selector), (".selector", &target.selector)];
+    for (name, selector) in selectors {
+        if let Some((place, why)) = selector.as_ref().and_then(Selector::mistake) {
+            return Err(invalid(field(&format!("{name}{place}")), why));
+        }
     }
     Ok(())
 }
@@ -192,7 +302,10 @@ fn check_rule(rule: &EgressRule, field: impl Fn(&str) -> String) -> Result<(), I
     }
     match (rule.any, rule.hosts.is_empty(), rule.cidrs.is_empty()) {
         (false, true, true) => {
-            return Err(invalid(field(""), "matches nothing: it needs `hosts`, `cidrs` or `any: true`"));
+            return Err(invalid(
+                field(""),
+                "matches nothing: it needs `hosts`, `cidrs`, `any: true` or `sandboxes`",
+            ));
         }
         (true, false, _) => return Err(invalid(field(".hosts"), "`any: true` covers every host already")),
         _ => {}
@@ -354,6 +467,19 @@ mod tests {
                 "spec.egress.rules[1].name: ",
             ),
             (r#"{"egress": {"rules": [{"name": "", "any": true}]}}"#.to_owned(), "rules[0].name: "),
+            (r#"{"expires": "tomorrow"}"#.to_owned(), "\"tomorrow\" is not a time; write it like"),
+            (rule(r#""any": true, "expires": 5"#), "expected a string"),
+            (rule(r#""sandboxes": [{"name": "db"}]"#), "rules[0].ports: a rule about"),
+            (
+                rule(r#""sandboxes": [{"name": "db"}], "ports": [1], "any": true"#),
+                "rules[0].any: has no effect",
+            ),
+            (rule(r#""sandboxes": [{}], "ports": [1]"#), "rules[0].sandboxes[0]: needs `name`"),
+            (rule(r#""sandboxes": [{"name": "D B"}], "ports": [1]"#), "sandboxes[0].name: is not"),
+            (
+                rule(r#""sandboxes": [{"selector": {}, "namespaceSelector": {}}], "ports": [1]"#),
+                "sandboxes[0].namespaceSelector: only a ClusterSandboxPolicy",
+            ),
         ] {
             let error = level(&spec).unwrap_err();
             assert!(error.contains(expected), "{spec}: {error}");

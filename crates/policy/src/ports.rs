@@ -14,7 +14,7 @@ use crate::host::shown;
 pub struct InvalidPorts(String);
 
 /// Range of ports, both ends included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "NumberOrText", into = "NumberOrText")]
 pub struct PortRange {
     first: NonZeroU16,
@@ -45,6 +45,22 @@ impl PortRange {
     /// Returns the range of one port.
     pub const fn one(port: NonZeroU16) -> PortRange {
         PortRange { first: port, last: port }
+    }
+
+    /// Returns the range of these ports, both included; `None` if it is empty.
+    pub fn new(first: u16, last: u16) -> Option<PortRange> {
+        let (first, last) = (NonZeroU16::new(first)?, NonZeroU16::new(last)?);
+        (first <= last).then_some(PortRange { first, last })
+    }
+
+    /// Returns the first port.
+    pub fn first(&self) -> u16 {
+        self.first.get()
+    }
+
+    /// Returns the last port.
+    pub fn last(&self) -> u16 {
+        self.last.get()
     }
 
     /// Returns true if the port is in the range.

@@ -42,7 +42,7 @@ pub enum Need {
     Postgres,
     /// A compiler for C, `cc` on the path.
     Compiler,
-    /// [`TUNNELS`], on the path or as `scripts/install-test-tools` brings them.
+    /// [`TUNNELS`], on the path or as `scripts/install-test-tools` brings them, and `/dev/net/tun`.
     Tunnels,
     /// `python3` and gRPC for it, as `scripts/install-test-tools` brings it.
     Grpcio,
@@ -89,7 +89,10 @@ impl Need {
             }
             Need::Tunnels => {
                 let missing = TUNNELS.into_iter().any(|name| tool(name).is_none());
-                missing.then_some("needs iodine, dns2tcp, ptunnel-ng and others (scripts/install-test-tools)")
+                let device = Path::new("/dev/net/tun").exists();
+                let why =
+                    "needs /dev/net/tun, iodine, dns2tcp, ptunnel-ng and others (scripts/install-test-tools)";
+                (missing || !device).then_some(why)
             }
             Need::Grpcio => {
                 let there = on_path("python3").is_some() && python_package("grpc").is_dir();

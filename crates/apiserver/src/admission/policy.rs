@@ -3,12 +3,24 @@
 use hutch_policy::PolicyObject;
 use serde_json::Value;
 
+use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::kinds::Kind;
 use crate::meta;
 
 /// Group of the policies.
 pub(crate) const GROUP: &str = "policy.hutch.dev";
+
+/// Warning of a NetworkPolicy.
+const NO_EFFECT: &str = "a NetworkPolicy opens and closes nothing on one machine; a SandboxPolicy does \
+                         (kubectl explain sandboxpolicy.spec)";
+
+/// Warns about an object that has no effect.
+pub(crate) fn warn(call: &Call) {
+    if call.resource.is("networking.k8s.io", "networkpolicies") {
+        call.warn(NO_EFFECT);
+    }
+}
 
 /// Checks a policy as its readers do. Those would close every sandbox in its reach.
 pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {

@@ -1,8 +1,8 @@
 //! Builds the status of a Sandbox. Pure.
 
 use hutch_api::condition::{
-    FALSE, FINISHED, POD_SCHEDULED, POLICY_ENFORCED, POLICY_ENFORCED_OF_POD, READY, SUSPENDED, TRUE, UNKNOWN,
-    message, reason,
+    FALSE, FINISHED, ISOLATION, ISOLATION_OF_POD, POD_SCHEDULED, POLICY_ENFORCED, POLICY_ENFORCED_OF_POD,
+    READY, SUSPENDED, TRUE, UNKNOWN, message, reason,
 };
 use hutch_api::sleep::{FROZEN, FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON, INVALID, INVALID_REASON};
 use hutch_api::{SandboxStatus, label, name_hash};
@@ -65,7 +65,7 @@ pub(super) fn is_step(current: &SandboxStatus, wanted: &SandboxStatus) -> bool {
 type Conditions = Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>;
 
 fn expire(conditions: &mut Conditions, generation: Option<i64>, now: Timestamp) {
-    for kind in [POD_SCHEDULED, FROZEN, INVALID, POLICY_ENFORCED] {
+    for kind in [POD_SCHEDULED, FROZEN, INVALID, POLICY_ENFORCED, ISOLATION] {
         condition::remove(conditions, kind);
     }
     let verdict = Verdict::new(FALSE, reason::SANDBOX_EXPIRED, message::EXPIRED);
@@ -89,7 +89,8 @@ fn live_conditions(observed: &Observed, problems: &Problems, conditions: &mut Co
     put(POD_SCHEDULED, scheduled(owned, pod_unknown));
     put(READY, Some(ready(observed, &located, owned, problems)));
     put(FROZEN, owned.and_then(frozen));
-    put(POLICY_ENFORCED, owned.and_then(policy_enforced));
+    put(POLICY_ENFORCED, owned.and_then(|pod| of_node(pod, POLICY_ENFORCED_OF_POD)));
+    put(ISOLATION, owned.and_then(|pod| of_node(pod, ISOLATION_OF_POD)));
     let invalid = sleep::invalid(&observed.sandbox);
     put(INVALID, invalid.map(|text| Verdict::new(TRUE, INVALID_REASON, text)));
 }
@@ -174,10 +175,10 @@ fn frozen(pod: &PodView) -> Option<Verdict> {
     told.map(|_| Verdict::new(TRUE, FROZEN_REASON, FROZEN_MESSAGE))
 }
 
-/// Returns what the node says about the policies of the Pod.
-fn policy_enforced(pod: &PodView) -> Option<Verdict> {
+/// Returns a condition that the node writes to the Pod.
+fn of_node(pod: &PodView, kind: &str) -> Option<Verdict> {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let told = conditions.find(|condition| condition.type_ == POLICY_ENFORCED_OF_POD)?;
+    let told = conditions.find(|condition| condition.type_ == kind)?;
     let reason = told.reason.as_deref().filter(|reason| condition::is_reason(reason))?;
     Some(Verdict::new(&told.status, reason, told.message.clone().unwrap_or_default()))
 }

@@ -1,8 +1,13 @@
-//! Flags of `hutch policy`.
+//! Flags of `hutch policy` and `hutch allow`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+
+use super::client::{NameArgument, Place};
+use crate::quantity;
+use crate::question::Question;
 
 /// `hutch policy`.
 #[derive(Args)]
@@ -16,6 +21,60 @@ pub(crate) struct PolicyArguments {
 pub(crate) enum PolicyCommand {
     /// Print a file of another format as a SandboxPolicy, and each change of its meaning on standard error.
     Import(PolicyImportArguments),
+    /// Print which policies apply to a Sandbox, and what each decides about a destination. Exit status 1 if it is denied.
+    Explain(PolicyExplainArguments),
+    /// Decide the cases of PolicyTest documents. Exit status 1 if a case fails.
+    Test(PolicyTestArguments),
+}
+
+/// `hutch policy explain`.
+#[derive(Args)]
+pub(crate) struct PolicyExplainArguments {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// Method of the request, for a URL.
+    #[arg(long, value_name = "METHOD", default_value = "GET")]
+    pub(crate) method: String,
+    /// Format of the output.
+    #[arg(long, short, value_enum, default_value = "table")]
+    pub(crate) output: PolicyOutput,
+    #[command(flatten)]
+    pub(crate) sandbox: NameArgument,
+    /// The destination: a URL, or a host with or without a port; the default port is 443.
+    #[arg(value_name = "URL|HOST[:PORT]")]
+    pub(crate) question: Question,
+}
+
+/// Format of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PolicyOutput {
+    /// One line for each policy, and the verdict.
+    Table,
+    /// One JSON object.
+    Json,
+}
+
+/// `hutch policy test`.
+#[derive(Args)]
+pub(crate) struct PolicyTestArguments {
+    /// Files with policies and PolicyTest documents, in YAML or JSON.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// `hutch allow`.
+#[derive(Args)]
+pub(crate) struct AllowArguments {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// Time after which the rule no longer counts, such as 1h. Without it, the rule has no end.
+    #[arg(long = "for", value_name = "DURATION", value_parser = quantity::seconds)]
+    pub(crate) lasts: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) sandbox: NameArgument,
+    /// The host, as for `hutch run --allow`; the default port is 443.
+    #[arg(value_name = "HOST[:PORT]", value_parser = crate::allow::host)]
+    pub(crate) host: String,
 }
 
 /// `hutch policy import`.

@@ -134,5 +134,9 @@ fn from_settings(rules: &[EgressRule]) -> Level {
 fn from_file(file: &Path) -> anyhow::Result<Vec<Level>> {
     let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&read_file(file)?).map_err(in_one_line)?;
     ensure!(!objects.is_empty(), "it contains no policy");
-    objects.into_iter().map(|object| Ok(object.into_level(Authority::Invocation)?)).collect()
+    let level = |object: PolicyObject| {
+        object.check_for_command()?;
+        Ok(object.into_level(Authority::Invocation)?)
+    };
+    objects.into_iter().map(level).collect()
 }

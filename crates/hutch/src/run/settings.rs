@@ -3,10 +3,13 @@
 //! srt shows the whole machine and takes parts away. A jail shows only what is mounted: here the working directory, which
 //! is the workspace, and the folders that `allowRead` and `allowWrite` name.
 
+mod pattern;
+
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
+use self::pattern::{Pattern, is_pattern};
 use super::workspace::TEMPORARY;
 use crate::cli::{Listed, RunArguments};
 use crate::mount::MountArgument;
@@ -15,6 +18,9 @@ use crate::policy::import::{Notes, read_file};
 
 /// Folders of the image, which are shown anyway.
 const OF_THE_IMAGE: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+
+/// List whose paths may have wildcards.
+const PATTERNS: &str = "filesystem.denyRead";
 
 /// Puts what a file says into the flags, of which it allows none that say the same.
 pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result<()> {
@@ -52,7 +58,7 @@ struct Place {
 struct Named {
     /// Its list and its number there.
     field: String,
-    /// Absolute, without `.` and `..`.
+    /// Absolute, without `.` and `..`. In `denyRead` it may have wildcards.
     path: PathBuf,
     /// True if it was written as a folder.
     folder: bool,
@@ -82,6 +88,7 @@ impl Place {
         listed.write_within = self.writable(&allow_write, &deny_write, arguments)?;
         self.readable(&allow_read, arguments)?;
         let shown_again: Vec<&Named> = allow_read.iter().chain(&allow_write).collect();
+        let deny_read = self.expanded(deny_read, arguments)?;
         self.hidden(&deny_read, &shown_again, arguments)?;
         if files.allow_git_config && !arguments.read_only {
             arguments.allow_write.push(".git/config".into());
@@ -94,7 +101,7 @@ impl Place {
     fn named(&self, field: String, text: &str) -> anyhow::Result<Named> {
         let plain = text.strip_suffix("/**").unwrap_or(text);
         ensure!(
-            !plain.contains(['*', '?', '[', ']']),
+            !is_pattern(plain) || field.starts_with(PATTERNS),
             "{field}: `{}` is a pattern; name files and folders",
             text.escape_debug()
         );
@@ -175,6 +182,26 @@ impl Place {
             arguments.mount.push(MountArgument { source: path.clone(), target: None, read_only: true });
         }
         Ok(())
+    }
+
+    /// Replaces patterns by the paths that match in what is shown.
+    fn expanded(&self, list: Vec<Named>, arguments: &RunArguments) -> anyhow::Result<Vec<Named>> {
+        let mounts = arguments.mount.iter().filter_map(|mount| std::path::absolute(&mount.source).ok());
+        let shown: Vec<PathBuf> = std::iter::once(self.workspace.clone()).chain(mounts).collect();
+        let mut all = Vec::new();
+        for named in list {
+            if !named.path.to_str().is_some_and(is_pattern) {
+                all.push(named);
+                continue;
+            }
+            let found = Pattern::new(&named.path).expand(&shown).with_context(|| named.field.clone())?;
+            all.extend(found.into_iter().map(|path| Named {
+                field: named.field.clone(),
+                path,
+                folder: false,
+            }));
+        }
+        Ok(all)
     }
 
     /// Hides what is denied, but for what is shown again.

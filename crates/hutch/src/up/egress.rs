@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +13,13 @@ use std::time::Duration;
 use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_egress::AuthorityKeys;
 use hutch_egress::control::{News, Order};
+use hutch_egress::{AuthorityKeys, Reason};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
-use hutch_node::Bundle;
-use hutch_policy::{Facts, HostName, Level};
+use hutch_node::{Bundle, EgressNews, PeerRefusal, PeerRequest};
+use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::Channel;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::broker::Broker;
 use crate::egress::{Audience, Outside, Process, line, reads_requests, spawn};
@@ -30,8 +31,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const NAMES: usize = 256;
 /// Maximum names of a Pod; the proxy gives addresses to no more.
 const MOST_NAMES: usize = 4096;
-/// Refusals that wait to be read.
-const REFUSALS: usize = 64;
+/// Refusals, and requests for connections to other Pods, that wait to be read.
+const NEWS: usize = 64;
 
 /// The proxy of all Pods.
 pub(super) struct Egress {
@@ -41,16 +42,27 @@ pub(super) struct Egress {
     /// Certificates of the machine's authorities, PEM.
     public: Arc<[u8]>,
     changes: mpsc::UnboundedSender<Change>,
-    refused: Mutex<mpsc::Receiver<(String, String)>>,
+    news: Mutex<mpsc::Receiver<EgressNews>>,
 }
 
 /// Change of what is served, for a Pod.
 enum Change {
     Serve(String, Vec<OwnedFd>),
     Levels(String, Vec<Arc<Level>>),
+    Peers(String, String, Vec<Peer>),
+    Dialed(Dialed),
     Authority(String, AuthorityKeys),
     Facts(String, Facts),
     End(String),
+}
+
+/// Answer to a request for a connection to another Pod.
+struct Dialed {
+    /// Number of the process that made the request: numbers of requests mean nothing to the next one.
+    process: u64,
+    sandbox: u64,
+    dial: u64,
+    answer: Result<[OwnedFd; 2], PeerRefusal>,
 }
 
 impl Egress {
@@ -61,17 +73,19 @@ impl Egress {
         let ids = IdRanges::open(rand::random())?.take()?;
         let (process, channel) = start_process(&ids)?;
         let (changes, receiver) = mpsc::unbounded_channel();
-        let (refusals, refused) = mpsc::channel(REFUSALS);
+        let (news, received) = mpsc::channel(NEWS);
         let supervisor = Supervisor {
             ids,
-            refusals,
+            news,
+            changes: changes.downgrade(),
             pods: HashMap::new(),
             about: HashMap::new(),
             levels: HashMap::new(),
             last: 0,
+            process: 0,
         };
         tokio::spawn(supervisor.run(process, channel, receiver));
-        Ok(Egress { broker, earlier, public, changes, refused: Mutex::new(refused) })
+        Ok(Egress { broker, earlier, public, changes, news: Mutex::new(received) })
     }
 
     fn change(&self, change: Change) {
@@ -116,14 +130,18 @@ impl hutch_node::Egress for Egress {
         self.change(Change::Levels(pod.to_owned(), levels));
     }
 
+    fn set_peers(&self, pod: &str, namespace: &str, peers: Vec<Peer>) {
+        self.change(Change::Peers(pod.to_owned(), namespace.to_owned(), peers));
+    }
+
     fn end(&self, pod: &str) {
         self.change(Change::End(pod.to_owned()));
     }
 
-    fn refused(&self) -> BoxFuture<'_, (String, String)> {
+    fn news(&self) -> BoxFuture<'_, EgressNews> {
         async {
-            match self.refused.lock().await.recv().await {
-                Some(refused) => refused,
+            match self.news.lock().await.recv().await {
+                Some(news) => news,
                 None => std::future::pending().await,
             }
         }
@@ -146,7 +164,29 @@ struct Pod {
     number: u64,
     listeners: Vec<OwnedFd>,
     levels: Vec<Arc<Level>>,
+    namespace: String,
+    peers: Vec<Peer>,
     names: Vec<HostName>,
+}
+
+impl Pod {
+    fn peers(&self) -> Order {
+        let (namespace, peers) = (self.namespace.clone(), self.peers.clone());
+        Order::Peers { sandbox: self.number, namespace, peers }
+    }
+}
+
+impl Dialed {
+    async fn send(self, channel: &Channel) -> std::io::Result<()> {
+        let Dialed { sandbox, dial, answer, .. } = self;
+        let (failed, sockets) = match answer {
+            Ok(sockets) => (None, Vec::from(sockets)),
+            Err(PeerRefusal::Denied(why)) => (Some(Reason::Closed(why)), Vec::new()),
+            Err(PeerRefusal::Unreachable(why)) => (Some(Reason::Unreachable(why)), Vec::new()),
+        };
+        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+        channel.send(&Order::Dialed { sandbox, dial, failed }, &sockets).await
+    }
 }
 
 /// Authority and facts of a Pod, served or not yet.
@@ -169,12 +209,15 @@ struct Known {
 /// Knows everything that the process serves.
 struct Supervisor {
     ids: IdRange,
-    refusals: mpsc::Sender<(String, String)>,
+    news: mpsc::Sender<EgressNews>,
+    changes: mpsc::WeakUnboundedSender<Change>,
     pods: HashMap<String, Pod>,
     about: HashMap<String, About>,
     /// By their place in memory.
     levels: HashMap<usize, Known>,
     last: u64,
+    /// Number of the process.
+    process: u64,
 }
 
 impl Supervisor {
@@ -208,6 +251,7 @@ impl Supervisor {
                     }
                     tokio::time::sleep(PAUSE).await;
                 };
+                self.process += 1;
                 failed = self.send_everything(&channel).await.err();
             }
         }
@@ -232,17 +276,49 @@ impl Supervisor {
             News::Refused { sandbox, refusal } => {
                 if let Some((uid, _)) = self.pods.iter_mut().find(of(sandbox)) {
                     // Many refusals say no more than some.
-                    let _ = self.refusals.try_send((uid.clone(), line(&refusal)));
+                    let _ =
+                        self.news.try_send(EgressNews::Refused { pod: uid.clone(), line: line(&refusal) });
+                }
+            }
+            News::Dial { sandbox, dial, namespace, service, port } => {
+                let pod = self.pods.iter_mut().find(of(sandbox)).map(|(uid, _)| uid.clone());
+                if let Some(pod) = pod {
+                    self.request((sandbox, dial), pod, (namespace, service), port);
                 }
             }
         }
+    }
+
+    /// Passes a request for a connection on to the node, and its answer back.
+    fn request(&self, (sandbox, dial): (u64, u64), pod: String, service: (String, String), port: NonZeroU16) {
+        let (answer, answered) = oneshot::channel();
+        let request = EgressNews::Dial(PeerRequest { pod, service, port, answer });
+        let busy = self.news.try_send(request).is_err();
+        let (process, changes) = (self.process, self.changes.clone());
+        tokio::spawn(async move {
+            let refusal = |text: &str| Err(PeerRefusal::Unreachable(text.to_owned()));
+            let answer = match busy {
+                true => refusal("too many connections are being made"),
+                false => answered.await.unwrap_or_else(|_| refusal("the Pod has ended")),
+            };
+            if let Some(changes) = changes.upgrade() {
+                let _ = changes.send(Change::Dialed(Dialed { process, sandbox, dial, answer }));
+            }
+        });
     }
 
     async fn apply(&mut self, change: Change, channel: &Channel) -> std::io::Result<()> {
         match change {
             Change::Serve(uid, listeners) => {
                 self.end(&uid, channel).await?;
-                let pod = Pod { number: self.number(), listeners, levels: Vec::new(), names: Vec::new() };
+                let pod = Pod {
+                    number: self.number(),
+                    listeners,
+                    levels: Vec::new(),
+                    namespace: String::new(),
+                    peers: Vec::new(),
+                    names: Vec::new(),
+                };
                 let sent = self.serve(&uid, &pod, channel).await;
                 self.pods.insert(uid, pod);
                 sent
@@ -260,6 +336,13 @@ impl Supervisor {
                 }
                 Ok(())
             }
+            Change::Peers(uid, namespace, peers) => {
+                let Some(pod) = self.pods.get_mut(&uid) else { return Ok(()) };
+                (pod.namespace, pod.peers) = (namespace, peers);
+                channel.send(&pod.peers(), &[]).await
+            }
+            Change::Dialed(dialed) if dialed.process == self.process => dialed.send(channel).await,
+            Change::Dialed(_) => Ok(()),
             Change::Authority(uid, keys) => {
                 let about = self.about.entry(uid.clone()).or_default();
                 (about.authority, about.sent) = (Some(keys), false);
@@ -354,6 +437,7 @@ impl Supervisor {
     async fn serve(&mut self, uid: &str, pod: &Pod, channel: &Channel) -> std::io::Result<()> {
         let (sandbox, levels) = (pod.number, self.numbers(&pod.levels));
         channel.send(&Order::Levels { sandbox, levels }, &[]).await?;
+        channel.send(&pod.peers(), &[]).await?;
         let facts = self.about.get(uid).map(|about| Order::Facts { sandbox, facts: about.facts.clone() });
         for order in facts.into_iter().chain(self.authority(uid, sandbox, &pod.levels)) {
             channel.send(&order, &[]).await?;

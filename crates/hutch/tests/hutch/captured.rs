@@ -1,4 +1,4 @@
-//! What a program in a sandbox observes when it tries to reach the network in every way: a table, for each caller and runtime.
+//! Attempts of a program in a sandbox to reach the network in every way: a table of results, for each caller and runtime.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Lines, Write};

@@ -48,7 +48,7 @@ fn start() -> Up {
     Up::start_with_hosts(&format!("127.0.0.1 localhost\n{SERVER} web.example other.example\n"))
 }
 
-fn apply(up: &Up, object: &Value) -> std::process::Output {
+pub(crate) fn apply(up: &Up, object: &Value) -> std::process::Output {
     let file = up.folder().join("object.json");
     std::fs::write(&file, object.to_string()).expect("written");
     up.kubectl_args(&["apply", "-f", &file.display().to_string()])
@@ -299,4 +299,67 @@ fn claim_has_the_policies_of_its_template_and_can_only_take_away() {
         enforced(&up, &sandbox, "Enforced");
         assert_eq!(get(&up, &sandbox, "web.example", &server), answer, "{name}");
     }
+}
+
+/// Creates a template with this network policy, a pool and a claim; returns the name of the claim's Sandbox.
+fn claimed(up: &Up, template: &str, network: &Value) -> String {
+    let group = "extensions.agents.x-k8s.io/v1beta1";
+    let pod = json!({"spec": {"terminationGracePeriodSeconds": 0, "containers": [
+        {"name": "main", "image": "hutch/host", "command": ["sleep", "1000"]},
+    ]}});
+    let mut spec = json!({"podTemplate": pod});
+    if !network.is_null() {
+        spec["networkPolicy"] = network.clone();
+    }
+    let object = |kind: &str, spec: &Value| json!({"apiVersion": group, "kind": kind, "metadata": {"name": template}, "spec": spec});
+    applied(up, &object("SandboxTemplate", &spec));
+    applied(
+        up,
+        &object("SandboxWarmPool", &json!({"replicas": 0, "sandboxTemplateRef": {"name": template}})),
+    );
+    applied(up, &object("SandboxClaim", &json!({"warmPoolRef": {"name": template}})));
+    up.ok(&format!("wait --for=condition=Ready sandboxclaim/{template} --timeout=180s"));
+    up.ok(&format!("get sandboxclaim {template} -o jsonpath={{.status.sandbox.name}}"))
+}
+
+#[test]
+fn explicit_network_policy_of_a_template_decides_about_addresses_and_the_managed_one_about_nothing() {
+    hutch_testkit::require!(root, kubectl);
+    let (up, server) = (start(), Server::start());
+    let network = json!({"egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.99.0.0/16"]}}],
+        "ports": [{"port": 4433}]}]});
+    let (explicit, managed) = (claimed(&up, "explicit", &network), claimed(&up, "managed", &Value::Null));
+    enforced(&up, &explicit, "Enforced");
+    enforced(&up, &managed, "NoPolicy");
+    // Whether something answers there depends on the machine. Only a refusal names a policy or the kind of address.
+    let tried = |sandbox: &str, destination: &str| {
+        let url = format!("http://{destination}/");
+        let answer = up.kubectl_args(&["exec", sandbox, "--", "curl", "-s", "-m", "30", &url]);
+        let answer = harness::text(&answer.stdout);
+        let refusals = ["no rule of policy", "nothing allows it", "it is an address of a private network"];
+        !refusals.iter().any(|text| answer.contains(text))
+    };
+    assert!(tried(&explicit, "10.98.0.1:4433"));
+    for (sandbox, destination) in [
+        (&explicit, "10.99.0.1:4433"),
+        (&explicit, "10.98.0.2:4434"),
+        (&explicit, "192.168.0.1:4433"),
+        (&managed, "10.98.0.3:4433"),
+    ] {
+        assert!(!tried(sandbox, destination), "{sandbox} {destination}");
+    }
+    // Beside another policy it abstains about names and takes addresses away.
+    let mut all = rule("web.example", &server);
+    all["cidrs"] = json!(["10.0.0.0/8", "192.168.0.0/16"]);
+    all["ports"] = json!(["1-65535"]);
+    all["private"] = json!(["10.0.0.0/8", "192.168.0.0/16"]);
+    applied(&up, &policy("ClusterSandboxPolicy", "all", &json!({}), &json!([all])));
+    let names = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")].message}";
+    up.eventually(&format!("get sandbox {explicit} -o {names}"), |message| {
+        message.contains("all") && message.contains("networkPolicy of explicit")
+    });
+    assert!(!tried(&explicit, "192.168.0.2:4433"));
+    assert!(tried(&managed, "192.168.0.3:4433"));
+    let resolved = up.kubectl_args(&["exec", &explicit, "--", "getent", "hosts", "web.example"]);
+    harness::succeeded("getent", &resolved);
 }

@@ -83,7 +83,7 @@ fn apt_updates_its_lists_and_downloads_a_package() {
     let script = "mkdir -p /tmp/lists/partial /tmp/cache/archives/partial && touch /tmp/status && cd /tmp\n\
         apt() { apt-get -qq -o Dir::State=/tmp -o Dir::State::Lists=/tmp/lists -o Dir::State::status=/tmp/status \
             -o Dir::Cache=/tmp/cache -o APT::Sandbox::User= -o Debug::NoLocking=1 -o Acquire::Languages=none \
-            -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::Retries=0 \"$@\"; }\n\
+            -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false -o Acquire::Retries=1 \"$@\"; }\n\
         apt update && apt download hello && dpkg-deb --field hello_*.deb Package\n";
     let mounts = ["--mount", "/etc/apt:ro"];
     let Some(output) = run("apt-get", &hosts, &mounts, script) else { return };

@@ -64,6 +64,25 @@ fn files_are_shown_and_hidden_as_the_settings_say() {
 }
 
 #[test]
+fn pattern_hides_what_matches_at_the_start() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        make(
+            &home,
+            &["work/.env", "work/a/.env", "work/a/build/out", "work/a/keep", "data/x.pem", "data/y.txt"],
+        );
+        let settings = files(json!({
+            "denyRead": ["**/.env", "**/build/**", "@/data/*.pem"], "allowRead": ["@/data"], "allowWrite": ["."],
+        }));
+        let script = "cat .env a/.env a/build/out @/data/x.pem; ls -A a/build; cat a/keep; cat @/data/y.txt";
+        let output = run(&home, caller, &settings, &[], script);
+        assert_eq!(text(&output.stdout), "SECRET\nSECRET\n", "{caller:?}: {}", text(&output.stderr));
+        assert_eq!(home.read("work/a/.env"), "SECRET\n");
+    }
+}
+
+#[test]
 fn only_what_is_listed_can_be_written() {
     hutch_testkit::require!(root, user_namespaces);
     for caller in callers() {
@@ -136,7 +155,8 @@ fn setting_that_cannot_be_enforced_is_refused_by_name() {
         (json!({"network": {"tlsTerminate": {}}}), "network.tlsTerminate: not enforced"),
         (json!({"network": {"allowedDomains": ["ok.example", "*.com"]}}), "network.allowedDomains[1]"),
         (json!({"network": {"allowed": []}}), "network.allowed: unknown key"),
-        (files(json!({"denyRead": ["**/.env"]})), "filesystem.denyRead[0]: `**/.env` is a pattern"),
+        (files(json!({"denyWrite": ["**/.env"]})), "filesystem.denyWrite[0]: `**/.env` is a pattern"),
+        (files(json!({"denyRead": ["/*/x"]})), "filesystem.denyRead[0]: a pattern needs a folder"),
         (files(json!({"allowWrite": ["/"]})), "filesystem.allowWrite[0]: / is above"),
         (files(json!({"denyRead": ["@"]})), "filesystem.denyRead[0]: the working directory is in"),
         (files(json!({"denyRead": ["a"], "allowRead": ["a/b"]})), "filesystem.allowRead[0]"),

@@ -38,6 +38,7 @@ impl Worker {
             previous: previous.as_deref().unwrap_or(&[]),
             late_env: None,
             enforced: None,
+            isolation: None,
             frozen_since: None,
         };
         evicted(&mut self.states, message, &facts)
@@ -109,6 +110,7 @@ pub(super) async fn evict_waiting(node: &Arc<Shared>, live: &Arc<Live>, message:
         previous: &[],
         late_env: None,
         enforced: None,
+        isolation: None,
         frozen_since: None,
     };
     let status = evicted(&mut states, &message, &facts);
@@ -137,6 +139,7 @@ mod tests {
             previous: &[],
             late_env: None,
             enforced: None,
+            isolation: None,
             frozen_since: None,
         };
         let status = evicted(&mut states, "too much", &facts);

@@ -302,6 +302,7 @@ impl Waiting {
             previous: &[],
             late_env: None,
             enforced: None,
+            isolation: None,
             frozen_since: None,
         };
         let status = super::status::status(&self.states, &plan, &facts);

@@ -54,6 +54,7 @@ impl Worker {
             previous: previous.as_deref().unwrap_or(&[]),
             late_env: self.late_env(),
             enforced: self.live.enforced(),
+            isolation: Some(self.choice.isolation(self.spec.runtime_class_name.as_deref())),
             frozen_since: self.frozen_since,
         };
         let new = status(&self.states, plan, &facts);

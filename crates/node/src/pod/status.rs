@@ -1,6 +1,6 @@
 //! The status of a Pod as the API shows it: a pure function of what the node knows.
 
-use hutch_api::condition::POLICY_ENFORCED_OF_POD;
+use hutch_api::condition::{ISOLATION_OF_POD, POLICY_ENFORCED_OF_POD};
 use hutch_api::late_env;
 use hutch_api::sleep::{FROZEN_MESSAGE, FROZEN_OF_POD, FROZEN_REASON};
 use jiff::Timestamp;
@@ -12,10 +12,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::plan::{Phase, Plan};
 use super::state::{Ended, Life, Role, State};
+use crate::admission::Isolation;
 use crate::live::Enforced;
 
 /// The conditions that a node owns; others on the object stay as they are.
-const OWN_CONDITIONS: [&str; 7] = [
+const OWN_CONDITIONS: [&str; 8] = [
     "PodScheduled",
     "Initialized",
     "ContainersReady",
@@ -23,6 +24,7 @@ const OWN_CONDITIONS: [&str; 7] = [
     late_env::CONDITION,
     FROZEN_OF_POD,
     POLICY_ENFORCED_OF_POD,
+    ISOLATION_OF_POD,
 ];
 
 /// Input of a status beside the containers.
@@ -39,6 +41,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) late_env: Option<&'static str>,
     /// Effect of its policies.
     pub(crate) enforced: Option<Enforced>,
+    /// Isolation, once its handler is chosen.
+    pub(crate) isolation: Option<Isolation>,
     /// Time since which its processes are frozen.
     pub(crate) frozen_since: Option<Timestamp>,
 }
@@ -172,6 +176,10 @@ fn conditions(states: &[State], plan: &Plan, facts: &Facts<'_>) -> Vec<PodCondit
         let (reason, message) = (Some((*reason).to_owned()), Some(message.clone()));
         PodCondition { reason, message, ..condition(POLICY_ENFORCED_OF_POD, problem, facts) }
     }));
+    own.extend(facts.isolation.as_ref().map(|Isolation { reason, message }| {
+        let (reason, message) = (Some((*reason).to_owned()), Some(message.clone()));
+        PodCondition { reason, message, ..condition(ISOLATION_OF_POD, None, facts) }
+    }));
     own.extend(facts.frozen_since.map(|since| PodCondition {
         reason: Some(FROZEN_REASON.into()),
         message: Some(FROZEN_MESSAGE.into()),
@@ -247,6 +255,7 @@ mod tests {
             previous,
             late_env: None,
             enforced: None,
+            isolation: None,
             frozen_since: None,
         };
         let mut states = vec![State::new("c", Role::Main, "hutch/host")];
@@ -301,6 +310,7 @@ mod tests {
             previous: &[],
             late_env: None,
             enforced: None,
+            isolation: None,
             frozen_since: None,
         };
         let got = status(&states, &plan(&states, RestartPolicy::OnFailure, at(5)), &facts);

@@ -9,7 +9,8 @@ use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 
-use super::{Known, policies_of};
+use super::Known;
+use super::known::Facts as SandboxFacts;
 use crate::config::Egress;
 use crate::live::Live;
 use crate::shared::Shared;
@@ -19,7 +20,7 @@ use crate::trust;
 const BYTES: usize = 32 << 10;
 
 /// Returns the attributes of the task of a Sandbox.
-fn task(annotations: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+pub(super) fn task(annotations: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let attribute = |(key, value): (&String, &String)| {
         Some((key.strip_prefix(annotation::ATTRIBUTE)?.to_owned(), value.clone()))
     };
@@ -39,13 +40,7 @@ impl Known {
         }
         // A new list lacks those of which no event came.
         let before = matches!(event, watcher::Event::InitDone).then(|| self.authorities());
-        let changed = self.sandboxes.take(event, |object| super::Facts {
-            uid: object.uid().unwrap_or_default(),
-            labels: object.labels().clone(),
-            template: object.annotations().get(annotation::TEMPLATE_REF).cloned(),
-            policies: policies_of(&object),
-            task: task(object.annotations()),
-        });
+        let changed = self.sandboxes.take(event, |object| SandboxFacts::of(&object));
         if let Some(before) = before {
             before.difference(&self.authorities()).for_each(|gone| egress.forget(gone));
         }

@@ -179,6 +179,7 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
             protocol,
             private: private.into_iter().map(|text| text.parse().unwrap()).collect(),
             decision,
+            ..EgressRule::default()
         },
     )
 }

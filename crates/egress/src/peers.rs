@@ -1,0 +1,106 @@
+//! Connections to other sandboxes, by the names of Services.
+//!
+//! This process knows which names and ports are open. The one that started it connects, after it has decided again: no
+//! address leads from one sandbox to another.
+
+use std::collections::HashMap;
+use std::num::NonZeroU16;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use hutch_policy::{HostName, Peer};
+use tokio::net::TcpStream;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+
+use crate::refusal::{Denial, Reason};
+
+/// Maximum time to wait for a connection.
+const DIAL: Duration = Duration::from_secs(20);
+
+/// Peers of a sandbox by their names.
+type ByName = HashMap<HostName, Arc<Peer>>;
+/// Result of a request: the connection, and a socket that is closed with it.
+type Answer = Result<(TcpStream, OwnedFd), Reason>;
+/// Requests a connection to a port of a peer, by a number.
+pub(crate) type Request = Box<dyn Fn(u64, &Peer, NonZeroU16) + Send + Sync>;
+
+/// Other sandboxes that a sandbox reaches.
+#[derive(Default)]
+pub(crate) struct Peers {
+    by_name: watch::Sender<Arc<ByName>>,
+    /// Set where there may be peers.
+    request: OnceLock<Request>,
+    /// Requests without an answer.
+    pending: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    last: AtomicU64,
+}
+
+impl Peers {
+    /// Sets what requests a connection.
+    pub(crate) fn set_request(&self, request: Request) {
+        let _ = self.request.set(request);
+    }
+
+    /// Replaces the peers of a sandbox of the namespace `from`. Connections to others end.
+    pub(crate) fn set(&self, from: &str, peers: Vec<Peer>) {
+        let named = peers.into_iter().map(Arc::new).flat_map(|peer| {
+            let names = peer.names(from);
+            names.into_iter().map(move |name| (name, peer.clone()))
+        });
+        self.by_name.send_replace(Arc::new(named.collect()));
+    }
+
+    /// Returns true if the name is that of a peer.
+    pub(crate) fn contains(&self, name: &HostName) -> bool {
+        self.by_name.borrow().contains_key(name)
+    }
+
+    pub(crate) fn find(&self, name: &HostName) -> Option<Arc<Peer>> {
+        self.by_name.borrow().get(name).cloned()
+    }
+
+    /// Takes the answer to a request. An answer that comes too late is closed.
+    pub(crate) fn answer(&self, number: u64, answer: Answer) {
+        if let Some(waiting) = self.pending().remove(&number) {
+            let _ = waiting.send(answer);
+        }
+    }
+
+    fn pending(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Connects to a port of a peer.
+    pub(crate) async fn connect(&self, peer: &Peer, port: NonZeroU16) -> Answer {
+        let Some(request) = self.request.get() else { return Err(Reason::Denied(Denial::default())) };
+        let number = self.last.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        self.pending().insert(number, sender);
+        request(number, peer, port);
+        let answer = timeout(DIAL, receiver).await;
+        self.pending().remove(&number);
+        match answer {
+            Ok(Ok(answer)) => answer,
+            _ => Err(Reason::Unreachable("it did not answer in time".to_owned())),
+        }
+    }
+
+    /// Waits until a port of a peer is no longer open.
+    pub(crate) async fn closed(&self, name: &HostName, port: NonZeroU16) {
+        let mut changes = self.by_name.subscribe();
+        loop {
+            let open = changes.borrow_and_update().get(name).is_some_and(|peer| is_open(peer, port));
+            if !open || changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn is_open(peer: &Peer, port: NonZeroU16) -> bool {
+    peer.ports.iter().any(|range| range.contains(port.get()))
+}

@@ -1,0 +1,231 @@
+//! `hutch allow`: opens one host for one Sandbox.
+//!
+//! All policies that apply must allow a connection. So the rule goes into the one policy of the Sandbox only if no other
+//! policy decides: a second one would close what the first one opens.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail, ensure};
+use hutch_api::Sandbox;
+use hutch_policy::{
+    Authority, Decision, EgressRule, Host, Level, Mode, Moment, NetworkLevel, Opinion, PolicyObject, decide,
+    may_dial,
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{DynamicObject, PostParams};
+use kube::{Api, Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use super::attached::{Attached, resource};
+use crate::cli::AllowArguments;
+use crate::client::finish;
+
+/// Begin of the name of the policy of a Sandbox.
+const PREFIX: &str = "allow-";
+
+/// Opens the host, or says which policy must change.
+pub(crate) fn main(arguments: &AllowArguments) -> ExitCode {
+    finish("allow", 1, allow(arguments))
+}
+
+async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
+    let attached = Attached::read(&arguments.place, &arguments.sandbox.name).await?;
+    let now = Timestamp::now();
+    let expires = arguments.lasts.map(|lasts| end(now, lasts)).transpose()?;
+    let mut rule = crate::allow::rule(&arguments.host).map_err(anyhow::Error::msg)?;
+    rule.expires = expires;
+    let (sandbox, name) = (attached.sandbox.name_any(), format!("{PREFIX}{}", attached.sandbox.name_any()));
+    let levels = attached.applying()?.levels;
+    let is_own = |level: &Level| level.authority == Authority::Namespace && level.name == name;
+    let (own, mut others): (Vec<_>, Vec<_>) = levels.into_iter().partition(|level| is_own(level));
+    if rule.cidrs.is_empty() {
+        // Beside a policy, it abstains about names.
+        others.retain(|level| !NetworkLevel::is(level));
+    }
+    match other_policies(&others, &arguments.host)? {
+        Others::Decide(policy) if own.is_empty() => {
+            println!("sandbox {sandbox} may connect to {} already, by policy {policy}", arguments.host);
+            return Ok(0);
+        }
+        _ => {}
+    }
+    check_address(&rule, &others)?;
+    let policies: Api<DynamicObject> = Api::namespaced_with(
+        attached.client.clone(),
+        &attached.subject.namespace,
+        &resource("SandboxPolicy"),
+    );
+    let stored = policies.get_opt(&name).await.with_context(|| format!("SandboxPolicy {name}"))?;
+    let written = match stored {
+        Some(stored) => {
+            let changed = changed(stored, &attached.sandbox, rule, now)?;
+            policies.replace(&name, &PostParams::default(), &changed).await
+        }
+        None => {
+            let new = object(&name, &attached.sandbox, vec![rule])?;
+            policies.create(&PostParams::default(), &new).await
+        }
+    };
+    written.with_context(|| format!("SandboxPolicy {name}"))?;
+    let until = expires.map(|time| format!(" until {time}")).unwrap_or_default();
+    println!("sandbox {sandbox} may connect to {}{until} (SandboxPolicy {name})", arguments.host);
+    Ok(0)
+}
+
+/// Returns the time at which a rule ends, in whole seconds.
+fn end(now: Timestamp, lasts: std::time::Duration) -> anyhow::Result<Timestamp> {
+    let end = SignedDuration::try_from(lasts).ok().and_then(|lasts| now.checked_add(lasts).ok());
+    let end = end.with_context(|| format!("--for {lasts:?}: too long"))?;
+    Ok(Timestamp::from_second(end.as_second())?)
+}
+
+/// Opinion of the other policies about a host.
+enum Others {
+    /// None of them decides.
+    Abstain,
+    /// This one opens the network of the Sandbox, and all of them allow the host.
+    Decide(String),
+}
+
+/// Asks the policies as the proxy does.
+fn other_policies(others: &[Arc<Level>], host: &str) -> anyhow::Result<Others> {
+    let destination = crate::allow::example(host).map_err(anyhow::Error::msg)?;
+    let moment = Moment { seconds: Timestamp::now().as_second(), ..Moment::default() };
+    let verdict = decide(others, &destination, &moment);
+    let enforced = |opinion: &&Opinion<'_>| opinion.level.mode == Mode::Enforce;
+    if let Some(Opinion { level, rule, .. }) =
+        verdict.opinions.iter().filter(enforced).find(|opinion| opinion.decision == Decision::Deny)
+    {
+        let why = match rule {
+            Some(rule) => format!("rule {rule:?} of policy {:?} denies it", level.name),
+            None => format!("no rule of policy {:?} allows it", level.name),
+        };
+        bail!("{host} stays closed: {why}; that policy must change, and nothing was written");
+    }
+    if verdict.conflict {
+        bail!(
+            "{host} stays closed: its policies disagree whether TLS ends at the proxy; nothing was written"
+        );
+    }
+    let mut opening = verdict.opinions.iter().filter(enforced);
+    let opening = opening.find(|opinion| opinion.level.authority != Authority::Claim);
+    Ok(opening.map_or(Others::Abstain, |opinion| Others::Decide(opinion.level.name.clone())))
+}
+
+/// Refuses an address that the rule would not open.
+fn check_address(rule: &EgressRule, others: &[Arc<Level>]) -> anyhow::Result<()> {
+    let Ok(destination) = crate::allow::example(&rule.name) else { return Ok(()) };
+    let Host::Address(address) = destination.host else { return Ok(()) };
+    if let Err(closed) = may_dial(others, &destination, address, &[], &Moment::default()) {
+        bail!(
+            "{address} stays closed: {closed}; a policy with `private` can open it, and nothing was written"
+        );
+    }
+    Ok(())
+}
+
+/// Returns the time at which all rules have ended, if all end.
+fn last_end(rules: &[EgressRule]) -> Option<Timestamp> {
+    rules.iter().map(|rule| rule.expires).collect::<Option<Vec<_>>>()?.into_iter().max()
+}
+
+/// Returns the policy of a Sandbox alone, which is deleted with it.
+fn object(name: &str, sandbox: &Sandbox, rules: Vec<EgressRule>) -> anyhow::Result<DynamicObject> {
+    let mut object = DynamicObject::new(name, &resource("SandboxPolicy"));
+    object.metadata.owner_references = Some(Vec::from_iter(sandbox.owner_ref(&())));
+    let mut spec = json!({
+        "appliesTo": { "sandboxes": [sandbox.name_any()] },
+        "mode": "Enforce",
+        "egress": { "rules": serde_json::to_value(&rules)? },
+    });
+    if let Some(expires) = last_end(&rules) {
+        spec["expires"] = serde_json::to_value(expires)?;
+    }
+    object.data = json!({ "spec": spec });
+    Ok(object)
+}
+
+/// Returns the stored policy with the rule, and without those that have ended.
+fn changed(
+    stored: DynamicObject,
+    sandbox: &Sandbox,
+    rule: EgressRule,
+    now: Timestamp,
+) -> anyhow::Result<DynamicObject> {
+    let name = stored.name_any();
+    let policy: PolicyObject = serde_json::to_value(&stored).and_then(serde_json::from_value)?;
+    let alone = policy.applies_to().is_some_and(|applies| {
+        applies.sandboxes == [sandbox.name_any()]
+            && applies.selector.is_none()
+            && applies.templates.is_empty()
+    });
+    ensure!(alone, "SandboxPolicy {name} does not apply to this Sandbox alone; rename it");
+    let over = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
+    let mut rules = if over(policy.expires()) { Vec::new() } else { policy.rules().to_vec() };
+    rules.retain(|old| !over(old.expires) && old.name != rule.name);
+    rules.push(rule);
+    let mut new = object(&name, sandbox, rules)?;
+    if let Value::Object(spec) = &stored.data["spec"] {
+        // Other fields are those of the user.
+        for (field, value) in
+            spec.iter().filter(|(field, _)| !["egress", "expires"].contains(&field.as_str()))
+        {
+            new.data["spec"][field] = value.clone();
+        }
+        if let Value::Object(egress) = &spec.get("egress").cloned().unwrap_or_default() {
+            for (field, value) in egress.iter().filter(|(field, _)| *field != "rules") {
+                new.data["spec"]["egress"][field] = value.clone();
+            }
+        }
+    }
+    new.metadata = kube::core::ObjectMeta {
+        owner_references: new.metadata.owner_references,
+        managed_fields: None,
+        ..stored.metadata
+    };
+    Ok(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    fn sandbox() -> Sandbox {
+        let mut sandbox = Sandbox::new(
+            "a",
+            serde_json::from_value(json!({"podTemplate": {"spec": {"containers": []}}})).expect("a spec"),
+        );
+        sandbox.metadata.uid = Some("u".into());
+        sandbox
+    }
+
+    fn rule(host: &str, expires: Option<i64>) -> EgressRule {
+        EgressRule { expires: expires.map(at), ..crate::allow::rule(host).expect("a rule") }
+    }
+
+    fn names(object: &DynamicObject) -> Vec<String> {
+        let rules = object.data["spec"]["egress"]["rules"].as_array().expect("rules");
+        rules.iter().map(|rule| rule["name"].as_str().expect("a name").to_owned()).collect()
+    }
+
+    #[test]
+    fn policy_ends_when_all_of_its_rules_have_ended() {
+        let first = object("allow-a", &sandbox(), vec![rule("x.example", Some(10))]).expect("an object");
+        assert_eq!(first.data["spec"]["expires"], "1970-01-01T00:00:10Z");
+        assert_eq!(first.metadata.owner_references.as_ref().map(Vec::len), Some(1));
+        let second = changed(first, &sandbox(), rule("y.example", Some(20)), at(5)).expect("changed");
+        assert_eq!(second.data["spec"]["expires"], "1970-01-01T00:00:20Z");
+        assert_eq!(names(&second), ["x.example", "y.example"]);
+        let third = changed(second, &sandbox(), rule("z.example", None), at(15)).expect("changed");
+        assert_eq!(third.data["spec"].get("expires"), None);
+        assert_eq!(names(&third), ["y.example", "z.example"], "x has ended");
+        let again = changed(third, &sandbox(), rule("z.example", Some(99)), at(16)).expect("changed");
+        assert_eq!(names(&again), ["y.example", "z.example"]);
+        assert_eq!(again.data["spec"]["expires"], "1970-01-01T00:01:39Z");
+    }
+}

@@ -1,0 +1,114 @@
+//! The policies of a server that apply to a Sandbox, chosen by the code of the node.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use hutch_api::{Sandbox, SandboxTemplate, annotation};
+use hutch_client::{Name, Sandboxes, Wait};
+use hutch_policy::{
+    Applying, Facts, Identity, NetworkLevel, NotEnforceable, Policies, PolicyObject, StoredPolicy, Subject,
+    applying, policy_names,
+};
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::{Api, Client, ResourceExt};
+
+use crate::cli::Place;
+use crate::client::with_hint;
+
+/// A Sandbox, and all policies that may apply to it.
+pub(super) struct Attached {
+    pub(super) client: Client,
+    pub(super) sandbox: Sandbox,
+    pub(super) subject: Subject,
+    cluster: Policies,
+    namespaced: Policies,
+    network: Option<NetworkLevel>,
+}
+
+/// Returns the resource of a kind of policies.
+pub(super) fn resource(kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("policy.hutch.dev", "v1alpha1", kind))
+}
+
+impl Attached {
+    /// Reads everything.
+    pub(super) async fn read(place: &Place, name: &Name) -> anyhow::Result<Attached> {
+        let config = crate::cluster::config(place.kubeconfig.as_deref()).await?;
+        let namespace = place.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let url = config.cluster_url.clone();
+        let client = Client::try_from(config).with_context(|| format!("the API server {url}"))?;
+        let mut progress = ();
+        let mut wait = Wait::new(Duration::ZERO, &mut progress);
+        let sandbox = Sandboxes::new(client.clone(), &namespace).find(name, &mut wait).await;
+        let sandbox = sandbox.map_err(with_hint)?;
+        let of_namespace = Api::<Namespace>::all(client.clone()).get(&namespace).await;
+        let of_namespace = of_namespace.with_context(|| format!("namespace {namespace}"))?;
+        let template = sandbox.annotations().get(annotation::TEMPLATE_REF).cloned();
+        let of_template = match &template {
+            Some(name) => {
+                let kind = ApiResource::erase::<SandboxTemplate>(&());
+                let templates: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind);
+                templates.get_opt(name).await.with_context(|| format!("template {name}"))?
+            }
+            None => None,
+        };
+        let network = of_template
+            .as_ref()
+            .and_then(|template| NetworkLevel::read(&template.name_any(), &template.data["spec"]));
+        let subject = Subject {
+            namespace: namespace.clone(),
+            namespace_labels: of_namespace.labels().clone(),
+            sandbox: Some(sandbox.name_any()),
+            labels: sandbox.labels().clone(),
+            by_template: of_template.as_ref().map(names).unwrap_or_default(),
+            by_claim: names(&sandbox),
+            template,
+        };
+        let cluster: Api<DynamicObject> = Api::all_with(client.clone(), &resource("ClusterSandboxPolicy"));
+        let own: Api<DynamicObject> =
+            Api::namespaced_with(client.clone(), &namespace, &resource("SandboxPolicy"));
+        let cluster = policies(&cluster).await.context("the ClusterSandboxPolicies")?;
+        let namespaced = policies(&own).await.context("the SandboxPolicies")?;
+        Ok(Attached { client, sandbox, subject, cluster, namespaced, network })
+    }
+
+    /// Returns the levels that apply now.
+    pub(super) fn applying(&self) -> Result<Applying, NotEnforceable> {
+        applying(&self.subject, &self.cluster, &self.namespaced, self.network.as_ref(), Timestamp::now())
+    }
+
+    /// Returns what conditions see of the Sandbox.
+    pub(super) fn facts(&self) -> Facts {
+        let Subject { namespace, labels, .. } = &self.subject;
+        let sandbox =
+            Identity { name: self.sandbox.name_any(), namespace: namespace.clone(), labels: labels.clone() };
+        let attribute = |(key, value): (&String, &String)| {
+            Some((key.strip_prefix(annotation::ATTRIBUTE)?.to_owned(), value.clone()))
+        };
+        Facts { task: self.sandbox.annotations().iter().filter_map(attribute).collect(), sandbox }
+    }
+}
+
+/// Returns the policies that the annotation of an object names.
+fn names(object: &impl ResourceExt) -> BTreeSet<String> {
+    object.annotations().get(annotation::POLICIES).map(|value| policy_names(value)).unwrap_or_default()
+}
+
+async fn policies(api: &Api<DynamicObject>) -> anyhow::Result<Policies> {
+    let objects = api.list(&ListParams::default()).await.map_err(|error| match error {
+        kube::Error::Api(status) if status.code == 404 => {
+            anyhow!("this server has none: their CRD is missing")
+        }
+        other => other.into(),
+    })?;
+    let policy = |object: DynamicObject| {
+        let key = (object.namespace().unwrap_or_default(), object.name_any());
+        let read = serde_json::to_value(&object).and_then(serde_json::from_value::<PolicyObject>);
+        let policy = read.ok().and_then(|policy| StoredPolicy::new(policy).ok());
+        (key, policy.unwrap_or_else(StoredPolicy::unreadable))
+    };
+    Ok(objects.into_iter().map(policy).collect())
+}

@@ -1,0 +1,102 @@
+//! `hutch policy explain`.
+
+use std::process::ExitCode;
+
+use hutch_policy::{Authority, Decision, Mode, Moment};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::attached::Attached;
+use super::judge::{Details, Judgment, Row, judge};
+use crate::cli::{PolicyExplainArguments, PolicyOutput};
+use crate::client::finish;
+
+/// Prints what the policies of a Sandbox decide. Exit status 1 if they deny; 2 if they cannot be read.
+pub(super) fn main(arguments: &PolicyExplainArguments) -> ExitCode {
+    finish("policy explain", 2, explain(arguments))
+}
+
+async fn explain(arguments: &PolicyExplainArguments) -> anyhow::Result<u8> {
+    let attached = Attached::read(&arguments.place, &arguments.sandbox.name).await?;
+    let facts = attached.facts();
+    let moment = Moment { facts: &facts, seconds: Timestamp::now().as_second(), ..Moment::default() };
+    let details = Details { method: &arguments.method, ..Details::default() };
+    let judgment = match attached.applying() {
+        Ok(found) => judge(&found.levels, &arguments.question, &details, &moment),
+        Err(error) => Judgment::denied(error.to_string()),
+    };
+    let destination = arguments.question.destination.to_string();
+    match arguments.output {
+        PolicyOutput::Json => {
+            let mut object = serde_json::to_value(&judgment)?;
+            object["sandbox"] = json!(attached.sandbox.name_any());
+            object["namespace"] = json!(attached.subject.namespace);
+            object["destination"] = json!(destination);
+            println!("{object}");
+        }
+        PolicyOutput::Table => print!("{}", table(&judgment, &destination)),
+    }
+    Ok(u8::from(judgment.decision == Decision::Deny))
+}
+
+/// Returns one line for each policy, and the verdict.
+fn table(judgment: &Judgment, destination: &str) -> String {
+    let mut lines = vec![["AUTHORITY", "POLICY", "MODE", "RULE", "DECISION"].map(str::to_owned)];
+    lines.extend(judgment.policies.iter().map(cells));
+    let mut widths = [0; 5];
+    for line in &lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for line in lines.iter().filter(|_| !judgment.policies.is_empty()) {
+        let cells = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text.push_str(&format!("{destination}: {}\n", verdict(judgment)));
+    text
+}
+
+fn cells(row: &Row) -> [String; 5] {
+    let authority = match row.authority {
+        Authority::Cluster => "Cluster",
+        Authority::Namespace => "Namespace",
+        Authority::Template => "Template",
+        Authority::Claim => "Claim",
+        Authority::Invocation => "Invocation",
+    };
+    let (mode, counts) = match row.mode {
+        Mode::Enforce => ("Enforce", true),
+        Mode::Observe => ("Observe", false),
+    };
+    let decision = match row.decision {
+        None => "abstains",
+        Some(Decision::Allow) => "Allow",
+        Some(Decision::Deny) if counts => "Deny",
+        Some(Decision::Deny) => "Deny, which only observes",
+    };
+    let rule = row.rule.as_deref().unwrap_or("-");
+    [authority, &row.policy, mode, rule, decision].map(str::to_owned)
+}
+
+/// Returns the decision with its reason.
+pub(super) fn verdict(judgment: &Judgment) -> String {
+    if judgment.decision == Decision::Allow {
+        let tls =
+            if judgment.ends_tls { "; TLS ends at the proxy" } else { "; TLS does not end at the proxy" };
+        return format!("Allow{tls}");
+    }
+    match (&judgment.reason, judgment.decisive()) {
+        (Some(reason), _) => format!("Deny: {reason}"),
+        (None, Some(Row { policy, rule: Some(rule), .. })) => {
+            format!("Deny: rule {rule:?} of policy {policy:?}")
+        }
+        (None, Some(Row { policy, rule: None, .. })) => {
+            format!("Deny: no rule of policy {policy:?} allows it")
+        }
+        (None, None) => "Deny".to_owned(),
+    }
+}

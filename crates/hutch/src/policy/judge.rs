@@ -1,0 +1,156 @@
+//! Decides about one destination or request, and says which policy decides what.
+
+use std::sync::Arc;
+
+use hutch_policy::{
+    Authority, Call, Decision, Level, Mode, Moment, Opinion, Request, Traffic, decide, decide_request,
+};
+use serde::Serialize;
+
+use crate::question::Question;
+
+/// Parts of a request that a URL does not have.
+#[derive(Default)]
+pub(crate) struct Details<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) headers: Vec<(&'a str, &'a str)>,
+    pub(crate) calls: Option<&'a [Call]>,
+}
+
+/// Opinion of one policy.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Row {
+    pub(crate) authority: Authority,
+    pub(crate) policy: String,
+    pub(crate) mode: Mode,
+    /// `None` if no rule matches, which denies, or the policy abstains.
+    pub(crate) rule: Option<String>,
+    /// `None` if the policy has no egress rules.
+    pub(crate) decision: Option<Decision>,
+}
+
+/// Decision about a question.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Judgment {
+    pub(crate) decision: Decision,
+    /// The connection is one of HTTP with or without TLS, which the proxy reads.
+    pub(crate) ends_tls: bool,
+    /// Reason, where it is not the rule of a policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    pub(crate) policies: Vec<Row>,
+}
+
+impl Judgment {
+    /// Returns a denial that no policy decides.
+    pub(crate) fn denied(reason: String) -> Judgment {
+        Judgment { decision: Decision::Deny, ends_tls: false, reason: Some(reason), policies: Vec::new() }
+    }
+
+    /// Returns the first policy that enforces and decides so.
+    pub(crate) fn decisive(&self) -> Option<&Row> {
+        let enforces = |row: &&Row| row.mode == Mode::Enforce && row.decision == Some(self.decision);
+        self.policies.iter().find(enforces)
+    }
+}
+
+/// Decides as the proxy does: about the connection, and about the request if the proxy reads it.
+pub(crate) fn judge(
+    levels: &[Arc<Level>],
+    question: &Question,
+    details: &Details<'_>,
+    moment: &Moment<'_>,
+) -> Judgment {
+    let verdict = decide(levels, &question.destination, moment);
+    let mut judgment = Judgment {
+        decision: verdict.decision,
+        ends_tls: verdict.inspect,
+        reason: None,
+        policies: rows(levels, &verdict.opinions),
+    };
+    if verdict.conflict {
+        judgment.reason =
+            Some("one rule needs TLS to end at the proxy, and another one has `tls: Passthrough`".to_owned());
+    }
+    if judgment.decision == Decision::Deny {
+        if judgment.decisive().is_none() && judgment.reason.is_none() {
+            judgment.reason = Some("no policy opens the network".to_owned());
+        }
+        return judgment;
+    }
+    let Some(web) = &question.web else { return judgment };
+    if !web.tls && verdict.traffic < Traffic::Web {
+        judgment.decision = Decision::Deny;
+        judgment.reason =
+            Some("it is HTTP without TLS; a rule with `plaintext: true` allows that".to_owned());
+        return judgment;
+    }
+    if verdict.inspect {
+        let host = question.destination.host.to_string();
+        let request = Request {
+            host: &host,
+            port: question.destination.port.get(),
+            method: details.method,
+            path: &web.path,
+            query: &web.query,
+            headers: details.headers.clone(),
+            websocket: web.websocket,
+            length: None,
+            calls: details.calls,
+        };
+        let verdict = decide_request(levels, &question.destination, &request, moment);
+        judgment.decision = verdict.decision;
+        judgment.policies = rows(levels, &verdict.opinions);
+    }
+    judgment
+}
+
+/// Returns what each policy says, those without egress rules last.
+fn rows(levels: &[Arc<Level>], opinions: &[Opinion<'_>]) -> Vec<Row> {
+    let row = |level: &Level, rule: Option<&str>, decision| Row {
+        authority: level.authority,
+        policy: level.name.clone(),
+        mode: level.mode,
+        rule: rule.map(str::to_owned),
+        decision,
+    };
+    let having = opinions.iter().map(|opinion| row(opinion.level, opinion.rule, Some(opinion.decision)));
+    let without = levels.iter().filter(|level| level.egress.is_none()).map(|level| row(level, None, None));
+    having.chain(without).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(rules: &serde_json::Value) -> Vec<Arc<Level>> {
+        let egress = serde_json::from_value(serde_json::json!({ "rules": rules })).expect("rules");
+        let authority = Authority::Namespace;
+        vec![Arc::new(Level { authority, name: "p".into(), mode: Mode::Enforce, egress: Some(egress) })]
+    }
+
+    fn decided(levels: &[Arc<Level>], text: &str, method: &str) -> (Decision, bool) {
+        let details = Details { method, ..Details::default() };
+        let judgment = judge(levels, &text.parse().expect("a question"), &details, &Moment::default());
+        (judgment.decision, judgment.ends_tls)
+    }
+
+    #[test]
+    fn requests_are_judged_only_where_they_are_read() {
+        use Decision::{Allow, Deny};
+        let reads = serde_json::json!([
+            {"name": "r", "hosts": ["a.example"], "http": [{"methods": ["GET"], "paths": ["/x/**"]}]},
+        ]);
+        let reads = level(&reads);
+        assert_eq!(decided(&reads, "https://a.example/x/y", "GET"), (Allow, true));
+        assert_eq!(decided(&reads, "https://a.example/x/y", "POST"), (Deny, true));
+        assert_eq!(decided(&reads, "https://a.example/z", "GET"), (Deny, true));
+        assert_eq!(decided(&reads, "a.example", "GET"), (Allow, true));
+        assert_eq!(decided(&reads, "https://b.example/x/y", "GET"), (Deny, false));
+        let joins = level(&serde_json::json!([{"name": "j", "hosts": ["a.example"], "ports": [80, 443]}]));
+        assert_eq!(decided(&joins, "https://a.example/z", "POST"), (Allow, false));
+        assert_eq!(decided(&joins, "http://a.example/z", "POST"), (Deny, false), "without plaintext");
+        assert_eq!(decided(&[], "a.example", "GET"), (Deny, false));
+    }
+}

@@ -1,0 +1,204 @@
+//! `hutch allow` and `hutch policy`.
+
+use std::process::{Command, Output};
+
+use hutch_testkit::wait::until;
+use serde_json::{Value, json};
+
+use crate::harness::{Up, binary, refused, succeeded, text};
+use crate::policies::{applied, apply, policy, sandbox};
+
+fn hutch(up: &Up, arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command.args(arguments).arg("--kubeconfig").arg(up.kubeconfig()).env_clear();
+    command.output().expect("hutch")
+}
+
+/// Returns the output of `hutch policy explain`, whose exit status must be this one.
+fn explained(up: &Up, status: i32, arguments: &[&str]) -> String {
+    let output = hutch(up, &[&["policy", "explain"], arguments].concat());
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+    text(&output.stdout)
+}
+
+fn start() -> Up {
+    let up = Up::start(&[]);
+    applied(&up, &sandbox("a", &json!({}), None));
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    up
+}
+
+/// Number of rules that the node applies to the Sandbox: the names of its policies.
+fn enforced_by(up: &Up, name: &str, expected: &str) {
+    let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")].message}";
+    up.eventually(&format!("get sandbox {name} -o {path}"), |found| found.contains(expected));
+}
+
+#[test]
+fn host_is_allowed_for_one_sandbox_and_for_a_time() {
+    hutch_testkit::require!(root, kubectl);
+    let up = start();
+    applied(&up, &sandbox("b", &json!({}), None));
+    assert!(
+        explained(&up, 1, &["a", "pypi.org"]).contains("pypi.org:443: Deny: no policy opens the network")
+    );
+    succeeded("hutch allow", &hutch(&up, &["allow", "a", "pypi.org"]));
+    let second =
+        succeeded("hutch allow", &hutch(&up, &["allow", "sandbox/a", "*.example.com:80", "--for", "4s"]));
+    assert!(second.contains("*.example.com:80 until 2"), "{second}");
+    let table = explained(&up, 0, &["a", "https://pypi.org/simple/"]);
+    assert!(table.contains("Namespace  allow-a  Enforce  pypi.org  Allow\n"), "{table}");
+    assert!(table.contains("pypi.org:443: Allow; TLS does not end at the proxy\n"), "{table}");
+    explained(&up, 0, &["a", "http://x.example.com/"]);
+    explained(&up, 1, &["a", "https://x.example.com/"]);
+    explained(&up, 1, &["b", "pypi.org"]);
+    enforced_by(&up, "a", "allow-a");
+    enforced_by(&up, "b", "no policy applies");
+    let object: Value = serde_json::from_str(&up.ok("get sandboxpolicy allow-a -o json")).expect("JSON");
+    assert_eq!(object["metadata"]["ownerReferences"][0]["name"], "a");
+    assert_eq!(object["spec"].get("expires"), None, "one of its rules has no end");
+    until("the second rule has ended", || {
+        hutch(&up, &["policy", "explain", "a", "http://x.example.com/"]).status.code() == Some(1)
+    });
+    explained(&up, 0, &["a", "pypi.org"]);
+    up.ok("delete sandbox a");
+    up.eventually("get sandboxpolicies", |policies| !policies.contains("allow-a"));
+}
+
+#[test]
+fn policy_that_has_ended_no_longer_applies_without_an_event() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = start();
+    succeeded("hutch allow", &hutch(&up, &["allow", "a", "pypi.org", "--for", "5s"]));
+    enforced_by(&up, "a", "allow-a");
+    enforced_by(&up, "a", "no policy applies");
+    let columns = up.ok("get sandboxpolicies");
+    assert!(columns.contains("EXPIRES") && columns.contains("allow-a"), "the object stays: {columns}");
+    up.stop();
+    up.restart();
+    up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
+    enforced_by(&up, "a", "no policy applies");
+    // The next one begins from nothing.
+    succeeded("hutch allow", &hutch(&up, &["allow", "a", "example.com"]));
+    explained(&up, 0, &["a", "example.com"]);
+    explained(&up, 1, &["a", "pypi.org"]);
+    let mut wrong = policy("SandboxPolicy", "p", &json!({}), &json!([]));
+    wrong["spec"]["expires"] = "tomorrow".into();
+    refused(&apply(&up, &wrong), 1, &["spec.expires", "tomorrow"]);
+}
+
+#[test]
+fn host_that_another_policy_closes_is_not_allowed() {
+    hutch_testkit::require!(root, kubectl);
+    let up = start();
+    let rules = json!([
+        {"name": "index", "hosts": ["pypi.org"], "http": [{"methods": ["GET"]}]},
+        {"name": "no", "hosts": ["*.bad.example"], "decision": "Deny"},
+    ]);
+    applied(&up, &policy("ClusterSandboxPolicy", "floor", &json!({}), &rules));
+    let mut observes = policy("SandboxPolicy", "observes", &json!({}), &json!([]));
+    observes["spec"]["mode"] = "Observe".into();
+    applied(&up, &observes);
+    refused(
+        &hutch(&up, &["allow", "a", "example.com"]),
+        1,
+        &["no rule of policy \"floor\" allows it", "must change"],
+    );
+    refused(&hutch(&up, &["allow", "a", "x.bad.example"]), 1, &["rule \"no\" of policy \"floor\" denies it"]);
+    let known = succeeded("hutch allow", &hutch(&up, &["allow", "a", "pypi.org"]));
+    assert!(known.contains("already, by policy floor"), "{known}");
+    assert_eq!(up.ok("get sandboxpolicies -o name").trim(), "sandboxpolicy.policy.hutch.dev/observes");
+    up.ok("delete clustersandboxpolicy floor");
+    refused(&hutch(&up, &["allow", "a", "10.1.2.3:5432"]), 1, &["10.1.2.3 stays closed", "private"]);
+    refused(&hutch(&up, &["allow", "a", "*.com"]), 2, &["HOST"]);
+    refused(&hutch(&up, &["allow", "missing", "pypi.org"]), 1, &["missing"]);
+    applied(&up, &policy("ClusterSandboxPolicy", "floor", &json!({}), &rules));
+
+    let found = explained(&up, 0, &["a", "https://pypi.org/x", "-o", "json"]);
+    let found: Value = serde_json::from_str(&found).expect("JSON");
+    assert_eq!((&found["decision"], &found["endsTls"]), (&json!("Allow"), &json!(true)));
+    assert_eq!(
+        found["policies"],
+        json!([
+            {"authority": "Cluster", "policy": "floor", "mode": "Enforce", "rule": "index", "decision": "Allow"},
+            {"authority": "Namespace", "policy": "observes", "mode": "Observe", "rule": null, "decision": "Deny"},
+        ])
+    );
+    let denied = explained(&up, 1, &["a", "https://pypi.org/x", "--method", "POST"]);
+    assert!(denied.contains("pypi.org:443: Deny: no rule of policy \"floor\" allows it"), "{denied}");
+    refused(&hutch(&up, &["policy", "explain", "a", "ftp://pypi.org/"]), 2, &["ftp"]);
+    refused(&hutch(&up, &["policy", "explain", "missing", "pypi.org"]), 2, &["missing"]);
+}
+
+/// Runs `hutch policy test` for a file with this text.
+fn tested(text: &str) -> Output {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("policy.yaml");
+    std::fs::write(&file, text).expect("written");
+    Command::new(binary()).args(["policy", "test"]).arg(file).env_clear().output().expect("hutch")
+}
+
+const POLICIES: &str = "apiVersion: policy.hutch.dev/v1alpha1
+kind: SandboxPolicy
+metadata: {name: agent}
+spec:
+  appliesTo: {templates: [python]}
+  egress:
+    rules:
+    - {name: index, hosts: [pypi.org], http: [{methods: [GET, HEAD], paths: [/simple/**]}]}
+    - {name: tools, hosts: [mcp.example], mcp: [{tools: ['search_*']}]}
+    - {name: db, hosts: [db.example], ports: [5432], protocol: TCP}
+---
+";
+
+#[test]
+fn cases_beside_a_policy_pass_or_fail() {
+    let cases = "apiVersion: policy.hutch.dev/v1alpha1
+kind: PolicyTest
+metadata: {name: agent}
+sandbox: {template: python}
+cases:
+- {name: packages, url: https://pypi.org/simple/requests/, expect: Allow, rule: index}
+- {name: uploads, url: https://pypi.org/simple/, method: POST, expect: Deny}
+- {name: search, url: https://mcp.example/, method: POST, mcp: {tool: search_web}, expect: Allow, rule: tools}
+- {name: delete, url: https://mcp.example/, method: POST, mcp: {tool: delete_all}, expect: Deny}
+- {name: database, host: 'db.example:5432', expect: Allow, rule: db}
+- {name: elsewhere, host: example.com, expect: Deny}
+";
+    let output = tested(&format!("{POLICIES}{cases}"));
+    let printed = succeeded("hutch policy test", &output);
+    assert!(
+        printed.contains("ok      packages\n") && printed.ends_with("6 of 6 cases passed\n"),
+        "{printed}"
+    );
+    for (from, to, line) in [
+        (
+            "expect: Deny}\n- {name: search",
+            "expect: Allow}\n- {name: search",
+            "FAILED  uploads: expected Allow: Deny: no rule of policy \"agent\"",
+        ),
+        ("rule: db", "rule: web", "FAILED  database: expected rule \"web\": \"db\" decides"),
+        (
+            "template: python",
+            "template: node",
+            "FAILED  packages: expected Allow: Deny: no policy opens the network",
+        ),
+    ] {
+        let output = tested(&format!("{POLICIES}{}", cases.replace(from, to)));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let printed = text(&output.stdout);
+        assert!(printed.contains(line), "{printed}");
+    }
+    refused(&tested(POLICIES), 2, &["no cases"]);
+    refused(&tested(cases), 2, &["no policy"]);
+    refused(
+        &tested(&format!("{POLICIES}{}", cases.replace("expect: Allow", "expect: Maybe"))),
+        2,
+        &["Maybe"],
+    );
+    refused(
+        &tested(&format!("{POLICIES}{}", cases.replace("tools", "tolls").replace("mcp:", "mpc:"))),
+        2,
+        &["mpc"],
+    );
+}

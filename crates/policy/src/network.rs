@@ -1,0 +1,288 @@
+//! The level that the `networkPolicy` of a template is.
+//!
+//! It decides about addresses to which programs connect without a name. About names it abstains: it is one of two
+//! levels, as other policies open names or not. Peers by labels open nothing here, and only TCP is open at all.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::attach::{SandboxTarget, Selector};
+use crate::cidr::Cidr;
+use crate::decide::{Authority, Level, Mode};
+use crate::egress::{Egress, EgressRule, Protocol};
+use crate::ports::PortRange;
+
+/// Maximum ranges of addresses after the exceptions are taken away. A policy with more opens nothing.
+const RANGES: usize = 1024;
+/// Networks that the internet does not route.
+const PRIVATE: [&str; 5] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"];
+/// Begin of the names of these levels. No policy object has a name with a space.
+const NAME: &str = "networkPolicy of ";
+/// Every address.
+const ALL: [&str; 2] = ["0.0.0.0/0", "::/0"];
+
+/// The level that the `networkPolicy` of a template is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkLevel {
+    /// If no other level opens the network.
+    pub(crate) alone: Arc<Level>,
+    /// Beside others: it abstains about everything but addresses.
+    pub(crate) beside: Arc<Level>,
+}
+
+/// Egress rules of a NetworkPolicy.
+#[derive(Default, Deserialize)]
+struct Rules {
+    #[serde(default)]
+    egress: Option<Vec<Rule>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Rule {
+    to: Option<Vec<To>>,
+    ports: Option<Vec<Port>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct To {
+    ip_block: Option<Block>,
+}
+
+#[derive(Deserialize)]
+struct Block {
+    cidr: String,
+    except: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Port {
+    port: Option<Value>,
+    end_port: Option<u16>,
+    protocol: Option<String>,
+}
+
+impl NetworkLevel {
+    /// Returns true if a level is one of these.
+    pub fn is(level: &Level) -> bool {
+        level.authority == Authority::Template && level.name.starts_with(NAME)
+    }
+
+    /// Reads the `networkPolicy` in the spec of a template; `None` if it has none, or manages none. One that cannot be read
+    /// opens nothing.
+    pub fn read(template: &str, spec: &Value) -> Option<NetworkLevel> {
+        let rules = spec.get("networkPolicy").filter(|rules| !rules.is_null())?;
+        if spec.get("networkPolicyManagement").is_some_and(|management| management == "Unmanaged") {
+            return None;
+        }
+        let rules: Rules = serde_json::from_value(rules.clone()).unwrap_or_default();
+        let rules: Vec<EgressRule> =
+            rules.egress.iter().flatten().enumerate().filter_map(|(index, rule)| rule.read(index)).collect();
+        let number: usize = rules.iter().map(|rule| rule.cidrs.len()).sum();
+        let rules = if number > RANGES { Vec::new() } else { rules };
+        let level = |rules| {
+            Arc::new(Level {
+                authority: Authority::Template,
+                name: format!("{NAME}{template}"),
+                mode: Mode::Enforce,
+                egress: Some(Egress { rules, ..Egress::default() }),
+            })
+        };
+        Some(NetworkLevel { alone: level(rules.clone()), beside: level([rules, abstaining()].concat()) })
+    }
+}
+
+/// Rules that allow everything but addresses, because other levels decide about it.
+fn abstaining() -> Vec<EgressRule> {
+    let every = Some(Selector::default());
+    let sandboxes = SandboxTarget { name: None, selector: every.clone(), namespace_selector: every };
+    let own = SandboxTarget { namespace_selector: None, ..sandboxes.clone() };
+    vec![
+        EgressRule {
+            name: "names".to_owned(),
+            any: true,
+            ports: vec![PortRange::ALL],
+            protocol: Protocol::Tcp,
+            private: ALL.iter().filter_map(|range| range.parse().ok()).collect(),
+            ..EgressRule::default()
+        },
+        EgressRule {
+            name: "sandboxes".to_owned(),
+            sandboxes: vec![own, sandboxes],
+            ports: vec![PortRange::ALL],
+            ..EgressRule::default()
+        },
+    ]
+}
+
+impl Rule {
+    fn read(&self, index: usize) -> Option<EgressRule> {
+        let ports: Vec<PortRange> = match self.ports.as_deref() {
+            None | Some([]) => vec![PortRange::ALL],
+            Some(ports) => ports.iter().filter_map(Port::read).collect(),
+        };
+        let blocks: Vec<IpNet> = match self.to.as_deref() {
+            None | Some([]) => ALL.iter().filter_map(|range| range.parse().ok()).collect(),
+            Some(to) => to.iter().filter_map(|to| to.ip_block.as_ref()).flat_map(Block::read).collect(),
+        };
+        if ports.is_empty() || blocks.is_empty() {
+            return None;
+        }
+        let private = blocks.iter().filter(|block| is_private(block)).filter_map(cidr).collect();
+        Some(EgressRule {
+            name: format!("egress[{index}]"),
+            cidrs: blocks.iter().filter_map(cidr).collect(),
+            ports,
+            protocol: Protocol::Tcp,
+            private,
+            ..EgressRule::default()
+        })
+    }
+}
+
+impl Port {
+    fn read(&self) -> Option<PortRange> {
+        if self.protocol.as_deref().is_some_and(|protocol| protocol != "TCP") {
+            return None;
+        }
+        // A name means a port of the Pods that are selected, which open nothing here.
+        let Some(port) = &self.port else { return Some(PortRange::ALL) };
+        let first = u16::try_from(port.as_u64()?).ok()?;
+        PortRange::new(first, self.end_port.unwrap_or(first))
+    }
+}
+
+impl Block {
+    /// Returns the block without its exceptions. One with an exception that cannot be read is empty.
+    fn read(&self) -> Vec<IpNet> {
+        let Ok(block) = self.cidr.parse::<IpNet>() else { return Vec::new() };
+        let except = self.except.iter().flatten().map(|text| text.parse());
+        let Ok(except) = except.collect::<Result<Vec<IpNet>, _>>() else { return Vec::new() };
+        let mut left = Vec::new();
+        take_away(block.trunc(), &except, &mut left);
+        left
+    }
+}
+
+fn take_away(block: IpNet, except: &[IpNet], left: &mut Vec<IpNet>) {
+    if except.iter().any(|range| range.contains(&block)) || left.len() > RANGES {
+        return;
+    }
+    let inside: Vec<IpNet> = except.iter().copied().filter(|range| block.contains(range)).collect();
+    if inside.is_empty() {
+        return left.push(block);
+    }
+    for half in block.subnets(block.prefix_len() + 1).into_iter().flatten() {
+        take_away(half, &inside, left);
+    }
+}
+
+fn cidr(block: &IpNet) -> Option<Cidr> {
+    block.to_string().parse().ok()
+}
+
+fn is_private(block: &IpNet) -> bool {
+    PRIVATE.iter().filter_map(|range| range.parse::<IpNet>().ok()).any(|range| range.contains(block))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::{decide, may_dial, may_resolve};
+    use crate::destination::Decision;
+    use crate::expression::Moment;
+
+    fn network(egress: Value) -> NetworkLevel {
+        NetworkLevel::read("t", &serde_json::json!({ "networkPolicy": {"egress": egress} })).unwrap()
+    }
+
+    fn decided(levels: &[Arc<Level>], destination: &str) -> Decision {
+        decide(levels, &destination.parse().unwrap(), &Moment::default()).decision
+    }
+
+    #[test]
+    fn blocks_without_their_exceptions_are_open() {
+        use Decision::{Allow, Deny};
+        let found = network(serde_json::json!([
+            {"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16", "10.2.3.4/32"]}}],
+             "ports": [{"port": 5432}, {"port": 8000, "endPort": 8010}, {"port": 53, "protocol": "UDP"}, {"port": "web"}]},
+            {"to": [{"podSelector": {}}, {"ipBlock": {"cidr": "192.0.2.0/24"}}]},
+        ]));
+        let alone = [found.alone];
+        for (destination, decision) in [
+            ("10.0.0.1:5432", Allow),
+            ("10.0.0.1:8005", Allow),
+            ("10.0.0.1:53", Deny),
+            ("10.1.2.3:5432", Deny),
+            ("10.2.3.4:5432", Deny),
+            ("10.2.3.5:5432", Allow),
+            ("192.0.2.9:1", Allow),
+            ("198.51.100.1:443", Deny),
+            ("a.example:443", Deny),
+        ] {
+            assert_eq!(decided(&alone, destination), decision, "{destination}");
+        }
+        assert!(!may_resolve(&alone, &"a.example".parse().unwrap()));
+        let dial = |destination: &str| {
+            let destination: crate::Destination = destination.parse().unwrap();
+            let crate::Host::Address(address) = destination.host else { unreachable!() };
+            may_dial(&alone, &destination, address, &[], &Moment::default())
+        };
+        assert!(dial("10.0.0.1:5432").is_ok(), "named and private");
+        let all = network(serde_json::json!([{}]));
+        let all = [all.alone];
+        assert_eq!(decided(&all, "10.0.0.1:443"), Allow);
+        let private = "10.0.0.1:443".parse().unwrap();
+        assert!(may_dial(&all, &private, "10.0.0.1".parse().unwrap(), &[], &Moment::default()).is_err());
+        let metadata = network(serde_json::json!([{"to": [{"ipBlock": {"cidr": "169.254.0.0/16"}}]}]));
+        let service = "169.254.169.254:80".parse().unwrap();
+        let address = "169.254.169.254".parse().unwrap();
+        assert!(may_dial(&[metadata.alone], &service, address, &[], &Moment::default()).is_err());
+    }
+
+    #[test]
+    fn it_only_takes_addresses_away_from_others() {
+        use Decision::{Allow, Deny};
+        let found = network(serde_json::json!([{"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}]));
+        let rules = serde_json::json!({"rules": [
+            {"name": "a", "hosts": ["a.example"], "cidrs": ["0.0.0.0/0"], "private": ["10.0.0.0/8"]},
+        ]});
+        let other = Level {
+            authority: Authority::Cluster,
+            name: "c".into(),
+            mode: Mode::Enforce,
+            egress: Some(serde_json::from_value(rules).unwrap()),
+        };
+        let both = [found.beside, Arc::new(other)];
+        assert_eq!(decided(&both, "a.example:443"), Allow);
+        assert_eq!(decided(&both, "b.example:443"), Deny);
+        assert_eq!(decided(&both, "192.0.2.1:443"), Allow);
+        assert_eq!(decided(&both, "203.0.113.1:443"), Deny);
+        let named = "a.example:443".parse().unwrap();
+        assert!(may_dial(&both, &named, "10.0.0.1".parse().unwrap(), &[], &Moment::default()).is_ok());
+    }
+
+    #[test]
+    fn policy_without_egress_or_meaning_opens_nothing() {
+        let unmanaged = serde_json::json!({"networkPolicy": {}, "networkPolicyManagement": "Unmanaged"});
+        for spec in [serde_json::json!({}), serde_json::json!({"networkPolicy": null}), unmanaged] {
+            assert!(NetworkLevel::read("t", &spec).is_none(), "{spec}");
+        }
+        for rules in [
+            serde_json::json!({}),
+            serde_json::json!({"egress": []}),
+            serde_json::json!({"egress": 5}),
+            serde_json::json!({"egress": [{"to": [{"ipBlock": {"cidr": "x"}}]}]}),
+            serde_json::json!({"egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["x"]}}]}]}),
+            serde_json::json!({"egress": [{"to": [{"podSelector": {}}]}]}),
+            serde_json::json!({"egress": [{"ports": [{"port": 1, "protocol": "UDP"}]}]}),
+        ] {
+            let found = NetworkLevel::read("t", &serde_json::json!({ "networkPolicy": rules })).unwrap();
+            assert!(found.alone.egress.as_ref().unwrap().rules.is_empty(), "{rules}");
+        }
+    }
+}

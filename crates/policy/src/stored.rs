@@ -1,0 +1,224 @@
+//! Policies of a server: which of them apply to a sandbox, and the level that each one is.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use jiff::Timestamp;
+
+use crate::attach::Subject;
+use crate::decide::{Authority, Level, opens};
+use crate::network::NetworkLevel;
+use crate::object::{InvalidPolicy, PolicyObject};
+
+/// Maximum policies of a sandbox.
+const LEVELS: usize = 8;
+
+/// Namespace of a policy, empty for one of the cluster, and its name.
+pub type PolicyKey = (String, String);
+/// Policies of a server by their keys.
+pub type Policies = BTreeMap<PolicyKey, StoredPolicy>;
+
+/// Policy of a server, and the level that it is for each authority.
+#[derive(Debug)]
+pub struct StoredPolicy {
+    /// `None` for one that cannot be read: it closes everything in its reach.
+    object: Option<PolicyObject>,
+    /// Levels by the time until which they count, in order. The last one has no end.
+    steps: Vec<Step>,
+}
+
+/// Levels of a policy until the next of its rules ends.
+#[derive(Debug, Default)]
+struct Step {
+    ends: Option<Timestamp>,
+    /// By the order of [`Authority`]; made on first use, so that sandboxes share a level.
+    levels: [OnceLock<Arc<Level>>; 5],
+}
+
+impl PartialEq for StoredPolicy {
+    fn eq(&self, other: &StoredPolicy) -> bool {
+        self.object == other.object
+    }
+}
+
+impl StoredPolicy {
+    /// Returns a policy as it is stored.
+    ///
+    /// # Errors
+    /// The policy is invalid. [`StoredPolicy::unreadable`] then takes its place.
+    pub fn new(object: PolicyObject) -> Result<StoredPolicy, InvalidPolicy> {
+        object.check()?;
+        let mut ends: Vec<_> = object.rules().iter().filter_map(|rule| rule.expires).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let ends = ends.into_iter().map(Some).chain([None]);
+        let steps = ends.map(|ends| Step { ends, ..Step::default() }).collect();
+        Ok(StoredPolicy { object: Some(object), steps })
+    }
+
+    /// Returns a policy that cannot be read.
+    pub fn unreadable() -> StoredPolicy {
+        StoredPolicy { object: None, steps: Vec::new() }
+    }
+
+    /// Returns the object; `None` if it cannot be read.
+    pub fn object(&self) -> Option<&PolicyObject> {
+        self.object.as_ref()
+    }
+
+    /// Returns the level for an authority, and the time at which it changes; `None` for a policy that has ended or cannot
+    /// be read.
+    pub fn level(&self, authority: Authority, now: Timestamp) -> Option<(Arc<Level>, Option<Timestamp>)> {
+        let object = self.object.as_ref()?;
+        if object.expires().is_some_and(|expires| expires <= now) {
+            return None;
+        }
+        let step = self.steps.iter().find(|step| step.ends.is_none_or(|ends| now < ends))?;
+        let level = step.levels.get(authority as usize)?;
+        let level = level.get_or_init(|| Arc::new(object.level_at(authority, now)));
+        let changes = [step.ends, object.expires()].into_iter().flatten().min();
+        Some((level.clone(), changes))
+    }
+}
+
+/// Levels that apply to a sandbox.
+#[derive(Debug, Clone, Default)]
+pub struct Applying {
+    /// Levels.
+    pub levels: Vec<Arc<Level>>,
+    /// Time at which a level ends or changes, if none of the objects does earlier.
+    pub until: Option<Timestamp>,
+}
+
+/// Reason why nothing is reachable although policies may apply.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotEnforceable {
+    /// An annotation names a policy that does not exist.
+    #[error("there is no SandboxPolicy {0:?} in the namespace: no egress")]
+    NotFound(String),
+    /// A policy cannot be read.
+    #[error("policy {0:?} cannot be read: no egress")]
+    Invalid(String),
+    /// More apply than may.
+    #[error("{0} policies apply, at most {LEVELS} may: no egress")]
+    TooMany(usize),
+}
+
+/// Returns the levels that apply to a sandbox at a time, of the policies of the cluster and of all namespaces, and of the
+/// `networkPolicy` of its template.
+///
+/// # Errors
+/// Nothing is reachable: the reason.
+pub fn applying(
+    subject: &Subject,
+    cluster: &Policies,
+    namespaced: &Policies,
+    network: Option<&NetworkLevel>,
+    now: Timestamp,
+) -> Result<Applying, NotEnforceable> {
+    let key = |name: &String| (subject.namespace.clone(), name.clone());
+    let mut named = subject.by_template.iter().chain(&subject.by_claim);
+    if let Some(name) = named.find(|name| !namespaced.contains_key(&key(name))) {
+        return Err(NotEnforceable::NotFound(name.clone()));
+    }
+    let mut found = Applying::default();
+    let own = namespaced
+        .range(key(&String::new())..)
+        .take_while(|((namespace, _), _)| *namespace == subject.namespace);
+    for ((namespace, name), policy) in cluster.iter().chain(own) {
+        let Some(object) = &policy.object else { return Err(NotEnforceable::Invalid(name.clone())) };
+        let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
+        let Some(authority) = object.authority_over(subject, namespace) else { continue };
+        let Some((level, changes)) = policy.level(authority, now) else { continue };
+        found.levels.push(level);
+        found.until = [found.until, changes].into_iter().flatten().min();
+    }
+    if let Some(network) = network {
+        let level = if opens(&found.levels) { &network.beside } else { &network.alone };
+        found.levels.push(level.clone());
+    }
+    match found.levels.len() {
+        number if number > LEVELS => Err(NotEnforceable::TooMany(number)),
+        _ => Ok(found),
+    }
+}
+
+impl NotEnforceable {
+    /// Returns the reason of the condition of a Sandbox.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            NotEnforceable::NotFound(_) => "PolicyNotFound",
+            NotEnforceable::Invalid(_) => "InvalidPolicy",
+            NotEnforceable::TooMany(_) => "TooManyPolicies",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::policy_names;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn policies(specs: &[(&str, &str)]) -> Policies {
+        let all = specs.iter().map(|(name, spec)| {
+            let text = format!(
+                r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "{name}"}}, "spec": {spec}}}"#
+            );
+            let policy = StoredPolicy::new(serde_json::from_str(&text).unwrap()).unwrap();
+            (("team".to_owned(), (*name).to_owned()), policy)
+        });
+        all.collect()
+    }
+
+    fn subject() -> Subject {
+        Subject { namespace: "team".into(), sandbox: Some("a".into()), ..Subject::default() }
+    }
+
+    #[test]
+    fn policy_and_rule_end_at_their_time() {
+        let all = policies(&[
+            ("p", r#"{"appliesTo": {}, "expires": "1970-01-01T00:01:00Z", "egress": {"rules": []}}"#),
+            (
+                "q",
+                r#"{"appliesTo": {}, "egress": {"rules": [
+                    {"name": "a", "any": true}, {"name": "b", "any": true, "expires": "1970-01-01T00:00:30Z"}]}}"#,
+            ),
+        ]);
+        let of = |second| applying(&subject(), &Policies::new(), &all, None, at(second)).unwrap();
+        let rules = |found: &Applying| -> Vec<usize> {
+            found.levels.iter().map(|level| level.egress.as_ref().unwrap().rules.len()).collect()
+        };
+        for (second, expected, until) in [
+            (0, vec![0, 2], Some(at(30))),
+            (29, vec![0, 2], Some(at(30))),
+            (30, vec![0, 1], Some(at(60))),
+            (60, vec![1], None),
+        ] {
+            let found = of(second);
+            assert_eq!((rules(&found), found.until), (expected, until), "{second}");
+        }
+        assert!(Arc::ptr_eq(&of(0).levels[1], &of(29).levels[1]), "sandboxes share a level");
+    }
+
+    #[test]
+    fn policy_that_is_missing_invalid_or_one_too_many_closes_everything() {
+        let missing = Subject { by_claim: policy_names("later"), ..subject() };
+        let none = Policies::new();
+        let error = applying(&missing, &none, &none, None, at(0)).unwrap_err();
+        assert_eq!((error.reason(), error), ("PolicyNotFound", NotEnforceable::NotFound("later".into())));
+        let unreadable = Policies::from([(("team".to_owned(), "x".to_owned()), StoredPolicy::unreadable())]);
+        let error = applying(&subject(), &none, &unreadable, None, at(0)).unwrap_err();
+        assert_eq!(error, NotEnforceable::Invalid("x".into()));
+        let elsewhere = Subject { namespace: "other".into(), ..subject() };
+        assert!(applying(&elsewhere, &none, &unreadable, None, at(0)).unwrap().levels.is_empty());
+        let names: Vec<String> = (0..9).map(|number| format!("p{number}")).collect();
+        let specs: Vec<_> = names.iter().map(|name| (name.as_str(), r#"{"appliesTo": {}}"#)).collect();
+        let error = applying(&subject(), &none, &policies(&specs), None, at(0)).unwrap_err();
+        assert_eq!(error, NotEnforceable::TooMany(9));
+        assert_eq!(applying(&subject(), &none, &policies(&specs[..8]), None, at(0)).unwrap().levels.len(), 8);
+    }
+}

@@ -121,11 +121,11 @@ const CONFIGURED: [&str; 10] = [
     "isolation",
 ];
 
-/// Rules of `--settings` for which there is no flag.
+/// Rules of `--settings` and of policies for which there is no flag.
 #[derive(Default)]
 pub(crate) struct Listed {
-    /// Rules for the network.
-    pub(crate) rules: Vec<EgressRule>,
+    /// Rules of `--settings` for the network.
+    pub(crate) rules: Option<Vec<EgressRule>>,
     /// Paths that the command cannot write, each with `true` for a folder.
     pub(crate) deny_write: Vec<(PathBuf, bool)>,
     /// Paths in a read-only workspace that the command can write.

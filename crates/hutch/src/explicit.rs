@@ -33,6 +33,7 @@ pub(crate) fn main(arguments: &EgressArguments) -> ExitCode {
 }
 
 fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
+    run::refuse_file_rules(&arguments.policy)?;
     let mut levels = run::from_files(&arguments.policy)?;
     open_private(&mut levels, arguments);
     let upstream = upstream_proxy::of(arguments.upstream_proxy.as_ref())?;

@@ -60,6 +60,11 @@ const PROTECTED: [(&str, Placeholder); 13] = [
     (".cargo/config", Placeholder::Nothing),
 ];
 
+/// Returns true if a path of a workspace is a protected entry, in one, or above one.
+pub(super) fn is_protected(path: &Path) -> bool {
+    PROTECTED.iter().any(|(entry, _)| path.starts_with(entry) || Path::new(entry).starts_with(path))
+}
+
 /// Marks a placeholder, so that the next run knows one that a killed run left.
 const MARK: &str = "user.hutch.placeholder";
 

@@ -5,6 +5,7 @@
 mod caches;
 mod config;
 mod egress;
+mod files;
 mod gvisor;
 mod hide;
 mod mounts;
@@ -31,7 +32,7 @@ use crate::mount::MountArgument;
 use crate::protect::{Change, Placeholder, Protection, Rules};
 use workspace::Workspace;
 
-pub(crate) use egress::from_files;
+pub(crate) use egress::{from_files, refuse_file_rules};
 
 /// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;
@@ -49,6 +50,7 @@ pub(crate) fn main(mut arguments: RunArguments) -> ! {
         (None, Some(file)) => settings::apply(&file, &mut arguments),
         (None, None) => Ok(()),
     };
+    let configured = configured.and_then(|()| files::apply(&mut arguments));
     let status = configured.and_then(|()| run(&arguments)).unwrap_or_else(|error| {
         eprintln!("hutch: {error:#}");
         CANNOT_START

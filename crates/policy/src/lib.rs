@@ -13,6 +13,7 @@ mod decide;
 mod destination;
 mod egress;
 mod expression;
+mod files;
 mod host;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
@@ -38,6 +39,7 @@ pub use decide::{
 pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::{Egress, EgressRule, Protocol, Tls, Traffic};
 pub use expression::{Expression, Facts, Identity, InvalidExpression, Moment, Session};
+pub use files::{Access, FilePath, FileRule, InvalidPath, restrictions};
 pub use host::{Host, HostName, InvalidHost};
 pub use http::{
     Body, Glob, HttpRule, InvalidRequestRule, McpRule, Method, PathPattern, Pattern, ValueMatch, decide_calls,

@@ -10,6 +10,7 @@ use crate::budget::Budget;
 use crate::decide::{Authority, Level, Mode};
 use crate::destination::Decision;
 use crate::egress::{Egress, EgressRule, Tls};
+use crate::files::FileRule;
 use crate::http::{HttpRule, McpRule};
 
 /// Maximum rules of a policy.
@@ -61,6 +62,8 @@ struct Spec {
     expires: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     egress: Option<Egress>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    files: Vec<FileRule>,
 }
 
 /// Reason why a policy is invalid, with the path of its field.
@@ -127,11 +130,43 @@ impl PolicyObject {
         if let Some(applies) = &self.spec.applies_to {
             check_applies_to(applies, self.kind)?;
         }
+        self.check_files()?;
         let Some(egress) = &self.spec.egress else { return Ok(()) };
         if let Some((field, why)) = egress.budget.as_ref().and_then(Budget::mistake) {
             return Err(invalid(format!("spec.egress.budget{field}"), why));
         }
         check_rules(&egress.rules, self.kind)
+    }
+
+    /// Returns the rules for files.
+    pub fn files(&self) -> &[FileRule] {
+        &self.spec.files
+    }
+
+    fn check_files(&self) -> Result<(), InvalidPolicy> {
+        let files = &self.spec.files;
+        if files.len() > HOSTS {
+            return Err(invalid("spec.files".to_owned(), format!("at most {HOSTS} entries")));
+        }
+        if self.spec.mode == Mode::Observe && !files.is_empty() {
+            return Err(invalid("spec.files".to_owned(), "has no effect with `mode: Observe`"));
+        }
+        let mut paths = BTreeSet::new();
+        match files.iter().position(|rule| !paths.insert(&rule.path)) {
+            Some(index) => Err(invalid(format!("spec.files[{index}].path"), "is there twice")),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses fields that only `hutch run` enforces.
+    ///
+    /// # Errors
+    /// The field.
+    pub fn check_without_files(&self) -> Result<(), InvalidPolicy> {
+        match self.spec.files.is_empty() {
+            true => Ok(()),
+            false => Err(invalid("spec.files".to_owned(), "is enforced by `hutch run` alone")),
+        }
     }
 
     /// Returns the level that the policy is, for this authority.
@@ -432,6 +467,16 @@ mod tests {
         let rules = vec![r#"{"name": "a", "any": true}"#; RULES + 1].join(",");
         for (spec, expected) in [
             (r#"{"scanner": {}}"#.to_owned(), "unknown field `scanner`"),
+            (r#"{"files": [{"path": "a", "access": "Read"}]}"#.to_owned(), "is not a path of a rule"),
+            (
+                r#"{"mode": "Observe", "files": [{"path": "/a", "access": "Read"}]}"#.to_owned(),
+                "spec.files: has no effect",
+            ),
+            (
+                r#"{"files": [{"path": "/a", "access": "Read"}, {"path": "/a", "access": "None"}]}"#
+                    .to_owned(),
+                "spec.files[1].path: ",
+            ),
             (r#"{"mode": "Learn"}"#.to_owned(), "unknown variant `Learn`"),
             (rule(r#""credentials": []"#), "unknown field `credentials`"),
             (rule(r#""any": true, "http": [{"methods": ["get"]}]"#), "is not a method"),

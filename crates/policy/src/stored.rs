@@ -48,6 +48,7 @@ impl StoredPolicy {
     /// The policy is invalid. [`StoredPolicy::unreadable`] then takes its place.
     pub fn new(object: PolicyObject) -> Result<StoredPolicy, InvalidPolicy> {
         object.check()?;
+        object.check_without_files()?;
         let mut ends: Vec<_> = object.rules().iter().filter_map(|rule| rule.expires).collect();
         ends.sort_unstable();
         ends.dedup();

@@ -30,6 +30,9 @@ pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {
     };
     match serde_path_to_error::deserialize::<_, PolicyObject>(object) {
         Err(error) => invalid(error.path().to_string(), error.inner().to_string()),
-        Ok(policy) => policy.check().or_else(|error| invalid(error.field, error.reason)),
+        Ok(policy) => {
+            let checked = policy.check().and_then(|()| policy.check_without_files());
+            checked.or_else(|error| invalid(error.field, error.reason))
+        }
     }
 }

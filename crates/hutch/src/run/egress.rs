@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use hutch_egress::{AuthorityKeys, FLAGS};
 use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
-use hutch_policy::{Authority, Egress, EgressRule, Level, Mode, PolicyObject};
+use hutch_policy::{Authority, Egress, EgressRule, FileRule, Level, Mode, PolicyObject};
 
 use super::trust::Trust;
 use crate::cli::RunArguments;
@@ -46,11 +46,11 @@ impl Network {
         if !arguments.allow.is_empty() {
             levels.push(from_flags(arguments));
         }
-        if let Some(listed) = &arguments.listed
+        if let Some(rules) = arguments.listed.as_ref().and_then(|listed| listed.rules.as_ref())
             // A policy alone would open what is not listed.
-            && !(listed.rules.is_empty() && arguments.policy.is_empty())
+            && !(rules.is_empty() && arguments.policy.is_empty())
         {
-            levels.push(from_settings(&listed.rules));
+            levels.push(from_settings(rules));
         }
         levels.extend(from_files(&arguments.policy)?);
         let upstream = match levels.is_empty() {
@@ -146,13 +146,39 @@ fn from_settings(rules: &[EgressRule]) -> Level {
     Level { authority: Authority::Invocation, name: LISTED.to_owned(), mode: Mode::Enforce, egress }
 }
 
-/// Reads the policies of a file: YAML or JSON, one or more documents.
-fn from_file(file: &Path) -> anyhow::Result<Vec<Level>> {
+/// Reads the objects of a file: YAML or JSON, one or more documents.
+fn objects(file: &Path) -> anyhow::Result<Vec<PolicyObject>> {
     let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&read_file(file)?).map_err(in_one_line)?;
     ensure!(!objects.is_empty(), "it contains no policy");
+    objects.iter().try_for_each(PolicyObject::check)?;
+    Ok(objects)
+}
+
+/// Returns the rules for files of the policies of these files, a list for each policy that has some.
+pub(super) fn file_rules(files: &[PathBuf]) -> anyhow::Result<Vec<Vec<FileRule>>> {
+    let mut lists = Vec::new();
+    for file in files {
+        let objects = objects(file).with_context(|| format!("--policy {}", file.display()))?;
+        lists.extend(objects.iter().map(|object| object.files().to_vec()).filter(|rules| !rules.is_empty()));
+    }
+    Ok(lists)
+}
+
+/// Refuses policies with rules for files.
+pub(crate) fn refuse_file_rules(files: &[PathBuf]) -> anyhow::Result<()> {
+    for file in files {
+        let objects = objects(file).with_context(|| format!("--policy {}", file.display()))?;
+        let checked = objects.iter().try_for_each(PolicyObject::check_without_files);
+        checked.with_context(|| format!("--policy {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Reads the policies of a file.
+fn from_file(file: &Path) -> anyhow::Result<Vec<Level>> {
     let level = |object: PolicyObject| {
         object.check_for_command()?;
         Ok(object.into_level(Authority::Invocation)?)
     };
-    objects.into_iter().map(level).collect()
+    objects(file)?.into_iter().map(level).collect()
 }

@@ -42,7 +42,7 @@ pub(super) fn apply(file: &Path, arguments: &mut RunArguments) -> anyhow::Result
         workspace: std::env::current_dir().context("the working directory")?,
         home: std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute()),
     };
-    let listed = Listed { rules, ..Listed::default() };
+    let listed = Listed { rules: Some(rules), ..Listed::default() };
     arguments.listed =
         Some(Box::new(place.apply(&settings.filesystem, listed, arguments).with_context(named)?));
     Ok(())

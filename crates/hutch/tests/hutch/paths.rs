@@ -221,3 +221,74 @@ fn hidden_path_must_exist_and_leave_a_workspace() {
         assert_eq!(succeeded("of the image", &output), "over\n");
     }
 }
+
+/// Writes a policy with these rules for files, and returns the options that name it.
+fn file_rules(home: &Home, rules: &str) -> [String; 2] {
+    let text = format!(
+        r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "files"}},
+            "spec": {{"files": [{rules}]}}}}"#
+    );
+    std::fs::write(home.path("policy.json"), text).expect("written");
+    home.own("policy.json");
+    ["--policy".to_owned(), home.path("policy.json").display().to_string()]
+}
+
+#[test]
+fn policy_takes_files_away_and_opens_none() {
+    hutch_testkit::require!(root, user_namespaces);
+    for caller in callers() {
+        let home = Home::new();
+        make(&home, &["work/key", "work/docs/a", "work/src/a"]);
+        let rules =
+            r#"{"path": "/workspace/key", "access": "None"}, {"path": "/workspace/docs", "access": "Read"}"#;
+        let options = file_rules(&home, rules);
+        let options = options.each_ref().map(String::as_str);
+        let script = "cat key; cat docs/a; echo x > docs/a; echo x > docs/new; rm -rf docs; mv docs d; mv key k; \
+            echo x > src/a; cat src/a";
+        let output = home.run(caller, &options, script);
+        assert_eq!(text(&output.stdout), "SECRET\nx\n", "{caller:?}: {}", text(&output.stderr));
+        assert_eq!((home.read("work/key"), home.read("work/docs/a")), ("SECRET\n".into(), "SECRET\n".into()));
+        assert!(!home.path("work/docs/new").exists() && !home.path("work/d").exists(), "{caller:?}");
+
+        make(&home, &["work/out/a"]);
+        let rules =
+            r#"{"path": "/workspace", "access": "Read"}, {"path": "/workspace/out", "access": "Write"}"#;
+        let options = file_rules(&home, rules);
+        let options = options.each_ref().map(String::as_str);
+        let script = "echo x > src/a; echo x > new; echo y > out/a; cat out/a";
+        assert_eq!(text(&home.run(caller, &options, script).stdout), "y\n", "{caller:?}");
+        assert_eq!(home.read("work/src/a"), "x\n", "{caller:?}");
+        let closed = [options[0], options[1], "--read-only"];
+        assert_eq!(text(&home.run(caller, &closed, script).stdout), "y\n", "{caller:?}: as it was");
+        std::fs::write(home.path("work/out/a"), "SECRET\n").expect("written");
+        assert_eq!(
+            text(&home.run(caller, &closed, script).stdout),
+            "SECRET\n",
+            "{caller:?}: it opens nothing"
+        );
+    }
+}
+
+#[test]
+fn rules_for_files_that_cannot_be_enforced_are_refused() {
+    hutch_testkit::require!(root);
+    let home = Home::new();
+    make(&home, &["work/.git/config", "work/docs/a"]);
+    for (rules, reason) in [
+        (r#"{"path": "/tmp/x", "access": "Read"}"#, "in memory"),
+        (r#"{"path": "docs", "access": "Read"}"#, "not a path of a rule"),
+        (
+            r#"{"path": "/workspace/docs", "access": "Read"}, {"path": "/workspace/docs/a", "access": "Write"}"#,
+            "in the workspace only",
+        ),
+        (
+            r#"{"path": "/workspace", "access": "Read"}, {"path": "/workspace/.git", "access": "Write"}"#,
+            "stays protected",
+        ),
+        (r#"{"path": "/workspace", "access": "None"}"#, "the workspace is in it"),
+    ] {
+        let options = file_rules(&home, rules);
+        let options = options.each_ref().map(String::as_str);
+        refused(&home.run(Caller::Root, &options, "true"), 125, &[reason]);
+    }
+}

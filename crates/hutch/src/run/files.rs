@@ -1,0 +1,109 @@
+//! `spec.files` of policies, as flags: what a command cannot read or write. Policies open nothing.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use hutch_policy::{Access, restrictions};
+
+use super::egress::file_rules;
+use crate::cli::{Listed, RunArguments};
+use crate::protect::is_protected;
+
+/// Second path of every workspace, by which a policy can name it on every machine.
+const ALIAS: &str = "/workspace";
+/// Folders that are in memory in every sandbox, whatever the machine has there.
+const IN_MEMORY: [&str; 2] = ["/tmp", "/dev"];
+
+/// Puts the rules for files of `--policy` into the flags.
+pub(super) fn apply(arguments: &mut RunArguments) -> anyhow::Result<()> {
+    if arguments.policy.is_empty() {
+        return Ok(());
+    }
+    let policies = file_rules(&arguments.policy)?;
+    let policies: Vec<_> = policies.iter().map(Vec::as_slice).collect();
+    let restrictions = restrictions(&policies);
+    if restrictions.is_empty() {
+        return Ok(());
+    }
+    let workspace =
+        arguments.workspace.as_deref().map(std::path::absolute).transpose().context("--workspace")?;
+    // A policy opens nothing that the caller has closed.
+    let closed = arguments.read_only;
+    let mut listed = arguments.listed.take().unwrap_or_default();
+    for (path, access) in restrictions {
+        if closed && access == Access::Write {
+            continue;
+        }
+        let named = || format!("--policy: spec.files: {}", path.display());
+        let outside = outside(&path, workspace.as_deref()).with_context(named)?;
+        restrict(&outside, access, workspace.as_deref(), arguments, &mut listed).with_context(named)?;
+    }
+    arguments.listed = Some(listed);
+    Ok(())
+}
+
+/// Returns the path that a file has on the machine.
+fn outside(path: &Path, workspace: Option<&Path>) -> anyhow::Result<PathBuf> {
+    match (path.strip_prefix(ALIAS), workspace) {
+        (Ok(rest), Some(workspace)) if !workspace.starts_with(ALIAS) => {
+            // Joining nothing would add a slash.
+            Ok(if rest == Path::new("") { workspace.to_owned() } else { workspace.join(rest) })
+        }
+        (Ok(_), None) => bail!("there is no --workspace"),
+        _ => Ok(path.to_owned()),
+    }
+}
+
+fn restrict(
+    path: &Path,
+    access: Access,
+    workspace: Option<&Path>,
+    arguments: &mut RunArguments,
+    listed: &mut Listed,
+) -> anyhow::Result<()> {
+    let in_workspace = workspace.and_then(|workspace| path.strip_prefix(workspace).ok());
+    let in_mount = arguments.mount.iter().any(|mount| path.starts_with(&mount.source));
+    let in_memory = IN_MEMORY.iter().any(|folder| path.starts_with(folder));
+    if in_memory && in_workspace.is_none() && !in_mount {
+        bail!("it is in memory in a sandbox, and each command has its own");
+    }
+    match access {
+        // A path that does not exist cannot be read.
+        Access::None if path.symlink_metadata().is_err() => {}
+        Access::None => arguments.deny_read.push(path.to_owned()),
+        Access::Read => {
+            arguments.read_only |= workspace.is_some_and(|workspace| workspace.starts_with(path));
+            for mount in arguments.mount.iter_mut().filter(|mount| mount.source.starts_with(path)) {
+                mount.read_only = true;
+            }
+            listed.deny_write.push((path.to_owned(), path.is_dir()));
+        }
+        Access::Write => {
+            let within = in_workspace.filter(|rest| *rest != Path::new(""));
+            let Some(rest) = within.filter(|_| arguments.read_only) else {
+                bail!("`Write` within a folder that is not to be written is possible in the workspace only");
+            };
+            ensure!(!is_protected(rest), "programs of this machine run it, so it stays protected");
+            ensure!(path.is_dir(), "a folder that can be written in a read-only workspace must exist");
+            listed.write_within.push(path.to_owned());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alias_names_the_workspace() {
+        let of = |path: &str, workspace: Option<&str>| {
+            outside(Path::new(path), workspace.map(Path::new)).map(|path| path.display().to_string()).ok()
+        };
+        assert_eq!(of("/workspace/a", Some("/home/u/p")), Some("/home/u/p/a".to_owned()));
+        assert_eq!(of("/workspace", Some("/home/u/p")), Some("/home/u/p".to_owned()));
+        assert_eq!(of("/home/u/p/a", Some("/home/u/p")), Some("/home/u/p/a".to_owned()));
+        assert_eq!(of("/workspace/p/a", Some("/workspace/p")), Some("/workspace/p/a".to_owned()));
+        assert_eq!(of("/workspace/a", None), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! Files and folders of a sandbox that its program may not read or write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::shown;
+
+/// Maximum bytes of a path.
+const LENGTH: usize = 1024;
+
+/// Reason why a text is not the path of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not a path of a rule: absolute, below `/`, without `.`, `..` and empty parts, at most {LENGTH} bytes"
+)]
+pub struct InvalidPath(String);
+
+/// Access to a file, or to a folder and everything in it. The lesser one is stricter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Access {
+    /// It appears empty.
+    None,
+    /// It can be read.
+    Read,
+    /// It can be read and written, as far as the sandbox can anyway. It opens nothing.
+    Write,
+}
+
+/// Absolute path without parts that have no meaning.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct FilePath(String);
+
+impl FilePath {
+    /// Returns the path.
+    pub fn as_path(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+impl TryFrom<String> for FilePath {
+    type Error = InvalidPath;
+
+    fn try_from(text: String) -> Result<FilePath, InvalidPath> {
+        let mut parts = Path::new(&text).components();
+        let absolute = parts.next() == Some(Component::RootDir);
+        let normal = parts.clone().next().is_some() && parts.all(|part| matches!(part, Component::Normal(_)));
+        // Components hide empty parts and single dots.
+        let plain = !text[1.min(text.len())..].split('/').any(|part| matches!(part, "" | "." | ".."));
+        match absolute && normal && plain && text.len() <= LENGTH && !text.chars().any(char::is_control) {
+            true => Ok(FilePath(text)),
+            false => Err(InvalidPath(shown(&text))),
+        }
+    }
+}
+
+impl From<FilePath> for String {
+    fn from(path: FilePath) -> String {
+        path.0
+    }
+}
+
+/// Rule for a file, or a folder and everything in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileRule {
+    /// Path.
+    pub path: FilePath,
+    /// Access.
+    pub access: Access,
+}
+
+/// Returns the access to a path by the rules of one policy: the most specific path counts. `Write` without a rule.
+fn access(rules: &[FileRule], path: &Path) -> Access {
+    let covering = rules.iter().filter(|rule| path.starts_with(rule.path.as_path()));
+    covering
+        .max_by_key(|rule| rule.path.as_path().components().count())
+        .map_or(Access::Write, |rule| rule.access)
+}
+
+/// Combines the rules of several policies: the strictest access counts. Returns the paths at which the access differs from
+/// that of the folder in which they are, folders first.
+pub fn restrictions(policies: &[&[FileRule]]) -> Vec<(PathBuf, Access)> {
+    let all: BTreeSet<&Path> = policies.iter().copied().flatten().map(|rule| rule.path.as_path()).collect();
+    let mut found: BTreeMap<PathBuf, Access> = BTreeMap::new();
+    for path in all {
+        let strictest = policies.iter().map(|rules| access(rules, path)).min().unwrap_or(Access::Write);
+        let outer = path.ancestors().skip(1).find_map(|folder| found.get(folder)).copied();
+        if outer.unwrap_or(Access::Write) != strictest {
+            found.insert(path.to_owned(), strictest);
+        }
+    }
+    found.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(text: &str) -> Vec<FileRule> {
+        let rule = |word: &str| {
+            let (path, access) = word.split_once('=').unwrap();
+            let access = match access {
+                "none" => Access::None,
+                "read" => Access::Read,
+                _ => Access::Write,
+            };
+            FileRule { path: FilePath::try_from(path.to_owned()).unwrap(), access }
+        };
+        text.split_whitespace().map(rule).collect()
+    }
+
+    #[test]
+    fn most_specific_path_counts_within_a_policy_and_the_strictest_policy() {
+        let combined = |policies: &[&str]| {
+            let policies: Vec<Vec<FileRule>> = policies.iter().map(|text| rules(text)).collect();
+            let policies: Vec<&[FileRule]> = policies.iter().map(Vec::as_slice).collect();
+            let shown = restrictions(&policies).into_iter();
+            shown.map(|(path, access)| format!("{} {access:?}", path.display())).collect::<Vec<_>>()
+        };
+        assert_eq!(combined(&[]), [""; 0]);
+        assert_eq!(combined(&["/w=write"]), [""; 0], "as without a rule");
+        assert_eq!(combined(&["/w=read /w/out=write"]), ["/w Read", "/w/out Write"]);
+        assert_eq!(combined(&["/w/out=write /w=read"]), ["/w Read", "/w/out Write"], "in any order");
+        assert_eq!(combined(&["/w=read /w/out=write", "/w/out=read"]), ["/w Read"]);
+        assert_eq!(combined(&["/w=read", "/w=write", "/w/key=none"]), ["/w Read", "/w/key None"]);
+        assert_eq!(combined(&["/w=none", "/w/x=write"]), ["/w None"], "one more policy opens nothing");
+        assert_eq!(combined(&["/work=read"]), ["/work Read"]);
+    }
+
+    #[test]
+    fn path_is_absolute_and_plain() {
+        for path in ["/a", "/a/b.c", "/workspace/.git/hooks"] {
+            FilePath::try_from(path.to_owned()).unwrap();
+        }
+        for path in
+            ["", "/", "a", "./a", "/a/", "/a//b", "/a/./b", "/a/../b", "/..", "/a\n", &"/a".repeat(600)]
+        {
+            assert!(FilePath::try_from(path.to_owned()).is_err(), "{path}");
+        }
+    }
+}

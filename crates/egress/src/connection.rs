@@ -21,6 +21,8 @@ use crate::refusal::{Denial, Reason, Refusal, close, refuse, reset};
 use crate::relay;
 use crate::sandbox::Sandbox;
 
+/// How often the conditions of the rules of an open connection are evaluated.
+const RECHECK: Duration = Duration::from_secs(1);
 /// Maximum time without a query on a connection to the DNS server.
 const DNS_IDLE: Duration = Duration::from_secs(10);
 
@@ -71,6 +73,12 @@ impl From<io::Error> for Ended {
     fn from(_: io::Error) -> Ended {
         Ended::Failed
     }
+}
+
+/// Returns true if a rule for the destination has a condition.
+fn has_conditions(levels: &[Arc<hutch_policy::Level>], destination: &Destination) -> bool {
+    let rules = levels.iter().filter_map(|level| level.egress.as_ref()).flat_map(|egress| &egress.rules);
+    rules.into_iter().any(|rule| rule.when.is_some() && rule.matches(destination))
 }
 
 impl Sandbox {
@@ -132,7 +140,10 @@ impl Sandbox {
     ) -> Result<Allowed, Refusal> {
         let permit = self.permit(&destination)?;
         let spoken = self.spoken(client, &destination, &permit, first).await?;
-        if let (Some(spoken), true) = (spoken, permit.inspect) {
+        // HTTP without TLS names its host in each request, so each is read.
+        if let Some(spoken) = spoken
+            && (permit.inspect || spoken == Spoken::Http)
+        {
             return Ok(Allowed::Inspect(destination, spoken));
         }
         let server = self.open(&destination).await?;
@@ -177,7 +188,7 @@ impl Sandbox {
         let moment = self.moment(&rules.facts);
         let refused = |reason| Refusal { destination: destination.to_string(), reason };
         self.usage.request(&rules.levels, destination).map_err(refused)?;
-        let dialed = dial(&self.way, destination, &rules.levels, &moment).await;
+        let dialed = dial(&self.way, destination, &rules.levels, &moment, &self.resolving).await;
         dialed.map_err(|error| refused(error.into()))
     }
 
@@ -259,6 +270,7 @@ impl Sandbox {
         let mut changes = self.rules.subscribe();
         loop {
             let rules = changes.borrow_and_update().clone()?;
+            let conditional = has_conditions(&rules.levels, destination);
             let reason = {
                 let moment = self.moment(&rules.facts);
                 let verdict = decide(&rules.levels, destination, &moment);
@@ -270,7 +282,12 @@ impl Sandbox {
             if reason.is_some() {
                 return reason;
             }
-            changes.changed().await.ok()?;
+            // Conditions can change by themselves.
+            match timeout(RECHECK, changes.changed()).await {
+                Ok(changed) => changed.ok()?,
+                Err(_) if conditional => {}
+                Err(_) => changes.changed().await.ok()?,
+            }
         }
     }
 

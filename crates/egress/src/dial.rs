@@ -1,12 +1,13 @@
 //! Connections to the outside: a name is resolved once, and an address is judged before it is dialed.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_policy::{Destination, Host, Level, Moment, may_dial};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::way::{Unreachable, Way};
@@ -24,6 +25,7 @@ pub(crate) async fn dial(
     destination: &Destination,
     levels: &[Arc<Level>],
     moment: &Moment<'_>,
+    turns: &Arc<Semaphore>,
 ) -> Result<TcpStream, Unreachable> {
     if let Some(proxy) = &way.proxy {
         if let Host::Address(address) = destination.host {
@@ -33,7 +35,7 @@ pub(crate) async fn dial(
         return proxy.connect(destination).await;
     }
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
-    for address in resolve(destination).await.map_err(Unreachable::Name)? {
+    for address in resolve(destination, turns).await.map_err(Unreachable::Name)? {
         if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address), moment) {
             last = Unreachable::Closed(address.ip(), reason);
             continue;
@@ -58,13 +60,23 @@ pub(crate) fn may_stay(
     way.proxy.is_some() || may_dial(levels, destination, address.ip(), &own(address), moment).is_ok()
 }
 
-async fn resolve(destination: &Destination) -> io::Result<Vec<SocketAddr>> {
+async fn resolve(destination: &Destination, turns: &Arc<Semaphore>) -> io::Result<Vec<SocketAddr>> {
     let port = destination.port.get();
     match &destination.host {
         Host::Address(address) => Ok(vec![SocketAddr::new(*address, port)]),
         Host::Name(name) => {
-            let found = timeout(RESOLVE, tokio::net::lookup_host((name.as_str(), port))).await??;
-            Ok(found.take(ADDRESSES).collect())
+            let (name, turns) = (name.as_str().to_owned(), turns.clone());
+            let found = async move {
+                let turn = turns.acquire_owned().await.map_err(io::Error::other)?;
+                let resolve = move || {
+                    let found = (name.as_str(), port).to_socket_addrs();
+                    // A thread that waits for a slow server keeps the turn after the time has passed.
+                    drop(turn);
+                    found.map(|found| found.take(ADDRESSES).collect())
+                };
+                tokio::task::spawn_blocking(resolve).await.map_err(io::Error::other)?
+            };
+            timeout(RESOLVE, found).await?
         }
     }
 }
@@ -79,7 +91,9 @@ pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
         socket.connect(address)?;
         socket.local_addr()
     });
-    local.map(|local| local.ip()).into_iter().collect()
+    // A further address of an interface is not the one from which packets are sent, but can be bound.
+    let further = UdpSocket::bind((address.ip(), 0)).ok().map(|_| address.ip());
+    local.map(|local| local.ip()).into_iter().chain(further).collect()
 }
 
 #[cfg(test)]
@@ -102,17 +116,28 @@ mod tests {
         })]
     }
 
+    fn turns() -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(1))
+    }
+
     #[tokio::test]
     async fn address_of_this_machine_is_dialed_only_where_a_range_opens_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let destination: Destination = listener.local_addr().unwrap().to_string().parse().unwrap();
-        let error = dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default())
-            .await
-            .unwrap_err();
+        let error =
+            dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default(), &turns())
+                .await
+                .unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
-        dial(&Way::default(), &destination, &levels(&destination, &["127.0.0.0/8"]), &Moment::default())
-            .await
-            .unwrap();
+        dial(
+            &Way::default(),
+            &destination,
+            &levels(&destination, &["127.0.0.0/8"]),
+            &Moment::default(),
+            &turns(),
+        )
+        .await
+        .unwrap();
     }
 
     #[tokio::test]
@@ -120,15 +145,17 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let destination: Destination = format!("localhost:{port}").parse().unwrap();
-        let error = dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default())
-            .await
-            .unwrap_err();
+        let error =
+            dial(&Way::default(), &destination, &levels(&destination, &[]), &Moment::default(), &turns())
+                .await
+                .unwrap_err();
         assert!(matches!(error, Unreachable::Closed(_, Forbidden::ThisMachine)), "{error}");
         dial(
             &Way::default(),
             &destination,
             &levels(&destination, &["127.0.0.0/8", "::1"]),
             &Moment::default(),
+            &turns(),
         )
         .await
         .unwrap();

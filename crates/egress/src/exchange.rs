@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, Limited};
-use hutch_policy::{Call, Decision, Destination, Mode, Path, decide_request, reads_calls};
+use hutch_policy::{Call, Decision, Destination, Mode, Path, decide, decide_request, reads_calls};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -57,6 +57,19 @@ const OVERRIDES: [&str; 6] = [
     "x-original-url",
     "x-rewrite-url",
     "x-original-uri",
+];
+
+/// Names that a header `connection` may have.
+const OF_CONNECTION: [&str; 9] = [
+    "",
+    "close",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
 ];
 
 /// Requests of one connection.
@@ -235,13 +248,35 @@ impl Exchange {
         if lengths > 1 || (lengths == 1 && parts.headers.contains_key(header::TRANSFER_ENCODING)) {
             return Err("two lengths of the body".to_owned());
         }
-        if let Some(name) = OVERRIDES.iter().find(|name| parts.headers.contains_key(**name)) {
+        let plain = |name: &HeaderName| name.as_str().replace('_', "-");
+        if let Some(name) = parts.headers.keys().find(|name| OVERRIDES.contains(&plain(name).as_str())) {
             return Err(format!("the header {name} changes its meaning"));
+        }
+        for value in parts.headers.get_all(header::CONNECTION) {
+            let named = value.to_str().map_err(|_| "its header connection is not text".to_owned())?;
+            let of_connection =
+                |name: &str| OF_CONNECTION.contains(&name.trim().to_ascii_lowercase().as_str());
+            if !named.split(',').all(of_connection) {
+                return Err("its header connection removes other headers".to_owned());
+            }
+        }
+        if !self.is_judged() {
+            // Its host alone counts.
+            return Path::read("/").map_err(|error| error.to_string());
+        }
+        if let Some((name, _)) = parts.headers.iter().find(|(_, value)| value.to_str().is_err()) {
+            return Err(format!("the header {name} is not text"));
         }
         if parts.method == Method::OPTIONS && parts.uri.path() == "*" {
             return Path::read("/").map_err(|error| error.to_string());
         }
         Path::read(parts.uri.path()).map_err(|error| error.to_string())
+    }
+
+    /// Returns true if a rule decides about requests to the destination.
+    fn is_judged(&self) -> bool {
+        let rules = self.sandbox.rules();
+        decide(&rules.levels, &self.destination, &self.sandbox.moment(&rules.facts)).inspect
     }
 
     /// Decides about the request, and takes its body if it is accepted. Reads its calls if a rule judges them.
@@ -282,6 +317,7 @@ impl Exchange {
                 .filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)))
                 .collect(),
             websocket,
+            tls: self.tls,
             length,
             calls: are_calls.then_some(seen.calls.as_slice()),
         };
@@ -297,6 +333,7 @@ impl Exchange {
         }
         let max_body = verdict.max_body;
         self.sandbox.usage.request(&rules.levels, &self.destination)?;
+        self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.ground(&verdict.opinions);
         self.sandbox.allowed(&self.destination, Some(&asked), ground.as_ref());
         let unread = || seen.unread.take().map(|body| body.map_err(Into::into).boxed_unsync());
@@ -383,15 +420,28 @@ fn keep_end_to_end(headers: &mut HeaderMap, websocket: bool) {
     }
 }
 
+/// Returns the bytes of a head, as HTTP/1.1 sends it.
+fn head_bytes(parts: &Parts) -> usize {
+    let target = parts.uri.path_and_query().map_or(1, |target| target.as_str().len());
+    let headers = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    parts.method.as_str().len() + target + headers.sum::<usize>()
+}
+
 /// Reads a body whose calls are judged.
 async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, String> {
     if parts.headers.contains_key(header::CONTENT_ENCODING) {
         return Err("its body is encoded, so its calls cannot be read".to_owned());
     }
-    let kind =
-        parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let kind = kind.to_ascii_lowercase();
-    if kind.contains("charset") && !kind.contains("charset=utf-8") && !kind.contains("charset=\"utf-8\"") {
+    let mut kinds = parts.headers.get_all(header::CONTENT_TYPE).iter();
+    let utf8 = |kind: &HeaderValue| {
+        let parameters = kind.to_str().ok()?.split(';').skip(1).map(|parameter| parameter.split_once('='));
+        let charset = |(name, value): (&str, &str)| {
+            !name.trim().eq_ignore_ascii_case("charset")
+                || value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8")
+        };
+        parameters.flatten().all(charset).then_some(())
+    };
+    if kinds.next().is_some_and(|kind| utf8(kind).is_none()) || kinds.next().is_some() {
         return Err("its body is not UTF-8".to_owned());
     }
     let read = timeout(CALLS_TIME, Limited::new(body, CALLS).collect()).await;

@@ -25,7 +25,9 @@ const IDLE: Duration = Duration::from_secs(120);
 const HEAD_BYTES: usize = 64 << 10;
 const HEADERS: usize = 128;
 /// Bounds of a connection of HTTP/2. Its streams wait for their turn among the requests of the sandbox.
-const STREAMS: u32 = 100;
+const STREAMS: u32 = 16;
+/// Maximum bytes of a head of HTTP/2, of which each header counts 32 more. Its encoding can be far smaller.
+const HEAD_LIST: u32 = 16 << 10;
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 128 << 10;
 const SEND: usize = 16 << 10;
@@ -60,7 +62,7 @@ pub(crate) async fn inspect(
     let Some(authority) = sandbox.authority() else {
         reset(&client);
         return refused(
-            "a rule reads requests, but this sandbox has no authority by which TLS could end".into(),
+            "a rule reads requests, but there is no authority by which TLS could end; `hutch egress` needs --ca-dir".into(),
         );
     };
     let config = match authority.config(&destination.host) {
@@ -125,7 +127,7 @@ async fn serve_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'stati
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND)
-        .max_header_list_size(HEAD_BYTES as u32)
+        .max_header_list_size(HEAD_LIST)
         .keep_alive_interval(IDLE)
         .keep_alive_timeout(HANDSHAKE);
     let service = service_fn(move |request| exchange(of.clone(), request));

@@ -94,7 +94,9 @@ impl<'a> Record<'a> {
     /// Returns the record of a refusal.
     pub(crate) fn refused(destination: &'a str, asked: Option<&Asked<'a>>, reason: &'a Reason) -> Record<'a> {
         let (level, rule) = match reason {
-            Reason::Denied(Denial { level, rule }) | Reason::Observed(Denial { level, rule }) => {
+            Reason::Denied(Denial { level, rule })
+            | Reason::Name(Denial { level, rule })
+            | Reason::Observed(Denial { level, rule }) => {
                 (Some(level.as_str()).filter(|level| !level.is_empty()), rule.as_deref())
             }
             Reason::Budget(level, _) => (Some(level.as_str()), None),

@@ -39,6 +39,9 @@ pub enum Reason {
     /// A level would not allow it, but it only observes.
     #[error("{0}, but it only observes")]
     Observed(Denial),
+    /// A level does not allow the name, so it has no address.
+    #[error("{0}")]
+    Name(Denial),
     /// The connection is for another name, or does not say for which.
     #[error("{0}")]
     OtherName(String),

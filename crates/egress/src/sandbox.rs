@@ -1,12 +1,13 @@
 //! One sandbox: its policy, its names and its connections.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hutch_policy::{Destination, Facts, Host, HostName, Level, Moment, Opinion, may_resolve};
+use hutch_policy::{Destination, Facts, Host, HostName, Level, Mode, Moment, Opinion, decide, may_resolve};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::authority::{Authority, AuthorityError, AuthorityKeys};
@@ -23,11 +24,15 @@ use crate::way::{Unreachable, Way};
 /// Maximum open connections.
 const CONNECTIONS: usize = 512;
 /// Maximum open connections whose requests are read. Each has buffers of some 100 KiB.
-const INSPECTED: usize = 128;
+const INSPECTED: usize = 64;
 
+/// Port for which the reason is given why a name has no address.
+const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
 /// Maximum requests at once, and of these such whose bodies are read before they are decided.
 const REQUESTS: usize = 256;
 const READING: usize = 8;
+/// Maximum names that are resolved at once. Each holds a thread of the process.
+const RESOLVING: usize = 16;
 
 /// Receives refusals.
 pub(crate) type Report = Box<dyn Fn(Refusal) + Send + Sync>;
@@ -52,6 +57,7 @@ pub(crate) struct Sandbox {
     pub(crate) inspected: Semaphore,
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) reading: Semaphore,
+    pub(crate) resolving: Arc<Semaphore>,
     pub(crate) usage: Usage,
     authority: Mutex<Option<Arc<Authority>>>,
     /// Made for the first request that is read.
@@ -80,6 +86,7 @@ impl Sandbox {
             inspected: Semaphore::new(INSPECTED),
             requests: Arc::new(Semaphore::new(REQUESTS)),
             reading: Semaphore::new(READING),
+            resolving: Arc::new(Semaphore::new(RESOLVING)),
             usage: Usage::default(),
             authority: Mutex::default(),
             upstream: OnceLock::new(),
@@ -154,7 +161,8 @@ impl Sandbox {
                     let sandbox =
                         sandbox.ok_or_else(|| Unreachable::Tls("the sandbox has ended".to_owned()))?;
                     let rules = sandbox.rules();
-                    dial(&way, &destination, &rules.levels, &sandbox.moment(&rules.facts)).await
+                    let moment = sandbox.moment(&rules.facts);
+                    dial(&way, &destination, &rules.levels, &moment, &sandbox.resolving).await
                 })
             });
             Upstream::new(connect, &self.way)
@@ -234,13 +242,31 @@ impl Sandbox {
         }
     }
 
+    /// Reports a name that has no address because nothing allows it. It is not counted: programs try many names.
+    fn no_address(&self, rules: &Rules, name: HostName) {
+        let destination = Destination { port: HTTPS, host: Host::Name(name) };
+        let verdict = decide(&rules.levels, &destination, &self.moment(&rules.facts));
+        let denial = Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default();
+        (self.report)(Refusal { destination: destination.host.to_string(), reason: Reason::Name(denial) });
+    }
+
     /// Returns the answer to a DNS message.
     pub(crate) fn answer(&self, message: &[u8]) -> Option<Vec<u8>> {
         let rules = self.rules();
         let mut names = self.names();
         let before = names.count();
-        let exists = |name: &HostName| self.peers.contains(name) || may_resolve(&rules.levels, name);
+        let refused = RefCell::new(None);
+        let exists = |name: &HostName| {
+            let exists = self.peers.contains(name) || may_resolve(&rules.levels, name);
+            if !exists {
+                *refused.borrow_mut() = Some(name.clone());
+            }
+            exists
+        };
         let answer = dns::answer(message, &mut names, exists);
+        if let Some(name) = refused.into_inner() {
+            self.no_address(&rules, name);
+        }
         // With the lock, so that names are reported in the order of their addresses.
         names.since(before).for_each(|name| (self.named)(name));
         answer

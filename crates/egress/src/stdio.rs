@@ -128,6 +128,7 @@ impl Stdio {
             query: "",
             headers: Vec::new(),
             websocket: false,
+            tls: true,
             length: Some(length as u64),
             calls: Some(calls),
         }

@@ -185,7 +185,7 @@ pub(crate) struct RunArguments {
     pub(crate) allow: Vec<EgressRule>,
     /// Let allowed names lead to these addresses, although they do not belong to the internet: a range such as 10.0.0.0/8 or
     /// 127.0.0.1. Repeatable.
-    #[arg(long, value_name = "CIDR", requires = "allow", value_parser = crate::allow::private)]
+    #[arg(long, value_name = "CIDR", value_parser = crate::allow::private)]
     pub(crate) allow_private: Vec<Cidr>,
     /// Let the command connect to what the SandboxPolicy in this file allows. Repeatable: every policy must allow it.
     #[arg(long, value_name = "FILE", conflicts_with = "allow")]

@@ -323,14 +323,19 @@ impl Printed {
 /// Returns what the user reads about a refused connection. Parts of it come from code inside.
 pub(crate) fn line(Refusal { destination, reason }: &Refusal) -> String {
     let text = match reason {
-        Reason::Denied(denial) if denial.level == FLAGS => {
+        Reason::Denied(denial) | Reason::Name(denial) if denial.level == FLAGS => {
             format!("refused {destination}; --allow {destination} allows it")
         }
         Reason::Observed(_) => format!("would refuse {destination}: {reason}"),
         Reason::Unreachable(why) => format!("could not connect to {destination}: {why}"),
         _ => format!("refused {destination}: {reason}"),
     };
-    text.chars().filter(|c| !c.is_control()).collect()
+    // Also what changes the direction of text.
+    let hides = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    text.chars().filter(|c| !hides(*c)).collect()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use hutch_egress::AuthorityKeys;
 use hutch_egress::control::Order;
 use hutch_jail::{IdRange, IdRanges};
-use hutch_policy::{Decision, Level, Mode};
+use hutch_policy::{Level, Mode};
 use hutch_privsep::{Channel, send_now};
 
 use crate::cli::EgressArguments;
@@ -35,7 +35,7 @@ pub(crate) fn main(arguments: &EgressArguments) -> ExitCode {
 fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
     run::refuse_file_rules(&arguments.policy)?;
     let mut levels = run::from_files(&arguments.policy)?;
-    open_private(&mut levels, arguments);
+    run::open_private(&mut levels, &arguments.allow_private);
     let upstream = upstream_proxy::of(arguments.upstream_proxy.as_ref())?;
     let (listener, address) = bind(arguments.listen).context("--listen")?;
     let metrics = arguments.metrics_listen.map(bind).transpose().context("--metrics-listen")?;
@@ -69,15 +69,6 @@ fn bind(address: SocketAddr) -> anyhow::Result<(OwnedFd, SocketAddr)> {
     let listener = TcpListener::bind(address).with_context(|| address.to_string())?;
     let address = listener.local_addr()?;
     Ok((listener.into(), address))
-}
-
-/// Adds the ranges of `--allow-private` to each rule that allows something.
-fn open_private(levels: &mut [Level], arguments: &EgressArguments) {
-    let rules =
-        levels.iter_mut().filter_map(|level| level.egress.as_mut()).flat_map(|egress| &mut egress.rules);
-    for rule in rules.filter(|rule| rule.decision == Decision::Allow) {
-        rule.private.extend(&arguments.allow_private);
-    }
 }
 
 /// Prints what a user may not expect.

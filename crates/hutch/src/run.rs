@@ -16,7 +16,7 @@ mod trust;
 mod workspace;
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, anyhow, ensure};
 use hutch_image::{HostMount, Resolved};
@@ -32,7 +32,7 @@ use crate::mount::MountArgument;
 use crate::protect::{Change, Placeholder, Protection, Rules};
 use workspace::Workspace;
 
-pub(crate) use egress::{from_files, refuse_file_rules};
+pub(crate) use egress::{from_files, open_private, refuse_file_rules};
 
 /// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;
@@ -210,13 +210,25 @@ fn image(arguments: &RunArguments) -> anyhow::Result<Resolved> {
     images.resolve(&arguments.image).with_context(|| format!("--image {}", arguments.image))
 }
 
+/// Returns the absolute path of a path that a flag names, with `..` for the folder above by name: no link is followed.
+fn absolute(path: &Path) -> std::io::Result<PathBuf> {
+    let mut plain = PathBuf::new();
+    for part in std::path::absolute(path)?.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            part => plain.push(part),
+        }
+    }
+    Ok(plain)
+}
+
 /// Opens a folder that a flag names.
 ///
 /// A link on the way is refused: code of an earlier run may have made it. Only those right below `/` are followed, such
 /// as `/home`, where only root can create any.
 fn named_folder(flag: &str, folder: &Path) -> anyhow::Result<CheckedFolder> {
     let named = || format!("{flag} {}", folder.display());
-    let absolute = std::path::absolute(folder).with_context(named)?;
+    let absolute = absolute(folder).with_context(named)?;
     let mut parts = absolute.components();
     let top: PathBuf = parts.by_ref().take(2).collect();
     let mut path = top.canonicalize().with_context(named)?;

@@ -202,9 +202,12 @@ impl EgressRule {
             // A request without a body carries no call: it opens a stream of answers, or ends a session. The messages of a
             // WebSocket would not be read.
             (_, None) if request.may_have_body() || request.websocket => return None,
+            (_, None) if !matches!(request.method, "GET" | "DELETE") => return None,
             (_, None) => Decision::Allow,
         };
-        Some(http.max(mcp))
+        let decision = http.max(mcp);
+        let fits = request.tls || self.traffic() >= Traffic::Web;
+        (fits || decision == Decision::Deny).then_some(decision)
     }
 
     /// Returns the maximum length of the body of a request that the rule allows.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use kube_cel::KubeCelExt;
+use kube_cel::cel::objects::Map;
 use kube_cel::cel::{Context, Program, Value, to_value};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,10 @@ use crate::request::{Call, Request};
 
 /// Maximum bytes of an expression.
 const LENGTH: usize = 1024;
+/// Maximum values in the arguments of a call. A condition on more has no value.
+const NODES: usize = 10_000;
+/// Fractions below it that are whole are numbers without rounding.
+const WHOLE: f64 = (1_u64 << 53) as f64;
 /// Maximum depth of brackets. The parser is recursive.
 const DEPTH: usize = 16;
 /// Names that an expression can use.
@@ -30,6 +34,12 @@ pub enum InvalidExpression {
     /// Not CEL.
     #[error("{0:?} is not a CEL expression: {1}")]
     Syntax(String, String),
+    /// Several loops.
+    #[error("{0:?} has several loops, or comments; at most one of all, exists, exists_one, map and filter")]
+    Loops(String),
+    /// Unsigned numbers.
+    #[error("{0:?} has an unsigned number, which no value equals; write it without `u`")]
+    Unsigned(String),
     /// A variable that does not exist.
     #[error("{0:?}: there is no variable {1:?}; there are task, sandbox, session, now, request and args")]
     Variable(String, String),
@@ -58,7 +68,6 @@ impl Expression {
         call: Option<&Call>,
     ) -> Option<bool> {
         let mut context = Context::default();
-        context.register_all();
         let mut set = |name: &str, value: Value| context.add_variable_from_value(name, value);
         // Only what the expression uses: the conversion costs more than the evaluation.
         if self.uses("task") {
@@ -68,16 +77,19 @@ impl Expression {
             set("sandbox", to_value(&moment.facts.sandbox).ok()?);
         }
         if self.uses("session") {
-            set("session", to_value(moment.session).ok()?);
+            set("session", signed(to_value(moment.session).ok()?));
         }
         if self.uses("now") {
             set("now", moment.now());
         }
         if let (Some(request), true) = (request, self.uses("request")) {
-            set("request", to_value(request.view()).ok()?);
+            set("request", signed(to_value(request.view()).ok()?));
         }
         if let (Some(call), true) = (call, self.uses("args")) {
-            set("args", to_value(&call.arguments).ok()?);
+            if nodes(&call.arguments) > NODES {
+                return None;
+            }
+            set("args", signed(to_value(&call.arguments).ok()?));
         }
         match self.program.execute(&context) {
             Ok(Value::Bool(value)) => Some(value),
@@ -92,6 +104,13 @@ impl TryFrom<String> for Expression {
     fn try_from(text: String) -> Result<Expression, InvalidExpression> {
         if text.len() > LENGTH || depth(&text) > DEPTH {
             return Err(InvalidExpression::TooLarge(shown(&text)));
+        }
+        // A loop within a loop takes the time of both multiplied.
+        if loops(&text) > 1 {
+            return Err(InvalidExpression::Loops(shown(&text)));
+        }
+        if is_unsigned(&text) {
+            return Err(InvalidExpression::Unsigned(shown(&text)));
         }
         let program = Program::compile(&text).map_err(|error| {
             let reason = error.to_string();
@@ -127,6 +146,48 @@ impl fmt::Debug for Expression {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.text.fmt(formatter)
     }
+}
+
+/// Returns a value whose whole numbers are signed, as literals are: an unsigned number and a signed one are never equal, nor
+/// are a fraction and a whole number.
+fn signed(value: Value) -> Value {
+    match value {
+        Value::UInt(number) => i64::try_from(number).map_or(Value::UInt(number), Value::Int),
+        Value::Float(number) if number.fract() == 0.0 && number.abs() < WHOLE => Value::Int(number as i64),
+        Value::List(list) => Value::List(Arc::new(list.iter().cloned().map(signed).collect())),
+        Value::Map(map) => {
+            let entries = map.map.iter().map(|(key, value)| (key.clone(), signed(value.clone())));
+            Value::Map(Map { map: Arc::new(entries.collect()) })
+        }
+        other => other,
+    }
+}
+
+/// Returns the number of loops of a text; those in strings count too. Comments could hide one.
+fn loops(text: &str) -> usize {
+    let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let named = ["all(", "exists(", "exists_one(", "map(", "filter("];
+    let found = named.iter().map(|name| dense.matches(&format!(".{name}")).count()).sum();
+    if text.contains("//") && text.contains(['\n', '\r']) { usize::MAX } else { found }
+}
+
+/// Returns the number of values in a value.
+fn nodes(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::Array(list) => list.iter().map(nodes).sum::<usize>() + 1,
+        serde_json::Value::Object(map) => map.values().map(nodes).sum::<usize>() + 1,
+        _ => 1,
+    }
+}
+
+/// Returns true if a text has unsigned numbers, which equal none of the values.
+fn is_unsigned(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let number = bytes.windows(2).enumerate().any(|(at, pair)| {
+        let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        pair[0].is_ascii_digit() && matches!(pair[1], b'u' | b'U') && !bytes.get(at + 2).is_some_and(word)
+    });
+    number || text.contains("uint(")
 }
 
 /// Returns how deep operators and brackets of a text nest at most, whether or not they match.
@@ -244,6 +305,8 @@ mod tests {
             ("task.risk < 2", Some(false)),
             ("task.type == 'review' && sandbox.namespace == 'n'", Some(true)),
             ("session.denials > 2", Some(true)),
+            ("session.denials == 3 && session.requests == 0 && session.denials in [3]", Some(true)),
+            ("session.denials != 3", Some(false)),
             ("now < timestamp('2024-01-01T00:00:00Z')", Some(true)),
             ("now.getHours() >= 0", Some(true)),
             ("task.missing == 'x'", None),
@@ -258,12 +321,32 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_arguments_equal_literals() {
+        let facts = Facts::default();
+        let moment = Moment { facts: &facts, session: Session::default(), seconds: 0 };
+        let arguments = serde_json::json!({"n": 4, "f": 4.0, "h": 4.5, "m": -4, "list": [1, {"x": 2}]});
+        let call = Call { method: None, tool: None, arguments };
+        for text in [
+            "args.n == 4 && args.f == 4 && args.m == -4 && args.h == 4.5 && args.h > 4",
+            "args.n in [4] && args.list[0] == 1 && args.list[1].x == 2",
+            "!(args.n != 4)",
+        ] {
+            assert_eq!(expression(text).unwrap().evaluate(&moment, None, Some(&call)), Some(true), "{text}");
+        }
+    }
+
+    #[test]
     fn invalid_expression_is_refused_with_the_reason() {
         for (text, expected) in [
             ("task.risk <=", "is not a CEL expression"),
             ("user == 'x'", "no variable \"user\""),
             ("session.anomaly2 + unknown > 1", "no variable \"unknown\""),
             ("", "is not a CEL expression"),
+            ("[1].all(a, [1].all(b, true))", "several loops"),
+            ("[1].all (a, true) && [1].exists\n(b, true)", "several loops"),
+            ("[1].all//\n(a, true)", "several loops"),
+            ("session.denials == 3u", "unsigned"),
+            ("uint(session.denials) == 3", "unsigned"),
         ] {
             let error = expression(text).unwrap_err();
             assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");

@@ -418,6 +418,7 @@ mod tests {
             query: "q=1&r=a%20b",
             headers: vec![("x-one", "1"), ("content-type", "application/json; charset=utf-8")],
             websocket: false,
+            tls: true,
             length: Some(10),
             calls: None,
         };

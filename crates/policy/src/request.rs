@@ -8,6 +8,9 @@ use crate::json::{folded, strict};
 /// Maximum bytes of a target that is judged.
 const TARGET: usize = 16 << 10;
 
+/// Maximum calls in a batch.
+const CALLS: usize = 100;
+
 /// Reason why a path can mean different things to different servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AmbiguousPath {
@@ -116,7 +119,9 @@ impl Call {
     /// Reads the calls of a message.
     fn read(message: &Value) -> Option<Vec<Call>> {
         match message {
-            Value::Array(batch) if !batch.is_empty() => batch.iter().map(Call::one).collect(),
+            Value::Array(batch) if (1..=CALLS).contains(&batch.len()) => {
+                batch.iter().map(Call::one).collect()
+            }
             one => Some(vec![Call::one(one)?]),
         }
     }
@@ -171,6 +176,8 @@ pub struct Request<'a> {
     pub headers: Vec<(&'a str, &'a str)>,
     /// The client wants a WebSocket.
     pub websocket: bool,
+    /// The client speaks TLS. A rule without `plaintext` allows no other request.
+    pub tls: bool,
     /// Length of the body; `None` for one whose length is not known before its end.
     pub length: Option<u64>,
     /// Calls in the body; `None` if it was not read as JSON-RPC.

@@ -22,6 +22,9 @@ pub(crate) fn warn(call: &Call) {
     }
 }
 
+/// Maximum bytes of the spec of a policy.
+const POLICY_BYTES: usize = 64 << 10;
+
 /// Checks a policy as its readers do. Those would close every sandbox in its reach.
 pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {
     let invalid = |field: String, reason: String| {
@@ -31,6 +34,10 @@ pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {
     match serde_path_to_error::deserialize::<_, PolicyObject>(object) {
         Err(error) => invalid(error.path().to_string(), error.inner().to_string()),
         Ok(policy) => {
+            let bytes = object.get("spec").map_or(0, |spec| spec.to_string().len());
+            if bytes > POLICY_BYTES {
+                return invalid("spec".to_owned(), format!("{bytes} bytes; at most {POLICY_BYTES}"));
+            }
             let checked = policy.check().and_then(|()| policy.check_without_files());
             checked.or_else(|error| invalid(error.field, error.reason))
         }

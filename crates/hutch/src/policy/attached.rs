@@ -10,6 +10,7 @@ use hutch_policy::{
     Applying, Facts, Identity, NetworkLevel, NotEnforceable, Policies, PolicyObject, StoredPolicy, Subject,
     applying, policy_names,
 };
+use hutch_serve::error_text;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
@@ -45,13 +46,13 @@ impl Attached {
         let sandbox = Sandboxes::new(client.clone(), &namespace).find(name, &mut wait).await;
         let sandbox = sandbox.map_err(with_hint)?;
         let of_namespace = Api::<Namespace>::all(client.clone()).get(&namespace).await;
-        let of_namespace = of_namespace.with_context(|| format!("namespace {namespace}"))?;
+        let of_namespace = of_namespace.map_err(said(format!("namespace {namespace}")))?;
         let template = sandbox.annotations().get(annotation::TEMPLATE_REF).cloned();
         let of_template = match &template {
             Some(name) => {
                 let kind = ApiResource::erase::<SandboxTemplate>(&());
                 let templates: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind);
-                templates.get_opt(name).await.with_context(|| format!("template {name}"))?
+                templates.get_opt(name).await.map_err(said(format!("template {name}")))?
             }
             None => None,
         };
@@ -97,12 +98,17 @@ fn names(object: &impl ResourceExt) -> BTreeSet<String> {
     object.annotations().get(annotation::POLICIES).map(|value| policy_names(value)).unwrap_or_default()
 }
 
+/// Returns an error of the API server as users read it.
+pub(super) fn said(what: String) -> impl FnOnce(kube::Error) -> anyhow::Error {
+    move |error| anyhow!("{what}: {}", error_text(&error))
+}
+
 async fn policies(api: &Api<DynamicObject>) -> anyhow::Result<Policies> {
     let objects = api.list(&ListParams::default()).await.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 404 => {
             anyhow!("this server has none: their CRD is missing")
         }
-        other => other.into(),
+        other => anyhow!(error_text(&other)),
     })?;
     let policy = |object: DynamicObject| {
         let key = (object.namespace().unwrap_or_default(), object.name_any());

@@ -26,6 +26,14 @@ async fn explain(arguments: &PolicyExplainArguments) -> anyhow::Result<u8> {
         Ok(found) => judge(&found.levels, &arguments.question, &details, &moment),
         Err(error) => Judgment::denied(error.to_string()),
     };
+    let peers = attached.applying().is_ok_and(|found| {
+        let rules =
+            found.levels.iter().filter_map(|level| level.egress.as_ref()).flat_map(|egress| &egress.rules);
+        rules.into_iter().any(|rule| !rule.sandboxes.is_empty())
+    });
+    if peers && judgment.decision == Decision::Deny {
+        eprintln!("hutch: policy explain: rules with `sandboxes` apply too, which only the node evaluates");
+    }
     let destination = arguments.question.destination.to_string();
     match arguments.output {
         PolicyOutput::Json => {

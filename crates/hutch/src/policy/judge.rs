@@ -88,6 +88,8 @@ pub(crate) fn judge(
     }
     if verdict.inspect {
         let host = question.destination.host.to_string();
+        let without_body =
+            details.calls.is_none() && matches!(details.method, "GET" | "HEAD" | "DELETE" | "OPTIONS");
         let request = Request {
             host: &host,
             port: question.destination.port.get(),
@@ -96,7 +98,8 @@ pub(crate) fn judge(
             query: &web.query,
             headers: details.headers.clone(),
             websocket: web.websocket,
-            length: None,
+            tls: web.tls,
+            length: without_body.then_some(0),
             calls: details.calls,
         };
         let verdict = decide_request(levels, &question.destination, &request, moment);

@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use hutch_egress::{AuthorityKeys, FLAGS};
 use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
-use hutch_policy::{Authority, Egress, EgressRule, FileRule, Level, Mode, PolicyObject};
+use hutch_policy::{Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject};
 
 use super::trust::Trust;
 use crate::cli::RunArguments;
@@ -53,6 +53,11 @@ impl Network {
             levels.push(from_settings(rules));
         }
         levels.extend(from_files(&arguments.policy)?);
+        ensure!(
+            !levels.is_empty() || arguments.allow_private.is_empty(),
+            "--allow-private: has no effect without --allow, --policy or --settings"
+        );
+        open_private(&mut levels, &arguments.allow_private);
         let upstream = match levels.is_empty() {
             false => upstream_proxy::of(arguments.upstream_proxy.as_ref())?,
             true => None,
@@ -118,9 +123,7 @@ fn failed(error: std::io::Error) -> Error {
 
 /// Returns the level of `--allow`, or of the list that `--config` has put in its place.
 fn from_flags(arguments: &RunArguments) -> Level {
-    let private = || arguments.allow_private.clone();
-    let rules = arguments.allow.iter().map(|rule| EgressRule { private: private(), ..rule.clone() });
-    let egress = Some(Egress { rules: rules.collect(), budget: None });
+    let egress = Some(Egress { rules: arguments.allow.clone(), budget: None });
     let name = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
     Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
 }
@@ -138,6 +141,15 @@ pub(crate) fn from_files(files: &[PathBuf]) -> anyhow::Result<Vec<Level>> {
         "--policy: the policies are too large: {bytes} bytes; at most {POLICY_BYTES}"
     );
     Ok(levels)
+}
+
+/// Adds the ranges of `--allow-private` to each rule that allows something.
+pub(crate) fn open_private(levels: &mut [Level], ranges: &[Cidr]) {
+    let rules =
+        levels.iter_mut().filter_map(|level| level.egress.as_mut()).flat_map(|egress| &mut egress.rules);
+    for rule in rules.filter(|rule| rule.decision == Decision::Allow) {
+        rule.private.extend(ranges);
+    }
 }
 
 /// Returns the level of `--settings`.

@@ -25,8 +25,7 @@ pub(super) fn apply(arguments: &mut RunArguments) -> anyhow::Result<()> {
     if restrictions.is_empty() {
         return Ok(());
     }
-    let workspace =
-        arguments.workspace.as_deref().map(std::path::absolute).transpose().context("--workspace")?;
+    let workspace = arguments.workspace.as_deref().map(super::absolute).transpose().context("--workspace")?;
     // A policy opens nothing that the caller has closed.
     let closed = arguments.read_only;
     let mut listed = arguments.listed.take().unwrap_or_default();

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use hutch_jail::{Mount, MountSource};
 
-use super::named_folder;
+use super::{absolute, named_folder};
 use crate::mount::MountArgument;
 
 /// Folders of the jail's own, at or below which nothing is mounted.
@@ -35,7 +35,7 @@ pub(super) fn within(paths: &[PathBuf]) -> anyhow::Result<Vec<Mount>> {
 }
 
 fn mount(argument: &MountArgument) -> anyhow::Result<Mount> {
-    let absolute = std::path::absolute(&argument.source)?;
+    let absolute = absolute(&argument.source)?;
     let found = absolute.symlink_metadata()?;
     let source = match (found.is_file(), absolute.parent(), absolute.file_name()) {
         (true, Some(parent), Some(name)) => {

@@ -14,7 +14,7 @@ use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_egress::control::{News, Order};
-use hutch_egress::{AuthorityKeys, Reason, UpstreamProxy};
+use hutch_egress::{AuthorityKeys, Reason, Refusal, UpstreamProxy};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
 use hutch_node::{Bundle, EgressNews, PeerRefusal, PeerRequest};
 use hutch_policy::{Facts, HostName, Level, Peer};
@@ -27,6 +27,8 @@ use crate::folder::DataFolder;
 
 /// Pause before the process is started again.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Maximum bytes of an order that a tenant influences.
+const ORDER: usize = 128 << 10;
 /// Names in one message.
 const NAMES: usize = 256;
 /// Maximum names of a Pod; the proxy gives addresses to no more.
@@ -148,6 +150,29 @@ impl hutch_node::Egress for Egress {
             }
         }
         .boxed()
+    }
+}
+
+/// Sends an order. Tenants decide how large levels, facts and peers are: of one that is too large, the strictest is sent, so
+/// that it concerns its own sandbox alone.
+async fn send(channel: &Channel, order: Order) -> std::io::Result<()> {
+    let bytes = serde_json::to_vec(&order).map_or(usize::MAX, |bytes| bytes.len());
+    let order = if bytes <= ORDER { order } else { strictest(order) };
+    channel.send(&order, &[]).await
+}
+
+fn strictest(order: Order) -> Order {
+    tracing::warn!(
+        "what a policy, a Sandbox or Services say is too large for the proxy and closes the sandbox"
+    );
+    match order {
+        Order::Level { id, level } => {
+            let egress = Some(hutch_policy::Egress::default());
+            Order::Level { id, level: Level { mode: hutch_policy::Mode::Enforce, egress, ..level } }
+        }
+        Order::Facts { sandbox, .. } => Order::Facts { sandbox, facts: hutch_policy::Facts::default() },
+        Order::Peers { sandbox, namespace, .. } => Order::Peers { sandbox, namespace, peers: Vec::new() },
+        other => other,
     }
 }
 
@@ -276,6 +301,8 @@ impl Supervisor {
                     pod.names.push(name);
                 }
             }
+            // Programs try many names, and a Pod has few events.
+            News::Refused { refusal: Refusal { reason: Reason::Name(_), .. }, .. } => {}
             News::Refused { sandbox, refusal } => {
                 if let Some((uid, _)) = self.pods.iter_mut().find(of(sandbox)) {
                     // Many refusals say no more than some.
@@ -335,14 +362,14 @@ impl Supervisor {
                 let order = Order::Levels { sandbox: number, levels: self.numbers(&levels) };
                 let authority = self.authority(&uid, number, &levels);
                 for order in new.into_iter().chain(authority).chain([order]).chain(gone) {
-                    channel.send(&order, &[]).await?;
+                    send(channel, order).await?;
                 }
                 Ok(())
             }
             Change::Peers(uid, namespace, peers) => {
                 let Some(pod) = self.pods.get_mut(&uid) else { return Ok(()) };
                 (pod.namespace, pod.peers) = (namespace, peers);
-                channel.send(&pod.peers(), &[]).await
+                send(channel, pod.peers()).await
             }
             Change::Dialed(dialed) if dialed.process == self.process => dialed.send(channel).await,
             Change::Dialed(_) => Ok(()),
@@ -352,7 +379,7 @@ impl Supervisor {
                 let Some(pod) = self.pods.get(&uid) else { return Ok(()) };
                 let (number, levels) = (pod.number, pod.levels.clone());
                 match self.authority(&uid, number, &levels) {
-                    Some(order) => channel.send(&order, &[]).await,
+                    Some(order) => send(channel, order).await,
                     None => Ok(()),
                 }
             }
@@ -360,7 +387,7 @@ impl Supervisor {
                 let about = self.about.entry(uid.clone()).or_default();
                 about.facts = facts.clone();
                 match self.pods.get(&uid) {
-                    Some(pod) => channel.send(&Order::Facts { sandbox: pod.number, facts }, &[]).await,
+                    Some(pod) => send(channel, Order::Facts { sandbox: pod.number, facts }).await,
                     None => Ok(()),
                 }
             }
@@ -375,7 +402,7 @@ impl Supervisor {
         let Some(pod) = self.pods.remove(uid) else { return Ok(()) };
         let gone: Vec<Order> = pod.levels.iter().filter_map(|level| self.release(level)).collect();
         for order in [Order::End { sandbox: pod.number }].into_iter().chain(gone) {
-            channel.send(&order, &[]).await?;
+            send(channel, order).await?;
         }
         Ok(())
     }
@@ -421,7 +448,7 @@ impl Supervisor {
     async fn send_everything(&mut self, channel: &Channel) -> std::io::Result<()> {
         for known in self.levels.values() {
             let order = Order::Level { id: known.number, level: Level::clone(&known.level) };
-            channel.send(&order, &[]).await?;
+            send(channel, order).await?;
         }
         self.about.values_mut().for_each(|about| about.sent = false);
         let pods = std::mem::take(&mut self.pods);
@@ -440,10 +467,10 @@ impl Supervisor {
     async fn serve(&mut self, uid: &str, pod: &Pod, channel: &Channel) -> std::io::Result<()> {
         let (sandbox, levels) = (pod.number, self.numbers(&pod.levels));
         channel.send(&Order::Levels { sandbox, levels }, &[]).await?;
-        channel.send(&pod.peers(), &[]).await?;
+        send(channel, pod.peers()).await?;
         let facts = self.about.get(uid).map(|about| Order::Facts { sandbox, facts: about.facts.clone() });
         for order in facts.into_iter().chain(self.authority(uid, sandbox, &pod.levels)) {
-            channel.send(&order, &[]).await?;
+            send(channel, order).await?;
         }
         for names in pod.names.chunks(NAMES) {
             channel.send(&Order::Names { sandbox, names: names.to_vec() }, &[]).await?;

@@ -143,7 +143,9 @@ impl Front {
     async fn start(start: Start, descriptors: Vec<OwnedFd>, root: &Arc<Channel>) -> anyhow::Result<Front> {
         let sockets = Sockets::of(&start, descriptors)?;
         let authority = Arc::new(Authority::open(Path::new("ca")).context("the certificate authority")?);
-        let tls = authority.server_config(&[]).context("the server's certificate")?;
+        // Clients compare the address by which they connect.
+        let tls =
+            authority.server_config(&[start.api.ip().to_string()]).context("the server's certificate")?;
         let api = ApiServer::open(hutch_apiserver::Config {
             data: Some(".".into()),
             default_node: Some(NODE.to_owned()),

@@ -244,6 +244,7 @@ fn requested(
         query: "",
         headers: Vec::new(),
         websocket: false,
+        tls: true,
         length,
         calls: calls.as_ref().map(|calls| &calls[..]),
     };

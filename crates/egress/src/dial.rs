@@ -93,7 +93,9 @@ pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
     });
     // A further address of an interface is not the one from which packets are sent, but can be bound.
     let further = UdpSocket::bind((address.ip(), 0)).ok().map(|_| address.ip());
-    local.map(|local| local.ip()).into_iter().chain(further).collect()
+    let mut own: Vec<IpAddr> = local.map(|local| local.ip()).into_iter().chain(further).collect();
+    own.dedup();
+    own
 }
 
 #[cfg(test)]

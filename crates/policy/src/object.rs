@@ -17,6 +17,8 @@ use crate::http::{HttpRule, McpRule};
 const RULES: usize = 256;
 /// Maximum hosts of a rule, and maximum ranges in each of its lists.
 const HOSTS: usize = 64;
+/// Maximum entries about requests of a rule, and queries or headers of each.
+const ENTRIES: usize = 16;
 
 /// Kind of a policy object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -329,8 +331,6 @@ fn check_rule(rule: &EgressRule, field: impl Fn(&str) -> String) -> Result<(), I
         (".cidrs", rule.cidrs.len()),
         (".ports", rule.ports.len()),
         (".private", rule.private.len()),
-        (".http", rule.http.len()),
-        (".mcp", rule.mcp.len()),
     ];
     if let Some((name, _)) = lists.iter().find(|(_, length)| *length > HOSTS) {
         return Err(invalid(field(name), format!("at most {HOSTS} entries")));
@@ -360,6 +360,11 @@ fn check_rule(rule: &EgressRule, field: impl Fn(&str) -> String) -> Result<(), I
 
 /// Refuses what would have no effect on requests.
 fn check_requests(rule: &EgressRule, field: &impl Fn(&str) -> String) -> Result<(), InvalidPolicy> {
+    for (name, length) in [(".http", rule.http.len()), (".mcp", rule.mcp.len())] {
+        if length > ENTRIES {
+            return Err(invalid(field(name), format!("at most {ENTRIES} entries")));
+        }
+    }
     let reads = rule.reads_requests();
     if reads && !rule.protocol.is_auto() {
         return Err(invalid(field(".protocol"), "requests cannot be read with `protocol: TCP`"));
@@ -400,14 +405,15 @@ fn check_entry(entry: &HttpRule, field: &impl Fn(&str) -> String) -> Result<(), 
     let lists = [
         (".methods", entry.methods.len()),
         (".paths", entry.paths.len()),
-        (".query", entry.query.len()),
-        (".headers", entry.headers.len()),
         (".body.contentTypes", entry.body.as_ref().map_or(0, |body| body.content_types.len())),
     ];
     if let Some((name, _)) = lists.iter().find(|(_, length)| *length > HOSTS) {
         return Err(invalid(field(name), format!("at most {HOSTS} entries")));
     }
     for (name, list) in [(".query", &entry.query), (".headers", &entry.headers)] {
+        if list.len() > ENTRIES {
+            return Err(invalid(field(name), format!("at most {ENTRIES} entries")));
+        }
         if let Some(index) = list.iter().position(|value| !value.is_one() || value.name.is_empty()) {
             let reason = "needs a name and one of `exact`, `prefix` and `regex`";
             return Err(invalid(field(&format!("{name}[{index}]")), reason));

@@ -311,7 +311,7 @@ async fn calls_are_decided_one_by_one() {
     for refused in ["", "x", "{}", r#"{"jsonrpc": "2.0", "id": 1, "method": "ping", "method": "tools/call"}"#]
     {
         let answer = site.post("/mcp", refused).await;
-        assert_eq!(answer.starts_with("HTTP/1.1 403"), !refused.is_empty(), "{refused}: {answer}");
+        assert!(answer.starts_with("HTTP/1.1 403"), "{refused}: {answer}");
     }
     let encoded = "Connection: close\r\nContent-Encoding: gzip\r\nContent-Length: 2";
     let answer =

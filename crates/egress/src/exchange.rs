@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap, HeaderName};
+use http::header;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame, SizeHint};
@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use crate::body::{Body, full};
 use crate::check::names;
+use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::record::Asked;
 use crate::refusal::{Denial, Reason, Refusal, problem};
 use crate::sandbox::{Rules, Sandbox};
@@ -37,41 +38,6 @@ const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
 /// Maximum characters of a path in a message.
 const SHOWN: usize = 200;
-/// Headers that belong to one connection.
-const HOP_BY_HOP: [HeaderName; 9] = [
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
-/// Headers by which a server may take a request for another one than it was decided to be.
-const OVERRIDES: [&str; 6] = [
-    "x-http-method",
-    "x-http-method-override",
-    "x-method-override",
-    "x-original-url",
-    "x-rewrite-url",
-    "x-original-uri",
-];
-
-/// Names that a header `connection` may have.
-const OF_CONNECTION: [&str; 9] = [
-    "",
-    "close",
-    "http2-settings",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
 /// Requests of one connection.
 #[derive(Clone)]
 pub(crate) struct Exchange {
@@ -248,17 +214,8 @@ impl Exchange {
         if lengths > 1 || (lengths == 1 && parts.headers.contains_key(header::TRANSFER_ENCODING)) {
             return Err("two lengths of the body".to_owned());
         }
-        let plain = |name: &HeaderName| name.as_str().replace('_', "-");
-        if let Some(name) = parts.headers.keys().find(|name| OVERRIDES.contains(&plain(name).as_str())) {
-            return Err(format!("the header {name} changes its meaning"));
-        }
-        for value in parts.headers.get_all(header::CONNECTION) {
-            let named = value.to_str().map_err(|_| "its header connection is not text".to_owned())?;
-            let of_connection =
-                |name: &str| OF_CONNECTION.contains(&name.trim().to_ascii_lowercase().as_str());
-            if !named.split(',').all(of_connection) {
-                return Err("its header connection removes other headers".to_owned());
-            }
+        if let Some(why) = misleads(&parts.headers) {
+            return Err(why);
         }
         if !self.is_judged() {
             // Its host alone counts.
@@ -393,38 +350,6 @@ impl Exchange {
             websocket::join(TokioIo::new(client), TokioIo::new(server), sent, received, changed).await;
         });
     }
-}
-
-/// Returns true if the client wants a WebSocket.
-fn is_websocket(request: &Request<Incoming>) -> bool {
-    let value = request.headers().get(header::UPGRADE);
-    request.version() == Version::HTTP_11
-        && value.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
-}
-
-/// Removes headers that belong to one connection, but for those of a change to a WebSocket.
-fn keep_end_to_end(headers: &mut HeaderMap, websocket: bool) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
-    if websocket {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    }
-}
-
-/// Returns the bytes of a head, as HTTP/1.1 sends it.
-fn head_bytes(parts: &Parts) -> usize {
-    let target = parts.uri.path_and_query().map_or(1, |target| target.as_str().len());
-    let headers = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
-    parts.method.as_str().len() + target + headers.sum::<usize>()
 }
 
 /// Reads a body whose calls are judged.

@@ -28,6 +28,7 @@ pub mod dns;
 mod exchange;
 mod explicit;
 mod first;
+mod headers;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod inspect;

@@ -366,3 +366,52 @@ async fn server_that_is_not_trusted_gets_no_request() {
     let answer = site.get("/simple/").await;
     assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("TLS to the server"), "{answer}");
 }
+
+#[tokio::test]
+async fn headers_that_rules_and_servers_see_differently_are_refused() {
+    let rule = r#"{"name": "tenant", AT, "http": [{"headers": [{"name": "x-tenant", "exact": "safe"}]}]}"#;
+    let site = Site::new(rule).await;
+    let send = async |headers: &str| {
+        site.raw(&format!("GET / HTTP/1.1\r\nHost: localhost:PORT\r\n{headers}\r\n\r\n")).await
+    };
+    let allowed = "X-Tenant: safe\r\nConnection: close";
+    assert!(send(allowed).await.starts_with("HTTP/1.1 200"));
+    for headers in [
+        "X-Tenant: safe\r\nConnection: close, x-tenant",
+        "X-Tenant: safe\r\nConnection: close\r\nX_HTTP_Method_Override: DELETE",
+        "X-Tenant: safe\r\nX-Other: \u{e9}\r\nConnection: close",
+    ] {
+        assert!(send(headers).await.starts_with("HTTP/1.1 403"), "{headers}");
+    }
+}
+
+#[tokio::test]
+async fn calls_in_another_encoding_are_refused() {
+    let site = Site::new(r#"{"name": "tools", AT, "mcp": [{"tools": ["search_*"]}]}"#).await;
+    let call = r#"{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "search_a"}}"#;
+    let send = async |kinds: &str| {
+        let head =
+            format!("Host: localhost:PORT\r\nConnection: close\r\n{kinds}\r\nContent-Length: {}", call.len());
+        site.raw(&format!("POST /mcp HTTP/1.1\r\n{head}\r\n\r\n{call}")).await
+    };
+    for kinds in ["Content-Type: application/json", "Content-Type: application/json; charset=\"UTF-8\""] {
+        assert!(send(kinds).await.starts_with("HTTP/1.1 200"), "{kinds}");
+    }
+    for kinds in [
+        "Content-Type: application/json; charset=utf-7",
+        "Content-Type: application/json; charset=\"utf-7\"; x=charset=utf-8",
+        "Content-Type: application/json; charset=utf-8; charset=utf-7",
+        "Content-Type: application/json\r\nContent-Type: application/json; charset=utf-7",
+    ] {
+        assert!(send(kinds).await.starts_with("HTTP/1.1 403"), "{kinds}");
+    }
+}
+
+#[tokio::test]
+async fn heads_count_in_the_budget_of_bytes() {
+    let budget = r#", "budget": {"bytesOut": 1000, "per": "1h"}"#;
+    let site = Site::with(r#"{"name": "all", AT, "http": [{}]}"#, budget).await;
+    let long = format!("/{}", "a".repeat(600));
+    assert!(site.get(&long).await.starts_with("HTTP/1.1 200"));
+    assert!(site.get(&long).await.starts_with("HTTP/1.1 403"));
+}

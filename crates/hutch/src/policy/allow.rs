@@ -17,7 +17,7 @@ use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::attached::{Attached, resource, said};
+use super::attached::{Attached, described, resource};
 use crate::cli::AllowArguments;
 use crate::client::finish;
 
@@ -56,7 +56,7 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
         &attached.subject.namespace,
         &resource("SandboxPolicy"),
     );
-    let stored = policies.get_opt(&name).await.map_err(said(format!("SandboxPolicy {name}")))?;
+    let stored = policies.get_opt(&name).await.map_err(described(format!("SandboxPolicy {name}")))?;
     let written = match stored {
         Some(stored) => {
             let changed = changed(stored, &attached.sandbox, rule, now)?;
@@ -67,7 +67,7 @@ async fn allow(arguments: &AllowArguments) -> anyhow::Result<u8> {
             policies.create(&PostParams::default(), &new).await
         }
     };
-    written.map_err(said(format!("SandboxPolicy {name}")))?;
+    written.map_err(described(format!("SandboxPolicy {name}")))?;
     let until = expires.map(|time| format!(" until {time}")).unwrap_or_default();
     println!("sandbox {sandbox} may connect to {}{until} (SandboxPolicy {name})", arguments.host);
     Ok(0)

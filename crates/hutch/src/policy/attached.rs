@@ -46,13 +46,13 @@ impl Attached {
         let sandbox = Sandboxes::new(client.clone(), &namespace).find(name, &mut wait).await;
         let sandbox = sandbox.map_err(with_hint)?;
         let of_namespace = Api::<Namespace>::all(client.clone()).get(&namespace).await;
-        let of_namespace = of_namespace.map_err(said(format!("namespace {namespace}")))?;
+        let of_namespace = of_namespace.map_err(described(format!("namespace {namespace}")))?;
         let template = sandbox.annotations().get(annotation::TEMPLATE_REF).cloned();
         let of_template = match &template {
             Some(name) => {
                 let kind = ApiResource::erase::<SandboxTemplate>(&());
                 let templates: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind);
-                templates.get_opt(name).await.map_err(said(format!("template {name}")))?
+                templates.get_opt(name).await.map_err(described(format!("template {name}")))?
             }
             None => None,
         };
@@ -99,7 +99,7 @@ fn names(object: &impl ResourceExt) -> BTreeSet<String> {
 }
 
 /// Returns an error of the API server as users read it.
-pub(super) fn said(what: String) -> impl FnOnce(kube::Error) -> anyhow::Error {
+pub(super) fn described(what: String) -> impl FnOnce(kube::Error) -> anyhow::Error {
     move |error| anyhow!("{what}: {}", error_text(&error))
 }
 

@@ -479,3 +479,33 @@ impl Supervisor {
         channel.send(&Order::Serve { sandbox }, &listeners).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_and_levels_that_are_too_large_are_replaced_by_the_strictest() {
+        let facts = hutch_policy::Facts {
+            task: [("x".to_owned(), "\u{1}".repeat(32_000))].into(),
+            ..hutch_policy::Facts::default()
+        };
+        let level = Level {
+            authority: hutch_policy::Authority::Cluster,
+            name: "p".into(),
+            mode: hutch_policy::Mode::Observe,
+            egress: None,
+        };
+        match strictest(Order::Facts { sandbox: 1, facts }) {
+            Order::Facts { sandbox: 1, facts } => assert_eq!(facts, hutch_policy::Facts::default()),
+            other => panic!("{other:?}"),
+        }
+        match strictest(Order::Level { id: 2, level }) {
+            Order::Level { id: 2, level } => {
+                assert_eq!(level.mode, hutch_policy::Mode::Enforce);
+                assert!(level.egress.is_some_and(|egress| egress.rules.is_empty()));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

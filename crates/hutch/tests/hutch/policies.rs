@@ -363,3 +363,27 @@ fn explicit_network_policy_of_a_template_decides_about_addresses_and_the_managed
     let resolved = up.kubectl_args(&["exec", &explicit, "--", "getent", "hosts", "web.example"]);
     harness::succeeded("getent", &resolved);
 }
+
+/// What a tenant writes is sent to the proxy that all share. Control characters take six bytes of JSON each.
+#[test]
+fn oversized_attributes_of_one_sandbox_close_no_other() {
+    hutch_testkit::require!(root, kubectl);
+    let (up, server) = (start(), Server::start());
+    applied(&up, &policy("ClusterSandboxPolicy", "web", &json!({}), &json!([rule("web.example", &server)])));
+    for name in ["a", "b"] {
+        applied(&up, &sandbox(name, &json!({}), None));
+        up.ok(&format!("wait --for=condition=Ready sandbox/{name} --timeout=180s"));
+    }
+    until("the policy counts", || get(&up, "a", "web.example", &server) == "hello");
+    let large = json!({"attr.policy.hutch.dev/x": "\u{1}".repeat(32_000)});
+    let patch = json!({"metadata": {"annotations": large}}).to_string();
+    let patched = up.kubectl_args(&["patch", "sandbox", "b", "--type=merge", "-p", &patch]);
+    harness::succeeded("kubectl patch", &patched);
+    // A later order shows that the proxy still follows.
+    applied(
+        &up,
+        &policy("ClusterSandboxPolicy", "web", &json!({}), &json!([rule("other.example", &server)])),
+    );
+    until("the change counts", || get(&up, "a", "other.example", &server) == "hello");
+    assert_eq!(get(&up, "a", "web.example", &server), "");
+}

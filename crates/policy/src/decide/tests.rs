@@ -507,3 +507,33 @@ fn requests_are_read_only_where_a_rule_needs_it() {
         );
     }
 }
+
+#[test]
+fn rule_without_plaintext_allows_no_request_without_tls() {
+    let rules = egress(
+        r#"{"rules": [
+            {"name": "plain", "hosts": ["a.x.com"], "ports": [80], "plaintext": true, "http": [{"methods": ["GET"]}]},
+            {"name": "tls", "hosts": ["a.x.com"], "ports": [80]}
+        ]}"#,
+    );
+    let levels = [level(Authority::Cluster, Mode::Enforce, Some(rules))];
+    let destination: Destination = "a.x.com:80".parse().unwrap();
+    let path = Path::read("/").unwrap();
+    let decided = |method: &str, tls| {
+        let request = Request {
+            host: "a.x.com",
+            port: 80,
+            method,
+            path: &path,
+            query: "",
+            headers: Vec::new(),
+            websocket: false,
+            tls,
+            length: Some(0),
+            calls: None,
+        };
+        super::decide_request(&levels, &destination, &request, &Moment::default()).decision
+    };
+    assert_eq!((decided("GET", false), decided("POST", true)), (Decision::Allow, Decision::Allow));
+    assert_eq!(decided("POST", false), Decision::Deny);
+}

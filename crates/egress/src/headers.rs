@@ -1,0 +1,86 @@
+//! Headers of requests and answers.
+
+use http::header::{self, HeaderMap, HeaderName};
+use http::request::Parts;
+use http::{HeaderValue, Request, Version};
+use hyper::body::Incoming;
+
+/// Headers that belong to one connection.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+/// Headers by which a server may take a request for another one than it was decided to be.
+const OVERRIDES: [&str; 6] = [
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-original-uri",
+];
+
+/// Names that a header `connection` may have.
+const OF_CONNECTION: [&str; 9] = [
+    "",
+    "close",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Returns why a server could take a request for another one than was decided: by its headers.
+pub(crate) fn misleads(headers: &HeaderMap) -> Option<String> {
+    let plain = |name: &HeaderName| name.as_str().replace('_', "-");
+    if let Some(name) = headers.keys().find(|name| OVERRIDES.contains(&plain(name).as_str())) {
+        return Some(format!("the header {name} changes its meaning"));
+    }
+    let of_connection = |name: &str| OF_CONNECTION.contains(&name.trim().to_ascii_lowercase().as_str());
+    let removes =
+        |value: &HeaderValue| !value.to_str().is_ok_and(|named| named.split(',').all(of_connection));
+    let removes = headers.get_all(header::CONNECTION).iter().any(removes);
+    removes.then(|| "its header connection removes other headers".to_owned())
+}
+
+/// Returns true if the client wants a WebSocket.
+pub(crate) fn is_websocket(request: &Request<Incoming>) -> bool {
+    let value = request.headers().get(header::UPGRADE);
+    request.version() == Version::HTTP_11
+        && value.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
+/// Removes headers that belong to one connection, but for those of a change to a WebSocket.
+pub(crate) fn keep_end_to_end(headers: &mut HeaderMap, websocket: bool) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named.iter().chain(&HOP_BY_HOP) {
+        headers.remove(name);
+    }
+    if websocket {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+}
+
+/// Returns the bytes of a head, as HTTP/1.1 sends it.
+pub(crate) fn head_bytes(parts: &Parts) -> usize {
+    let target = parts.uri.path_and_query().map_or(1, |target| target.as_str().len());
+    let headers = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    parts.method.as_str().len() + target + headers.sum::<usize>()
+}

@@ -364,7 +364,7 @@ fn explicit_network_policy_of_a_template_decides_about_addresses_and_the_managed
     harness::succeeded("getent", &resolved);
 }
 
-/// What a tenant writes is sent to the proxy that all share. Control characters take six bytes of JSON each.
+/// Attributes are sent to the proxy that all sandboxes share. Control characters take six bytes of JSON each.
 #[test]
 fn oversized_attributes_of_one_sandbox_close_no_other() {
     hutch_testkit::require!(root, kubectl);
@@ -377,7 +377,10 @@ fn oversized_attributes_of_one_sandbox_close_no_other() {
     until("the policy counts", || get(&up, "a", "web.example", &server) == "hello");
     let large = json!({"attr.policy.hutch.dev/x": "\u{1}".repeat(32_000)});
     let patch = json!({"metadata": {"annotations": large}}).to_string();
-    let patched = up.kubectl_args(&["patch", "sandbox", "b", "--type=merge", "-p", &patch]);
+    let file = up.folder().join("patch.json");
+    std::fs::write(&file, patch).expect("written");
+    let file = file.display().to_string();
+    let patched = up.kubectl_args(&["patch", "sandbox", "b", "--type=merge", "--patch-file", &file]);
     harness::succeeded("kubectl patch", &patched);
     // A later order shows that the proxy still follows.
     applied(

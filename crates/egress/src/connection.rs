@@ -44,6 +44,13 @@ pub(crate) struct Permit {
     ground: Option<Ground>,
 }
 
+impl Permit {
+    /// Returns what is spoken if its requests are read. HTTP without TLS names its host in each request, so each is.
+    fn reads(&self, spoken: Option<Spoken>) -> Option<Spoken> {
+        spoken.filter(|spoken| self.inspect || *spoken == Spoken::Http)
+    }
+}
+
 /// Way in which a client names a destination, and is answered.
 pub(crate) trait Door: Send {
     /// Reports that the connection is open. Returns false if the client has gone.
@@ -140,10 +147,7 @@ impl Sandbox {
     ) -> Result<Allowed, Refusal> {
         let permit = self.permit(&destination)?;
         let spoken = self.spoken(client, &destination, &permit, first).await?;
-        // HTTP without TLS names its host in each request, so each is read.
-        if let Some(spoken) = spoken
-            && (permit.inspect || spoken == Spoken::Http)
-        {
+        if let Some(spoken) = permit.reads(spoken) {
             return Ok(Allowed::Inspect(destination, spoken));
         }
         let server = self.open(&destination).await?;
@@ -223,12 +227,12 @@ impl Sandbox {
             Ok(spoken) => spoken,
             Err(refusal) => return self.refuse(client, &mut first, refusal).await,
         };
-        match (server, spoken) {
-            (Some(server), _) => {
+        match (permit.reads(spoken), server) {
+            (Some(spoken), _) => self.inspect(client, destination, spoken, first).await,
+            (None, Some(server)) => {
                 self.allowed(&destination, None, permit.ground.as_ref());
                 self.join(client, Connection { traffic: permit.traffic, server, destination }, &first).await;
             }
-            (None, Some(spoken)) => self.inspect(client, destination, spoken, first).await,
             (None, None) => reset(&client),
         }
     }
@@ -282,11 +286,11 @@ impl Sandbox {
             if reason.is_some() {
                 return reason;
             }
-            // Conditions can change by themselves.
-            match timeout(RECHECK, changes.changed()).await {
-                Ok(changed) => changed.ok()?,
-                Err(_) if conditional => {}
-                Err(_) => changes.changed().await.ok()?,
+            let changed = changes.changed();
+            match conditional {
+                // Conditions can change by themselves.
+                true => timeout(RECHECK, changed).await.unwrap_or(Ok(())).ok()?,
+                false => changed.await.ok()?,
             }
         }
     }

@@ -335,6 +335,24 @@ fn socks_names_are_resolved_and_decided_by_the_proxy() {
 }
 
 #[test]
+fn each_request_within_connect_is_for_the_host_of_the_rule() {
+    hutch_testkit::require!(root);
+    let site = Site::new();
+    let origin = Origin::plain();
+    let port = origin.port;
+    let proxy =
+        site.proxy(&json!({"rules": [rule("web", "web.example", port, &json!({"plaintext": true}))]}), &[]);
+    let name = format!("web.example:{port}");
+    let connect = format!("CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n");
+    let get =
+        |path: &str, host: &str, more: &str| format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n");
+    let requests = get("/first", &name, "") + &get("/second", "attacker.example", "Connection: close\r\n");
+    let answer = proxy.exchange((connect + &requests).as_bytes());
+    assert!(answer.contains(" 200 ") && answer.contains("403 Forbidden"), "{answer}");
+    assert_eq!(origin.paths(), ["/first"]);
+}
+
+#[test]
 fn redirect_is_an_answer_and_each_request_is_decided_by_itself() {
     hutch_testkit::require!(root, curl);
     let site = Site::new();

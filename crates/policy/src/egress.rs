@@ -245,17 +245,17 @@ impl Egress {
 
     /// Returns the ranges that any rule that allows the destination opens for it.
     pub(crate) fn private_for(&self, destination: &Destination, moment: &Moment<'_>) -> Vec<Cidr> {
-        let allowing = self.matching(destination, moment, None).filter(|rule| rule.can(Decision::Allow));
+        let allowing = self.matching(destination, moment).filter(|rule| rule.can(Decision::Allow));
         allowing.flat_map(|rule| rule.private.iter().copied()).collect()
     }
 
+    /// Returns the rules for the destination whose conditions hold, or could hold for some request.
     fn matching<'a>(
         &'a self,
-        destination: &'a Destination,
-        moment: &'a Moment<'a>,
-        request: Option<&'a Request<'a>>,
+        destination: &Destination,
+        moment: &Moment<'_>,
     ) -> impl Iterator<Item = &'a EgressRule> {
-        self.rules.iter().filter(move |rule| rule.matches(destination) && rule.applies(moment, request))
+        self.rules.iter().filter(move |rule| rule.matches(destination) && rule.applies(moment, None))
     }
 
     /// Decides about a connection. One that is allowed may still be read, and each request denied.
@@ -265,7 +265,7 @@ impl Egress {
         let mut allows_requests = None;
         let first =
             |old: Option<&'_ EgressRule>, new: &'_ EgressRule| old.is_none_or(|old| new.name < old.name);
-        for rule in self.rules.iter().filter(|rule| rule.matches(destination) && rule.applies(moment, None)) {
+        for rule in self.matching(destination, moment) {
             let reads = rule.reads_requests();
             if rule.can(Decision::Allow) {
                 found.traffic = found.traffic.max(rule.traffic());

@@ -33,8 +33,7 @@ pub(crate) fn main(arguments: &EgressArguments) -> ExitCode {
 }
 
 fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
-    run::refuse_file_rules(&arguments.policy)?;
-    let mut levels = run::from_files(&arguments.policy)?;
+    let mut levels = run::Policies::without_files(&arguments.policy)?;
     run::open_private(&mut levels, &arguments.allow_private);
     let upstream = upstream_proxy::of(arguments.upstream_proxy.as_ref())?;
     let (listener, address) = bind(arguments.listen).context("--listen")?;

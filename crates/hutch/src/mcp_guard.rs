@@ -61,8 +61,7 @@ pub(crate) fn main(arguments: &McpGuardArguments) -> ExitCode {
 }
 
 async fn guard(arguments: &McpGuardArguments) -> anyhow::Result<u8> {
-    run::refuse_file_rules(&arguments.policy)?;
-    let levels = run::from_files(&arguments.policy)?;
+    let levels = run::Policies::without_files(&arguments.policy)?;
     let guard = Guard::new(&levels, to_errors()).context(
         "--policy: no rule is about a server on standard input and output; it needs `mcp`, and `hosts: [stdio]` or \
          `any: true`",

@@ -25,6 +25,7 @@ use hutch_jail::{
     CheckedFolder, Error, IdRange, IdRanges, Ids, Limits, Mount, MountSource, Network, NetworkPlan, Process,
     Profile, Root, Spec, Upper, User,
 };
+use hutch_policy::Level;
 use rustix::io::Errno;
 
 use crate::cli::{Isolation, RunArguments};
@@ -32,7 +33,7 @@ use crate::mount::MountArgument;
 use crate::protect::{Change, Placeholder, Protection, Rules};
 use workspace::Workspace;
 
-pub(crate) use egress::{from_files, open_private, refuse_file_rules};
+pub(crate) use egress::{Policies, open_private};
 
 /// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;
@@ -50,22 +51,27 @@ pub(crate) fn main(mut arguments: RunArguments) -> ! {
         (None, Some(file)) => settings::apply(&file, &mut arguments),
         (None, None) => Ok(()),
     };
-    let configured = configured.and_then(|()| files::apply(&mut arguments));
-    let status = configured.and_then(|()| run(&arguments)).unwrap_or_else(|error| {
+    let status = configured.and_then(|()| start(&mut arguments)).unwrap_or_else(|error| {
         eprintln!("hutch: {error:#}");
         CANNOT_START
     });
     hutch_jail::run::leave(status)
 }
 
-fn run(arguments: &RunArguments) -> anyhow::Result<u8> {
+fn start(arguments: &mut RunArguments) -> anyhow::Result<u8> {
+    let Policies { levels, files } = Policies::read(&arguments.policy)?;
+    files::apply(&files, arguments)?;
+    run(arguments, levels)
+}
+
+fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     let mut image = image(arguments)?;
     let of_image: Vec<Mount> = image.mounts.iter().map(host).collect();
     let workspace = Workspace::open(arguments.workspace.as_deref(), &of_image)?;
     let user = user(&image, workspace.folder.as_ref())?;
     let shown = Shown::of(arguments, &workspace, user.uid);
     let further = [&shown.toolchains[..], &arguments.mount].concat();
-    let mut network = egress::Network::of(arguments)?;
+    let mut network = egress::Network::of(arguments, policies)?;
     let trusted = network.trust(&image, &further)?;
     if let Some(trust) = &trusted {
         image.config.env = trust.environment(&image.config.env);

@@ -41,7 +41,7 @@ pub(super) struct Network {
 
 impl Network {
     /// Returns the network that the flags open: none without `--allow` and `--policy`.
-    pub(super) fn of(arguments: &RunArguments) -> anyhow::Result<Network> {
+    pub(super) fn of(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<Network> {
         let mut levels = Vec::new();
         if !arguments.allow.is_empty() {
             levels.push(from_flags(arguments));
@@ -52,7 +52,7 @@ impl Network {
         {
             levels.push(from_settings(rules));
         }
-        levels.extend(from_files(&arguments.policy)?);
+        levels.extend(policies);
         ensure!(
             !levels.is_empty() || arguments.allow_private.is_empty(),
             "--allow-private: has no effect without --allow, --policy or --settings"
@@ -128,19 +128,52 @@ fn from_flags(arguments: &RunArguments) -> Level {
     Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
 }
 
-/// Reads the policies of the files of `--policy`.
-pub(crate) fn from_files(files: &[PathBuf]) -> anyhow::Result<Vec<Level>> {
-    let mut levels = Vec::new();
-    for file in files {
-        levels.extend(from_file(file).with_context(|| format!("--policy {}", file.display()))?);
+/// Policies of the files of `--policy`. Each file is read once: it may be a pipe.
+#[derive(Default)]
+pub(crate) struct Policies {
+    pub(crate) levels: Vec<Level>,
+    /// Rules for files of each policy that has some.
+    pub(super) files: Vec<Vec<FileRule>>,
+}
+
+impl Policies {
+    /// Reads the files: YAML or JSON, each with one or more documents.
+    pub(crate) fn read(files: &[PathBuf]) -> anyhow::Result<Policies> {
+        let mut all = Policies::default();
+        for file in files {
+            all.add(file).with_context(|| format!("--policy {}", file.display()))?;
+        }
+        let count = all.levels.len();
+        ensure!(count <= POLICIES, "--policy: {count} policies; at most {POLICIES}");
+        let bytes = serde_json::to_vec(&all.levels).context("--policy")?.len();
+        ensure!(
+            bytes <= POLICY_BYTES,
+            "--policy: the policies are too large: {bytes} bytes; at most {POLICY_BYTES}"
+        );
+        Ok(all)
     }
-    ensure!(levels.len() <= POLICIES, "--policy: {} policies; at most {POLICIES}", levels.len());
-    let bytes = serde_json::to_vec(&levels).context("--policy")?.len();
-    ensure!(
-        bytes <= POLICY_BYTES,
-        "--policy: the policies are too large: {bytes} bytes; at most {POLICY_BYTES}"
-    );
-    Ok(levels)
+
+    /// Reads the files of a command that has no files to protect.
+    pub(crate) fn without_files(files: &[PathBuf]) -> anyhow::Result<Vec<Level>> {
+        let all = Policies::read(files)?;
+        ensure!(all.files.is_empty(), "--policy: spec.files: is enforced by `hutch run` alone");
+        Ok(all.levels)
+    }
+
+    fn add(&mut self, file: &Path) -> anyhow::Result<()> {
+        let objects: Vec<PolicyObject> =
+            serde_saphyr::from_multiple(&read_file(file)?).map_err(in_one_line)?;
+        ensure!(!objects.is_empty(), "it contains no policy");
+        for object in objects {
+            object.check_for_command()?;
+            let files = object.files().to_vec();
+            self.levels.push(object.into_level(Authority::Invocation)?);
+            if !files.is_empty() {
+                self.files.push(files);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Adds the ranges of `--allow-private` to each rule that allows something.
@@ -156,41 +189,4 @@ pub(crate) fn open_private(levels: &mut [Level], ranges: &[Cidr]) {
 fn from_settings(rules: &[EgressRule]) -> Level {
     let egress = Some(Egress { rules: rules.to_vec(), ..Egress::default() });
     Level { authority: Authority::Invocation, name: LISTED.to_owned(), mode: Mode::Enforce, egress }
-}
-
-/// Reads the objects of a file: YAML or JSON, one or more documents.
-fn objects(file: &Path) -> anyhow::Result<Vec<PolicyObject>> {
-    let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&read_file(file)?).map_err(in_one_line)?;
-    ensure!(!objects.is_empty(), "it contains no policy");
-    objects.iter().try_for_each(PolicyObject::check)?;
-    Ok(objects)
-}
-
-/// Returns the rules for files of the policies of these files, a list for each policy that has some.
-pub(super) fn file_rules(files: &[PathBuf]) -> anyhow::Result<Vec<Vec<FileRule>>> {
-    let mut lists = Vec::new();
-    for file in files {
-        let objects = objects(file).with_context(|| format!("--policy {}", file.display()))?;
-        lists.extend(objects.iter().map(|object| object.files().to_vec()).filter(|rules| !rules.is_empty()));
-    }
-    Ok(lists)
-}
-
-/// Refuses policies with rules for files.
-pub(crate) fn refuse_file_rules(files: &[PathBuf]) -> anyhow::Result<()> {
-    for file in files {
-        let objects = objects(file).with_context(|| format!("--policy {}", file.display()))?;
-        let checked = objects.iter().try_for_each(PolicyObject::check_without_files);
-        checked.with_context(|| format!("--policy {}", file.display()))?;
-    }
-    Ok(())
-}
-
-/// Reads the policies of a file.
-fn from_file(file: &Path) -> anyhow::Result<Vec<Level>> {
-    let level = |object: PolicyObject| {
-        object.check_for_command()?;
-        Ok(object.into_level(Authority::Invocation)?)
-    };
-    objects(file)?.into_iter().map(level).collect()
 }

@@ -3,23 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use hutch_policy::{Access, restrictions};
+use hutch_policy::{Access, FileRule, restrictions};
 
-use super::egress::file_rules;
+use super::workspace::{ALIAS, TEMPORARY};
 use crate::cli::{Listed, RunArguments};
 use crate::protect::is_protected;
 
-/// Second path of every workspace, by which a policy can name it on every machine.
-const ALIAS: &str = "/workspace";
 /// Folders that are in memory in every sandbox, whatever the machine has there.
-const IN_MEMORY: [&str; 2] = ["/tmp", "/dev"];
+const IN_MEMORY: [&str; 2] = [TEMPORARY, "/dev"];
 
 /// Puts the rules for files of `--policy` into the flags.
-pub(super) fn apply(arguments: &mut RunArguments) -> anyhow::Result<()> {
-    if arguments.policy.is_empty() {
-        return Ok(());
-    }
-    let policies = file_rules(&arguments.policy)?;
+pub(super) fn apply(policies: &[Vec<FileRule>], arguments: &mut RunArguments) -> anyhow::Result<()> {
     let policies: Vec<_> = policies.iter().map(Vec::as_slice).collect();
     let restrictions = restrictions(&policies);
     if restrictions.is_empty() {

@@ -8,7 +8,7 @@ use hutch_jail::{CheckedFolder, Link, Mount, MountSource};
 use super::{SCRATCH_BYTES, is_root, named_folder};
 
 /// Path of the empty workspace, and a second path of every other one.
-const ALIAS: &str = "/workspace";
+pub(super) const ALIAS: &str = "/workspace";
 /// Folder for temporary files, in memory.
 pub(super) const TEMPORARY: &str = "/tmp";
 

@@ -292,3 +292,13 @@ fn rules_for_files_that_cannot_be_enforced_are_refused() {
         refused(&home.run(Caller::Root, &options, "true"), 125, &[reason]);
     }
 }
+
+#[test]
+fn policy_is_read_once_so_it_may_come_from_a_pipe() {
+    hutch_testkit::require!(root);
+    let home = Home::new();
+    let [_, file] = file_rules(&home, r#"{"path": "/usr/share", "access": "None"}"#);
+    let script = "cat \"$1\" | \"$0\" run --policy /dev/stdin -- ls -A /usr/share";
+    let output = Command::new("sh").args(["-c", script]).arg(home.path("hutch")).arg(&file).output();
+    assert_eq!(succeeded("hutch run", &output.expect("sh")), "");
+}

@@ -162,9 +162,7 @@ async fn send(channel: &Channel, order: Order) -> std::io::Result<()> {
 }
 
 fn strictest(order: Order) -> Order {
-    tracing::warn!(
-        "what a policy, a Sandbox or Services say is too large for the proxy and closes the sandbox"
-    );
+    tracing::warn!("an order is too large for the proxy; closing its sandbox");
     match order {
         Order::Level { id, level } => {
             let egress = Some(hutch_policy::Egress::default());

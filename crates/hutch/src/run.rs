@@ -341,6 +341,8 @@ fn spec(
         root: Root { layers, upper: Upper::ReadOnly },
         mounts,
         links: Vec::new(),
+        files: hutch_jail::FileRules::default(),
+        runtime_root: None,
         ids: ids.map_or(Ids::Caller, |ids| Ids::Range { base: ids.base() }),
         network: Network::New(network),
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },

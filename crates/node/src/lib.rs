@@ -17,6 +17,7 @@ mod embedded;
 mod environment;
 mod error;
 mod events;
+mod files;
 mod gate;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;

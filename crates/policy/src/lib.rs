@@ -39,7 +39,7 @@ pub use decide::{
 pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::{Egress, EgressRule, Protocol, Tls, Traffic};
 pub use expression::{Expression, Facts, Identity, InvalidExpression, Moment, Session};
-pub use files::{Access, FilePath, FileRule, InvalidPath, restrictions};
+pub use files::{Access, FilePath, FileRule, InvalidPath, Restrictions, access_at, looser, restrictions};
 pub use host::{Host, HostName, InvalidHost};
 pub use http::{
     Body, Glob, HttpRule, InvalidRequestRule, McpRule, Method, PathPattern, Pattern, ValueMatch, decide_calls,
@@ -50,4 +50,6 @@ pub use pattern::{HostPattern, InvalidPattern};
 pub use peer::{Closed, Peer, may_reach, names_sandboxes, open_ports, would_refuse};
 pub use ports::{InvalidPorts, PortRange};
 pub use request::{AmbiguousPath, Call, Path, Request};
-pub use stored::{Applying, NotEnforceable, Policies, PolicyKey, StoredPolicy, applying};
+pub use stored::{
+    Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules,
+};

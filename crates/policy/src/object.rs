@@ -160,15 +160,18 @@ impl PolicyObject {
         }
     }
 
-    /// Refuses fields that only `hutch run` enforces.
+    /// Refuses what a server cannot enforce.
     ///
     /// # Errors
-    /// The field.
-    pub fn check_without_files(&self) -> Result<(), InvalidPolicy> {
-        match self.spec.files.is_empty() {
-            true => Ok(()),
-            false => Err(invalid("spec.files".to_owned(), "is enforced by `hutch run` alone")),
+    /// The first such field.
+    pub fn check_for_server(&self) -> Result<(), InvalidPolicy> {
+        for (index, rule) in self.spec.files.iter().enumerate() {
+            if let Some(reserved) = rule.path.reserved() {
+                let reason = format!("nothing is closed at or below {reserved}: each container has its own");
+                return Err(invalid(format!("spec.files[{index}].path"), reason));
+            }
         }
+        Ok(())
     }
 
     /// Returns the level that the policy is, for this authority.
@@ -455,6 +458,29 @@ mod tests {
         assert_eq!(found.egress.unwrap().rules.len(), 1);
         let observes = level(r#"{"mode": "Observe"}"#).unwrap();
         assert_eq!((observes.mode, observes.egress), (Mode::Observe, None));
+    }
+
+    #[test]
+    fn server_refuses_files_of_the_kernel_and_of_its_runtime() {
+        for (path, reserved) in [
+            ("/workspace/.env", None),
+            ("/process", None),
+            ("/proc", Some("/proc")),
+            ("/proc/self/environ", Some("/proc")),
+            ("/dev/shm/x", Some("/dev")),
+            ("/.hutch/sandboxd", Some("/.hutch")),
+        ] {
+            let object =
+                policy("SandboxPolicy", &format!(r#"{{"files": [{{"path": "{path}", "access": "None"}}]}}"#));
+            let found = object.check_for_server().map_err(|error| error.to_string());
+            match reserved {
+                None => assert_eq!(found, Ok(())),
+                Some(reserved) => {
+                    let error = found.unwrap_err();
+                    assert!(error.starts_with("spec.files[0].path: ") && error.contains(reserved), "{error}");
+                }
+            }
+        }
     }
 
     #[test]

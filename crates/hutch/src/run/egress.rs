@@ -156,7 +156,10 @@ impl Policies {
     /// Reads the files of a command that has no files to protect.
     pub(crate) fn without_files(files: &[PathBuf]) -> anyhow::Result<Vec<Level>> {
         let all = Policies::read(files)?;
-        ensure!(all.files.is_empty(), "--policy: spec.files: is enforced by `hutch run` alone");
+        ensure!(
+            all.files.is_empty(),
+            "--policy: spec.files: is enforced by `hutch run` and `hutch up` alone"
+        );
         Ok(all.levels)
     }
 

@@ -10,8 +10,9 @@ use crate::files::FileRules;
 use crate::folder::CheckedFolder;
 use crate::network::NetworkPlan;
 
-/// Description of one jail.
+/// Description of one jail. A warden of another version refuses one with a part that it does not know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Spec {
     /// Name of the jail and its cgroups: 1 to 63 of `[a-z0-9-]`.
     pub id: String,

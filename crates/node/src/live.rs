@@ -55,7 +55,7 @@ pub(crate) struct Live {
 struct FileState {
     /// Those that its policies require.
     required: Arc<Files>,
-    /// Those with which its containers start, from the first one on.
+    /// Those with which its containers run, from the first one on.
     taken: Option<Arc<Files>>,
     /// Reason why a container could not be started with its rules, by its name.
     problems: BTreeMap<String, String>,
@@ -188,27 +188,29 @@ impl Live {
         let _ = self.files_known.subscribe().wait_for(|known| *known).await;
     }
 
-    /// Returns the rules for files of a container that starts: those of the first one.
-    pub(crate) fn take_files(&self) -> Arc<Files> {
-        let mut inner = self.inner();
-        let FileState { required, taken, .. } = &mut inner.files;
-        taken.get_or_insert_with(|| required.clone()).clone()
+    /// Returns the rules for files of a container that starts: those of the first one, or those that are required now.
+    pub(crate) fn files(&self) -> Arc<Files> {
+        let inner = self.inner();
+        inner.files.taken.as_ref().unwrap_or(&inner.files.required).clone()
+    }
+
+    /// Records the rules with which a container runs.
+    pub(crate) fn set_files(&self, files: Arc<Files>) {
+        self.inner().files.taken.get_or_insert(files);
     }
 
     /// Returns a description of the files that are closed, if any are.
     pub(crate) fn closed_files(&self) -> Option<String> {
-        let inner = self.inner();
-        let FileState { required, taken, .. } = &inner.files;
-        taken.as_ref().unwrap_or(required).summary()
+        self.files().summary()
     }
 
-    /// Sets why a container cannot be started with its rules for files. Returns true if that has changed.
-    pub(crate) fn set_file_problem(&self, container: &str, problem: Option<String>) -> bool {
+    /// Sets why a container cannot be started with its rules for files.
+    pub(crate) fn set_file_problem(&self, container: &str, problem: Option<String>) {
         let problems = &mut self.inner().files.problems;
         match problem {
-            Some(problem) => problems.insert(container.to_owned(), problem.clone()) != Some(problem),
-            None => problems.remove(container).is_some(),
-        }
+            Some(problem) => problems.insert(container.to_owned(), problem),
+            None => problems.remove(container),
+        };
     }
 
     pub(crate) fn set_claims(&self, claims: Vec<String>) {

@@ -6,6 +6,7 @@ mod captured;
 mod carried;
 mod client_commands;
 mod clients;
+mod closed_files;
 mod cluster_sleep;
 mod collector;
 mod control_plane;

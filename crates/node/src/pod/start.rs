@@ -78,7 +78,9 @@ impl Worker {
         match started {
             Ok(running) => self.began(index, running).await,
             Err(StartError { message, of_policy }) => {
-                self.report_files(&name, of_policy.then(|| format!("{message}: no egress")));
+                if of_policy {
+                    self.report_files(&name, Some(format!("{message}: no egress")));
+                }
                 let text = format!("Error: failed to start container {name:?}: {message}");
                 self.node.events.container(&self.pod, &name, true, "Failed", text);
                 let at = Timestamp::now();
@@ -96,11 +98,10 @@ impl Worker {
         }
     }
 
-    /// Reports why a container cannot be started with the rules for files of its Pod, or that it was.
+    /// Reports why a container cannot be started with the rules for files of its Pod, or that it runs with them.
     fn report_files(&self, container: &str, problem: Option<String>) {
-        if self.live.set_file_problem(container, problem) {
-            self.node.tell_policies(PolicyNews::Starts(self.live.clone()));
-        }
+        self.live.set_file_problem(container, problem);
+        self.node.tell_policies(PolicyNews::Starts(self.live.clone()));
     }
 
     /// Looks up everything that the container refers to.
@@ -118,7 +119,8 @@ impl Worker {
         let places = self.node.places.pod(&self.live.uid);
         let (spec, owned, volumes) = (self.spec.clone(), container.clone(), self.volumes.clone());
         let sandboxd = self.node.config.sandboxd_program.clone();
-        let (image_id, files) = (image.id.clone(), self.live.take_files());
+        let (image_id, files) = (image.id.clone(), self.live.files());
+        self.slots[index].files = files.clone();
         let made = tokio::task::spawn_blocking(move || {
             blueprint(Parts {
                 spec: &spec,
@@ -214,6 +216,7 @@ impl Worker {
         if let Some(sandbox) = &self.sandbox {
             self.live.set_network(sandbox.network().clone());
         }
+        self.live.set_files(self.slots[index].files.clone());
         self.report_files(&name, None);
         self.live.began(&name, running.clone());
         self.live.begun();

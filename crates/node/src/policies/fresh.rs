@@ -10,8 +10,8 @@ use futures::future::try_join_all;
 use hutch_api::SandboxTemplate;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, ListParams};
-use kube::core::PartialObjectMeta;
-use kube::{Api, Client};
+use kube::core::{ObjectList, PartialObjectMeta};
+use kube::{Api, Client, ResourceExt};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -81,7 +81,11 @@ impl Fresh {
         let again = self.again;
         tokio::select! {
             Some(read) = self.reads.join_next() => {
-                self.versions = read.ok().and_then(Result::ok);
+                let read = read.map_err(|error| error.to_string());
+                let read = read.and_then(|read| read.map_err(|error| error.to_string()));
+                self.versions = read
+                    .inspect_err(|error| tracing::warn!(error, "failed to read the versions of policies; trying again"))
+                    .ok();
                 self.again = Some(Instant::now() + AGAIN);
             }
             () = tokio::time::sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
@@ -106,9 +110,6 @@ impl Fresh {
 /// Reads the versions of all policies, and of the templates and labels of these namespaces.
 async fn versions(client: Client, namespaces: BTreeSet<String>) -> kube::Result<Versions> {
     let all = ListParams::default();
-    let newest = |objects: Vec<PartialObjectMeta<DynamicObject>>| {
-        objects.iter().map(version).max().unwrap_or_default()
-    };
     let policies = |kind: &str| {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &policies_of_kind(kind));
         let all = all.clone();
@@ -122,16 +123,25 @@ async fn versions(client: Client, namespaces: BTreeSet<String>) -> kube::Result<
     }));
     let labels = try_join_all(namespaces.iter().map(|namespace| {
         let api: Api<Namespace> = Api::all(client.clone());
-        async move { api.get_metadata_opt(namespace).await }
+        let this = ListParams::default().fields(&format!("metadata.name={namespace}"));
+        async move { api.list_metadata(&this).await }
     }));
     let (own, cluster, templates, namespaces) =
         tokio::try_join!(policies("SandboxPolicy"), policies("ClusterSandboxPolicy"), templates, labels)?;
     Ok(Versions {
-        policies: newest(own.items),
-        cluster_policies: newest(cluster.items),
-        templates: templates.into_iter().map(|list| newest(list.items)).max().unwrap_or_default(),
-        namespaces: namespaces.iter().flatten().map(version).max().unwrap_or_default(),
+        policies: newest(&own),
+        cluster_policies: newest(&cluster),
+        templates: templates.iter().map(newest).max().unwrap_or_default(),
+        namespaces: namespaces.iter().map(newest).max().unwrap_or_default(),
     })
+}
+
+/// Returns the latest version in a list.
+fn newest<K: Clone>(list: &ObjectList<PartialObjectMeta<K>>) -> u64
+where
+    PartialObjectMeta<K>: ResourceExt,
+{
+    list.items.iter().map(version).max().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -219,7 +219,7 @@ impl<'a> Tree<'a> {
             Err(Errno::ROFS) if self.is_shared(folder).map_err(fail)? => Err(format!(
                 "{text} does not exist in a read-only volume, where others may make it; make it in the volume before"
             )),
-            // Nobody can make it.
+            // It cannot be made later either.
             Err(Errno::ROFS) => Ok(None),
             Err(errno) => Err(fail(errno)),
         }

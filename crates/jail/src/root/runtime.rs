@@ -1,4 +1,4 @@
-//! What the jail around a runtime mounts for it, in the tree of mounts that it shares with the machine.
+//! Mounts of the jail around a runtime, in a tree of mounts that is a copy of the machine's.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;

@@ -180,7 +180,7 @@ fn missing_path_cannot_be_made() {
     let report = run(&bench, script);
     let lines: Vec<&str> = report.stdout.lines().filter(|line| !line.contains(": ")).collect();
     assert_eq!(lines, [".env", "a", "new", "other", "x"], "{report:?}");
-    // In a root that is never written, nobody can make it.
+    // In a root that is never written, it cannot be made.
     bench.spec.root.upper = Upper::ReadOnly;
     close(&mut bench, &[("/opt/app/key", Hidden), ("/etc/token", Hidden)]);
     let report = run(&bench, "ls /opt; cat /etc/token; mkdir /opt; echo over");

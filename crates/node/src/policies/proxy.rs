@@ -1,4 +1,4 @@
-//! What stands for the proxy where the kernel cannot capture connections: nothing is reachable, and policies still close files.
+//! Substitute for the proxy where the kernel cannot capture connections: nothing is reachable, and policies still close files.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

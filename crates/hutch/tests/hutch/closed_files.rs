@@ -146,7 +146,7 @@ fn api_of_the_runtime(up: &Up, pod: &str) {
 #[test]
 fn rule_that_comes_after_the_start_is_reported_and_closes_the_network() {
     hutch_testkit::require!(root, kubectl);
-    let up = Up::start(&[]);
+    let mut up = Up::start(&[]);
     applied(&up, &policy("SandboxPolicy", "first", &[("/work/secret", "None")]));
     applied(&up, &sandbox("a", "hutch"));
     up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
@@ -168,6 +168,15 @@ fn rule_that_comes_after_the_start_is_reported_and_closes_the_network() {
     recreated(&up, "a");
     enforced(&up, "a", "Enforced");
     assert_eq!(shell(&up, "a", "main", "cat /work/src/a; ls -A /work/src"), "");
+    up.kill();
+    up.restart();
+    up.ok("wait --for=condition=Ready pod/a --timeout=180s");
+    enforced(&up, "a", "Enforced");
+    assert_eq!(
+        shell(&up, "a", "main", "cat /work/src/a /work/secret/key"),
+        "",
+        "after a crash of the server"
+    );
     // The other way round nothing is to be done.
     applied(&up, &policy("SandboxPolicy", "second", &[("/usr/share", "Read")]));
     up.ok("delete sandboxpolicy first");
@@ -185,6 +194,11 @@ fn rule_that_cannot_be_enforced_keeps_the_container_from_starting_until_it_is_ch
         up.eventually("get events", |events| events.contains(named) && events.contains("is not a folder"));
         enforced(&up, class, "PolicyNotEnforceable");
         assert!(message(&up, class).contains(named), "{class}");
+        if class == "gvisor" {
+            // An empty one is memory of runsc, which can be written.
+            applied(&up, &policy("SandboxPolicy", "files", &[("/tmp", "None")]));
+            up.eventually("get events", |events| events.contains("/tmp cannot be closed as a whole"));
+        }
         applied(&up, &policy("SandboxPolicy", "files", &[("/usr/share", "Read")]));
         up.ok(&format!("wait --for=condition=Ready sandbox/{class} --timeout=180s"));
         enforced(&up, class, "Enforced");

@@ -106,24 +106,27 @@ fn read_only_path_can_be_read_and_a_folder_in_it_can_be_written() {
 #[test]
 fn exception_in_a_hidden_folder_is_shown_and_nothing_else() {
     hutch_testkit::require!(root);
-    let mut bench = bench();
-    close(
-        &mut bench,
-        &[
-            ("/work", Hidden),
-            ("/work/a/file", Read),
-            ("/work/a/b", Write),
-            ("/app", Hidden),
-            ("/app/data/deep", Read),
-        ],
-    );
-    let script = "find /work /app | sort; cat /work/a/file /app/data/deep/file; (echo x > /work/a/b/key) && cat /work/a/b/key; \
+    for upper in [Upper::Memory { bytes: 16 << 20 }, Upper::ReadOnly] {
+        let mut bench = bench();
+        bench.spec.root.upper = upper;
+        close(
+            &mut bench,
+            &[
+                ("/work", Hidden),
+                ("/work/a/file", Read),
+                ("/work/a/b", Write),
+                ("/app", Hidden),
+                ("/app/data/deep", Read),
+            ],
+        );
+        let script = "find /work /app | sort; cat /work/a/file /app/data/deep/file; (echo x > /work/a/b/key) && cat /work/a/b/key; \
         for file in /work/new /work/a/new /work/a/file /app/new /app/data/new /app/data/deep/new; do \
             (echo x > $file) 2>/dev/null && echo written $file; done; true";
-    let report = run(&bench, script);
-    let expected = "/app\n/app/data\n/app/data/deep\n/app/data/deep/file\n/work\n/work/a\n/work/a/b\n/work/a/b/key\n\
+        let report = run(&bench, script);
+        let expected = "/app\n/app/data\n/app/data/deep\n/app/data/deep/file\n/work\n/work/a\n/work/a/b\n/work/a/b/key\n\
         /work/a/file\nSECRET\nSECRET\nx\n";
-    assert_eq!(report.stdout, expected, "{report:?}");
+        assert_eq!(report.stdout, expected, "{report:?}");
+    }
 }
 
 #[test]

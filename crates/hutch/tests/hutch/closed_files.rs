@@ -1,9 +1,10 @@
 //! `spec.files` of policies on `hutch up`: what they close is closed in every container of a Pod, whatever leads to it.
 
+use hutch_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::harness::{self, Up};
-use crate::policies::{applied, apply, enforced};
+use crate::policies::{self, Server, applied, apply, enforced};
 
 /// Runs in containers that have the volume at `/work` and another one within it. Prints `SECRET` or what it did where a rule
 /// does not hold, and the last four lines.
@@ -146,11 +147,15 @@ fn api_of_the_runtime(up: &Up, pod: &str) {
 #[test]
 fn rule_that_comes_after_the_start_is_reported_and_closes_the_network() {
     hutch_testkit::require!(root, kubectl);
-    let mut up = Up::start(&[]);
+    let (mut up, server) = (policies::start(), Server::start());
+    let rules = json!([policies::rule("web.example", &server)]);
+    applied(&up, &policies::policy("ClusterSandboxPolicy", "web", &json!({}), &rules));
+    let answer = |up: &Up| policies::get(up, "a", "web.example", &server);
     applied(&up, &policy("SandboxPolicy", "first", &[("/work/secret", "None")]));
     applied(&up, &sandbox("a", "hutch"));
     up.ok("wait --for=condition=Ready sandbox/a --timeout=180s");
     enforced(&up, "a", "Enforced");
+    until("the network is open", || answer(&up) == "hello");
     // What is stricter already needs nothing.
     applied(&up, &policy("SandboxPolicy", "second", &[("/work/secret/key", "Read")]));
     up.eventually(
@@ -165,9 +170,11 @@ fn rule_that_comes_after_the_start_is_reported_and_closes_the_network() {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(shell(&up, "a", "main", "cat /work/src/a"), "PLAIN\n", "as before");
+    until("the network is closed", || answer(&up).is_empty());
     recreated(&up, "a");
     enforced(&up, "a", "Enforced");
     assert_eq!(shell(&up, "a", "main", "cat /work/src/a; ls -A /work/src"), "");
+    until("the network is open again", || answer(&up) == "hello");
     up.kill();
     up.restart();
     up.ok("wait --for=condition=Ready pod/a --timeout=180s");

@@ -14,13 +14,13 @@ use crate::harness::{self, Up, refused};
 const SERVER: &str = "127.77.3.1";
 
 /// Server that answers every request with `hello`, and counts its connections.
-struct Server {
+pub(crate) struct Server {
     port: u16,
     connections: Arc<AtomicUsize>,
 }
 
 impl Server {
-    fn start() -> Server {
+    pub(crate) fn start() -> Server {
         let listener = TcpListener::bind((SERVER, 0)).expect("a listener");
         let port = listener.local_addr().expect("an address").port();
         let connections = Arc::new(AtomicUsize::new(0));
@@ -44,7 +44,7 @@ fn answer(mut stream: TcpStream) {
     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
 }
 
-fn start() -> Up {
+pub(crate) fn start() -> Up {
     Up::start_with_hosts(&format!("127.0.0.1 localhost\n{SERVER} web.example other.example\n"))
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn applied(up: &Up, object: &Value) {
 }
 
 /// A rule that opens the server by this name.
-fn rule(name: &str, server: &Server) -> Value {
+pub(crate) fn rule(name: &str, server: &Server) -> Value {
     json!({"name": "web", "hosts": [name], "ports": [server.port], "plaintext": true, "private": [SERVER]})
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn sandbox(name: &str, metadata: &Value, class: Option<&str>) -> Valu
 }
 
 /// Returns the answer to a request from inside a Sandbox; empty if the request fails.
-fn get(up: &Up, sandbox: &str, host: &str, server: &Server) -> String {
+pub(crate) fn get(up: &Up, sandbox: &str, host: &str, server: &Server) -> String {
     let url = format!("http://{host}:{}/", server.port);
     harness::text(&up.kubectl_args(&["exec", sandbox, "--", "curl", "-s", "-m", "20", &url]).stdout)
 }

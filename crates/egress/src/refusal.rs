@@ -125,10 +125,10 @@ pub(crate) fn problem(refusal: &Refusal, status: u16) -> String {
 /// Sends the reason of a refusal to a client that speaks HTTP without TLS, and resets any other connection.
 pub(crate) async fn refuse(mut client: TcpStream, first: &mut Vec<u8>, refusal: &Refusal) {
     if first.is_empty() {
-        let mut piece = [0; 4096];
-        // A client that waits for the server to speak is not kept waiting.
-        let read = timeout(SPEAKS, client.read(&mut piece)).await;
-        first.extend_from_slice(&piece[..read.unwrap_or(Ok(0)).unwrap_or(0)]);
+        // Not within the future, which is part of that of every connection.
+        first.reserve(4096);
+        // A client that waits for the server to speak is not kept waiting. One that fails has said nothing.
+        let _ = timeout(SPEAKS, client.read_buf(first)).await;
     }
     let First::Http(_) = classify(first) else { return reset(&client) };
     answer(client, 403, refusal).await;

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{Forbidden, check_address};
 use crate::destination::{Decision, Destination};
-use crate::egress::{Egress, Traffic};
+use crate::egress::Egress;
 use crate::expression::Moment;
 use crate::host::HostName;
 use crate::request::Request;
+use crate::rule::Traffic;
 
 /// Effect of a level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -23,7 +23,7 @@ const WHOLE: f64 = (1_u64 << 53) as f64;
 /// Maximum depth of brackets. The parser is recursive.
 const DEPTH: usize = 16;
 /// Names that an expression can use.
-const VARIABLES: [&str; 6] = ["task", "sandbox", "session", "now", "request", "args"];
+const VARIABLES: [&str; 7] = ["task", "user", "sandbox", "session", "now", "request", "args"];
 
 /// Reason why a text is not an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +41,9 @@ pub enum InvalidExpression {
     #[error("{0:?} has an unsigned number, which no value equals; write it without `u`")]
     Unsigned(String),
     /// A variable that does not exist.
-    #[error("{0:?}: there is no variable {1:?}; there are task, sandbox, session, now, request and args")]
+    #[error(
+        "{0:?}: there is no variable {1:?}; there are task, user, sandbox, session, now, request and args"
+    )]
     Variable(String, String),
 }
 
@@ -72,6 +74,9 @@ impl Expression {
         // Only what the expression uses: the conversion costs more than the evaluation.
         if self.uses("task") {
             set("task", moment.facts.task_value());
+        }
+        if self.uses("user") {
+            set("user", moment.facts.user_value());
         }
         if self.uses("sandbox") {
             set("sandbox", to_value(&moment.facts.sandbox).ok()?);
@@ -211,6 +216,9 @@ fn depth(text: &str) -> usize {
 pub struct Facts {
     /// Attributes of the task: annotations `attr.policy.hutch.dev/NAME` of the claim.
     pub task: BTreeMap<String, String>,
+    /// Name of who created the sandbox or its claim.
+    #[serde(default)]
+    pub user: Option<String>,
     /// The sandbox.
     pub sandbox: Identity,
 }
@@ -234,6 +242,12 @@ impl Facts {
         let map: std::collections::HashMap<String, Value> =
             self.task.iter().map(|(name, text)| (name.clone(), value(text))).collect();
         Value::from(map)
+    }
+
+    /// Returns the creator. An unknown one has no name, so a condition on it has no value.
+    fn user_value(&self) -> Value {
+        let name = self.user.iter().map(|name| ("name".to_owned(), Value::from(name.clone())));
+        Value::from(name.collect::<std::collections::HashMap<String, Value>>())
     }
 }
 
@@ -262,6 +276,7 @@ pub struct Moment<'a> {
 
 /// Facts of a sandbox about which nothing is known.
 static UNKNOWN: Facts = Facts {
+    user: None,
     task: BTreeMap::new(),
     sandbox: Identity { name: String::new(), namespace: String::new(), labels: BTreeMap::new() },
 };
@@ -291,6 +306,7 @@ mod tests {
     fn evaluate(text: &str) -> Option<bool> {
         let facts = Facts {
             task: [("risk", "2"), ("type", "review")].map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
+            user: Some("alice".into()),
             sandbox: Identity { name: "a".into(), namespace: "n".into(), labels: BTreeMap::new() },
         };
         let session = Session { denials: 3, ..Session::default() };
@@ -304,6 +320,8 @@ mod tests {
             ("task.risk <= 2", Some(true)),
             ("task.risk < 2", Some(false)),
             ("task.type == 'review' && sandbox.namespace == 'n'", Some(true)),
+            ("user.name == 'alice'", Some(true)),
+            ("user.name == 'bob'", Some(false)),
             ("session.denials > 2", Some(true)),
             ("session.denials == 3 && session.requests == 0 && session.denials in [3]", Some(true)),
             ("session.denials != 3", Some(false)),
@@ -317,6 +335,13 @@ mod tests {
             ("sandbox.labels.exists(key, key == 'x')", Some(false)),
         ] {
             assert_eq!(evaluate(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn condition_about_an_unknown_creator_has_no_value() {
+        for text in ["user.name == 'bob'", "user.name != 'bob'"] {
+            assert_eq!(expression(text).unwrap().evaluate(&Moment::default(), None, None), None, "{text}");
         }
     }
 
@@ -339,7 +364,7 @@ mod tests {
     fn invalid_expression_is_refused_with_the_reason() {
         for (text, expected) in [
             ("task.risk <=", "is not a CEL expression"),
-            ("user == 'x'", "no variable \"user\""),
+            ("session2 == 'x'", "no variable \"session2\""),
             ("session.anomaly2 + unknown > 1", "no variable \"unknown\""),
             ("", "is not a CEL expression"),
             ("[1].all(a, [1].all(b, true))", "several loops"),

@@ -9,9 +9,10 @@ use crate::attach::{AppliesTo, SandboxTarget, Selector, Subject};
 use crate::budget::Budget;
 use crate::decide::{Authority, Level, Mode};
 use crate::destination::Decision;
-use crate::egress::{Egress, EgressRule, Tls};
+use crate::egress::Egress;
 use crate::files::FileRule;
 use crate::http::{HttpRule, McpRule};
+use crate::rule::{EgressRule, Tls};
 
 /// Maximum rules of a policy.
 const RULES: usize = 256;
@@ -111,7 +112,7 @@ impl PolicyObject {
 
     /// Returns the egress rules, with those that no longer count.
     pub fn rules(&self) -> &[EgressRule] {
-        self.spec.egress.as_ref().map_or(&[], |egress| &egress.rules)
+        self.spec.egress.as_ref().map_or(&[], |egress| egress.rules.as_slice())
     }
 
     /// Returns the sandboxes to which the policy applies, without those of annotations.
@@ -492,7 +493,7 @@ mod tests {
             (rule(r#""any": true, "http": [{"query": [{"name": "a"}]}]"#), "rules[0].http[0].query[0]: "),
             (rule(r#""any": true, "http": [{"body": {}}]"#), "rules[0].http[0].body: "),
             (rule(r#""any": true, "when": "args.a""#), "rules[0].when: "),
-            (rule(r#""any": true, "when": "user.name == 'a'""#), "no variable \"user\""),
+            (rule(r#""any": true, "when": "other.name == 'a'""#), "no variable \"other\""),
             (r#"{"egress": {"budget": {}}}"#.to_owned(), "spec.egress.budget: "),
             (r#"{"egress": {"budget": {"requests": 1}}}"#.to_owned(), "spec.egress.budget.requestsPer: "),
             (r#"{"appliesTo": {"names": []}}"#.to_owned(), "unknown field `names`"),

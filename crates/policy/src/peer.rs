@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::attach::Subject;
 use crate::decide::{Level, Mode, enforcing, opens};
 use crate::destination::Decision;
-use crate::egress::{Egress, EgressRule};
+use crate::egress::Egress;
 use crate::host::HostName;
 use crate::ports::PortRange;
+use crate::rule::EgressRule;
 
 /// Domain of the names of Services.
 const CLUSTER_DOMAIN: &str = "cluster.local";

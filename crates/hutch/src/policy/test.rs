@@ -56,6 +56,7 @@ struct TestSandbox {
     labels: BTreeMap<String, String>,
     template: Option<String>,
     task: BTreeMap<String, String>,
+    user: Option<String>,
 }
 
 /// A destination or a request, and what is expected.
@@ -203,8 +204,9 @@ impl PolicyTest {
 
     fn facts(&self) -> Facts {
         let Subject { namespace, labels, sandbox, .. } = self.subject();
-        let task = self.sandbox.as_ref().map(|sandbox| sandbox.task.clone()).unwrap_or_default();
-        Facts { task, sandbox: Identity { name: sandbox.unwrap_or_default(), namespace, labels } }
+        let (task, user) =
+            self.sandbox.as_ref().map(|about| (about.task.clone(), about.user.clone())).unwrap_or_default();
+        Facts { task, user, sandbox: Identity { name: sandbox.unwrap_or_default(), namespace, labels } }
     }
 }
 

@@ -123,7 +123,7 @@ fn failed(error: std::io::Error) -> Error {
 
 /// Returns the level of `--allow`, or of the list that `--config` has put in its place.
 fn from_flags(arguments: &RunArguments) -> Level {
-    let egress = Some(Egress { rules: arguments.allow.clone(), budget: None });
+    let egress = Some(Egress { rules: arguments.allow.clone().into(), budget: None });
     let name = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
     Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
 }
@@ -187,6 +187,6 @@ pub(crate) fn open_private(levels: &mut [Level], ranges: &[Cidr]) {
 
 /// Returns the level of `--settings`.
 fn from_settings(rules: &[EgressRule]) -> Level {
-    let egress = Some(Egress { rules: rules.to_vec(), ..Egress::default() });
+    let egress = Some(Egress { rules: rules.to_vec().into(), ..Egress::default() });
     Level { authority: Authority::Invocation, name: LISTED.to_owned(), mode: Mode::Enforce, egress }
 }

@@ -100,6 +100,8 @@ pub(super) struct Facts {
     policies: String,
     /// Attributes of the task.
     pub(super) task: Labels,
+    /// Who created it.
+    pub(super) user: Option<String>,
 }
 
 impl Facts {
@@ -110,6 +112,7 @@ impl Facts {
             template: object.annotations().get(annotation::TEMPLATE_REF).cloned(),
             policies: policies_of(object),
             task: about::task(object.annotations()),
+            user: object.annotations().get(annotation::USER).cloned(),
         }
     }
 }

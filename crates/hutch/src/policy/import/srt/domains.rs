@@ -257,7 +257,7 @@ mod tests {
         let mut notes = Notes::default();
         let private = ["10.0.0.0/8".parse().unwrap()];
         let lists = Lists { allowed: &allowed, denied: &denied, reasons: &reasons };
-        let egress = Egress { rules: rules(&lists, &private, &mut notes), ..Egress::default() };
+        let egress = Egress { rules: rules(&lists, &private, &mut notes).into(), ..Egress::default() };
         let level = Level {
             authority: Authority::Invocation,
             name: "srt".to_owned(),

@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 
 use crate::harness::{self, Up, refused};
 
-/// Address of the servers. It is loopback, and no other test uses it.
-const SERVER: &str = "127.77.3.1";
+/// Address of the servers: loopback.
+pub(crate) const SERVER: &str = "127.77.3.1";
 
 /// Server that answers every request with `hello`, and counts its connections.
-struct Server {
-    port: u16,
+pub(crate) struct Server {
+    pub(crate) port: u16,
     connections: Arc<AtomicUsize>,
 }
 
 impl Server {
-    fn start() -> Server {
+    pub(crate) fn start() -> Server {
         let listener = TcpListener::bind((SERVER, 0)).expect("a listener");
         let port = listener.local_addr().expect("an address").port();
         let connections = Arc::new(AtomicUsize::new(0));
@@ -34,7 +34,7 @@ impl Server {
         Server { port, connections }
     }
 
-    fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
@@ -59,7 +59,7 @@ pub(crate) fn applied(up: &Up, object: &Value) {
 }
 
 /// A rule that opens the server by this name.
-fn rule(name: &str, server: &Server) -> Value {
+pub(crate) fn rule(name: &str, server: &Server) -> Value {
     json!({"name": "web", "hosts": [name], "ports": [server.port], "plaintext": true, "private": [SERVER]})
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn sandbox(name: &str, metadata: &Value, class: Option<&str>) -> Valu
 }
 
 /// Returns the answer to a request from inside a Sandbox; empty if the request fails.
-fn get(up: &Up, sandbox: &str, host: &str, server: &Server) -> String {
+pub(crate) fn get(up: &Up, sandbox: &str, host: &str, server: &Server) -> String {
     let url = format!("http://{host}:{}/", server.port);
     harness::text(&up.kubectl_args(&["exec", sandbox, "--", "curl", "-s", "-m", "20", &url]).stdout)
 }

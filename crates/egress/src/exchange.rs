@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use crate::body::{Body, full};
 use crate::check::names;
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
-use crate::record::Asked;
+use crate::record::{Asked, named};
 use crate::refusal::{Denial, Reason, Refusal, problem};
 use crate::sandbox::{Rules, Sandbox};
 use crate::websocket;
@@ -94,8 +94,13 @@ impl fmt::Display for Line {
 }
 
 impl Line {
-    fn refusal(&self, reason: Reason) -> Refusal {
-        Refusal { destination: self.to_string(), reason }
+    /// Returns the refusal of the request, which has made these calls.
+    fn refusal(&self, reason: Reason, calls: &[Call]) -> Refusal {
+        let destination = match calls {
+            [] => self.to_string(),
+            calls => format!("{self} ({})", named(calls)),
+        };
+        Refusal { destination, reason }
     }
 
     fn asked<'a>(&'a self, calls: &'a [Call]) -> Asked<'a> {
@@ -127,7 +132,7 @@ pub(crate) async fn exchange(of: Exchange, request: Request<Incoming>) -> Result
     Ok(match of.serve(request, &line, &mut seen).await {
         Ok(response) => response,
         Err(reason) => {
-            let refusal = line.refusal(reason);
+            let refusal = line.refusal(reason, &seen.calls);
             of.sandbox.refused_request(refusal.clone(), &line.asked(&seen.calls));
             if let Some(body) = seen.unread.filter(|_| sends) {
                 // A client that could not send all of a body may not read the answer.
@@ -282,7 +287,7 @@ impl Exchange {
         let verdict = decide_request(&rules.levels, &self.destination, &request, &moment);
         let asked = line.asked(&seen.calls);
         if let Some(denial) = Denial::first(&verdict.opinions, Mode::Observe) {
-            self.sandbox.refused_request(line.refusal(Reason::Observed(denial)), &asked);
+            self.sandbox.refused_request(line.refusal(Reason::Observed(denial), &seen.calls), &asked);
         }
         if verdict.decision != Decision::Allow {
             let denial = Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default();
@@ -338,7 +343,7 @@ impl Exchange {
                 sandbox.counters().sent(bytes);
                 sandbox.usage.sent(&sandbox.rules().levels, bytes).map_err(|reason| {
                     let text = reason.to_string();
-                    sandbox.refused_request(line.refusal(reason), &line.asked(&[]));
+                    sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[]));
                     text
                 })
             };
@@ -449,7 +454,7 @@ impl http_body::Body for Metered {
             Ok(()) => Poll::Ready(Some(Ok(frame))),
             Err(reason) => {
                 let error = reason.to_string();
-                this.sandbox.refused_request(this.line.refusal(reason), &this.line.asked(&[]));
+                this.sandbox.refused_request(this.line.refusal(reason, &[]), &this.line.asked(&[]));
                 Poll::Ready(Some(Err(error.into())))
             }
         }

@@ -326,7 +326,7 @@ pub(crate) fn line(Refusal { destination, reason }: &Refusal) -> String {
         Reason::Denied(denial) | Reason::Name(denial) if denial.level == FLAGS => {
             format!("refused {destination}; --allow {destination} allows it")
         }
-        Reason::Observed(_) => format!("would refuse {destination}: {reason}"),
+        Reason::Observed(_) | Reason::ObservedName(_) => format!("would refuse {destination}: {reason}"),
         Reason::Unreachable(why) => format!("could not connect to {destination}: {why}"),
         _ => format!("refused {destination}: {reason}"),
     };

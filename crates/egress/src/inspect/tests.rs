@@ -308,6 +308,10 @@ async fn calls_are_decided_one_by_one() {
         answer.starts_with("HTTP/1.1 403") && answer.contains("\"id\":7") && answer.contains("-32001"),
         "{answer}"
     );
+    assert!(answer.contains(r#"/mcp (tools/call delete_all): no rule of policy"#), "{answer}");
+    let batch = format!("[{}]", call("delete_all"));
+    let answer = site.post("/mcp", &batch).await;
+    assert!(answer.contains("problem+json") && answer.contains("(tools/call delete_all)"), "{answer}");
     for refused in ["", "x", "{}", r#"{"jsonrpc": "2.0", "id": 1, "method": "ping", "method": "tools/call"}"#]
     {
         let answer = site.post("/mcp", refused).await;

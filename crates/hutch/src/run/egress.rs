@@ -66,6 +66,7 @@ impl Network {
             !levels.is_empty() || arguments.upstream_proxy.is_none(),
             "--upstream-proxy: has no effect without --allow, --policy, --config or --settings"
         );
+        warn_of_observers(&levels);
         let outside = egress::Outside::new(upstream);
         Ok(Network { levels, outside, early: None, proxy: None, ids: None })
     }
@@ -114,6 +115,14 @@ impl Network {
         };
         self.proxy = Some(egress::start(spawned, listeners, &self.levels, authority).map_err(failed)?);
         Ok(())
+    }
+}
+
+/// Prints that nothing is reachable because all policies with rules only observe.
+pub(crate) fn warn_of_observers(levels: &[Level]) {
+    let mut with_rules = levels.iter().filter(|level| level.egress.is_some()).peekable();
+    if with_rules.peek().is_some() && with_rules.all(|level| level.mode == Mode::Observe) {
+        eprintln!("hutch: --policy: all policies only observe, so nothing opens the network");
     }
 }
 

@@ -14,7 +14,7 @@ use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_egress::control::{News, Order};
-use hutch_egress::{AuthorityKeys, Reason, Refusal, UpstreamProxy};
+use hutch_egress::{AuthorityKeys, Reason, UpstreamProxy};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
 use hutch_node::{Bundle, EgressNews, PeerRefusal, PeerRequest};
 use hutch_policy::{Facts, HostName, Level, Peer};
@@ -308,7 +308,7 @@ impl Supervisor {
                 }
             }
             // Programs try many names, and a Pod has few events.
-            News::Refused { refusal: Refusal { reason: Reason::Name(_), .. }, .. } => {}
+            News::Refused { refusal, .. } if refusal.reason.is_about_a_name() => {}
             News::Refused { sandbox, refusal } => {
                 if let Some((uid, _)) = self.pods.iter_mut().find(of(sandbox)) {
                     // Many refusals say no more than some.

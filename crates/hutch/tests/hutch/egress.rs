@@ -356,7 +356,11 @@ fn every_policy_must_allow_a_connection() {
         (vec![&all, &web], true, ""),
         (vec![&all, &watch], true, "would refuse web.example"),
         (vec![&all, &public], false, "address of this machine"),
-        (vec![&watch], false, ""),
+        (
+            vec![&watch],
+            false,
+            "would refuse web.example: no rule of policy \"watch\" allows it, but it only observes",
+        ),
     ] {
         let mut options = Vec::new();
         policies.iter().for_each(|policy| options.extend(["--policy", policy]));
@@ -370,6 +374,62 @@ fn every_policy_must_allow_a_connection() {
             );
         }
     }
+}
+
+#[test]
+fn policies_that_only_observe_say_so_and_name_what_they_would_refuse() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    let site = Site::new();
+    let watch = policy(&site, "watch", "Observe", "    - {name: web, hosts: [web.example], ports: [80]}\n");
+    let program = "print(tcp('web.example', 443), tcp('db.example', 443), tcp('192.0.2.1', 443))";
+    for caller in [Caller::Root, Caller::Ordinary] {
+        let output = site.python(caller, &["--policy", &watch], program);
+        let stderr = text(&output.stderr);
+        assert_eq!(text(&output.stdout), "gaierror gaierror ConnectionResetError\n", "{stderr}");
+        let would = "no rule of policy \"watch\" allows it, but it only observes";
+        for line in [
+            "hutch: --policy: all policies only observe, so nothing opens the network\n",
+            "hutch: refused db.example: nothing allows it\n",
+            &format!("hutch: would refuse db.example: {would}\n"),
+            &format!("hutch: would refuse 192.0.2.1:443: {would}\n"),
+        ] {
+            assert_eq!(stderr.matches(line).count(), 1, "{line}: {stderr}");
+        }
+        // It allows another port of this one.
+        assert!(!stderr.contains("would refuse web.example"), "{stderr}");
+    }
+}
+
+#[test]
+fn refused_call_is_named_with_its_method_and_tool() {
+    hutch_testkit::require!(root, user_namespaces, curl);
+    let site = Site::new();
+    let (port, received) = server(&format!("{SERVER}:0"), b"");
+    let tools = format!(
+        "    - {{name: tools, hosts: [web.example], ports: [{port}], plaintext: true, mcp: [{{tools: [\"search_*\"]}}]}}\n"
+    );
+    let tools = policy(&site, "tools", "Enforce", &tools);
+    let url = format!("http://web.example:{port}/mcp");
+    let call = |tool: &str| {
+        serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool}}).to_string()
+    };
+    let long = "x".repeat(5000);
+    for (tool, shown) in [
+        ("delete_all", "delete_all".to_owned()),
+        ("a\u{202e}b): ok", r#""a\u{202e}b): ok""#.to_owned()),
+        (&long, format!("{}...", &long[..100])),
+    ] {
+        let curl = ["curl", "-sS", "-d", &call(tool), &url];
+        let output = site.run(Caller::Ordinary, &["--policy", &tools], &curl);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let message = answer["error"]["message"].as_str().expect("a message");
+        let line = format!(
+            "refused POST {url} (tools/call {shown}): no rule of policy \"tools\" allows it"
+        );
+        assert_eq!(message, line);
+        assert_eq!(text(&output.stderr), format!("hutch: {line}\n"));
+    }
+    assert!(received.try_recv().is_err());
 }
 
 #[test]

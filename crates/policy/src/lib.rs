@@ -47,7 +47,7 @@ pub use http::{
 pub use network::NetworkLevel;
 pub use object::{InvalidPolicy, Kind, PolicyObject};
 pub use pattern::{HostPattern, InvalidPattern};
-pub use peer::{Closed, Peer, may_reach, names_sandboxes, open_ports, would_refuse};
+pub use peer::{Closed, Peer, decide_peer, may_reach, names_sandboxes, open_ports, would_refuse};
 pub use ports::{InvalidPorts, PortRange};
 pub use request::{AmbiguousPath, Call, Path, Request};
 pub use stored::{Applying, NotEnforceable, Policies, PolicyKey, StoredPolicy, applying};

@@ -15,7 +15,7 @@ fn hutch(up: &Up, arguments: &[&str]) -> Output {
 }
 
 /// Returns the output of `hutch policy explain`, whose exit status must be this one.
-fn explained(up: &Up, status: i32, arguments: &[&str]) -> String {
+pub(crate) fn explained(up: &Up, status: i32, arguments: &[&str]) -> String {
     let output = hutch(up, &[&["policy", "explain"], arguments].concat());
     assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
     text(&output.stdout)
@@ -201,4 +201,54 @@ cases:
         2,
         &["mpc"],
     );
+}
+
+#[test]
+fn cases_about_another_sandbox_are_decided_by_the_rules_about_sandboxes() {
+    let policies = "apiVersion: policy.hutch.dev/v1alpha1
+kind: ClusterSandboxPolicy
+metadata: {name: floor}
+spec:
+  appliesTo: {}
+  egress:
+    rules:
+    - {name: db, sandboxes: [{selector: {matchLabels: {role: db}}}], ports: [5432]}
+    - {name: far, sandboxes: [{name: db, namespaceSelector: {matchLabels: {team: far}}}], ports: [5432]}
+    - {name: no, sandboxes: [{name: old}], ports: [1-65535], decision: Deny}
+---
+";
+    let cases = "apiVersion: policy.hutch.dev/v1alpha1
+kind: PolicyTest
+metadata: {name: app}
+sandbox: {name: app, namespace: team}
+cases:
+- {name: own, sandbox: {labels: {role: db}, port: 5432}, expect: Allow, rule: db}
+- {name: port, sandbox: {labels: {role: db}, port: 22}, expect: Deny}
+- {name: other, sandbox: {name: db, namespace: elsewhere, labels: {role: db}, port: 5432}, expect: Deny}
+- {name: far, sandbox: {name: db, namespace: far, namespaceLabels: {team: far}, port: 5432}, expect: Allow, rule: far}
+- {name: old, sandbox: {name: old, labels: {role: db}, port: 5432}, expect: Deny, rule: no}
+- {name: host, host: 'db:5432', expect: Deny}
+";
+    let printed = succeeded("hutch policy test", &tested(&format!("{policies}{cases}")));
+    assert!(printed.ends_with("6 of 6 cases passed\n"), "{printed}");
+    for (from, to, line) in [
+        ("rule: no", "rule: db", "FAILED  old: expected rule \"db\": \"no\" decides"),
+        ("expect: Allow, rule: db", "expect: Deny", "FAILED  own: expected Deny: Allow: port 5432 of sandbox team/, "),
+        (
+            "'db:5432', expect: Deny",
+            "'db:5432', expect: Allow",
+            "allows it; rules with `sandboxes` decide cases with `sandbox` only\n",
+        ),
+    ] {
+        let output = tested(&format!("{policies}{}", cases.replace(from, to)));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stdout).contains(line), "{line}: {}", text(&output.stdout));
+    }
+    for (from, to, named) in [
+        ("port: 22}", "port: 22}, method: POST", "have no effect with `sandbox`"),
+        ("host: 'db:5432'", "host: 'db:5432', sandbox: {port: 1}", "one of them only"),
+        ("port: 22", "prot: 22", "prot"),
+    ] {
+        refused(&tested(&format!("{policies}{}", cases.replace(from, to))), 2, &[named]);
+    }
 }

@@ -3,6 +3,8 @@
 //! Code inside a sandbox can influence only `request` and `args`. An expression that cannot be evaluated has no value; the
 //! rule then counts as the stricter one of the two.
 
+mod truth;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -43,6 +45,12 @@ pub enum InvalidExpression {
     /// A variable that does not exist.
     #[error("{0:?}: there is no variable {1:?}; there are task, sandbox, session, now, request and args")]
     Variable(String, String),
+    /// A function that does not exist.
+    #[error("{0:?}: there is no function {1:?}")]
+    Function(String, String),
+    /// Never true or false.
+    #[error("{0:?} is never true or false; write a comparison, such as `session.denials < 3`")]
+    NotTruth(String),
 }
 
 /// Expression that is true or false.
@@ -121,10 +129,18 @@ impl TryFrom<String> for Expression {
         // `args.exists(x, x > 1)` declares a variable of its own.
         let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let declared = |name: &String| dense.contains(&format!("({name},"));
-        match variables.iter().find(|name| !VARIABLES.contains(&name.as_str()) && !declared(name)) {
-            Some(name) => Err(InvalidExpression::Variable(shown(&text), name.clone())),
-            None => Ok(Expression { program: Arc::new(program), variables: variables.into(), text }),
+        if let Some(name) =
+            variables.iter().find(|name| !VARIABLES.contains(&name.as_str()) && !declared(name))
+        {
+            return Err(InvalidExpression::Variable(shown(&text), name.clone()));
         }
+        if let Some(name) = truth::unknown_function(&program) {
+            return Err(InvalidExpression::Function(shown(&text), name));
+        }
+        if !truth::may_be_truth(&program.expression().expr) {
+            return Err(InvalidExpression::NotTruth(shown(&text)));
+        }
+        Ok(Expression { program: Arc::new(program), variables: variables.into(), text })
     }
 }
 
@@ -311,7 +327,7 @@ mod tests {
             ("now.getHours() >= 0", Some(true)),
             ("task.missing == 'x'", None),
             ("task.risk == 'x'", Some(false)),
-            ("task.risk", None),
+            ("args.flag", None),
             ("request.method == 'GET'", None),
             ("true", Some(true)),
             ("sandbox.labels.exists(key, key == 'x')", Some(false)),
@@ -347,6 +363,11 @@ mod tests {
             ("[1].all//\n(a, true)", "several loops"),
             ("session.denials == 3u", "unsigned"),
             ("uint(session.denials) == 3", "unsigned"),
+            ("1", "is never true or false"),
+            ("'true'", "is never true or false"),
+            ("task.risk", "is never true or false"),
+            ("task.risk <= 2 && session.denials", "is never true or false"),
+            ("verify(task.risk)", "no function \"verify\""),
         ] {
             let error = expression(text).unwrap_err();
             assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");

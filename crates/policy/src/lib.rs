@@ -28,7 +28,7 @@ mod request;
 mod stored;
 mod time;
 
-pub use address::{Forbidden, check_address};
+pub use address::{Forbidden, check_address, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};

@@ -75,7 +75,7 @@ pub(crate) async fn modify(
         let mut next = convert::to_storage(kind, next)?;
         if part == Part::Main {
             admission::update(&call.core, &call.resource, &stored, &mut next)?;
-            admission::policy::warn(call);
+            admission::policy::warn(call, &next);
             quota::check_change(&call.core, kind, &stored, &next)?;
         }
         if is_over(&next) {

@@ -11,6 +11,7 @@ use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject};
 
 use super::trust::Trust;
+use crate::allow::without_effect;
 use crate::cli::RunArguments;
 use crate::mount::MountArgument;
 use crate::policy::import::{in_one_line, read_file};
@@ -67,6 +68,7 @@ impl Network {
             "--upstream-proxy: has no effect without --allow, --policy, --config or --settings"
         );
         warn_of_observers(&levels);
+        warn_of_closed(arguments);
         let outside = egress::Outside::new(upstream);
         Ok(Network { levels, outside, early: None, proxy: None, ids: None })
     }
@@ -115,6 +117,16 @@ impl Network {
         };
         self.proxy = Some(egress::start(spawned, listeners, &self.levels, authority).map_err(failed)?);
         Ok(())
+    }
+}
+
+/// Prints which of the hosts that are allowed stay closed.
+fn warn_of_closed(arguments: &RunArguments) {
+    let named = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
+    for rule in &arguments.allow {
+        if let Some(why) = without_effect(&rule.name, &arguments.allow_private) {
+            eprintln!("hutch: {named} {} opens nothing: {why}", rule.name);
+        }
     }
 }
 

@@ -135,8 +135,10 @@ fn allowed_name_is_reached_and_nothing_else() {
         assert!(nothing.try_recv().is_err() && received.try_recv().is_err(), "{caller:?}");
         for line in [
             format!("hutch: refused web.example:{other}; --allow web.example:{other} allows it\n"),
-            "hutch: refused 169.254.169.254:80; --allow 169.254.169.254:80 allows it\n".to_owned(),
-            "hutch: refused [2001:db8::1]:443; --allow [2001:db8::1]:443 allows it\n".to_owned(),
+            "hutch: refused 169.254.169.254:80: it is link-local or serves metadata of a cloud, which no rule opens\n"
+                .to_owned(),
+            "hutch: refused [2001:db8::1]:443; --allow [2001:db8::1]:443 with --allow-private 2001:db8::1 allows it\n"
+                .to_owned(),
         ] {
             assert!(stderr.contains(&line), "{caller:?}: {line:?} is not in {stderr}");
         }
@@ -463,6 +465,8 @@ fn invalid_policy_is_refused_by_the_name_of_its_field() {
         ("    - {name: a, hosts: [\"*.com\"]}\n", "public suffix"),
         ("    - {name: a, hosts: [a.example], credentials: [x]}\n", "credentials"),
         ("    - {name: a}\n", "spec.egress.rules[0]: matches nothing"),
+        ("    - {name: a, hosts: [a.example], when: '1'}\n", "\"1\" is never true or false"),
+        ("    - {name: a, hosts: [a.example], private: [fe80::/10]}\n", "rules[0].private[0]: fe80::/10 opens nothing"),
         ("    - [\n", "bad.yaml"),
     ] {
         let file = policy(&site, "bad", "Enforce", rules);
@@ -485,7 +489,31 @@ fn flags_without_meaning_are_refused() {
         (&["--allow", "a.example:0"], "port"),
         (&["--allow-private", "10.0.0.0/8"], "--allow"),
         (&["--allow", "a.example", "--allow-private", "10.0.0.1/8"], "write 10.0.0.0/8"),
+        (&["--allow", "a.example", "--allow-private", "169.254.169.254"], "169.254.169.254/32 opens nothing"),
     ] {
         refused(&site.run(Caller::Root, options, &["true"]), 125, &[named]);
+    }
+}
+
+#[test]
+fn allowed_host_that_stays_closed_is_named_with_the_way_out() {
+    hutch_testkit::require!(root, user_namespaces);
+    let site = Site::new();
+    let allow = ["localhost:8080", "127.0.0.1", "10.1.2.3:22", "169.254.169.254:80", "10.2.0.1", "a.example"];
+    let mut options: Vec<&str> = allow.iter().flat_map(|host| ["--allow", host]).collect();
+    options.extend(["--allow-private", "10.2.0.0/16"]);
+    let output = site.run(Caller::Ordinary, &options, &["true"]);
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines.len(), 4, "{stderr}");
+    for (line, (host, hint)) in lines.iter().zip([
+        ("localhost:8080", "--allow-private"),
+        ("127.0.0.1", "--allow-private"),
+        ("10.1.2.3:22", "it is an address of a private network; --allow-private 10.1.2.3 opens it"),
+        ("169.254.169.254:80", "which no rule opens"),
+    ]) {
+        assert!(line.starts_with(&format!("hutch: --allow {host} opens nothing: ")), "{line}");
+        assert!(line.contains(hint), "{line}");
     }
 }

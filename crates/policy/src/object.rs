@@ -167,6 +167,23 @@ impl PolicyObject {
         found
     }
 
+    /// Checks a policy that is new or changed: also for ranges that open nothing, which a stored one may have.
+    ///
+    /// # Errors
+    /// As [`PolicyObject::check`].
+    pub fn check_new(&self) -> Result<(), InvalidPolicy> {
+        self.check()?;
+        for (index, rule) in self.rules().iter().enumerate() {
+            for (place, range) in rule.private.iter().enumerate() {
+                if let Some(why) = opens_nothing(range) {
+                    let field = format!("spec.egress.rules[{index}].private[{place}]");
+                    return Err(invalid(field, format!("{range} opens nothing: {why}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the rules for files.
     pub fn files(&self) -> &[FileRule] {
         &self.spec.files
@@ -201,9 +218,9 @@ impl PolicyObject {
     /// Returns the level that the policy is, for this authority.
     ///
     /// # Errors
-    /// As [`PolicyObject::check`].
+    /// As [`PolicyObject::check_new`].
     pub fn into_level(self, authority: Authority) -> Result<Level, InvalidPolicy> {
-        self.check()?;
+        self.check_new()?;
         let Spec { mode, egress, .. } = self.spec;
         Ok(Level { authority, name: self.metadata.name, mode, egress })
     }
@@ -378,11 +395,6 @@ fn check_rule(rule: &EgressRule, field: impl Fn(&str) -> String) -> Result<(), I
     }
     if denies && !rule.protocol.is_auto() {
         return Err(invalid(field(".protocol"), "has no effect in a rule that denies"));
-    }
-    for (index, range) in rule.private.iter().enumerate() {
-        if let Some(why) = opens_nothing(range) {
-            return Err(invalid(field(&format!(".private[{index}]")), format!("{range} opens nothing: {why}")));
-        }
     }
     if rule.plaintext && !rule.protocol.is_auto() {
         return Err(invalid(field(".plaintext"), "has no effect with `protocol: TCP`"));

@@ -72,7 +72,7 @@ pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {
             if bytes > POLICY_BYTES {
                 return invalid("spec".to_owned(), format!("{bytes} bytes; at most {POLICY_BYTES}"));
             }
-            let checked = policy.check().and_then(|()| policy.check_without_files());
+            let checked = policy.check_new().and_then(|()| policy.check_without_files());
             checked.or_else(|error| invalid(error.field, error.reason))
         }
     }

@@ -140,7 +140,7 @@ impl Documents {
                 true => self.tests.push(serde_json::from_value(document).context(KIND)?),
                 false => {
                     let policy: PolicyObject = serde_json::from_value(document).context("a policy")?;
-                    policy.check().with_context(|| format!("policy {:?}", policy.name()))?;
+                    policy.check_new().with_context(|| format!("policy {:?}", policy.name()))?;
                     self.policies.push(policy);
                 }
             }

@@ -517,3 +517,27 @@ fn allowed_host_that_stays_closed_is_named_with_the_way_out() {
         assert!(line.contains(hint), "{line}");
     }
 }
+
+#[test]
+fn doctor_reports_whether_policies_can_open_hosts() {
+    hutch_testkit::require!(root, user_namespaces);
+    let site = Site::new();
+    for caller in [Caller::Root, Caller::Ordinary] {
+        let mut doctor = match caller {
+            Caller::Ordinary => Command::new("setpriv"),
+            _ => Command::new(site.folder.path().join("hutch")),
+        };
+        if matches!(caller, Caller::Ordinary) {
+            doctor.args(["--reuid=1000", "--regid=1000", "--clear-groups"]);
+            doctor.arg(site.folder.path().join("hutch"));
+        }
+        let lines = text(&doctor.arg("doctor").output().expect("hutch doctor").stdout);
+        let report = doctor.arg("--json").output().expect("hutch doctor");
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+        let works = |caller| site.run(caller, &["--allow", "a.example"], &["true"]).status.success();
+        assert_eq!(report["egress"], works(caller), "{caller:?}: {report}");
+        assert_eq!(report["egressForOrdinaryUsers"], works(Caller::Ordinary), "{caller:?}: {report}");
+        let yes = if works(caller) { "yes" } else { "no" };
+        assert!(lines.contains(&format!("\negress (nft tproxy)         {yes}\n")), "{lines}");
+    }
+}

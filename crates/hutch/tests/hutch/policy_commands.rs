@@ -130,6 +130,49 @@ fn host_that_another_policy_closes_is_not_allowed() {
     refused(&hutch(&up, &["policy", "explain", "missing", "pypi.org"]), 2, &["missing"]);
 }
 
+/// Objects of the documentation by which a team writes its policies.
+fn roles() -> String {
+    let page = include_str!("../../../../docs/policy.md");
+    let section = page.split("## Who may write policies").nth(1).expect("the section");
+    section.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example").to_owned()
+}
+
+#[test]
+fn team_with_the_documented_roles_writes_policies_of_its_namespace_only() {
+    hutch_testkit::require!(root, kubectl);
+    let up = start();
+    up.ok("create namespace team");
+    up.ok("create rolebinding devs --clusterrole=edit --group=devs -n team");
+    let config = up.folder().join("alice").display().to_string();
+    succeeded("hutch user", &hutch(&up, &["user", "create", "alice", "--group", "devs", "--output", &config]));
+    let file = |name: &str, object: &str| {
+        let file = up.folder().join(name);
+        std::fs::write(&file, object).expect("written");
+        file.display().to_string()
+    };
+    let alice = |words: &[&str]| up.kubectl_args(&[&["--kubeconfig", &config], words].concat());
+    let rules = json!([{"name": "index", "hosts": ["pypi.org"]}]);
+    let own = file("own", &policy("SandboxPolicy", "own", &json!({}), &rules).to_string());
+    let cluster = file("cluster", &policy("ClusterSandboxPolicy", "all", &json!({}), &rules).to_string());
+    let mut agent = sandbox("agent", &json!({}), None);
+    agent["metadata"]["namespace"] = "team".into();
+    let agent = file("agent", &agent.to_string());
+    succeeded("kubectl", &alice(&["apply", "-f", &agent]));
+    refused(&alice(&["create", "-n", "team", "-f", &own]), 1, &["forbidden", "sandboxpolicies"]);
+    up.ok(&format!("apply -f {}", file("roles", &roles())));
+    until("the rules are part of the role", || alice(&["create", "-n", "team", "-f", &own]).status.success());
+    let explain = ["policy", "explain", "agent", "pypi.org", "-n", "team", "--kubeconfig", &config];
+    let explained = Command::new(binary()).args(explain).env_clear().output().expect("hutch");
+    assert!(succeeded("hutch", &explained).contains("pypi.org:443: Allow"), "{explained:?}");
+    let allow = ["allow", "agent", "example.com", "-n", "team", "--kubeconfig", &config];
+    let allowed = Command::new(binary()).args(allow).env_clear().output().expect("hutch");
+    refused(&allowed, 1, &["no rule of policy \"own\" allows it"]);
+    refused(&alice(&["create", "-n", "default", "-f", &own]), 1, &["forbidden"]);
+    refused(&alice(&["create", "-f", &cluster]), 1, &["forbidden", "clustersandboxpolicies"]);
+    succeeded("kubectl", &alice(&["get", "clustersandboxpolicies"]));
+    succeeded("kubectl", &alice(&["delete", "sandboxpolicy", "own", "-n", "team"]));
+}
+
 /// Runs `hutch policy test` for a file with this text.
 fn tested(text: &str) -> Output {
     let folder = tempfile::tempdir().expect("a folder");

@@ -254,7 +254,10 @@ impl Sandbox {
         report(Reason::Name(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default()));
         // Another port may be allowed, about which only a connection can tell.
         verdict.opinions.retain(|opinion| !allows(opinion));
-        Denial::first(&verdict.opinions, Mode::Observe).map(Reason::ObservedName).into_iter().for_each(report);
+        Denial::first(&verdict.opinions, Mode::Observe)
+            .map(Reason::ObservedName)
+            .into_iter()
+            .for_each(report);
     }
 
     /// Returns the answer to a DNS message.

@@ -149,7 +149,8 @@ impl Protection {
                 Err(Errno::NOENT) if last && matches!(kind, Placeholder::Nothing) => return Ok(None),
                 Err(Errno::NOENT) => {
                     let kind = if last { kind } else { Placeholder::Folder };
-                    let read_only = if self.shown_at.is_some() { "`:ro` after its path" } else { "--read-only" };
+                    let read_only =
+                        if self.shown_at.is_some() { "`:ro` after its path" } else { "--read-only" };
                     self.make(&here, kind).map_err(|error| not_made(&here, &error, read_only))?;
                 }
                 Err(Errno::LOOP) => return Err(linked(&here)),
@@ -286,7 +287,9 @@ fn not_made(path: &Path, error: &anyhow::Error, read_only: &str) -> anyhow::Erro
     let path = path.display();
     match error.downcast_ref::<Errno>() {
         Some(&(Errno::ACCESS | Errno::PERM | Errno::ROFS)) => {
-            anyhow!("{path} cannot be protected, because the folder cannot be written ({error}); show it with {read_only}")
+            anyhow!(
+                "{path} cannot be protected, because the folder cannot be written ({error}); show it with {read_only}"
+            )
         }
         _ => anyhow!("a placeholder for {path}: {error:#}"),
     }

@@ -68,11 +68,29 @@ impl Expression {
         self.variables.iter().any(|name| name == variable)
     }
 
-    /// Evaluates the expression; `None` if it has no value that is true or false.
+    /// Evaluates the expression; `None` if it has no value that is true or false, or a different one if servers read the
+    /// path of the request without parameters of its segments.
     pub fn evaluate(
         &self,
         moment: &Moment<'_>,
         request: Option<&Request<'_>>,
+        call: Option<&Call>,
+    ) -> Option<bool> {
+        let Some(request) = request.filter(|_| self.uses("request")) else {
+            return self.value(moment, None, call);
+        };
+        let value = self.value(moment, Some((request, request.path.as_str())), call);
+        match request.path.without_parameters() {
+            Some(plain) if self.value(moment, Some((request, plain)), call) != value => None,
+            _ => value,
+        }
+    }
+
+    /// Returns the value for a request with this path.
+    fn value(
+        &self,
+        moment: &Moment<'_>,
+        request: Option<(&Request<'_>, &str)>,
         call: Option<&Call>,
     ) -> Option<bool> {
         let mut context = Context::default();
@@ -90,8 +108,8 @@ impl Expression {
         if self.uses("now") {
             set("now", moment.now());
         }
-        if let (Some(request), true) = (request, self.uses("request")) {
-            set("request", signed(to_value(request.view()).ok()?));
+        if let Some((request, path)) = request {
+            set("request", signed(to_value(request.view(path)).ok()?));
         }
         if let (Some(call), true) = (call, self.uses("args")) {
             if nodes(&call.arguments) > NODES {
@@ -334,6 +352,31 @@ mod tests {
         ] {
             assert_eq!(evaluate(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn path_with_parameters_has_a_value_only_if_both_readings_agree() {
+        let value = |text: &str, path: &str| {
+            let path = crate::request::Path::read(path).unwrap();
+            let request = Request {
+                host: "a.example",
+                port: 443,
+                method: "GET",
+                path: &path,
+                query: "",
+                headers: Vec::new(),
+                websocket: false,
+                tls: true,
+                length: None,
+                calls: None,
+            };
+            expression(text).unwrap().evaluate(&Moment::default(), Some(&request), None)
+        };
+        assert_eq!(value("request.path == '/admin'", "/admin"), Some(true));
+        assert_eq!(value("request.path == '/admin'", "/admin;x"), None);
+        assert_eq!(value("request.path.startsWith('/admin')", "/admin;x"), Some(true));
+        assert_eq!(value("request.path == '/admin'", "/other;x"), Some(false));
+        assert_eq!(value("request.method == 'GET'", "/other;x"), Some(true));
     }
 
     #[test]

@@ -43,9 +43,7 @@ pub(super) async fn find(
     let found = services.get_opt(service).await.map_err(described(format!("Service {service}")))?;
     let Some(facts) = found.map(ServiceFacts::of) else { return Ok(None) };
     let behind = behind(attached, namespace, &facts).await?;
-    let open = |one: &Behind| {
-        !facts.open(open_ports(levels, own, &one.subject), one.pod.as_ref()).is_empty()
-    };
+    let open = |one: &Behind| !facts.open(open_ports(levels, own, &one.subject), one.pod.as_ref()).is_empty();
     let is_open = behind.iter().any(open);
     let judged = behind.iter().map(|one| {
         let target = facts.target(destination.port.get(), one.pod.as_ref()).and_then(NonZeroU16::new);

@@ -413,7 +413,8 @@ fn refused_call_is_named_with_its_method_and_tool() {
     let tools = policy(&site, "tools", "Enforce", &tools);
     let url = format!("http://web.example:{port}/mcp");
     let call = |tool: &str| {
-        serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool}}).to_string()
+        serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool}})
+            .to_string()
     };
     let long = "x".repeat(5000);
     for (tool, shown) in [
@@ -425,9 +426,7 @@ fn refused_call_is_named_with_its_method_and_tool() {
         let output = site.run(Caller::Ordinary, &["--policy", &tools], &curl);
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let message = answer["error"]["message"].as_str().expect("a message");
-        let line = format!(
-            "refused POST {url} (tools/call {shown}): no rule of policy \"tools\" allows it"
-        );
+        let line = format!("refused POST {url} (tools/call {shown}): no rule of policy \"tools\" allows it");
         assert_eq!(message, line);
         assert_eq!(text(&output.stderr), format!("hutch: {line}\n"));
     }
@@ -466,7 +465,10 @@ fn invalid_policy_is_refused_by_the_name_of_its_field() {
         ("    - {name: a, hosts: [a.example], credentials: [x]}\n", "credentials"),
         ("    - {name: a}\n", "spec.egress.rules[0]: matches nothing"),
         ("    - {name: a, hosts: [a.example], when: '1'}\n", "\"1\" is never true or false"),
-        ("    - {name: a, hosts: [a.example], private: [fe80::/10]}\n", "rules[0].private[0]: fe80::/10 opens nothing"),
+        (
+            "    - {name: a, hosts: [a.example], private: [fe80::/10]}\n",
+            "rules[0].private[0]: fe80::/10 opens nothing",
+        ),
         ("    - [\n", "bad.yaml"),
     ] {
         let file = policy(&site, "bad", "Enforce", rules);

@@ -154,7 +154,11 @@ fn folder_that_the_caller_cannot_write_is_refused_with_the_way_out() {
         std::fs::set_permissions(home.path(name), PermissionsExt::from_mode(0o755)).expect("chmod");
     }
     let output = home.run(Caller::Ordinary, &["--mount", "@/theirs:/d"], "true");
-    refused(&output, 125, &["--mount", "/theirs: ", "cannot be written", "show it with `:ro` after its path"]);
+    refused(
+        &output,
+        125,
+        &["--mount", "/theirs: ", "cannot be written", "show it with `:ro` after its path"],
+    );
     succeeded("hutch", &home.run(Caller::Ordinary, &["--mount", "@/theirs:/d:ro"], "test -d /d"));
     let place = Path::new("/");
     let output = home.run_at(Caller::Ordinary, place, &["--workspace", "@/theirs-too"], "true");

@@ -29,7 +29,8 @@ fn metrics(up: &Up) -> String {
 fn metrics_count_connections_of_pods_without_their_hosts() {
     hutch_testkit::require!(root, kubectl, curl);
     let hosts = format!("127.0.0.1 localhost\n{SERVER} web.example\n");
-    let (up, server) = (Up::start_outside(&hosts, &[], &["--metrics-listen", "127.0.0.1:0"]), Server::start());
+    let (up, server) =
+        (Up::start_outside(&hosts, &[], &["--metrics-listen", "127.0.0.1:0"]), Server::start());
     open(&up, "web.example", &server);
     let allowed = "hutch_egress_requests_total{decision=\"allow\"}";
     let before = metrics(&up);
@@ -88,7 +89,9 @@ fn sandboxes_connect_through_the_upstream_proxy() {
     }
     let mut wrong = Command::new(crate::harness::binary());
     let folder = tempfile::tempdir().expect("tempdir");
-    wrong.args(["up", "--upstream-proxy", "http://user:secret@a.example", "--data-dir"]).arg(folder.path().join("data"));
+    wrong
+        .args(["up", "--upstream-proxy", "http://user:secret@a.example", "--data-dir"])
+        .arg(folder.path().join("data"));
     let output = wrong.output().expect("hutch");
     refused(&output, 1, &["--upstream-proxy", "write it like"]);
     assert!(!text(&output.stderr).contains("secret"));

@@ -248,17 +248,26 @@ fn policy_that_has_no_effect_yet_answers_with_a_warning() {
     let mut named = policy("SandboxPolicy", "named", &json!({}), &json!([]));
     named["spec"] = json!({"egress": {"rules": []}});
     let nobody = warnings(&named);
-    assert!(nobody.starts_with("Warning: spec.appliesTo: ") && nobody.contains("policy.hutch.dev/policies: named"));
+    assert!(
+        nobody.starts_with("Warning: spec.appliesTo: ")
+            && nobody.contains("policy.hutch.dev/policies: named")
+    );
     applied(&up, &sandbox("a", &json!({"annotations": {"policy.hutch.dev/policies": "other, named"}}), None));
     named["spec"]["egress"]["rules"] = json!([{"name": "b", "hosts": ["b.example"]}]);
     assert_eq!(warnings(&named), "");
     let private = warnings(&policy("SandboxPolicy", "private", &json!({}), &rules));
-    assert!(private.starts_with("Warning: spec.egress.rules[0].private[1]: 127.0.0.1/32 opens nothing"), "{private}");
+    assert!(
+        private.starts_with("Warning: spec.egress.rules[0].private[1]: 127.0.0.1/32 opens nothing"),
+        "{private}"
+    );
     assert_eq!(private.lines().count(), 1, "{private}");
     assert_eq!(warnings(&policy("ClusterSandboxPolicy", "private", &json!({}), &rules)), "");
     let mut cluster = policy("ClusterSandboxPolicy", "none", &json!({}), &rules);
     cluster["spec"].as_object_mut().expect("a spec").remove("appliesTo");
-    assert!(warnings(&cluster).starts_with("Warning: spec.appliesTo: without it the policy applies to no sandbox;"));
+    assert!(
+        warnings(&cluster)
+            .starts_with("Warning: spec.appliesTo: without it the policy applies to no sandbox;")
+    );
 }
 
 #[test]

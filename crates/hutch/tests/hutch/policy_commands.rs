@@ -134,7 +134,12 @@ fn host_that_another_policy_closes_is_not_allowed() {
 fn roles() -> String {
     let page = include_str!("../../../../docs/policy.md");
     let section = page.split("## Who may write policies").nth(1).expect("the section");
-    section.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example").to_owned()
+    section
+        .split("```yaml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("an example")
+        .to_owned()
 }
 
 #[test]
@@ -144,7 +149,10 @@ fn team_with_the_documented_roles_writes_policies_of_its_namespace_only() {
     up.ok("create namespace team");
     up.ok("create rolebinding devs --clusterrole=edit --group=devs -n team");
     let config = up.folder().join("alice").display().to_string();
-    succeeded("hutch user", &hutch(&up, &["user", "create", "alice", "--group", "devs", "--output", &config]));
+    succeeded(
+        "hutch user",
+        &hutch(&up, &["user", "create", "alice", "--group", "devs", "--output", &config]),
+    );
     let file = |name: &str, object: &str| {
         let file = up.folder().join(name);
         std::fs::write(&file, object).expect("written");
@@ -276,7 +284,11 @@ cases:
     assert!(printed.ends_with("6 of 6 cases passed\n"), "{printed}");
     for (from, to, line) in [
         ("rule: no", "rule: db", "FAILED  old: expected rule \"db\": \"no\" decides"),
-        ("expect: Allow, rule: db", "expect: Deny", "FAILED  own: expected Deny: Allow: port 5432 of sandbox team/, "),
+        (
+            "expect: Allow, rule: db",
+            "expect: Deny",
+            "FAILED  own: expected Deny: Allow: port 5432 of sandbox team/, ",
+        ),
         (
             "'db:5432', expect: Deny",
             "'db:5432', expect: Allow",

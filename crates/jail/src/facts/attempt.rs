@@ -63,7 +63,8 @@ fn become_nobody() -> Result<(), Errno> {
 
 /// Returns the plan of a network namespace in which everything is captured.
 fn captured() -> NetworkPlan {
-    let addresses = [SocketAddr::from(([198, 18, 0, 1], 9)), SocketAddr::from(([0xfd00, 0x6875, 0, 0, 0, 0, 0, 1], 9))];
+    let addresses =
+        [SocketAddr::from(([198, 18, 0, 1], 9)), SocketAddr::from(([0xfd00, 0x6875, 0, 0, 0, 0, 0, 1], 9))];
     let listener = |address| Listener { transport: Transport::Tcp, address, transparent: true };
     let capture = |to| Capture { transport: Transport::Tcp, port: None, to };
     let own = addresses.iter().map(SocketAddr::ip).collect();

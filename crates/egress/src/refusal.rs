@@ -21,7 +21,8 @@ const REST_TIME: Duration = Duration::from_secs(5);
 /// A connection or request that was refused, or that a level would have refused that only observes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Destination, as the sandbox named it; of a request, its method and URL without the query.
+    /// Destination, as the sandbox named it; of a request, its method, its URL without the query, and the calls in its
+    /// body.
     pub destination: String,
     /// Reason.
     pub reason: Reason,
@@ -42,6 +43,9 @@ pub enum Reason {
     /// A level does not allow the name, so it has no address.
     #[error("{0}")]
     Name(Denial),
+    /// A level would not allow the name, but it only observes.
+    #[error("{0}, but it only observes")]
+    ObservedName(Denial),
     /// The connection is for another name, or does not say for which.
     #[error("{0}")]
     OtherName(String),
@@ -60,6 +64,13 @@ pub enum Reason {
     /// The sandbox has too many connections.
     #[error("too many connections are open")]
     TooMany,
+}
+
+impl Reason {
+    /// Returns true if it is the reason why a name has no address.
+    pub fn is_about_a_name(&self) -> bool {
+        matches!(self, Reason::Name(_) | Reason::ObservedName(_))
+    }
 }
 
 /// Name of the level that the flags of `hutch run` make.

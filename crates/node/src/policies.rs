@@ -6,6 +6,7 @@
 mod about;
 mod known;
 mod peers;
+mod service;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -32,7 +33,8 @@ use crate::live::Live;
 use crate::shared::{PolicyNews, Shared};
 use crate::stdio::register as watch_descriptor;
 use known::{Known, TemplateFacts, policy};
-use peers::{AllBehind, ServiceFacts};
+use peers::AllBehind;
+pub use service::ServiceFacts;
 
 /// Group and version of the policies.
 const GROUP_VERSION: (&str, &str) = ("policy.hutch.dev", "v1alpha1");

@@ -3,6 +3,8 @@
 //! Code inside a sandbox can influence only `request` and `args`. An expression that cannot be evaluated has no value; the
 //! rule then counts as the stricter one of the two.
 
+mod truth;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -45,6 +47,12 @@ pub enum InvalidExpression {
         "{0:?}: there is no variable {1:?}; there are task, user, sandbox, session, now, request and args"
     )]
     Variable(String, String),
+    /// A function that does not exist.
+    #[error("{0:?}: there is no function {1:?}")]
+    Function(String, String),
+    /// Never true or false.
+    #[error("{0:?} is never true or false; write a comparison, such as `session.denials < 3`")]
+    NotTruth(String),
 }
 
 /// Expression that is true or false.
@@ -62,11 +70,29 @@ impl Expression {
         self.variables.iter().any(|name| name == variable)
     }
 
-    /// Evaluates the expression; `None` if it has no value that is true or false.
+    /// Evaluates the expression; `None` if it has no value that is true or false, or a different one if servers read the
+    /// path of the request without parameters of its segments.
     pub fn evaluate(
         &self,
         moment: &Moment<'_>,
         request: Option<&Request<'_>>,
+        call: Option<&Call>,
+    ) -> Option<bool> {
+        let Some(request) = request.filter(|_| self.uses("request")) else {
+            return self.value(moment, None, call);
+        };
+        let value = self.value(moment, Some((request, request.path.as_str())), call);
+        match request.path.without_parameters() {
+            Some(plain) if self.value(moment, Some((request, plain)), call) != value => None,
+            _ => value,
+        }
+    }
+
+    /// Returns the value for a request with this path.
+    fn value(
+        &self,
+        moment: &Moment<'_>,
+        request: Option<(&Request<'_>, &str)>,
         call: Option<&Call>,
     ) -> Option<bool> {
         let mut context = Context::default();
@@ -87,8 +113,8 @@ impl Expression {
         if self.uses("now") {
             set("now", moment.now());
         }
-        if let (Some(request), true) = (request, self.uses("request")) {
-            set("request", signed(to_value(request.view()).ok()?));
+        if let Some((request, path)) = request {
+            set("request", signed(to_value(request.view(path)).ok()?));
         }
         if let (Some(call), true) = (call, self.uses("args")) {
             if nodes(&call.arguments) > NODES {
@@ -126,10 +152,18 @@ impl TryFrom<String> for Expression {
         // `args.exists(x, x > 1)` declares a variable of its own.
         let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let declared = |name: &String| dense.contains(&format!("({name},"));
-        match variables.iter().find(|name| !VARIABLES.contains(&name.as_str()) && !declared(name)) {
-            Some(name) => Err(InvalidExpression::Variable(shown(&text), name.clone())),
-            None => Ok(Expression { program: Arc::new(program), variables: variables.into(), text }),
+        if let Some(name) =
+            variables.iter().find(|name| !VARIABLES.contains(&name.as_str()) && !declared(name))
+        {
+            return Err(InvalidExpression::Variable(shown(&text), name.clone()));
         }
+        if let Some(name) = truth::unknown_function(&program) {
+            return Err(InvalidExpression::Function(shown(&text), name));
+        }
+        if !truth::may_be_truth(&program.expression().expr) {
+            return Err(InvalidExpression::NotTruth(shown(&text)));
+        }
+        Ok(Expression { program: Arc::new(program), variables: variables.into(), text })
     }
 }
 
@@ -329,7 +363,7 @@ mod tests {
             ("now.getHours() >= 0", Some(true)),
             ("task.missing == 'x'", None),
             ("task.risk == 'x'", Some(false)),
-            ("task.risk", None),
+            ("args.flag", None),
             ("request.method == 'GET'", None),
             ("true", Some(true)),
             ("sandbox.labels.exists(key, key == 'x')", Some(false)),
@@ -343,6 +377,31 @@ mod tests {
         for text in ["user.name == 'bob'", "user.name != 'bob'"] {
             assert_eq!(expression(text).unwrap().evaluate(&Moment::default(), None, None), None, "{text}");
         }
+    }
+
+    #[test]
+    fn path_with_parameters_has_a_value_only_if_both_readings_agree() {
+        let value = |text: &str, path: &str| {
+            let path = crate::request::Path::read(path).unwrap();
+            let request = Request {
+                host: "a.example",
+                port: 443,
+                method: "GET",
+                path: &path,
+                query: "",
+                headers: Vec::new(),
+                websocket: false,
+                tls: true,
+                length: None,
+                calls: None,
+            };
+            expression(text).unwrap().evaluate(&Moment::default(), Some(&request), None)
+        };
+        assert_eq!(value("request.path == '/admin'", "/admin"), Some(true));
+        assert_eq!(value("request.path == '/admin'", "/admin;x"), None);
+        assert_eq!(value("request.path.startsWith('/admin')", "/admin;x"), Some(true));
+        assert_eq!(value("request.path == '/admin'", "/other;x"), Some(false));
+        assert_eq!(value("request.method == 'GET'", "/other;x"), Some(true));
     }
 
     #[test]
@@ -372,6 +431,11 @@ mod tests {
             ("[1].all//\n(a, true)", "several loops"),
             ("session.denials == 3u", "unsigned"),
             ("uint(session.denials) == 3", "unsigned"),
+            ("1", "is never true or false"),
+            ("'true'", "is never true or false"),
+            ("task.risk", "is never true or false"),
+            ("task.risk <= 2 && session.denials", "is never true or false"),
+            ("verify(task.risk)", "no function \"verify\""),
         ] {
             let error = expression(text).unwrap_err();
             assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");

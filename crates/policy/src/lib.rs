@@ -30,7 +30,7 @@ mod rule;
 mod stored;
 mod time;
 
-pub use address::{Forbidden, check_address};
+pub use address::{Forbidden, check_address, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
@@ -50,7 +50,7 @@ pub use list::RuleList;
 pub use network::NetworkLevel;
 pub use object::{InvalidPolicy, Kind, PolicyObject};
 pub use pattern::{HostPattern, InvalidPattern};
-pub use peer::{Closed, Peer, may_reach, names_sandboxes, open_ports, would_refuse};
+pub use peer::{Closed, Peer, decide_peer, may_reach, names_sandboxes, open_ports, would_refuse};
 pub use ports::{InvalidPorts, PortRange};
 pub use request::{AmbiguousPath, Call, Path, Request};
 pub use rule::{EgressRule, Protocol, Tls, Traffic};

@@ -78,7 +78,7 @@ pub(crate) async fn insert(
     let mut stored = convert::to_storage(kind, object)?;
     namespace_accepts(call, meta::text(&stored, "name"))?;
     admission::create(&call.core, &call.resource, &mut stored)?;
-    admission::policy::warn(call);
+    admission::policy::warn(call, &stored);
     let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {
         return dry(call, stored);

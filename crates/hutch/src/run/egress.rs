@@ -11,6 +11,7 @@ use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject};
 
 use super::trust::Trust;
+use crate::allow::without_effect;
 use crate::cli::RunArguments;
 use crate::mount::MountArgument;
 use crate::policy::import::{in_one_line, read_file};
@@ -66,6 +67,8 @@ impl Network {
             !levels.is_empty() || arguments.upstream_proxy.is_none(),
             "--upstream-proxy: has no effect without --allow, --policy, --config or --settings"
         );
+        warn_of_observers(&levels);
+        warn_of_closed(arguments);
         let outside = egress::Outside::new(upstream);
         Ok(Network { levels, outside, early: None, proxy: None, ids: None })
     }
@@ -114,6 +117,24 @@ impl Network {
         };
         self.proxy = Some(egress::start(spawned, listeners, &self.levels, authority).map_err(failed)?);
         Ok(())
+    }
+}
+
+/// Prints which of the hosts that are allowed stay closed.
+fn warn_of_closed(arguments: &RunArguments) {
+    let named = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
+    for rule in &arguments.allow {
+        if let Some(why) = without_effect(&rule.name, &arguments.allow_private) {
+            eprintln!("hutch: {named} {} opens nothing: {why}", rule.name);
+        }
+    }
+}
+
+/// Prints that nothing is reachable because all policies with rules only observe.
+pub(crate) fn warn_of_observers(levels: &[Level]) {
+    let mut with_rules = levels.iter().filter(|level| level.egress.is_some()).peekable();
+    if with_rules.peek().is_some() && with_rules.all(|level| level.mode == Mode::Observe) {
+        eprintln!("hutch: --policy: all policies only observe, so nothing opens the network");
     }
 }
 

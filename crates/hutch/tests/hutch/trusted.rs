@@ -30,7 +30,7 @@ impl Site {
         authority(&public, &["web.example"]);
         let (peer, port) = serve(SERVER, &public, &folder.path().join("log"));
         let hosts = format!("127.0.0.1 localhost\n{SERVER} web.example\n");
-        let up = Up::start_outside(&hosts, &[("SSL_CERT_FILE", &public.join("ca.pem"))]);
+        let up = Up::start_outside(&hosts, &[("SSL_CERT_FILE", &public.join("ca.pem"))], &[]);
         Site { up, port, _peer: peer, _folder: folder }
     }
 

@@ -13,7 +13,7 @@ use kube::api::DynamicObject;
 use kube::runtime::watcher;
 
 use super::about;
-use super::peers::ServiceFacts;
+use super::service::ServiceFacts;
 use crate::live::Enforced;
 
 pub(super) type Labels = BTreeMap<String, String>;

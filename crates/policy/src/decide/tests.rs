@@ -146,7 +146,7 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
         None,
         Some("session.denials == 0"),
         Some("session.denials > 0"),
-        Some("task.missing"),
+        Some("task.missing == 1"),
         Some("request.method == 'GET'"),
     ]);
     let http = prop::sample::select(vec![

@@ -29,6 +29,7 @@ mod exchange;
 mod explicit;
 mod first;
 mod headers;
+mod heads;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod inspect;
@@ -39,6 +40,7 @@ mod plan;
 mod record;
 mod refusal;
 mod relay;
+mod resumed;
 mod sandbox;
 mod server;
 mod stdio;

@@ -242,12 +242,22 @@ impl Sandbox {
         }
     }
 
-    /// Reports a name that has no address because nothing allows it. It is not counted: programs try many names.
+    /// Reports a name that has no address because nothing allows it, and what levels that only observe have against it. It is
+    /// not counted: programs try many names.
     fn no_address(&self, rules: &Rules, name: HostName) {
-        let destination = Destination { port: HTTPS, host: Host::Name(name) };
-        let verdict = decide(&rules.levels, &destination, &self.moment(&rules.facts));
-        let denial = Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default();
-        (self.report)(Refusal { destination: destination.host.to_string(), reason: Reason::Name(denial) });
+        let allows = |opinion: &Opinion<'_>| {
+            opinion.level.egress.as_ref().is_some_and(|egress| egress.allows_name(&name))
+        };
+        let destination = Destination { port: HTTPS, host: Host::Name(name.clone()) };
+        let mut verdict = decide(&rules.levels, &destination, &self.moment(&rules.facts));
+        let report = |reason| (self.report)(Refusal { destination: name.to_string(), reason });
+        report(Reason::Name(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default()));
+        // Another port may be allowed, about which only a connection can tell.
+        verdict.opinions.retain(|opinion| !allows(opinion));
+        Denial::first(&verdict.opinions, Mode::Observe)
+            .map(Reason::ObservedName)
+            .into_iter()
+            .for_each(report);
     }
 
     /// Returns the answer to a DNS message.

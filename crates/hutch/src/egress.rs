@@ -324,9 +324,9 @@ impl Printed {
 pub(crate) fn line(Refusal { destination, reason }: &Refusal) -> String {
     let text = match reason {
         Reason::Denied(denial) | Reason::Name(denial) if denial.level == FLAGS => {
-            format!("refused {destination}; --allow {destination} allows it")
+            format!("refused {destination}{}", crate::allow::advice(destination))
         }
-        Reason::Observed(_) => format!("would refuse {destination}: {reason}"),
+        Reason::Observed(_) | Reason::ObservedName(_) => format!("would refuse {destination}: {reason}"),
         Reason::Unreachable(why) => format!("could not connect to {destination}: {why}"),
         _ => format!("refused {destination}: {reason}"),
     };

@@ -33,7 +33,7 @@ use crate::mount::MountArgument;
 use crate::protect::{Change, Placeholder, Protection, Rules};
 use workspace::Workspace;
 
-pub(crate) use egress::{Policies, open_private};
+pub(crate) use egress::{Policies, open_private, warn_of_observers};
 
 /// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;

@@ -48,3 +48,4 @@ pub use config::{
 pub use embedded::service_of;
 pub use error::Error;
 pub use node::Node;
+pub use policies::ServiceFacts;

@@ -8,6 +8,7 @@ mod fresh;
 mod known;
 mod peers;
 mod proxy;
+mod service;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -35,7 +36,8 @@ use crate::shared::{PolicyNews, Shared};
 use crate::stdio::register as watch_descriptor;
 use fresh::Fresh;
 use known::{Known, TemplateFacts, policy, version};
-use peers::{AllBehind, ServiceFacts};
+use peers::AllBehind;
+pub use service::ServiceFacts;
 
 pub(crate) use proxy::NoProxy;
 

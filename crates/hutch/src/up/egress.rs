@@ -14,7 +14,7 @@ use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_egress::control::{News, Order};
-use hutch_egress::{AuthorityKeys, Reason, Refusal, UpstreamProxy};
+use hutch_egress::{AuthorityKeys, Reason, UpstreamProxy};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
 use hutch_node::{Bundle, EgressNews, PeerRefusal, PeerRequest};
 use hutch_policy::{Facts, HostName, Level, Peer};
@@ -69,8 +69,12 @@ struct Dialed {
 
 impl Egress {
     /// Starts the process, and the broker. To be called on a thread that lasts: the kernel ends the processes with it.
-    /// Everything goes through the proxy `upstream`, if there is one.
-    pub(super) async fn start(data: &DataFolder, upstream: Option<UpstreamProxy>) -> anyhow::Result<Egress> {
+    /// Everything goes through the proxy `upstream`, if there is one. `metrics` is the listener of its counters.
+    pub(super) async fn start(
+        data: &DataFolder,
+        upstream: Option<UpstreamProxy>,
+        metrics: Option<OwnedFd>,
+    ) -> anyhow::Result<Egress> {
         let (broker, earlier) = Broker::start(data).await?;
         let public = Outside::new(None).bundle().context("the machine's authorities")?.into();
         let ids = IdRanges::open(rand::random())?.take()?;
@@ -80,6 +84,7 @@ impl Egress {
         let supervisor = Supervisor {
             ids,
             upstream,
+            metrics,
             news,
             changes: changes.downgrade(),
             pods: HashMap::new(),
@@ -88,6 +93,7 @@ impl Egress {
             last: 0,
             process: 0,
         };
+        supervisor.serve_metrics(&channel).await?;
         tokio::spawn(supervisor.run(process, channel, receiver));
         Ok(Egress { broker, earlier, public, changes, news: Mutex::new(received) })
     }
@@ -235,6 +241,8 @@ struct Known {
 struct Supervisor {
     ids: IdRange,
     upstream: Option<UpstreamProxy>,
+    /// Listener for the metrics of the process.
+    metrics: Option<OwnedFd>,
     news: mpsc::Sender<EgressNews>,
     changes: mpsc::WeakUnboundedSender<Change>,
     pods: HashMap<String, Pod>,
@@ -300,7 +308,7 @@ impl Supervisor {
                 }
             }
             // Programs try many names, and a Pod has few events.
-            News::Refused { refusal: Refusal { reason: Reason::Name(_), .. }, .. } => {}
+            News::Refused { refusal, .. } if refusal.reason.is_about_a_name() => {}
             News::Refused { sandbox, refusal } => {
                 if let Some((uid, _)) = self.pods.iter_mut().find(of(sandbox)) {
                     // Many refusals say no more than some.
@@ -442,8 +450,17 @@ impl Supervisor {
         levels.iter().filter_map(|level| Some(self.levels.get(&address(level))?.number)).collect()
     }
 
+    /// Has the process serve its counters, which begin anew with each process.
+    async fn serve_metrics(&self, channel: &Channel) -> std::io::Result<()> {
+        match &self.metrics {
+            Some(listener) => channel.send(&Order::Metrics, &[listener.as_fd()]).await,
+            None => Ok(()),
+        }
+    }
+
     /// Informs a new process of everything.
     async fn send_everything(&mut self, channel: &Channel) -> std::io::Result<()> {
+        self.serve_metrics(channel).await?;
         for known in self.levels.values() {
             let order = Order::Level { id: known.number, level: Level::clone(&known.level) };
             send(channel, order).await?;

@@ -77,8 +77,19 @@ fn echo(mut client: TcpStream, bytes: &AtomicUsize) -> std::io::Result<()> {
 
 /// A server with the Sandbox `a`, which may reach this port of `web.example`.
 fn start(port: u16) -> Up {
-    let up = Up::start_with_hosts(&format!("127.0.0.1 localhost\n{SERVER} web.example\n"));
-    let rule = json!({"name": "web", "hosts": ["web.example"], "ports": [port], "protocol": "TCP", "private": [SERVER]});
+    start_with(Up::start_with_hosts(&hosts()), port, &json!({"protocol": "TCP"}))
+}
+
+fn hosts() -> String {
+    format!("127.0.0.1 localhost\n{SERVER} web.example\n")
+}
+
+/// Adds the Sandbox `a`, which may reach this port of `web.example` by a rule with these fields.
+fn start_with(up: Up, port: u16, more: &Value) -> Up {
+    let mut rule = json!({"name": "web", "hosts": ["web.example"], "ports": [port], "private": [SERVER]});
+    for (field, value) in more.as_object().expect("fields") {
+        rule[field] = value.clone();
+    }
     let policy = json!({
         "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "ClusterSandboxPolicy", "metadata": {"name": "web"},
         "spec": {"appliesTo": {}, "egress": {"rules": [rule]}},
@@ -190,6 +201,48 @@ fn proxy_that_is_killed_under_connections_serves_again_and_opens_nothing() {
         "killed {} times under {CONNECTIONS} connections: a new one after {middle} ms (p50), {last} ms (most); {result}\n",
         times.len()
     ));
+}
+
+/// Opens a connection of HTTP, on which an answer has begun, and one of TLS that ends at the proxy. Prints what becomes of
+/// each, and whether it is known at once.
+const READ: &str = "
+import socket, ssl, sys, time
+port = int(sys.argv[1])
+plain = socket.create_connection(('web.example', port), 60)
+plain.sendall(b'GET / HTTP/1.1\\r\\nHost: web.example:%d\\r\\n\\r\\n' % port)
+answer = b''
+while not answer.endswith(b'part'): answer += plain.recv(100)
+tls = socket.create_connection(('web.example', port), 60)
+tls = ssl.create_default_context().wrap_socket(tls, server_hostname='web.example')
+print('open', flush=True)
+for sock in (plain, tls):
+    begin = time.monotonic()
+    try: end = repr(sock.recv(1))
+    except OSError as error: end = type(error).__name__
+    print(end, time.monotonic() - begin < 20, flush=True)
+";
+
+#[test]
+fn connections_that_are_read_are_reset_when_the_proxy_is_killed() {
+    hutch_testkit::require!(root, kubectl, python);
+    let listener = TcpListener::bind((SERVER, 0)).expect("a listener");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 4096]);
+            let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\npart");
+            open.push(client);
+        }
+    });
+    let rule = json!({"plaintext": true, "http": [{"methods": ["GET"]}]});
+    let up = start_with(Up::start_with_hosts(&hosts()), port, &rule);
+    let mut program = Program::start(&up, READ, &[port.into()]);
+    assert_eq!(program.line(), "open");
+    kill_process(proxy(&up).expect("a proxy"), Signal::KILL).expect("kill");
+    for what in ["HTTP", "TLS"] {
+        assert_eq!(program.line(), "ConnectionResetError True", "{what}");
+    }
 }
 
 /// Number of descriptors of a process, and its resident memory in KiB.

@@ -28,6 +28,7 @@ mod migrate;
 mod mounts;
 mod neighbors;
 mod on_cluster;
+mod outside;
 mod paths;
 mod peers;
 mod policies;

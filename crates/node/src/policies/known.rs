@@ -14,7 +14,7 @@ use kube::api::DynamicObject;
 use kube::runtime::watcher;
 
 use super::about;
-use super::peers::ServiceFacts;
+use super::service::ServiceFacts;
 use crate::files::Files;
 use crate::live::Enforced;
 
@@ -117,6 +117,8 @@ pub(super) struct Facts {
     policies: String,
     /// Attributes of the task.
     pub(super) task: Labels,
+    /// Who created it.
+    pub(super) user: Option<String>,
 }
 
 impl Facts {
@@ -127,6 +129,7 @@ impl Facts {
             template: object.annotations().get(annotation::TEMPLATE_REF).cloned(),
             policies: policies_of(object),
             task: about::task(object.annotations()),
+            user: object.annotations().get(annotation::USER).cloned(),
         }
     }
 }

@@ -305,3 +305,42 @@ fn sandbox_has_a_bounded_number_of_connections_and_descriptors() {
         descriptors - before.0
     ));
 }
+
+/// Descriptors that the proxy may have in a test.
+const LIMIT: usize = 400;
+
+#[test]
+fn proxy_refuses_connections_before_its_descriptors_run_out() {
+    hutch_testkit::require!(root, kubectl, python, curl);
+    let server = Server::start();
+    let options = ["--metrics-listen", "127.0.0.1:0"];
+    let up = start_with(Up::start_outside(&hosts(), &[], &options), server.port, &json!({"protocol": "TCP"}));
+    let first = proxy(&up).expect("a proxy");
+    // The next process has the limit of its parent.
+    let mut limit = std::process::Command::new("prlimit");
+    limit.args(["--pid", &up.pid().to_string(), &format!("--nofile={LIMIT}:{LIMIT}")]);
+    assert!(limit.status().expect("prlimit").success());
+    kill_process(first, Signal::KILL).expect("kill");
+    until("another process serves", || proxy(&up).is_some_and(|pid| pid != first));
+    let pid = proxy(&up).expect("a proxy");
+    let before = usage(pid).0;
+    let mut program = Program::start(&up, GREEDY, &[server.port.into(), 300]);
+    let line = program.line();
+    let (kept, refused) = line.split_once(' ').expect("two numbers");
+    let (kept, refused): (usize, usize) =
+        (kept.parse().expect("a number"), refused.parse().expect("a number"));
+    assert!(kept > 120 && refused > 50, "{line}");
+    let (descriptors, _) = usage(pid);
+    assert!(descriptors < LIMIT - 20 && descriptors >= before + 2 * kept, "{descriptors}, {before} before");
+    assert_eq!(proxy(&up), Some(pid), "it is the same process");
+    let url = up.printed.iter().find_map(|line| line.strip_prefix("metrics")).expect("an address").trim();
+    let metrics =
+        std::process::Command::new("curl").args(["-sS", "--noproxy", "*", url]).output().expect("curl");
+    let metrics = String::from_utf8_lossy(&metrics.stdout).into_owned();
+    assert!(metrics.contains(&format!("hutch_egress_no_descriptor_total {refused}\n")), "{metrics}");
+    let log = std::fs::read_to_string(up.folder().join("log")).expect("a log");
+    assert_eq!(log.matches("the proxy has no descriptors left").count(), 1, "{log}");
+    up.eventually("get events", |events| events.contains("no descriptors left"));
+    assert_eq!(program.end(), "another");
+    until("the connections are closed", || usage(pid).0 <= before + 4);
+}

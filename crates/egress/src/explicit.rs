@@ -240,8 +240,12 @@ pub(crate) async fn serve(listener: TcpListener, sandbox: Arc<Sandbox>) {
     loop {
         match listener.accept().await {
             Ok((client, _)) => {
+                let Some(descriptors) = sandbox.descriptors(&client, "a client") else { continue };
                 let sandbox = sandbox.clone();
-                tokio::spawn(async move { serve_client(&sandbox, client).await });
+                tokio::spawn(async move {
+                    serve_client(&sandbox, client).await;
+                    drop(descriptors);
+                });
             }
             // The client has gone, or resources are short.
             Err(error) => {

@@ -23,6 +23,7 @@ mod body;
 mod check;
 mod connection;
 pub mod control;
+mod descriptors;
 mod dial;
 pub mod dns;
 mod exchange;

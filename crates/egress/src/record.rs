@@ -235,6 +235,7 @@ pub(crate) struct Counters {
     sent: AtomicU64,
     received: AtomicU64,
     open: AtomicI64,
+    full: AtomicU64,
 }
 
 /// An open connection, which is counted until this is dropped.
@@ -258,6 +259,11 @@ impl Counters {
 
     pub(crate) fn received(&self, bytes: usize) {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts a connection for which there was no descriptor.
+    pub(crate) fn full(&self) {
+        self.full.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn open(&self) -> Open<'_> {
@@ -292,6 +298,8 @@ impl Counters {
         metric("bytes_total", "counter", "Bytes of bodies and of connections that are not read.", &bytes);
         let open = u64::try_from(self.open.load(Ordering::Relaxed)).unwrap_or(0);
         metric("open_connections", "gauge", "Open connections of clients.", &[("", open)]);
+        let full = [("", value(&self.full))];
+        metric("no_descriptor_total", "counter", "Connections refused for want of descriptors.", &full);
         text
     }
 }

@@ -64,6 +64,9 @@ pub enum Reason {
     /// The sandbox has too many connections.
     #[error("too many connections are open")]
     TooMany,
+    /// The process has no descriptors left, for all sandboxes together.
+    #[error("the proxy has no descriptors left for further connections")]
+    Full,
 }
 
 impl Reason {
@@ -120,7 +123,7 @@ impl Refusal {
     /// Returns the status of HTTP that answers it.
     pub(crate) fn status(&self) -> u16 {
         match self.reason {
-            Reason::Unreachable(_) => 502,
+            Reason::Unreachable(_) | Reason::Full => 502,
             _ => 403,
         }
     }

@@ -244,6 +244,8 @@ fn serve() -> anyhow::Result<()> {
     let Start { uid, gid, audience, reads, outside } = message.decode().context("the first message")?;
     rustix::thread::set_name(c"hutch-egress").context("name")?;
     rustix::process::setsid().context("session")?;
+    // Before they are counted.
+    hutch_serve::raise_descriptor_limit();
     // Before the process is confined: it then has no such file.
     let way = Way::new(outside.bundle().context("the machine's authorities")?, outside.proxy);
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();

@@ -265,7 +265,7 @@ spec:
     rules:
     - {name: db, sandboxes: [{selector: {matchLabels: {role: db}}}], ports: [5432]}
     - {name: far, sandboxes: [{name: db, namespaceSelector: {matchLabels: {team: far}}}], ports: [5432]}
-    - {name: no, sandboxes: [{name: old}], ports: [1-65535], decision: Deny}
+    - {name: never, sandboxes: [{name: old}], ports: [1-65535], decision: Deny}
 ---
 ";
     let cases = "apiVersion: policy.hutch.dev/v1alpha1
@@ -277,13 +277,13 @@ cases:
 - {name: port, sandbox: {labels: {role: db}, port: 22}, expect: Deny}
 - {name: other, sandbox: {name: db, namespace: elsewhere, labels: {role: db}, port: 5432}, expect: Deny}
 - {name: far, sandbox: {name: db, namespace: far, namespaceLabels: {team: far}, port: 5432}, expect: Allow, rule: far}
-- {name: old, sandbox: {name: old, labels: {role: db}, port: 5432}, expect: Deny, rule: no}
+- {name: old, sandbox: {name: old, labels: {role: db}, port: 5432}, expect: Deny, rule: never}
 - {name: host, host: 'db:5432', expect: Deny}
 ";
     let printed = succeeded("hutch policy test", &tested(&format!("{policies}{cases}")));
     assert!(printed.ends_with("6 of 6 cases passed\n"), "{printed}");
     for (from, to, line) in [
-        ("rule: no", "rule: db", "FAILED  old: expected rule \"db\": \"no\" decides"),
+        ("rule: never", "rule: db", "FAILED  old: expected rule \"db\": \"never\" decides"),
         (
             "expect: Allow, rule: db",
             "expect: Deny",

@@ -11,8 +11,9 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::inspect::{HEAD_BYTES, HEADERS};
-
+/// Maximum bytes of a head, and headers in it.
+pub(crate) const HEAD_BYTES: usize = 64 << 10;
+pub(crate) const HEADERS: usize = 128;
 /// Maximum bytes of a line with the size of a chunk, or of a trailer.
 const LINE: usize = 16 << 10;
 

@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::check::Spoken;
 use crate::exchange::{Exchange, Tunnel, exchange};
-use crate::heads::{Followed, Heads};
+use crate::heads::{Followed, HEAD_BYTES, HEADERS, Heads};
 use crate::refusal::{Reason, Refusal, reset};
 use crate::resumed::Resumed;
 use crate::sandbox::Sandbox;
@@ -23,9 +23,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEAD: Duration = Duration::from_secs(30);
 /// Maximum time without a request on a connection of HTTP/2.
 const IDLE: Duration = Duration::from_secs(120);
-/// Maximum bytes of a head, and headers in it.
-pub(crate) const HEAD_BYTES: usize = 64 << 10;
-pub(crate) const HEADERS: usize = 128;
 /// Bounds of a connection of HTTP/2. Its streams wait for their turn among the requests of the sandbox.
 const STREAMS: u32 = 16;
 /// Maximum bytes of a head of HTTP/2, of which each header counts 32 more. Its encoding can be far smaller.

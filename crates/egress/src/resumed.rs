@@ -12,7 +12,7 @@ use crate::refusal::{close, reset};
 /// A connection that is read from its beginning.
 pub(crate) struct Resumed {
     stream: TcpStream,
-    /// What was read already and is not read again yet.
+    /// Bytes that were read already, and will be read again.
     first: Vec<u8>,
 }
 

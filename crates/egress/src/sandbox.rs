@@ -110,7 +110,7 @@ impl Sandbox {
         &self.way.counters
     }
 
-    /// Takes descriptors for a connection, at once when it was accepted. Resets the connection if there are none.
+    /// Takes descriptors for a connection, at once when it was accepted. Resets the connection where that fails.
     pub(crate) fn descriptors(&self, client: &TcpStream, destination: &str) -> Option<OwnedSemaphorePermit> {
         let taken = self.way.descriptors.take(CONNECTION);
         if taken.is_none() {

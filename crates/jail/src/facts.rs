@@ -136,7 +136,7 @@ impl Facts {
             idmapped_mounts: root.then(attempt::idmapped_mount),
             overlayfs: attempt::overlay(),
             egress: attempt::captures(),
-            egress_for_ordinary_users: attempt::captures_as_nobody(),
+            egress_for_ordinary_users: attempt::captures_as_ordinary_user(),
             runsc: std::env::var_os("PATH").and_then(|path| runsc(&path)),
             kvm: rustix::fs::access("/dev/kvm", Access::READ_OK | Access::WRITE_OK).is_ok(),
             missing: Vec::new(),

@@ -313,7 +313,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// What these lists say is what is decided about each address.
+        /// The lists of ranges and the decision about each address are the same.
         #[test]
         fn lists_of_ranges_agree_with_the_decision(
             bits in proptest::num::u128::ANY, v4 in proptest::num::u32::ANY, use_v4: bool

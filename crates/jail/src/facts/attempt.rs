@@ -45,7 +45,7 @@ pub(super) fn namespace(flag: i32) -> bool {
 }
 
 /// Makes root an ordinary user.
-fn become_nobody() -> Result<(), Errno> {
+fn become_ordinary() -> Result<(), Errno> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
@@ -92,10 +92,10 @@ pub(super) fn captures() -> bool {
 }
 
 /// Tests that an ordinary user can have connections captured; root changes to one.
-pub(super) fn captures_as_nobody() -> bool {
+pub(super) fn captures_as_ordinary_user() -> bool {
     let plan = captured();
     succeeds(|| {
-        become_nobody()?;
+        become_ordinary()?;
         unshare(libc::CLONE_NEWUSER)?;
         enter(&plan)
     })
@@ -104,7 +104,7 @@ pub(super) fn captures_as_nobody() -> bool {
 /// Tests that an ordinary user can create a user namespace; root changes to one.
 pub(super) fn user_namespace_as_nobody() -> bool {
     succeeds(|| {
-        become_nobody()?;
+        become_ordinary()?;
         unshare(libc::CLONE_NEWUSER)?;
         // Some systems create the namespace, but grant no rights in it.
         unshare(libc::CLONE_NEWNET)

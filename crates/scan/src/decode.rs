@@ -1,0 +1,544 @@
+//! Decoders of encodings inside a text: base64, base32, hexadecimal digits, numbers of characters, percent-encoding, escapes.
+
+use std::ops::Range;
+
+use crate::finding::Step;
+use crate::view::{Builder, View};
+
+/// Bytes before an encoded run that are context of what it decodes to.
+const CONTEXT: usize = 64;
+/// Minimum digits of an encoded run.
+const RUN: usize = 16;
+/// Minimum printable characters in a row that make decoded bytes worth a scan.
+const TEXT: usize = 8;
+/// Maximum digits of a run that is also decoded from its second, third and fourth digit.
+const SHIFTED: usize = 4096;
+/// Minimum bytes of a long run.
+const TOKEN: usize = 48;
+/// Minimum numbers in a row that are read as characters.
+const NUMBERS: usize = 8;
+/// Maximum bytes of a binary result whose compression is inspected.
+const BINARY: usize = 256 << 10;
+/// Minimum bytes of a binary result without a known start that is decompressed.
+const RANDOM: usize = 48;
+/// Maximum binary results of one view without a known start.
+const BINARIES: usize = 8;
+
+const B64: u8 = 1;
+const HEX: u8 = 2;
+const B32: u8 = 4;
+const B32_LOWER: u8 = 8;
+const NUMBER: u8 = 16;
+const HEX_LIST: u8 = 32;
+const DECIMAL_LIST: u8 = 64;
+const PRINTABLE: u8 = 128;
+
+const CLASSES: [u8; 256] = classes();
+const VALUES: [u8; 256] = values();
+
+const fn classes() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut at = 0;
+    while at < 256 {
+        let byte = at as u8;
+        let mut class = 0;
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_') {
+            class |= B64;
+        }
+        if byte.is_ascii_hexdigit() {
+            class |= HEX | HEX_LIST;
+        }
+        if byte.is_ascii_uppercase() || matches!(byte, b'2'..=b'7') {
+            class |= B32;
+        }
+        if byte.is_ascii_lowercase() || matches!(byte, b'2'..=b'7') {
+            class |= B32_LOWER;
+        }
+        if byte.is_ascii_digit() || matches!(byte, b' ' | b'-' | b'.') {
+            class |= NUMBER;
+        }
+        if matches!(byte, b' ' | b',' | b':' | b'-' | b'x' | b'\n') {
+            class |= HEX_LIST;
+        }
+        if byte.is_ascii_digit() || matches!(byte, b' ' | b',' | b'\n') {
+            class |= DECIMAL_LIST;
+        }
+        if byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
+            class |= PRINTABLE;
+        }
+        table[at] = class;
+        at += 1;
+    }
+    table
+}
+
+const fn values() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut at = 0;
+    while at < 26 {
+        table[b'A' as usize + at] = at as u8;
+        table[b'a' as usize + at] = at as u8 + 26;
+        at += 1;
+    }
+    at = 0;
+    while at < 10 {
+        table[b'0' as usize + at] = at as u8 + 52;
+        at += 1;
+    }
+    table[b'+' as usize] = 62;
+    table[b'-' as usize] = 62;
+    table[b'/' as usize] = 63;
+    table[b'_' as usize] = 63;
+    table
+}
+
+/// Returns the runs of at least `shortest` bytes of a class. It visits every run from one sample, so that text without long
+/// runs costs little.
+fn runs(bytes: &[u8], class: u8, shortest: usize) -> Vec<Range<usize>> {
+    let is_in = |byte: &u8| CLASSES[usize::from(*byte)] & class != 0;
+    let mut found = Vec::new();
+    let (mut at, mut done) = (shortest - 1, 0);
+    while at < bytes.len() {
+        if !is_in(&bytes[at]) {
+            at += shortest;
+            continue;
+        }
+        let start = at - bytes[done..at].iter().rev().take_while(|byte| is_in(byte)).count();
+        // A run that starts late enough ends before the next sample only if it is short.
+        let end = at + bytes[at..].iter().take_while(|byte| is_in(byte)).count();
+        if end - start >= shortest {
+            found.push(start..end);
+        }
+        done = end;
+        at = end + shortest;
+    }
+    found
+}
+
+/// Returns the runs of digits, spaces and dashes in which numbers of cards and persons are searched.
+pub(crate) fn numbers(bytes: &[u8]) -> Vec<Range<usize>> {
+    runs(bytes, NUMBER, 9)
+}
+
+/// Returns the long runs of letters and digits.
+pub(crate) fn tokens(bytes: &[u8]) -> Vec<Range<usize>> {
+    runs(bytes, B64, TOKEN)
+}
+
+/// Returns ranges that are printable and at least `shortest` bytes long.
+fn printable(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
+    runs(bytes, PRINTABLE, shortest)
+}
+
+/// Result of decoding one view.
+#[derive(Default)]
+pub(crate) struct Decoded {
+    pub(crate) views: Vec<View<'static>>,
+    /// Binary results, which may be compressed, and the step that led to them.
+    pub(crate) binary: Vec<(Vec<u8>, Vec<Step>, Range<usize>)>,
+}
+
+/// Decodes everything in a view that is encoded inside a text.
+pub(crate) fn all(view: &View<'_>) -> Decoded {
+    let mut decoded = Decoded::default();
+    for step in [Step::Base64, Step::Hex, Step::Base32] {
+        run_view(view, step, &mut decoded);
+    }
+    decoded.views.extend(lists(view));
+    decoded.views.extend(escapes(view));
+    decoded.views.extend(spaced(view));
+    decoded
+}
+
+fn run_view(view: &View<'_>, step: Step, decoded: &mut Decoded) {
+    let bytes = view.bytes.as_ref();
+    let found = match step {
+        Step::Base64 => lines(bytes, runs(bytes, B64, RUN)),
+        Step::Hex => lines(bytes, runs(bytes, HEX, RUN)),
+        _ => {
+            let mut all = runs(bytes, B32, RUN);
+            all.extend(runs(bytes, B32_LOWER, RUN));
+            all.sort_by_key(|run| run.start);
+            all.into_iter().map(|run| vec![run]).collect()
+        }
+    };
+    let mut builder = Builder::new(view);
+    let mut before = 0;
+    for run in found {
+        let range = run[0].start..run[run.len() - 1].end;
+        let digits: std::borrow::Cow<'_, [u8]> = match run.as_slice() {
+            [one] => bytes[one.clone()].into(),
+            many => many.iter().flat_map(|part| &bytes[part.clone()]).copied().collect::<Vec<_>>().into(),
+        };
+        let shifts = if digits.len() <= SHIFTED { shifts(step) } else { 1 };
+        for shift in 0..shifts {
+            let Some(result) = decode(step, &digits[shift.min(digits.len())..]) else { continue };
+            let part = text(&result);
+            let wanted = decoded.binary.len() < BINARIES || crate::compression::magic(&result).is_some();
+            if shift == 0 && !matches!(part, Text::Whole) && wanted && looks_compressed(&result) {
+                let mut steps = view.steps.clone();
+                steps.push(step);
+                decoded.binary.push((result.clone(), steps, view.origin(&range)));
+            }
+            if matches!(part, Text::None) {
+                continue;
+            }
+            let start = range.start.saturating_sub(CONTEXT).max(before).min(range.start);
+            builder.copy(start..range.start);
+            append(&mut builder, range.clone(), &result, part);
+            // Padding is no part of the text around it.
+            let padding = bytes[range.end..].iter().take(7).take_while(|byte| **byte == b'=').count();
+            let end = range.end + padding;
+            builder.copy(end..bytes.len().min(end + 1));
+            builder.separate();
+        }
+        before = range.end;
+    }
+    decoded.views.extend(builder.finish(step));
+}
+
+fn shifts(step: Step) -> usize {
+    match step {
+        Step::Base64 => 4,
+        Step::Hex => 2,
+        _ => 1,
+    }
+}
+
+/// Part of decoded bytes that is text.
+enum Text {
+    None,
+    Whole,
+    Parts(Vec<Range<usize>>),
+    /// Every second byte is zero.
+    Wide,
+}
+
+fn text(bytes: &[u8]) -> Text {
+    if bytes.len() < TEXT {
+        return Text::None;
+    }
+    let sample = &bytes[..bytes.len().min(64)];
+    if sample.iter().filter(|byte| **byte == 0).count() * 5 > sample.len() * 2 {
+        return Text::Wide;
+    }
+    let control = |byte: &u8| byte.is_ascii_control() && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
+    if std::str::from_utf8(bytes).is_ok() && !bytes.iter().any(control) {
+        return Text::Whole;
+    }
+    match printable(bytes, TEXT) {
+        parts if parts.is_empty() => Text::None,
+        parts => Text::Parts(parts),
+    }
+}
+
+fn append(builder: &mut Builder<'_, '_>, range: Range<usize>, result: &[u8], part: Text) {
+    match part {
+        Text::None => {}
+        Text::Whole => builder.decoded(range, result),
+        Text::Wide => {
+            let narrow: Vec<u8> = result.iter().copied().filter(|byte| *byte != 0).collect();
+            builder.decoded(range, &narrow);
+        }
+        Text::Parts(parts) => {
+            for (number, part) in parts.into_iter().enumerate() {
+                if number > 0 {
+                    builder.separate();
+                }
+                builder.decoded(range.clone(), &result[part]);
+            }
+        }
+    }
+}
+
+/// Reports whether bytes start like a compressed stream, or are too random to be anything else.
+fn looks_compressed(bytes: &[u8]) -> bool {
+    let known = crate::compression::magic(bytes).is_some();
+    (TEXT..=BINARY).contains(&bytes.len()) && (known || bytes.len() >= RANDOM)
+}
+
+/// Groups runs that continue on the next line or after padding.
+fn lines(bytes: &[u8], runs: Vec<Range<usize>>) -> Vec<Vec<Range<usize>>> {
+    let mut groups: Vec<Vec<Range<usize>>> = Vec::new();
+    for run in runs {
+        if let Some(group) = groups.last_mut() {
+            let last = group[group.len() - 1].clone();
+            let gap = &bytes[last.end..run.start];
+            let newline = gap.len() <= 4
+                && (gap.contains(&b'\n') || gap == b"\\n" || gap == b"\\r\\n")
+                && gap.iter().all(|byte| b"\r\n \t\\nr".contains(byte));
+            if newline && last.len() % 4 == 0 {
+                group.push(run);
+                continue;
+            }
+        }
+        groups.push(vec![run]);
+    }
+    groups
+}
+
+fn decode(step: Step, digits: &[u8]) -> Option<Vec<u8>> {
+    match step {
+        Step::Base64 => base64(digits),
+        Step::Hex => Some(hex(digits)),
+        _ => base32(digits),
+    }
+}
+
+/// Decodes base64 in either alphabet, without padding. `None` if there is a byte of neither.
+pub(crate) fn base64(digits: &[u8]) -> Option<Vec<u8>> {
+    let digits = digits.strip_suffix(b"==").or_else(|| digits.strip_suffix(b"=")).unwrap_or(digits);
+    if !digits.iter().all(|byte| CLASSES[usize::from(*byte)] & B64 != 0) {
+        return None;
+    }
+    let value = |byte: u8| u32::from(VALUES[usize::from(byte)]);
+    let mut bytes = vec![0; digits.len() / 4 * 3];
+    let (groups, rest) = digits.as_chunks::<4>();
+    for (group, three) in groups.iter().zip(bytes.as_chunks_mut::<3>().0) {
+        let bits =
+            value(group[0]) << 18 | value(group[1]) << 12 | value(group[2]) << 6 | value(group[3]);
+        let [_, a, b, c] = bits.to_be_bytes();
+        *three = [a, b, c];
+    }
+    let bits = rest.iter().fold(0, |bits, byte| bits << 6 | value(*byte)) << (6 * (4 - rest.len()));
+    let [_, a, b, _] = bits.to_be_bytes();
+    match rest.len() {
+        2 => bytes.push(a),
+        3 => bytes.extend([a, b]),
+        _ => {}
+    }
+    Some(bytes)
+}
+
+fn hex(digits: &[u8]) -> Vec<u8> {
+    let value = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+    digits.as_chunks::<2>().0.iter().map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()
+}
+
+fn base32(digits: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(digits.len() * 5 / 8);
+    let (mut bits, mut count) = (0_u32, 0);
+    for digit in digits {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a',
+            b'2'..=b'7' => digit - b'2' + 26,
+            _ => return None,
+        };
+        bits = bits << 5 | u32::from(value);
+        count += 5;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count & 0xff) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    Some(bytes)
+}
+
+/// Decodes lists of numbers of characters: `41:42`, `0x41, 0x42`, `65, 66`.
+fn lists(view: &View<'_>) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let mut builder = Builder::new(view);
+    for (class, hexadecimal) in [(HEX_LIST, true), (DECIMAL_LIST, false)] {
+        for run in runs(bytes, class, 3 * NUMBERS - 1) {
+            let items = bytes[run.clone()]
+                .split(|byte| !byte.is_ascii_hexdigit() && *byte != b'x')
+                .filter(|item| !item.is_empty());
+            let mut decoded = Vec::new();
+            for item in items {
+                let character = match hexadecimal {
+                    true => item.strip_prefix(b"0x").unwrap_or(item),
+                    false => item,
+                };
+                let radix = if hexadecimal { 16 } else { 10 };
+                let number = std::str::from_utf8(character)
+                    .ok()
+                    .filter(|text| (2..=3).contains(&text.len()) && (!hexadecimal || text.len() == 2))
+                    .and_then(|text| u8::from_str_radix(text, radix).ok());
+                // Other numbers end what is read as text.
+                decoded.push(number.filter(|byte| CLASSES[usize::from(*byte)] & PRINTABLE != 0).unwrap_or(0));
+            }
+            for part in decoded.split(|byte| *byte == 0).filter(|part| part.len() >= NUMBERS) {
+                builder.copy(run.start.saturating_sub(CONTEXT)..run.start);
+                builder.decoded(run.clone(), part);
+                builder.separate();
+            }
+        }
+    }
+    builder.finish(Step::Hex)
+}
+
+/// Decodes percent-encoding once, with its surroundings.
+pub(crate) fn percent(view: &View<'_>) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let triple = |at: usize| {
+        let digits = bytes.get(at + 1..at + 3)?;
+        digits.iter().all(u8::is_ascii_hexdigit).then(|| (at..at + 3, hex(digits)))
+    };
+    let escapes = memchr::memchr_iter(b'%', bytes).filter_map(triple);
+    regional(view, escapes, Step::Percent)
+}
+
+/// Decodes escapes of programming languages, JSON and HTML.
+fn escapes(view: &View<'_>) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let found = memchr::memchr2_iter(b'\\', b'&', bytes).filter_map(|at| escape(bytes, at));
+    regional(view, found, Step::Escapes)
+}
+
+/// Reads one escape: its range and its bytes.
+fn escape(bytes: &[u8], at: usize) -> Option<(Range<usize>, Vec<u8>)> {
+    let rest = &bytes[at..bytes.len().min(at + 12)];
+    let number = |from: usize, length: usize, radix: u32| {
+        let digits = std::str::from_utf8(rest.get(from..from + length)?).ok()?;
+        let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        plain.then(|| u32::from_str_radix(digits, radix).ok())??.into()
+    };
+    let until = |from: usize, end: u8| memchr::memchr(end, rest.get(from..)?);
+    let (length, code): (usize, Option<u32>) = match rest {
+        [b'\\', b'x', b'{', ..] | [b'\\', b'u', b'{', ..] => {
+            let digits = until(3, b'}')?;
+            (digits + 4, number(3, digits, 16))
+        }
+        [b'\\', b'x', ..] => (4, number(2, 2, 16)),
+        [b'\\', b'u', ..] => (6, number(2, 4, 16)),
+        [b'\\', b'0'..=b'3', ..] => (4, number(1, 3, 8)),
+        [b'\\', byte @ (b'"' | b'/' | b'\\' | b'\'')] => return Some((at..at + 2, vec![*byte])),
+        [b'\\', byte @ (b'"' | b'/' | b'\\' | b'\''), ..] => return Some((at..at + 2, vec![*byte])),
+        [b'\\', b'n' | b'r', ..] => return Some((at..at + 2, vec![b'\n'])),
+        [b'&', b'#', b'x' | b'X', ..] => {
+            let digits = until(3, b';')?;
+            (digits + 4, number(3, digits, 16))
+        }
+        [b'&', b'#', ..] => {
+            let digits = until(2, b';')?;
+            (digits + 3, number(2, digits, 10))
+        }
+        _ => {
+            let (name, byte) = ENTITIES.iter().find(|(name, _)| rest.starts_with(name))?;
+            return Some((at..at + name.len(), vec![*byte]));
+        }
+    };
+    let character = char::from_u32(code?)?;
+    let mut buffer = [0; 4];
+    Some((at..at + length, character.encode_utf8(&mut buffer).as_bytes().to_vec()))
+}
+
+const ENTITIES: [(&[u8], u8); 6] = [
+    (b"&amp;", b'&'),
+    (b"&lt;", b'<'),
+    (b"&gt;", b'>'),
+    (b"&quot;", b'"'),
+    (b"&apos;", b'\''),
+    (b"&nbsp;", b' '),
+];
+
+/// Builds a view of replaced ranges and the bytes around them.
+pub(crate) fn regional(
+    view: &View<'_>,
+    replaced: impl Iterator<Item = (Range<usize>, Vec<u8>)>,
+    step: Step,
+) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let mut builder = Builder::new(view);
+    let mut copied: Option<usize> = None;
+    for (range, decoded) in replaced {
+        match copied {
+            // Part of the escape before it.
+            Some(end) if range.start < end => continue,
+            Some(end) if range.start - end <= 4 * CONTEXT => builder.copy(end..range.start),
+            _ => {
+                if let Some(end) = copied {
+                    builder.copy(end..bytes.len().min(end + 4 * CONTEXT).min(range.start));
+                    builder.separate();
+                }
+                let from = range.start.saturating_sub(4 * CONTEXT).max(copied.unwrap_or(0));
+                builder.copy(from..range.start);
+            }
+        }
+        builder.decoded(range.clone(), &decoded);
+        copied = Some(range.end);
+    }
+    let end = copied?;
+    builder.copy(end..bytes.len().min(end + 4 * CONTEXT));
+    builder.finish(step)
+}
+
+/// Joins single characters with one separator between them: `g h p _`, `g.h.p._`.
+fn spaced(view: &View<'_>) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let mut builder = Builder::new(view);
+    let mut at = RUN;
+    while at < bytes.len() {
+        // Sampled: such a text alternates at every place.
+        let separates = |place: usize| {
+            bytes.get(place).is_some_and(|byte| b" .-_,|".contains(byte))
+                && bytes.get(place + 1).is_some_and(|byte| byte.is_ascii_graphic())
+                && bytes.get(place + 2) == bytes.get(place)
+        };
+        let Some(first) = [at, at - 1].into_iter().find(|place| separates(*place)) else {
+            at += RUN;
+            continue;
+        };
+        let separator = bytes[first];
+        let mut start = first;
+        while start >= 2 && bytes[start - 2] == separator && bytes[start - 1].is_ascii_graphic() {
+            start -= 2;
+        }
+        let mut end = first;
+        while bytes.get(end) == Some(&separator) && bytes.get(end + 1).is_some_and(u8::is_ascii_graphic) {
+            end += 2;
+        }
+        let start = start.saturating_sub(1);
+        if end - start >= RUN * 2 - 1 {
+            let joined: Vec<u8> = bytes[start..end].iter().step_by(2).copied().collect();
+            builder.decoded(start..end, &joined);
+            builder.separate();
+        }
+        at = end.max(at) + RUN;
+    }
+    builder.finish(Step::Spaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(text: &str) -> Vec<String> {
+        let decoded = all(&View::root(text.as_bytes()));
+        decoded.views.iter().map(|view| String::from_utf8_lossy(&view.bytes).into_owned()).collect()
+    }
+
+    #[test]
+    fn runs_are_found_from_samples() {
+        assert_eq!(runs(b"aaaa bb aaaaaaa", B64, 4), [0..4, 8..15]);
+        assert_eq!(runs(b"  aaaa", B64, 4), [2..6]);
+        assert_eq!(runs(b"aaa aaa aaa", B64, 4), Vec::<Range<usize>>::new());
+    }
+
+    #[test]
+    fn encodings_keep_their_context() {
+        assert!(decoded("token=aGVsbG8gdGhlcmUsIHdvcmxk;")[0].contains("token=hello there, world;"));
+        assert!(decoded("x=68656c6c6f20776f726c64;").iter().any(|text| text.contains("x=hello world;")));
+        assert!(decoded("NBSWY3DPEB3W64TMMQ======").iter().any(|text| text.contains("hello world")));
+        assert!(decoded("68:65:6c:6c:6f:20:77:6f:72:6c:64").iter().any(|text| text.contains("hello world")));
+        assert!(decoded("[104, 101, 108, 108, 111, 111, 111, 111]").iter().any(|text| text.contains("hello")));
+        assert!(decoded("\\x68\\u0065&#108;&#x6c;o").iter().any(|text| text.contains("hello")));
+        assert!(decoded("h e l l o t h e r e w o r l d s o").iter().any(|text| text.contains("hellothere")));
+    }
+
+    #[test]
+    fn base64_is_decoded_from_every_digit_and_over_lines() {
+        assert!(decoded("xaGVsbG8gdGhlcmUsIHdvcmxk")[0].contains("hello there, worl"));
+        assert!(decoded("aGVsbG8gdGhlcmUs\nIHdvcmxkLCBhZ2Fpbg").iter().any(|t| t.contains("there, world, again")));
+    }
+
+    #[test]
+    fn percent_is_decoded_once() {
+        let view = percent(&View::root(b"a=%2541b")).unwrap();
+        assert_eq!(view.bytes.as_ref(), b"a=%41b");
+        assert_eq!(percent(&view).unwrap().bytes.as_ref(), b"a=Ab");
+        assert!(percent(&View::root(b"100% of it")).is_none());
+    }
+}

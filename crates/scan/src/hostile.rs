@@ -1,0 +1,1 @@
+//! Hostile tests of the scanner, from arbitrary bytes.

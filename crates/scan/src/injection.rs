@@ -1,0 +1,81 @@
+//! Score of instructions for a model in text that is data.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::finding::{Severity, Step};
+use crate::scanner::Hit;
+
+/// Minimum score of a finding.
+const THRESHOLD: u32 = 5;
+/// Minimum score of a severe finding.
+const SEVERE: u32 = 8;
+/// Score of each decoder before an instruction: text for people is not encoded.
+const ENCODED: u32 = 2;
+/// Words before a match on its line that announce an example.
+const QUOTING: [&str; 12] = [
+    "example",
+    "e.g.",
+    "such as",
+    "attack",
+    "phrase",
+    "payload",
+    "detect",
+    "known as",
+    "called",
+    "like \"",
+    "like `",
+    "malicious",
+];
+
+/// Result of adding up the hits in one text.
+pub(crate) struct Score {
+    pub(crate) severity: Severity,
+    /// The hit with the largest share.
+    pub(crate) hit: Hit,
+}
+
+/// Adds up hits. Each rule counts once, with its largest value.
+pub(crate) fn score(hits: &[Hit]) -> Option<Score> {
+    let mut best: BTreeMap<Arc<str>, (u32, &Hit)> = BTreeMap::new();
+    for hit in hits {
+        let value = value(hit);
+        let entry = best.entry(hit.rule.clone()).or_insert((value, hit));
+        if entry.0 < value {
+            *entry = (value, hit);
+        }
+    }
+    let total: u32 = best.values().map(|(value, _)| value).sum();
+    let severity = match total {
+        SEVERE.. => Severity::High,
+        THRESHOLD.. => Severity::Medium,
+        _ => return None,
+    };
+    let (_, hit) = best.into_values().max_by_key(|(value, _)| *value)?;
+    Some(Score { severity, hit: hit.clone() })
+}
+
+fn value(hit: &Hit) -> u32 {
+    let hiding = |step: &&Step| !matches!(step, Step::Join | Step::Escapes | Step::Percent);
+    let encoded = u32::from(hit.steps.iter().any(|step| hiding(&step))) * ENCODED;
+    let Some((line, range)) = &hit.line else { return hit.score + encoded };
+    match quoted(line, range) {
+        true => hit.score / 2,
+        false => hit.score + encoded,
+    }
+}
+
+/// Reports whether a match is a quotation: in quotes of its own, or after words that announce an example.
+fn quoted(line: &[u8], range: &Range<usize>) -> bool {
+    let (before, after) = (&line[..range.start], &line[range.end..]);
+    let text = String::from_utf8_lossy(before).to_ascii_lowercase();
+    let announced = QUOTING.iter().any(|word| text.contains(word));
+    let surrounded = [b'"', b'\'', b'`'].iter().any(|quote| {
+        let opens = before.iter().rev().take(3).any(|byte| byte == quote);
+        // A string of JSON or a program also has quotes; then nothing but its syntax is outside.
+        let prose = before.iter().filter(|byte| byte.is_ascii_alphabetic()).count() > 20;
+        opens && prose && after.iter().take(40).any(|byte| byte == quote)
+    });
+    announced && (surrounded || text.ends_with(['"', '`', '\'', ':', ' '])) || surrounded
+}

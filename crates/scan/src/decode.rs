@@ -7,20 +7,26 @@ use crate::view::{Builder, View};
 
 /// Bytes before an encoded run that are context of what it decodes to.
 const CONTEXT: usize = 64;
+/// Bytes on each side of an escape that are context.
+const REGION: usize = 96;
 /// Minimum digits of an encoded run.
 const RUN: usize = 16;
 /// Minimum printable characters in a row that make decoded bytes worth a scan.
 const TEXT: usize = 8;
 /// Maximum digits of a run that is also decoded from its second, third and fourth digit.
 const SHIFTED: usize = 4096;
+/// Minimum bytes of a run of digits, spaces and dashes.
+const DIGITS: usize = 11;
 /// Minimum bytes of a long run.
 const TOKEN: usize = 48;
+/// Maximum bytes of a long run. Longer ones are encoded data.
+const TOKEN_MAX: usize = 512;
 /// Minimum numbers in a row that are read as characters.
 const NUMBERS: usize = 8;
 /// Maximum bytes of a binary result whose compression is inspected.
 const BINARY: usize = 256 << 10;
-/// Minimum bytes of a binary result without a known start that is decompressed.
-const RANDOM: usize = 48;
+/// Bytes of a binary result without a known start that is decompressed.
+const RANDOM: std::ops::RangeInclusive<usize> = 48..=8192;
 /// Maximum binary results of one view without a known start.
 const BINARIES: usize = 8;
 
@@ -94,8 +100,8 @@ const fn values() -> [u8; 256] {
 
 /// Returns the runs of at least `shortest` bytes of a class. It visits every run from one sample, so that text without long
 /// runs costs little.
-fn runs(bytes: &[u8], class: u8, shortest: usize) -> Vec<Range<usize>> {
-    let is_in = |byte: &u8| CLASSES[usize::from(*byte)] & class != 0;
+fn runs<const CLASS: u8>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
+    let is_in = |byte: &u8| CLASSES[usize::from(*byte)] & CLASS != 0;
     let mut found = Vec::new();
     let (mut at, mut done) = (shortest - 1, 0);
     while at < bytes.len() {
@@ -104,8 +110,15 @@ fn runs(bytes: &[u8], class: u8, shortest: usize) -> Vec<Range<usize>> {
             continue;
         }
         let start = at - bytes[done..at].iter().rev().take_while(|byte| is_in(byte)).count();
-        // A run that starts late enough ends before the next sample only if it is short.
-        let end = at + bytes[at..].iter().take_while(|byte| is_in(byte)).count();
+        let mut end = at;
+        // Eight at a time.
+        for eight in bytes[at..].as_chunks::<8>().0 {
+            if eight.iter().fold(CLASS, |all, byte| all & CLASSES[usize::from(*byte)]) == 0 {
+                break;
+            }
+            end += 8;
+        }
+        end += bytes[end..].iter().take_while(|byte| is_in(byte)).count();
         if end - start >= shortest {
             found.push(start..end);
         }
@@ -117,17 +130,22 @@ fn runs(bytes: &[u8], class: u8, shortest: usize) -> Vec<Range<usize>> {
 
 /// Returns the runs of digits, spaces and dashes in which numbers of cards and persons are searched.
 pub(crate) fn numbers(bytes: &[u8]) -> Vec<Range<usize>> {
-    runs(bytes, NUMBER, 9)
+    runs::<NUMBER>(bytes, DIGITS)
 }
 
-/// Returns the long runs of letters and digits.
-pub(crate) fn tokens(bytes: &[u8]) -> Vec<Range<usize>> {
-    runs(bytes, B64, TOKEN)
+/// Returns the runs of letters and digits, of which all encoded runs are parts.
+pub(crate) fn long(bytes: &[u8]) -> Vec<Range<usize>> {
+    runs::<B64>(bytes, RUN)
+}
+
+/// Returns the runs in which keys are searched.
+pub(crate) fn tokens(long: &[Range<usize>]) -> Vec<Range<usize>> {
+    long.iter().filter(|run| (TOKEN..=TOKEN_MAX).contains(&run.len())).cloned().collect()
 }
 
 /// Returns ranges that are printable and at least `shortest` bytes long.
 fn printable(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
-    runs(bytes, PRINTABLE, shortest)
+    runs::<PRINTABLE>(bytes, shortest)
 }
 
 /// Result of decoding one view.
@@ -139,10 +157,10 @@ pub(crate) struct Decoded {
 }
 
 /// Decodes everything in a view that is encoded inside a text.
-pub(crate) fn all(view: &View<'_>) -> Decoded {
+pub(crate) fn all(view: &View<'_>, long: &[Range<usize>]) -> Decoded {
     let mut decoded = Decoded::default();
     for step in [Step::Base64, Step::Hex, Step::Base32] {
-        run_view(view, step, &mut decoded);
+        run_view(view, step, long, &mut decoded);
     }
     decoded.views.extend(lists(view));
     decoded.views.extend(escapes(view));
@@ -150,14 +168,14 @@ pub(crate) fn all(view: &View<'_>) -> Decoded {
     decoded
 }
 
-fn run_view(view: &View<'_>, step: Step, decoded: &mut Decoded) {
+fn run_view(view: &View<'_>, step: Step, long: &[Range<usize>], decoded: &mut Decoded) {
     let bytes = view.bytes.as_ref();
     let found = match step {
-        Step::Base64 => lines(bytes, runs(bytes, B64, RUN)),
-        Step::Hex => lines(bytes, runs(bytes, HEX, RUN)),
+        Step::Base64 => lines(bytes, long.to_vec()),
+        Step::Hex => lines(bytes, parts::<HEX>(bytes, long)),
         _ => {
-            let mut all = runs(bytes, B32, RUN);
-            all.extend(runs(bytes, B32_LOWER, RUN));
+            let mut all = parts::<B32>(bytes, long);
+            all.extend(parts::<B32_LOWER>(bytes, long));
             all.sort_by_key(|run| run.start);
             all.into_iter().map(|run| vec![run]).collect()
         }
@@ -195,6 +213,16 @@ fn run_view(view: &View<'_>, step: Step, decoded: &mut Decoded) {
         before = range.end;
     }
     decoded.views.extend(builder.finish(step));
+}
+
+/// Returns the runs of a class inside other runs.
+fn parts<const CLASS: u8>(bytes: &[u8], long: &[Range<usize>]) -> Vec<Range<usize>> {
+    let inside = |run: &Range<usize>| {
+        let start = run.start;
+        let found = runs::<CLASS>(&bytes[run.clone()], RUN);
+        found.into_iter().map(move |part| part.start + start..part.end + start)
+    };
+    long.iter().flat_map(inside).collect()
 }
 
 fn shifts(step: Step) -> usize {
@@ -254,7 +282,7 @@ fn append(builder: &mut Builder<'_, '_>, range: Range<usize>, result: &[u8], par
 /// Reports whether bytes start like a compressed stream, or are too random to be anything else.
 fn looks_compressed(bytes: &[u8]) -> bool {
     let known = crate::compression::magic(bytes).is_some();
-    (TEXT..=BINARY).contains(&bytes.len()) && (known || bytes.len() >= RANDOM)
+    (TEXT..=BINARY).contains(&bytes.len()) && (known || RANDOM.contains(&bytes.len()))
 }
 
 /// Groups runs that continue on the next line or after padding.
@@ -340,8 +368,10 @@ fn base32(digits: &[u8]) -> Option<Vec<u8>> {
 fn lists(view: &View<'_>) -> Option<View<'static>> {
     let bytes = view.bytes.as_ref();
     let mut builder = Builder::new(view);
-    for (class, hexadecimal) in [(HEX_LIST, true), (DECIMAL_LIST, false)] {
-        for run in runs(bytes, class, 3 * NUMBERS - 1) {
+    let shortest = 3 * NUMBERS - 1;
+    let found = [(runs::<HEX_LIST>(bytes, shortest), true), (runs::<DECIMAL_LIST>(bytes, shortest), false)];
+    for (runs, hexadecimal) in found {
+        for run in runs {
             let items = bytes[run.clone()]
                 .split(|byte| !byte.is_ascii_hexdigit() && *byte != b'x')
                 .filter(|item| !item.is_empty());
@@ -384,11 +414,31 @@ pub(crate) fn percent(view: &View<'_>) -> Option<View<'static>> {
 fn escapes(view: &View<'_>) -> Option<View<'static>> {
     let bytes = view.bytes.as_ref();
     let found = memchr::memchr2_iter(b'\\', b'&', bytes).filter_map(|at| escape(bytes, at));
-    regional(view, found, Step::Escapes)
+    // Escapes of quotes and line ends alone change nothing that a rule sees.
+    let mut numeric = None;
+    let mut near: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
+    let mut kept = Vec::new();
+    for (range, text, is_numeric) in found {
+        let close = |at: usize| numeric.is_some_and(|numeric| at < numeric + REGION);
+        if is_numeric {
+            near.retain(|(before, _)| before.end + REGION > range.start);
+            kept.append(&mut near);
+            numeric = Some(range.end);
+            kept.push((range, text));
+        } else if close(range.start) {
+            kept.push((range, text));
+        } else {
+            if near.first().is_some_and(|(before, _)| before.end + REGION < range.start) {
+                near.clear();
+            }
+            near.push((range, text));
+        }
+    }
+    regional(view, kept.into_iter(), Step::Escapes)
 }
 
-/// Reads one escape: its range and its bytes.
-fn escape(bytes: &[u8], at: usize) -> Option<(Range<usize>, Vec<u8>)> {
+/// Reads one escape: its range, its bytes, and whether it is the number of a character.
+fn escape(bytes: &[u8], at: usize) -> Option<(Range<usize>, Vec<u8>, bool)> {
     let rest = &bytes[at..bytes.len().min(at + 12)];
     let number = |from: usize, length: usize, radix: u32| {
         let digits = std::str::from_utf8(rest.get(from..from + length)?).ok()?;
@@ -404,9 +454,9 @@ fn escape(bytes: &[u8], at: usize) -> Option<(Range<usize>, Vec<u8>)> {
         [b'\\', b'x', ..] => (4, number(2, 2, 16)),
         [b'\\', b'u', ..] => (6, number(2, 4, 16)),
         [b'\\', b'0'..=b'3', ..] => (4, number(1, 3, 8)),
-        [b'\\', byte @ (b'"' | b'/' | b'\\' | b'\'')] => return Some((at..at + 2, vec![*byte])),
-        [b'\\', byte @ (b'"' | b'/' | b'\\' | b'\''), ..] => return Some((at..at + 2, vec![*byte])),
-        [b'\\', b'n' | b'r', ..] => return Some((at..at + 2, vec![b'\n'])),
+        [b'\\', byte @ (b'"' | b'/' | b'\\' | b'\'')] => return Some((at..at + 2, vec![*byte], false)),
+        [b'\\', byte @ (b'"' | b'/' | b'\\' | b'\''), ..] => return Some((at..at + 2, vec![*byte], false)),
+        [b'\\', b'n' | b'r', ..] => return Some((at..at + 2, vec![b'\n'], false)),
         [b'&', b'#', b'x' | b'X', ..] => {
             let digits = until(3, b';')?;
             (digits + 4, number(3, digits, 16))
@@ -417,12 +467,12 @@ fn escape(bytes: &[u8], at: usize) -> Option<(Range<usize>, Vec<u8>)> {
         }
         _ => {
             let (name, byte) = ENTITIES.iter().find(|(name, _)| rest.starts_with(name))?;
-            return Some((at..at + name.len(), vec![*byte]));
+            return Some((at..at + name.len(), vec![*byte], false));
         }
     };
     let character = char::from_u32(code?)?;
     let mut buffer = [0; 4];
-    Some((at..at + length, character.encode_utf8(&mut buffer).as_bytes().to_vec()))
+    Some((at..at + length, character.encode_utf8(&mut buffer).as_bytes().to_vec(), true))
 }
 
 const ENTITIES: [(&[u8], u8); 6] = [
@@ -447,13 +497,13 @@ pub(crate) fn regional(
         match copied {
             // Part of the escape before it.
             Some(end) if range.start < end => continue,
-            Some(end) if range.start - end <= 4 * CONTEXT => builder.copy(end..range.start),
+            Some(end) if range.start - end <= REGION => builder.copy(end..range.start),
             _ => {
                 if let Some(end) = copied {
-                    builder.copy(end..bytes.len().min(end + 4 * CONTEXT).min(range.start));
+                    builder.copy(end..bytes.len().min(end + REGION).min(range.start));
                     builder.separate();
                 }
-                let from = range.start.saturating_sub(4 * CONTEXT).max(copied.unwrap_or(0));
+                let from = range.start.saturating_sub(REGION).max(copied.unwrap_or(0));
                 builder.copy(from..range.start);
             }
         }
@@ -461,7 +511,7 @@ pub(crate) fn regional(
         copied = Some(range.end);
     }
     let end = copied?;
-    builder.copy(end..bytes.len().min(end + 4 * CONTEXT));
+    builder.copy(end..bytes.len().min(end + REGION));
     builder.finish(step)
 }
 
@@ -506,15 +556,15 @@ mod tests {
     use super::*;
 
     fn decoded(text: &str) -> Vec<String> {
-        let decoded = all(&View::root(text.as_bytes()));
+        let decoded = all(&View::root(text.as_bytes()), &long(text.as_bytes()));
         decoded.views.iter().map(|view| String::from_utf8_lossy(&view.bytes).into_owned()).collect()
     }
 
     #[test]
     fn runs_are_found_from_samples() {
-        assert_eq!(runs(b"aaaa bb aaaaaaa", B64, 4), [0..4, 8..15]);
-        assert_eq!(runs(b"  aaaa", B64, 4), [2..6]);
-        assert_eq!(runs(b"aaa aaa aaa", B64, 4), Vec::<Range<usize>>::new());
+        assert_eq!(runs::<B64>(b"aaaa bb aaaaaaa", 4), [0..4, 8..15]);
+        assert_eq!(runs::<B64>(b"  aaaa", 4), [2..6]);
+        assert_eq!(runs::<B64>(b"aaa aaa aaa", 4), Vec::<Range<usize>>::new());
     }
 
     #[test]

@@ -82,6 +82,20 @@ pub enum At {
     ToolDefinition,
 }
 
+impl At {
+    /// All parts.
+    pub const ALL: [At; 8] = [
+        At::Url,
+        At::Host,
+        At::Header,
+        At::Body,
+        At::Frame,
+        At::ToolArgs,
+        At::ToolResult,
+        At::ToolDefinition,
+    ];
+}
+
 /// Compression of a body, as its header declares it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Compression {

@@ -12,6 +12,7 @@ mod finding;
 pub mod hostile;
 mod injection;
 mod joins;
+mod keywords;
 mod rule;
 mod scanner;
 mod state;

@@ -229,9 +229,9 @@ pub(crate) struct Matched {
 }
 
 /// Result of a search.
-pub(crate) enum Search {
+pub(crate) enum Found {
     None,
-    Found(Matched),
+    Match(Matched),
     /// The match ends where the bytes end for now.
     Cut,
 }
@@ -297,18 +297,18 @@ impl Rule {
     }
 
     /// Returns the first match in `range`, with the bytes around it as context. With `anchored` it starts at the start.
-    /// `last` means that no bytes follow `bytes`. Otherwise a match at their end is [`Search::Cut`].
-    pub(crate) fn find(&self, bytes: &[u8], range: Range<usize>, last: bool) -> Search {
+    /// `last` means that no bytes follow `bytes`. Otherwise a match at their end is [`Found::Cut`].
+    pub(crate) fn find(&self, bytes: &[u8], range: Range<usize>, last: bool) -> Found {
         let mut end = range.end.min(bytes.len());
         loop {
             let mode = if self.anchored { Anchored::Yes } else { Anchored::No };
             let input = Input::new(&bytes[..end]).range(range.start..end).anchored(mode);
             if self.pattern.regex().search_half(&input).is_none() {
-                return Search::None;
+                return Found::None;
             }
             let mut captures = self.pattern.regex().create_captures();
             self.pattern.regex().search_captures(&input, &mut captures);
-            let Some(whole) = captures.get_match().map(|whole| whole.range()) else { return Search::None };
+            let Some(whole) = captures.get_match().map(|whole| whole.range()) else { return Found::None };
             // The end of the window is not the end of the text: a longer window can have another match.
             let cut = whole.end == end && end < bytes.len();
             if cut && end - range.start < WINDOW_MAX * 2 {
@@ -316,7 +316,7 @@ impl Rule {
                 continue;
             }
             if cut || (whole.end == bytes.len() && !last) {
-                return Search::Cut;
+                return Found::Cut;
             }
             let secret = match self.group {
                 Some(group) => captures.get_group(group),
@@ -325,7 +325,7 @@ impl Rule {
                     .find(|span| span.start < span.end),
             };
             let secret = secret.map_or(whole.clone(), |span| span.range());
-            return Search::Found(Matched { whole, secret });
+            return Found::Match(Matched { whole, secret });
         }
     }
 

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use aho_corasick::automaton::Automaton;
-use aho_corasick::{AhoCorasick, Anchored, dfa};
+use aho_corasick::AhoCorasick;
 
 use crate::compression::{self, Failure};
 use crate::credential::Credentials;
 use crate::finding::{At, Compression, Direction, Fingerprint, Kind, Location, Severity, Step};
-use crate::rule::{self, Error, Rule, RuleSet, Scan, Search};
+use crate::keywords::Keywords;
+use crate::rule::{self, Error, Found, Rule, RuleSet, Scan};
 use crate::view::View;
 use crate::{decode, text, validate};
 
@@ -35,14 +35,38 @@ const SAMPLE: usize = 48;
 #[derive(Debug)]
 pub struct Scanner {
     rules: Vec<Arc<Rule>>,
-    keywords: dfa::DFA,
+    /// Search of each part in each direction, built at its first use.
+    searches: BTreeMap<(Direction, At), OnceLock<Search>>,
+    /// Values that documentation publishes.
+    examples: AhoCorasick,
+}
+
+/// Rules that apply to a part in one direction, and the search for their keywords.
+#[derive(Debug)]
+struct Search {
+    keywords: Keywords,
     /// Rules of each keyword.
     owners: Vec<Vec<usize>>,
     numbers: Vec<usize>,
     phrases: Vec<usize>,
     tokens: Vec<usize>,
-    /// Values that documentation publishes.
-    examples: AhoCorasick,
+}
+
+impl Search {
+    fn new(rules: &[Arc<Rule>], direction: Direction, at: At) -> Search {
+        let active: Vec<usize> = (0..rules.len()).filter(|number| rules[*number].applies(direction, at)).collect();
+        let mut by_keyword: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for number in active.iter().copied() {
+            for keyword in &rules[number].keywords {
+                by_keyword.entry(keyword).or_default().push(number);
+            }
+        }
+        let keywords = Keywords::new(by_keyword.keys().copied());
+        let owners = by_keyword.into_values().collect();
+        let of = |scan: Scan| active.iter().copied().filter(|number| rules[*number].scan == scan).collect();
+        let (numbers, phrases, tokens) = (of(Scan::Numbers), of(Scan::Phrases), of(Scan::Tokens));
+        Search { keywords, owners, numbers, phrases, tokens }
+    }
 }
 
 const EXAMPLES: &str = include_str!("../rules/examples.txt");
@@ -115,24 +139,13 @@ impl Scanner {
     pub fn new(sets: Vec<RuleSet>) -> Result<Scanner, Error> {
         let rules: Vec<Arc<Rule>> = sets.into_iter().flat_map(|set| set.0).map(Arc::new).collect();
         rule::unique(&rules)?;
-        let mut by_keyword: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (number, rule) in rules.iter().enumerate() {
-            for keyword in &rule.keywords {
-                by_keyword.entry(keyword).or_default().push(number);
-            }
-        }
-        let keywords = dfa::Builder::new()
-            .ascii_case_insensitive(true)
-            .start_kind(aho_corasick::StartKind::Unanchored)
-            .prefilter(false)
-            .build(by_keyword.keys())
-            .map_err(|_| Error::TooMany)?;
-        let owners = by_keyword.into_values().collect();
-        let of = |scan: Scan| (0..rules.len()).filter(|number| rules[*number].scan == scan).collect();
-        let (numbers, phrases, tokens) = (of(Scan::Numbers), of(Scan::Phrases), of(Scan::Tokens));
         let examples = EXAMPLES.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let examples = AhoCorasick::new(examples).map_err(|_| Error::TooMany)?;
-        Ok(Scanner { rules, keywords, owners, numbers, phrases, tokens, examples })
+        let mut searches = BTreeMap::new();
+        for direction in [Direction::Outbound, Direction::Inbound] {
+            searches.extend(At::ALL.map(|at| ((direction, at), OnceLock::new())));
+        }
+        Ok(Scanner { rules, searches, examples })
     }
 
     /// Returns a scanner of all rule sets of this program.
@@ -170,7 +183,8 @@ impl Scanner {
 
     /// Scans one view, and returns the views that it decodes to.
     fn step(&self, subject: &Subject<'_>, view: &View<'_>, nameless: bool, hits: &mut Hits) -> Vec<View<'static>> {
-        self.rules_in(subject, view, nameless, hits);
+        let long = decode::long(&view.bytes);
+        self.rules_in(subject, view, &long, nameless, hits);
         if let Some(credentials) = subject.credentials {
             for (name, range) in credentials.find(&view.bytes) {
                 let rule = format!("credential:{name}").into();
@@ -183,10 +197,10 @@ impl Scanner {
         for (form, range) in text::hidden(&view.bytes) {
             hits.form(form.id(), Kind::Form, Severity::Medium, view, range);
         }
-        self.decode(view, hits)
+        self.decode(view, &long, hits)
     }
 
-    fn decode(&self, view: &View<'_>, hits: &mut Hits) -> Vec<View<'static>> {
+    fn decode(&self, view: &View<'_>, long: &[Range<usize>], hits: &mut Hits) -> Vec<View<'static>> {
         let layers = view.steps.iter().filter(|step| **step == Step::Percent).count();
         let depth = view.steps.len() - layers;
         let mut views = Vec::new();
@@ -199,7 +213,7 @@ impl Scanner {
                 false => hits.too_complex(view),
             }
         }
-        let mut decoded = decode::all(view);
+        let mut decoded = decode::all(view, long);
         decoded.views.extend(text::normalized(view));
         for (bytes, steps, range) in decoded.binary {
             let magic = compression::magic(&bytes);
@@ -229,15 +243,20 @@ impl Scanner {
         views
     }
 
-    fn rules_in(&self, subject: &Subject<'_>, view: &View<'_>, nameless: bool, hits: &mut Hits) {
+    fn rules_in(
+        &self,
+        subject: &Subject<'_>,
+        view: &View<'_>,
+        long: &[Range<usize>],
+        nameless: bool,
+        hits: &mut Hits,
+    ) {
         let bytes = view.bytes.as_ref();
-        let active = |number: usize| {
-            let rule = &self.rules[number];
-            rule.applies(subject.direction, subject.location.at) && !(nameless && rule.prefix)
-        };
+        let Some(search) = self.search(subject.direction, subject.location.at) else { return };
+        let active = |number: usize| !(nameless && self.rules[number].prefix);
         let mut windows: Vec<(usize, Range<usize>)> = Vec::new();
-        self.keywords_in(bytes, |owners, range| {
-            for number in owners.iter().copied().filter(|number| active(*number)) {
+        search.keywords.find(bytes, |keyword, range| {
+            for number in search.owners[keyword].iter().copied().filter(|number| active(*number)) {
                 let rule = &self.rules[number];
                 if rule.anchored {
                     let window = range.start..bytes.len().min(range.start + rule.window);
@@ -249,51 +268,40 @@ impl Scanner {
             }
         });
         let around = |run: Range<usize>| run.start.saturating_sub(AROUND)..bytes.len().min(run.end + AROUND);
-        let samples: [(&[usize], fn(&[u8]) -> Vec<Range<usize>>); 3] =
-            [(&self.numbers, decode::numbers), (&self.tokens, decode::tokens), (&self.phrases, phrases)];
-        for (rules, find) in samples {
+        let mut sample = |rules: &[usize], find: &dyn Fn() -> Vec<Range<usize>>| {
             let rules: Vec<_> = rules.iter().copied().filter(|number| active(*number)).collect();
-            if rules.is_empty() {
-                continue;
+            if !rules.is_empty() {
+                for run in find() {
+                    windows.extend(rules.iter().map(|number| (*number, around(run.clone()))));
+                }
             }
-            for run in find(bytes) {
-                windows.extend(rules.iter().map(|number| (*number, around(run.clone()))));
-            }
-        }
+        };
+        sample(&search.numbers, &|| decode::numbers(bytes));
+        sample(&search.tokens, &|| decode::tokens(long));
+        sample(&search.phrases, &|| phrases(bytes));
         for (number, window) in merged(windows) {
             let mut start = window.start;
             while start < window.end {
                 let found = self.rules[number].find(bytes, start..window.end, subject.last);
                 start = match &found {
-                    Search::Found(found) => found.whole.end.max(start + 1),
-                    Search::None | Search::Cut => window.end,
+                    Found::Match(found) => found.whole.end.max(start + 1),
+                    Found::None | Found::Cut => window.end,
                 };
                 self.accept(subject, view, number, found, hits);
             }
         }
     }
 
-    /// Calls a function with each keyword in a text: its rules and its range.
-    fn keywords_in(&self, bytes: &[u8], mut found: impl FnMut(&[usize], Range<usize>)) {
-        let dfa = &self.keywords;
-        let Ok(mut state) = dfa.start_state(Anchored::No) else { return };
-        for (at, byte) in bytes.iter().enumerate() {
-            state = dfa.next_state(Anchored::No, state, *byte);
-            if dfa.is_special(state) && dfa.is_match(state) {
-                for number in 0..dfa.match_len(state) {
-                    let pattern = dfa.match_pattern(state, number);
-                    let start = at + 1 - dfa.pattern_len(pattern);
-                    found(&self.owners[pattern.as_usize()], start..at + 1);
-                }
-            }
-        }
+    fn search(&self, direction: Direction, at: At) -> Option<&Search> {
+        let cell = self.searches.get(&(direction, at))?;
+        Some(cell.get_or_init(|| Search::new(&self.rules, direction, at)))
     }
 
-    fn accept(&self, subject: &Subject<'_>, view: &View<'_>, number: usize, found: Search, hits: &mut Hits) {
+    fn accept(&self, subject: &Subject<'_>, view: &View<'_>, number: usize, found: Found, hits: &mut Hits) {
         let found = match found {
-            Search::Found(found) => found,
-            Search::Cut => return hits.cut = true,
-            Search::None => return,
+            Found::Match(found) => found,
+            Found::Cut => return hits.cut = true,
+            Found::None => return,
         };
         let rule = &self.rules[number];
         let bytes = view.bytes.as_ref();

@@ -153,7 +153,7 @@ pub(crate) fn hidden(bytes: &[u8]) -> Vec<(Hidden, Range<usize>)> {
                 add(Hidden::Invisible, range.clone());
             }
         }
-        if letter.is_alphabetic() && inside(&range) && mixed(bytes, &range, letter) {
+        if mixed(bytes, &range, letter) {
             add(Hidden::Confusable, range);
         }
     }
@@ -163,11 +163,13 @@ pub(crate) fn hidden(bytes: &[u8]) -> Vec<(Hidden, Range<usize>)> {
 /// Reports whether a letter that looks like ASCII stands in a word of ASCII letters.
 fn mixed(bytes: &[u8], range: &Range<usize>, letter: char) -> bool {
     let script = matches!(u32::from(letter), 0x370..=0x3ff | 0x400..=0x52f | 0x530..=0x58f);
+    let (before, after) = (&bytes[..range.start], &bytes[range.end..]);
     let near = |slice: &[u8]| slice.iter().all(u8::is_ascii_alphabetic) && slice.len() == 2;
     script
         && confusable(letter).is_some()
-        && (near(&bytes[range.start.saturating_sub(2)..range.start])
-            || near(&bytes[range.end..bytes.len().min(range.end + 2)]))
+        && before.last().is_some_and(u8::is_ascii_alphabetic)
+        && after.first().is_some_and(u8::is_ascii_alphabetic)
+        && (near(&before[before.len().saturating_sub(2)..]) || near(&after[..after.len().min(2)]))
 }
 
 #[cfg(test)]

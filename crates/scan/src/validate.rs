@@ -234,17 +234,45 @@ fn bech32(value: &[u8]) -> bool {
     check == 1 || check == 0x2bc8_30a3
 }
 
+/// Words of BIP-39, and the first word of each pair of letters.
+struct Words {
+    all: Vec<&'static [u8]>,
+    pairs: Vec<usize>,
+}
+
+impl Words {
+    fn new() -> Words {
+        let all: Vec<&[u8]> = WORDS.lines().map(str::as_bytes).collect();
+        let pairs = (0..=26 * 26).map(|number| all.partition_point(|word| pair(word) < number)).collect();
+        Words { all, pairs }
+    }
+}
+
+/// Returns the number of the first two letters of a word; words without them have a number above all.
+fn pair(word: &[u8]) -> usize {
+    match word {
+        [first @ b'a'..=b'z', second @ b'a'..=b'z', ..] => {
+            usize::from(first - b'a') * 26 + usize::from(second - b'a')
+        }
+        _ => 26 * 26,
+    }
+}
+
 /// Returns the number of a word of BIP-39.
 pub(crate) fn word(word: &[u8]) -> Option<usize> {
-    static SORTED: OnceLock<Vec<&'static [u8]>> = OnceLock::new();
-    SORTED.get_or_init(|| WORDS.lines().map(str::as_bytes).collect()).binary_search(&word).ok()
+    static SORTED: OnceLock<Words> = OnceLock::new();
+    let words = SORTED.get_or_init(Words::new);
+    let pair = pair(word);
+    let (first, end) = (*words.pairs.get(pair)?, *words.pairs.get(pair + 1)?);
+    Some(first + words.all[first..end].iter().position(|known| *known == word)?)
 }
 
 /// Reports whether words separated by other characters hold a phrase of BIP-39 with its checksum. A longer run of words is a
 /// list of words.
 fn phrase(value: &[u8]) -> bool {
     let words: Vec<_> = value.split(|byte| !byte.is_ascii_alphabetic()).filter(|w| !w.is_empty()).collect();
-    words.len() <= RUN && PHRASES.iter().any(|length| words.windows(*length).any(checked_phrase))
+    let logic = words.iter().filter(|word| matches!(**word, b"true" | b"false")).count();
+    words.len() <= RUN && logic * 2 < words.len() && PHRASES.iter().any(|length| words.windows(*length).any(checked_phrase))
 }
 
 /// Reports whether words are a phrase of BIP-39 with its checksum.

@@ -1,5 +1,6 @@
 //! Decoders of encodings inside a text: base64, base32, hexadecimal digits, numbers of characters, percent-encoding, escapes.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::finding::Step;
@@ -10,13 +11,15 @@ const CONTEXT: usize = 64;
 /// Bytes on each side of an escape that are context.
 const REGION: usize = 96;
 /// Minimum digits of an encoded run.
-const RUN: usize = 16;
+const RUN: usize = 20;
 /// Minimum printable characters in a row that make decoded bytes worth a scan.
 const TEXT: usize = 8;
 /// Maximum digits of a run that is also decoded from its second, third and fourth digit.
 const SHIFTED: usize = 4096;
 /// Minimum bytes of a run of digits, spaces and dashes.
 const DIGITS: usize = 11;
+/// Minimum digits in such a run.
+const DIGITS_MIN: usize = 9;
 /// Minimum bytes of a long run.
 const TOKEN: usize = 48;
 /// Maximum bytes of a long run. Longer ones are encoded data.
@@ -130,7 +133,10 @@ fn runs<const CLASS: u8>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
 
 /// Returns the runs of digits, spaces and dashes in which numbers of cards and persons are searched.
 pub(crate) fn numbers(bytes: &[u8]) -> Vec<Range<usize>> {
-    runs::<NUMBER>(bytes, DIGITS)
+    let enough = |run: &Range<usize>| {
+        bytes[run.clone()].iter().filter(|byte| byte.is_ascii_digit()).count() >= DIGITS_MIN
+    };
+    runs::<NUMBER>(bytes, DIGITS).into_iter().filter(enough).collect()
 }
 
 /// Returns the runs of letters and digits, of which all encoded runs are parts.
@@ -171,26 +177,27 @@ pub(crate) fn all(view: &View<'_>, long: &[Range<usize>]) -> Decoded {
 fn run_view(view: &View<'_>, step: Step, long: &[Range<usize>], decoded: &mut Decoded) {
     let bytes = view.bytes.as_ref();
     let found = match step {
-        Step::Base64 => lines(bytes, long.to_vec()),
-        Step::Hex => lines(bytes, parts::<HEX>(bytes, long)),
+        Step::Base64 => long.to_vec(),
+        Step::Hex => parts::<HEX>(bytes, long),
         _ => {
             let mut all = parts::<B32>(bytes, long);
             all.extend(parts::<B32_LOWER>(bytes, long));
             all.sort_by_key(|run| run.start);
-            all.into_iter().map(|run| vec![run]).collect()
+            all
         }
     };
     let mut builder = Builder::new(view);
-    let mut before = 0;
-    for run in found {
-        let range = run[0].start..run[run.len() - 1].end;
-        let digits: std::borrow::Cow<'_, [u8]> = match run.as_slice() {
+    let (mut before, mut result) = (0, Vec::new());
+    for group in lines(bytes, &found) {
+        let range = group[0].start..group[group.len() - 1].end;
+        let digits: Cow<'_, [u8]> = match group {
             [one] => bytes[one.clone()].into(),
             many => many.iter().flat_map(|part| &bytes[part.clone()]).copied().collect::<Vec<_>>().into(),
         };
         let shifts = if digits.len() <= SHIFTED { shifts(step) } else { 1 };
         for shift in 0..shifts {
-            let Some(result) = decode(step, &digits[shift.min(digits.len())..]) else { continue };
+            result.clear();
+            decode(step, &digits[shift.min(digits.len())..], &mut result);
             let part = text(&result);
             let wanted = decoded.binary.len() < BINARIES || crate::compression::magic(&result).is_some();
             if shift == 0 && !matches!(part, Text::Whole) && wanted && looks_compressed(&result) {
@@ -285,57 +292,54 @@ fn looks_compressed(bytes: &[u8]) -> bool {
     (TEXT..=BINARY).contains(&bytes.len()) && (known || RANDOM.contains(&bytes.len()))
 }
 
-/// Groups runs that continue on the next line or after padding.
-fn lines(bytes: &[u8], runs: Vec<Range<usize>>) -> Vec<Vec<Range<usize>>> {
-    let mut groups: Vec<Vec<Range<usize>>> = Vec::new();
-    for run in runs {
-        if let Some(group) = groups.last_mut() {
-            let last = group[group.len() - 1].clone();
-            let gap = &bytes[last.end..run.start];
-            let newline = gap.len() <= 4
-                && (gap.contains(&b'\n') || gap == b"\\n" || gap == b"\\r\\n")
-                && gap.iter().all(|byte| b"\r\n \t\\nr".contains(byte));
-            if newline && last.len() % 4 == 0 {
-                group.push(run);
-                continue;
-            }
-        }
-        groups.push(vec![run]);
-    }
-    groups
+/// Groups runs that continue on the next line.
+fn lines<'r>(bytes: &[u8], runs: &'r [Range<usize>]) -> impl Iterator<Item = &'r [Range<usize>]> {
+    runs.chunk_by(move |last, next| {
+        let gap = &bytes[last.end.min(next.start)..next.start];
+        last.len().is_multiple_of(4)
+            && gap.len() <= 4
+            && (gap.contains(&b'\n') || gap == b"\\n" || gap == b"\\r\\n")
+            && gap.iter().all(|byte| b"\r\n \t\\nr".contains(byte))
+    })
 }
 
-fn decode(step: Step, digits: &[u8]) -> Option<Vec<u8>> {
+fn decode(step: Step, digits: &[u8], output: &mut Vec<u8>) {
     match step {
-        Step::Base64 => base64(digits),
-        Step::Hex => Some(hex(digits)),
-        _ => base32(digits),
+        Step::Base64 => base64_into(digits, output),
+        Step::Hex => output.extend(hex(digits)),
+        _ => output.extend(base32(digits).unwrap_or_default()),
     }
 }
 
-/// Decodes base64 in either alphabet, without padding. `None` if there is a byte of neither.
+/// Decodes base64 in either alphabet, with or without padding. `None` if there is a byte of neither.
 pub(crate) fn base64(digits: &[u8]) -> Option<Vec<u8>> {
     let digits = digits.strip_suffix(b"==").or_else(|| digits.strip_suffix(b"=")).unwrap_or(digits);
-    if !digits.iter().all(|byte| CLASSES[usize::from(*byte)] & B64 != 0) {
-        return None;
-    }
+    let valid = digits.iter().all(|byte| CLASSES[usize::from(*byte)] & B64 != 0);
+    valid.then(|| {
+        let mut output = Vec::new();
+        base64_into(digits, &mut output);
+        output
+    })
+}
+
+/// Decodes digits of base64.
+fn base64_into(digits: &[u8], output: &mut Vec<u8>) {
     let value = |byte: u8| u32::from(VALUES[usize::from(byte)]);
-    let mut bytes = vec![0; digits.len() / 4 * 3];
     let (groups, rest) = digits.as_chunks::<4>();
-    for (group, three) in groups.iter().zip(bytes.as_chunks_mut::<3>().0) {
-        let bits =
-            value(group[0]) << 18 | value(group[1]) << 12 | value(group[2]) << 6 | value(group[3]);
+    let start = output.len();
+    output.resize(start + groups.len() * 3, 0);
+    for (group, three) in groups.iter().zip(output[start..].as_chunks_mut::<3>().0) {
+        let bits = value(group[0]) << 18 | value(group[1]) << 12 | value(group[2]) << 6 | value(group[3]);
         let [_, a, b, c] = bits.to_be_bytes();
         *three = [a, b, c];
     }
     let bits = rest.iter().fold(0, |bits, byte| bits << 6 | value(*byte)) << (6 * (4 - rest.len()));
     let [_, a, b, _] = bits.to_be_bytes();
     match rest.len() {
-        2 => bytes.push(a),
-        3 => bytes.extend([a, b]),
+        2 => output.push(a),
+        3 => output.extend([a, b]),
         _ => {}
     }
-    Some(bytes)
 }
 
 fn hex(digits: &[u8]) -> Vec<u8> {
@@ -571,17 +575,17 @@ mod tests {
     fn encodings_keep_their_context() {
         assert!(decoded("token=aGVsbG8gdGhlcmUsIHdvcmxk;")[0].contains("token=hello there, world;"));
         assert!(decoded("x=68656c6c6f20776f726c64;").iter().any(|text| text.contains("x=hello world;")));
-        assert!(decoded("NBSWY3DPEB3W64TMMQ======").iter().any(|text| text.contains("hello world")));
+        assert!(decoded("NBSWY3DPEB3W64TMMQQHI33EMF4Q====").iter().any(|text| text.contains("hello world")));
         assert!(decoded("68:65:6c:6c:6f:20:77:6f:72:6c:64").iter().any(|text| text.contains("hello world")));
         assert!(decoded("[104, 101, 108, 108, 111, 111, 111, 111]").iter().any(|text| text.contains("hello")));
         assert!(decoded("\\x68\\u0065&#108;&#x6c;o").iter().any(|text| text.contains("hello")));
-        assert!(decoded("h e l l o t h e r e w o r l d s o").iter().any(|text| text.contains("hellothere")));
+        assert!(decoded("h e l l o t h e r e w o r l d s o m e b o d y").iter().any(|text| text.contains("hellothere")));
     }
 
     #[test]
     fn base64_is_decoded_from_every_digit_and_over_lines() {
         assert!(decoded("xaGVsbG8gdGhlcmUsIHdvcmxk")[0].contains("hello there, worl"));
-        assert!(decoded("aGVsbG8gdGhlcmUs\nIHdvcmxkLCBhZ2Fpbg").iter().any(|t| t.contains("there, world, again")));
+        assert!(decoded("aGVsbG8gdGhlcmUsIHdv\ncmxkLCBhZ2FpbiBhbmQgYWdhaW4").iter().any(|t| t.contains("there, world, again and again")));
     }
 
     #[test]

@@ -13,6 +13,8 @@ const FIELDS: usize = 4096;
 const VALUE: usize = 256;
 /// Maximum neighbors that are joined.
 const NEIGHBORS: usize = 4;
+/// Maximum short values of which every group of neighbors is a text of its own. More are one text.
+const WINDOWED: usize = 512;
 /// Maximum short values that are joined as a whole.
 const WHOLE: usize = 20;
 
@@ -74,7 +76,7 @@ fn fields(location: &Location, bytes: &[u8]) -> Vec<Field> {
         _ => {
             let start = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
             match start {
-                Some(b'{' | b'[' | b'"') => json(bytes),
+                Some(b'{' | b'[') if is_json(bytes) => json(bytes),
                 _ if bytes.starts_with(b"data:") || bytes.starts_with(b"event:") => json(bytes),
                 _ if bytes.starts_with(b"--") => multipart(bytes),
                 _ if is_form(bytes) => pairs(bytes, 0),
@@ -105,6 +107,16 @@ fn url(bytes: &[u8]) -> Vec<Field> {
         fields.extend(pairs(&bytes[path + 1..], path + 1));
     }
     fields
+}
+
+/// Reports whether a text starts like an object or an array of JSON, and not like a program.
+fn is_json(bytes: &[u8]) -> bool {
+    let mut first = bytes.iter().filter(|byte| !byte.is_ascii_whitespace()).take(2);
+    let (opening, next) = (first.next(), first.next());
+    match opening {
+        Some(b'{') => matches!(next, Some(b'"' | b'}') | None),
+        _ => next.is_none_or(|byte| b"\"{[]-tfn".contains(byte) || byte.is_ascii_digit()),
+    }
 }
 
 fn is_form(bytes: &[u8]) -> bool {
@@ -272,8 +284,12 @@ fn neighbors(root: &View<'_>, fields: &[Field]) -> Option<View<'static>> {
         builder.decoded(range, &text);
         builder.separate();
     };
-    for count in 2..=NEIGHBORS {
-        short.windows(count).for_each(&mut join);
+    if short.len() <= WINDOWED {
+        for count in 2..=NEIGHBORS {
+            short.windows(count).for_each(&mut join);
+        }
+    } else {
+        join(&short);
     }
     if (NEIGHBORS + 1..=WHOLE).contains(&short.len()) {
         join(&short);

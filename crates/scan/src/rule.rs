@@ -28,7 +28,11 @@ const WINDOW: usize = 256;
 /// Maximum bytes on each side of a keyword.
 pub(crate) const WINDOW_MAX: usize = 4096;
 /// Maximum texts that a regular expression can start with, to be tried only where a keyword starts.
-const LEADS: usize = 256;
+const LEADS: usize = 512;
+/// Maximum letters of a class after which such a text continues.
+const FEW: usize = 6;
+/// Maximum letters of a class with which such a text ends.
+const MANY: usize = 40;
 /// Maximum bytes before a name that belong to its match.
 const PREFIX: usize = 50;
 
@@ -416,15 +420,28 @@ fn leads(hir: &Hir) -> Option<Vec<Vec<u8>>> {
 
 /// Extends each text, with whether it can be extended, by what an expression matches next.
 fn extend(before: Vec<(Vec<u8>, bool)>, hir: &Hir) -> Option<Vec<(Vec<u8>, bool)>> {
-    let after = match hir.kind() {
+    let closed = |leads: Vec<(Vec<u8>, bool)>| leads.into_iter().map(|(lead, _)| (lead, false)).collect();
+    let mut after = match hir.kind() {
         HirKind::Empty | HirKind::Look(_) => before,
-        HirKind::Literal(literal) => append(before, &literal.0),
-        HirKind::Class(_) => match folded(hir) {
-            Some(byte) => append(before, &[byte]),
-            None => before.into_iter().map(|(lead, _)| (lead, false)).collect(),
-        },
+        HirKind::Literal(literal) => append(&before, &[&literal.0]),
+        HirKind::Class(regex_syntax::hir::Class::Bytes(class)) => {
+            let bytes = class.iter().flat_map(|range| range.start()..=range.end());
+            let letters: std::collections::BTreeSet<u8> = bytes.map(|byte| byte.to_ascii_lowercase()).collect();
+            let letters: Vec<[u8; 1]> = letters.into_iter().map(|letter| [letter]).collect();
+            let letters: Vec<&[u8]> = letters.iter().map(|letter| letter.as_slice()).collect();
+            match letters.len() {
+                ..=FEW => append(&before, &letters),
+                ..=MANY => closed(append(&before, &letters)),
+                _ => closed(before),
+            }
+        }
+        HirKind::Class(_) => closed(before),
         HirKind::Capture(capture) => extend(before, &capture.sub)?,
-        HirKind::Repetition(_) => before.into_iter().map(|(lead, _)| (lead, false)).collect(),
+        HirKind::Repetition(repetition) => match (repetition.min, repetition.max) {
+            (0, Some(1)) => [before.clone(), extend(before, &repetition.sub)?].concat(),
+            (0, _) => closed(before),
+            _ => closed(extend(before, &repetition.sub)?),
+        },
         HirKind::Concat(parts) => parts.iter().try_fold(before, extend)?,
         HirKind::Alternation(parts) => {
             let mut all = Vec::new();
@@ -434,25 +451,22 @@ fn extend(before: Vec<(Vec<u8>, bool)>, hir: &Hir) -> Option<Vec<(Vec<u8>, bool)
             all
         }
     };
+    after.sort();
+    after.dedup();
     (after.len() <= LEADS).then_some(after)
 }
 
-fn append(before: Vec<(Vec<u8>, bool)>, bytes: &[u8]) -> Vec<(Vec<u8>, bool)> {
-    let extended = |(mut lead, open): (Vec<u8>, bool)| {
-        if open {
-            lead.extend(bytes.to_ascii_lowercase());
+/// Appends each of several texts to each text that can be extended.
+fn append(before: &[(Vec<u8>, bool)], texts: &[&[u8]]) -> Vec<(Vec<u8>, bool)> {
+    let mut all = Vec::new();
+    for (lead, open) in before {
+        if *open {
+            all.extend(texts.iter().map(|text| ([lead, text.to_ascii_lowercase().as_slice()].concat(), true)));
+        } else {
+            all.push((lead.clone(), false));
         }
-        (lead, open)
-    };
-    before.into_iter().map(extended).collect()
-}
-
-/// Returns the letter of a class that holds only its two cases.
-fn folded(hir: &Hir) -> Option<u8> {
-    let HirKind::Class(regex_syntax::hir::Class::Bytes(class)) = hir.kind() else { return None };
-    let mut bytes = class.iter().flat_map(|range| range.start()..=range.end());
-    let first = bytes.next()?.to_ascii_lowercase();
-    bytes.take(2).all(|byte| byte.to_ascii_lowercase() == first).then_some(first)
+    }
+    all
 }
 
 /// A set of rules, checked.
@@ -540,6 +554,9 @@ mod tests {
         };
         assert!(anchored(r"\b(ghp_[a-z]{3})"));
         assert!(anchored(r"(?i)(?:key|ghp_x)(?:[a-z]{0,3})="));
+        assert!(!anchored(r"(?i)\bke?y"));
+        assert!(anchored(r"(?:gh[p]_|key)[0-9]+"));
+        assert!(!anchored(r"(?:a|key)?x"));
         assert!(!anchored(r"[a-z]{3}key"));
         assert!(!anchored(r"(?:key|token)=x"));
     }

@@ -60,12 +60,23 @@ pub(crate) fn normalized(view: &View<'_>) -> Option<View<'static>> {
 
 /// Returns the characters of a text outside ASCII. Invalid bytes are skipped.
 fn characters(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, char)> {
-    let mut start = 0;
-    bytes.utf8_chunks().flat_map(move |chunk| {
-        let first = start;
-        start += chunk.valid().len() + chunk.invalid().len();
-        let letters = chunk.valid().char_indices().filter(|(_, letter)| !letter.is_ascii());
-        letters.map(move |(at, letter)| (first + at..first + at + letter.len_utf8(), letter))
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let eights = bytes[at..].as_chunks::<8>().0;
+            at += 8 * eights.iter().take_while(|eight| eight.is_ascii()).count();
+            at += bytes[at..].iter().take_while(|byte| byte.is_ascii()).count();
+            let rest = bytes.get(at..bytes.len().min(at + 4)).filter(|rest| !rest.is_empty())?;
+            let valid = rest.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+            let start = at;
+            match valid.chars().next() {
+                Some(letter) => {
+                    at += letter.len_utf8();
+                    return Some((start..at, letter));
+                }
+                None => at += 1,
+            }
+        }
     })
 }
 

@@ -8,13 +8,17 @@ mod compression;
 mod credential;
 mod decode;
 mod finding;
+mod host;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod injection;
 mod joins;
 mod keywords;
+mod mcp;
 mod rule;
 mod scanner;
+mod sequence;
+mod shell;
 mod state;
 mod text;
 mod validate;
@@ -22,6 +26,9 @@ mod view;
 
 pub use credential::{Credentials, SHORTEST};
 pub use finding::{At, Compression, Direction, Finding, Fingerprint, Kind, Location, Severity, Step};
+pub use host::Hosts;
+pub use mcp::{Pins, Session};
 pub use rule::{Error, RuleSet};
 pub use scanner::Scanner;
+pub use sequence::{Calls, Sequences};
 pub use state::{OVERLAP, State, redact};

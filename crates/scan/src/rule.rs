@@ -90,6 +90,8 @@ struct RuleText {
     #[serde(default)]
     prefix: bool,
     #[serde(default)]
+    hint_in_text: bool,
+    #[serde(default)]
     path: Option<String>,
     #[serde(default)]
     validate: Vec<Validator>,
@@ -218,6 +220,8 @@ pub(crate) struct Rule {
     group: Option<usize>,
     /// A name before the match belongs to it: the rule is about a named value.
     pub(crate) prefix: bool,
+    /// The severity is low in text that is no message.
+    pub(crate) hint_in_text: bool,
     validate: Vec<Validator>,
     directions: Vec<Direction>,
     at: Vec<At>,
@@ -281,6 +285,7 @@ impl Rule {
             entropy: text.entropy.unwrap_or(0.0),
             group: text.group,
             prefix: text.prefix,
+            hint_in_text: text.hint_in_text,
             validate: text.validate,
             directions: text.directions,
             at: text.at,

@@ -92,6 +92,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) credentials: Option<&'a Credentials>,
     /// No bytes follow.
     pub(crate) last: bool,
+    /// The text is a field of a short structure, and not a part of a longer text.
+    pub(crate) message: bool,
 }
 
 /// Hits of one text.
@@ -194,8 +196,11 @@ impl Scanner {
                 hits.add(Hit { rule, kind, severity, score: 0, range, steps, fingerprint, line: None });
             }
         }
-        for (form, range) in text::hidden(&view.bytes) {
-            hits.form(form.id(), Kind::Form, Severity::Medium, view, range);
+        // Programs and tests name such characters by escapes.
+        if !view.steps.iter().any(|step| matches!(step, Step::Escapes | Step::Percent)) {
+            for (form, range) in text::hidden(&view.bytes) {
+                hits.form(form.id(), Kind::Form, Severity::Medium, view, range);
+            }
         }
         self.decode(view, &long, hits)
     }
@@ -320,7 +325,10 @@ impl Scanner {
         hits.add(Hit {
             rule: rule.id.clone(),
             kind: rule.kind,
-            severity: rule.severity,
+            severity: match rule.hint_in_text && subject.location.at == At::Body && !subject.message {
+                true => Severity::Low,
+                false => rule.severity,
+            },
             score: rule.score,
             range: view.origin(&found.secret),
             steps: view.steps.clone(),

@@ -1,6 +1,7 @@
 //! State of a scan over chunks: overlap, structures, compressed bodies, values of earlier messages.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::compression;
@@ -9,6 +10,7 @@ use crate::finding::{At, Compression, Direction, Finding, Fingerprint, Kind, Loc
 use crate::injection;
 use crate::joins;
 use crate::scanner::{Hit, Hits, Scanner, Subject};
+use crate::shell;
 use crate::view::View;
 
 /// Bytes of a stream that are scanned again together with the next chunk. A match longer than this can be missed when a chunk
@@ -20,10 +22,16 @@ const BLOCK: usize = 256 << 10;
 const COMPRESSED: usize = 4 << 20;
 /// Maximum streams of a state.
 const STREAMS: usize = 256;
+/// Maximum findings of one part.
+const REPORTED: usize = 1024;
+/// Maximum bytes of a structure that counts as a message.
+const MESSAGE: usize = 64 << 10;
 /// Maximum bytes of values of earlier messages.
 const EARLIER: usize = 4096;
 /// Maximum bytes of one such value.
 const EARLIER_VALUE: usize = 512;
+/// Maximum bytes of a value that is read as a command.
+const COMMAND: usize = 64 << 10;
 /// Headers that carry the credential of a request.
 const CREDENTIAL_HEADERS: [&str; 6] =
     ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "private-token"];
@@ -51,8 +59,16 @@ struct Stream {
     whole: Vec<u8>,
     compressed: Option<(Compression, Vec<u8>)>,
     full: bool,
-    reported: HashSet<(Arc<str>, u64, Fingerprint)>,
+    reported: Vec<Reported>,
     injection: Vec<Hit>,
+}
+
+/// A hit that was reported.
+struct Reported {
+    rule: Arc<str>,
+    fingerprint: Fingerprint,
+    range: Range<u64>,
+    severity: Severity,
 }
 
 impl std::fmt::Debug for Stream {
@@ -155,7 +171,7 @@ impl Scanner {
             self.structure(state, location, stream, &whole, findings);
         }
         if let Some(score) = injection::score(&stream.injection) {
-            let hit = Hit { rule: "injection".into(), severity: score.severity, ..score.hit };
+            let hit = Hit { severity: score.severity, ..score.hit };
             findings.push(finding(location, &hit, None));
         }
     }
@@ -219,11 +235,20 @@ impl Scanner {
     ) {
         for joined in joins::views(location, bytes) {
             let mut hits = Hits::default();
-            self.scan(&state.subject(location, true), joined.view, joined.nameless, &mut hits);
+            let subject = Subject { message: bytes.len() <= MESSAGE, ..state.subject(location, true) };
+            self.scan(&subject, joined.view, joined.nameless, &mut hits);
             // Ranges of a structure count from its own start.
             let start = std::mem::replace(&mut stream.start, 0);
             state.report(location, stream, hits, location.at != At::Frame, findings);
             stream.start = start;
+        }
+        if location.at == At::ToolArgs {
+            for command in joins::values(location, bytes, COMMAND) {
+                let Some(view) = shell::view(&command, 0..bytes.len()) else { continue };
+                let mut hits = Hits::default();
+                self.scan(&state.subject(location, true), view, false, &mut hits);
+                state.report(location, stream, hits, false, findings);
+            }
         }
         if matches!(location.at, At::Frame | At::Url | At::Host | At::ToolArgs) {
             for text in state.with_earlier(location, bytes) {
@@ -238,7 +263,7 @@ impl Scanner {
 
 impl State {
     fn subject<'a>(&'a self, location: &'a Location, last: bool) -> Subject<'a> {
-        Subject { direction: self.direction, location, credentials: self.credentials.as_deref(), last }
+        Subject { direction: self.direction, location, credentials: self.credentials.as_deref(), last, message: false }
     }
 
     /// Turns hits into findings, unless they are known. With `ranges` their ranges count from the tail of the stream.
@@ -257,16 +282,24 @@ impl State {
             if hit.kind == Kind::TooComplex && self.direction == Direction::Inbound {
                 continue;
             }
-            let start = stream.start + hit.range.start as u64;
-            let first = if ranges { start } else { u64::MAX };
-            if !stream.reported.insert((hit.rule.clone(), first, hit.fingerprint)) {
+            let whole = 0..u64::MAX;
+            let range = ranges.then(|| stream.start + hit.range.start as u64..stream.start + hit.range.end as u64);
+            let place = range.clone().unwrap_or(whole);
+            let known = stream.reported.iter().any(|known| {
+                known.rule == hit.rule
+                    && known.fingerprint == hit.fingerprint
+                    && known.severity >= hit.severity
+                    && (known.range.start < place.end && place.start < known.range.end || known.range == place)
+            });
+            if known || stream.reported.len() >= REPORTED {
                 continue;
             }
+            let (rule, fingerprint, severity) = (hit.rule.clone(), hit.fingerprint, hit.severity);
+            stream.reported.push(Reported { rule, fingerprint, range: place, severity });
             if hit.kind == Kind::Injection {
                 stream.injection.push(hit);
                 continue;
             }
-            let range = ranges.then(|| start..stream.start + hit.range.end as u64);
             findings.push(finding(location, &hit, range));
         }
     }
@@ -304,7 +337,7 @@ fn is_credential_header(location: &Location, hit: &Hit) -> bool {
         && CREDENTIAL_HEADERS.iter().any(|name| location.name.eq_ignore_ascii_case(name))
 }
 
-fn finding(location: &Location, hit: &Hit, range: Option<std::ops::Range<u64>>) -> Finding {
+fn finding(location: &Location, hit: &Hit, range: Option<Range<u64>>) -> Finding {
     Finding {
         rule: hit.rule.to_string(),
         kind: hit.kind,

@@ -21,6 +21,8 @@ const SOURCES: usize = 200 << 20;
 const FILE: u64 = 4 << 20;
 /// Endings of source files.
 const ENDINGS: [&str; 10] = ["go", "py", "rs", "toml", "md", "s", "c", "h", "txt", "json"];
+/// Rules whose matches in sources are what the rule describes: keys and phrases of tests.
+const REAL: [&str; 4] = ["private-key", "private-key-start", "openssh-private-key", "recovery-phrase"];
 /// Rounds of a measurement; the best one counts.
 const ROUNDS: usize = 5;
 
@@ -120,12 +122,12 @@ fn collect(folder: &Path, files: &mut Vec<(PathBuf, u64)>) {
 
 fn false_alarms() -> anyhow::Result<()> {
     let scanner = Scanner::builtin();
-    println!("\n| Sources | MB | Direction | Alarms | Alarms in 10 MB | Hints |\n|---|---|---|---|---|---|");
+    println!("\n| Sources | MB | Direction | Alarms | Alarms in 10 MB | Real keys of tests | Hints |\n|---|---|---|---|---|---|---|");
     for (name, folder) in sources() {
         let mut files = Vec::new();
         collect(&folder, &mut files);
         for direction in [Direction::Outbound, Direction::Inbound] {
-            let (mut bytes, mut alarms, mut hints) = (0, BTreeMap::<String, usize>::new(), 0);
+            let (mut bytes, mut alarms, mut real, mut hints) = (0, BTreeMap::<String, usize>::new(), 0, 0);
             for (path, _) in &files {
                 let Ok(content) = std::fs::read(path) else { continue };
                 bytes += content.len();
@@ -138,6 +140,10 @@ fn false_alarms() -> anyhow::Result<()> {
                         hints += 1;
                         continue;
                     }
+                    if REAL.contains(&finding.rule.as_str()) {
+                        real += 1;
+                        continue;
+                    }
                     *alarms.entry(finding.rule.clone()).or_default() += 1;
                     show(&finding, path, &content);
                 }
@@ -145,7 +151,7 @@ fn false_alarms() -> anyhow::Result<()> {
             let megabytes = bytes as f64 / 1e6;
             let total: usize = alarms.values().sum();
             let rate = total as f64 * 10.0 / megabytes;
-            println!("| {name} | {megabytes:.0} | {direction:?} | {total} | {rate:.2} | {hints} |");
+            println!("| {name} | {megabytes:.0} | {direction:?} | {total} | {rate:.2} | {real} | {hints} |");
             if total > 0 {
                 println!("{alarms:?}");
             }

@@ -17,7 +17,7 @@ const TEXT: usize = 8;
 /// Maximum digits of a run that is also decoded from its second, third and fourth digit.
 const SHIFTED: usize = 4096;
 /// Minimum bytes of a run of digits, spaces and dashes.
-const DIGITS: usize = 11;
+const DIGITS: usize = 10;
 /// Minimum digits in such a run.
 const DIGITS_MIN: usize = 9;
 /// Minimum bytes of a long run.

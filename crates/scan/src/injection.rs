@@ -72,10 +72,12 @@ fn quoted(line: &[u8], range: &Range<usize>) -> bool {
     let text = String::from_utf8_lossy(before).to_ascii_lowercase();
     let announced = QUOTING.iter().any(|word| text.contains(word));
     let surrounded = [b'"', b'\'', b'`'].iter().any(|quote| {
-        let opens = before.iter().rev().take(3).any(|byte| byte == quote);
-        // A string of JSON or a program also has quotes; then nothing but its syntax is outside.
-        let prose = before.iter().filter(|byte| byte.is_ascii_alphabetic()).count() > 20;
-        opens && prose && after.iter().take(40).any(|byte| byte == quote)
+        let near = before.iter().rev().take(3).position(|byte| byte == quote);
+        let Some(opening) = near.map(|back| before.len() - 1 - back) else { return false };
+        // A quote after a letter and a space is prose. After a sign, it is the syntax of JSON or of a program.
+        let mut earlier = before[..opening].iter().rev();
+        let prose = earlier.next() == Some(&b' ') && earlier.next().is_some_and(u8::is_ascii_alphabetic);
+        prose && after.iter().take(80).any(|byte| byte == quote)
     });
     announced && (surrounded || text.ends_with(['"', '`', '\'', ':', ' '])) || surrounded
 }

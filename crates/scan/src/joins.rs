@@ -53,14 +53,20 @@ pub(crate) fn views(location: &Location, bytes: &[u8]) -> Vec<Joined> {
 
 /// Returns the values of a part that are at most `longest` bytes long. A part without a structure is one value.
 pub(crate) fn values(location: &Location, bytes: &[u8], longest: usize) -> Vec<Vec<u8>> {
-    let fields = fields(location, bytes);
+    let mut fields = fields(location, bytes);
+    if location.at == At::Url && let Some(query) = memchr::memchr(b'?', bytes) {
+        // The path repeats in every request.
+        fields.retain(|field| field.range.start > query);
+    }
+    if location.at == At::Host {
+        // The other labels repeat in every name.
+        fields.truncate(1);
+    }
     if fields.is_empty() && (1..=longest).contains(&bytes.len()) {
         return vec![bytes.to_vec()];
     }
-    // The registrable domain repeats in every name.
-    let kept = if location.at == At::Host { fields.len().saturating_sub(2) } else { fields.len() };
     let short = |field: &Field| (1..=longest).contains(&field.value.len());
-    fields.into_iter().take(kept).filter(short).map(|field| field.value).collect()
+    fields.into_iter().filter(short).map(|field| field.value).collect()
 }
 
 fn fields(location: &Location, bytes: &[u8]) -> Vec<Field> {

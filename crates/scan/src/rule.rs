@@ -220,7 +220,7 @@ pub(crate) struct Rule {
     group: Option<usize>,
     /// A name before the match belongs to it: the rule is about a named value.
     pub(crate) prefix: bool,
-    /// The severity is low in text that is no message.
+    /// The severity is low in a body that is no short structure that the sandbox sends.
     pub(crate) hint_in_text: bool,
     validate: Vec<Validator>,
     directions: Vec<Direction>,
@@ -267,7 +267,9 @@ impl Rule {
         let anchored = needed && leads.is_some_and(|leads| {
             leads.iter().all(|lead| keywords.iter().any(|word| lead.starts_with(word.as_bytes())))
         });
-        let longest = hir.properties().maximum_len().unwrap_or(WINDOW).max(WINDOW);
+        // An anchored search ends by itself.
+        let unbounded = if anchored { WINDOW_MAX } else { WINDOW };
+        let longest = hir.properties().maximum_len().unwrap_or(unbounded).max(WINDOW);
         let mut allow = shared.to_vec();
         for exception in &text.allow {
             allow.push(Arc::new(Allow::read(&id, exception)?));

@@ -28,6 +28,8 @@ const VIEW_COUNT: usize = 256;
 const AROUND: usize = 24;
 /// Words of a phrase that are enough to inspect it.
 const PHRASE: usize = 12;
+/// Maximum bytes between two words of a phrase.
+const SEPARATOR: usize = 6;
 /// Bytes between two samples of a search for phrases.
 const SAMPLE: usize = 48;
 
@@ -367,7 +369,7 @@ fn phrases(bytes: &[u8]) -> Vec<Range<usize>> {
             (3..=8).contains(&range.len()) && validate::word(&bytes[range.clone()]).is_some()
         };
         let next = |from: usize| {
-            let start = from + bytes[from..].iter().take(4).take_while(|byte| !byte.is_ascii_alphabetic()).count();
+            let start = from + bytes[from..].iter().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
             let length = bytes[start..].iter().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
             start..start + length
         };
@@ -400,7 +402,7 @@ fn phrases(bytes: &[u8]) -> Vec<Range<usize>> {
 
 /// Returns the word before a place.
 fn previous(bytes: &[u8], from: usize) -> Option<Range<usize>> {
-    let gap = bytes[..from].iter().rev().take(4).take_while(|byte| !byte.is_ascii_alphabetic()).count();
+    let gap = bytes[..from].iter().rev().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
     let end = from - gap;
     let length = bytes[..end].iter().rev().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
     (length > 0 && gap > 0).then(|| end - length..end)

@@ -25,7 +25,7 @@ const STREAMS: usize = 256;
 /// Maximum findings of one part.
 const REPORTED: usize = 1024;
 /// Maximum bytes of a structure that counts as a message.
-const MESSAGE: usize = 64 << 10;
+const MESSAGE: usize = 8 << 10;
 /// Maximum bytes of values of earlier messages.
 const EARLIER: usize = 4096;
 /// Maximum bytes of one such value.
@@ -149,6 +149,9 @@ impl Scanner {
         }
         stream.cut = false;
         self.end(state, location, &mut stream, &mut findings);
+        if location.at == At::Frame {
+            self.structure(state, location, &mut stream, bytes, &mut findings);
+        }
         findings
     }
 
@@ -233,9 +236,10 @@ impl Scanner {
         bytes: &[u8],
         findings: &mut Vec<Finding>,
     ) {
+        let short = bytes.len() <= MESSAGE && state.direction == Direction::Outbound;
         for joined in joins::views(location, bytes) {
             let mut hits = Hits::default();
-            let subject = Subject { message: bytes.len() <= MESSAGE, ..state.subject(location, true) };
+            let subject = Subject { message: short, ..state.subject(location, true) };
             self.scan(&subject, joined.view, joined.nameless, &mut hits);
             // Ranges of a structure count from its own start.
             let start = std::mem::replace(&mut stream.start, 0);

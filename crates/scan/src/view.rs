@@ -50,7 +50,8 @@ impl<'a> View<'a> {
         }
         let (mut start, mut end) = (usize::MAX, 0);
         for piece in self.touched(range) {
-            match piece.decoded {
+            // A copy of bytes that the parent decoded has no map of its own.
+            match piece.decoded || piece.view.len() != piece.root.len() {
                 true => (start, end) = (start.min(piece.root.start), end.max(piece.root.end)),
                 false => {
                     let from = range.start.max(piece.view.start) - piece.view.start;
@@ -95,7 +96,6 @@ impl<'p, 'a> Builder<'p, 'a> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&self.parent.bytes[range.clone()]);
         let view = start..self.bytes.len();
-        // A copy of decoded bytes of the parent has no linear map.
         let root = self.parent.origin(&range);
         self.pieces.push(Piece { view, root, decoded: false });
     }

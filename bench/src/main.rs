@@ -14,6 +14,7 @@ mod rbac;
 mod revoke;
 mod router;
 mod sandboxd;
+mod scan;
 mod sdk;
 mod server;
 mod starts;
@@ -27,7 +28,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 16] = [
+const BENCHMARKS: [Benchmark; 17] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -44,6 +45,7 @@ const BENCHMARKS: [Benchmark; 16] = [
     ("rbac", rbac::run),
     ("egress", egress::run),
     ("revoke", revoke::run),
+    ("scan", scan::run),
 ];
 
 fn main() -> ExitCode {

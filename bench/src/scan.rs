@@ -26,11 +26,12 @@ const REAL: [&str; 4] = ["private-key", "private-key-start", "openssh-private-ke
 /// Rounds of a measurement; the best one counts.
 const ROUNDS: usize = 5;
 
+type Part = fn() -> anyhow::Result<()>;
+
 /// Runs all measurements.
 pub(crate) fn run() -> anyhow::Result<()> {
     let only = std::env::var("HUTCH_SCAN_ONLY").unwrap_or_default();
-    let parts: [(&str, fn() -> anyhow::Result<()>); 3] =
-        [("recall", recall), ("alarms", false_alarms), ("speed", speed)];
+    let parts: [(&str, Part); 3] = [("recall", recall), ("alarms", false_alarms), ("speed", speed)];
     parts.into_iter().filter(|(name, _)| only.is_empty() || *name == only).try_for_each(|(_, part)| part())
 }
 
@@ -53,7 +54,8 @@ fn recall() -> anyhow::Result<()> {
             println!("{rules:?}");
         }
     };
-    let has = |findings: Vec<Finding>, example: &encode::Example| findings.iter().any(|f| f.rule == example.rule);
+    let has =
+        |findings: Vec<Finding>, example: &encode::Example| findings.iter().any(|f| f.rule == example.rule);
     for encoding in encode::TEXTS {
         measure(encoding, &|example| {
             let location = Location::named(At::Body, &example.path);
@@ -122,7 +124,9 @@ fn collect(folder: &Path, files: &mut Vec<(PathBuf, u64)>) {
 
 fn false_alarms() -> anyhow::Result<()> {
     let scanner = Scanner::builtin();
-    println!("\n| Sources | MB | Direction | Alarms | Alarms in 10 MB | Real keys of tests | Hints |\n|---|---|---|---|---|---|---|");
+    println!(
+        "\n| Sources | MB | Direction | Alarms | Alarms in 10 MB | Real keys of tests | Hints |\n|---|---|---|---|---|---|---|"
+    );
     for (name, folder) in sources() {
         let mut files = Vec::new();
         collect(&folder, &mut files);
@@ -175,11 +179,15 @@ fn speed() -> anyhow::Result<()> {
     let scanner = Scanner::builtin();
     println!("\n| Input of 1 MiB | MB/s outbound | MB/s inbound |\n|---|---|---|");
     let mut inputs = vec![("base64 of random bytes", random()), ("prose", prose())];
-    for (name, ending) in [("source code, Go", "go"), ("source code, Rust", "rs"), ("source code, Python", "py")] {
+    for (name, ending) in
+        [("source code, Go", "go"), ("source code, Rust", "rs"), ("source code, Python", "py")]
+    {
         let mut files = Vec::new();
         sources().iter().for_each(|(_, folder)| collect(folder, &mut files));
         let mut bytes = Vec::new();
-        for (path, _) in files.iter().filter(|(path, _)| path.extension().is_some_and(|e| e == ending)).step_by(7) {
+        for (path, _) in
+            files.iter().filter(|(path, _)| path.extension().is_some_and(|e| e == ending)).step_by(7)
+        {
             bytes.extend(std::fs::read(path)?);
             if bytes.len() > 1 << 20 {
                 break;

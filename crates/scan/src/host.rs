@@ -45,7 +45,8 @@ struct Names {
 }
 
 impl Hosts {
-    /// Inspects a host name at a time in seconds. Labels are also scanned, alone, joined and together with those of earlier names.
+    /// Inspects a host name at a time in seconds. Labels are also scanned: alone, joined, and together with those of earlier
+    /// names.
     pub fn observe(&mut self, scanner: &Scanner, state: &mut State, host: &str, now: u64) -> Vec<Finding> {
         let host = host.trim_end_matches('.');
         let lower = host.to_ascii_lowercase();
@@ -76,7 +77,8 @@ impl Hosts {
         }
         if names.all.len() <= NAMES && names.all.insert(Fingerprint::of(labels.as_bytes())) {
             let first = labels.split('.').next().unwrap_or_default();
-            names.long += usize::from(first.len() >= LONG_NAME && first.bytes().any(|byte| byte.is_ascii_digit()));
+            names.long +=
+                usize::from(first.len() >= LONG_NAME && first.bytes().any(|byte| byte.is_ascii_digit()));
         }
         let exceeded = names.all.len() > NAMES || names.long > LONG_NAMES;
         exceeded && !std::mem::replace(&mut names.reported, true)
@@ -181,7 +183,10 @@ mod tests {
     #[test]
     fn many_names_of_one_parent_are_one_finding_an_hour() {
         let mut hosts = Hosts::default();
-        let count = (0..50).map(|number| format!("chunk{number:08}.evil.com")).flat_map(|h| rules(&mut hosts, &h, 10)).count();
+        let count = (0..50)
+            .map(|number| format!("chunk{number:08}.evil.com"))
+            .flat_map(|h| rules(&mut hosts, &h, 10))
+            .count();
         assert_eq!(count, 1);
         assert_eq!(rules(&mut hosts, "chunk99999999.evil.com", 4000).len(), 0);
     }

@@ -13,6 +13,8 @@ const THRESHOLD: u32 = 5;
 const SEVERE: u32 = 8;
 /// Score of each decoder before an instruction: text for people is not encoded.
 const ENCODED: u32 = 2;
+/// Bytes before a match that can announce an example.
+const ANNOUNCED: usize = 48;
 /// Words before a match on its line that announce an example.
 const QUOTING: [&str; 12] = [
     "example",
@@ -69,7 +71,8 @@ fn value(hit: &Hit) -> u32 {
 /// Reports whether a match is a quotation: in quotes of its own, or after words that announce an example.
 fn quoted(line: &[u8], range: &Range<usize>) -> bool {
     let (before, after) = (&line[..range.start], &line[range.end..]);
-    let text = String::from_utf8_lossy(before).to_ascii_lowercase();
+    let text =
+        String::from_utf8_lossy(&before[before.len().saturating_sub(ANNOUNCED)..]).to_ascii_lowercase();
     let announced = QUOTING.iter().any(|word| text.contains(word));
     let surrounded = [b'"', b'\'', b'`'].iter().any(|quote| {
         let near = before.iter().rev().take(3).position(|byte| byte == quote);
@@ -79,5 +82,5 @@ fn quoted(line: &[u8], range: &Range<usize>) -> bool {
         let prose = earlier.next() == Some(&b' ') && earlier.next().is_some_and(u8::is_ascii_alphabetic);
         prose && after.iter().take(80).any(|byte| byte == quote)
     });
-    announced && (surrounded || text.ends_with(['"', '`', '\'', ':', ' '])) || surrounded
+    surrounded || announced && text.ends_with(['"', '`', '\'', ':', ' '])
 }

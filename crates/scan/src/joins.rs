@@ -54,7 +54,9 @@ pub(crate) fn views(location: &Location, bytes: &[u8]) -> Vec<Joined> {
 /// Returns the values of a part that are at most `longest` bytes long. A part without a structure is one value.
 pub(crate) fn values(location: &Location, bytes: &[u8], longest: usize) -> Vec<Vec<u8>> {
     let mut fields = fields(location, bytes);
-    if location.at == At::Url && let Some(query) = memchr::memchr(b'?', bytes) {
+    if location.at == At::Url
+        && let Some(query) = memchr::memchr(b'?', bytes)
+    {
         // The path repeats in every request.
         fields.retain(|field| field.range.start > query);
     }
@@ -74,11 +76,9 @@ fn fields(location: &Location, bytes: &[u8]) -> Vec<Field> {
     match location.at {
         At::Host => parts(bytes, 0, b'.'),
         At::Url => url(bytes),
-        At::Header => vec![Field {
-            name: location.name.clone(),
-            value: bytes.to_vec(),
-            range: 0..bytes.len(),
-        }],
+        At::Header => {
+            vec![Field { name: location.name.clone(), value: bytes.to_vec(), range: 0..bytes.len() }]
+        }
         _ => {
             let start = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
             match start {
@@ -261,7 +261,8 @@ fn named(root: &View<'_>, fields: &[Field]) -> Option<View<'static>> {
         builder.separate();
     };
     for (at, field) in fields.iter().enumerate() {
-        let is = |field: &Field, names: &[&str]| names.iter().any(|name| field.name.eq_ignore_ascii_case(name));
+        let is =
+            |field: &Field, names: &[&str]| names.iter().any(|name| field.name.eq_ignore_ascii_case(name));
         let named_by = [at.checked_sub(1), Some(at + 1)]
             .into_iter()
             .flatten()
@@ -320,7 +321,10 @@ mod tests {
     #[test]
     fn values_of_json_are_joined() {
         let text = texts(At::Body, "", r#"{"a": "gh", "b": ["p_", "x\u0079"], "n": 41}"#);
-        assert!(text.contains("\nghp_xy\n") && text.contains("a=\"gh\"") && text.contains("ghp_xy41"), "{text}");
+        assert!(
+            text.contains("\nghp_xy\n") && text.contains("a=\"gh\"") && text.contains("ghp_xy41"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -65,14 +65,12 @@ impl Keywords {
     /// Calls a function with the number and the range of each keyword in a text, in the order of their hashed bytes.
     pub(crate) fn find(&self, bytes: &[u8], mut found: impl FnMut(usize, Range<usize>)) {
         let Some(last) = bytes.len().checked_sub(4) else { return self.find_in_end(bytes, 0, &mut found) };
-        let mut at = 0;
-        for window in bytes.windows(4) {
+        for (at, window) in bytes.windows(4).enumerate() {
             let gram = u32::from_le_bytes([window[0], window[1], window[2], window[3]]);
             let hash = hash(gram);
             if self.bits[(hash >> 6) as usize & (self.bits.len() - 1)] >> (hash & 63) & 1 == 1 {
                 self.verify(bytes, at, hash, &mut found);
             }
-            at += 1;
         }
         self.find_in_end(bytes, last + 1, &mut found);
     }

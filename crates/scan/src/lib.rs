@@ -7,6 +7,7 @@
 mod compression;
 mod credential;
 mod decode;
+mod escape;
 mod finding;
 mod host;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -14,6 +15,7 @@ pub mod hostile;
 mod injection;
 mod joins;
 mod keywords;
+mod lead;
 mod mcp;
 mod rule;
 mod scanner;

@@ -70,7 +70,8 @@ impl<S: Into<String>> FromIterator<(S, Fingerprint)> for Pins {
 /// Returns a name as it looks to a reader.
 fn folded(name: &str) -> String {
     let view = text::normalized(&View::root(name.as_bytes()));
-    let plain = view.map_or_else(|| name.to_owned(), |view| String::from_utf8_lossy(&view.bytes).into_owned());
+    let plain =
+        view.map_or_else(|| name.to_owned(), |view| String::from_utf8_lossy(&view.bytes).into_owned());
     plain.to_ascii_lowercase().replace(['-', '_', ' ', '.'], "").replace('l', "1").replace('o', "0")
 }
 
@@ -80,8 +81,10 @@ fn canonical(value: &Value) -> String {
         Value::Object(fields) => {
             let sorted: BTreeMap<&String, String> =
                 fields.iter().map(|(name, value)| (name, canonical(value))).collect();
-            let fields: Vec<_> =
-                sorted.into_iter().map(|(name, value)| format!("{}:{value}", Value::from(name.as_str()))).collect();
+            let fields: Vec<_> = sorted
+                .into_iter()
+                .map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())))
+                .collect();
             format!("{{{}}}", fields.join(","))
         }
         Value::Array(items) => format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(",")),
@@ -165,7 +168,13 @@ impl Session {
         for (kind, name, definition) in &definitions {
             findings.extend(self.pins.compare(kind, name, definition));
             let text = definition.to_string();
-            findings.extend(self.part(scanner, Direction::Inbound, At::ToolDefinition, name, text.as_bytes()));
+            findings.extend(self.part(
+                scanner,
+                Direction::Inbound,
+                At::ToolDefinition,
+                name,
+                text.as_bytes(),
+            ));
         }
         if definitions.is_empty() {
             let text = message.to_string();
@@ -212,7 +221,9 @@ mod tests {
     #[test]
     fn changed_definition_is_a_finding_until_it_is_forgotten() {
         let list = |text: &str| {
-            format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{{"name":"a","description":"{text}"}}]}}}}"#)
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{{"name":"a","description":"{text}"}}]}}}}"#
+            )
         };
         let mut session = session();
         let none: [&str; 0] = [];
@@ -228,8 +239,14 @@ mod tests {
         let mut session = session();
         let list = |tools: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":[{tools}]}}}}"#);
         let none: [&str; 0] = [];
-        assert_eq!(rules(&mut session, Direction::Inbound, &list(r#"{"name":"read_file","x":1,"y":2}"#)), none);
-        assert_eq!(rules(&mut session, Direction::Inbound, &list(r#"{"y":2,"x":1,"name":"read_file"}"#)), none);
+        assert_eq!(
+            rules(&mut session, Direction::Inbound, &list(r#"{"name":"read_file","x":1,"y":2}"#)),
+            none
+        );
+        assert_eq!(
+            rules(&mut session, Direction::Inbound, &list(r#"{"y":2,"x":1,"name":"read_file"}"#)),
+            none
+        );
         let found = rules(&mut session, Direction::Inbound, &list(r#"{"name":"rеad_file"}"#));
         assert!(found.contains(&"definition-twin".to_owned()), "{found:?}");
     }

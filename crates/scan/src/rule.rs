@@ -7,10 +7,11 @@ use aho_corasick::AhoCorasick;
 use regex_automata::meta::Regex;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input};
-use regex_syntax::hir::{Hir, HirKind};
+use regex_syntax::hir::Hir;
 use serde::Deserialize;
 
 use crate::finding::{At, Direction, Kind, Severity};
+use crate::lead;
 use crate::validate::{self, Validator};
 
 /// Maximum rules of a scanner.
@@ -27,12 +28,6 @@ const KEYWORD: usize = 2;
 const WINDOW: usize = 256;
 /// Maximum bytes on each side of a keyword.
 pub(crate) const WINDOW_MAX: usize = 4096;
-/// Maximum texts that a regular expression can start with, to be tried only where a keyword starts.
-const LEADS: usize = 512;
-/// Maximum letters of a class after which such a text continues.
-const FEW: usize = 6;
-/// Maximum letters of a class with which such a text ends.
-const MANY: usize = 40;
 /// Maximum bytes before a name that belong to its match.
 const PREFIX: usize = 50;
 
@@ -263,10 +258,11 @@ impl Rule {
         if text.kind == Kind::Injection && text.score.is_none() {
             return Err(Error::Field(id, "score", "a rule of the kind injection needs one"));
         }
-        let leads = leads(&hir);
-        let anchored = needed && leads.is_some_and(|leads| {
-            leads.iter().all(|lead| keywords.iter().any(|word| lead.starts_with(word.as_bytes())))
-        });
+        let leads = lead::leads(&hir);
+        let anchored = needed
+            && leads.is_some_and(|leads| {
+                leads.iter().all(|lead| keywords.iter().any(|word| lead.starts_with(word.as_bytes())))
+            });
         // An anchored search ends by itself.
         let unbounded = if anchored { WINDOW_MAX } else { WINDOW };
         let longest = hir.properties().maximum_len().unwrap_or(unbounded).max(WINDOW);
@@ -416,66 +412,6 @@ fn words<'a>(words: impl Iterator<Item = &'a str>) -> AhoCorasick {
     AhoCorasick::builder().ascii_case_insensitive(true).build(words).expect("words fit an automaton")
 }
 
-/// Returns all texts with which matches start, in lower case, each as far as it is certain. `None` if there are too many.
-fn leads(hir: &Hir) -> Option<Vec<Vec<u8>>> {
-    let mut all = Vec::new();
-    for (lead, _) in extend(vec![(Vec::new(), true)], hir)? {
-        all.push(lead);
-    }
-    Some(all)
-}
-
-/// Extends each text, with whether it can be extended, by what an expression matches next.
-fn extend(before: Vec<(Vec<u8>, bool)>, hir: &Hir) -> Option<Vec<(Vec<u8>, bool)>> {
-    let closed = |leads: Vec<(Vec<u8>, bool)>| leads.into_iter().map(|(lead, _)| (lead, false)).collect();
-    let mut after = match hir.kind() {
-        HirKind::Empty | HirKind::Look(_) => before,
-        HirKind::Literal(literal) => append(&before, &[&literal.0]),
-        HirKind::Class(regex_syntax::hir::Class::Bytes(class)) => {
-            let bytes = class.iter().flat_map(|range| range.start()..=range.end());
-            let letters: std::collections::BTreeSet<u8> = bytes.map(|byte| byte.to_ascii_lowercase()).collect();
-            let letters: Vec<[u8; 1]> = letters.into_iter().map(|letter| [letter]).collect();
-            let letters: Vec<&[u8]> = letters.iter().map(|letter| letter.as_slice()).collect();
-            match letters.len() {
-                ..=FEW => append(&before, &letters),
-                ..=MANY => closed(append(&before, &letters)),
-                _ => closed(before),
-            }
-        }
-        HirKind::Class(_) => closed(before),
-        HirKind::Capture(capture) => extend(before, &capture.sub)?,
-        HirKind::Repetition(repetition) => match (repetition.min, repetition.max) {
-            (0, Some(1)) => [before.clone(), extend(before, &repetition.sub)?].concat(),
-            (0, _) => closed(before),
-            _ => closed(extend(before, &repetition.sub)?),
-        },
-        HirKind::Concat(parts) => parts.iter().try_fold(before, extend)?,
-        HirKind::Alternation(parts) => {
-            let mut all = Vec::new();
-            for part in parts {
-                all.extend(extend(before.clone(), part)?);
-            }
-            all
-        }
-    };
-    after.sort();
-    after.dedup();
-    (after.len() <= LEADS).then_some(after)
-}
-
-/// Appends each of several texts to each text that can be extended.
-fn append(before: &[(Vec<u8>, bool)], texts: &[&[u8]]) -> Vec<(Vec<u8>, bool)> {
-    let mut all = Vec::new();
-    for (lead, open) in before {
-        if *open {
-            all.extend(texts.iter().map(|text| ([lead, text.to_ascii_lowercase().as_slice()].concat(), true)));
-        } else {
-            all.push((lead.clone(), false));
-        }
-    }
-    all
-}
-
 /// A set of rules, checked.
 #[derive(Debug)]
 pub struct RuleSet(pub(crate) Vec<Rule>);
@@ -549,7 +485,9 @@ mod tests {
 
     #[test]
     fn invalid_regex_and_unknown_field_are_refused() {
-        assert!(set("regex = '(a'\nkeywords = ['abc']").unwrap_err().to_string().starts_with("rule a: regex:"));
+        assert!(
+            set("regex = '(a'\nkeywords = ['abc']").unwrap_err().to_string().starts_with("rule a: regex:")
+        );
         assert!(set("regex = 'a'\nkeywords = ['abc']\nextra = 1").is_err());
     }
 

@@ -12,7 +12,7 @@ use crate::finding::{At, Compression, Direction, Fingerprint, Kind, Location, Se
 use crate::keywords::Keywords;
 use crate::rule::{self, Error, Found, Rule, RuleSet, Scan};
 use crate::view::View;
-use crate::{decode, text, validate};
+use crate::{decode, escape, text, validate};
 
 /// Maximum decoders in a row, percent-encoding excepted.
 const DEPTH: usize = 4;
@@ -56,7 +56,8 @@ struct Search {
 
 impl Search {
     fn new(rules: &[Arc<Rule>], direction: Direction, at: At) -> Search {
-        let active: Vec<usize> = (0..rules.len()).filter(|number| rules[*number].applies(direction, at)).collect();
+        let active: Vec<usize> =
+            (0..rules.len()).filter(|number| rules[*number].applies(direction, at)).collect();
         let mut by_keyword: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for number in active.iter().copied() {
             for keyword in &rules[number].keywords {
@@ -117,7 +118,14 @@ impl Hits {
     }
 
     /// Adds a hit of no rule.
-    pub(crate) fn form(&mut self, id: &'static str, kind: Kind, severity: Severity, view: &View<'_>, range: Range<usize>) {
+    pub(crate) fn form(
+        &mut self,
+        id: &'static str,
+        kind: Kind,
+        severity: Severity,
+        view: &View<'_>,
+        range: Range<usize>,
+    ) {
         let fingerprint = Fingerprint::of(&view.bytes[range.clone()]);
         let (rule, range, steps) = (id.into(), view.origin(&range), view.steps.clone());
         self.add(Hit { rule, kind, severity, score: 0, range, steps, fingerprint, line: None });
@@ -186,7 +194,13 @@ impl Scanner {
     }
 
     /// Scans one view, and returns the views that it decodes to.
-    fn step(&self, subject: &Subject<'_>, view: &View<'_>, nameless: bool, hits: &mut Hits) -> Vec<View<'static>> {
+    fn step(
+        &self,
+        subject: &Subject<'_>,
+        view: &View<'_>,
+        nameless: bool,
+        hits: &mut Hits,
+    ) -> Vec<View<'static>> {
         let long = decode::long(&view.bytes);
         self.rules_in(subject, view, &long, nameless, hits);
         if let Some(credentials) = subject.credentials {
@@ -211,7 +225,7 @@ impl Scanner {
         let layers = view.steps.iter().filter(|step| **step == Step::Percent).count();
         let depth = view.steps.len() - layers;
         let mut views = Vec::new();
-        if let Some(decoded) = decode::percent(view) {
+        if let Some(decoded) = escape::percent(view) {
             if layers + 1 == PERCENT_FINDING {
                 hits.form("percent-layers", Kind::Form, Severity::Medium, view, 0..view.bytes.len());
             }
@@ -315,7 +329,8 @@ impl Scanner {
         if !view.is_new(&found.whole)
             || !rule.applies_to_file(&subject.location.name)
             || !rule.accepts(bytes, &found, subject.direction)
-            || (subject.direction == Direction::Inbound && self.examples.is_match(&bytes[found.whole.clone()]))
+            || (subject.direction == Direction::Inbound
+                && self.examples.is_match(&bytes[found.whole.clone()]))
         {
             return;
         }
@@ -369,7 +384,8 @@ fn phrases(bytes: &[u8]) -> Vec<Range<usize>> {
             (3..=8).contains(&range.len()) && validate::word(&bytes[range.clone()]).is_some()
         };
         let next = |from: usize| {
-            let start = from + bytes[from..].iter().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
+            let start = from
+                + bytes[from..].iter().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
             let length = bytes[start..].iter().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
             start..start + length
         };
@@ -402,7 +418,8 @@ fn phrases(bytes: &[u8]) -> Vec<Range<usize>> {
 
 /// Returns the word before a place.
 fn previous(bytes: &[u8], from: usize) -> Option<Range<usize>> {
-    let gap = bytes[..from].iter().rev().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
+    let gap =
+        bytes[..from].iter().rev().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
     let end = from - gap;
     let length = bytes[..end].iter().rev().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
     (length > 0 && gap > 0).then(|| end - length..end)

@@ -43,7 +43,8 @@ pub(crate) fn plain(command: &[u8]) -> Option<Vec<u8>> {
     if !text.contains(['\'', '"', '\\', '$', '{', '`', '?', '*', '[']) {
         return None;
     }
-    let mut reader = Reader { rest: text, output: String::with_capacity(text.len()), variables: BTreeMap::new() };
+    let mut reader =
+        Reader { rest: text, output: String::with_capacity(text.len()), variables: BTreeMap::new() };
     reader.read();
     let output = wildcards(&substitutions(&reader.output));
     (output != text).then(|| output.into_bytes())
@@ -128,7 +129,8 @@ impl Reader<'_> {
         let (name, expression) = if self.rest.starts_with('{') {
             self.next();
             let inside = self.until('}');
-            let length = inside.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
+            let length =
+                inside.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
             (inside[..length].to_owned(), inside[length..].to_owned())
         } else {
             let name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
@@ -188,7 +190,10 @@ impl Reader<'_> {
         }
         let before = self.output.len();
         while let Some(letter) = self.rest.chars().next() {
-            if letter.is_whitespace() || matches!(letter, ';' | '&' | '|' | '$' | '{') || self.output.len() > OUTPUT {
+            if letter.is_whitespace()
+                || matches!(letter, ';' | '&' | '|' | '$' | '{')
+                || self.output.len() > OUTPUT
+            {
                 break;
             }
             self.next();
@@ -243,7 +248,8 @@ fn escapes(quoted: &str) -> String {
                 continue;
             }
         };
-        let digits: String = rest[skip..].chars().take(longest).take_while(|digit| digit.is_digit(radix)).collect();
+        let digits: String =
+            rest[skip..].chars().take(longest).take_while(|digit| digit.is_digit(radix)).collect();
         output.extend(u32::from_str_radix(&digits, radix).ok().and_then(char::from_u32));
         rest = &rest[skip + digits.len()..];
     }
@@ -302,7 +308,8 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern, text) {
         ([], []) => true,
         ([b'*', rest @ ..], _) => {
-            glob(rest, text) || text.split_first().is_some_and(|(byte, after)| *byte != b'/' && glob(pattern, after))
+            glob(rest, text)
+                || text.split_first().is_some_and(|(byte, after)| *byte != b'/' && glob(pattern, after))
         }
         ([b'?', rest @ ..], [byte, after @ ..]) => *byte != b'/' && glob(rest, after),
         ([b'[', rest @ ..], [byte, after @ ..]) => rest

@@ -73,7 +73,9 @@ struct Reported {
 
 impl std::fmt::Debug for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream").field("bytes", &(self.start + self.tail.len() as u64)).finish_non_exhaustive()
+        f.debug_struct("Stream")
+            .field("bytes", &(self.start + self.tail.len() as u64))
+            .finish_non_exhaustive()
     }
 }
 
@@ -267,7 +269,13 @@ impl Scanner {
 
 impl State {
     fn subject<'a>(&'a self, location: &'a Location, last: bool) -> Subject<'a> {
-        Subject { direction: self.direction, location, credentials: self.credentials.as_deref(), last, message: false }
+        Subject {
+            direction: self.direction,
+            location,
+            credentials: self.credentials.as_deref(),
+            last,
+            message: false,
+        }
     }
 
     /// Turns hits into findings, unless they are known. With `ranges` their ranges count from the tail of the stream.
@@ -280,20 +288,23 @@ impl State {
         findings: &mut Vec<Finding>,
     ) {
         for hit in hits.list {
-            if self.ignored.contains(&hit.fingerprint) || (self.bound && is_credential_header(location, &hit)) {
+            if self.ignored.contains(&hit.fingerprint) || (self.bound && is_credential_header(location, &hit))
+            {
                 continue;
             }
             if hit.kind == Kind::TooComplex && self.direction == Direction::Inbound {
                 continue;
             }
             let whole = 0..u64::MAX;
-            let range = ranges.then(|| stream.start + hit.range.start as u64..stream.start + hit.range.end as u64);
+            let range =
+                ranges.then(|| stream.start + hit.range.start as u64..stream.start + hit.range.end as u64);
             let place = range.clone().unwrap_or(whole);
             let known = stream.reported.iter().any(|known| {
                 known.rule == hit.rule
                     && known.fingerprint == hit.fingerprint
                     && known.severity >= hit.severity
-                    && (known.range.start < place.end && place.start < known.range.end || known.range == place)
+                    && (known.range.start < place.end && place.start < known.range.end
+                        || known.range == place)
             });
             if known || stream.reported.len() >= REPORTED {
                 continue;
@@ -320,7 +331,8 @@ impl State {
             texts.push(all);
             let before = earlier.iter().rev().take(3).collect::<Vec<_>>();
             for count in 1..=before.len() {
-                let mut text: Vec<u8> = before[..count].iter().rev().flat_map(|value| value.iter()).copied().collect();
+                let mut text: Vec<u8> =
+                    before[..count].iter().rev().flat_map(|value| value.iter()).copied().collect();
                 text.extend_from_slice(&newest);
                 texts.push(text);
             }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
-use crate::decode::regional;
+use crate::escape::regional;
 use crate::finding::Step;
 use crate::view::View;
 
@@ -106,8 +106,11 @@ fn fold(letter: char) -> Option<Vec<u8>> {
 
 fn confusable(letter: char) -> Option<u8> {
     // Letters of most scripts resemble nothing.
-    if !matches!(u32::from(letter), 0x131..=0x587 | 0x1d00..=0x1dff | 0x2010..=0x2044 | 0x2212 | 0x2215 | 0xa4d0..=0xa4ff | 0xff3f)
-    {
+    let resembles = matches!(
+        u32::from(letter),
+        0x131..=0x587 | 0x1d00..=0x1dff | 0x2010..=0x2044 | 0x2212 | 0x2215 | 0xa4d0..=0xa4ff | 0xff3f
+    );
+    if !resembles {
         return None;
     }
     CONFUSABLES.iter().find_map(|(letters, ascii)| {
@@ -173,7 +176,7 @@ pub(crate) fn hidden(bytes: &[u8]) -> Vec<(Hidden, Range<usize>)> {
 
 /// Reports whether a letter that looks like ASCII stands in a word of ASCII letters.
 fn mixed(bytes: &[u8], range: &Range<usize>, letter: char) -> bool {
-    let script = matches!(u32::from(letter), 0x370..=0x3ff | 0x400..=0x52f | 0x530..=0x58f);
+    let script = matches!(u32::from(letter), 0x370..=0x58f);
     let (before, after) = (&bytes[..range.start], &bytes[range.end..]);
     let near = |slice: &[u8]| slice.iter().all(u8::is_ascii_alphabetic) && slice.len() == 2;
     script
@@ -188,7 +191,8 @@ mod tests {
     use super::*;
 
     fn text(text: &str) -> Option<String> {
-        normalized(&View::root(text.as_bytes())).map(|view| String::from_utf8(view.bytes.into_owned()).unwrap())
+        normalized(&View::root(text.as_bytes()))
+            .map(|view| String::from_utf8(view.bytes.into_owned()).unwrap())
     }
 
     #[test]
@@ -209,7 +213,8 @@ mod tests {
 
     #[test]
     fn only_hidden_forms_are_reported() {
-        let forms = |text: &str| hidden(text.as_bytes()).into_iter().map(|(form, _)| form).collect::<Vec<_>>();
+        let forms =
+            |text: &str| hidden(text.as_bytes()).into_iter().map(|(form, _)| form).collect::<Vec<_>>();
         assert_eq!(forms("a\u{200b}b\u{200b}c\u{200b}d"), [Hidden::Invisible]);
         assert_eq!(forms("pаypal"), [Hidden::Confusable]);
         assert_eq!(forms("привет world, naïve café, 👩\u{200d}💻"), []);

@@ -272,7 +272,9 @@ pub(crate) fn word(word: &[u8]) -> Option<usize> {
 fn phrase(value: &[u8]) -> bool {
     let words: Vec<_> = value.split(|byte| !byte.is_ascii_alphabetic()).filter(|w| !w.is_empty()).collect();
     let logic = words.iter().filter(|word| matches!(**word, b"true" | b"false")).count();
-    words.len() <= RUN && logic * 2 < words.len() && PHRASES.iter().any(|length| words.windows(*length).any(checked_phrase))
+    words.len() <= RUN
+        && logic * 2 < words.len()
+        && PHRASES.iter().any(|length| words.windows(*length).any(checked_phrase))
 }
 
 /// Reports whether words are a phrase of BIP-39 with its checksum.
@@ -286,10 +288,8 @@ fn checked_phrase(words: &[&[u8]]) -> bool {
         bits.extend((0..11).rev().map(|bit| number >> bit & 1 == 1));
     }
     let (entropy, checksum) = bits.split_at(bits.len() / 33 * 32);
-    let bytes: Vec<u8> = entropy
-        .chunks(8)
-        .map(|chunk| chunk.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit)))
-        .collect();
+    let bytes: Vec<u8> =
+        entropy.chunks(8).map(|chunk| chunk.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit))).collect();
     let digest = Sha256::digest(&bytes)[0];
     checksum.iter().enumerate().all(|(at, bit)| (digest >> (7 - at) & 1 == 1) == *bit)
 }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use hutch_scan::{
-    At, Calls, Compression, Credentials, Direction, Finding, Fingerprint, Hosts, Location, Pins, Scanner, Sequences,
-    Session, Severity, State,
+    At, Calls, Compression, Credentials, Direction, Finding, Fingerprint, Hosts, Location, Pins, Scanner,
+    Sequences, Session, Severity, State,
 };
 use serde::Deserialize;
 
@@ -52,7 +52,8 @@ fn cases_give_the_expected_findings() {
             expected => kinds.iter().any(|kind| kind == expected),
         };
         if !right {
-            let found: Vec<_> = findings.iter().map(|f| format!("{} ({:?}, {})", f.rule, f.severity, f.view())).collect();
+            let found: Vec<_> =
+                findings.iter().map(|f| format!("{} ({:?}, {})", f.rule, f.severity, f.view())).collect();
             wrong.push(format!("{}: expected {}, found {found:?}", case.n, case.e));
         }
     }
@@ -95,7 +96,8 @@ fn run(scanner: &Scanner, case: &Case) -> Vec<Finding> {
                 Some("broken") => b"this is not compressed".to_vec(),
                 Some(name) => encode::compress(Compression::named(name).unwrap(), text),
             };
-            location.compression = case.z.as_deref().map(|name| Compression::named(name).unwrap_or(Compression::Gzip));
+            location.compression =
+                case.z.as_deref().map(|name| Compression::named(name).unwrap_or(Compression::Gzip));
             texts.iter().flat_map(|text| scanner.scan_whole(&mut state, &location, &body(text))).collect()
         }
     }
@@ -113,7 +115,9 @@ fn mcp(scanner: &Scanner, texts: &[Vec<u8>]) -> Vec<Finding> {
 
 fn hosts(scanner: &Scanner, state: &mut State, texts: &[Vec<u8>]) -> Vec<Finding> {
     let mut hosts = Hosts::default();
-    let names = texts.iter().flat_map(|text| String::from_utf8_lossy(text).lines().map(str::to_owned).collect::<Vec<_>>());
+    let names = texts
+        .iter()
+        .flat_map(|text| String::from_utf8_lossy(text).lines().map(str::to_owned).collect::<Vec<_>>());
     names.flat_map(|name| hosts.observe(scanner, state, &name, 0)).collect()
 }
 
@@ -162,7 +166,9 @@ fn apply(function: &str, text: &[u8]) -> Vec<u8> {
         "base64a" => encode::base64(text, b"+/")[..28].to_vec(),
         "base64b" => encode::base64(text, b"+/")[28..].to_vec(),
         "base32" => encode::base32(text),
-        "base32label" => encode::base32(text).to_ascii_lowercase().into_iter().filter(|digit| *digit != b'=').collect(),
+        "base32label" => {
+            encode::base32(text).to_ascii_lowercase().into_iter().filter(|digit| *digit != b'=').collect()
+        }
         "hex" => each(&|byte| format!("{byte:02x}"), ""),
         "colons" => each(&|byte| format!("{byte:02x}"), ":"),
         "decimal" => each(&|byte| byte.to_string(), ", "),
@@ -182,11 +188,15 @@ fn apply(function: &str, text: &[u8]) -> Vec<u8> {
         "wide" => text.iter().flat_map(|byte| [*byte, 0]).collect(),
         "reverse" => text.iter().rev().copied().collect(),
         "gzip64" => encode::text("gzip in base64", text),
-        "wrapped" => {
-            encode::base64(text, b"+/").chunks(64).flat_map(|line| [line, b"\n"].concat()).collect()
-        }
+        "wrapped" => encode::base64(text, b"+/").chunks(64).flat_map(|line| [line, b"\n"].concat()).collect(),
         "numbered" => (0..60)
-            .flat_map(|number| String::from_utf8_lossy(text).replace('%', &format!("{number:04}")).into_bytes().into_iter().chain([b'\n']))
+            .flat_map(|number| {
+                String::from_utf8_lossy(text)
+                    .replace('%', &format!("{number:04}"))
+                    .into_bytes()
+                    .into_iter()
+                    .chain([b'\n'])
+            })
             .collect(),
         other => panic!("unknown function {other}"),
     }
@@ -200,7 +210,8 @@ fn value(name: &str) -> String {
     let aws = ["AKI", "A", "Z7VRQ2MN4XKT6WLP"].concat();
     let card = ["4532", "0151", "1283", "0366"];
     let phrase = "legal winner thank year wave sausage worth useful legal winner thank yellow";
-    let header = |text: &str| String::from_utf8(encode::base64(text.as_bytes(), b"-_")).unwrap().replace('=', "");
+    let header =
+        |text: &str| String::from_utf8(encode::base64(text.as_bytes(), b"-_")).unwrap().replace('=', "");
     let pem = |end: &str| {
         let key = String::from_utf8(encode::base64(letters(480).as_bytes(), b"+/")).unwrap();
         let lines = key.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned());
@@ -232,9 +243,23 @@ fn value(name: &str) -> String {
         "slack" => ["xox", "b-", "204918273645-3847561029384-", &letters(24)].concat(),
         "telegram" => ["7012345678", ":AA", &letters(33)].concat(),
         "shadow" => ["$6", "$", "saltsalt", "$", &letters(86)].concat(),
-        "jwt" => [&header(r#"{"alg":"HS256","typ":"JWT"}"#), ".", &header(r#"{"sub":"7731","admin":true,"exp":1799999999}"#), ".", &letters(43)].concat(),
-        "jwtdoc" => [&header(r#"{"alg":"HS256","typ":"JWT"}"#), ".", &header(r#"{"sub":"1234567890","name":"John Doe","iat":1516239022}"#), ".SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c"].concat(),
+        "jwt" => [
+            &header(r#"{"alg":"HS256","typ":"JWT"}"#),
+            ".",
+            &header(r#"{"sub":"7731","admin":true,"exp":1799999999}"#),
+            ".",
+            &letters(43),
+        ]
+        .concat(),
+        "jwtdoc" => [
+            &header(r#"{"alg":"HS256","typ":"JWT"}"#),
+            ".",
+            &header(r#"{"sub":"1234567890","name":"John Doe","iat":1516239022}"#),
+            ".SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c",
+        ]
+        .concat(),
         "stripedoc" => ["sk", "_test_", "4eC39HqLyjWDarjtT1zdp7dc"].concat(),
+        "githubdoc" => ["gh", "p_16C7e42F292c6912E7710c838347Ae178B4a"].concat(),
         "pem" => pem("\n"),
         "pemline" => pem("\\n"),
         "own" => OWN.into(),
@@ -249,7 +274,9 @@ fn value(name: &str) -> String {
         "ibanspaced" => "NL91 ABNA 0417 1643 00".into(),
         "phrase" => phrase.into(),
         "phraselist" => phrase.split(' ').map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", "),
-        "phrasenumbered" => phrase.split(' ').enumerate().map(|(at, word)| format!("{}. {word}\n", at + 1)).collect(),
+        "phrasenumbered" => {
+            phrase.split(' ').enumerate().map(|(at, word)| format!("{}. {word}\n", at + 1)).collect()
+        }
         "wif" => ["5HueCGU8rMjxEXxiPuD5BDku4MkFqe", "Zyd4dZ1jvhTVqvbTLvyTJ"].concat(),
         "eth" => "4c0883a69102937d6231471b5dbb6204fe5129617082792ae468d01a3f362318".into(),
         "random32" => random(32),

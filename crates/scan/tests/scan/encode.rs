@@ -33,7 +33,8 @@ pub(crate) const COMPRESSIONS: [(&str, Compression); 4] = [
 /// # Panics
 /// When the encoding is unknown.
 pub(crate) fn text(encoding: &str, bytes: &[u8]) -> Vec<u8> {
-    let each = |write: fn(u8) -> String| bytes.iter().map(|byte| write(*byte)).collect::<String>().into_bytes();
+    let each =
+        |write: fn(u8) -> String| bytes.iter().map(|byte| write(*byte)).collect::<String>().into_bytes();
     match encoding {
         "raw" => bytes.to_vec(),
         "percent" => each(|byte| format!("%{byte:02X}")),
@@ -138,7 +139,8 @@ pub(crate) fn corpus(lines: &str) -> Vec<Example> {
         let digits: Vec<u8> = line.bytes().filter(|digit| *digit != b'=').collect();
         let mut bytes = Vec::new();
         for group in digits.chunks(4) {
-            let bits = group.iter().fold(0, |bits, digit| bits << 6 | value(*digit)) << (6 * (4 - group.len()));
+            let bits =
+                group.iter().fold(0, |bits, digit| bits << 6 | value(*digit)) << (6 * (4 - group.len()));
             bytes.extend_from_slice(&bits.to_be_bytes()[1..group.len()]);
         }
         bytes.iter().map(|byte| byte ^ 0x5a).collect()

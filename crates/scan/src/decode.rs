@@ -100,21 +100,23 @@ const fn values() -> [u8; 256] {
     table
 }
 
-/// Returns the runs of at least `shortest` bytes of a class. It visits every run from one sample, so that text without long
-/// runs costs little.
+/// Returns the runs of at least `shortest` bytes of a class; at least 4. It samples four bytes at a time: every such run holds
+/// a sample, and text without long runs costs little.
 fn runs<const CLASS: u8>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
     let is_in = |byte: &u8| CLASSES[usize::from(*byte)] & CLASS != 0;
+    let step = shortest - 3;
     let mut found = Vec::new();
-    let (mut at, mut done) = (shortest - 1, 0);
-    while at < bytes.len() {
-        if !is_in(&bytes[at]) {
-            at += shortest;
+    let (mut at, mut done) = (0, 0);
+    while let Some(sample) = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
+        let all = sample.iter().fold(CLASS, |all, byte| all & CLASSES[usize::from(*byte)]);
+        // Indentation is no separator.
+        if all == 0 || (sample == b"    " && CLASS != PRINTABLE) {
+            at += step;
             continue;
         }
         let start = at - bytes[done..at].iter().rev().take_while(|byte| is_in(byte)).count();
-        let mut end = at;
-        // Eight at a time.
-        for eight in bytes[at..].as_chunks::<8>().0 {
+        let mut end = at + 4;
+        for eight in bytes[end..].as_chunks::<8>().0 {
             if eight.iter().fold(CLASS, |all, byte| all & CLASSES[usize::from(*byte)]) == 0 {
                 break;
             }
@@ -125,7 +127,7 @@ fn runs<const CLASS: u8>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
             found.push(start..end);
         }
         done = end;
-        at = end + shortest;
+        at = end + 1;
     }
     found
 }
@@ -452,6 +454,21 @@ mod tests {
         assert_eq!(runs::<B64>(b"aaaa bb aaaaaaa", 4), [0..4, 8..15]);
         assert_eq!(runs::<B64>(b"  aaaa", 4).first(), Some(&(2..6)));
         assert_eq!(runs::<B64>(b"aaa aaa aaa", 4), Vec::<Range<usize>>::new());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn runs_are_those_of_a_plain_search(text in "[a-c .]{0,120}", shortest in 4_usize..24) {
+            let mut plain = Vec::new();
+            let mut at = 0;
+            for run in text.as_bytes().chunk_by(|a, b| (*a >= b'a') == (*b >= b'a')) {
+                if run[0] >= b'a' && run.len() >= shortest {
+                    plain.push(at..at + run.len());
+                }
+                at += run.len();
+            }
+            proptest::prop_assert_eq!(runs::<B64>(text.as_bytes(), shortest), plain);
+        }
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::finding::{Severity, Step};
 use crate::scanner::Hit;
@@ -34,18 +33,18 @@ const QUOTING: [&str; 12] = [
 /// Result of adding up the hits in one text.
 pub(crate) struct Score {
     pub(crate) severity: Severity,
-    /// The hit with the largest share.
-    pub(crate) hit: Hit,
+    /// Number of the hit with the largest share.
+    pub(crate) hit: usize,
 }
 
 /// Adds up hits. Each rule counts once, with its largest value.
 pub(crate) fn score(hits: &[Hit]) -> Option<Score> {
-    let mut best: BTreeMap<Arc<str>, (u32, &Hit)> = BTreeMap::new();
-    for hit in hits {
+    let mut best: BTreeMap<&str, (u32, usize)> = BTreeMap::new();
+    for (number, hit) in hits.iter().enumerate() {
         let value = value(hit);
-        let entry = best.entry(hit.rule.clone()).or_insert((value, hit));
+        let entry = best.entry(&hit.rule).or_insert((value, number));
         if entry.0 < value {
-            *entry = (value, hit);
+            *entry = (value, number);
         }
     }
     let total: u32 = best.values().map(|(value, _)| value).sum();
@@ -55,7 +54,7 @@ pub(crate) fn score(hits: &[Hit]) -> Option<Score> {
         _ => return None,
     };
     let (_, hit) = best.into_values().max_by_key(|(value, _)| *value)?;
-    Some(Score { severity, hit: hit.clone() })
+    Some(Score { severity, hit })
 }
 
 fn value(hit: &Hit) -> u32 {

@@ -8,7 +8,7 @@ use std::ops::Range;
 /// Bits of the hash of three bytes.
 const BITS: u32 = 16;
 /// Bits of the number of a bucket.
-const BUCKET_BITS: u32 = 11;
+const BUCKET_BITS: u32 = 12;
 /// Bytes of a keyword that are hashed.
 const GRAM: usize = 3;
 /// Letters from the most to the least frequent one in texts and in source code.

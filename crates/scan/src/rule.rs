@@ -26,6 +26,8 @@ const CACHE: usize = 512 << 10;
 const KEYWORD: usize = 2;
 /// Minimum bytes on each side of a keyword that a rule without a maximum length inspects.
 const WINDOW: usize = 256;
+/// Minimum bytes on each side of a keyword.
+const WINDOW_MIN: usize = 32;
 /// Maximum bytes on each side of a keyword.
 pub(crate) const WINDOW_MAX: usize = 4096;
 /// Maximum bytes before a name that belong to its match.
@@ -265,7 +267,9 @@ impl Rule {
             });
         // An anchored search ends by itself.
         let unbounded = if anchored { WINDOW_MAX } else { WINDOW };
-        let longest = hir.properties().maximum_len().unwrap_or(unbounded).max(WINDOW);
+        // A keyword of a secret can stand before its match.
+        let shortest = if text.kind == Kind::Secret { WINDOW } else { WINDOW_MIN };
+        let longest = hir.properties().maximum_len().unwrap_or(unbounded).max(shortest);
         let mut allow = shared.to_vec();
         for exception in &text.allow {
             allow.push(Arc::new(Allow::read(&id, exception)?));

@@ -61,6 +61,8 @@ struct Stream {
     full: bool,
     reported: Vec<Reported>,
     injection: Vec<Hit>,
+    /// Ranges of these hits.
+    injected: Vec<Option<Range<u64>>>,
 }
 
 /// A hit that was reported.
@@ -176,8 +178,8 @@ impl Scanner {
             self.structure(state, location, stream, &whole, findings);
         }
         if let Some(score) = injection::score(&stream.injection) {
-            let hit = Hit { severity: score.severity, ..score.hit };
-            findings.push(finding(location, &hit, None));
+            let hit = Hit { severity: score.severity, ..stream.injection[score.hit].clone() };
+            findings.push(finding(location, &hit, stream.injected[score.hit].clone()));
         }
     }
 
@@ -313,6 +315,7 @@ impl State {
             stream.reported.push(Reported { rule, fingerprint, range: place, severity });
             if hit.kind == Kind::Injection {
                 stream.injection.push(hit);
+                stream.injected.push(range);
                 continue;
             }
             findings.push(finding(location, &hit, range));

@@ -374,7 +374,9 @@ fn lists(view: &View<'_>) -> Option<View<'static>> {
     let bytes = view.bytes.as_ref();
     let mut builder = Builder::new(view);
     let shortest = 3 * NUMBERS - 1;
-    let found = [(runs::<HEX_LIST>(bytes, shortest), true), (runs::<DECIMAL_LIST>(bytes, shortest), false)];
+    let digits = runs::<HEX_LIST>(bytes, shortest);
+    let decimal = parts::<DECIMAL_LIST>(bytes, &digits);
+    let found = [(digits, true), (decimal, false)];
     for (runs, hexadecimal) in found {
         for run in runs {
             let items = bytes[run.clone()]

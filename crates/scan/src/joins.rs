@@ -261,6 +261,10 @@ fn named(root: &View<'_>, fields: &[Field]) -> Option<View<'static>> {
         builder.separate();
     };
     for (at, field) in fields.iter().enumerate() {
+        // A long text without escapes was scanned where it stands.
+        if field.value.len() > VALUE && root.bytes.get(field.range.clone()) == Some(field.value.as_slice()) {
+            continue;
+        }
         let is =
             |field: &Field, names: &[&str]| names.iter().any(|name| field.name.eq_ignore_ascii_case(name));
         let named_by = [at.checked_sub(1), Some(at + 1)]

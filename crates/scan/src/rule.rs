@@ -28,6 +28,8 @@ const KEYWORD: usize = 2;
 const WINDOW: usize = 256;
 /// Minimum bytes on each side of a keyword.
 const WINDOW_MIN: usize = 32;
+/// Bytes after a keyword that a rule inspects whose matches start there and have no maximum length.
+const WINDOW_LONG: usize = 1024;
 /// Maximum bytes on each side of a keyword.
 pub(crate) const WINDOW_MAX: usize = 4096;
 /// Maximum bytes before a name that belong to its match.
@@ -88,6 +90,8 @@ struct RuleText {
     prefix: bool,
     #[serde(default)]
     hint_in_text: bool,
+    #[serde(default)]
+    window: Option<usize>,
     #[serde(default)]
     path: Option<String>,
     #[serde(default)]
@@ -266,10 +270,11 @@ impl Rule {
                 leads.iter().all(|lead| keywords.iter().any(|word| lead.starts_with(word.as_bytes())))
             });
         // An anchored search ends by itself.
-        let unbounded = if anchored { WINDOW_MAX } else { WINDOW };
+        let unbounded = if anchored { WINDOW_LONG } else { WINDOW };
         // A keyword of a secret can stand before its match.
         let shortest = if text.kind == Kind::Secret { WINDOW } else { WINDOW_MIN };
         let longest = hir.properties().maximum_len().unwrap_or(unbounded).max(shortest);
+        let longest = text.window.unwrap_or(longest);
         let mut allow = shared.to_vec();
         for exception in &text.allow {
             allow.push(Arc::new(Allow::read(&id, exception)?));

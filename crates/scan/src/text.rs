@@ -1,6 +1,7 @@
 //! Normalization of Unicode: removes invisible and combining characters, folds letters that look like ASCII.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use unicode_normalization::char::{decompose_compatible, is_combining_mark};
 
@@ -66,10 +67,15 @@ fn characters(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, char)> {
             let eights = bytes[at..].as_chunks::<8>().0;
             at += 8 * eights.iter().take_while(|eight| eight.is_ascii()).count();
             at += bytes[at..].iter().take_while(|byte| byte.is_ascii()).count();
-            let rest = bytes.get(at..bytes.len().min(at + 4)).filter(|rest| !rest.is_empty())?;
-            let valid = rest.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+            let length = match bytes.get(at)? {
+                0xc2..=0xdf => 2,
+                0xe0..=0xef => 3,
+                0xf0..=0xf4 => 4,
+                _ => 0,
+            };
+            let letter = bytes.get(at..at + length).and_then(|bytes| std::str::from_utf8(bytes).ok());
             let start = at;
-            match valid.chars().next() {
+            match letter.and_then(|letter| letter.chars().next()) {
                 Some(letter) => {
                     at += letter.len_utf8();
                     return Some((start..at, letter));
@@ -113,10 +119,15 @@ fn confusable(letter: char) -> Option<u8> {
     if !resembles {
         return None;
     }
-    CONFUSABLES.iter().find_map(|(letters, ascii)| {
-        let at = letters.chars().position(|known| known == letter)?;
-        ascii.as_bytes().get(at).copied()
-    })
+    static SORTED: OnceLock<Vec<(char, u8)>> = OnceLock::new();
+    let sorted = SORTED.get_or_init(|| {
+        let pairs = CONFUSABLES.iter().flat_map(|(letters, ascii)| letters.chars().zip(ascii.bytes()));
+        let mut pairs: Vec<_> = pairs.collect();
+        pairs.sort_by_key(|(letter, _)| *letter);
+        pairs
+    });
+    let at = sorted.binary_search_by_key(&letter, |(known, _)| *known).ok()?;
+    Some(sorted[at].1)
 }
 
 fn is_invisible(letter: char) -> bool {

@@ -182,17 +182,20 @@ impl Pattern {
         Ok((Pattern { source: source.to_owned(), compiled: OnceLock::new() }, hir))
     }
 
+    fn build(&self) -> Result<Regex, regex_automata::meta::BuildError> {
+        let config = Regex::config()
+            .utf8_empty(false)
+            .hybrid_cache_capacity(CACHE)
+            .nfa_size_limit(Some(COMPILED))
+            .onepass(false)
+            .backtrack(true);
+        Regex::builder().configure(config).syntax(syntax()).build(&self.source)
+    }
+
     pub(crate) fn regex(&self) -> &Regex {
+        // Rule sets whose expressions are too large were refused; an expression that fails here matches nothing.
         self.compiled.get_or_init(|| {
-            let config = Regex::config()
-                .utf8_empty(false)
-                .hybrid_cache_capacity(CACHE)
-                .nfa_size_limit(Some(COMPILED))
-                .onepass(false)
-                .backtrack(true);
-            let built = Regex::builder().configure(config).syntax(syntax()).build(&self.source);
-            // It was parsed when the set was read; only its size can fail. It then matches nothing.
-            built.unwrap_or_else(|_| Regex::new(r"[^\s\S]").expect("an empty class is valid"))
+            self.build().unwrap_or_else(|_| Regex::new(r"[^\s\S]").expect("an empty class is valid"))
         })
     }
 
@@ -426,11 +429,23 @@ fn words<'a>(words: impl Iterator<Item = &'a str>) -> AhoCorasick {
 pub struct RuleSet(pub(crate) Vec<Rule>);
 
 impl RuleSet {
-    /// Reads a rule set from TOML.
+    /// Reads a rule set from TOML, and compiles its rules.
     ///
     /// # Errors
     /// The text is not a rule set; the error names the rule and the field.
     pub fn parse(text: &str) -> Result<RuleSet, Error> {
+        let set = RuleSet::read(text)?;
+        for rule in &set.0 {
+            if rule.pattern.build().is_err() {
+                let problem = format!("compiled, it exceeds {COMPILED} bytes");
+                return Err(Error::Regex(rule.id.to_string(), "regex", problem));
+            }
+        }
+        Ok(set)
+    }
+
+    /// Reads a rule set whose expressions are compiled at their first use.
+    fn read(text: &str) -> Result<RuleSet, Error> {
         let file: File = toml::from_str(text).map_err(|error| Error::Form(error.to_string()))?;
         if file.rule.len() > RULES {
             return Err(Error::TooMany);
@@ -446,7 +461,7 @@ impl RuleSet {
     /// Returns a rule set of this program: `secrets`, `services`, `pii`, `financial`, `injection`, `shell` or `waf`.
     pub fn builtin(name: &str) -> Option<RuleSet> {
         let text = BUILTIN.iter().find(|(set, _)| *set == name)?.1;
-        Some(RuleSet::parse(text).unwrap_or_else(|error| panic!("{name}: {error}")))
+        Some(RuleSet::read(text).unwrap_or_else(|error| panic!("{name}: {error}")))
     }
 
     /// Returns the names of the rule sets of this program.
@@ -498,6 +513,21 @@ mod tests {
             set("regex = '(a'\nkeywords = ['abc']").unwrap_err().to_string().starts_with("rule a: regex:")
         );
         assert!(set("regex = 'a'\nkeywords = ['abc']\nextra = 1").is_err());
+    }
+
+    #[test]
+    fn every_rule_of_this_program_compiles() {
+        for (name, text) in BUILTIN {
+            assert!(!RuleSet::parse(text).unwrap_or_else(|error| panic!("{name}: {error}")).0.is_empty());
+        }
+    }
+
+    #[test]
+    fn too_large_regex_is_refused() {
+        let error = set(r"regex = '(?:[a-z]{900}[0-9]{900}){90}'
+keywords = ['abc']")
+        .unwrap_err();
+        assert_eq!(error.to_string(), "rule a: regex: compiled, it exceeds 4194304 bytes");
     }
 
     #[test]

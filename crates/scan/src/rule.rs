@@ -182,20 +182,20 @@ impl Pattern {
         Ok((Pattern { source: source.to_owned(), compiled: OnceLock::new() }, hir))
     }
 
-    fn build(&self) -> Result<Regex, regex_automata::meta::BuildError> {
+    fn build(&self) -> Option<Regex> {
         let config = Regex::config()
             .utf8_empty(false)
             .hybrid_cache_capacity(CACHE)
             .nfa_size_limit(Some(COMPILED))
             .onepass(false)
             .backtrack(true);
-        Regex::builder().configure(config).syntax(syntax()).build(&self.source)
+        Regex::builder().configure(config).syntax(syntax()).build(&self.source).ok()
     }
 
     pub(crate) fn regex(&self) -> &Regex {
         // Rule sets whose expressions are too large were refused; an expression that fails here matches nothing.
         self.compiled.get_or_init(|| {
-            self.build().unwrap_or_else(|_| Regex::new(r"[^\s\S]").expect("an empty class is valid"))
+            self.build().unwrap_or_else(|| Regex::new(r"[^\s\S]").expect("an empty class is valid"))
         })
     }
 
@@ -436,7 +436,7 @@ impl RuleSet {
     pub fn parse(text: &str) -> Result<RuleSet, Error> {
         let set = RuleSet::read(text)?;
         for rule in &set.0 {
-            if rule.pattern.build().is_err() {
+            if rule.pattern.build().is_none() {
                 let problem = format!("compiled, it exceeds {COMPILED} bytes");
                 return Err(Error::Regex(rule.id.to_string(), "regex", problem));
             }

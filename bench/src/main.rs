@@ -15,6 +15,7 @@ mod rbac;
 mod revoke;
 mod router;
 mod sandboxd;
+mod scan;
 mod sdk;
 mod server;
 mod starts;
@@ -28,7 +29,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 18] = [
+const BENCHMARKS: [Benchmark; 19] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -47,6 +48,7 @@ const BENCHMARKS: [Benchmark; 18] = [
     ("capture", capture::run),
     ("connections", egress::connections::run),
     ("revoke", revoke::run),
+    ("scan", scan::run),
 ];
 
 fn main() -> ExitCode {

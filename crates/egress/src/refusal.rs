@@ -141,7 +141,7 @@ pub(crate) async fn refuse(mut client: TcpStream, first: &mut Vec<u8>, refusal: 
     if first.is_empty() {
         // Not within the future, which is part of that of every connection.
         first.reserve(4096);
-        // A client that waits for the server to speak is not kept waiting. One that fails has said nothing.
+        // A client that waits for the server to speak is not kept waiting. One that fails has sent nothing.
         let _ = timeout(SPEAKS, client.read_buf(first)).await;
     }
     let First::Http(_) = classify(first) else { return reset(&client) };

@@ -187,7 +187,9 @@ mod tests {
                 counts[0].fetch_add(count, Ordering::Relaxed);
                 Ok::<_, io::Error>(())
             };
-            let received = |count| drop(counts[1].fetch_add(count, Ordering::Relaxed));
+            let received = |count| {
+                counts[1].fetch_add(count, Ordering::Relaxed);
+            };
             join(&mut inside, &mut outside, b"first".to_vec(), sent, received).await
         };
         async fn talk(stream: &mut TcpStream, says: &[u8], hears: Vec<u8>) {

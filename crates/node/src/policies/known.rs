@@ -117,7 +117,7 @@ pub(super) struct Facts {
     policies: String,
     /// Attributes of the task.
     pub(super) task: Labels,
-    /// Who created it.
+    /// Creator.
     pub(super) user: Option<String>,
 }
 

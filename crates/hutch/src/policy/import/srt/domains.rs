@@ -362,6 +362,6 @@ mod tests {
     }
 
     fn rules_of(denied: &[&str], allowed: &[&str]) -> Vec<EgressRule> {
-        egress(allowed, denied).0.egress.unwrap().rules
+        egress(allowed, denied).0.egress.unwrap().rules.to_vec()
     }
 }

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use hutch_testkit::wait::until;
-use rustix::process::{Pid, Signal, kill_process};
-
-use crate::egress::{Caller, Site, callers, proxies};
+use crate::egress::{Caller, Site, callers, kill_whole, proxies};
 use crate::harness::Up;
 
 /// Makes the attempts.
@@ -196,9 +193,7 @@ fn attempts_of_a_command_have_the_results_of_the_table() {
         let differences = if matches!(caller, Caller::InGvisor) { IN_GVISOR } else { &[] };
         check(&who, &attempts.series(), &[TABLE, differences]);
         let [proxy] = proxies(site.folder.path())[..] else { panic!("one proxy: {who}") };
-        let pid = Pid::from_raw(proxy.try_into().expect("a pid")).expect("a pid");
-        kill_process(pid, Signal::KILL).expect("kill");
-        until("it has ended", || proxies(site.folder.path()).is_empty());
+        kill_whole(proxy);
         check(&who, &attempts.next_series(), &[WITHOUT_PROXY]);
     }
 }

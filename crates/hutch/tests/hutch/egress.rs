@@ -12,6 +12,7 @@ use std::time::Duration;
 use hutch_testkit::wait::until;
 
 use crate::harness::{HUTCH, refused, text};
+use crate::processes::kill;
 
 /// Address of the servers. It is loopback, and no other test uses it.
 const SERVER: &str = "127.77.0.1";
@@ -243,6 +244,20 @@ fn bytes_arrive_whole_and_each_direction_ends_by_itself() {
         let output = site.python(caller, &options, &program);
         assert_eq!(text(&output.stdout), "True\n", "{caller:?}: {}", text(&output.stderr));
     }
+}
+
+/// Kills a process, and waits until its last thread has closed its descriptors.
+pub(crate) fn kill_whole(id: u32) {
+    kill(id);
+    let lives = |task: &Path| {
+        let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        !state.is_empty() && !state.starts_with(['Z', 'X'])
+    };
+    until("it has ended", || {
+        let tasks = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+        !tasks.into_iter().any(|task| lives(&task.path()))
+    });
 }
 
 /// Process ids of the proxies that run with this program.

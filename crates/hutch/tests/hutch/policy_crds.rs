@@ -70,7 +70,7 @@ async fn kubernetes_takes_the_crds_and_judges_policies() {
             (json!({"files": [{"path": "workspace", "access": "Read"}]}), "files"),
             (
                 json!({"files": [{"path": "/a", "access": "Read"}, {"path": "/a", "access": "None"}]}),
-                "Duplicate",
+                "uplicate",
             ),
             (json!({"mode": "Observe", "files": [{"path": "/a", "access": "Read"}]}), "no effect"),
         ] {

@@ -136,6 +136,8 @@ fn proxy_has_another_user_and_no_privilege() {
     hutch_testkit::require!(root, kubectl);
     let up = Up::start(&[]);
     let proxy = child_of(&up, "hutch-egress");
+    // It has no order before that, and `ready` does not wait for it.
+    until("it is confined", || status(proxy, "Seccomp") == "2");
     let ids = status(proxy, "Uid");
     let owner: u32 = ids.split(' ').next().and_then(|id| id.parse().ok()).expect("an id");
     assert!(owner >= 65536, "{owner}");

@@ -21,13 +21,14 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 26] = [
+const LAYERS: [(&str, Layer); 27] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-activity", Layer::Vocabulary),
     ("hutch-archive", Layer::Vocabulary),
     ("hutch-policy", Layer::Vocabulary),
     ("hutch-kubelet", Layer::Contract),
     ("hutch-store", Layer::Mechanism),
+    ("hutch-audit", Layer::Mechanism),
     ("hutch-jail", Layer::Mechanism),
     ("hutch-image", Layer::Mechanism),
     ("hutch-serve", Layer::Mechanism),

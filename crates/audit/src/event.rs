@@ -407,6 +407,11 @@ impl Record {
     }
 }
 
+/// Returns a number as the schema can hold it: with a sign, in 64 bits.
+fn long(number: u64) -> u64 {
+    number.min(i64::MAX as u64)
+}
+
 /// Returns namespace and name.
 fn full_name(sandbox: &Sandbox<'_>) -> Text {
     Text::name(&format!("{}/{}", sandbox.namespace, sandbox.name))

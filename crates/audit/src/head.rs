@@ -22,7 +22,7 @@ const VERSION: &str = "hutch-audit-head-v1";
 /// File of the private key, in PKCS #8.
 const PRIVATE: &str = "key.pk8";
 /// File of the public key, in PEM.
-pub const PUBLIC: &str = "key.pub";
+pub(crate) const PUBLIC: &str = "key.pub";
 /// Everything before the 32 bytes of an Ed25519 key in its SubjectPublicKeyInfo.
 const INFO: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 /// Maximum bytes of a head that is parsed.

@@ -182,6 +182,12 @@ impl Queue {
         Taken { items, lost: std::mem::take(&mut inner.lost), closed: inner.closed }
     }
 
+    /// Ends the queue with its writer: callers that wait get no outcome, which they take as [`Error::Closed`].
+    pub(crate) fn abandon(&self) {
+        self.close();
+        self.inner().items.clear();
+    }
+
     /// Frees the room of records that the writer has finished.
     pub(crate) fn release(&self, bytes: usize) {
         let mut inner = self.inner();

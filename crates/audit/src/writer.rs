@@ -35,7 +35,6 @@ struct Chain {
 
 /// The segment that is written.
 struct Current {
-    segment: Segment,
     file: File,
     /// End of the last complete line.
     length: u64,
@@ -74,6 +73,13 @@ pub(crate) struct Parts {
     pub(crate) lock: OwnedFd,
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Also after a panic: no caller may wait for a writer that has ended.
+        self.queue.abandon();
+    }
+}
+
 impl Writer {
     /// Continues a log, and writes what was found at its end. An error if that fails.
     pub(crate) fn open(parts: Parts, tail: &Tail) -> Result<Writer, Error> {
@@ -107,7 +113,7 @@ impl Writer {
         if let Some((segment, length)) = &tail.segment {
             let file = self.disk.open(&segment.path)?;
             let dirty = file.metadata()?.len() > *length;
-            self.current = Some(Current { segment: segment.clone(), file, length: *length, dirty });
+            self.current = Some(Current { file, length: *length, dirty });
         }
         Ok(())
     }
@@ -287,7 +293,7 @@ impl Writer {
         }
         let segment = Segment::new(&self.folder, self.chain.seq + 1);
         let file = self.disk.open(&segment.path)?;
-        let rotated = self.current.replace(Current { segment, file, length: 0, dirty: false }).is_some();
+        let rotated = self.current.replace(Current { file, length: 0, dirty: false }).is_some();
         if rotated {
             // After this commit.
             self.kept_at = None;

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
-use super::{Event, Kind, Sandbox, Verdict, endpoint};
+use super::{Event, Kind, Sandbox, Verdict, endpoint, long};
 use crate::ocsf::{Endpoint, HttpRequest, HttpResponse, Query, Traffic, Url};
 use crate::text::Text;
 
@@ -92,9 +92,9 @@ impl Event {
         event.src_endpoint = Some(endpoint(&connection.sandbox));
         event.dst_endpoint = Some(destination(connection.host, connection.address, connection.port));
         event.traffic = connection.traffic.map(|(bytes_in, bytes_out)| Traffic {
-            bytes: bytes_in.saturating_add(bytes_out),
-            bytes_in,
-            bytes_out,
+            bytes: long(bytes_in.saturating_add(bytes_out)),
+            bytes_in: long(bytes_in),
+            bytes_out: long(bytes_out),
         });
         event.about(&connection.sandbox)
     }

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use super::{Decision, Event, Kind, Principal, Sandbox, Verdict, device, named, user};
+use super::{Decision, Event, Kind, Principal, Sandbox, Verdict, device, long, named, user};
 use crate::ocsf::{Actor, File, Process};
 use crate::text::Text;
 
@@ -140,7 +140,7 @@ impl Event {
             name: Text::name(path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/")),
             path: Text::long(access.path),
             type_id: if access.is_folder { 2 } else { 1 },
-            size: access.size,
+            size: access.size.map(long),
         });
         event.about(&access.sandbox)
     }

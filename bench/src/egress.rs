@@ -5,6 +5,7 @@
 //! the machine. Every round measures each contender once.
 
 mod client;
+pub(crate) mod connections;
 mod decide;
 mod peers;
 mod server;
@@ -21,7 +22,7 @@ use server::Servers;
 pub(crate) use client::{ARGUMENT, run as client};
 
 /// Rounds, and requests of a client in each.
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 5;
 const REQUESTS: usize = 2000;
 /// Connections of a client in each round.
 const CONNECTIONS: usize = 300;
@@ -53,8 +54,30 @@ struct Figures {
 
 /// Measures and prints the tables.
 pub(crate) fn run() -> anyhow::Result<()> {
+    for (place, all) in [("one processor", false), ("all processors", true)] {
+        // Threads and programs inherit the processors of the thread that starts them.
+        let measured = std::thread::spawn(move || {
+            if !all {
+                use_one_processor()?;
+            }
+            tables(place)
+        });
+        measured.join().map_err(|_| anyhow::anyhow!("a measurement panicked"))??;
+    }
+    decide::run();
+    Ok(())
+}
+
+/// Keeps this thread on the first processor. There, a wake-up costs no interrupt: what remains is the work of the proxy.
+fn use_one_processor() -> anyhow::Result<()> {
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(0);
+    rustix::thread::sched_setaffinity(None, &one).context("one processor")
+}
+
+fn tables(place: &str) -> anyhow::Result<()> {
     let folder = tempfile::tempdir().context("a scratch folder")?;
-    std::fs::write(folder.path().join("hosts"), format!("127.0.0.1 localhost\n{ADDRESS} {NAME}\n"))?;
+    write_hosts(folder.path())?;
     let servers = Servers::start(folder.path())?;
     let peers = Peer::start_all(folder.path());
     let contenders = contenders(folder.path(), &servers, &peers)?;
@@ -69,7 +92,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
         }
     }
     for tls in [false, true] {
-        println!("\n### Through the proxy: HTTP {} TLS\n", if tls { "over" } else { "without" });
+        let tls_or_not = if tls { "over" } else { "without" };
+        println!("\n### Through the proxy, HTTP {tls_or_not} TLS, all programs on {place}\n");
         println!(
             "| | kept alive, p50 us | added | new connection, p50 us | added | bulk, MiB/s | of direct |"
         );
@@ -87,8 +111,21 @@ pub(crate) fn run() -> anyhow::Result<()> {
             );
         }
     }
-    decide::run();
     Ok(())
+}
+
+/// Writes the file that [`among`] puts over `/etc/hosts`.
+fn write_hosts(folder: &Path) -> anyhow::Result<()> {
+    std::fs::write(folder.join("hosts"), format!("127.0.0.1 localhost\n{ADDRESS} {NAME}\n")).context("hosts")
+}
+
+/// Returns a command for which the name of the server leads to it; the program and its arguments are added.
+pub(crate) fn among(folder: &Path) -> Command {
+    let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.join("hosts"));
+    command.env("SSL_CERT_FILE", folder.join("ca.pem"));
+    command
 }
 
 fn median(values: &[f64]) -> f64 {
@@ -100,9 +137,8 @@ fn median(values: &[f64]) -> f64 {
 /// Runs a client, and returns the figure that it prints.
 fn measure(folder: &Path, contender: &Contender, mode: &str, port: u16, count: usize) -> anyhow::Result<f64> {
     let this = std::env::current_exe().context("this program")?;
-    let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.join("hosts")).args(&contender.before);
+    let mut command = among(folder);
+    command.args(&contender.before);
     match contender.before.is_empty() {
         true => command.arg(&this),
         false => command.arg("/bench"),
@@ -111,7 +147,7 @@ fn measure(folder: &Path, contender: &Contender, mode: &str, port: u16, count: u
         .arg(ARGUMENT)
         .args([mode, &format!("{NAME}:{port}"), &count.to_string()])
         .args(&contender.options);
-    let output = command.env("SSL_CERT_FILE", folder.join("ca.pem")).output().context("unshare")?;
+    let output = command.output().context("unshare")?;
     let text = String::from_utf8_lossy(&output.stdout);
     match text.trim().parse() {
         Ok(figure) if output.status.success() => Ok(figure),

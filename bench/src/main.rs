@@ -2,6 +2,7 @@
 //!
 //! Installed peers are measured in the same run; without them only Hutch is measured.
 
+mod capture;
 mod claims;
 mod contender;
 mod egress;
@@ -14,6 +15,7 @@ mod rbac;
 mod revoke;
 mod router;
 mod sandboxd;
+mod scan;
 mod sdk;
 mod server;
 mod starts;
@@ -27,7 +29,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 16] = [
+const BENCHMARKS: [Benchmark; 19] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -43,7 +45,10 @@ const BENCHMARKS: [Benchmark; 16] = [
     ("noise", noise::run),
     ("rbac", rbac::run),
     ("egress", egress::run),
+    ("capture", capture::run),
+    ("connections", egress::connections::run),
     ("revoke", revoke::run),
+    ("scan", scan::run),
 ];
 
 fn main() -> ExitCode {

@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use hutch_testkit::cluster::Usage;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
+use crate::egress::among;
 use crate::machine::binary;
 
 /// A running server; stopped when dropped.
@@ -28,10 +29,21 @@ impl Server {
     }
 
     pub(crate) fn start_with(flags: &[&str]) -> anyhow::Result<Server> {
+        Server::start_as(Command::new(binary()?), flags)
+    }
+
+    /// Starts a server for which the name of the servers of `egress` leads to them.
+    pub(crate) fn start_among(servers: &Path, flags: &[&str]) -> anyhow::Result<Server> {
+        let mut command = among(servers);
+        command.arg(binary()?);
+        Server::start_as(command, flags)
+    }
+
+    fn start_as(mut command: Command, flags: &[&str]) -> anyhow::Result<Server> {
         let folder = tempfile::tempdir()?;
         let log = std::fs::File::create(folder.path().join("log"))?;
         let started = Instant::now();
-        let mut child = Command::new(binary()?)
+        let mut child = command
             .args(["up", "--api-listen", "127.0.0.1:0", "--data-dir"])
             .arg(folder.path().join("data"))
             .arg("--kubeconfig")
@@ -82,13 +94,18 @@ impl Server {
     /// Returns the resources that the root process and the front have used, without the sandboxes.
     pub(crate) fn usage(&self) -> Usage {
         let mut usage = Usage::of(self.child.id());
-        if let Some(front) = front(self.child.id()) {
+        if let Some(front) = self.child_named("hutch-front") {
             let of_front = Usage::of(front);
             usage.cpu += of_front.cpu;
             usage.resident_kib += of_front.resident_kib;
             usage.peak_kib += of_front.peak_kib;
         }
         usage
+    }
+
+    /// Returns the id of the child with this name; an older server has fewer.
+    pub(crate) fn child_named(&self, name: &str) -> Option<u32> {
+        child(self.child.id(), name)
     }
 
     /// Returns the path of the kubeconfig.
@@ -147,8 +164,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns the child with the name of the front; an older server has none.
-fn front(server: u32) -> Option<u32> {
+fn child(server: u32, wanted: &str) -> Option<u32> {
     let threads = std::fs::read_dir(format!("/proc/{server}/task")).ok()?;
     let children =
         threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -156,5 +172,5 @@ fn front(server: u32) -> Option<u32> {
         .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
         .collect();
     let name = |id: &u32| std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
-    children.into_iter().find(|id| name(id).trim() == "hutch-front")
+    children.into_iter().find(|id| name(id).trim() == wanted)
 }

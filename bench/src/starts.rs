@@ -92,6 +92,7 @@ fn contenders(scratch: &Path) -> anyhow::Result<Vec<Contender>> {
         ("hutch run --workspace", hutch_run(&format!("--workspace {workspace}")), ROUNDS),
         ("hutch run --rootfs", hutch_run(&format!("--rootfs {rootfs}")), ROUNDS),
         ("hutch run --allow", hutch_run("--allow a.example"), ROUNDS),
+        ("hutch run --policy, requests read", hutch_run(&reading(scratch)?), ROUNDS),
         (FROM_FILE, hutch_run(""), ROUNDS),
     ];
     if let Some(before) = before() {
@@ -128,6 +129,17 @@ fn contenders(scratch: &Path) -> anyhow::Result<Vec<Contender>> {
             Contender { name, command, input, rounds, samples: Samples::default() }
         })
         .collect())
+}
+
+/// Returns the flag for a policy whose rule reads requests, so that the proxy needs an authority.
+fn reading(scratch: &Path) -> anyhow::Result<String> {
+    let policy = serde_json::json!({
+        "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {"name": "bench"},
+        "spec": {"egress": {"rules": [{"name": "a", "hosts": ["a.example"], "http": [{"methods": ["GET"]}]}]}},
+    });
+    let file = scratch.join("policy.json");
+    std::fs::write(&file, policy.to_string()).with_context(|| file.display().to_string())?;
+    Ok(format!("--policy {}", file.display()))
 }
 
 /// Returns the mounts of `hutch/host`, read-only: `/usr` and its links, `/proc`, `/dev`, an empty `/tmp`.

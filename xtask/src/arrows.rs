@@ -21,11 +21,12 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 27] = [
+const LAYERS: [(&str, Layer); 28] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-activity", Layer::Vocabulary),
     ("hutch-archive", Layer::Vocabulary),
     ("hutch-policy", Layer::Vocabulary),
+    ("hutch-scan", Layer::Vocabulary),
     ("hutch-kubelet", Layer::Contract),
     ("hutch-store", Layer::Mechanism),
     ("hutch-audit", Layer::Mechanism),

@@ -4,9 +4,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
-use rcgen::{CertificateParams, Issuer, KeyPair};
+use rcgen::{CertificateParams, DnType, Issuer, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
@@ -19,6 +20,8 @@ const BODY: usize = 200;
 pub(super) struct Servers {
     pub(super) plain: u16,
     pub(super) tls: u16,
+    /// Requests that were answered.
+    pub(super) answers: Arc<AtomicUsize>,
 }
 
 impl Servers {
@@ -26,6 +29,8 @@ impl Servers {
     pub(super) fn start(folder: &Path) -> anyhow::Result<Servers> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
+        // OpenSSL takes a certificate for self-signed if its issuer has the same name.
+        params.distinguished_name.push(DnType::CommonName, "bench authority");
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
         let authority = params.self_signed(&key)?;
         std::fs::write(folder.join("ca.pem"), authority.pem())?;
@@ -39,13 +44,16 @@ impl Servers {
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)?;
         let config = Arc::new(config);
-        let plain = listen(|stream| drop(serve(stream)))?;
+        let answers = Arc::new(AtomicUsize::new(0));
+        let count = answers.clone();
+        let plain = listen(move |stream| drop(serve(stream, &count)))?;
+        let count = answers.clone();
         let tls = listen(move |stream| {
             if let Ok(connection) = ServerConnection::new(config.clone()) {
-                let _ = serve(StreamOwned::new(connection, stream));
+                let _ = serve(StreamOwned::new(connection, stream), &count);
             }
         })?;
-        Ok(Servers { plain, tls })
+        Ok(Servers { plain, tls, answers })
     }
 }
 
@@ -64,7 +72,7 @@ fn listen(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> anyhow::Result<u
 }
 
 /// Answers every request of a connection with status 200.
-fn serve(stream: impl Read + Write) -> std::io::Result<()> {
+fn serve(stream: impl Read + Write, answers: &AtomicUsize) -> std::io::Result<()> {
     let mut stream = BufReader::with_capacity(256 << 10, stream);
     let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY}\r\n\r\n{}", "x".repeat(BODY));
     loop {
@@ -84,5 +92,6 @@ fn serve(stream: impl Read + Write) -> std::io::Result<()> {
         std::io::copy(&mut stream.by_ref().take(length), &mut std::io::sink())?;
         stream.get_mut().write_all(answer.as_bytes())?;
         stream.get_mut().flush()?;
+        answers.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -49,6 +49,9 @@ pub const POLICIES: &str = "policy.hutch.dev/policies";
 /// Prefix. On a claim or a Sandbox: attribute of the task, for conditions of policies. From a claim they are copied to the
 /// Sandbox when the claim gets it.
 pub const ATTRIBUTE: &str = "attr.policy.hutch.dev/";
+/// On a Sandbox or a claim of `hutch up`: name of its creator, for conditions of policies. From a claim it is copied to the
+/// Sandbox.
+pub const USER: &str = "policy.hutch.dev/user";
 /// On a shadow pool: marks it as created by a migration.
 pub const MIGRATION_SHADOW: &str = "agents.x-k8s.io/migration-shadow";
 /// On a shadow pool: the template whose claims it serves.

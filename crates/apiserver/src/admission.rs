@@ -3,6 +3,7 @@
 //! It works on objects as they are stored. Each kind that needs something has a file of its own.
 
 pub(crate) mod certificate_request;
+pub(crate) mod creator;
 pub(crate) mod data;
 pub(crate) mod definition;
 pub(crate) mod escalation;

@@ -25,7 +25,7 @@ pub(crate) enum Operation {
     Delete,
 }
 
-/// What happens to an operation instead.
+/// Outcome of an operation that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failure {
     /// Bytes of a write that are done before.

@@ -60,7 +60,7 @@ enum Sender {
     File(FileSender),
     Syslog(Syslog),
     Otlp(Otlp),
-    Webhook(Webhook),
+    Webhook(Box<Webhook>),
 }
 
 impl Sender {
@@ -71,7 +71,7 @@ impl Sender {
                 Sender::Syslog(Syslog::new(host, *port, *tls, options)?)
             }
             Destination::Otlp(uri) => Sender::Otlp(Otlp::new(uri, options)?),
-            Destination::Webhook(uri) => Sender::Webhook(Webhook::new(uri, options)?),
+            Destination::Webhook(uri) => Sender::Webhook(Box::new(Webhook::new(uri, options)?)),
         })
     }
 
@@ -205,7 +205,7 @@ impl Exporter {
         let mut bytes: usize = self.batch.iter().map(|entry| entry.line.len() + 1).sum();
         // One more line always fits below the bound of a receiver.
         while bytes + crate::LINE_MAX < BATCH_BYTES && self.batch.len() < BATCH_RECORDS {
-            let Some(entry) = self.reader.next()? else { break };
+            let Some(entry) = self.reader.read()? else { break };
             if entry.record.is_none() {
                 tracing::error!(
                     exporter = self.name,
@@ -238,7 +238,7 @@ fn check(folder: &Path, name: &str, cursor: &Cursor) -> Result<(), Error> {
         return Ok(());
     }
     // The record may have been deleted.
-    match Reader::new(folder, cursor.seq).next()?.and_then(|entry| entry.record) {
+    match Reader::new(folder, cursor.seq).read()?.and_then(|entry| entry.record) {
         Some((seq, hash)) if seq == cursor.seq && hash.to_string() != cursor.hash => {
             Err(Error::OtherLog(path(folder, name), seq))
         }

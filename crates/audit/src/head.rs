@@ -15,7 +15,8 @@ use base64::prelude::BASE64_STANDARD;
 use rustix::fs::{Mode, OFlags};
 
 use crate::Error;
-use crate::line::{Hash, hex};
+use crate::hex::hex;
+use crate::line::Hash;
 
 /// First word of a statement.
 const VERSION: &str = "hutch-audit-head-v1";
@@ -28,7 +29,7 @@ const INFO: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x
 /// Maximum bytes of a head that is parsed.
 const HEAD_MAX: usize = 512;
 
-/// What a head states.
+/// Statement of a head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
     /// Last record.

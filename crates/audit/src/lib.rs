@@ -4,8 +4,6 @@
 //! - [`Log`] writes them: one line for each, in segments, with signed heads.
 //! - [`Reader`] and [`verify()`] read a log, also one that another process writes.
 //! - [`export`] sends records to receivers, at least once each.
-//!
-//! `docs/audit.md` describes the format.
 
 mod cursor;
 mod disk;
@@ -14,11 +12,13 @@ pub mod event;
 pub mod export;
 mod folder;
 mod head;
+mod hex;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod line;
 mod log;
 mod ocsf;
+mod options;
 mod queue;
 mod read;
 mod recover;
@@ -34,7 +34,8 @@ pub use event::{Event, Kind, Record};
 pub use folder::{Segment, segments};
 pub use head::{Head, PublicKey, Statement};
 pub use line::{Hash, LINE_MAX, Line, parse};
-pub use log::{Log, Options};
+pub use log::Log;
+pub use options::Options;
 pub use read::{Entry, Reader};
 pub use retention::Retention;
 pub use text::{COMMAND_MAX, NAME_MAX, TEXT_MAX, Text};

@@ -7,6 +7,8 @@ use std::fmt;
 
 use aws_lc_rs::digest;
 
+use crate::hex::hex;
+
 /// Maximum bytes of a line without its end.
 pub const LINE_MAX: usize = crate::event::EVENT_MAX + 256;
 
@@ -48,17 +50,6 @@ impl fmt::Debug for Hash {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, to)
     }
-}
-
-/// Returns bytes in hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    text
 }
 
 fn digit(digit: u8) -> Option<u8> {

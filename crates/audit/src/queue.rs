@@ -66,7 +66,7 @@ pub(crate) struct Queue {
     bound: usize,
 }
 
-/// What the writer takes from the queue.
+/// Content of the queue for the writer.
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub(crate) items: Vec<Item>,

@@ -133,11 +133,11 @@ impl Reader {
         Ok(())
     }
 
-    /// Returns the next record, or `None` if there is none yet.
+    /// Returns the next record, or `None` while no further one is there.
     ///
     /// # Errors
     /// A file cannot be read.
-    pub fn next(&mut self) -> Result<Option<Entry>, Error> {
+    pub fn read(&mut self) -> Result<Option<Entry>, Error> {
         loop {
             let Some((segment, lines)) = &mut self.open else {
                 let Some(first) = self.first()? else { return Ok(None) };

@@ -16,7 +16,7 @@ use crate::line::{Hash, LINE_MAX, parse};
 /// End of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
-    /// Number of the last record; zero if there is none.
+    /// Number of the last record; zero in an empty log.
     pub(crate) seq: u64,
     /// Its hash.
     pub(crate) hash: Hash,

@@ -13,10 +13,11 @@ use crate::event::{Event, LogEvent};
 use crate::folder::{Durable, HEAD, Segment, segments};
 use crate::head::{SigningKey, replace};
 use crate::line::{Hash, append};
+use crate::options::Options;
 use crate::queue::{Item, Queue};
 use crate::recover::Tail;
 use crate::retention::{Aged, plan};
-use crate::{Error, Options, cursor};
+use crate::{Error, cursor};
 
 /// Bytes that are written at once.
 const PORTION: usize = 1 << 20;

@@ -38,9 +38,10 @@ fn variables(claim: &SandboxClaim) -> &[ClaimEnvVar] {
     claim.spec.env.as_deref().unwrap_or_default()
 }
 
-/// Returns the attributes of the task, for conditions of policies. The Sandbox gets them with the claim.
+/// Returns the attributes of the task and the creator, for conditions of policies. The Sandbox gets them with the claim.
 fn attributes(claim: &SandboxClaim) -> impl Iterator<Item = (String, String)> {
-    let attributes = claim.annotations().iter().filter(|(key, _)| key.starts_with(annotation::ATTRIBUTE));
+    let is_one = |key: &str| key.starts_with(annotation::ATTRIBUTE) || key == annotation::USER;
+    let attributes = claim.annotations().iter().filter(move |(key, _)| is_one(key));
     attributes.map(|(key, value)| (key.clone(), value.clone()))
 }
 

@@ -116,9 +116,10 @@ impl Sandbox {
     pub(crate) async fn serve_to(self: &Arc<Self>, client: TcpStream, destination: Destination) {
         let mut first = Vec::new();
         match self.connect(&client, destination, &mut first).await {
-            Ok(Allowed::Join(connection)) => self.join(client, connection, &first).await,
+            Ok(Allowed::Join(connection)) => self.join(client, connection, first).await,
             Ok(Allowed::Inspect(destination, spoken)) => {
-                self.inspect(client, destination, spoken, first).await
+                // A joined connection should not take the memory of this.
+                Box::pin(self.inspect(client, destination, spoken, first)).await;
             }
             Err(refusal) => self.refuse(client, &mut first, refusal).await,
         }
@@ -228,17 +229,17 @@ impl Sandbox {
             Err(refusal) => return self.refuse(client, &mut first, refusal).await,
         };
         match (permit.reads(spoken), server) {
-            (Some(spoken), _) => self.inspect(client, destination, spoken, first).await,
+            (Some(spoken), _) => Box::pin(self.inspect(client, destination, spoken, first)).await,
             (None, Some(server)) => {
                 self.allowed(&destination, None, permit.ground.as_ref());
-                self.join(client, Connection { traffic: permit.traffic, server, destination }, &first).await;
+                self.join(client, Connection { traffic: permit.traffic, server, destination }, first).await;
             }
             (None, None) => reset(&client),
         }
     }
 
     /// Passes bytes on until both sides have ended, or the levels no longer allow it.
-    async fn join(&self, mut client: TcpStream, connection: Connection, first: &[u8]) {
+    async fn join(&self, mut client: TcpStream, connection: Connection, first: Vec<u8>) {
         let Connection { destination, traffic, mut server } = connection;
         let Ok(address) = server.peer_addr() else { return reset(&client) };
         // From now on, so that the end of this process is an error too.

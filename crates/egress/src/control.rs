@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::authority::AuthorityKeys;
+use crate::descriptors::LISTENERS;
 use crate::record::Recorder;
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
@@ -234,13 +235,19 @@ impl Proxy {
             Order::Facts { sandbox, facts } => self.find(sandbox)?.sandbox.set_facts(facts),
             Order::Names { sandbox, names } => self.find(sandbox)?.sandbox.add_names(&names),
             Order::Serve { sandbox } => {
-                let served = self.find(sandbox)?;
-                let of = served.sandbox.clone();
+                let of = self.find(sandbox)?.sandbox.clone();
+                let Some(listeners) = self.way.descriptors.take(LISTENERS) else {
+                    let refusal =
+                        Refusal { destination: "every destination".to_owned(), reason: Reason::Full };
+                    (self.reporter)(News::Refused { sandbox, refusal });
+                    return Ok(());
+                };
                 let serving = serve(message.descriptors, of, self.ending.subscribe());
                 let task = tokio::spawn(async move {
                     if let Err(error) = serving.await {
                         tracing::warn!(sandbox, %error, "a sandbox is no longer served");
                     }
+                    drop(listeners);
                 });
                 self.find(sandbox)?.task = Some(task.abort_handle());
             }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use hutch_policy::{Destination, Host, Level, Moment, may_dial};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use crate::descriptors::LOOKUP;
 use crate::way::{Unreachable, Way};
 
 /// Maximum time to resolve a name.
@@ -35,7 +36,8 @@ pub(crate) async fn dial(
         return proxy.connect(destination).await;
     }
     let mut last = Unreachable::Name(io::ErrorKind::NotFound.into());
-    for address in resolve(destination, turns).await.map_err(Unreachable::Name)? {
+    let lookup = way.descriptors.take(LOOKUP).ok_or(Unreachable::Full)?;
+    for address in resolve(destination, turns, lookup).await.map_err(Unreachable::Name)? {
         if let Err(reason) = may_dial(levels, destination, address.ip(), &own(address), moment) {
             last = Unreachable::Closed(address.ip(), reason);
             continue;
@@ -60,7 +62,12 @@ pub(crate) fn may_stay(
     way.proxy.is_some() || may_dial(levels, destination, address.ip(), &own(address), moment).is_ok()
 }
 
-async fn resolve(destination: &Destination, turns: &Arc<Semaphore>) -> io::Result<Vec<SocketAddr>> {
+/// Returns the addresses of a destination. `lookup` are the descriptors of the resolver.
+async fn resolve(
+    destination: &Destination,
+    turns: &Arc<Semaphore>,
+    lookup: OwnedSemaphorePermit,
+) -> io::Result<Vec<SocketAddr>> {
     let port = destination.port.get();
     match &destination.host {
         Host::Address(address) => Ok(vec![SocketAddr::new(*address, port)]),
@@ -70,8 +77,8 @@ async fn resolve(destination: &Destination, turns: &Arc<Semaphore>) -> io::Resul
                 let turn = turns.acquire_owned().await.map_err(io::Error::other)?;
                 let resolve = move || {
                     let found = (name.as_str(), port).to_socket_addrs();
-                    // A thread that waits for a slow server keeps the turn after the time has passed.
-                    drop(turn);
+                    // A thread that waits for a slow server keeps both after the time has passed.
+                    drop((turn, lookup));
                     found.map(|found| found.take(ADDRESSES).collect())
                 };
                 tokio::task::spawn_blocking(resolve).await.map_err(io::Error::other)?

@@ -23,7 +23,8 @@ use tokio::time::timeout;
 use crate::body::{Body, full};
 use crate::check::names;
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
-use crate::record::Asked;
+use crate::heads::Heads;
+use crate::record::{Asked, named};
 use crate::refusal::{Denial, Reason, Refusal, problem};
 use crate::sandbox::{Rules, Sandbox};
 use crate::websocket;
@@ -47,6 +48,8 @@ pub(crate) struct Exchange {
     pub(crate) tls: bool,
     /// Work that remains after its last request, if that was for a WebSocket.
     pub(crate) tunnel: Tunnel,
+    /// Heads of the connection, if it is one of HTTP/1.
+    pub(crate) heads: Option<Heads>,
 }
 
 /// Work that is left when the requests of a connection have ended.
@@ -94,8 +97,13 @@ impl fmt::Display for Line {
 }
 
 impl Line {
-    fn refusal(&self, reason: Reason) -> Refusal {
-        Refusal { destination: self.to_string(), reason }
+    /// Returns the refusal of the request, which has made these calls.
+    fn refusal(&self, reason: Reason, calls: &[Call]) -> Refusal {
+        let destination = match calls {
+            [] => self.to_string(),
+            calls => format!("{self} ({})", named(calls)),
+        };
+        Refusal { destination, reason }
     }
 
     fn asked<'a>(&'a self, calls: &'a [Call]) -> Asked<'a> {
@@ -114,8 +122,12 @@ struct Seen {
     unread: Option<Incoming>,
 }
 
-/// Answers a request.
-pub(crate) async fn exchange(of: Exchange, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+/// Answers a request. `followed` says why its head, as it was sent, is refused.
+pub(crate) async fn exchange(
+    of: Exchange,
+    followed: Result<(), String>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
     let line = Line {
         method: request.method().clone(),
         scheme: if of.tls { "https" } else { "http" },
@@ -124,16 +136,26 @@ pub(crate) async fn exchange(of: Exchange, request: Request<Incoming>) -> Result
     };
     let sends = !request.headers().contains_key(header::EXPECT);
     let (line, mut seen) = (Arc::new(line), Seen::default());
-    Ok(match of.serve(request, &line, &mut seen).await {
+    let ends = followed.is_err();
+    let served = match followed {
+        Ok(()) => of.serve(request, &line, &mut seen).await,
+        Err(why) => Err(Reason::Ambiguous(why)),
+    };
+    Ok(match served {
         Ok(response) => response,
         Err(reason) => {
-            let refusal = line.refusal(reason);
+            let refusal = line.refusal(reason, &seen.calls);
             of.sandbox.refused_request(refusal.clone(), &line.asked(&seen.calls));
             if let Some(body) = seen.unread.filter(|_| sends) {
                 // A client that could not send all of a body may not read the answer.
                 let _ = timeout(UNREAD_TIME, Limited::new(body, UNREAD).collect()).await;
             }
-            answer(&refusal, seen.id)
+            let mut response = answer(&refusal, seen.id);
+            if ends {
+                // It is not certain where the next one begins.
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
         }
     })
 }
@@ -282,7 +304,7 @@ impl Exchange {
         let verdict = decide_request(&rules.levels, &self.destination, &request, &moment);
         let asked = line.asked(&seen.calls);
         if let Some(denial) = Denial::first(&verdict.opinions, Mode::Observe) {
-            self.sandbox.refused_request(line.refusal(Reason::Observed(denial)), &asked);
+            self.sandbox.refused_request(line.refusal(Reason::Observed(denial), &seen.calls), &asked);
         }
         if verdict.decision != Decision::Allow {
             let denial = Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default();
@@ -331,6 +353,9 @@ impl Exchange {
 
     /// Passes bytes on in both directions once both sides have become a WebSocket, as long as these rules hold.
     fn connect(&self, client: OnUpgrade, server: OnUpgrade, line: Arc<Line>, rules: Rules) {
+        if let Some(heads) = &self.heads {
+            heads.end();
+        }
         let sandbox = self.sandbox.clone();
         self.tunnel.set(async move {
             let (Ok(client), Ok(server)) = (client.await, server.await) else { return };
@@ -338,7 +363,7 @@ impl Exchange {
                 sandbox.counters().sent(bytes);
                 sandbox.usage.sent(&sandbox.rules().levels, bytes).map_err(|reason| {
                     let text = reason.to_string();
-                    sandbox.refused_request(line.refusal(reason), &line.asked(&[]));
+                    sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[]));
                     text
                 })
             };
@@ -449,7 +474,7 @@ impl http_body::Body for Metered {
             Ok(()) => Poll::Ready(Some(Ok(frame))),
             Err(reason) => {
                 let error = reason.to_string();
-                this.sandbox.refused_request(this.line.refusal(reason), &this.line.asked(&[]));
+                this.sandbox.refused_request(this.line.refusal(reason, &[]), &this.line.asked(&[]));
                 Poll::Ready(Some(Err(error.into())))
             }
         }

@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use hutch_policy::{Destination, Host, Traffic};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -20,9 +20,11 @@ use crate::check::names;
 use crate::connection::Door;
 use crate::exchange::{Exchange, Tunnel, answer, exchange};
 use crate::first;
-use crate::inspect::{http1, resumed};
+use crate::heads::{Followed, Heads};
+use crate::inspect::http1;
 use crate::record::Asked;
 use crate::refusal::{Reason, Refusal, reset};
+use crate::resumed::Resumed;
 use crate::sandbox::Sandbox;
 
 /// Maximum time until a client has named its destination.
@@ -238,8 +240,12 @@ pub(crate) async fn serve(listener: TcpListener, sandbox: Arc<Sandbox>) {
     loop {
         match listener.accept().await {
             Ok((client, _)) => {
+                let Some(descriptors) = sandbox.descriptors(&client, "a client") else { continue };
                 let sandbox = sandbox.clone();
-                tokio::spawn(async move { serve_client(&sandbox, client).await });
+                tokio::spawn(async move {
+                    serve_client(&sandbox, client).await;
+                    drop(descriptors);
+                });
             }
             // The client has gone, or resources are short.
             Err(error) => {
@@ -327,9 +333,11 @@ async fn serve_socks(sandbox: &Arc<Sandbox>, mut client: TcpStream, mut bytes: V
 /// Serves requests, each of which names its destination.
 async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8>) {
     let tunnel = Tunnel::default();
-    let (of, into) = (sandbox.clone(), tunnel.clone());
-    let service = service_fn(move |request| serve_request(of.clone(), into.clone(), request));
-    let stream = TokioIo::new(resumed(client, first));
+    let (of, into, heads) = (sandbox.clone(), tunnel.clone(), Heads::default());
+    let stream = Resumed::new(client, first);
+    stream.break_unless_closed();
+    let stream = TokioIo::new(Followed::new(stream, &heads));
+    let service = service_fn(move |request| serve_request(of.clone(), into.clone(), heads.clone(), request));
     // Why the connection ended has no consequence.
     let _ = http1().serve_connection(stream, service).with_upgrades().await;
     tunnel.finish().await;
@@ -338,15 +346,17 @@ async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8
 async fn serve_request(
     sandbox: Arc<Sandbox>,
     tunnel: Tunnel,
+    heads: Heads,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    let destination = match destination(&request) {
+    let destination = match heads.next().and_then(|()| destination(&request)) {
         Ok(destination) => destination,
         Err(why) => {
             let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::Ambiguous(why) };
             sandbox.refused(refusal.clone());
             let mut response = answer(&refusal, None);
             *response.status_mut() = http::StatusCode::BAD_REQUEST;
+            response.headers_mut().insert(http::header::CONNECTION, HeaderValue::from_static("close"));
             return Ok(response);
         }
     };
@@ -365,7 +375,7 @@ async fn serve_request(
         );
         return Ok(answer(&refusal, None));
     }
-    exchange(Exchange { sandbox, destination, tls: false, tunnel }, request).await
+    exchange(Exchange { sandbox, destination, tls: false, tunnel, heads: Some(heads) }, Ok(()), request).await
 }
 
 /// Returns the destination that a request names.

@@ -13,7 +13,9 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::check::Spoken;
 use crate::exchange::{Exchange, Tunnel, exchange};
+use crate::heads::{Followed, HEAD_BYTES, HEADERS, Heads};
 use crate::refusal::{Reason, Refusal, reset};
+use crate::resumed::Resumed;
 use crate::sandbox::Sandbox;
 
 /// Maximum time of a TLS handshake, and of the head of a request.
@@ -21,9 +23,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEAD: Duration = Duration::from_secs(30);
 /// Maximum time without a request on a connection of HTTP/2.
 const IDLE: Duration = Duration::from_secs(120);
-/// Maximum bytes of a head, and headers in it.
-const HEAD_BYTES: usize = 64 << 10;
-const HEADERS: usize = 128;
 /// Bounds of a connection of HTTP/2. Its streams wait for their turn among the requests of the sandbox.
 const STREAMS: u32 = 16;
 /// Maximum bytes of a head of HTTP/2, of which each header counts 32 more. Its encoding can be far smaller.
@@ -47,12 +46,13 @@ pub(crate) async fn inspect(
     let tunnel = Tunnel::default();
     let exchange = |tls| {
         let (sandbox, destination, tunnel) = (sandbox.clone(), destination.clone(), tunnel.clone());
-        Exchange { sandbox, destination, tls, tunnel }
+        Exchange { sandbox, destination, tls, tunnel, heads: None }
     };
     let rules = sandbox.rules();
     let changed = sandbox.changed(destination, &rules);
     if spoken == Spoken::Http {
-        let stream = resumed(client, first);
+        let stream = Resumed::new(client, first);
+        stream.break_unless_closed();
         tokio::select! {
             () = serve_http1(stream, exchange(false)) => {}
             () = changed => {}
@@ -72,7 +72,7 @@ pub(crate) async fn inspect(
             return refused(error.to_string());
         }
     };
-    let accepted = timeout(HANDSHAKE, TlsAcceptor::from(config).accept(resumed(client, first))).await;
+    let accepted = timeout(HANDSHAKE, TlsAcceptor::from(config).accept(Resumed::new(client, first))).await;
     let stream = match accepted {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -83,6 +83,7 @@ pub(crate) async fn inspect(
         }
         Err(_) => return,
     };
+    stream.get_ref().0.break_unless_closed();
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     tokio::select! {
         () = async {
@@ -96,18 +97,11 @@ pub(crate) async fn inspect(
     tunnel.finish().await;
 }
 
-/// Returns a stream from which the bytes that were read already are read again.
-pub(crate) fn resumed(
-    client: TcpStream,
-    first: Vec<u8>,
-) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    use tokio::io::AsyncReadExt;
-    let (reader, writer) = client.into_split();
-    tokio::io::join(std::io::Cursor::new(first).chain(reader), writer)
-}
-
 async fn serve_http1(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, of: Exchange) {
-    let service = service_fn(move |request| exchange(of.clone(), request));
+    let heads = Heads::default();
+    let stream = Followed::new(stream, &heads);
+    let of = Exchange { heads: Some(heads.clone()), ..of };
+    let service = service_fn(move |request| exchange(of.clone(), heads.next(), request));
     // Why the connection ended has no consequence.
     let _ = http1().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
 }
@@ -130,7 +124,7 @@ async fn serve_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'stati
         .max_header_list_size(HEAD_LIST)
         .keep_alive_interval(IDLE)
         .keep_alive_timeout(HANDSHAKE);
-    let service = service_fn(move |request| exchange(of.clone(), request));
+    let service = service_fn(move |request| exchange(of.clone(), Ok(()), request));
     let _ = server.serve_connection(TokioIo::new(stream), service).await;
 }
 

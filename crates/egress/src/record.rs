@@ -13,6 +13,9 @@ use crate::refusal::{Denial, Reason};
 const TEXT: usize = 512;
 /// Maximum calls in a line.
 const CALLS: usize = 8;
+/// Maximum calls in a message, and maximum characters of each name of a method or a tool.
+const NAMED: usize = 3;
+const NAME: usize = 100;
 
 /// Outcome of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +99,8 @@ impl<'a> Record<'a> {
         let (level, rule) = match reason {
             Reason::Denied(Denial { level, rule })
             | Reason::Name(Denial { level, rule })
-            | Reason::Observed(Denial { level, rule }) => {
+            | Reason::Observed(Denial { level, rule })
+            | Reason::ObservedName(Denial { level, rule }) => {
                 (Some(level.as_str()).filter(|level| !level.is_empty()), rule.as_deref())
             }
             Reason::Budget(level, _) => (Some(level.as_str()), None),
@@ -161,7 +165,7 @@ impl<'a> Record<'a> {
 /// Returns the outcome that a reason stands for.
 pub(crate) fn outcome(reason: &Reason) -> Outcome {
     match reason {
-        Reason::Observed(_) => Outcome::Observed,
+        Reason::Observed(_) | Reason::ObservedName(_) => Outcome::Observed,
         Reason::Unreachable(_) => Outcome::Failed,
         _ => Outcome::Denied,
     }
@@ -173,6 +177,31 @@ fn shown(call: &Call) -> String {
         (Some(method), Some(tool)) => format!("{method} {tool}"),
         (Some(method), None) => method.clone(),
         (None, _) => "answer".to_owned(),
+    }
+}
+
+/// Returns the methods and tools of calls, for a message: of a batch, the first few.
+pub(crate) fn named(calls: &[Call]) -> String {
+    let one = |call: &Call| match (&call.method, &call.tool) {
+        (Some(method), Some(tool)) => format!("{} {}", quoted(method), quoted(tool)),
+        (Some(method), None) => quoted(method),
+        (None, _) => "an answer".to_owned(),
+    };
+    let mut names: Vec<String> = calls.iter().take(NAMED).map(one).collect();
+    if let Some(more) = calls.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
+}
+
+/// Returns a name as it stands in a message. One that could be taken for other parts of the message is quoted and escaped.
+fn quoted(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    let cut: String = name.chars().take(NAME).collect();
+    let more = if cut.len() < name.len() { "..." } else { "" };
+    match !cut.is_empty() && cut.chars().all(plain) {
+        true => cut + more,
+        false => format!("{cut:?}{more}"),
     }
 }
 
@@ -206,6 +235,7 @@ pub(crate) struct Counters {
     sent: AtomicU64,
     received: AtomicU64,
     open: AtomicI64,
+    full: AtomicU64,
 }
 
 /// An open connection, which is counted until this is dropped.
@@ -229,6 +259,11 @@ impl Counters {
 
     pub(crate) fn received(&self, bytes: usize) {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts a connection for which there was no descriptor.
+    pub(crate) fn full(&self) {
+        self.full.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn open(&self) -> Open<'_> {
@@ -263,6 +298,8 @@ impl Counters {
         metric("bytes_total", "counter", "Bytes of bodies and of connections that are not read.", &bytes);
         let open = u64::try_from(self.open.load(Ordering::Relaxed)).unwrap_or(0);
         metric("open_connections", "gauge", "Open connections of clients.", &[("", open)]);
+        let full = [("", value(&self.full))];
+        metric("no_descriptor_total", "counter", "Connections refused for want of descriptors.", &full);
         text
     }
 }
@@ -295,6 +332,27 @@ mod tests {
         let line = Record::allowed("a.example:443", None, Some(&ground)).line_at(OffsetDateTime::UNIX_EPOCH);
         let json: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&json["decision"], json.get("path"), json.get("reason")), (&"allow".into(), None, None));
+    }
+
+    #[test]
+    fn calls_in_a_message_are_few_bounded_and_escaped() {
+        let call = |method: &str, tool: Option<&str>| Call {
+            method: Some(method.into()),
+            tool: tool.map(str::to_owned),
+            arguments: Value::Null,
+        };
+        let tool = |tool: &str| named(&[call("tools/call", Some(tool))]);
+        assert_eq!(tool("delete_all"), "tools/call delete_all");
+        assert_eq!(named(&[call("tasks/get", None)]), "tasks/get");
+        assert_eq!(tool("x): rule \"a\" allows"), r#"tools/call "x): rule \"a\" allows""#);
+        assert_eq!(tool("a\u{1b}[2J\n\u{85}\u{202e}"), r#"tools/call "a\u{1b}[2J\n\u{85}\u{202e}""#);
+        assert_eq!(tool(""), "tools/call \"\"");
+        assert_eq!(tool(&"x".repeat(10_000)), format!("tools/call {}...", "x".repeat(NAME)));
+        let batch = ["a", "b", "c", "d", "e"].map(|tool| call("tools/call", Some(tool)));
+        assert_eq!(named(&batch), "tools/call a, tools/call b, tools/call c, 2 more");
+        assert_eq!(named(&batch[..3]), "tools/call a, tools/call b, tools/call c");
+        let longest = vec![call(&"\u{202e}".repeat(1000), Some(&"\u{202e}".repeat(1000))); 100];
+        assert!(named(&longest).len() < 6000, "{}", named(&longest).len());
     }
 
     #[test]

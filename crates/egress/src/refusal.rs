@@ -21,7 +21,8 @@ const REST_TIME: Duration = Duration::from_secs(5);
 /// A connection or request that was refused, or that a level would have refused that only observes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// Destination, as the sandbox named it; of a request, its method and URL without the query.
+    /// Destination, as the sandbox named it; of a request, its method, its URL without the query, and the calls in its
+    /// body.
     pub destination: String,
     /// Reason.
     pub reason: Reason,
@@ -42,6 +43,9 @@ pub enum Reason {
     /// A level does not allow the name, so it has no address.
     #[error("{0}")]
     Name(Denial),
+    /// A level would not allow the name, but it only observes.
+    #[error("{0}, but it only observes")]
+    ObservedName(Denial),
     /// The connection is for another name, or does not say for which.
     #[error("{0}")]
     OtherName(String),
@@ -60,6 +64,16 @@ pub enum Reason {
     /// The sandbox has too many connections.
     #[error("too many connections are open")]
     TooMany,
+    /// The process has no descriptors left, for all sandboxes together.
+    #[error("the proxy has no descriptors left for further connections")]
+    Full,
+}
+
+impl Reason {
+    /// Returns true if it is the reason why a name has no address.
+    pub fn is_about_a_name(&self) -> bool {
+        matches!(self, Reason::Name(_) | Reason::ObservedName(_))
+    }
 }
 
 /// Name of the level that the flags of `hutch run` make.
@@ -109,7 +123,7 @@ impl Refusal {
     /// Returns the status of HTTP that answers it.
     pub(crate) fn status(&self) -> u16 {
         match self.reason {
-            Reason::Unreachable(_) => 502,
+            Reason::Unreachable(_) | Reason::Full => 502,
             _ => 403,
         }
     }
@@ -125,10 +139,10 @@ pub(crate) fn problem(refusal: &Refusal, status: u16) -> String {
 /// Sends the reason of a refusal to a client that speaks HTTP without TLS, and resets any other connection.
 pub(crate) async fn refuse(mut client: TcpStream, first: &mut Vec<u8>, refusal: &Refusal) {
     if first.is_empty() {
-        let mut piece = [0; 4096];
-        // A client that waits for the server to speak is not kept waiting.
-        let read = timeout(SPEAKS, client.read(&mut piece)).await;
-        first.extend_from_slice(&piece[..read.unwrap_or(Ok(0)).unwrap_or(0)]);
+        // Not within the future, which is part of that of every connection.
+        first.reserve(4096);
+        // A client that waits for the server to speak is not kept waiting. One that fails has sent nothing.
+        let _ = timeout(SPEAKS, client.read_buf(first)).await;
     }
     let First::Http(_) = classify(first) else { return reset(&client) };
     answer(client, 403, refusal).await;

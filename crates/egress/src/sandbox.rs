@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hutch_policy::{Destination, Facts, Host, HostName, Level, Mode, Moment, Opinion, decide, may_resolve};
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
 use crate::authority::{Authority, AuthorityError, AuthorityKeys};
+use crate::descriptors::CONNECTION;
 use crate::dial::dial;
 use crate::dns;
 use crate::names::{Names, is_synthetic};
 use crate::peers::Peers;
 use crate::record::{Asked, Counters, Ground, Outcome, Record, Recorder, outcome};
-use crate::refusal::{Denial, Reason, Refusal};
+use crate::refusal::{Denial, Reason, Refusal, reset};
 use crate::upstream::{Dial, Upstream};
 use crate::usage::Usage;
 use crate::way::{Unreachable, Way};
@@ -106,6 +108,16 @@ impl Sandbox {
     /// Returns the counters of this process.
     pub(crate) fn counters(&self) -> &Counters {
         &self.way.counters
+    }
+
+    /// Takes descriptors for a connection, at once when it was accepted. Resets the connection where that fails.
+    pub(crate) fn descriptors(&self, client: &TcpStream, destination: &str) -> Option<OwnedSemaphorePermit> {
+        let taken = self.way.descriptors.take(CONNECTION);
+        if taken.is_none() {
+            reset(client);
+            self.refused(Refusal { destination: destination.to_owned(), reason: Reason::Full });
+        }
+        taken
     }
 
     /// Returns a place for one more connection, unless too many are open.
@@ -208,6 +220,9 @@ impl Sandbox {
             self.usage.denied();
         }
         self.counters().count(outcome, asked.is_some());
+        if refusal.reason == Reason::Full {
+            self.counters().full();
+        }
         if let Some(recorder) = self.recorder.get() {
             let destination = asked.map(|asked| asked.destination.to_string());
             let destination = destination.as_deref().unwrap_or(&refusal.destination);
@@ -242,12 +257,22 @@ impl Sandbox {
         }
     }
 
-    /// Reports a name that has no address because nothing allows it. It is not counted: programs try many names.
+    /// Reports a name that has no address because nothing allows it, and what levels that only observe have against it. It is
+    /// not counted: programs try many names.
     fn no_address(&self, rules: &Rules, name: HostName) {
-        let destination = Destination { port: HTTPS, host: Host::Name(name) };
-        let verdict = decide(&rules.levels, &destination, &self.moment(&rules.facts));
-        let denial = Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default();
-        (self.report)(Refusal { destination: destination.host.to_string(), reason: Reason::Name(denial) });
+        let allows = |opinion: &Opinion<'_>| {
+            opinion.level.egress.as_ref().is_some_and(|egress| egress.allows_name(&name))
+        };
+        let destination = Destination { port: HTTPS, host: Host::Name(name.clone()) };
+        let mut verdict = decide(&rules.levels, &destination, &self.moment(&rules.facts));
+        let report = |reason| (self.report)(Refusal { destination: name.to_string(), reason });
+        report(Reason::Name(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default()));
+        // Another port may be allowed, about which only a connection can tell.
+        verdict.opinions.retain(|opinion| !allows(opinion));
+        Denial::first(&verdict.opinions, Mode::Observe)
+            .map(Reason::ObservedName)
+            .into_iter()
+            .for_each(report);
     }
 
     /// Returns the answer to a DNS message.

@@ -47,11 +47,13 @@ async fn accept(
     mut ending: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let held = ending.clone();
-    let serve = |client| {
+    let serve = |client: TcpStream| {
+        let destination = client.local_addr().map(|address| address.to_string()).unwrap_or_default();
+        let Some(descriptors) = sandbox.descriptors(&client, &destination) else { return };
         let (sandbox, held) = (sandbox.clone(), held.clone());
         tokio::spawn(async move {
             sandbox.serve(client).await;
-            drop(held);
+            drop((descriptors, held));
         });
     };
     loop {

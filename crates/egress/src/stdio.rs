@@ -16,7 +16,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::exchange::REFUSED;
-use crate::record::{Ground, Record, Recorder, outcome};
+use crate::record::{Ground, Record, Recorder, named, outcome};
 use crate::refusal::{Denial, Reason};
 use crate::usage::Usage;
 
@@ -148,7 +148,10 @@ impl Stdio {
             self.usage.denied();
         }
         self.record(Record { calls, ..Record::refused(NAME, None, reason) });
-        let text = format!("refused by policy: {reason}");
+        let text = match calls {
+            [] => format!("refused by policy: {reason}"),
+            calls => format!("refused by policy: {}: {reason}", named(calls)),
+        };
         let error =
             |id: &Value| json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}});
         let errors = match serde_json::from_slice::<Value>(message) {
@@ -381,6 +384,8 @@ mod tests {
         let Verdict::Answer(batch) = guard.client(refused[13].as_bytes()) else { panic!() };
         let batch: Value = serde_json::from_str(&batch).unwrap();
         assert_eq!((&batch[0]["id"], &batch[1]["id"]), (&json!(1), &json!(2)));
+        let text = batch[0]["error"]["message"].as_str().unwrap();
+        assert!(text.starts_with("refused by policy: ping, resources/read: no rule of policy"), "{text}");
     }
 
     #[test]

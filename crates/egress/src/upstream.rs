@@ -153,6 +153,8 @@ impl Connector {
         let destination: Destination = named.ok_or_else(|| Unreachable::Tls("it has no name".to_owned()))?;
         let place = timeout(HANDSHAKE, self.connections.clone().acquire_owned()).await;
         let place = place.ok().and_then(Result::ok).ok_or(Unreachable::TooMany)?;
+        let descriptor = self.way.descriptors.take(1).ok_or(Unreachable::Full)?;
+        let place = (place, descriptor);
         let stream = (self.dial)(destination.clone()).await?;
         let _ = stream.set_nodelay(true);
         if uri.scheme_str() != Some("https") {
@@ -180,7 +182,8 @@ impl Connector {
 /// Connection to a server.
 struct Stream {
     io: Io,
-    _place: OwnedSemaphorePermit,
+    /// Among the connections of the sandbox, and among the descriptors of the process.
+    _place: (OwnedSemaphorePermit, OwnedSemaphorePermit),
 }
 
 enum Io {

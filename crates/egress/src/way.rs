@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::descriptors::Descriptors;
 use crate::record::Counters;
 use crate::refusal::Reason;
 
@@ -40,6 +41,9 @@ pub(crate) enum Unreachable {
     /// The sandbox has too many connections to servers.
     #[error("too many connections to servers are open")]
     TooMany,
+    /// The process has no descriptors left.
+    #[error("{}", Reason::Full)]
+    Full,
     /// The server cannot be trusted, or does not speak TLS.
     #[error("TLS to the server: {0}")]
     Tls(String),
@@ -49,6 +53,7 @@ impl From<&Unreachable> for Reason {
     fn from(error: &Unreachable) -> Reason {
         match error {
             Unreachable::Closed(..) => Reason::Forbidden(error.to_string()),
+            Unreachable::Full => Reason::Full,
             _ => Reason::Unreachable(error.to_string()),
         }
     }
@@ -118,6 +123,8 @@ pub struct Way {
     tls: Mutex<Option<Arc<ClientConfig>>>,
     /// Counters of all sandboxes.
     pub(crate) counters: Counters,
+    /// Descriptors that they share.
+    pub(crate) descriptors: Descriptors,
 }
 
 impl Way {

@@ -1,6 +1,9 @@
 //! Values of `--allow` and `--allow-private`.
 
-use hutch_policy::{Cidr, Destination, EgressRule, Host, HostPattern, PortRange, Protocol};
+use hutch_policy::{
+    Cidr, Destination, EgressRule, Forbidden, Host, HostPattern, PortRange, Protocol, check_address,
+    opens_nothing,
+};
 
 /// Port of HTTPS, where TLS is spoken.
 const HTTPS: u16 = 443;
@@ -44,7 +47,46 @@ pub(crate) fn rule(text: &str) -> Result<EgressRule, String> {
 
 /// Parses a range of `--allow-private`.
 pub(crate) fn private(text: &str) -> Result<Cidr, String> {
-    text.parse().map_err(|error| format!("{error}"))
+    let range: Cidr = text.parse().map_err(|error| format!("{error}"))?;
+    match opens_nothing(&range) {
+        Some(why) => Err(format!("{range} opens nothing: {why}")),
+        None => Ok(range),
+    }
+}
+
+/// Name of the sandbox itself.
+const LOCALHOST: &str = "localhost";
+
+/// Returns why `HOST[:PORT]` opens nothing although it is valid, if these ranges are the private ones that are open.
+pub(crate) fn without_effect(text: &str, ranges: &[Cidr]) -> Option<String> {
+    let destination = example(text).ok()?;
+    let own = "inside, it is the sandbox itself; a server of this machine needs another name or address of the machine, \
+               with --allow-private";
+    let address = match &destination.host {
+        Host::Name(name) => return (name.as_str() == LOCALHOST).then(|| own.to_owned()),
+        Host::Address(address) => *address,
+    };
+    if address.is_loopback() || address.is_unspecified() {
+        return Some(own.to_owned());
+    }
+    let closed = check_address(address, ranges, &[]).err()?;
+    Some(match closed {
+        Forbidden::Metadata | Forbidden::NoHost => closed.to_string(),
+        _ => format!("{closed}; --allow-private {address} opens it"),
+    })
+}
+
+/// Returns how the flags can allow a destination that none of them names, or why they cannot.
+pub(crate) fn advice(destination: &str) -> String {
+    let allow = format!("--allow {destination}");
+    let Ok(Destination { host: Host::Address(address), .. }) = destination.parse() else {
+        return format!("; {allow} allows it");
+    };
+    match check_address(address, &[], &[]) {
+        Ok(()) => format!("; {allow} allows it"),
+        Err(never @ (Forbidden::Metadata | Forbidden::NoHost)) => format!(": {never}"),
+        Err(_) => format!("; {allow} with --allow-private {address} allows it"),
+    }
 }
 
 #[cfg(test)]
@@ -70,5 +112,37 @@ mod tests {
         {
             assert!(rule(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn host_that_no_rule_opens_is_named_with_the_way_out() {
+        let ranges: [Cidr; 1] = ["10.0.0.0/8".parse().unwrap()];
+        for (text, expected) in [
+            ("localhost:8080", Some("the sandbox itself")),
+            ("127.0.0.1", Some("the sandbox itself")),
+            ("[::1]:80", Some("the sandbox itself")),
+            ("0.0.0.0", Some("the sandbox itself")),
+            ("192.168.1.2:22", Some("; --allow-private 192.168.1.2 opens it")),
+            ("[fd12::1]:22", Some("; --allow-private fd12::1 opens it")),
+            ("169.254.169.254:80", Some("which no rule opens")),
+            ("10.1.2.3", None),
+            ("8.8.8.8", None),
+            ("example.com", None),
+            ("*.example.com", None),
+        ] {
+            let found = without_effect(text, &ranges);
+            assert_eq!(found.is_some(), expected.is_some(), "{text}: {found:?}");
+            assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{text}");
+        }
+        assert!(private("169.254.169.254").unwrap_err().contains("opens nothing"));
+        assert!(private("127.0.0.1").is_ok() && private("0.0.0.0/0").is_ok());
+        for (destination, expected) in [
+            ("a.example:443", "; --allow a.example:443 allows it"),
+            ("8.8.8.8:53", "; --allow 8.8.8.8:53 allows it"),
+            ("10.1.2.3:22", "; --allow 10.1.2.3:22 with --allow-private 10.1.2.3 allows it"),
+        ] {
+            assert_eq!(advice(destination), expected);
+        }
+        assert!(advice("169.254.169.254:80").ends_with("which no rule opens"));
     }
 }

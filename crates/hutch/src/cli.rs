@@ -247,6 +247,10 @@ pub(crate) struct UpArguments {
     /// HUTCH_UPSTREAM_PROXY, which other users of the machine cannot see.
     #[arg(long, value_name = "URL")]
     pub(crate) upstream_proxy: Option<ProxyUrl>,
+    /// Address at which /metrics is served, for Prometheus: the counters of the proxy of all sandboxes. Port 0 picks a free
+    /// one.
+    #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
+    pub(crate) metrics_listen: Option<SocketAddr>,
 }
 
 impl UpArguments {
@@ -263,6 +267,7 @@ impl UpArguments {
             no_builtin_runtime_images: false,
             image_dir: None,
             upstream_proxy: None,
+            metrics_listen: None,
         }
     }
 }

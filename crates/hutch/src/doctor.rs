@@ -78,6 +78,8 @@ fn text(facts: &Facts) -> String {
     line("seccomp filters", yes(facts.seccomp));
     line("idmapped mounts", facts.idmapped_mounts.map_or("unknown (needs root)".to_owned(), yes));
     line("overlayfs", yes(facts.overlayfs));
+    line("egress (nft tproxy)", yes(facts.egress));
+    line("egress for ordinary users", yes(facts.egress_for_ordinary_users));
     let runsc = facts
         .runsc
         .as_ref()

@@ -244,6 +244,8 @@ fn serve() -> anyhow::Result<()> {
     let Start { uid, gid, audience, reads, outside } = message.decode().context("the first message")?;
     rustix::thread::set_name(c"hutch-egress").context("name")?;
     rustix::process::setsid().context("session")?;
+    // Before they are counted.
+    hutch_serve::raise_descriptor_limit();
     // Before the process is confined: it then has no such file.
     let way = Way::new(outside.bundle().context("the machine's authorities")?, outside.proxy);
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
@@ -324,9 +326,9 @@ impl Printed {
 pub(crate) fn line(Refusal { destination, reason }: &Refusal) -> String {
     let text = match reason {
         Reason::Denied(denial) | Reason::Name(denial) if denial.level == FLAGS => {
-            format!("refused {destination}; --allow {destination} allows it")
+            format!("refused {destination}{}", crate::allow::advice(destination))
         }
-        Reason::Observed(_) => format!("would refuse {destination}: {reason}"),
+        Reason::Observed(_) | Reason::ObservedName(_) => format!("would refuse {destination}: {reason}"),
         Reason::Unreachable(why) => format!("could not connect to {destination}: {why}"),
         _ => format!("refused {destination}: {reason}"),
     };

@@ -45,6 +45,7 @@ fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
         None => None,
     };
     warn(&levels, authority.is_some(), address);
+    run::warn_of_observers(&levels);
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),
         false => None,

@@ -5,6 +5,7 @@ mod attached;
 mod explain;
 pub(crate) mod import;
 mod judge;
+mod peer;
 mod test;
 
 use std::process::ExitCode;

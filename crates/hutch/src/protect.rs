@@ -149,8 +149,9 @@ impl Protection {
                 Err(Errno::NOENT) if last && matches!(kind, Placeholder::Nothing) => return Ok(None),
                 Err(Errno::NOENT) => {
                     let kind = if last { kind } else { Placeholder::Folder };
-                    self.make(&here, kind)
-                        .with_context(|| format!("a placeholder for {}", here.display()))?;
+                    let read_only =
+                        if self.shown_at.is_some() { "`:ro` after its path" } else { "--read-only" };
+                    self.make(&here, kind).map_err(|error| not_made(&here, &error, read_only))?;
                 }
                 Err(Errno::LOOP) => return Err(linked(&here)),
                 Err(errno) => return Err(errno).with_context(|| here.display().to_string()),
@@ -277,6 +278,20 @@ fn linked(path: &Path) -> anyhow::Error {
     match allowed(&path.to_string()) {
         Ok(_) => anyhow!("{line}, or open it to the command with --allow-write {path}"),
         Err(_) => anyhow!("{line}, or name the path of what it leads to"),
+    }
+}
+
+/// Returns the error for a placeholder that cannot be made. In a folder that the caller cannot write, the command could
+/// write nothing either.
+fn not_made(path: &Path, error: &anyhow::Error, read_only: &str) -> anyhow::Error {
+    let path = path.display();
+    match error.downcast_ref::<Errno>() {
+        Some(&(Errno::ACCESS | Errno::PERM | Errno::ROFS)) => {
+            anyhow!(
+                "{path} cannot be protected, because the folder cannot be written ({error}); show it with {read_only}"
+            )
+        }
+        _ => anyhow!("a placeholder for {path}: {error:#}"),
     }
 }
 

@@ -33,7 +33,7 @@ use crate::mount::MountArgument;
 use crate::protect::{Change, Placeholder, Protection, Rules};
 use workspace::Workspace;
 
-pub(crate) use egress::{Policies, open_private};
+pub(crate) use egress::{Policies, open_private, warn_of_observers};
 
 /// Exit status if Hutch or the machine could not start the command.
 const CANNOT_START: u8 = 125;
@@ -341,6 +341,8 @@ fn spec(
         root: Root { layers, upper: Upper::ReadOnly },
         mounts,
         links: Vec::new(),
+        files: hutch_jail::FileRules::default(),
+        runtime_root: None,
         ids: ids.map_or(Ids::Caller, |ids| Ids::Range { base: ids.base() }),
         network: Network::New(network),
         limits: Limits { cpu_millis: arguments.cpus, memory_bytes: arguments.memory, pids: arguments.pids },

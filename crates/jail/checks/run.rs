@@ -32,6 +32,8 @@ fn spec() -> Spec {
         limits: Limits::default(),
         deny_set_id_bits: false,
         links: vec![],
+        files: hutch_jail::FileRules::default(),
+        runtime_root: None,
         freezable: false,
     }
 }

@@ -46,6 +46,8 @@ fn main() {
         limits: Limits { memory_bytes, ..Limits::default() },
         deny_set_id_bits,
         links: vec![],
+        files: hutch_jail::FileRules::default(),
+        runtime_root: None,
         freezable: false,
     };
     let process = Process {

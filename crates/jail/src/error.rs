@@ -80,6 +80,14 @@ pub enum Error {
         /// Errno.
         errno: Errno,
     },
+    /// A rule for files cannot be enforced.
+    #[error("{rule}: {reason}")]
+    FileRule {
+        /// Name of the rule.
+        rule: String,
+        /// Reason.
+        reason: String,
+    },
     /// The kernel makes no writable copy of a folder, for example because there are overlays below it already.
     #[error("no writable copy of {} can be made here: {errno}", .folder.display())]
     NoCopy {

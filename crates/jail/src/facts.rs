@@ -37,6 +37,10 @@ pub struct Facts {
     pub idmapped_mounts: Option<bool>,
     /// `true` when overlay mounts are supported.
     pub overlayfs: bool,
+    /// `true` when connections of a sandbox can be captured (`tproxy` of nftables), so that policies can open hosts.
+    pub egress: bool,
+    /// The same for an ordinary user.
+    pub egress_for_ordinary_users: bool,
     /// gVisor.
     pub runsc: Option<Runsc>,
     /// `true` when `/dev/kvm` is usable.
@@ -131,6 +135,8 @@ impl Facts {
             seccomp: attempt::seccomp(),
             idmapped_mounts: root.then(attempt::idmapped_mount),
             overlayfs: attempt::overlay(),
+            egress: attempt::captures(),
+            egress_for_ordinary_users: attempt::captures_as_ordinary_user(),
             runsc: std::env::var_os("PATH").and_then(|path| runsc(&path)),
             kvm: rustix::fs::access("/dev/kvm", Access::READ_OK | Access::WRITE_OK).is_ok(),
             missing: Vec::new(),

@@ -18,7 +18,6 @@ use crate::channel::Channel;
 use crate::error::Error;
 use crate::event::{Reached, Report};
 use crate::invariants::{Expected, Outside};
-use crate::root::private;
 use crate::sources::Sources;
 use crate::spec::{Ids, MountSource, Network, Profile, Spec, Upper};
 use crate::{dev, ids, invariants, landlock, network, privileges, proc, root, seccomp, sys};
@@ -295,7 +294,12 @@ fn build(
         privileges::give_up()?;
     }
     let outside = if landlock::has_scopes() { Some(Outside::new()?) } else { None };
-    let landlock = !left_out(Step::Landlock) && landlock::restrict(&writable(spec))?;
+    let mut writable = writable(spec);
+    if !spec.files.is_empty() {
+        // A mount in a hidden folder has no path.
+        writable.retain(|path| path.exists());
+    }
+    let landlock = !left_out(Step::Landlock) && landlock::restrict(&writable)?;
     if !left_out(Step::Seccomp) {
         seccomp::install(spec.deny_set_id_bits)?;
     }
@@ -337,15 +341,7 @@ fn build_around_runtime(plan: &Plan<'_>, entry: Option<&Entry>, channel: &Channe
         .map_err(failed("separate the mounts"))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     sys::mount(c"proc", c"/proc", c"proc", flags, c"").map_err(failed("mount /proc"))?;
-    let host = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(failed("open the root"))?;
-    let mut attached: Vec<(&Path, OwnedFd)> = Vec::new();
-    let ready = private::prepare_around_runtime(&plan.spec.mounts, &mut sources)?;
-    for (mount, tree) in plan.spec.mounts.iter().zip(ready) {
-        root::attach_tree(&host, &attached, &tree, mount)?;
-        attached.push((&mount.target, tree));
-    }
-    drop((attached, host));
+    root::runtime::build(plan.spec, &mut sources)?;
     close_others(plan, channel)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     if plan.spec.deny_set_id_bits {

@@ -18,6 +18,7 @@ pub mod warden;
 mod channel;
 mod dev;
 mod event;
+mod files;
 mod folder;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
@@ -39,10 +40,13 @@ mod watcher;
 pub use cgroup::Freezer;
 pub use error::{Errno, Error};
 pub use event::{Event, ProcessExit, Usage};
+pub use files::{FileAccess, FileRule, FileRules};
 pub use folder::CheckedFolder;
 pub use ids::{IdRange, IdRanges};
 pub use network::{Capture, Listener, LocalRoute, NetworkPlan, Transport};
 pub use run::{Captured, Ended, Isolation, Outcome, RunOptions, run, run_with_listeners};
-pub use spec::{Ids, Limits, Link, Mount, MountSource, Network, Process, Profile, Root, Spec, Upper, User};
+pub use spec::{
+    Ids, Limits, Link, Mount, MountSource, Network, Process, Profile, Root, RuntimeRoot, Spec, Upper, User,
+};
 pub use sys::{close_inherited_on_exec, forget_program};
 pub use warden::{Jail, NetworkNamespace, Stdio, Warden};

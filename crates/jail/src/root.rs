@@ -17,7 +17,9 @@ use crate::sources::Sources;
 use crate::spec::{Ids, Link, Mount, MountSource, Root, Spec, Upper};
 use crate::{dev, proc, sys};
 
-pub(crate) mod private;
+pub(crate) mod closed;
+mod private;
+pub(crate) mod runtime;
 
 /// Bound of the tmpfs that carries nothing but mount points.
 const SKELETON_BYTES: u64 = 1 << 20;
@@ -55,6 +57,7 @@ pub(crate) fn enter(
     };
     stage(&spec.root)?;
     let ready = prepare(spec, &mut sources)?;
+    let hidden = private::hidden_file(&spec.files)?;
     let made = match &layers[..] {
         [] => Made::Fresh,
         [layer]
@@ -75,7 +78,8 @@ pub(crate) fn enter(
     let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(failed("open the root"))?;
     let ready: Vec<_> = spec.mounts.iter().zip(ready).collect();
-    let planned = ready.iter().map(|(mount, tree)| plan(spec, mount, tree)).collect::<Result<_, _>>()?;
+    let mut planned: Vec<Planned> =
+        ready.iter().map(|(mount, tree)| plan(spec, mount, tree)).collect::<Result<_, _>>()?;
     let (below_dev, others): (Vec<_>, Vec<_>) =
         ready.into_iter().partition(|(mount, _)| mount.target.starts_with("/dev"));
     let mut attached = Vec::new();
@@ -91,6 +95,11 @@ pub(crate) fn enter(
         make_root_read_only(&root)?;
     }
     let id = mount_id(&root, "").map_err(failed("look at the root"))?;
+    if let Some(hidden) = hidden {
+        let made = closed::close(&root, &spec.files, &[], hidden)?;
+        let copied = copies(&root, &spec.mounts, &planned);
+        planned.extend(made.into_iter().chain(copied));
+    }
     Ok((Planned { id, read_only, with_submounts: false }, planned))
 }
 
@@ -104,6 +113,18 @@ fn plan(spec: &Spec, mount: &Mount, tree: &OwnedFd) -> Result<Planned, Error> {
     };
     let id = mount_id(tree, "").map_err(at(&mount.target, "look at it"))?;
     Ok(Planned { id, read_only, with_submounts: may_bring && matches!(spec.ids, Ids::Caller) })
+}
+
+/// Returns the mounts that are now at the targets of read-only ones, where folders on the way were mounted over themselves.
+fn copies(root: &OwnedFd, mounts: &[Mount], planned: &[Planned]) -> Vec<Planned> {
+    let top = Top { folder: root, links: ResolveFlags::empty() };
+    let read_only = mounts.iter().zip(planned).filter(|(_, plan)| plan.read_only);
+    let copies = read_only.filter_map(|(mount, plan)| {
+        // A mount that is hidden has no path.
+        let id = top.open(&mount.target).and_then(|place| mount_id(&place, "")).ok()?;
+        (id != plan.id).then_some(Planned { id, read_only: true, with_submounts: true })
+    });
+    copies.collect()
 }
 
 /// How the root is made.
@@ -206,6 +227,12 @@ fn make_sides(prefix: &str, covered: &OwnedFd) -> Result<(), Errno> {
 
 /// Stacks the layers on the stage and goes to the result.
 fn overlay_root(layers: &[OwnedFd], upper: Option<&OwnedFd>, links: &[Link]) -> Result<(), Error> {
+    stack(layers, upper, links)?;
+    rustix::process::chdir(ROOT).map_err(failed("enter the overlay"))
+}
+
+/// Stacks the layers on the stage, which is the working directory.
+fn stack(layers: &[OwnedFd], upper: Option<&OwnedFd>, links: &[Link]) -> Result<(), Error> {
     let mut names = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
         let name = format!("l{number}");
@@ -223,8 +250,7 @@ fn overlay_root(layers: &[OwnedFd], upper: Option<&OwnedFd>, links: &[Link]) -> 
     // Before the overlay is made: there they would have to replace what the layers have.
     make_links(links, &format!("{prefix}upper/"))?;
     let data = format!("userxattr,lowerdir={},upperdir={prefix}upper,workdir={prefix}work", names.join(":"));
-    overlay(ROOT, &data, 0).map_err(failed("overlay"))?;
-    rustix::process::chdir(ROOT).map_err(failed("enter the overlay"))
+    overlay(ROOT, &data, 0).map_err(failed("overlay"))
 }
 
 /// Lays an overlay that is never written over one layer, and goes there. It keeps locks, watches and sockets inside
@@ -327,7 +353,7 @@ fn attach<'a>(
 ///
 /// `attached` is what was mounted there before in which code of this or another jail may write: below such a mount no link
 /// is followed, so a symlink made there cannot choose what is covered.
-pub(crate) fn attach_tree(
+fn attach_tree(
     root: &OwnedFd,
     attached: &[(&Path, OwnedFd)],
     tree: &OwnedFd,

@@ -12,7 +12,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::error::Error;
 use crate::folder::{CheckedFolder, open_without_links};
-use crate::spec::{MountSource, Profile, Spec, Upper};
+use crate::spec::{MountSource, Spec, Upper};
 use crate::sys;
 
 const SET_ID_AND_DEVICES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
@@ -43,7 +43,7 @@ fn wanted(spec: &Spec) -> Vec<Wanted<'_>> {
     let mut list = Vec::new();
     let plain =
         |path| Wanted { path, found: Found::Plainly, read_only: true, mapped: true, holds_upper: false };
-    if spec.profile == Profile::Native {
+    if spec.makes_root() {
         list.extend(spec.root.layers.iter().map(|path| Wanted { found: Found::WithoutLinks, ..plain(path) }));
         if let Upper::Dir(path) = &spec.root.upper {
             list.push(Wanted { read_only: false, holds_upper: true, ..plain(path) });

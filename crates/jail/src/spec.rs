@@ -6,11 +6,13 @@ use std::path::{Component, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::files::FileRules;
 use crate::folder::CheckedFolder;
 use crate::network::NetworkPlan;
 
-/// Description of one jail.
+/// Description of one jail. A warden of another version refuses one with a part that it does not know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Spec {
     /// Name of the jail and its cgroups: 1 to 63 of `[a-z0-9-]`.
     pub id: String,
@@ -18,13 +20,19 @@ pub struct Spec {
     pub hostname: String,
     /// Confinement of the processes inside.
     pub profile: Profile,
-    /// The root file system. Ignored for [`Profile::Runtime`].
+    /// The root file system. For [`Profile::Runtime`], ignored without `runtime_root`.
     pub root: Root,
+    /// Root that the jail around a runtime makes for it.
+    #[serde(default)]
+    pub runtime_root: Option<RuntimeRoot>,
     /// Further mounts, in order.
     pub mounts: Vec<Mount>,
     /// Symbolic links at the top of the root. They hide what the layers have there.
     #[serde(default)]
     pub links: Vec<Link>,
+    /// Files and folders inside that its processes cannot read or write.
+    #[serde(default)]
+    pub files: FileRules,
     /// Mapping of ids inside to ids outside.
     pub ids: Ids,
     /// The network namespace.
@@ -57,6 +65,15 @@ pub struct Root {
     pub layers: Vec<PathBuf>,
     /// Destination of writes.
     pub upper: Upper,
+}
+
+/// Root file system that the jail around a runtime makes for it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RuntimeRoot {
+    /// Folder on the machine over which it is mounted. No jail may write the folders above it.
+    pub folder: PathBuf,
+    /// Mounts that the runtime makes: the path inside, and the target of the mount in the jail that it shows there.
+    pub shown: Vec<(PathBuf, PathBuf)>,
 }
 
 /// Destination of writes to an overlay.
@@ -263,14 +280,25 @@ impl Spec {
         if let Network::New(plan) = &self.network {
             plan.check()?;
         }
+        if let Some(path) = self.files.mistake() {
+            return refuse(format!("a rule for files cannot be about {path:?}"));
+        }
+        if self.profile == Profile::Runtime && self.runtime_root.is_none() && !self.files.is_empty() {
+            return refuse("rules for files need a root".into());
+        }
         self.links.iter().try_for_each(|link| self.check_link(link))?;
         self.mounts.iter().try_for_each(|mount| self.check_mount(mount))
+    }
+
+    /// Returns true if the jail makes a root file system.
+    pub(crate) fn makes_root(&self) -> bool {
+        self.profile == Profile::Native || self.runtime_root.is_some()
     }
 
     /// Number of file descriptors of its sources on the host.
     pub(crate) fn sources(&self) -> usize {
         let upper = usize::from(matches!(self.root.upper, Upper::Dir(_)));
-        let root = if self.profile == Profile::Native { self.root.layers.len() + upper } else { 0 };
+        let root = if self.makes_root() { self.root.layers.len() + upper } else { 0 };
         root + self.mounts.iter().filter(|mount| mount.source.is_of_the_host()).count()
     }
 
@@ -343,6 +371,7 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::{FileAccess, FileRule};
 
     fn spec() -> Spec {
         Spec {
@@ -350,8 +379,10 @@ mod tests {
             hostname: "h".into(),
             profile: Profile::Native,
             root: Root { layers: vec![], upper: Upper::ReadOnly },
+            runtime_root: None,
             mounts: vec![],
             links: vec![],
+            files: FileRules::default(),
             ids: Ids::Range { base: 100_000 },
             network: Network::Join,
             limits: Limits::default(),
@@ -373,6 +404,17 @@ mod tests {
         }
         linked.links = vec![Link { target: "relative".into(), ..link("a") }];
         assert!(linked.check().is_err());
+        let closed = |path: &str| FileRules {
+            rules: vec![FileRule { path: path.into(), access: FileAccess::Hidden, name: "a".into() }],
+            shared: Vec::new(),
+        };
+        let mut with_rules = spec();
+        with_rules.files = closed("/a");
+        assert_eq!(with_rules.check(), Ok(()));
+        with_rules.profile = Profile::Runtime;
+        assert!(with_rules.check().is_err(), "no root");
+        with_rules.files = closed("/proc/a");
+        assert!(with_rules.check().is_err());
         let refused: [(&str, Change); 14] = [
             ("id", |s| s.id = "../x".into()),
             ("id", |s| s.id = String::new()),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hutch_jail::{Limits, Mount, Process, Root, User};
+use hutch_jail::{FileRules, Limits, Mount, Process, Root, User};
 
 /// A container's parts, with nothing left to look up.
 #[derive(Debug, Clone)]
@@ -20,6 +20,8 @@ pub(crate) struct Blueprint {
     pub(crate) stdin_once: bool,
     pub(crate) mounts: Vec<Mount>,
     pub(crate) root: Root,
+    /// Files that its processes cannot read or write.
+    pub(crate) files: FileRules,
     pub(crate) limits: Limits,
     /// Folder on the machine where the runtime inside finds variables that come while it runs.
     pub(crate) late_env: Option<PathBuf>,

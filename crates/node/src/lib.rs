@@ -17,6 +17,7 @@ mod embedded;
 mod environment;
 mod error;
 mod events;
+mod files;
 mod gate;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
@@ -47,3 +48,4 @@ pub use config::{
 pub use embedded::service_of;
 pub use error::Error;
 pub use node::Node;
+pub use policies::ServiceFacts;

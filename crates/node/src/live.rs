@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::config::ServiceKind;
 use crate::container::Running;
+use crate::files::Files;
 use crate::gate::Gate;
 
 /// News of the API server about a Pod.
@@ -44,7 +45,20 @@ pub(crate) struct Live {
     pub(crate) service: OnceLock<ServiceKind>,
     /// Counts the callers that are inside.
     pub(crate) gate: Gate,
+    /// `true` once the rules for files are known.
+    files_known: watch::Sender<bool>,
     inner: Mutex<Inner>,
+}
+
+/// Rules for files of a Pod.
+#[derive(Default)]
+struct FileState {
+    /// Those that its policies require.
+    required: Arc<Files>,
+    /// Those with which its containers run, from the first one on.
+    taken: Option<Arc<Files>>,
+    /// Reason why a container could not be started with its rules, by its name.
+    problems: BTreeMap<String, String>,
 }
 
 #[derive(Default)]
@@ -61,6 +75,7 @@ struct Inner {
     ids: Option<u32>,
     /// Effect of its policies; `None` without a proxy.
     enforced: Option<Enforced>,
+    files: FileState,
 }
 
 impl Live {
@@ -74,6 +89,7 @@ impl Live {
             eviction: watch::channel(None).0,
             service: OnceLock::new(),
             gate: Gate::default(),
+            files_known: watch::channel(false).0,
             inner: Mutex::new(inner),
         }
     }
@@ -153,6 +169,48 @@ impl Live {
 
     pub(crate) fn enforced(&self) -> Option<Enforced> {
         self.inner().enforced.clone()
+    }
+
+    /// Sets the rules for files that its policies require. Returns why they are not enforced, if they are not.
+    pub(crate) fn require_files(&self, files: Arc<Files>) -> Option<String> {
+        let mut inner = self.inner();
+        let problem = inner.files.problems.values().next().cloned();
+        let problem = problem.or_else(|| inner.files.taken.as_ref()?.unenforced(&files));
+        inner.files.required = files;
+        drop(inner);
+        self.files_known.send_replace(true);
+        problem
+    }
+
+    /// Waits until the rules for files are known.
+    pub(crate) async fn files_known(&self) {
+        // The sender is in this object.
+        let _ = self.files_known.subscribe().wait_for(|known| *known).await;
+    }
+
+    /// Returns the rules for files of a container that starts: those of the first one, or those that are required now.
+    pub(crate) fn files(&self) -> Arc<Files> {
+        let inner = self.inner();
+        inner.files.taken.as_ref().unwrap_or(&inner.files.required).clone()
+    }
+
+    /// Records the rules with which a container runs.
+    pub(crate) fn set_files(&self, files: Arc<Files>) {
+        self.inner().files.taken.get_or_insert(files);
+    }
+
+    /// Returns a description of the files that are closed, if any are.
+    pub(crate) fn closed_files(&self) -> Option<String> {
+        self.files().summary()
+    }
+
+    /// Sets why a container cannot be started with its rules for files.
+    pub(crate) fn set_file_problem(&self, container: &str, problem: Option<String>) {
+        let problems = &mut self.inner().files.problems;
+        match problem {
+            Some(problem) => problems.insert(container.to_owned(), problem),
+            None => problems.remove(container),
+        };
     }
 
     pub(crate) fn set_claims(&self, claims: Vec<String>) {

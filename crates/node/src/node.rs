@@ -15,9 +15,10 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::addresses::Addresses;
-use crate::config::Config;
+use crate::config::{Config, Egress};
 use crate::events::Events;
 use crate::places::{Places, older_memory};
+use crate::policies::NoProxy;
 use crate::runtime::Launcher;
 use crate::shared::Shared;
 use crate::stdio::register as watch_descriptor;
@@ -56,7 +57,9 @@ impl Node {
         let launcher = Arc::new(Launcher::new(warden));
         let mut config = config;
         let cannot_capture = try_capture(&launcher, &mut config).await;
-        let (egress, (sender, receiver)) = (config.egress.clone(), mpsc::unbounded_channel());
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let without: Option<Arc<dyn Egress>> = cannot_capture.as_ref().map(|_| Arc::new(NoProxy) as _);
+        let egress = config.egress.clone().or(without);
         let shared = Arc::new(Shared {
             client,
             images,

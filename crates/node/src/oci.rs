@@ -116,6 +116,15 @@ fn makers<'a>(mounts: &'a [Mount], assembly: &Path) -> Vec<(&'a Mount, Maker)> {
     divide.collect()
 }
 
+/// Returns the mounts that runsc makes of what the jail has: the path inside, and the path in the jail.
+pub(crate) fn shown(mounts: &[Mount], assembly: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let both = makers(mounts, assembly).into_iter().filter_map(|(mount, maker)| match maker {
+        Maker::Both(place) => Some((mount.target.clone(), place)),
+        Maker::Runsc | Maker::Jail(_) => None,
+    });
+    both.collect()
+}
+
 /// Returns the mounts of a container that the jail around runsc makes, in order.
 pub fn mounts_around(mounts: &[Mount], assembly: &Path) -> Vec<Mount> {
     let around = makers(mounts, assembly).into_iter().filter_map(|(mount, maker)| {

@@ -4,8 +4,11 @@
 //! nothing.
 
 mod about;
+mod fresh;
 mod known;
 mod peers;
+mod proxy;
+mod service;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -28,11 +31,15 @@ use tokio::sync::{Semaphore, mpsc};
 
 use crate::config::{Egress, EgressNews, PeerRefusal, PeerRequest};
 use crate::dial::enter;
-use crate::live::Live;
+use crate::live::{Enforced, Live};
 use crate::shared::{PolicyNews, Shared};
 use crate::stdio::register as watch_descriptor;
-use known::{Known, TemplateFacts, policy};
-use peers::{AllBehind, ServiceFacts};
+use fresh::Fresh;
+use known::{Known, TemplateFacts, policy, version};
+use peers::AllBehind;
+pub use service::ServiceFacts;
+
+pub(crate) use proxy::NoProxy;
 
 /// Group and version of the policies.
 const GROUP_VERSION: (&str, &str) = ("policy.hutch.dev", "v1alpha1");
@@ -45,9 +52,13 @@ const DIALS: usize = 256;
 /// Maximum time to connect to a Pod.
 const DIAL: Duration = Duration::from_secs(10);
 
-/// A Pod that is served.
+/// A Pod that starts or is served.
 struct Served {
     live: Arc<Live>,
+    /// `true` once the proxy serves it.
+    attached: bool,
+    /// `true` once its rules for files are known.
+    fresh: bool,
     levels: Vec<Arc<Level>>,
     peers: Vec<Peer>,
     /// Time at which the levels change by themselves.
@@ -64,6 +75,12 @@ struct Policies {
     served: HashMap<String, Served>,
     dials: Arc<Semaphore>,
     sweep: about::Sweep,
+    fresh: Fresh,
+}
+
+/// Returns the resource of a kind of policies.
+fn policies_of_kind(kind: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP_VERSION.0, GROUP_VERSION.1, kind))
 }
 
 /// Follows everything until the node stops.
@@ -77,10 +94,8 @@ pub(crate) async fn run(
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         watcher(api, watcher::Config::default()).default_backoff().boxed()
     };
-    let policies = |kind: &str| {
-        all(ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP_VERSION.0, GROUP_VERSION.1, kind)))
-    };
-    let (mut own, mut cluster) = (policies("SandboxPolicy"), policies("ClusterSandboxPolicy"));
+    let (own, cluster) = (policies_of_kind("SandboxPolicy"), policies_of_kind("ClusterSandboxPolicy"));
+    let (mut own, mut cluster) = (all(own), all(cluster));
     // Of namespaces and Sandboxes only the metadata.
     let mut namespaces = metadata::<Namespace>(&client);
     let mut templates = all(ApiResource::erase::<SandboxTemplate>(&()));
@@ -94,6 +109,7 @@ pub(crate) async fn run(
         served: HashMap::new(),
         dials: Arc::new(Semaphore::new(DIALS)),
         sweep: about::Sweep::default(),
+        fresh: Fresh::default(),
     };
     loop {
         let changed = tokio::select! {
@@ -104,6 +120,7 @@ pub(crate) async fn run(
             }
             Some(event) = news.recv() => this.follow(event),
             () = this.wait() => true,
+            () = this.fresh.step(&client) => false,
             Some(Ok(event)) = own.next() => this.known.policies.take(event, policy),
             Some(Ok(event)) = cluster.next() => this.known.cluster_policies.take(event, policy),
             Some(Ok(event)) = namespaces.next() => {
@@ -116,6 +133,7 @@ pub(crate) async fn run(
         if changed {
             this.decide_all();
         }
+        this.settle();
     }
 }
 
@@ -132,19 +150,12 @@ impl Policies {
     /// Takes news about a Pod. Returns true if they concern other Pods too.
     fn follow(&mut self, news: PolicyNews) -> bool {
         match news {
+            PolicyNews::Starts(live) => self.start(live),
             PolicyNews::Served(live) => {
                 let uid = live.id.uid.clone();
-                let new = Served {
-                    live,
-                    levels: Vec::new(),
-                    peers: Vec::new(),
-                    until: None,
-                    facts: hutch_policy::Facts::default(),
-                    events: 0,
-                };
-                self.served.entry(uid.clone()).or_insert(new);
                 if let Some(served) = self.served.get_mut(&uid) {
-                    decide(&self.known, &*self.egress, served);
+                    served.attached = true;
+                    decide(&self.known, &*self.egress, &self.node, served);
                 }
             }
             PolicyNews::Gone(uid) => {
@@ -156,6 +167,36 @@ impl Policies {
         }
         self.sweep.run(&self.known, &self.node, &*self.egress);
         self.have_peers()
+    }
+
+    /// Takes a Pod that starts, or of which something else has changed.
+    fn start(&mut self, live: Arc<Live>) {
+        let uid = live.id.uid.clone();
+        if !self.served.contains_key(&uid) {
+            self.fresh.add(&self.node.client, &live.id.namespace, &uid);
+        }
+        let new = || Served {
+            live,
+            attached: false,
+            fresh: false,
+            levels: Vec::new(),
+            peers: Vec::new(),
+            until: None,
+            facts: hutch_policy::Facts::default(),
+            events: 0,
+        };
+        let served = self.served.entry(uid).or_insert_with(new);
+        decide(&self.known, &*self.egress, &self.node, served);
+    }
+
+    /// Gives Pods the rules for files that are known now.
+    fn settle(&mut self) {
+        for uid in self.fresh.settled(&self.node.client, &self.known) {
+            if let Some(served) = self.served.get_mut(&uid) {
+                served.fresh = true;
+                decide(&self.known, &*self.egress, &self.node, served);
+            }
+        }
     }
 
     /// Takes an event of a Sandbox. Returns true if something has changed.
@@ -175,7 +216,7 @@ impl Policies {
     /// Gives every Pod the levels and the peers that it should have.
     fn decide_all(&mut self) {
         for served in self.served.values_mut() {
-            decide(&self.known, &*self.egress, served);
+            decide(&self.known, &*self.egress, &self.node, served);
         }
         if self.have_peers() || self.served.values().any(|served| !served.peers.is_empty()) {
             let all = self.behind();
@@ -191,7 +232,8 @@ impl Policies {
     }
 
     fn behind(&self) -> AllBehind {
-        self.known.behind(self.served.values().map(|served| &served.live))
+        let attached = self.served.values().filter(|served| served.attached);
+        self.known.behind(attached.map(|served| &served.live))
     }
 
     /// Waits until the levels of a Pod change by themselves.
@@ -277,21 +319,31 @@ async fn connect(live: &Arc<Live>, port: u16) -> Result<[OwnedFd; 2], PeerRefusa
     Ok([stream.into(), theirs])
 }
 
-/// Gives a Pod the levels that it should have.
-fn decide(known: &Known, egress: &dyn Egress, served: &mut Served) {
-    let pod = served.live.pod();
-    let (found, enforced) = known.levels(&pod, Timestamp::now());
-    let facts = known.facts(&pod);
-    if facts != served.facts {
-        egress.set_facts(&served.live.id.uid, facts.clone());
-        served.facts = facts;
+/// Gives a Pod the rules for files and the levels that it should have.
+fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served) {
+    let (pod, now) = (served.live.pod(), Timestamp::now());
+    let (mut found, mut enforced) = known.levels(&pod, now);
+    let files = known.files(&pod, now).filter(|_| served.fresh);
+    let problem = files.and_then(|files| served.live.require_files(Arc::new(files)));
+    if let Some(message) = node.cannot_capture.clone().or(problem).filter(|_| enforced.holds) {
+        found.levels.clear();
+        enforced = Enforced { holds: false, reason: "PolicyNotEnforceable", message };
+    } else if let Some(closed) = served.live.closed_files() {
+        enforced.message.push_str(&format!("; {closed}"));
     }
-    let same = found.levels.len() == served.levels.len()
-        && found.levels.iter().zip(&served.levels).all(|(new, old)| Arc::ptr_eq(new, old));
     served.until = found.until;
-    if !same {
-        egress.set_levels(&served.live.id.uid, found.levels.clone());
-        served.levels = found.levels;
+    if served.attached {
+        let facts = known.facts(&pod);
+        if facts != served.facts {
+            egress.set_facts(&served.live.id.uid, facts.clone());
+            served.facts = facts;
+        }
+        let same = found.levels.len() == served.levels.len()
+            && found.levels.iter().zip(&served.levels).all(|(new, old)| Arc::ptr_eq(new, old));
+        if !same {
+            egress.set_levels(&served.live.id.uid, found.levels.clone());
+            served.levels = found.levels;
+        }
     }
     served.live.set_enforced(enforced);
 }

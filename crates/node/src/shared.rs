@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::addresses::Addresses;
 use crate::config::Config;
 use crate::events::Events;
-use crate::live::{Enforced, Live};
+use crate::live::Live;
 use crate::memory;
 use crate::places::Places;
 use crate::runtime::Launcher;
@@ -25,6 +25,8 @@ pub(crate) const HOST_IP: &str = "127.0.0.1";
 
 /// News for the task of the policies.
 pub(crate) enum PolicyNews {
+    /// A Pod starts, or its rules for files could not be enforced, or could be.
+    Starts(Arc<Live>),
     /// A Pod is served now.
     Served(Arc<Live>),
     /// A Pod is gone.
@@ -50,7 +52,7 @@ pub(crate) struct Shared {
     pub(crate) id_ranges: IdRanges,
     pub(crate) live: Mutex<HashMap<String, Arc<Live>>>,
     pub(crate) disk_pressure: AtomicBool,
-    /// To the task of the policies; `None` without a proxy.
+    /// To the task of the policies; `None` where the node has no policies.
     pub(crate) policies: Option<mpsc::UnboundedSender<PolicyNews>>,
     /// Reason why there is no proxy although there should be one.
     pub(crate) cannot_capture: Option<String>,
@@ -87,21 +89,25 @@ impl Shared {
             }
         }
         self.addresses().release(uid);
-        if let (Some(egress), Some(policies)) = (&self.config.egress, &self.policies) {
+        if let Some(egress) = &self.config.egress {
             egress.end(uid);
-            // Without the task nothing is left to forget.
-            let _ = policies.send(PolicyNews::Gone(uid.to_owned()));
         }
+        self.tell_policies(PolicyNews::Gone(uid.to_owned()));
     }
 
     /// Serves the network of a Pod. It reaches nothing before its policies are known.
     pub(crate) fn serve_network(&self, live: &Arc<Live>, listeners: Vec<OwnedFd>) {
-        if let (Some(egress), Some(policies)) = (&self.config.egress, &self.policies) {
+        if let Some(egress) = &self.config.egress {
             egress.serve(&live.id.uid, listeners);
-            let _ = policies.send(PolicyNews::Served(live.clone()));
-        } else if let Some(message) = &self.cannot_capture {
-            let (reason, message) = ("PolicyNotEnforceable", message.clone());
-            live.set_enforced(Enforced { holds: false, reason, message });
+        }
+        self.tell_policies(PolicyNews::Served(live.clone()));
+    }
+
+    /// Sends news to the task of the policies.
+    pub(crate) fn tell_policies(&self, news: PolicyNews) {
+        if let Some(policies) = &self.policies {
+            // The task ends only with the node.
+            let _ = policies.send(news);
         }
     }
 

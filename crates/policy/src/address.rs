@@ -31,6 +31,56 @@ pub enum Forbidden {
 const METADATA_V4: [Ipv4Addr; 3] =
     [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
 
+/// Ranges of which every address is one of the above, link-local or of no host.
+const NEVER: [&str; 12] = [
+    "169.254.0.0/16",
+    "100.100.100.200/32",
+    "168.63.129.16/32",
+    "192.0.0.192/32",
+    "0.0.0.0/8",
+    "224.0.0.0/4",
+    "255.255.255.255/32",
+    "fe80::/10",
+    "fd00:ec2::/32",
+    "fd20:ce::254/128",
+    "::/128",
+    "ff00::/8",
+];
+/// IPv6 addresses that are judged as the IPv4 addresses that they stand for. `::1` is in the last range and stands for none.
+const STAND_FOR_IPV4: [&str; 4] = ["::ffff:0:0/96", "64:ff9b::/96", "2002::/16", "::/96"];
+/// Loopback, and ranges that no network routes.
+const OF_ADMINISTRATORS: [&str; 13] = [
+    "127.0.0.0/8",
+    "::1/128",
+    "192.0.2.0/24",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "198.18.0.0/15",
+    "192.0.0.0/24",
+    "192.88.99.0/24",
+    "240.0.0.0/4",
+    "100::/8",
+    "2001::/23",
+    "2001:db8::/32",
+    "3fff::/20",
+];
+
+/// Returns why a range opens no address; `None` if it may open one.
+pub fn opens_nothing(range: &Cidr) -> Option<&'static str> {
+    if range.is_within(&NEVER) {
+        return Some(
+            "no rule opens link-local addresses, metadata services of clouds and addresses of no host",
+        );
+    }
+    let stands = range.is_within(&STAND_FOR_IPV4) && !range.contains(Ipv6Addr::LOCALHOST.into());
+    stands.then_some("its addresses stand for IPv4 addresses; write the range of those")
+}
+
+/// Returns true if every address of a range is opened by administrators only, such as loopback.
+pub(crate) fn is_of_administrators(range: &Cidr) -> bool {
+    range.is_within(&OF_ADMINISTRATORS)
+}
+
 /// Checks an address before it is dialed. `private` are ranges that rules open although the internet does not route them;
 /// `own` are the addresses of this machine. An IPv6 address that stands for an IPv4 address is judged as that one.
 ///
@@ -212,7 +262,72 @@ mod tests {
         assert_eq!(check("93.184.216.34", &["93.184.216.34"], &["93.184.216.34"]), Ok(()));
     }
 
+    #[test]
+    fn range_that_opens_no_address_is_found() {
+        let range = |text: &str| text.parse::<Cidr>().unwrap();
+        for text in [
+            "169.254.169.254",
+            "169.254.0.0/16",
+            "100.100.100.200",
+            "168.63.129.16/32",
+            "192.0.0.192",
+            "0.0.0.0",
+            "224.0.0.0/8",
+            "255.255.255.255",
+            "fe80::/64",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "::",
+            "ff02::/16",
+            "::ffff:169.254.169.254",
+            "::ffff:10.0.0.0/104",
+            "64:ff9b::a00:1",
+            "2002:a00:1::/48",
+            "::10.0.0.1",
+        ] {
+            assert!(opens_nothing(&range(text)).is_some(), "{text}");
+        }
+        for text in [
+            "0.0.0.0/0",
+            "::/0",
+            "169.0.0.0/8",
+            "100.64.0.0/10",
+            "192.0.0.0/24",
+            "240.0.0.0/4",
+            "127.0.0.1",
+            "::1",
+            "::/96",
+            "10.0.0.0/8",
+            "fd00::/8",
+            "::ffff:10.0.0.1",
+            "8.8.8.8",
+        ] {
+            assert_eq!(opens_nothing(&range(text)), None, "{text}");
+        }
+        for text in ["127.0.0.1", "127.77.0.0/16", "::1", "192.0.2.1", "198.18.0.0/16", "2001:db8::/64"] {
+            assert!(is_of_administrators(&range(text)), "{text}");
+        }
+        for text in ["0.0.0.0/0", "126.0.0.0/7", "10.0.0.0/8", "fd00::/8", "8.8.8.8", "::/0"] {
+            assert!(!is_of_administrators(&range(text)), "{text}");
+        }
+    }
+
     proptest::proptest! {
+        /// The lists of ranges and the decision about each address are the same.
+        #[test]
+        fn lists_of_ranges_agree_with_the_decision(
+            bits in proptest::num::u128::ANY, v4 in proptest::num::u32::ANY, use_v4: bool
+        ) {
+            let address = if use_v4 { IpAddr::from(v4.to_be_bytes()) } else { IpAddr::from(bits.to_be_bytes()) };
+            let range: Cidr = address.to_string().parse().unwrap();
+            let opened = check_address(address, &[range], &[]).is_ok();
+            proptest::prop_assert!(opened || opens_nothing(&range).is_some());
+            if is_of_administrators(&range) {
+                let closed = check_address(address, &[], &[]);
+                proptest::prop_assert!(!matches!(closed, Ok(()) | Err(Forbidden::Private)));
+            }
+        }
+
         #[test]
         fn more_ranges_never_close_and_never_open_metadata(
             bits in proptest::num::u128::ANY, v4 in proptest::num::u32::ANY, use_v4: bool

@@ -32,6 +32,14 @@ impl Cidr {
     }
 }
 
+impl Cidr {
+    /// Returns true if every address of the range is in one of these ranges.
+    pub(crate) fn is_within(&self, ranges: &[&str]) -> bool {
+        let mut ranges = ranges.iter().filter_map(|range| range.parse::<IpNet>().ok());
+        ranges.any(|range| range.contains(&self.0))
+    }
+}
+
 impl fmt::Display for Cidr {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::{Forbidden, check_address};
 use crate::destination::{Decision, Destination};
-use crate::egress::{Egress, Traffic};
+use crate::egress::Egress;
 use crate::expression::Moment;
 use crate::host::HostName;
 use crate::request::Request;
+use crate::rule::Traffic;
 
 /// Effect of a level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -145,7 +146,7 @@ pub fn reads_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) ->
 }
 
 /// Returns the decision of all levels that enforce.
-fn strictest<L: Borrow<Level>>(levels: &[L], opinions: &[Opinion<'_>]) -> Decision {
+pub(crate) fn strictest<L: Borrow<Level>>(levels: &[L], opinions: &[Opinion<'_>]) -> Decision {
     let enforced = opinions.iter().filter(|opinion| opinion.level.mode == Mode::Enforce);
     match opens(levels) {
         true => enforced.map(|opinion| opinion.decision).max().unwrap_or(Decision::Deny),
@@ -153,7 +154,8 @@ fn strictest<L: Borrow<Level>>(levels: &[L], opinions: &[Opinion<'_>]) -> Decisi
     }
 }
 
-fn sort(opinions: &mut [Opinion<'_>]) {
+/// Sorts opinions by authority and name.
+pub(crate) fn sort(opinions: &mut [Opinion<'_>]) {
     opinions.sort_by(|a, b| (a.level.authority, &a.level.name).cmp(&(b.level.authority, &b.level.name)));
 }
 

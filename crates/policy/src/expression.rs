@@ -3,6 +3,8 @@
 //! Code inside a sandbox can influence only `request` and `args`. An expression that cannot be evaluated has no value; the
 //! rule then counts as the stricter one of the two.
 
+mod truth;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ const WHOLE: f64 = (1_u64 << 53) as f64;
 /// Maximum depth of brackets. The parser is recursive.
 const DEPTH: usize = 16;
 /// Names that an expression can use.
-const VARIABLES: [&str; 6] = ["task", "sandbox", "session", "now", "request", "args"];
+const VARIABLES: [&str; 7] = ["task", "user", "sandbox", "session", "now", "request", "args"];
 
 /// Reason why a text is not an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,8 +43,16 @@ pub enum InvalidExpression {
     #[error("{0:?} has an unsigned number, which no value equals; write it without `u`")]
     Unsigned(String),
     /// A variable that does not exist.
-    #[error("{0:?}: there is no variable {1:?}; there are task, sandbox, session, now, request and args")]
+    #[error(
+        "{0:?}: there is no variable {1:?}; there are task, user, sandbox, session, now, request and args"
+    )]
     Variable(String, String),
+    /// A function that does not exist.
+    #[error("{0:?}: there is no function {1:?}")]
+    Function(String, String),
+    /// Never true or false.
+    #[error("{0:?} is never true or false; write a comparison, such as `session.denials < 3`")]
+    NotTruth(String),
 }
 
 /// Expression that is true or false.
@@ -60,11 +70,29 @@ impl Expression {
         self.variables.iter().any(|name| name == variable)
     }
 
-    /// Evaluates the expression; `None` if it has no value that is true or false.
+    /// Evaluates the expression; `None` if it has no value that is true or false, or a different one if servers read the
+    /// path of the request without parameters of its segments.
     pub fn evaluate(
         &self,
         moment: &Moment<'_>,
         request: Option<&Request<'_>>,
+        call: Option<&Call>,
+    ) -> Option<bool> {
+        let Some(request) = request.filter(|_| self.uses("request")) else {
+            return self.value(moment, None, call);
+        };
+        let value = self.value(moment, Some((request, request.path.as_str())), call);
+        match request.path.without_parameters() {
+            Some(plain) if self.value(moment, Some((request, plain)), call) != value => None,
+            _ => value,
+        }
+    }
+
+    /// Returns the value for a request with this path.
+    fn value(
+        &self,
+        moment: &Moment<'_>,
+        request: Option<(&Request<'_>, &str)>,
         call: Option<&Call>,
     ) -> Option<bool> {
         let mut context = Context::default();
@@ -72,6 +100,9 @@ impl Expression {
         // Only what the expression uses: the conversion costs more than the evaluation.
         if self.uses("task") {
             set("task", moment.facts.task_value());
+        }
+        if self.uses("user") {
+            set("user", moment.facts.user_value());
         }
         if self.uses("sandbox") {
             set("sandbox", to_value(&moment.facts.sandbox).ok()?);
@@ -82,8 +113,8 @@ impl Expression {
         if self.uses("now") {
             set("now", moment.now());
         }
-        if let (Some(request), true) = (request, self.uses("request")) {
-            set("request", signed(to_value(request.view()).ok()?));
+        if let Some((request, path)) = request {
+            set("request", signed(to_value(request.view(path)).ok()?));
         }
         if let (Some(call), true) = (call, self.uses("args")) {
             if nodes(&call.arguments) > NODES {
@@ -121,10 +152,18 @@ impl TryFrom<String> for Expression {
         // `args.exists(x, x > 1)` declares a variable of its own.
         let dense: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let declared = |name: &String| dense.contains(&format!("({name},"));
-        match variables.iter().find(|name| !VARIABLES.contains(&name.as_str()) && !declared(name)) {
-            Some(name) => Err(InvalidExpression::Variable(shown(&text), name.clone())),
-            None => Ok(Expression { program: Arc::new(program), variables: variables.into(), text }),
+        if let Some(name) =
+            variables.iter().find(|name| !VARIABLES.contains(&name.as_str()) && !declared(name))
+        {
+            return Err(InvalidExpression::Variable(shown(&text), name.clone()));
         }
+        if let Some(name) = truth::unknown_function(&program) {
+            return Err(InvalidExpression::Function(shown(&text), name));
+        }
+        if !truth::may_be_truth(&program.expression().expr) {
+            return Err(InvalidExpression::NotTruth(shown(&text)));
+        }
+        Ok(Expression { program: Arc::new(program), variables: variables.into(), text })
     }
 }
 
@@ -211,6 +250,9 @@ fn depth(text: &str) -> usize {
 pub struct Facts {
     /// Attributes of the task: annotations `attr.policy.hutch.dev/NAME` of the claim.
     pub task: BTreeMap<String, String>,
+    /// Name of who created the sandbox or its claim.
+    #[serde(default)]
+    pub user: Option<String>,
     /// The sandbox.
     pub sandbox: Identity,
 }
@@ -234,6 +276,12 @@ impl Facts {
         let map: std::collections::HashMap<String, Value> =
             self.task.iter().map(|(name, text)| (name.clone(), value(text))).collect();
         Value::from(map)
+    }
+
+    /// Returns the creator. An unknown one has no name, so a condition on it has no value.
+    fn user_value(&self) -> Value {
+        let name = self.user.iter().map(|name| ("name".to_owned(), Value::from(name.clone())));
+        Value::from(name.collect::<std::collections::HashMap<String, Value>>())
     }
 }
 
@@ -262,6 +310,7 @@ pub struct Moment<'a> {
 
 /// Facts of a sandbox about which nothing is known.
 static UNKNOWN: Facts = Facts {
+    user: None,
     task: BTreeMap::new(),
     sandbox: Identity { name: String::new(), namespace: String::new(), labels: BTreeMap::new() },
 };
@@ -291,6 +340,7 @@ mod tests {
     fn evaluate(text: &str) -> Option<bool> {
         let facts = Facts {
             task: [("risk", "2"), ("type", "review")].map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
+            user: Some("alice".into()),
             sandbox: Identity { name: "a".into(), namespace: "n".into(), labels: BTreeMap::new() },
         };
         let session = Session { denials: 3, ..Session::default() };
@@ -304,6 +354,8 @@ mod tests {
             ("task.risk <= 2", Some(true)),
             ("task.risk < 2", Some(false)),
             ("task.type == 'review' && sandbox.namespace == 'n'", Some(true)),
+            ("user.name == 'alice'", Some(true)),
+            ("user.name == 'bob'", Some(false)),
             ("session.denials > 2", Some(true)),
             ("session.denials == 3 && session.requests == 0 && session.denials in [3]", Some(true)),
             ("session.denials != 3", Some(false)),
@@ -311,13 +363,45 @@ mod tests {
             ("now.getHours() >= 0", Some(true)),
             ("task.missing == 'x'", None),
             ("task.risk == 'x'", Some(false)),
-            ("task.risk", None),
+            ("args.flag", None),
             ("request.method == 'GET'", None),
             ("true", Some(true)),
             ("sandbox.labels.exists(key, key == 'x')", Some(false)),
         ] {
             assert_eq!(evaluate(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn condition_about_an_unknown_creator_has_no_value() {
+        for text in ["user.name == 'bob'", "user.name != 'bob'"] {
+            assert_eq!(expression(text).unwrap().evaluate(&Moment::default(), None, None), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn path_with_parameters_has_a_value_only_if_both_readings_agree() {
+        let value = |text: &str, path: &str| {
+            let path = crate::request::Path::read(path).unwrap();
+            let request = Request {
+                host: "a.example",
+                port: 443,
+                method: "GET",
+                path: &path,
+                query: "",
+                headers: Vec::new(),
+                websocket: false,
+                tls: true,
+                length: None,
+                calls: None,
+            };
+            expression(text).unwrap().evaluate(&Moment::default(), Some(&request), None)
+        };
+        assert_eq!(value("request.path == '/admin'", "/admin"), Some(true));
+        assert_eq!(value("request.path == '/admin'", "/admin;x"), None);
+        assert_eq!(value("request.path.startsWith('/admin')", "/admin;x"), Some(true));
+        assert_eq!(value("request.path == '/admin'", "/other;x"), Some(false));
+        assert_eq!(value("request.method == 'GET'", "/other;x"), Some(true));
     }
 
     #[test]
@@ -339,7 +423,7 @@ mod tests {
     fn invalid_expression_is_refused_with_the_reason() {
         for (text, expected) in [
             ("task.risk <=", "is not a CEL expression"),
-            ("user == 'x'", "no variable \"user\""),
+            ("session2 == 'x'", "no variable \"session2\""),
             ("session.anomaly2 + unknown > 1", "no variable \"unknown\""),
             ("", "is not a CEL expression"),
             ("[1].all(a, [1].all(b, true))", "several loops"),
@@ -347,6 +431,11 @@ mod tests {
             ("[1].all//\n(a, true)", "several loops"),
             ("session.denials == 3u", "unsigned"),
             ("uint(session.denials) == 3", "unsigned"),
+            ("1", "is never true or false"),
+            ("'true'", "is never true or false"),
+            ("task.risk", "is never true or false"),
+            ("task.risk <= 2 && session.denials", "is never true or false"),
+            ("verify(task.risk)", "no function \"verify\""),
         ] {
             let error = expression(text).unwrap_err();
             assert!(error.contains(expected) && !error.contains('\n'), "{text}: {error}");

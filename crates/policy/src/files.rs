@@ -9,6 +9,8 @@ use crate::host::shown;
 
 /// Maximum bytes of a path.
 const LENGTH: usize = 1024;
+/// Folders of each container of a server that are made anew by the kernel, or that its runtime needs.
+const RESERVED: [&str; 4] = ["/proc", "/sys", "/dev", "/.hutch"];
 
 /// Reason why a text is not the path of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +39,11 @@ impl FilePath {
     /// Returns the path.
     pub fn as_path(&self) -> &Path {
         Path::new(&self.0)
+    }
+
+    /// Returns the folder at or below which a server closes nothing, if the path is there.
+    pub(crate) fn reserved(&self) -> Option<&'static str> {
+        RESERVED.into_iter().find(|reserved| self.as_path().starts_with(reserved))
     }
 }
 
@@ -80,9 +87,23 @@ fn access(rules: &[FileRule], path: &Path) -> Access {
         .map_or(Access::Write, |rule| rule.access)
 }
 
-/// Combines the rules of several policies: the strictest access counts. Returns the paths at which the access differs from
-/// that of the folder in which they are, folders first.
-pub fn restrictions(policies: &[&[FileRule]]) -> Vec<(PathBuf, Access)> {
+/// Access at the paths at which it differs from that of the folder in which they are, folders first.
+pub type Restrictions = Vec<(PathBuf, Access)>;
+
+/// Returns the access to a path. `Write` without a restriction.
+pub fn access_at(restrictions: &[(PathBuf, Access)], path: &Path) -> Access {
+    let covering = restrictions.iter().rev().find(|(folder, _)| path.starts_with(folder));
+    covering.map_or(Access::Write, |(_, access)| *access)
+}
+
+/// Returns the paths at which some restrictions allow more than others require.
+pub fn looser<'a>(these: &'a [(PathBuf, Access)], required: &'a [(PathBuf, Access)]) -> BTreeSet<&'a Path> {
+    let all = required.iter().chain(these).map(|(path, _)| path.as_path());
+    all.filter(|path| access_at(these, path) > access_at(required, path)).collect()
+}
+
+/// Combines the rules of several policies: the strictest access counts.
+pub fn restrictions(policies: &[&[FileRule]]) -> Restrictions {
     let all: BTreeSet<&Path> = policies.iter().copied().flatten().map(|rule| rule.path.as_path()).collect();
     let mut found: BTreeMap<PathBuf, Access> = BTreeMap::new();
     for path in all {
@@ -128,6 +149,21 @@ mod tests {
         assert_eq!(combined(&["/w=read", "/w=write", "/w/key=none"]), ["/w Read", "/w/key None"]);
         assert_eq!(combined(&["/w=none", "/w/x=write"]), ["/w None"], "one more policy opens nothing");
         assert_eq!(combined(&["/work=read"]), ["/work Read"]);
+    }
+
+    #[test]
+    fn looser_restrictions_are_named_by_their_paths() {
+        let paths = |these: &str, required: &str| {
+            let [these, required] = [these, required].map(|text| restrictions(&[&rules(text)]));
+            looser(&these, &required).iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(paths("", ""), [""; 0]);
+        assert_eq!(paths("", "/a=read /b=none"), ["/a", "/b"]);
+        assert_eq!(paths("/a=none", "/a=read"), [""; 0], "stricter");
+        assert_eq!(paths("/a=read", "/a=none"), ["/a"]);
+        assert_eq!(paths("/a=none", "/a/b=read"), [""; 0], "in a stricter folder");
+        assert_eq!(paths("/a=read /a/b=write", "/a=read"), ["/a/b"], "an exception that is gone");
+        assert_eq!(paths("/a=read", ""), [""; 0]);
     }
 
     #[test]

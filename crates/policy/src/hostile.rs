@@ -1,8 +1,9 @@
 //! Hostile tests of the parsers, from arbitrary bytes.
 
+use crate::destination::Decision;
 use crate::expression::{Expression, Moment};
-use crate::http::PathPattern;
-use crate::request::{Call, Path};
+use crate::http::{HttpRule, PathPattern};
+use crate::request::{Call, Path, Request, decode};
 
 /// Reads any bytes as the path of a request. One that is accepted has one meaning.
 pub fn path(bytes: &[u8]) {
@@ -15,6 +16,74 @@ pub fn path(bytes: &[u8]) {
     if let Ok(pattern) = PathPattern::try_from("/**".to_owned()) {
         assert!(pattern.matches(path.as_str()), "{text:?}");
     }
+}
+
+/// Reads any bytes as the target of a request. Entries about `/admin` and the parameter `admin` decide about each meaning
+/// that a server may give it: a denial covers it if one of them is denied, and an entry that allows only if all are.
+pub fn target(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let (path, query) = text.split_once('?').unwrap_or((text, ""));
+    let Ok(read) = Path::read(path) else { return };
+    let request = Request {
+        host: "a.example",
+        port: 443,
+        method: "GET",
+        path: &read,
+        query,
+        headers: Vec::new(),
+        websocket: false,
+        tls: true,
+        length: Some(0),
+        calls: None,
+    };
+    let by_path = HttpRule { paths: pattern("/admin/**"), ..HttpRule::default() };
+    let by_query = HttpRule { query: parameter("admin"), ..HttpRule::default() };
+    for (entry, meanings) in [(by_path, paths(path)), (by_query, queries(query))] {
+        let denies = HttpRule { decision: Decision::Deny, ..entry.clone() };
+        let (one, all) = (meanings.contains(&true), !meanings.contains(&false));
+        assert!(denies.matches(&request) || !one, "{text:?} is not denied");
+        assert!(!entry.matches(&request) || all, "{text:?} is allowed");
+    }
+}
+
+fn pattern(text: &str) -> Vec<PathPattern> {
+    PathPattern::try_from(text.to_owned()).into_iter().collect()
+}
+
+fn parameter(name: &str) -> Vec<crate::http::ValueMatch> {
+    let value = serde_json::json!({ "name": name, "exact": "1" });
+    serde_json::from_value(value).into_iter().collect()
+}
+
+/// Returns whether a path is at or below `/admin`, as servers read it: parameters of segments are cut before or after
+/// decoding, or not at all, and empty segments are dropped.
+fn paths(path: &str) -> Vec<bool> {
+    let decoded =
+        |text: &str| decode(text.as_bytes()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let cut = |text: &str| {
+        let segments = text.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+        segments.filter(|segment| !segment.is_empty()).collect::<Vec<_>>().join("/")
+    };
+    let (before, whole) = (decoded(&cut(path)), decoded(path));
+    let after = whole.as_deref().map(cut);
+    let is_admin = |path: String| path.trim_start_matches('/').split('/').next() == Some("admin");
+    [before, after, whole].into_iter().flatten().map(is_admin).collect()
+}
+
+/// Returns whether a query has `admin=1` and no other `admin`, as servers read it: with or without semicolons between
+/// parameters, and with the first or the last of several values.
+fn queries(query: &str) -> Vec<bool> {
+    let text = |text: &str| {
+        decode(text.replace('+', " ").as_bytes()).and_then(|bytes| String::from_utf8(bytes).ok())
+    };
+    let separators: [&[char]; 2] = [&['&'], &['&', ';']];
+    let read = |separators: &[char]| {
+        let pairs = query.split(separators).map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let values = pairs.filter(|(name, _)| text(name).as_deref() == Some("admin"));
+        values.map(|(_, value)| text(value).as_deref() == Some("1")).collect::<Vec<_>>()
+    };
+    let of = |values: Vec<bool>| [values.first().copied(), values.last().copied()].map(|is| is == Some(true));
+    separators.into_iter().flat_map(|separators| of(read(separators))).collect()
 }
 
 /// Reads any bytes as calls of JSON-RPC. What is accepted is what other readers find.
@@ -48,7 +117,79 @@ mod tests {
     #[test]
     fn any_bytes_are_taken() {
         feed("policy_path", super::path);
+        feed("policy_target", super::target);
         feed("policy_calls", super::calls);
         feed("policy_expression", super::expression);
+    }
+
+    /// Ways to write a target that some servers take for `/admin/users` or for `admin=1`, and others do not.
+    #[test]
+    fn every_way_around_a_denial_is_denied() {
+        let mut targets = Vec::new();
+        for sign in [";", "%3b", "%3B", ";x", ";x=1", ";x=a%2eb", ";;", "%3Bx;y", ";%61=1"] {
+            for path in
+                ["/admin@/users", "/admin/users@", "/admin@", "/@/admin/users", "/a/..@/admin", "/.@/admin"]
+            {
+                targets.push(path.replace('@', sign));
+            }
+            targets.push(format!("/ad%6din{sign}/users"));
+        }
+        for query in [
+            "admin=1",
+            "x=1;admin=1",
+            ";admin=1",
+            "x;admin=1",
+            "admin=1;x=1",
+            "admin=0;admin=1",
+            "admin=0&admin=1",
+            "admin=1&admin=0",
+            "x=1&y;admin=1&z",
+            "ad%6din=%31;x",
+            ";;admin=1;;",
+            "x=%26;admin=1",
+            "x=1;;adm%69n=1",
+        ] {
+            targets.push(format!("/public?{query}"));
+        }
+        let denied = |target: &str| {
+            let (path, query) = target.split_once('?').unwrap_or((target, ""));
+            let Ok(path) = super::Path::read(path) else { return true };
+            let denies = r#"[{"paths": ["/admin/**"], "decision": "Deny"},
+                {"query": [{"name": "admin", "exact": "1"}], "decision": "Deny"}]"#;
+            let denies: Vec<super::HttpRule> = serde_json::from_str(denies).unwrap();
+            let request = super::Request {
+                host: "a.example",
+                port: 443,
+                method: "GET",
+                path: &path,
+                query,
+                headers: Vec::new(),
+                websocket: false,
+                tls: true,
+                length: Some(0),
+                calls: None,
+            };
+            denies.iter().any(|entry| entry.matches(&request))
+        };
+        for target in &targets {
+            super::target(target.as_bytes());
+            assert!(denied(target), "{target}");
+        }
+        // Those mean nothing else to any server.
+        for target in [
+            "/public;admin=1/x",
+            "/public/admin;x",
+            "/a;b/c;d",
+            "/administrator;x",
+            "/x?note=a;b",
+            "/x?a=1;b=2",
+            "/x?a=%3Badmin=1",
+            "/x?admin=2;x=1",
+            "/x?administrator=1;y",
+            "/x;y?z;w",
+        ] {
+            super::target(target.as_bytes());
+            assert!(!denied(target), "{target}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::destination::Decision;
 use crate::expression::{Expression, Moment};
 use crate::host::shown;
-use crate::request::{Call, Request};
+use crate::request::{Call, Path, Request};
 
 /// Maximum bytes of a pattern.
 const PATTERN: usize = 1024;
@@ -111,6 +111,13 @@ impl PathPattern {
             }
         }
         pattern[at..].iter().all(|segment| *segment == "**")
+    }
+}
+
+impl PathPattern {
+    /// Returns true if the pattern is written for parameters of segments.
+    fn has_parameters(&self) -> bool {
+        self.0.contains(';')
     }
 }
 
@@ -264,7 +271,8 @@ pub struct HttpRule {
 
 impl HttpRule {
     /// Returns true if the entry covers the request. An entry that denies covers what could be meant: one of several values
-    /// of a header is enough, and a body that is too large is not needed.
+    /// of a header is enough, and a body that is too large is not needed. One that allows covers only what must be meant.
+    /// Paths and queries with semicolons can mean two things.
     pub fn matches(&self, request: &Request<'_>) -> bool {
         let denies = self.decision == Decision::Deny;
         let every = |matches: &ValueMatch, values: &mut dyn Iterator<Item = Option<String>>| {
@@ -273,20 +281,36 @@ impl HttpRule {
             values.peek().is_some() && if denies { values.any(one) } else { values.all(one) }
         };
         let method = self.methods.is_empty() || self.methods.iter().any(|method| method.0 == request.method);
-        let path =
-            self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.matches(request.path.as_str()));
-        let query = |matches: &ValueMatch| every(matches, &mut request.parameter(&matches.name));
+        let query = |matches: &ValueMatch| {
+            let one = |separators: &&'static [char]| {
+                every(matches, &mut request.parameter(&matches.name, separators))
+            };
+            let mut readings = request.separators().iter();
+            if denies { readings.any(one) } else { readings.all(one) }
+        };
         let header = |matches: &ValueMatch| {
             every(matches, &mut request.header(&matches.name).map(|value| Some(value.to_owned())))
         };
         // Without `websocket` an entry denies these requests too.
         let upgrade = self.websocket == request.websocket || (denies && !self.websocket);
         method
-            && path
+            && (self.paths.is_empty() || self.covers_path(request.path, denies))
             && upgrade
             && self.query.iter().all(query)
             && self.headers.iter().all(header)
             && self.body.as_ref().is_none_or(|body| covers(body, request, denies))
+    }
+
+    fn covers_path(&self, path: &Path, denies: bool) -> bool {
+        let covers = |path: &str| self.paths.iter().any(|pattern| pattern.matches(path));
+        match path.without_parameters() {
+            None => covers(path.as_str()),
+            Some(plain) if denies => covers(path.as_str()) || covers(plain),
+            Some(plain) => {
+                let mut matching = self.paths.iter().filter(|pattern| pattern.matches(path.as_str()));
+                matching.any(|pattern| pattern.has_parameters() || covers(plain))
+            }
+        }
     }
 
     /// Returns the maximum length of a body that the entry allows.
@@ -372,7 +396,6 @@ pub fn decide_calls(
 mod tests {
     use super::*;
     use crate::expression::{Facts, Session};
-    use crate::request::Path;
 
     fn path(pattern: &str, path: &str) -> bool {
         PathPattern::try_from(pattern.to_owned()).unwrap().matches(path)
@@ -457,6 +480,65 @@ mod tests {
         assert!(matches(r#"{"query": [{"name": "q", "exact": "1"}], "decision": "Deny"}"#, twice));
         assert!(!matches(r#"{"query": [{"name": "s", "prefix": ""}]}"#, twice));
         assert!(matches(r#"{"query": [{"name": "s", "exact": "x"}], "decision": "Deny"}"#, twice));
+    }
+
+    #[test]
+    fn semicolons_are_read_in_both_ways() {
+        let covers = |rule: &str, path: &str, query: &str| {
+            let rule: HttpRule = serde_json::from_str(rule).unwrap();
+            let path = Path::read(path).unwrap();
+            let request = Request {
+                host: "a.example",
+                port: 443,
+                method: "GET",
+                path: &path,
+                query,
+                headers: Vec::new(),
+                websocket: false,
+                tls: true,
+                length: Some(0),
+                calls: None,
+            };
+            rule.matches(&request)
+        };
+        let denies = r#"{"paths": ["/admin/**", "/x/*/y"], "decision": "Deny"}"#;
+        for path in
+            ["/admin;v=1/users", "/admin;/users", "/admin%3bv", "/admin/a;b", "/x;1/a;2/y;3", "/x/a/y;z"]
+        {
+            assert!(covers(denies, path, ""), "{path}");
+        }
+        assert!(!covers(denies, "/public;admin=1/x", ""));
+        let allows = r#"{"paths": ["/simple/*", "/a*c", "/m;v=1/*"]}"#;
+        for (path, expected) in [
+            ("/simple/six", true),
+            ("/simple/six;v=1", true),
+            ("/simple;v=1/six", false),
+            ("/a;c", false),
+            ("/m;v=1/x", true),
+            ("/m;v=2/x", false),
+            ("/m/x", false),
+        ] {
+            assert_eq!(covers(allows, path, ""), expected, "{path}");
+        }
+        let denies = r#"{"query": [{"name": "admin", "exact": "1"}], "decision": "Deny"}"#;
+        for query in ["admin=1", "a;admin=1", ";admin=1", "admin=0;admin=1", "admin=1;x", "a=1&b;adm%69n=%31"]
+        {
+            assert!(covers(denies, "/", query), "{query}");
+        }
+        for query in ["a=%3Badmin=1", "a=1;admin=2", "a;admin"] {
+            assert!(!covers(denies, "/", query), "{query}");
+        }
+        let allows = r#"{"query": [{"name": "q", "prefix": "1"}]}"#;
+        for (query, expected) in [
+            ("q=1&note=a;b", true),
+            ("q=1;r=2", true),
+            ("q=1;q=2", false),
+            ("r=2;q=1", false),
+            ("q=1%3Bq=2", true),
+        ] {
+            assert_eq!(covers(allows, "/", query), expected, "{query}");
+        }
+        assert!(covers("{}", "/a;b/c", "x=1;y=2"), "no condition reads them");
     }
 
     #[test]

@@ -19,16 +19,18 @@ mod host;
 pub mod hostile;
 mod http;
 mod json;
+mod list;
 mod network;
 mod object;
 mod pattern;
 mod peer;
 mod ports;
 mod request;
+mod rule;
 mod stored;
 mod time;
 
-pub use address::{Forbidden, check_address};
+pub use address::{Forbidden, check_address, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
@@ -37,17 +39,21 @@ pub use decide::{
     reads_calls,
 };
 pub use destination::{Decision, Destination, InvalidDestination};
-pub use egress::{Egress, EgressRule, Protocol, Tls, Traffic};
+pub use egress::Egress;
 pub use expression::{Expression, Facts, Identity, InvalidExpression, Moment, Session};
-pub use files::{Access, FilePath, FileRule, InvalidPath, restrictions};
+pub use files::{Access, FilePath, FileRule, InvalidPath, Restrictions, access_at, looser, restrictions};
 pub use host::{Host, HostName, InvalidHost};
 pub use http::{
     Body, Glob, HttpRule, InvalidRequestRule, McpRule, Method, PathPattern, Pattern, ValueMatch, decide_calls,
 };
+pub use list::RuleList;
 pub use network::NetworkLevel;
 pub use object::{InvalidPolicy, Kind, PolicyObject};
 pub use pattern::{HostPattern, InvalidPattern};
-pub use peer::{Closed, Peer, may_reach, names_sandboxes, open_ports, would_refuse};
+pub use peer::{Closed, Peer, decide_peer, may_reach, names_sandboxes, open_ports, would_refuse};
 pub use ports::{InvalidPorts, PortRange};
 pub use request::{AmbiguousPath, Call, Path, Request};
-pub use stored::{Applying, NotEnforceable, Policies, PolicyKey, StoredPolicy, applying};
+pub use rule::{EgressRule, Protocol, Tls, Traffic};
+pub use stored::{
+    Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules,
+};

@@ -12,8 +12,9 @@ use serde_json::Value;
 use crate::attach::{SandboxTarget, Selector};
 use crate::cidr::Cidr;
 use crate::decide::{Authority, Level, Mode};
-use crate::egress::{Egress, EgressRule, Protocol};
+use crate::egress::Egress;
 use crate::ports::PortRange;
+use crate::rule::{EgressRule, Protocol};
 
 /// Maximum ranges of addresses after the exceptions are taken away. A policy with more opens nothing.
 const RANGES: usize = 1024;
@@ -84,12 +85,12 @@ impl NetworkLevel {
             rules.egress.iter().flatten().enumerate().filter_map(|(index, rule)| rule.read(index)).collect();
         let number: usize = rules.iter().map(|rule| rule.cidrs.len()).sum();
         let rules = if number > RANGES { Vec::new() } else { rules };
-        let level = |rules| {
+        let level = |rules: Vec<EgressRule>| {
             Arc::new(Level {
                 authority: Authority::Template,
                 name: format!("{NAME}{template}"),
                 mode: Mode::Enforce,
-                egress: Some(Egress { rules, ..Egress::default() }),
+                egress: Some(Egress { rules: rules.into(), ..Egress::default() }),
             })
         };
         Some(NetworkLevel { alone: level(rules.clone()), beside: level([rules, abstaining()].concat()) })

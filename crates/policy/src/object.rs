@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::address::{is_of_administrators, opens_nothing};
 use crate::attach::{AppliesTo, SandboxTarget, Selector, Subject};
 use crate::budget::Budget;
 use crate::decide::{Authority, Level, Mode};
 use crate::destination::Decision;
-use crate::egress::{Egress, EgressRule, Tls};
+use crate::egress::Egress;
 use crate::files::FileRule;
 use crate::http::{HttpRule, McpRule};
+use crate::rule::{EgressRule, Tls};
 
 /// Maximum rules of a policy.
 const RULES: usize = 256;
@@ -111,7 +113,7 @@ impl PolicyObject {
 
     /// Returns the egress rules, with those that no longer count.
     pub fn rules(&self) -> &[EgressRule] {
-        self.spec.egress.as_ref().map_or(&[], |egress| &egress.rules)
+        self.spec.egress.as_ref().map_or(&[], |egress| egress.rules.as_slice())
     }
 
     /// Returns the sandboxes to which the policy applies, without those of annotations.
@@ -140,6 +142,49 @@ impl PolicyObject {
         check_rules(&egress.rules, self.kind)
     }
 
+    /// Returns true if the policy applies only to the sandboxes of which an annotation names it.
+    pub fn needs_annotation(&self) -> bool {
+        self.kind == Kind::SandboxPolicy && self.spec.applies_to.is_none()
+    }
+
+    /// Returns fields that have no effect on a server although they are valid. In a file for a command they have one.
+    pub fn without_effect(&self) -> Vec<InvalidPolicy> {
+        let mut found = Vec::new();
+        if self.kind == Kind::ClusterSandboxPolicy && self.spec.applies_to.is_none() {
+            let reason = "without it the policy applies to no sandbox; `appliesTo: {}` is every sandbox";
+            found.push(invalid("spec.appliesTo".to_owned(), reason));
+        }
+        if self.kind == Kind::ClusterSandboxPolicy {
+            return found;
+        }
+        for (index, rule) in self.rules().iter().enumerate() {
+            let private = rule.private.iter().enumerate().filter(|(_, range)| is_of_administrators(range));
+            found.extend(private.map(|(place, range)| {
+                let field = format!("spec.egress.rules[{index}].private[{place}]");
+                let reason = "only a ClusterSandboxPolicy opens addresses of the machine, and ranges that no network routes";
+                invalid(field, format!("{range} opens nothing: {reason}"))
+            }));
+        }
+        found
+    }
+
+    /// Checks a policy that is new or changed: also for ranges that open nothing, which a stored one may have.
+    ///
+    /// # Errors
+    /// As [`PolicyObject::check`].
+    pub fn check_new(&self) -> Result<(), InvalidPolicy> {
+        self.check()?;
+        for (index, rule) in self.rules().iter().enumerate() {
+            for (place, range) in rule.private.iter().enumerate() {
+                if let Some(why) = opens_nothing(range) {
+                    let field = format!("spec.egress.rules[{index}].private[{place}]");
+                    return Err(invalid(field, format!("{range} opens nothing: {why}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the rules for files.
     pub fn files(&self) -> &[FileRule] {
         &self.spec.files
@@ -160,23 +205,26 @@ impl PolicyObject {
         }
     }
 
-    /// Refuses fields that only `hutch run` enforces.
+    /// Refuses what a server cannot enforce.
     ///
     /// # Errors
-    /// The field.
-    pub fn check_without_files(&self) -> Result<(), InvalidPolicy> {
-        match self.spec.files.is_empty() {
-            true => Ok(()),
-            false => Err(invalid("spec.files".to_owned(), "is enforced by `hutch run` alone")),
+    /// The first such field.
+    pub fn check_for_server(&self) -> Result<(), InvalidPolicy> {
+        for (index, rule) in self.spec.files.iter().enumerate() {
+            if let Some(reserved) = rule.path.reserved() {
+                let reason = format!("nothing is closed at or below {reserved}: each container has its own");
+                return Err(invalid(format!("spec.files[{index}].path"), reason));
+            }
         }
+        Ok(())
     }
 
     /// Returns the level that the policy is, for this authority.
     ///
     /// # Errors
-    /// As [`PolicyObject::check`].
+    /// As [`PolicyObject::check_new`].
     pub fn into_level(self, authority: Authority) -> Result<Level, InvalidPolicy> {
-        self.check()?;
+        self.check_new()?;
         let Spec { mode, egress, .. } = self.spec;
         Ok(Level { authority, name: self.metadata.name, mode, egress })
     }
@@ -458,6 +506,29 @@ mod tests {
     }
 
     #[test]
+    fn server_refuses_files_of_the_kernel_and_of_its_runtime() {
+        for (path, reserved) in [
+            ("/workspace/.env", None),
+            ("/process", None),
+            ("/proc", Some("/proc")),
+            ("/proc/self/environ", Some("/proc")),
+            ("/dev/shm/x", Some("/dev")),
+            ("/.hutch/sandboxd", Some("/.hutch")),
+        ] {
+            let object =
+                policy("SandboxPolicy", &format!(r#"{{"files": [{{"path": "{path}", "access": "None"}}]}}"#));
+            let found = object.check_for_server().map_err(|error| error.to_string());
+            match reserved {
+                None => assert_eq!(found, Ok(())),
+                Some(reserved) => {
+                    let error = found.unwrap_err();
+                    assert!(error.starts_with("spec.files[0].path: ") && error.contains(reserved), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn name_is_that_of_an_object() {
         for name in ["a", "a-b.c1"] {
             assert!(is_name(name), "{name}");
@@ -492,7 +563,7 @@ mod tests {
             (rule(r#""any": true, "http": [{"query": [{"name": "a"}]}]"#), "rules[0].http[0].query[0]: "),
             (rule(r#""any": true, "http": [{"body": {}}]"#), "rules[0].http[0].body: "),
             (rule(r#""any": true, "when": "args.a""#), "rules[0].when: "),
-            (rule(r#""any": true, "when": "user.name == 'a'""#), "no variable \"user\""),
+            (rule(r#""any": true, "when": "other.name == 'a'""#), "no variable \"other\""),
             (r#"{"egress": {"budget": {}}}"#.to_owned(), "spec.egress.budget: "),
             (r#"{"egress": {"budget": {"requests": 1}}}"#.to_owned(), "spec.egress.budget.requestsPer: "),
             (r#"{"appliesTo": {"names": []}}"#.to_owned(), "unknown field `names`"),
@@ -509,6 +580,12 @@ mod tests {
                 rule(r#""any": true, "decision": "Deny", "private": ["10.0.0.0/8"]"#),
                 "rules[0].private: has no",
             ),
+            (
+                rule(r#""any": true, "private": ["10.0.0.0/8", "169.254.169.254"]"#),
+                "rules[0].private[1]: 169.254.169.254/32 opens nothing: no rule opens link-local",
+            ),
+            (rule(r#""any": true, "private": ["64:ff9b::a00:1"]"#), "write the range of those"),
+            (rule(r#""any": true, "when": "1""#), "\"1\" is never true or false"),
             (rule(r#""any": true, "decision": "Deny", "protocol": "TCP""#), "rules[0].protocol: has no"),
             (rule(r#""any": true, "plaintext": true, "protocol": "TCP""#), "rules[0].plaintext: has no"),
             (format!(r#"{{"egress": {{"rules": [{rules}]}}}}"#), "spec.egress.rules: at most 256"),
@@ -553,6 +630,23 @@ mod tests {
             template: Some("python".into()),
             ..Subject::default()
         }
+    }
+
+    #[test]
+    fn valid_field_without_effect_on_a_server_is_named() {
+        let rules = r#""egress": {"rules": [{"name": "a", "any": true, "private": ["10.0.0.0/8", "127.0.0.1", "::1"]}]}"#;
+        let found = |kind: &str, spec: &str| -> Vec<String> {
+            policy(kind, spec).without_effect().iter().map(ToString::to_string).collect()
+        };
+        let of_namespace = found("SandboxPolicy", &format!(r#"{{"appliesTo": {{}}, {rules}}}"#));
+        assert_eq!(of_namespace.len(), 2, "{of_namespace:?}");
+        assert!(of_namespace[0].starts_with("spec.egress.rules[0].private[1]: 127.0.0.1/32 opens nothing"));
+        assert_eq!(found("ClusterSandboxPolicy", &format!(r#"{{"appliesTo": {{}}, {rules}}}"#)), [""; 0]);
+        let nobody = found("ClusterSandboxPolicy", &format!("{{{rules}}}"));
+        assert!(nobody.len() == 1 && nobody[0].starts_with("spec.appliesTo: "), "{nobody:?}");
+        assert!(policy("SandboxPolicy", "{}").needs_annotation());
+        assert!(!policy("SandboxPolicy", r#"{"appliesTo": {}}"#).needs_annotation());
+        assert!(!policy("ClusterSandboxPolicy", "{}").needs_annotation());
     }
 
     #[test]

@@ -9,11 +9,12 @@ use std::num::NonZeroU16;
 use serde::{Deserialize, Serialize};
 
 use crate::attach::Subject;
-use crate::decide::{Level, Mode, enforcing, opens};
+use crate::decide::{Level, Mode, Opinion, enforcing, opens, sort, strictest};
 use crate::destination::Decision;
-use crate::egress::{Egress, EgressRule};
+use crate::egress::Egress;
 use crate::host::HostName;
 use crate::ports::PortRange;
+use crate::rule::EgressRule;
 
 /// Domain of the names of Services.
 const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -72,10 +73,15 @@ impl EgressRule {
     }
 }
 
-/// Returns what a level has against a port of another sandbox. Of equally strict rules, the first by name counts.
-fn objection(level: &Level, egress: &Egress, from: &str, to: &Subject, port: NonZeroU16) -> Option<Closed> {
+/// Returns the rule that decides about a port of another sandbox. Of equally strict rules, the first by name counts.
+fn rule_for<'a>(egress: &'a Egress, from: &str, to: &Subject, port: NonZeroU16) -> Option<&'a EgressRule> {
     let matching = egress.rules.iter().filter(|rule| rule.matches_peer(from, to, port));
-    match matching.max_by(|a, b| a.decision.cmp(&b.decision).then_with(|| b.name.cmp(&a.name))) {
+    matching.max_by(|a, b| a.decision.cmp(&b.decision).then_with(|| b.name.cmp(&a.name)))
+}
+
+/// Returns what a level has against a port of another sandbox.
+fn objection(level: &Level, egress: &Egress, from: &str, to: &Subject, port: NonZeroU16) -> Option<Closed> {
+    match rule_for(egress, from, to, port) {
         Some(rule) if rule.decision == Decision::Allow => None,
         Some(rule) => Some(Closed::Rule { level: level.name.clone(), rule: rule.name.clone() }),
         None => Some(Closed::NoRule(level.name.clone())),
@@ -102,6 +108,23 @@ pub fn may_reach<L: Borrow<Level>>(
     let mut objections =
         enforced.into_iter().filter_map(|level| objection(level, level.egress.as_ref()?, from, to, port));
     objections.next().map_or(Ok(()), Err)
+}
+
+/// Returns the decision of [`may_reach`] with the opinions of all levels that have egress rules, by authority and name.
+pub fn decide_peer<'a, L: Borrow<Level>>(
+    levels: &'a [L],
+    from: &str,
+    to: &Subject,
+    port: NonZeroU16,
+) -> (Decision, Vec<Opinion<'a>>) {
+    let opinion = |level: &'a Level| {
+        let rule = rule_for(level.egress.as_ref()?, from, to, port);
+        let decision = rule.map_or(Decision::Deny, |rule| rule.decision);
+        Some(Opinion { level, rule: rule.map(|rule| rule.name.as_str()), decision })
+    };
+    let mut opinions: Vec<_> = levels.iter().map(Borrow::borrow).filter_map(opinion).collect();
+    sort(&mut opinions);
+    (strictest(levels, &opinions), opinions)
 }
 
 /// Returns the first level that only observes and would refuse the port.
@@ -252,6 +275,8 @@ mod tests {
             let port = NonZeroU16::new(port).unwrap();
             let open = |levels: &[Level]| may_reach(levels, "a", &to("a", "db"), port).is_ok();
             let ranges = open_ports(&levels, "a", &to("a", "db"));
+            let decided = decide_peer(&levels, "a", &to("a", "db"), port).0;
+            proptest::prop_assert_eq!(open(&levels), decided == Decision::Allow);
             proptest::prop_assert_eq!(open(&levels), ranges.iter().any(|range| range.contains(port.get())));
             let turned: Vec<Level> = levels.iter().rev().cloned().collect();
             proptest::prop_assert_eq!(open(&levels), open(&turned));

@@ -34,9 +34,13 @@ pub enum AmbiguousPath {
     TooLong,
 }
 
-/// Path of a request: decoded, and the same to every server.
+/// Path of a request: decoded, and the same to every server but for parameters of its segments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Path(String);
+pub struct Path {
+    whole: String,
+    /// As servers read it that take what follows a semicolon for parameters of the segment, if that is another path.
+    plain: Option<String>,
+}
 
 impl Path {
     /// Reads the path of a request target, without its query.
@@ -63,21 +67,30 @@ impl Path {
         if decoded.chars().any(char::is_control) || path.contains(['#', '?', ' ']) {
             return Err(AmbiguousPath::Character);
         }
+        let mut plain = String::with_capacity(decoded.len());
         let mut segments = decoded[1..].split('/').peekable();
         while let Some(segment) = segments.next() {
             let last = segments.peek().is_none();
-            // Some servers cut what follows a semicolon before they interpret dots.
+            // Some servers cut what follows a semicolon before they interpret dots and drop empty segments.
             let name = segment.split(';').next().unwrap_or_default();
-            if matches!(name, "." | "..") || (segment.is_empty() && !last) {
+            if matches!(name, "." | "..") || (name.is_empty() && !last) {
                 return Err(AmbiguousPath::Segment);
             }
+            plain.push('/');
+            plain.push_str(name);
         }
-        Ok(Path(decoded))
+        let plain = (plain != decoded).then_some(plain);
+        Ok(Path { whole: decoded, plain })
     }
 
     /// Returns the decoded path.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.whole
+    }
+
+    /// Returns the path without parameters of its segments, if it has some.
+    pub fn without_parameters(&self) -> Option<&str> {
+        self.plain.as_deref()
     }
 }
 
@@ -196,12 +209,13 @@ pub(crate) struct View<'a> {
 }
 
 impl Request<'_> {
-    pub(crate) fn view(&self) -> View<'_> {
+    /// Returns what expressions see, with a path that the request may have.
+    pub(crate) fn view<'a>(&'a self, path: &'a str) -> View<'a> {
         View {
             host: self.host,
             port: self.port,
             method: self.method,
-            path: self.path.as_str(),
+            path,
             query: self.query,
             headers: self.headers.iter().copied().collect(),
         }
@@ -215,10 +229,22 @@ impl Request<'_> {
             .map(|(_, value)| *value)
     }
 
+    /// Returns the separators of query parameters, in each way that servers read the query: some take semicolons for such.
+    pub(crate) fn separators(&self) -> &'static [&'static [char]] {
+        match self.query.contains(';') {
+            true => &[&['&'], &['&', ';']],
+            false => &[&['&']],
+        }
+    }
+
     /// Returns the decoded values of a query parameter; `None` stands for one that cannot be decoded.
-    pub(crate) fn parameter<'b>(&'b self, name: &'b str) -> impl Iterator<Item = Option<String>> {
+    pub(crate) fn parameter<'b>(
+        &'b self,
+        name: &'b str,
+        separators: &'static [char],
+    ) -> impl Iterator<Item = Option<String>> {
         let text = |encoded: &str| String::from_utf8(decode(encoded.replace('+', " ").as_bytes())?).ok();
-        self.query.split('&').filter_map(move |pair| {
+        self.query.split(separators).filter_map(move |pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match text(key) {
                 Some(key) if key == name => Some(text(value)),
@@ -248,7 +274,17 @@ mod tests {
             ("/...", "/..."),
             ("/100%25", "/100%"),
         ] {
-            assert_eq!(Path::read(path).unwrap().as_str(), expected);
+            let read = Path::read(path).unwrap();
+            assert_eq!((read.as_str(), read.without_parameters()), (expected, None));
+        }
+        for (path, whole, plain) in [
+            ("/a;x=1/b", "/a;x=1/b", "/a/b"),
+            ("/a;", "/a;", "/a"),
+            ("/a/;x", "/a/;x", "/a/"),
+            ("/a%3Bx;y/b%3b", "/a;x;y/b;", "/a/b"),
+        ] {
+            let read = Path::read(path).unwrap();
+            assert_eq!((read.as_str(), read.without_parameters()), (whole, Some(plain)));
         }
         for path in [
             "",
@@ -265,6 +301,11 @@ mod tests {
             "/%2e%2e/a",
             "/a/.%2e/b",
             "/..;x/a",
+            "/a/.;/b",
+            "/a/..%3bx/b",
+            "/;x/a",
+            "/a/;/b",
+            "/a/%3B/b",
             "/a%2fb",
             "/a%2Fb",
             "/a\\b",

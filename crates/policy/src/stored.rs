@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use crate::attach::Subject;
 use crate::decide::{Authority, Level, opens};
+use crate::files::FileRule;
 use crate::network::NetworkLevel;
 use crate::object::{InvalidPolicy, PolicyObject};
 
@@ -48,7 +49,7 @@ impl StoredPolicy {
     /// The policy is invalid. [`StoredPolicy::unreadable`] then takes its place.
     pub fn new(object: PolicyObject) -> Result<StoredPolicy, InvalidPolicy> {
         object.check()?;
-        object.check_without_files()?;
+        object.check_for_server()?;
         let mut ends: Vec<_> = object.rules().iter().filter_map(|rule| rule.expires).collect();
         ends.sort_unstable();
         ends.dedup();
@@ -123,10 +124,7 @@ pub fn applying(
         return Err(NotEnforceable::NotFound(name.clone()));
     }
     let mut found = Applying::default();
-    let own = namespaced
-        .range(key(&String::new())..)
-        .take_while(|((namespace, _), _)| *namespace == subject.namespace);
-    for ((namespace, name), policy) in cluster.iter().chain(own) {
+    for ((namespace, name), policy) in cluster.iter().chain(of_namespace(namespaced, &subject.namespace)) {
         let Some(object) = &policy.object else { return Err(NotEnforceable::Invalid(name.clone())) };
         let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
         let Some(authority) = object.authority_over(subject, namespace) else { continue };
@@ -142,6 +140,43 @@ pub fn applying(
         number if number > LEVELS => Err(NotEnforceable::TooMany(number)),
         _ => Ok(found),
     }
+}
+
+/// Rules for files of a policy that applies to a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyFiles {
+    /// Name of the policy.
+    pub policy: String,
+    /// Rules, in the order of the policy.
+    pub rules: Vec<FileRule>,
+}
+
+/// Returns the rules for files that apply to a sandbox at a time, of all policies that can be read: also where [`applying`]
+/// is an error.
+pub fn file_rules(
+    subject: &Subject,
+    cluster: &Policies,
+    namespaced: &Policies,
+    now: Timestamp,
+) -> Vec<PolicyFiles> {
+    let rules = |((namespace, name), policy): (&PolicyKey, &StoredPolicy)| {
+        let object = policy.object.as_ref().filter(|object| !object.files().is_empty())?;
+        let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
+        object.authority_over(subject, namespace)?;
+        let ended = object.expires().is_some_and(|expires| expires <= now);
+        (!ended).then(|| PolicyFiles { policy: name.clone(), rules: object.files().to_vec() })
+    };
+    cluster.iter().chain(of_namespace(namespaced, &subject.namespace)).filter_map(rules).collect()
+}
+
+/// Returns the policies of a namespace.
+fn of_namespace<'a>(
+    all: &'a Policies,
+    namespace: &str,
+) -> impl Iterator<Item = (&'a PolicyKey, &'a StoredPolicy)> {
+    let first = (namespace.to_owned(), String::new());
+    let namespace = namespace.to_owned();
+    all.range(first..).take_while(move |((other, _), _)| *other == namespace)
 }
 
 impl NotEnforceable {
@@ -203,6 +238,35 @@ mod tests {
             assert_eq!((rules(&found), found.until), (expected, until), "{second}");
         }
         assert!(Arc::ptr_eq(&of(0).levels[1], &of(29).levels[1]), "sandboxes share a level");
+    }
+
+    #[test]
+    fn rules_for_files_are_those_of_each_policy_that_applies() {
+        let files = |access: &str| format!(r#"[{{"path": "/a", "access": "{access}"}}]"#);
+        let specs = [
+            ("all", format!(r#"{{"appliesTo": {{}}, "files": {}}}"#, files("Read"))),
+            (
+                "ended",
+                format!(
+                    r#"{{"appliesTo": {{}}, "expires": "1970-01-01T00:01:00Z", "files": {}}}"#,
+                    files("None")
+                ),
+            ),
+            ("named", format!(r#"{{"files": {}}}"#, files("None"))),
+            ("network", r#"{"appliesTo": {}, "egress": {"rules": []}}"#.to_owned()),
+            ("other", format!(r#"{{"appliesTo": {{"sandboxes": ["b"]}}, "files": {}}}"#, files("None"))),
+        ];
+        let all = policies(&specs.each_ref().map(|(name, spec)| (*name, spec.as_str())));
+        let names = |subject: &Subject, second| {
+            let found = file_rules(subject, &Policies::new(), &all, at(second)).into_iter();
+            found.map(|found| found.policy).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&subject(), 0), ["all", "ended"]);
+        assert_eq!(names(&subject(), 60), ["all"]);
+        // A policy that does not exist hides none of the others.
+        let missing = Subject { by_claim: policy_names("named,missing"), ..subject() };
+        assert_eq!(names(&missing, 60), ["all", "named"]);
+        assert_eq!(names(&Subject { namespace: "other".into(), ..subject() }, 0), [""; 0]);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Policies of sandboxes: what their schema cannot say.
 
-use hutch_policy::PolicyObject;
+use hutch_api::annotation::POLICIES;
+use hutch_policy::{PolicyObject, policy_names};
+use hutch_store::Page;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::call::Call;
@@ -15,11 +18,42 @@ pub(crate) const GROUP: &str = "policy.hutch.dev";
 const NO_EFFECT: &str = "a NetworkPolicy opens and closes nothing on one machine; a SandboxPolicy does \
                          (kubectl explain sandboxpolicy.spec)";
 
-/// Warns about an object that has no effect.
-pub(crate) fn warn(call: &Call) {
+/// Collections of the objects whose annotation names policies.
+const NAMING: [&str; 3] = [
+    "sandboxtemplates.extensions.agents.x-k8s.io",
+    "sandboxclaims.extensions.agents.x-k8s.io",
+    "sandboxes.agents.x-k8s.io",
+];
+
+/// Warns about an object that has no effect, or a field of it that has none.
+pub(crate) fn warn(call: &Call, object: &Value) {
     if call.resource.is("networking.k8s.io", "networkpolicies") {
         call.warn(NO_EFFECT);
     }
+    if call.kind().group != GROUP {
+        return;
+    }
+    let Ok(policy) = PolicyObject::deserialize(object) else { return };
+    policy.without_effect().into_iter().for_each(|mistake| call.warn(mistake.to_string()));
+    if policy.needs_annotation() && !is_named(call, policy.name()) {
+        let name = policy.name();
+        call.warn(format!(
+            "spec.appliesTo: without it the policy applies to no sandbox until an annotation {POLICIES}: {name} of a \
+             template, a claim or a Sandbox names it"
+        ));
+    }
+}
+
+/// Returns true if an annotation in the namespace of the request names a policy.
+fn is_named(call: &Call, policy: &str) -> bool {
+    let prefix = call.prefix();
+    NAMING.iter().any(|collection| {
+        let page = Page { prefix: &prefix, ..Page::default() };
+        call.store.list(collection, page).entries.iter().any(|entry| {
+            let names = entry.value.value()["metadata"]["annotations"][POLICIES].as_str().map(policy_names);
+            names.is_some_and(|names| names.contains(policy))
+        })
+    })
 }
 
 /// Maximum bytes of the spec of a policy.
@@ -38,7 +72,7 @@ pub(crate) fn check(kind: &Kind, object: &Value) -> Result<(), Failure> {
             if bytes > POLICY_BYTES {
                 return invalid("spec".to_owned(), format!("{bytes} bytes; at most {POLICY_BYTES}"));
             }
-            let checked = policy.check().and_then(|()| policy.check_without_files());
+            let checked = policy.check_new().and_then(|()| policy.check_for_server());
             checked.or_else(|error| invalid(error.field, error.reason))
         }
     }

@@ -72,12 +72,13 @@ pub(crate) async fn insert(
     if call.resource.is(certificates::GROUP, certificates::REQUESTS) {
         admission::certificate_request::create(call, &mut object)?;
     }
+    admission::creator::record(call, &mut object);
     check(call, &mut object, None)?;
     ownership::record(call, ownership, "", None, &mut object);
     let mut stored = convert::to_storage(kind, object)?;
     namespace_accepts(call, meta::text(&stored, "name"))?;
     admission::create(&call.core, &call.resource, &mut stored)?;
-    admission::policy::warn(call);
+    admission::policy::warn(call, &stored);
     let _turn = quota::admit(&call.core, kind, &stored).await?;
     if dry_run {
         return dry(call, stored);

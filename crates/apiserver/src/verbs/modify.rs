@@ -74,8 +74,9 @@ pub(crate) async fn modify(
         ownership::record(call, ownership, subresource, Some(&current), &mut next);
         let mut next = convert::to_storage(kind, next)?;
         if part == Part::Main {
+            admission::creator::keep(call, &stored, &mut next)?;
             admission::update(&call.core, &call.resource, &stored, &mut next)?;
-            admission::policy::warn(call);
+            admission::policy::warn(call, &next);
             quota::check_change(&call.core, kind, &stored, &next)?;
         }
         if is_over(&next) {

@@ -183,7 +183,7 @@ impl Event {
     pub fn finding(time: SystemTime, finding: &Finding<'_>) -> Event {
         let mut event = Event::new(time, Kind::Finding, 1, Some(&finding.verdict));
         event.severity_id = finding.severity as u8;
-        let digest = finding.digest.map(|digest| crate::line::hex(&digest));
+        let digest = finding.digest.map(|digest| crate::hex::hex(&digest));
         let place = match &digest {
             Some(digest) => format!("{} sha256:{digest}", finding.place),
             None => finding.place.to_owned(),

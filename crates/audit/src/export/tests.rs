@@ -118,7 +118,7 @@ async fn file_receives_every_line_over_restarts() {
     assert_eq!(numbers(&content), (1..=sent).collect::<Vec<_>>());
     // The lines are those of the log.
     let mut reader = Reader::new(folder.path(), 1);
-    let lines = std::iter::from_fn(|| reader.next().unwrap()).flat_map(|entry| [entry.line, b"\n".to_vec()]);
+    let lines = std::iter::from_fn(|| reader.read().unwrap()).flat_map(|entry| [entry.line, b"\n".to_vec()]);
     assert_eq!(lines.flatten().collect::<Vec<u8>>(), content);
 }
 
@@ -144,7 +144,7 @@ async fn webhook_is_signed_and_survives_failures() {
         let time = headers["hutch-timestamp"].to_str().unwrap();
         let signed = [time.as_bytes(), b".", body].concat();
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, SECRET);
-        let expected = crate::line::hex(aws_lc_rs::hmac::sign(&key, &signed).as_ref());
+        let expected = crate::hex::hex(aws_lc_rs::hmac::sign(&key, &signed).as_ref());
         assert_eq!(headers["hutch-signature"], format!("sha256={expected}"));
     }
     let weak = ExportOptions { secret: Some(b"short".to_vec()), ..ExportOptions::default() };

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use super::Failure;
 use super::destination::ExportOptions;
 use super::http::Client;
-use crate::line::hex;
+use crate::hex::hex;
 use crate::{Entry, Error};
 
 /// Header with the time of a request, in seconds since 1970.

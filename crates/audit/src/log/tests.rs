@@ -11,6 +11,7 @@ use crate::disk::{Failure, Operation};
 use crate::event::{Connection, ConnectionActivity, Decision, Event, Sandbox, Verdict};
 use crate::head::{PUBLIC, PublicKey};
 use crate::read::{Entry, Reader};
+use crate::retention::Retention;
 use crate::verify::{Report, verify};
 use crate::view::View;
 use crate::{Cursor, segments};
@@ -35,7 +36,7 @@ fn small() -> Options {
 
 fn entries(folder: &Path) -> Vec<Entry> {
     let mut reader = Reader::new(folder, 1);
-    std::iter::from_fn(|| reader.next().unwrap()).collect()
+    std::iter::from_fn(|| reader.read().unwrap()).collect()
 }
 
 /// Hosts of the connections in a log, and the messages of its own records.
@@ -361,11 +362,11 @@ async fn durable_reader_follows_rotation_without_gaps() {
     let mut seen = 0;
     for index in 0..30 {
         log.record_durably(record(&format!("h{index}.example"))).await.unwrap();
-        while let Some(entry) = reader.next().unwrap() {
+        while let Some(entry) = reader.read().unwrap() {
             seen += 1;
             assert_eq!(entry.record.unwrap().0, seen);
         }
-        assert!(seen >= index + 1);
+        assert!(seen > index);
     }
     // A line that is not on the disk yet is not returned.
     let next = segments(folder.path()).unwrap().pop().unwrap();
@@ -374,8 +375,8 @@ async fn durable_reader_follows_rotation_without_gaps() {
     crate::line::append(&mut line, last.0 + 1, &last.1, record("early.example").as_bytes());
     use std::io::Write as _;
     fs::OpenOptions::new().append(true).open(&next.path).unwrap().write_all(&line).unwrap();
-    assert_eq!(reader.next().unwrap(), None);
-    assert_eq!(reader.next().unwrap(), None);
+    assert_eq!(reader.read().unwrap(), None);
+    assert_eq!(reader.read().unwrap(), None);
 }
 
 proptest! {

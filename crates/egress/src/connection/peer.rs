@@ -16,6 +16,11 @@ impl Sandbox {
         let Some(peer) = self.peers.find(name) else { return Some(client) };
         let port = destination.port;
         let refusal = |reason| Refusal { destination: destination.to_string(), reason };
+        // For the socket that is kept beside the connection.
+        let Some(_kept) = self.way.descriptors.take(1) else {
+            self.refuse(client, &mut Vec::new(), refusal(Reason::Full)).await;
+            return None;
+        };
         match self.peers.connect(&peer, port).await {
             Err(reason) => self.refuse(client, &mut Vec::new(), refusal(reason)).await,
             Ok((server, _kept_awake)) => {
@@ -27,7 +32,7 @@ impl Sandbox {
                 };
                 let received = |bytes| self.counters().received(bytes);
                 let taken = tokio::select! {
-                    _ = relay::join(&mut client, &mut server, &[], sent, received) => return None,
+                    _ = relay::join(&mut client, &mut server, Vec::new(), sent, received) => return None,
                     () = self.peers.closed(name, port) => true,
                     _ = rules.wait_for(Option::is_none) => false,
                 };

@@ -194,10 +194,23 @@ async fn request_with_more_than_one_meaning_is_refused() {
         let answer = site.raw(&request).await;
         assert!(!answer.contains(" 200"), "{request:?}: {answer}");
     }
-    // Of two lengths, the server gets the one by which the body was read.
-    let lengths = "Content-Length: 50\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
-    let answer = site.raw(&format!("POST /a/b HTTP/1.1\r\n{host}{lengths}")).await;
-    assert!(answer.contains("transfer-encoding") && !answer.contains("content-length: 50"), "{answer}");
+    // Two lengths of a body, also in a later request of a connection. What follows is not read.
+    let kept = "POST /a/b HTTP/1.1\r\nHost: localhost:PORT\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    for lengths in [
+        "Content-Length: 50\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\nContent-Length: 5\r\n",
+    ] {
+        let twice =
+            format!("POST /a/b HTTP/1.1\r\nHost: localhost:PORT\r\n{lengths}\r\n3\r\nabc\r\n0\r\n\r\n");
+        let get = format!("GET /a/last HTTP/1.1\r\n{host}\r\n");
+        let answer = site.raw(&format!("{kept}{twice}{get}")).await;
+        assert_eq!(answer.matches("HTTP/1.1 200").count(), 1, "{lengths}: {answer}");
+        assert!(answer.contains("HTTP/1.1 403") && answer.contains("two lengths of the body"), "{answer}");
+        assert!(!answer.contains("/a/last"), "{answer}");
+    }
+    let answer = site.raw(&format!("{kept}{kept}GET /a/last HTTP/1.1\r\n{host}\r\n")).await;
+    assert_eq!(answer.matches("HTTP/1.1 200").count(), 3, "{answer}");
 }
 
 #[tokio::test]
@@ -308,6 +321,10 @@ async fn calls_are_decided_one_by_one() {
         answer.starts_with("HTTP/1.1 403") && answer.contains("\"id\":7") && answer.contains("-32001"),
         "{answer}"
     );
+    assert!(answer.contains(r#"/mcp (tools/call delete_all): no rule of policy"#), "{answer}");
+    let batch = format!("[{}]", call("delete_all"));
+    let answer = site.post("/mcp", &batch).await;
+    assert!(answer.contains("problem+json") && answer.contains("(tools/call delete_all)"), "{answer}");
     for refused in ["", "x", "{}", r#"{"jsonrpc": "2.0", "id": 1, "method": "ping", "method": "tools/call"}"#]
     {
         let answer = site.post("/mcp", refused).await;

@@ -89,7 +89,11 @@ impl Attached {
         let attribute = |(key, value): (&String, &String)| {
             Some((key.strip_prefix(annotation::ATTRIBUTE)?.to_owned(), value.clone()))
         };
-        Facts { task: self.sandbox.annotations().iter().filter_map(attribute).collect(), sandbox }
+        Facts {
+            task: self.sandbox.annotations().iter().filter_map(attribute).collect(),
+            user: self.sandbox.annotations().get(annotation::USER).cloned(),
+            sandbox,
+        }
     }
 }
 

@@ -1,14 +1,16 @@
 //! `hutch policy explain`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use hutch_policy::{Authority, Decision, Mode, Moment};
+use hutch_policy::{Authority, Decision, Destination, Level, Mode, Moment};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 
 use super::attached::Attached;
 use super::judge::{Details, Judgment, Row, judge};
+use super::peer;
 use crate::cli::{PolicyExplainArguments, PolicyOutput};
 use crate::client::finish;
 
@@ -23,17 +25,12 @@ async fn explain(arguments: &PolicyExplainArguments) -> anyhow::Result<u8> {
     let moment = Moment { facts: &facts, seconds: Timestamp::now().as_second(), ..Moment::default() };
     let details = Details { method: &arguments.method, ..Details::default() };
     let judgment = match attached.applying() {
-        Ok(found) => judge(&found.levels, &arguments.question, &details, &moment),
+        Ok(found) => {
+            let judgment = judge(&found.levels, &arguments.question, &details, &moment);
+            or_peer(judgment, &attached, &found.levels, &arguments.question.destination).await
+        }
         Err(error) => Judgment::denied(error.to_string()),
     };
-    let peers = attached.applying().is_ok_and(|found| {
-        let rules =
-            found.levels.iter().filter_map(|level| level.egress.as_ref()).flat_map(|egress| &egress.rules);
-        rules.into_iter().any(|rule| !rule.sandboxes.is_empty())
-    });
-    if peers && judgment.decision == Decision::Deny {
-        eprintln!("hutch: policy explain: rules with `sandboxes` apply too, which only the node evaluates");
-    }
     let destination = arguments.question.destination.to_string();
     match arguments.output {
         PolicyOutput::Json => {
@@ -46,6 +43,24 @@ async fn explain(arguments: &PolicyExplainArguments) -> anyhow::Result<u8> {
         PolicyOutput::Table => print!("{}", table(&judgment, &destination)),
     }
     Ok(u8::from(judgment.decision == Decision::Deny))
+}
+
+/// Returns what the rules about other Sandboxes decide, where the name is that of a Service that they open, or nothing else
+/// allows it.
+async fn or_peer(
+    judgment: Judgment,
+    attached: &Attached,
+    levels: &[Arc<Level>],
+    destination: &Destination,
+) -> Judgment {
+    match peer::find(attached, levels, destination).await {
+        Ok(Some(found)) if found.is_open || judgment.decision == Decision::Deny => found.judgment,
+        Ok(_) => judgment,
+        Err(error) => {
+            eprintln!("hutch: policy explain: rules with `sandboxes` were not evaluated: {error:#}");
+            judgment
+        }
+    }
 }
 
 /// Returns one line for each policy, and the verdict.
@@ -92,6 +107,9 @@ fn cells(row: &Row) -> [String; 5] {
 
 /// Returns the decision with its reason.
 pub(super) fn verdict(judgment: &Judgment) -> String {
+    if let Some(reached) = &judgment.reaches {
+        return format!("Allow: {reached}, with any protocol");
+    }
     if judgment.decision == Decision::Allow {
         let tls =
             if judgment.ends_tls { "; TLS ends at the proxy" } else { "; TLS does not end at the proxy" };

@@ -66,7 +66,7 @@ fn yaml(format: PolicyFormat, rules: Vec<EgressRule>) -> anyhow::Result<String> 
         "metadata": {"name": name},
         "spec": {"egress": {"rules": rules}},
     }))?;
-    object.check()?;
+    object.check_new()?;
     Ok(serde_saphyr::to_string(&object)?)
 }
 

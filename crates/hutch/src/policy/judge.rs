@@ -39,13 +39,17 @@ pub(crate) struct Judgment {
     /// Reason, where it is not the rule of a policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// Port of another Sandbox to which it leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reaches: Option<String>,
     pub(crate) policies: Vec<Row>,
 }
 
 impl Judgment {
     /// Returns a denial that no policy decides.
     pub(crate) fn denied(reason: String) -> Judgment {
-        Judgment { decision: Decision::Deny, ends_tls: false, reason: Some(reason), policies: Vec::new() }
+        let (reason, policies) = (Some(reason), Vec::new());
+        Judgment { decision: Decision::Deny, ends_tls: false, reason, reaches: None, policies }
     }
 
     /// Returns the first policy that enforces and decides so.
@@ -67,6 +71,7 @@ pub(crate) fn judge(
         decision: verdict.decision,
         ends_tls: verdict.inspect,
         reason: None,
+        reaches: None,
         policies: rows(levels, &verdict.opinions),
     };
     if verdict.conflict {
@@ -110,7 +115,7 @@ pub(crate) fn judge(
 }
 
 /// Returns what each policy says, those without egress rules last.
-fn rows(levels: &[Arc<Level>], opinions: &[Opinion<'_>]) -> Vec<Row> {
+pub(crate) fn rows(levels: &[Arc<Level>], opinions: &[Opinion<'_>]) -> Vec<Row> {
     let row = |level: &Level, rule: Option<&str>, decision| Row {
         authority: level.authority,
         policy: level.name.clone(),

@@ -1,6 +1,7 @@
 //! `hutch policy test`: cases that are kept beside a policy.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail, ensure};
 use hutch_policy::{
     Authority, Call, Decision, Destination, Facts, Identity, Kind, Level, Moment, Policies, PolicyObject,
-    StoredPolicy, Subject, applying,
+    StoredPolicy, Subject, applying, names_sandboxes,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use super::explain::verdict;
 use super::import::{in_one_line, read_file};
 use super::judge::{Details, Judgment, judge};
+use super::peer;
 use crate::cli::PolicyTestArguments;
 use crate::question::Question;
 
@@ -56,6 +58,7 @@ struct TestSandbox {
     labels: BTreeMap<String, String>,
     template: Option<String>,
     task: BTreeMap<String, String>,
+    user: Option<String>,
 }
 
 /// A destination or a request, and what is expected.
@@ -65,8 +68,8 @@ struct Case {
     name: String,
     url: Option<String>,
     host: Option<String>,
-    #[serde(default = "get")]
-    method: String,
+    sandbox: Option<OtherSandbox>,
+    method: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
     /// JSON-RPC in the body.
@@ -74,6 +77,21 @@ struct Case {
     expect: Decision,
     /// Rule that decides.
     rule: Option<String>,
+}
+
+/// Another Sandbox, and its port.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OtherSandbox {
+    #[serde(default)]
+    name: String,
+    /// Without it, that of the Sandbox that connects.
+    namespace: Option<String>,
+    #[serde(default)]
+    namespace_labels: BTreeMap<String, String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    port: NonZeroU16,
 }
 
 /// A call of MCP.
@@ -86,9 +104,8 @@ struct McpCall {
     args: Value,
 }
 
-fn get() -> String {
-    "GET".to_owned()
-}
+/// Method of a request that names none.
+const GET: &str = "GET";
 
 /// Decides the cases. Exit status 1 if one fails, 2 if a file is invalid.
 pub(super) fn main(arguments: &PolicyTestArguments) -> ExitCode {
@@ -124,7 +141,7 @@ impl Documents {
                 true => self.tests.push(serde_json::from_value(document).context(KIND)?),
                 false => {
                     let policy: PolicyObject = serde_json::from_value(document).context("a policy")?;
-                    policy.check().with_context(|| format!("policy {:?}", policy.name()))?;
+                    policy.check_new().with_context(|| format!("policy {:?}", policy.name()))?;
                     self.policies.push(policy);
                 }
             }
@@ -139,15 +156,16 @@ impl Documents {
         ensure!(number > 0, "the files contain no cases: add a document of kind {KIND}");
         let mut failed = 0;
         for test in &self.tests {
-            let facts = test.facts();
+            let (facts, subject) = (test.facts(), test.subject());
             let levels = self.levels(test, Timestamp::now());
             for case in &test.cases {
                 let named = || format!("case {:?}", case.name);
                 let judgment = match &levels {
-                    Ok(levels) => case.judge(levels, &facts).with_context(named)?,
+                    Ok(levels) => case.judge(levels, &subject, &facts).with_context(named)?,
                     Err(error) => Judgment::denied(error.clone()),
                 };
-                match case.mistake(&judgment) {
+                let peers = levels.as_ref().is_ok_and(|levels| names_sandboxes(levels));
+                match case.mistake(&judgment, peers) {
                     None => println!("ok      {}", case.name),
                     Some(mistake) => {
                         failed += 1;
@@ -203,32 +221,63 @@ impl PolicyTest {
 
     fn facts(&self) -> Facts {
         let Subject { namespace, labels, sandbox, .. } = self.subject();
-        let task = self.sandbox.as_ref().map(|sandbox| sandbox.task.clone()).unwrap_or_default();
-        Facts { task, sandbox: Identity { name: sandbox.unwrap_or_default(), namespace, labels } }
+        let (task, user) =
+            self.sandbox.as_ref().map(|about| (about.task.clone(), about.user.clone())).unwrap_or_default();
+        Facts { task, user, sandbox: Identity { name: sandbox.unwrap_or_default(), namespace, labels } }
     }
 }
 
 impl Case {
-    fn judge(&self, levels: &[Arc<Level>], facts: &Facts) -> anyhow::Result<Judgment> {
-        let question: Question = match (&self.url, &self.host) {
-            (Some(url), None) => url.parse().map_err(|error| anyhow!("url: {error}"))?,
-            (None, Some(host)) => {
+    fn judge(&self, levels: &[Arc<Level>], from: &Subject, facts: &Facts) -> anyhow::Result<Judgment> {
+        let question: Question = match (&self.url, &self.host, &self.sandbox) {
+            (Some(url), None, None) => url.parse().map_err(|error| anyhow!("url: {error}"))?,
+            (None, Some(host), None) => {
                 let destination = host.parse::<Destination>().map_err(|error| anyhow!("host: {error}"))?;
                 destination.to_string().parse().map_err(|error| anyhow!("host: {error}"))?
             }
-            _ => bail!("it needs `url` or `host`, and one of them only"),
+            (None, None, Some(sandbox)) => return self.judge_peer(levels, from, sandbox),
+            _ => bail!("it needs `url`, `host` or `sandbox`, and one of them only"),
         };
         let calls = self.mcp.as_ref().map(McpCall::calls).transpose()?;
         let headers = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let details = Details { method: &self.method, headers, calls: calls.as_deref() };
+        let method = self.method.as_deref().unwrap_or(GET);
+        let details = Details { method, headers, calls: calls.as_deref() };
         let moment = Moment { facts, seconds: Timestamp::now().as_second(), ..Moment::default() };
         Ok(judge(levels, &question, &details, &moment))
     }
 
-    /// Returns what differs from the expectation.
-    fn mistake(&self, judgment: &Judgment) -> Option<String> {
+    fn judge_peer(
+        &self,
+        levels: &[Arc<Level>],
+        from: &Subject,
+        sandbox: &OtherSandbox,
+    ) -> anyhow::Result<Judgment> {
+        ensure!(
+            self.method.is_none() && self.headers.is_empty() && self.mcp.is_none(),
+            "`method`, `headers` and `mcp` have no effect with `sandbox`: what is sent to it is not read"
+        );
+        let own = sandbox.namespace.as_ref().is_none_or(|namespace| *namespace == from.namespace);
+        let mut to = Subject {
+            namespace: sandbox.namespace.clone().unwrap_or_else(|| from.namespace.clone()),
+            namespace_labels: sandbox.namespace_labels.clone(),
+            sandbox: Some(sandbox.name.clone()),
+            labels: sandbox.labels.clone(),
+            ..Subject::default()
+        };
+        if own && to.namespace_labels.is_empty() {
+            to.namespace_labels = from.namespace_labels.clone();
+        }
+        Ok(peer::judge(levels, &from.namespace, &to, sandbox.port, true))
+    }
+
+    /// Returns what differs from the expectation. `peers`: rules about other Sandboxes apply.
+    fn mistake(&self, judgment: &Judgment, peers: bool) -> Option<String> {
         if judgment.decision != self.expect {
-            return Some(format!("expected {:?}: {}", self.expect, verdict(judgment)));
+            let hint = match judgment.decision == Decision::Deny && self.sandbox.is_none() && peers {
+                true => "; rules with `sandboxes` decide cases with `sandbox` only",
+                false => "",
+            };
+            return Some(format!("expected {:?}: {}{hint}", self.expect, verdict(judgment)));
         }
         let expected = self.rule.as_ref()?;
         let found = judgment.decisive().and_then(|row| row.rule.as_ref());

@@ -11,6 +11,7 @@ use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
 use hutch_policy::{Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject};
 
 use super::trust::Trust;
+use crate::allow::without_effect;
 use crate::cli::RunArguments;
 use crate::mount::MountArgument;
 use crate::policy::import::{in_one_line, read_file};
@@ -66,6 +67,8 @@ impl Network {
             !levels.is_empty() || arguments.upstream_proxy.is_none(),
             "--upstream-proxy: has no effect without --allow, --policy, --config or --settings"
         );
+        warn_of_observers(&levels);
+        warn_of_closed(arguments);
         let outside = egress::Outside::new(upstream);
         Ok(Network { levels, outside, early: None, proxy: None, ids: None })
     }
@@ -117,13 +120,31 @@ impl Network {
     }
 }
 
+/// Prints which of the hosts that are allowed stay closed.
+fn warn_of_closed(arguments: &RunArguments) {
+    let named = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
+    for rule in &arguments.allow {
+        if let Some(why) = without_effect(&rule.name, &arguments.allow_private) {
+            eprintln!("hutch: {named} {} opens nothing: {why}", rule.name);
+        }
+    }
+}
+
+/// Prints that nothing is reachable because all policies with rules only observe.
+pub(crate) fn warn_of_observers(levels: &[Level]) {
+    let mut with_rules = levels.iter().filter(|level| level.egress.is_some()).peekable();
+    if with_rules.peek().is_some() && with_rules.all(|level| level.mode == Mode::Observe) {
+        eprintln!("hutch: --policy: all policies only observe, so nothing opens the network");
+    }
+}
+
 fn failed(error: std::io::Error) -> Error {
     Error::Channel { step: "start the proxy".into(), errno: error.into() }
 }
 
 /// Returns the level of `--allow`, or of the list that `--config` has put in its place.
 fn from_flags(arguments: &RunArguments) -> Level {
-    let egress = Some(Egress { rules: arguments.allow.clone(), budget: None });
+    let egress = Some(Egress { rules: arguments.allow.clone().into(), budget: None });
     let name = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
     Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
 }
@@ -156,7 +177,10 @@ impl Policies {
     /// Reads the files of a command that has no files to protect.
     pub(crate) fn without_files(files: &[PathBuf]) -> anyhow::Result<Vec<Level>> {
         let all = Policies::read(files)?;
-        ensure!(all.files.is_empty(), "--policy: spec.files: is enforced by `hutch run` alone");
+        ensure!(
+            all.files.is_empty(),
+            "--policy: spec.files: is enforced by `hutch run` and `hutch up` alone"
+        );
         Ok(all.levels)
     }
 
@@ -187,6 +211,6 @@ pub(crate) fn open_private(levels: &mut [Level], ranges: &[Cidr]) {
 
 /// Returns the level of `--settings`.
 fn from_settings(rules: &[EgressRule]) -> Level {
-    let egress = Some(Egress { rules: rules.to_vec(), ..Egress::default() });
+    let egress = Some(Egress { rules: rules.to_vec().into(), ..Egress::default() });
     Level { authority: Authority::Invocation, name: LISTED.to_owned(), mode: Mode::Enforce, egress }
 }

@@ -93,6 +93,8 @@ mod tests {
                 mount("data", "/two", true),
             ],
             links: Vec::new(),
+            files: hutch_jail::FileRules::default(),
+            runtime_root: None,
             ids: Ids::Caller,
             network: Network::New(NetworkPlan::closed(Vec::new())),
             limits: Limits::default(),

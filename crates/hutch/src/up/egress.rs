@@ -3,32 +3,35 @@
 //! This side keeps the listeners, the levels and the names, so the next process serves what the last one did. Meanwhile
 //! connections wait at the listeners.
 
+mod orders;
+
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_egress::control::{News, Order};
-use hutch_egress::{AuthorityKeys, Reason, Refusal, UpstreamProxy};
+use hutch_egress::{AuthorityKeys, Reason, UpstreamProxy};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
 use hutch_node::{Bundle, EgressNews, PeerRefusal, PeerRequest};
 use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::Channel;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
+use self::orders::send;
 use super::broker::Broker;
 use crate::egress::{Audience, Outside, Process, line, reads_requests, spawn};
 use crate::folder::DataFolder;
 
 /// Pause before the process is started again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Maximum bytes of an order that a tenant influences.
-const ORDER: usize = 128 << 10;
+/// Minimum time between two lines of the log about descriptors.
+const QUIET: Duration = Duration::from_secs(60);
 /// Names in one message.
 const NAMES: usize = 256;
 /// Maximum names of a Pod; the proxy gives addresses to no more.
@@ -69,8 +72,12 @@ struct Dialed {
 
 impl Egress {
     /// Starts the process, and the broker. To be called on a thread that lasts: the kernel ends the processes with it.
-    /// Everything goes through the proxy `upstream`, if there is one.
-    pub(super) async fn start(data: &DataFolder, upstream: Option<UpstreamProxy>) -> anyhow::Result<Egress> {
+    /// Everything goes through the proxy `upstream`, if there is one. `metrics` is the listener of its counters.
+    pub(super) async fn start(
+        data: &DataFolder,
+        upstream: Option<UpstreamProxy>,
+        metrics: Option<OwnedFd>,
+    ) -> anyhow::Result<Egress> {
         let (broker, earlier) = Broker::start(data).await?;
         let public = Outside::new(None).bundle().context("the machine's authorities")?.into();
         let ids = IdRanges::open(rand::random())?.take()?;
@@ -80,6 +87,7 @@ impl Egress {
         let supervisor = Supervisor {
             ids,
             upstream,
+            metrics,
             news,
             changes: changes.downgrade(),
             pods: HashMap::new(),
@@ -87,7 +95,9 @@ impl Egress {
             levels: HashMap::new(),
             last: 0,
             process: 0,
+            full: None,
         };
+        supervisor.serve_metrics(&channel).await?;
         tokio::spawn(supervisor.run(process, channel, receiver));
         Ok(Egress { broker, earlier, public, changes, news: Mutex::new(received) })
     }
@@ -153,27 +163,6 @@ impl hutch_node::Egress for Egress {
     }
 }
 
-/// Sends an order. Tenants decide how large levels, facts and peers are: of one that is too large, the strictest is sent, so
-/// that it concerns its own sandbox alone.
-async fn send(channel: &Channel, order: Order) -> std::io::Result<()> {
-    let bytes = serde_json::to_vec(&order).map_or(usize::MAX, |bytes| bytes.len());
-    let order = if bytes <= ORDER { order } else { strictest(order) };
-    channel.send(&order, &[]).await
-}
-
-fn strictest(order: Order) -> Order {
-    tracing::warn!("an order is too large for the proxy; closing its sandbox");
-    match order {
-        Order::Level { id, level } => {
-            let egress = Some(hutch_policy::Egress::default());
-            Order::Level { id, level: Level { mode: hutch_policy::Mode::Enforce, egress, ..level } }
-        }
-        Order::Facts { sandbox, .. } => Order::Facts { sandbox, facts: hutch_policy::Facts::default() },
-        Order::Peers { sandbox, namespace, .. } => Order::Peers { sandbox, namespace, peers: Vec::new() },
-        other => other,
-    }
-}
-
 /// Returns the place of a level in memory.
 fn address(level: &Arc<Level>) -> usize {
     Arc::as_ptr(level).addr()
@@ -235,6 +224,8 @@ struct Known {
 struct Supervisor {
     ids: IdRange,
     upstream: Option<UpstreamProxy>,
+    /// Listener for the metrics of the process.
+    metrics: Option<OwnedFd>,
     news: mpsc::Sender<EgressNews>,
     changes: mpsc::WeakUnboundedSender<Change>,
     pods: HashMap<String, Pod>,
@@ -244,6 +235,8 @@ struct Supervisor {
     last: u64,
     /// Number of the process.
     process: u64,
+    /// Time of the last line about descriptors.
+    full: Option<Instant>,
 }
 
 impl Supervisor {
@@ -300,8 +293,14 @@ impl Supervisor {
                 }
             }
             // Programs try many names, and a Pod has few events.
-            News::Refused { refusal: Refusal { reason: Reason::Name(_), .. }, .. } => {}
+            News::Refused { refusal, .. } if refusal.reason.is_about_a_name() => {}
             News::Refused { sandbox, refusal } => {
+                if refusal.reason == Reason::Full && self.full.is_none_or(|last| last.elapsed() > QUIET) {
+                    self.full = Some(Instant::now());
+                    tracing::warn!(
+                        "the proxy has no descriptors left and refuses connections; raise the limit (ulimit -n)"
+                    );
+                }
                 if let Some((uid, _)) = self.pods.iter_mut().find(of(sandbox)) {
                     // Many refusals say no more than some.
                     let _ =
@@ -442,8 +441,17 @@ impl Supervisor {
         levels.iter().filter_map(|level| Some(self.levels.get(&address(level))?.number)).collect()
     }
 
+    /// Has the process serve its counters, which begin anew with each process.
+    async fn serve_metrics(&self, channel: &Channel) -> std::io::Result<()> {
+        match &self.metrics {
+            Some(listener) => channel.send(&Order::Metrics, &[listener.as_fd()]).await,
+            None => Ok(()),
+        }
+    }
+
     /// Informs a new process of everything.
     async fn send_everything(&mut self, channel: &Channel) -> std::io::Result<()> {
+        self.serve_metrics(channel).await?;
         for known in self.levels.values() {
             let order = Order::Level { id: known.number, level: Level::clone(&known.level) };
             send(channel, order).await?;
@@ -475,35 +483,5 @@ impl Supervisor {
         }
         let listeners: Vec<_> = pod.listeners.iter().map(AsFd::as_fd).collect();
         channel.send(&Order::Serve { sandbox }, &listeners).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn facts_and_levels_that_are_too_large_are_replaced_by_the_strictest() {
-        let facts = hutch_policy::Facts {
-            task: [("x".to_owned(), "\u{1}".repeat(32_000))].into(),
-            ..hutch_policy::Facts::default()
-        };
-        let level = Level {
-            authority: hutch_policy::Authority::Cluster,
-            name: "p".into(),
-            mode: hutch_policy::Mode::Observe,
-            egress: None,
-        };
-        match strictest(Order::Facts { sandbox: 1, facts }) {
-            Order::Facts { sandbox: 1, facts } => assert_eq!(facts, hutch_policy::Facts::default()),
-            other => panic!("{other:?}"),
-        }
-        match strictest(Order::Level { id: 2, level }) {
-            Order::Level { id: 2, level } => {
-                assert_eq!(level.mode, hutch_policy::Mode::Enforce);
-                assert!(level.egress.is_some_and(|egress| egress.rules.is_empty()));
-            }
-            other => panic!("{other:?}"),
-        }
     }
 }

@@ -161,15 +161,15 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let upstream = crate::upstream_proxy::of(arguments.upstream_proxy.as_ref())?;
     let folder = DataFolder::open(&arguments.data_dir)?;
     // Binds the ports first: a start that fails here has changed nothing.
-    let api = bind(arguments.api_listen).context("--api-listen")?;
+    let (api, address) = bind(arguments.api_listen).context("--api-listen")?;
     let router = arguments.router_listen.map(bind).transpose().context("--router-listen")?;
+    let metrics = arguments.metrics_listen.map(bind).transpose().context("--metrics-listen")?;
     let programs = programs::install(&folder.join("bin"))?;
     let ids = IdRanges::open(rand::random())?.take()?;
     folder.give(&["store", "ca"], ids.base())?;
 
-    let address = api.local_addr().context("--api-listen")?;
-    let router_address =
-        router.as_ref().map(TcpListener::local_addr).transpose().context("--router-listen")?;
+    let (router, router_address) = router.unzip();
+    let (metrics, metrics_address) = metrics.unzip();
     let unauthenticated = arguments.router_allow_unauthenticated;
     let start = Start {
         folder: folder.path().to_owned(),
@@ -179,8 +179,8 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     };
     let (kubelet, front_kubelet) = hutch_privsep::pair()?;
     let (requests, front_requests) = hutch_serve::pair::pair()?;
-    let mut sockets = vec![api.into(), front_kubelet, front_requests];
-    sockets.extend(router.map(OwnedFd::from));
+    let mut sockets = vec![api, front_kubelet, front_requests];
+    sockets.extend(router);
     // Last: when the front is killed, the kernel closes it after the listeners, so the next start finds their ports free.
     sockets.push(folder.lock()?);
     let (process, channel) = spawn(&start, &sockets)?;
@@ -189,6 +189,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let credentials = serving(&channel).await?;
     credentials.check().map_err(anyhow::Error::msg)?;
 
+    let egress = Egress::start(&folder, upstream, metrics).await.context("the proxy of the sandboxes")?;
     let services: FrontServices = ServiceKind::ALL.map(|kind| (kind, Arc::default())).into();
     let embedded =
         services.iter().map(|(kind, service)| (*kind, service.clone() as Arc<dyn EmbeddedService>));
@@ -203,7 +204,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         services: embedded.collect(),
         substitute_images: !arguments.no_builtin_runtime_images,
         image_dir,
-        egress: Some(Arc::new(Egress::start(&folder, upstream).await.context("the proxy of the sandboxes")?)),
+        egress: Some(Arc::new(egress)),
     };
     let messages = tokio::spawn(follow(channel.clone(), services));
     let shutdown = Shutdown::new();
@@ -213,12 +214,13 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
 
     let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
     kubeconfig::write(&file, address, &credentials.authority, &credentials.token)?;
-    let lines = vec![
+    let mut lines = vec![
         ("API", format!("https://{address}")),
         ("router", router_line(router_address, unauthenticated, &folder)),
         ("kubeconfig", file.display().to_string()),
         ("data", folder.path().display().to_string()),
     ];
+    lines.extend(metrics_address.map(|address| ("metrics", format!("http://{address}/metrics"))));
     let front = Front { process, channel, messages, streams };
     Ok(Server { node, shutdown, front, kubeconfig: file, lines, _ids: ids, _folder: folder })
 }
@@ -267,9 +269,13 @@ async fn follow(channel: Arc<Channel>, services: FrontServices) -> anyhow::Error
     }
 }
 
-fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+/// Returns a listener at an address, and the address with the port that it has got.
+fn bind(address: SocketAddr) -> anyhow::Result<(OwnedFd, SocketAddr)> {
     match TcpListener::bind(address) {
-        Ok(socket) => Ok(socket),
+        Ok(socket) => {
+            let address = socket.local_addr()?;
+            Ok((socket.into(), address))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             Err(hutch_serve::Error::AddressInUse(address).into())
         }

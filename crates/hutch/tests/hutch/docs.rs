@@ -13,7 +13,8 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// First line of an example.
 const FENCE: &str = "```sh\n";
 /// Pages without an example: the index, and pages that are only looked up.
-const REFERENCE: [&str; 3] = ["docs/README.md", "docs/benchmarks.md", "docs/differences.md"];
+const REFERENCE: [&str; 4] =
+    ["docs/README.md", "docs/benchmarks.md", "docs/differences.md", "docs/scanner.md"];
 
 /// A task page, and a text that the output of its example contains.
 type Page = (&'static str, &'static str);

@@ -2,7 +2,7 @@
 
 mod attacks;
 mod guard;
-mod origin;
+pub(crate) mod origin;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -413,7 +413,7 @@ fn upstream_proxy_gets_the_credential_and_nothing_else_shows_it() {
     hutch_testkit::require!(root, curl, user_namespaces);
     let site = Site::new();
     let origin = Origin::plain();
-    let (upstream, heads) = origin::upstream_proxy();
+    let (upstream, heads) = origin::upstream_proxy(SERVER);
     let port = origin.port;
     let policy = site.policy(
         "clients",

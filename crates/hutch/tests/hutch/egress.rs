@@ -135,8 +135,10 @@ fn allowed_name_is_reached_and_nothing_else() {
         assert!(nothing.try_recv().is_err() && received.try_recv().is_err(), "{caller:?}");
         for line in [
             format!("hutch: refused web.example:{other}; --allow web.example:{other} allows it\n"),
-            "hutch: refused 169.254.169.254:80; --allow 169.254.169.254:80 allows it\n".to_owned(),
-            "hutch: refused [2001:db8::1]:443; --allow [2001:db8::1]:443 allows it\n".to_owned(),
+            "hutch: refused 169.254.169.254:80: it is link-local or serves metadata of a cloud, which no rule opens\n"
+                .to_owned(),
+            "hutch: refused [2001:db8::1]:443; --allow [2001:db8::1]:443 with --allow-private 2001:db8::1 allows it\n"
+                .to_owned(),
         ] {
             assert!(stderr.contains(&line), "{caller:?}: {line:?} is not in {stderr}");
         }
@@ -356,7 +358,11 @@ fn every_policy_must_allow_a_connection() {
         (vec![&all, &web], true, ""),
         (vec![&all, &watch], true, "would refuse web.example"),
         (vec![&all, &public], false, "address of this machine"),
-        (vec![&watch], false, ""),
+        (
+            vec![&watch],
+            false,
+            "would refuse web.example: no rule of policy \"watch\" allows it, but it only observes",
+        ),
     ] {
         let mut options = Vec::new();
         policies.iter().for_each(|policy| options.extend(["--policy", policy]));
@@ -370,6 +376,61 @@ fn every_policy_must_allow_a_connection() {
             );
         }
     }
+}
+
+#[test]
+fn policies_that_only_observe_say_so_and_name_what_they_would_refuse() {
+    hutch_testkit::require!(root, user_namespaces, python);
+    let site = Site::new();
+    let watch = policy(&site, "watch", "Observe", "    - {name: web, hosts: [web.example], ports: [80]}\n");
+    let program = "print(tcp('web.example', 443), tcp('db.example', 443), tcp('192.0.2.1', 443))";
+    for caller in [Caller::Root, Caller::Ordinary] {
+        let output = site.python(caller, &["--policy", &watch], program);
+        let stderr = text(&output.stderr);
+        assert_eq!(text(&output.stdout), "gaierror gaierror ConnectionResetError\n", "{stderr}");
+        let would = "no rule of policy \"watch\" allows it, but it only observes";
+        for line in [
+            "hutch: --policy: all policies only observe, so nothing opens the network\n",
+            "hutch: refused db.example: nothing allows it\n",
+            &format!("hutch: would refuse db.example: {would}\n"),
+            &format!("hutch: would refuse 192.0.2.1:443: {would}\n"),
+        ] {
+            assert_eq!(stderr.matches(line).count(), 1, "{line}: {stderr}");
+        }
+        // It allows another port of this one.
+        assert!(!stderr.contains("would refuse web.example"), "{stderr}");
+    }
+}
+
+#[test]
+fn refused_call_is_named_with_its_method_and_tool() {
+    hutch_testkit::require!(root, user_namespaces, curl);
+    let site = Site::new();
+    let (port, received) = server(&format!("{SERVER}:0"), b"");
+    let tools = format!(
+        "    - {{name: tools, hosts: [web.example], ports: [{port}], plaintext: true, mcp: [{{tools: [\"search_*\"]}}]}}\n"
+    );
+    let tools = policy(&site, "tools", "Enforce", &tools);
+    let url = format!("http://web.example:{port}/mcp");
+    let call = |tool: &str| {
+        serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool}})
+            .to_string()
+    };
+    let long = "x".repeat(5000);
+    for (tool, shown) in [
+        ("delete_all", "delete_all".to_owned()),
+        ("a\u{202e}b): ok", r#""a\u{202e}b): ok""#.to_owned()),
+        (&long, format!("{}...", &long[..100])),
+    ] {
+        let curl = ["curl", "-sS", "-d", &call(tool), &url];
+        let output = site.run(Caller::Ordinary, &["--policy", &tools], &curl);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let message = answer["error"]["message"].as_str().expect("a message");
+        let line = format!("refused POST {url} (tools/call {shown}): no rule of policy \"tools\" allows it");
+        assert_eq!(message, line);
+        assert_eq!(text(&output.stderr), format!("hutch: {line}\n"));
+    }
+    assert!(received.try_recv().is_err());
 }
 
 #[test]
@@ -403,6 +464,11 @@ fn invalid_policy_is_refused_by_the_name_of_its_field() {
         ("    - {name: a, hosts: [\"*.com\"]}\n", "public suffix"),
         ("    - {name: a, hosts: [a.example], credentials: [x]}\n", "credentials"),
         ("    - {name: a}\n", "spec.egress.rules[0]: matches nothing"),
+        ("    - {name: a, hosts: [a.example], when: '1'}\n", "\"1\" is never true or false"),
+        (
+            "    - {name: a, hosts: [a.example], private: [fe80::/10]}\n",
+            "rules[0].private[0]: fe80::/10 opens nothing",
+        ),
         ("    - [\n", "bad.yaml"),
     ] {
         let file = policy(&site, "bad", "Enforce", rules);
@@ -425,7 +491,55 @@ fn flags_without_meaning_are_refused() {
         (&["--allow", "a.example:0"], "port"),
         (&["--allow-private", "10.0.0.0/8"], "--allow"),
         (&["--allow", "a.example", "--allow-private", "10.0.0.1/8"], "write 10.0.0.0/8"),
+        (&["--allow", "a.example", "--allow-private", "169.254.169.254"], "169.254.169.254/32 opens nothing"),
     ] {
         refused(&site.run(Caller::Root, options, &["true"]), 125, &[named]);
+    }
+}
+
+#[test]
+fn allowed_host_that_stays_closed_is_named_with_the_way_out() {
+    hutch_testkit::require!(root, user_namespaces);
+    let site = Site::new();
+    let allow = ["localhost:8080", "127.0.0.1", "10.1.2.3:22", "169.254.169.254:80", "10.2.0.1", "a.example"];
+    let mut options: Vec<&str> = allow.iter().flat_map(|host| ["--allow", host]).collect();
+    options.extend(["--allow-private", "10.2.0.0/16"]);
+    let output = site.run(Caller::Ordinary, &options, &["true"]);
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_eq!(lines.len(), 4, "{stderr}");
+    for (line, (host, hint)) in lines.iter().zip([
+        ("localhost:8080", "--allow-private"),
+        ("127.0.0.1", "--allow-private"),
+        ("10.1.2.3:22", "it is an address of a private network; --allow-private 10.1.2.3 opens it"),
+        ("169.254.169.254:80", "which no rule opens"),
+    ]) {
+        assert!(line.starts_with(&format!("hutch: --allow {host} opens nothing: ")), "{line}");
+        assert!(line.contains(hint), "{line}");
+    }
+}
+
+#[test]
+fn doctor_reports_whether_policies_can_open_hosts() {
+    hutch_testkit::require!(root, user_namespaces);
+    let site = Site::new();
+    for caller in [Caller::Root, Caller::Ordinary] {
+        let mut doctor = match caller {
+            Caller::Ordinary => Command::new("setpriv"),
+            _ => Command::new(site.folder.path().join("hutch")),
+        };
+        if matches!(caller, Caller::Ordinary) {
+            doctor.args(["--reuid=1000", "--regid=1000", "--clear-groups"]);
+            doctor.arg(site.folder.path().join("hutch"));
+        }
+        let lines = text(&doctor.arg("doctor").output().expect("hutch doctor").stdout);
+        let report = doctor.arg("--json").output().expect("hutch doctor");
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+        let works = |caller| site.run(caller, &["--allow", "a.example"], &["true"]).status.success();
+        assert_eq!(report["egress"], works(caller), "{caller:?}: {report}");
+        assert_eq!(report["egressForOrdinaryUsers"], works(Caller::Ordinary), "{caller:?}: {report}");
+        let yes = if works(caller) { "yes" } else { "no" };
+        assert!(lines.contains(&format!("\negress (nft tproxy)         {yes}\n")), "{lines}");
     }
 }

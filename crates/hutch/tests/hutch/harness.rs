@@ -59,12 +59,12 @@ impl Up {
     /// Starts one that finds the addresses of these hosts, as lines of `/etc/hosts`.
     #[allow(dead_code, reason = "only one of the two test programs uses it")]
     pub(crate) fn start_with_hosts(hosts: &str) -> Up {
-        Up::start_outside(hosts, &[])
+        Up::start_outside(hosts, &[], &[])
     }
 
-    /// As [`Up::start_with_hosts`], with these variables.
+    /// As [`Up::start_with_hosts`], with these variables and options.
     #[allow(dead_code, reason = "only one of the two test programs uses it")]
-    pub(crate) fn start_outside(hosts: &str, variables: &[(&str, &Path)]) -> Up {
+    pub(crate) fn start_outside(hosts: &str, variables: &[(&str, &Path)], options: &[&str]) -> Up {
         let folder = tempfile::tempdir().expect("tempdir");
         let (data, file) = (folder.path().join("data"), folder.path().join("hosts"));
         std::fs::write(&file, hosts).expect("written");
@@ -74,8 +74,9 @@ impl Up {
         let script = "mount --bind \"$1\" /etc/hosts && shift && exec \"$@\"";
         unshare.args(["--mount", "bash", "-c", script, "bash"]).arg(&file).arg(binary());
         unshare.envs(variables.iter().copied());
-        let (child, printed) = spawn(unshare, folder.path(), &data, &[]);
-        Up { child, options: Vec::new(), folder, data, printed }
+        let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+        let (child, printed) = spawn(unshare, folder.path(), &data, &options);
+        Up { child, options, folder, data, printed }
     }
 
     fn begin(data: Option<&Path>, options: &[&str], path: Option<&Path>) -> Up {

@@ -77,8 +77,19 @@ fn echo(mut client: TcpStream, bytes: &AtomicUsize) -> std::io::Result<()> {
 
 /// A server with the Sandbox `a`, which may reach this port of `web.example`.
 fn start(port: u16) -> Up {
-    let up = Up::start_with_hosts(&format!("127.0.0.1 localhost\n{SERVER} web.example\n"));
-    let rule = json!({"name": "web", "hosts": ["web.example"], "ports": [port], "protocol": "TCP", "private": [SERVER]});
+    start_with(Up::start_with_hosts(&hosts()), port, &json!({"protocol": "TCP"}))
+}
+
+fn hosts() -> String {
+    format!("127.0.0.1 localhost\n{SERVER} web.example\n")
+}
+
+/// Adds the Sandbox `a`, which may reach this port of `web.example` by a rule with these fields.
+fn start_with(up: Up, port: u16, more: &Value) -> Up {
+    let mut rule = json!({"name": "web", "hosts": ["web.example"], "ports": [port], "private": [SERVER]});
+    for (field, value) in more.as_object().expect("fields") {
+        rule[field] = value.clone();
+    }
     let policy = json!({
         "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "ClusterSandboxPolicy", "metadata": {"name": "web"},
         "spec": {"appliesTo": {}, "egress": {"rules": [rule]}},
@@ -192,6 +203,53 @@ fn proxy_that_is_killed_under_connections_serves_again_and_opens_nothing() {
     ));
 }
 
+/// Opens a connection of HTTP, on which an answer has begun, and one of TLS that ends at the proxy. Prints what becomes of
+/// each, and whether it is known at once.
+const READ: &str = "
+import os, socket, ssl, sys, time
+port = int(sys.argv[1])
+plain = socket.create_connection(('web.example', port), 60)
+plain.sendall(b'GET / HTTP/1.1\\r\\nHost: web.example:%d\\r\\n\\r\\n' % port)
+answer = b''
+while not answer.endswith(b'part'): answer += plain.recv(100)
+tls = socket.create_connection(('web.example', port), 60)
+tls = ssl.create_default_context().wrap_socket(tls, server_hostname='web.example')
+print('open', flush=True)
+for sock in (plain, tls):
+    begin = time.monotonic()
+    # Below TLS: the module ssl of Python takes a reset for an end.
+    below = socket.socket(fileno=os.dup(sock.fileno()))
+    below.settimeout(60)
+    try:
+        while below.recv(4096): pass
+        end = 'end'
+    except OSError as error: end = type(error).__name__
+    print(end, time.monotonic() - begin < 20, flush=True)
+";
+
+#[test]
+fn connections_that_are_read_are_reset_when_the_proxy_is_killed() {
+    hutch_testkit::require!(root, kubectl, python);
+    let listener = TcpListener::bind((SERVER, 0)).expect("a listener");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for mut client in listener.incoming().flatten() {
+            let _ = client.read(&mut [0; 4096]);
+            let _ = client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\npart");
+            open.push(client);
+        }
+    });
+    let rule = json!({"plaintext": true, "http": [{"methods": ["GET"]}]});
+    let up = start_with(Up::start_with_hosts(&hosts()), port, &rule);
+    let mut program = Program::start(&up, READ, &[port.into()]);
+    assert_eq!(program.line(), "open");
+    kill_process(proxy(&up).expect("a proxy"), Signal::KILL).expect("kill");
+    for what in ["HTTP", "TLS"] {
+        assert_eq!(program.line(), "ConnectionResetError True", "{what}");
+    }
+}
+
 /// Number of descriptors of a process, and its resident memory in KiB.
 fn usage(process: Pid) -> (usize, usize) {
     let process = process.as_raw_nonzero();
@@ -251,4 +309,43 @@ fn sandbox_has_a_bounded_number_of_connections_and_descriptors() {
         "{MOST} connections: {} descriptors and {memory} KiB more in the proxy\n",
         descriptors - before.0
     ));
+}
+
+/// Descriptors that the proxy may have in a test.
+const LIMIT: usize = 400;
+
+#[test]
+fn proxy_refuses_connections_before_its_descriptors_run_out() {
+    hutch_testkit::require!(root, kubectl, python, curl);
+    let server = Server::start();
+    let options = ["--metrics-listen", "127.0.0.1:0"];
+    let up = start_with(Up::start_outside(&hosts(), &[], &options), server.port, &json!({"protocol": "TCP"}));
+    let first = proxy(&up).expect("a proxy");
+    // The next process has the limit of its parent.
+    let mut limit = std::process::Command::new("prlimit");
+    limit.args(["--pid", &up.pid().to_string(), &format!("--nofile={LIMIT}:{LIMIT}")]);
+    assert!(limit.status().expect("prlimit").success());
+    kill_process(first, Signal::KILL).expect("kill");
+    until("another process serves", || proxy(&up).is_some_and(|pid| pid != first));
+    let pid = proxy(&up).expect("a proxy");
+    let before = usage(pid).0;
+    let mut program = Program::start(&up, GREEDY, &[server.port.into(), 300]);
+    let line = program.line();
+    let (kept, refused) = line.split_once(' ').expect("two numbers");
+    let (kept, refused): (usize, usize) =
+        (kept.parse().expect("a number"), refused.parse().expect("a number"));
+    assert!(kept > 120 && refused > 50, "{line}");
+    let (descriptors, _) = usage(pid);
+    assert!(descriptors < LIMIT - 20 && descriptors >= before + 2 * kept, "{descriptors}, {before} before");
+    assert_eq!(proxy(&up), Some(pid), "it is the same process");
+    let url = up.printed.iter().find_map(|line| line.strip_prefix("metrics")).expect("an address").trim();
+    let metrics =
+        std::process::Command::new("curl").args(["-sS", "--noproxy", "*", url]).output().expect("curl");
+    let metrics = String::from_utf8_lossy(&metrics.stdout).into_owned();
+    assert!(metrics.contains(&format!("hutch_egress_no_descriptor_total {refused}\n")), "{metrics}");
+    let log = std::fs::read_to_string(up.folder().join("log")).expect("a log");
+    assert_eq!(log.matches("the proxy has no descriptors left").count(), 1, "{log}");
+    up.eventually("get events", |events| events.contains("no descriptors left"));
+    assert_eq!(program.end(), "another");
+    until("the connections are closed", || usage(pid).0 <= before + 4);
 }

@@ -146,6 +146,28 @@ fn files_of_a_mounted_folder_that_run_on_the_machine_later_are_protected() {
 }
 
 #[test]
+fn folder_that_the_caller_cannot_write_is_refused_with_the_way_out() {
+    hutch_testkit::require!(root, user_namespaces);
+    let home = Home::new();
+    for name in ["theirs", "theirs-too"] {
+        std::fs::create_dir(home.path(name)).expect("made");
+        std::fs::set_permissions(home.path(name), PermissionsExt::from_mode(0o755)).expect("chmod");
+    }
+    let output = home.run(Caller::Ordinary, &["--mount", "@/theirs:/d"], "true");
+    refused(
+        &output,
+        125,
+        &["--mount", "/theirs: ", "cannot be written", "show it with `:ro` after its path"],
+    );
+    succeeded("hutch", &home.run(Caller::Ordinary, &["--mount", "@/theirs:/d:ro"], "test -d /d"));
+    let place = Path::new("/");
+    let output = home.run_at(Caller::Ordinary, place, &["--workspace", "@/theirs-too"], "true");
+    refused(&output, 125, &["--workspace", "cannot be written", "show it with --read-only"]);
+    let options = ["--workspace", "@/theirs-too", "--read-only"];
+    succeeded("hutch", &home.run_at(Caller::Ordinary, place, &options, "true"));
+}
+
+#[test]
 fn mounts_that_would_open_more_than_they_say_are_refused() {
     hutch_testkit::require!(root, user_namespaces);
     let home = Home::new();

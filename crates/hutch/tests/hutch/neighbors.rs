@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Up, text};
 use crate::policies::{applied, policy};
+use crate::policy_commands::explained;
 
 /// Serves `hello from NAME` on two ports.
 const SERVER: &str = "import http.server,os,threading
@@ -140,6 +141,23 @@ fn service_leads_to_its_target_port_and_another_namespace_needs_an_administrator
     until("the Service counts", || get(&up, "app", "open") == "hello from db");
     assert_eq!(get(&up, "app", "closed"), "");
     assert_eq!(get(&up, "app", "open:8000"), "", "no port of the Service");
+    let allow = "Allow: port 8000 of sandbox default/db, with any protocol\n";
+    for (status, destination, verdict) in [
+        (0, "db:8000", allow),
+        (0, "http://db.default.svc:8000/", allow),
+        (0, "open:80", allow),
+        (1, "db:8001", "Deny: no rule of policy \"app\" allows it\n"),
+        (1, "closed:80", "Deny: no rule of policy \"app\" allows it\n"),
+        (1, "open:8000", "Deny: Service \"open\" has no port 8000\n"),
+        (1, "db.elsewhere:8000", "Deny: no rule of policy \"app\" allows it\n"),
+    ] {
+        let table = explained(&up, status, &["app", destination]);
+        assert!(table.ends_with(verdict), "{destination}: {table}");
+    }
+    let table = explained(&up, 0, &["app", "db:8000"]);
+    assert!(table.contains("Namespace  app     Enforce  db    Allow\n"), "{table}");
+    let none = explained(&up, 1, &["other", "db:8000"]);
+    assert!(none.ends_with("Deny: no policy opens the network\n"), "{none}");
 
     up.ok("create namespace far");
     let mut far = sandbox("db", "hutch", &json!({"role": "db"}));
@@ -162,6 +180,25 @@ fn service_leads_to_its_target_port_and_another_namespace_needs_an_administrator
     );
     until("the policy counts", || get(&up, "other", "db.far:8000") == "hello from far");
     assert_eq!(get(&up, "other", "db:8000"), "");
+    explained(&up, 1, &["other", "db:8000"]);
+    let table = explained(&up, 0, &["other", "db.far:8000"]);
+    assert!(table.ends_with("Allow: port 8000 of sandbox far/db, with any protocol\n"), "{table}");
+    // An account that may not read Services learns what was left out.
+    up.ok("create serviceaccount reader");
+    up.ok("create clusterrole policies --verb=get,list --resource=sandboxes.agents.x-k8s.io,namespaces,sandboxpolicies.policy.hutch.dev,clustersandboxpolicies.policy.hutch.dev");
+    up.ok("create clusterrolebinding policies --clusterrole=policies --serviceaccount=default:reader");
+    let token = up.ok("create token reader");
+    let config = std::fs::read_to_string(up.kubeconfig()).expect("a kubeconfig");
+    let mut config: Value = serde_saphyr::from_str(&config).expect("YAML");
+    config["users"][0]["user"] = json!({"token": token.trim()});
+    let file = up.folder().join("reader");
+    std::fs::write(&file, config.to_string()).expect("written");
+    let mut hutch = std::process::Command::new(crate::harness::binary());
+    hutch.args(["policy", "explain", "app", "db:8000", "--kubeconfig"]).arg(file).env_clear();
+    let output = hutch.output().expect("hutch");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("rules with `sandboxes` were not evaluated: Service db: "), "{stderr}");
 }
 
 #[test]

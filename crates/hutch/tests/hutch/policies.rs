@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 
 use crate::harness::{self, Up, refused};
 
-/// Address of the servers. It is loopback, and no other test uses it.
-const SERVER: &str = "127.77.3.1";
+/// Address of the servers: loopback.
+pub(crate) const SERVER: &str = "127.77.3.1";
 
 /// Server that answers every request with `hello`, and counts its connections.
-struct Server {
-    port: u16,
+pub(crate) struct Server {
+    pub(crate) port: u16,
     connections: Arc<AtomicUsize>,
 }
 
 impl Server {
-    fn start() -> Server {
+    pub(crate) fn start() -> Server {
         let listener = TcpListener::bind((SERVER, 0)).expect("a listener");
         let port = listener.local_addr().expect("an address").port();
         let connections = Arc::new(AtomicUsize::new(0));
@@ -34,7 +34,7 @@ impl Server {
         Server { port, connections }
     }
 
-    fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
@@ -44,7 +44,7 @@ fn answer(mut stream: TcpStream) {
     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
 }
 
-fn start() -> Up {
+pub(crate) fn start() -> Up {
     Up::start_with_hosts(&format!("127.0.0.1 localhost\n{SERVER} web.example other.example\n"))
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn applied(up: &Up, object: &Value) {
 }
 
 /// A rule that opens the server by this name.
-fn rule(name: &str, server: &Server) -> Value {
+pub(crate) fn rule(name: &str, server: &Server) -> Value {
     json!({"name": "web", "hosts": [name], "ports": [server.port], "plaintext": true, "private": [SERVER]})
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn sandbox(name: &str, metadata: &Value, class: Option<&str>) -> Valu
 }
 
 /// Returns the answer to a request from inside a Sandbox; empty if the request fails.
-fn get(up: &Up, sandbox: &str, host: &str, server: &Server) -> String {
+pub(crate) fn get(up: &Up, sandbox: &str, host: &str, server: &Server) -> String {
     let url = format!("http://{host}:{}/", server.port);
     harness::text(&up.kubectl_args(&["exec", sandbox, "--", "curl", "-s", "-m", "20", &url]).stdout)
 }
@@ -224,9 +224,50 @@ fn policy_without_meaning_is_refused_by_its_field() {
             "spec.appliesTo.selector.matchExpressions[0]",
         ),
         (json!({}), json!({"name": "a", "any": true, "credentials": ["x"]}), "credentials"),
+        (json!({}), json!({"name": "a", "any": true, "when": "1"}), "spec.egress.rules[0].when"),
+        (
+            json!({}),
+            json!({"name": "a", "any": true, "private": ["10.0.0.0/8", "169.254.169.254"]}),
+            "spec.egress.rules[0].private[1]",
+        ),
     ] {
         refused(&with(applies, rule), 1, &[field]);
     }
+}
+
+#[test]
+fn policy_that_has_no_effect_yet_answers_with_a_warning() {
+    hutch_testkit::require!(root, kubectl);
+    let up = start();
+    let rules = json!([{"name": "a", "any": true, "private": ["10.0.0.0/8", "127.0.0.1"]}]);
+    let warnings = |object: &Value| {
+        let output = apply(&up, object);
+        harness::succeeded("kubectl apply", &output);
+        harness::text(&output.stderr)
+    };
+    let mut named = policy("SandboxPolicy", "named", &json!({}), &json!([]));
+    named["spec"] = json!({"egress": {"rules": []}});
+    let nobody = warnings(&named);
+    assert!(
+        nobody.starts_with("Warning: spec.appliesTo: ")
+            && nobody.contains("policy.hutch.dev/policies: named")
+    );
+    applied(&up, &sandbox("a", &json!({"annotations": {"policy.hutch.dev/policies": "other, named"}}), None));
+    named["spec"]["egress"]["rules"] = json!([{"name": "b", "hosts": ["b.example"]}]);
+    assert_eq!(warnings(&named), "");
+    let private = warnings(&policy("SandboxPolicy", "private", &json!({}), &rules));
+    assert!(
+        private.starts_with("Warning: spec.egress.rules[0].private[1]: 127.0.0.1/32 opens nothing"),
+        "{private}"
+    );
+    assert_eq!(private.lines().count(), 1, "{private}");
+    assert_eq!(warnings(&policy("ClusterSandboxPolicy", "private", &json!({}), &rules)), "");
+    let mut cluster = policy("ClusterSandboxPolicy", "none", &json!({}), &rules);
+    cluster["spec"].as_object_mut().expect("a spec").remove("appliesTo");
+    assert!(
+        warnings(&cluster)
+            .starts_with("Warning: spec.appliesTo: without it the policy applies to no sandbox;")
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn hutch(up: &Up, arguments: &[&str]) -> Output {
 }
 
 /// Returns the output of `hutch policy explain`, whose exit status must be this one.
-fn explained(up: &Up, status: i32, arguments: &[&str]) -> String {
+pub(crate) fn explained(up: &Up, status: i32, arguments: &[&str]) -> String {
     let output = hutch(up, &[&["policy", "explain"], arguments].concat());
     assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
     text(&output.stdout)
@@ -130,6 +130,57 @@ fn host_that_another_policy_closes_is_not_allowed() {
     refused(&hutch(&up, &["policy", "explain", "missing", "pypi.org"]), 2, &["missing"]);
 }
 
+/// Objects of the documentation by which a team writes its policies.
+fn roles() -> String {
+    let page = include_str!("../../../../docs/policy.md");
+    let section = page.split("## Who may write policies").nth(1).expect("the section");
+    section
+        .split("```yaml\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("an example")
+        .to_owned()
+}
+
+#[test]
+fn team_with_the_documented_roles_writes_policies_of_its_namespace_only() {
+    hutch_testkit::require!(root, kubectl);
+    let up = start();
+    up.ok("create namespace team");
+    up.ok("create rolebinding devs --clusterrole=edit --group=devs -n team");
+    let config = up.folder().join("alice").display().to_string();
+    succeeded(
+        "hutch user",
+        &hutch(&up, &["user", "create", "alice", "--group", "devs", "--output", &config]),
+    );
+    let file = |name: &str, object: &str| {
+        let file = up.folder().join(name);
+        std::fs::write(&file, object).expect("written");
+        file.display().to_string()
+    };
+    let alice = |words: &[&str]| up.kubectl_args(&[&["--kubeconfig", &config], words].concat());
+    let rules = json!([{"name": "index", "hosts": ["pypi.org"]}]);
+    let own = file("own", &policy("SandboxPolicy", "own", &json!({}), &rules).to_string());
+    let cluster = file("cluster", &policy("ClusterSandboxPolicy", "all", &json!({}), &rules).to_string());
+    let mut agent = sandbox("agent", &json!({}), None);
+    agent["metadata"]["namespace"] = "team".into();
+    let agent = file("agent", &agent.to_string());
+    succeeded("kubectl", &alice(&["apply", "-f", &agent]));
+    refused(&alice(&["create", "-n", "team", "-f", &own]), 1, &["forbidden", "sandboxpolicies"]);
+    up.ok(&format!("apply -f {}", file("roles", &roles())));
+    until("the rules are part of the role", || alice(&["create", "-n", "team", "-f", &own]).status.success());
+    let explain = ["policy", "explain", "agent", "pypi.org", "-n", "team", "--kubeconfig", &config];
+    let explained = Command::new(binary()).args(explain).env_clear().output().expect("hutch");
+    assert!(succeeded("hutch", &explained).contains("pypi.org:443: Allow"), "{explained:?}");
+    let allow = ["allow", "agent", "example.com", "-n", "team", "--kubeconfig", &config];
+    let allowed = Command::new(binary()).args(allow).env_clear().output().expect("hutch");
+    refused(&allowed, 1, &["no rule of policy \"own\" allows it"]);
+    refused(&alice(&["create", "-n", "default", "-f", &own]), 1, &["forbidden"]);
+    refused(&alice(&["create", "-f", &cluster]), 1, &["forbidden", "clustersandboxpolicies"]);
+    succeeded("kubectl", &alice(&["get", "clustersandboxpolicies"]));
+    succeeded("kubectl", &alice(&["delete", "sandboxpolicy", "own", "-n", "team"]));
+}
+
 /// Runs `hutch policy test` for a file with this text.
 fn tested(text: &str) -> Output {
     let folder = tempfile::tempdir().expect("a folder");
@@ -201,4 +252,58 @@ cases:
         2,
         &["mpc"],
     );
+}
+
+#[test]
+fn cases_about_another_sandbox_are_decided_by_the_rules_about_sandboxes() {
+    let policies = "apiVersion: policy.hutch.dev/v1alpha1
+kind: ClusterSandboxPolicy
+metadata: {name: floor}
+spec:
+  appliesTo: {}
+  egress:
+    rules:
+    - {name: db, sandboxes: [{selector: {matchLabels: {role: db}}}], ports: [5432]}
+    - {name: far, sandboxes: [{name: db, namespaceSelector: {matchLabels: {team: far}}}], ports: [5432]}
+    - {name: never, sandboxes: [{name: old}], ports: [1-65535], decision: Deny}
+---
+";
+    let cases = "apiVersion: policy.hutch.dev/v1alpha1
+kind: PolicyTest
+metadata: {name: app}
+sandbox: {name: app, namespace: team}
+cases:
+- {name: own, sandbox: {labels: {role: db}, port: 5432}, expect: Allow, rule: db}
+- {name: port, sandbox: {labels: {role: db}, port: 22}, expect: Deny}
+- {name: other, sandbox: {name: db, namespace: elsewhere, labels: {role: db}, port: 5432}, expect: Deny}
+- {name: far, sandbox: {name: db, namespace: far, namespaceLabels: {team: far}, port: 5432}, expect: Allow, rule: far}
+- {name: old, sandbox: {name: old, labels: {role: db}, port: 5432}, expect: Deny, rule: never}
+- {name: host, host: 'db:5432', expect: Deny}
+";
+    let printed = succeeded("hutch policy test", &tested(&format!("{policies}{cases}")));
+    assert!(printed.ends_with("6 of 6 cases passed\n"), "{printed}");
+    for (from, to, line) in [
+        ("rule: never", "rule: db", "FAILED  old: expected rule \"db\": \"never\" decides"),
+        (
+            "expect: Allow, rule: db",
+            "expect: Deny",
+            "FAILED  own: expected Deny: Allow: port 5432 of sandbox team/, ",
+        ),
+        (
+            "'db:5432', expect: Deny",
+            "'db:5432', expect: Allow",
+            "allows it; rules with `sandboxes` decide cases with `sandbox` only\n",
+        ),
+    ] {
+        let output = tested(&format!("{policies}{}", cases.replace(from, to)));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stdout).contains(line), "{line}: {}", text(&output.stdout));
+    }
+    for (from, to, named) in [
+        ("port: 22}", "port: 22}, method: POST", "have no effect with `sandbox`"),
+        ("host: 'db:5432'", "host: 'db:5432', sandbox: {port: 1}", "one of them only"),
+        ("port: 22", "prot: 22", "prot"),
+    ] {
+        refused(&tested(&format!("{policies}{}", cases.replace(from, to))), 2, &[named]);
+    }
 }

@@ -42,6 +42,7 @@ async fn kubernetes_takes_the_crds_and_judges_policies() {
     }
     let everything = json!({
         "mode": "Enforce", "appliesTo": {"selector": {"matchLabels": {"app": "agent"}}},
+        "files": [{"path": "/workspace", "access": "Read"}, {"path": "/workspace/.env", "access": "None"}],
         "egress": {
             "rules": [
                 {"name": "tls", "hosts": ["a.example.com"], "tls": "Passthrough", "when": "task.risk <= 2"},
@@ -66,6 +67,12 @@ async fn kubernetes_takes_the_crds_and_judges_policies() {
             (rules(&json!({"name": "a", "any": true, "http": [{"query": [{"name": "q"}]}]})), "one of"),
             (json!({"egress": {"budget": {"requests": 1}}}), "belong together"),
             (rules(&json!({"name": "a", "any": true, "scanner": {}})), "scanner"),
+            (json!({"files": [{"path": "workspace", "access": "Read"}]}), "files"),
+            (
+                json!({"files": [{"path": "/a", "access": "Read"}, {"path": "/a", "access": "None"}]}),
+                "Duplicate",
+            ),
+            (json!({"mode": "Observe", "files": [{"path": "/a", "access": "Read"}]}), "no effect"),
         ] {
             let refused = apply(&cluster, kind, &spec);
             let reason = text(&refused.stderr);

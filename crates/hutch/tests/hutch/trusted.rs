@@ -30,7 +30,7 @@ impl Site {
         authority(&public, &["web.example"]);
         let (peer, port) = serve(SERVER, &public, &folder.path().join("log"));
         let hosts = format!("127.0.0.1 localhost\n{SERVER} web.example\n");
-        let up = Up::start_outside(&hosts, &[("SSL_CERT_FILE", &public.join("ca.pem"))]);
+        let up = Up::start_outside(&hosts, &[("SSL_CERT_FILE", &public.join("ca.pem"))], &[]);
         Site { up, port, _peer: peer, _folder: folder }
     }
 
@@ -165,10 +165,11 @@ fn container_with_variables_or_volumes_of_its_own_keeps_them() {
 }
 
 #[test]
-fn conditions_know_the_sandbox_and_the_attributes_of_its_claim() {
+fn conditions_know_the_sandbox_its_creator_and_the_attributes_of_its_claim() {
     hutch_testkit::require!(root, kubectl, openssl, node, curl);
     let site = Site::start();
-    let condition = "task.risk <= 2 && task.id == 'T-1' && sandbox.namespace == 'default'";
+    let condition =
+        "task.risk <= 2 && task.id == 'T-1' && sandbox.namespace == 'default' && user.name == 'alice'";
     let rule = site.rule(&json!({"when": condition, "http": [{"methods": ["GET"]}]}));
     applied(&site.up, &policy("ClusterSandboxPolicy", "p", &json!({}), &json!([rule])));
     let group = "extensions.agents.x-k8s.io/v1beta1";
@@ -185,11 +186,11 @@ fn conditions_know_the_sandbox_and_the_attributes_of_its_claim() {
     let ready = "get sandboxwarmpool pool -o jsonpath={.status.readyReplicas}";
     site.up.eventually(ready, |ready| ready.trim() == "1");
     let annotations = json!({"attr.policy.hutch.dev/risk": "2", "attr.policy.hutch.dev/id": "T-1"});
-    applied(
-        &site.up,
-        &json!({"apiVersion": group, "kind": "SandboxClaim", "metadata": {"name": "c", "annotations": annotations},
-            "spec": {"warmPoolRef": {"name": "pool"}}}),
-    );
+    let claim = json!({"apiVersion": group, "kind": "SandboxClaim",
+        "metadata": {"name": "c", "annotations": annotations}, "spec": {"warmPoolRef": {"name": "pool"}}});
+    let file = site.up.folder().join("claim.json");
+    std::fs::write(&file, claim.to_string()).expect("written");
+    site.up.ok(&format!("create --as alice --as-group system:masters -f {}", file.display()));
     site.up.ok("wait --for=condition=Ready sandboxclaim/c --timeout=180s");
     let name = site.up.ok("get sandboxclaim c -o jsonpath={.status.sandbox.name}");
     let launch =
@@ -198,6 +199,16 @@ fn conditions_know_the_sandbox_and_the_attributes_of_its_claim() {
     until("the attributes count", || site.status(&name, "GET") == "200");
     kill(u32::try_from(proxy(&site.up).expect("a proxy")).expect("an id"));
     until("the next proxy has them", || site.status(&name, "GET") == "200");
+    for object in ["sandboxclaim c".to_owned(), format!("sandbox {name}")] {
+        for change in ["=bob", "-"] {
+            let command = format!("annotate {object} policy.hutch.dev/user{change} --overwrite");
+            let output = site.up.kubectl(&command);
+            let creator = "-o jsonpath={.metadata.annotations.policy\\.hutch\\.dev/user}";
+            assert_eq!(site.up.ok(&format!("get {object} {creator}")), "alice");
+            let error = text(&output.stderr);
+            assert_eq!(error.contains("is set by the server"), change == "=bob", "{command}: {error}");
+        }
+    }
     site.up.ok(&format!("annotate sandbox {name} attr.policy.hutch.dev/risk=3 --overwrite"));
     until("a change counts", || site.status(&name, "GET") == "000");
     site.up.ok(&format!("annotate sandbox {name} attr.policy.hutch.dev/risk=1 --overwrite"));

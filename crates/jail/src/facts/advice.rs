@@ -27,6 +27,7 @@ pub(super) fn missing(facts: &Facts) -> Vec<Missing> {
     }
     cgroups(facts, &mut list);
     confinement(facts, &mut list);
+    egress(facts, &mut list);
     files(facts, &mut list);
     if facts.runsc.is_none() {
         list.push(entry(
@@ -94,6 +95,25 @@ fn confinement(facts: &Facts, list: &mut Vec<Missing>) {
     }
 }
 
+fn egress(facts: &Facts, list: &mut Vec<Missing>) {
+    if facts.namespaces.iter().any(|namespace| !namespace.available) {
+        return;
+    }
+    if !facts.egress {
+        list.push(entry(
+            "nft tproxy",
+            "no policy can open a host: `hutch run` with --allow or --policy fails, and Pods reach nothing",
+            "a kernel with CONFIG_NFT_TPROXY and CONFIG_NF_TABLES_INET (modprobe nft_tproxy)",
+        ));
+    } else if !facts.egress_for_ordinary_users && facts.unprivileged_user_namespaces {
+        list.push(entry(
+            "nft tproxy for ordinary users",
+            "`hutch run` with --allow or --policy works for root only",
+            "load the modules of the kernel as root: modprobe nft_tproxy",
+        ));
+    }
+}
+
 fn files(facts: &Facts, list: &mut Vec<Missing>) {
     if facts.idmapped_mounts == Some(false) {
         list.push(entry(
@@ -137,6 +157,8 @@ mod tests {
             seccomp: true,
             idmapped_mounts: Some(true),
             overlayfs: true,
+            egress: true,
+            egress_for_ordinary_users: true,
             runsc: Some(Runsc { path: "/usr/bin/runsc".into(), version: None }),
             kvm: true,
             missing: Vec::new(),
@@ -151,7 +173,7 @@ mod tests {
     #[test]
     fn each_thing_that_is_missing_is_named() {
         type Change = fn(&mut Facts);
-        let table: [(Change, &str); 11] = [
+        let table: [(Change, &str); 13] = [
             (|f| f.root = false, "root"),
             (|f| f.namespaces[0].available = false, "user namespace"),
             (|f| f.unprivileged_user_namespaces = false, "user namespaces for ordinary users"),
@@ -161,6 +183,8 @@ mod tests {
             (|f| f.seccomp = false, "seccomp filters"),
             (|f| f.idmapped_mounts = Some(false), "idmapped mounts"),
             (|f| f.overlayfs = false, "overlayfs"),
+            (|f| f.egress = false, "nft tproxy"),
+            (|f| f.egress_for_ordinary_users = false, "nft tproxy for ordinary users"),
             (|f| f.runsc = None, "gVisor (runsc)"),
             (|f| f.kvm = false, "/dev/kvm"),
         ];

@@ -1,5 +1,6 @@
-//! Feature tests, each in a child process that makes system calls only and exits.
+//! Feature tests, each in a child process that exits.
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use rustix::fs::{CWD, Mode};
@@ -9,6 +10,7 @@ use rustix::mount::{
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
 };
 
+use crate::network::{Capture, Listener, NetworkPlan, Transport};
 use crate::sys;
 
 /// The overflow id, used to act as an ordinary user.
@@ -16,7 +18,7 @@ const NOBODY: libc::uid_t = 65534;
 
 /// Returns `true` when `body` succeeds in a child.
 fn succeeds(body: impl FnOnce() -> Result<(), Errno>) -> bool {
-    // SAFETY: the child makes system calls only and leaves by `_exit`.
+    // SAFETY: the child makes system calls, may allocate, and leaves by `_exit`.
     match unsafe { libc::fork() } {
         -1 => false,
         0 => {
@@ -42,20 +44,67 @@ pub(super) fn namespace(flag: i32) -> bool {
     succeeds(|| unshare(libc::CLONE_NEWUSER | flag))
 }
 
+/// Makes root an ordinary user.
+fn become_ordinary() -> Result<(), Errno> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    // SAFETY: numbers only; the plain calls, since the C library's would signal other threads.
+    unsafe {
+        libc::syscall(libc::SYS_setgroups, 0, 0);
+        if libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY) != 0
+            || libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) != 0
+        {
+            return Err(last());
+        }
+    }
+    Ok(())
+}
+
+/// Returns the plan of a network namespace in which everything is captured.
+fn captured() -> NetworkPlan {
+    let addresses =
+        [SocketAddr::from(([198, 18, 0, 1], 9)), SocketAddr::from(([0xfd00, 0x6875, 0, 0, 0, 0, 0, 1], 9))];
+    let listener = |address| Listener { transport: Transport::Tcp, address, transparent: true };
+    let capture = |to| Capture { transport: Transport::Tcp, port: None, to };
+    let own = addresses.iter().map(SocketAddr::ip).collect();
+    NetworkPlan {
+        listeners: addresses.map(listener).to_vec(),
+        captures: addresses.map(capture).to_vec(),
+        ..NetworkPlan::closed(own)
+    }
+}
+
+/// Enters a network namespace with this plan. It allocates, which the C library allows after its own `fork`.
+fn enter(plan: &NetworkPlan) -> Result<(), Errno> {
+    crate::network::enter_new(plan).map(drop).map_err(|_| Errno::PERM)
+}
+
+/// Tests that connections can be captured, in a user namespace when not root.
+pub(super) fn captures() -> bool {
+    let plan = captured();
+    succeeds(|| {
+        if !rustix::process::geteuid().is_root() {
+            unshare(libc::CLONE_NEWUSER)?;
+        }
+        enter(&plan)
+    })
+}
+
+/// Tests that an ordinary user can have connections captured; root changes to one.
+pub(super) fn captures_as_ordinary_user() -> bool {
+    let plan = captured();
+    succeeds(|| {
+        become_ordinary()?;
+        unshare(libc::CLONE_NEWUSER)?;
+        enter(&plan)
+    })
+}
+
 /// Tests that an ordinary user can create a user namespace; root changes to one.
 pub(super) fn user_namespace_as_nobody() -> bool {
     succeeds(|| {
-        if rustix::process::geteuid().is_root() {
-            // SAFETY: numbers only; the plain calls, since the C library's would signal other threads.
-            unsafe {
-                libc::syscall(libc::SYS_setgroups, 0, 0);
-                if libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY) != 0
-                    || libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) != 0
-                {
-                    return Err(last());
-                }
-            }
-        }
+        become_ordinary()?;
         unshare(libc::CLONE_NEWUSER)?;
         // Some systems create the namespace, but grant no rights in it.
         unshare(libc::CLONE_NEWNET)

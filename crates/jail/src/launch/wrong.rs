@@ -133,6 +133,8 @@ fn spec(root: &Path) -> Spec {
         limits: Limits::default(),
         deny_set_id_bits: false,
         links: vec![],
+        files: crate::files::FileRules::default(),
+        runtime_root: None,
         freezable: false,
     }
 }

@@ -132,6 +132,8 @@ impl Bench {
             limits: Limits::default(),
             deny_set_id_bits: true,
             links: vec![],
+            files: hutch_jail::FileRules::default(),
+            runtime_root: None,
             freezable: false,
         };
         Bench { folder, caller, spec, leak: None, terminal: None }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use hutch_image::{Resolved, SANDBOXD_PATH};
 use hutch_jail::{Limits, Mount, MountSource, Root, Upper, User};
-use k8s_openapi::api::core::v1::{Container, PodSpec, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Volume, VolumeMount};
 
 use crate::blueprint::Blueprint;
 use crate::container::late_env;
 use crate::environment;
+use crate::files::{Files, VolumePart};
 use crate::subpath::{self, Held};
 use crate::volumes::Prepared;
 
@@ -38,6 +39,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) upper: PathBuf,
     /// Where variables go that come while it runs.
     pub(crate) late_env: PathBuf,
+    /// Rules for files.
+    pub(crate) files: &'a Files,
 }
 
 /// Makes the blueprint, and gives what must be held open until the container was started. The error is for the
@@ -73,9 +76,12 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
     }
     mounts.extend(parts.trusted.iter().map(|target| bind(parts.bundle, target, true)));
     let mut held = Vec::new();
-    let mut of_volumes = Vec::new();
+    let (mut of_volumes, mut shown) = (Vec::new(), Vec::new());
     for mount in wanted {
-        of_volumes.extend(volume_mount(mount, parts.volumes, &env, &mut held)?);
+        if let Some((mount, part)) = volume_mount(mount, spec, parts.volumes, &env, &mut held)? {
+            of_volumes.push(mount);
+            shown.push(part);
+        }
     }
     // Outer ones first, so that none hides another.
     of_volumes.sort_by_key(|mount| mount.target.components().count());
@@ -94,6 +100,7 @@ pub(crate) fn blueprint(parts: Parts<'_>) -> Result<(Blueprint, Vec<Held>), Stri
         stdin_once: container.stdin_once == Some(true),
         mounts,
         root: Root { layers: image.layers.clone(), upper },
+        files: parts.files.rules(&shown)?,
         limits,
         late_env,
     };
@@ -115,10 +122,11 @@ fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
 
 fn volume_mount(
     mount: &VolumeMount,
+    spec: &PodSpec,
     volumes: &BTreeMap<String, Prepared>,
     env: &[(String, String)],
     held: &mut Vec<Held>,
-) -> Result<Option<Mount>, String> {
+) -> Result<Option<(Mount, VolumePart)>, String> {
     let (path, read_only) = match volumes.get(&mount.name) {
         Some(Prepared::Folder { path, read_only }) => (path, *read_only || mount.read_only == Some(true)),
         Some(Prepared::Nothing) => return Ok(None),
@@ -139,7 +147,18 @@ fn volume_mount(
         part.path()
     };
     let target: PathBuf = Path::new(&mount.mount_path).components().collect();
-    Ok(Some(bind(&source, &target, read_only)))
+    let part = VolumePart {
+        target: target.clone(),
+        volume: path.clone(),
+        part: Path::new(&sub).components().filter(|part| matches!(part, Component::Normal(_))).collect(),
+        changes: spec.volumes.iter().flatten().any(|volume| volume.name == mount.name && changes(volume)),
+    };
+    Ok(Some((bind(&source, &target, read_only), part)))
+}
+
+/// Returns true if code inside writes the volume.
+fn changes(volume: &Volume) -> bool {
+    volume.empty_dir.is_some() || volume.persistent_volume_claim.is_some()
 }
 
 /// Returns the user that the container runs as, and the home folder of that user.
@@ -218,6 +237,7 @@ mod tests {
             trusted: &["/etc/ssl/cert.pem".into()],
             upper: "/data/upper".into(),
             late_env: "/data/env".into(),
+            files: &Files::default(),
         };
         blueprint(parts).map(|(blueprint, _)| blueprint)
     }

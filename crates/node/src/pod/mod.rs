@@ -27,6 +27,7 @@ use tokio::time::Instant;
 
 use crate::admission::Choice;
 use crate::container::{MainExit, Running, code_of};
+use crate::files::Files;
 use crate::live::{Live, Update};
 use crate::runtime::PodSandbox;
 use crate::shared::Shared;
@@ -60,6 +61,8 @@ struct Slot {
     killed_for: Option<&'static str>,
     /// Which variables it has beside those of the Pod's spec.
     late: late_env::Late,
+    /// Its rules for files.
+    files: Arc<Files>,
 }
 
 /// A Pod under way.

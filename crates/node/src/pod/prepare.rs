@@ -24,12 +24,14 @@ use crate::live::{Live, Update};
 use crate::oci::Runsc;
 use crate::places::{PodPlaces, make_private};
 use crate::runtime::{self, NewSandbox, PodSandbox, SandboxPlan};
-use crate::shared::{HOST_IP, Shared};
+use crate::shared::{HOST_IP, PolicyNews, Shared};
 use crate::trust;
 use crate::volumes::{self, Prepared, Surroundings};
 
 /// First wait before what hindered a Pod is tried again.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// Maximum time until the rules for files are known.
+const POLICIES: Duration = Duration::from_secs(10);
 /// Longest wait.
 const LAST_RETRY: Duration = Duration::from_secs(15);
 
@@ -86,6 +88,9 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
             return Err(Refusal { reason: "FailedScheduling", message: message.into() });
         }
     }
+    if matches!(choice, Choice::Jail(_)) {
+        node.tell_policies(PolicyNews::Starts(live.clone()));
+    }
     let before = pod.status.as_ref().and_then(|s| s.pod_ip.as_deref()).and_then(|ip| ip.parse().ok());
     // A Sandbox's next Pod, after a suspend, has the same address. The uid alone may be claimed in any namespace.
     let sandbox = hutch_api::owner::sandbox(pod.as_ref());
@@ -103,7 +108,7 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
     };
     // At the same time: the launcher makes the network namespace while files are written.
     let sandbox = create_sandbox(node, live, pod, choice, lease, ids).map_err(no_sandbox);
-    let (volumes, sandbox) = tokio::try_join!(files, sandbox)?;
+    let (volumes, sandbox, ()) = tokio::try_join!(files, sandbox, policies(node, live, choice))?;
     let policy = RestartPolicy::parse(spec.restart_policy.as_deref());
     let (containers, mut states) = states(&spec);
     if matches!(choice, Choice::Jail(_)) {
@@ -136,6 +141,15 @@ async fn attempt(node: &Arc<Shared>, live: &Arc<Live>, pod: &Arc<Pod>) -> Result
         frozen_since: None,
         sleeper: JoinSet::new(),
     })
+}
+
+/// Waits until the rules for files of a Pod are known.
+async fn policies(node: &Shared, live: &Live, choice: Choice) -> Result<(), Refusal> {
+    if node.policies.is_none() || matches!(choice, Choice::Embedded(_)) {
+        return Ok(());
+    }
+    let known = tokio::time::timeout(POLICIES, live.files_known()).await;
+    known.map_err(|_| no_sandbox("its policies are not known yet"))
 }
 
 /// Writes the volumes of a Pod, and the files by which names are resolved.

@@ -21,6 +21,7 @@ use crate::container::{Running, start};
 use crate::environment::{self, References};
 use crate::limits;
 use crate::runtime::{ContainerPlan, StartError};
+use crate::shared::PolicyNews;
 use crate::subpath::Held;
 use crate::{trust, volumes};
 
@@ -71,12 +72,15 @@ impl Worker {
         let life = self.states[index].restarts;
         self.live.set_life(&name, life);
         self.node.events.container(&self.pod, &name, false, "Created", format!("Container created: {name}"));
-        let started = self.run(index, blueprint, keep_root).await.map_err(|error| error.message);
+        let started = self.run(index, blueprint, keep_root).await;
         // What a mount was made from may go once the mount is there.
         drop(held);
         match started {
             Ok(running) => self.began(index, running).await,
-            Err(message) => {
+            Err(StartError { message, of_policy }) => {
+                if of_policy {
+                    self.report_files(&name, Some(format!("{message}: no egress")));
+                }
                 let text = format!("Error: failed to start container {name:?}: {message}");
                 self.node.events.container(&self.pod, &name, true, "Failed", text);
                 let at = Timestamp::now();
@@ -94,6 +98,12 @@ impl Worker {
         }
     }
 
+    /// Reports why a container cannot be started with the rules for files of its Pod, or that it runs with them.
+    fn report_files(&self, container: &str, problem: Option<String>) {
+        self.live.set_file_problem(container, problem);
+        self.node.tell_policies(PolicyNews::Starts(self.live.clone()));
+    }
+
     /// Looks up everything that the container refers to.
     async fn make(&mut self, index: usize) -> Result<(Blueprint, Vec<Held>), Setback> {
         let config =
@@ -109,7 +119,8 @@ impl Worker {
         let places = self.node.places.pod(&self.live.uid);
         let (spec, owned, volumes) = (self.spec.clone(), container.clone(), self.volumes.clone());
         let sandboxd = self.node.config.sandboxd_program.clone();
-        let image_id = image.id.clone();
+        let (image_id, files) = (image.id.clone(), self.live.files());
+        self.slots[index].files = files.clone();
         let made = tokio::task::spawn_blocking(move || {
             blueprint(Parts {
                 spec: &spec,
@@ -125,6 +136,7 @@ impl Worker {
                 trusted: &trusted,
                 upper: places.root(&name),
                 late_env: places.late_env(&name),
+                files: &files,
             })
         });
         let made = made.await.map_err(|e| config(e.to_string()))?.map_err(config)?;
@@ -204,6 +216,8 @@ impl Worker {
         if let Some(sandbox) = &self.sandbox {
             self.live.set_network(sandbox.network().clone());
         }
+        self.live.set_files(self.slots[index].files.clone());
+        self.report_files(&name, None);
         self.live.began(&name, running.clone());
         self.live.begun();
         let life = self.states[index].restarts;

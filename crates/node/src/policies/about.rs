@@ -64,7 +64,7 @@ impl Known {
         };
         let (namespace, name) = key;
         let identity = Identity { name, namespace, labels: bounded(&sandbox.labels) };
-        Facts { task: bounded(&sandbox.task), sandbox: identity }
+        Facts { task: bounded(&sandbox.task), user: sandbox.user.clone(), sandbox: identity }
     }
 
     /// Forgets the authority of a Pod that is gone, unless it is that of a Sandbox.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use hutch_api::{annotation, owner};
 use hutch_policy::{
-    Applying, NetworkLevel, PolicyKey as Key, PolicyObject, StoredPolicy, Subject, applying, policy_names,
+    Applying, NetworkLevel, PolicyKey as Key, PolicyObject, StoredPolicy, Subject, applying, file_rules,
+    policy_names,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,7 +14,8 @@ use kube::api::DynamicObject;
 use kube::runtime::watcher;
 
 use super::about;
-use super::peers::ServiceFacts;
+use super::service::ServiceFacts;
+use crate::files::Files;
 use crate::live::Enforced;
 
 pub(super) type Labels = BTreeMap<String, String>;
@@ -24,11 +26,15 @@ pub(super) struct Mirror<V> {
     /// Those of a list that is not complete yet.
     listed: BTreeMap<Key, V>,
     pub(super) complete: bool,
+    /// Latest version that the watch has reported.
+    pub(super) seen: u64,
+    /// That of a list that is not complete yet.
+    listed_seen: u64,
 }
 
 impl<V> Default for Mirror<V> {
     fn default() -> Self {
-        Mirror { objects: BTreeMap::new(), listed: BTreeMap::new(), complete: false }
+        Mirror { objects: BTreeMap::new(), listed: BTreeMap::new(), complete: false, seen: 0, listed_seen: 0 }
     }
 }
 
@@ -42,13 +48,18 @@ impl<V: PartialEq> Mirror<V> {
         let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
         match event {
             watcher::Event::Init => self.listed.clear(),
-            watcher::Event::InitApply(object) => drop(self.listed.insert(key(&object), read(object))),
+            watcher::Event::InitApply(object) => {
+                self.listed_seen = self.listed_seen.max(version(&object));
+                self.listed.insert(key(&object), read(object));
+            }
             watcher::Event::InitDone => {
                 self.objects = std::mem::take(&mut self.listed);
+                self.seen = self.seen.max(self.listed_seen);
                 self.complete = true;
                 return true;
             }
             watcher::Event::Apply(object) => {
+                self.seen = self.seen.max(version(&object));
                 let (key, value) = (key(&object), read(object));
                 // Most changes of an object are those of its status.
                 if self.objects.get(&key) == Some(&value) {
@@ -58,12 +69,18 @@ impl<V: PartialEq> Mirror<V> {
                 return true;
             }
             watcher::Event::Delete(object) => {
+                self.seen = self.seen.max(version(&object));
                 self.objects.remove(&key(&object));
                 return true;
             }
         }
         false
     }
+}
+
+/// Returns the version of an object: that of the store at its last change.
+pub(super) fn version(object: &impl ResourceExt) -> u64 {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// Reads a policy.
@@ -100,6 +117,8 @@ pub(super) struct Facts {
     policies: String,
     /// Attributes of the task.
     pub(super) task: Labels,
+    /// Creator.
+    pub(super) user: Option<String>,
 }
 
 impl Facts {
@@ -110,6 +129,7 @@ impl Facts {
             template: object.annotations().get(annotation::TEMPLATE_REF).cloned(),
             policies: policies_of(object),
             task: about::task(object.annotations()),
+            user: object.annotations().get(annotation::USER).cloned(),
         }
     }
 }
@@ -164,6 +184,13 @@ impl Known {
 
     fn template(&self, namespace: &str, name: Option<&String>) -> Option<&TemplateFacts> {
         self.templates.objects.get(&(namespace.to_owned(), name?.clone()))
+    }
+
+    /// Returns the rules for files of a Pod; `None` if they are not known yet.
+    pub(super) fn files(&self, pod: &Pod, now: Timestamp) -> Option<Files> {
+        let subject = self.is_complete().then(|| self.subject(pod)).flatten()?;
+        let policies = (&self.cluster_policies.objects, &self.policies.objects);
+        Some(Files::new(file_rules(&subject, policies.0, policies.1, now)))
     }
 
     /// Returns the levels of a Pod, and what its condition says.

@@ -14,7 +14,10 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_image::{PathSegment, remove_tree};
-use hutch_jail::{Ids, Network, Process, ProcessExit, Profile, Root, Spec, Stdio, Upper, Usage, User};
+use hutch_jail::{
+    FileAccess, FileRule, Ids, Mount, Network, Process, Profile, Root, RuntimeRoot, Spec, Stdio, Upper,
+    Usage, User,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -27,11 +30,9 @@ use super::{
     StartError, prepare_folder,
 };
 use crate::blueprint::Blueprint;
-use crate::oci::{Bundle, Runsc, mounts_around};
-use crate::stdio::{Terminal, null, pipes};
+use crate::oci::{Bundle, Runsc, mounts_around, shown};
+use crate::stdio::{Terminal, null};
 
-/// Maximum time of a short command, such as the one that mounts the root.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time that a further process waits for runsc to start the main process.
 const RUNNING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the state of runsc is read meanwhile.
@@ -86,6 +87,7 @@ impl PodSandbox for GvisorSandbox {
     fn create_container(&self, plan: ContainerPlan) -> BoxFuture<'_, Result<Arc<dyn Container>, StartError>> {
         async move {
             let ContainerPlan { id, folder, keep_root, freezable, blueprint } = plan;
+            let blueprint = Arc::new(without_hidden_mounts(&blueprint));
             let (bundle, config) = (folder.clone(), config(&folder, &blueprint, &self.plan.hostname));
             let prepared = spawn_blocking(move || {
                 prepare_folder(&bundle, keep_root)?;
@@ -96,9 +98,14 @@ impl PodSandbox for GvisorSandbox {
                 id: id.clone(),
                 hostname: self.plan.hostname.clone(),
                 profile: Profile::Runtime,
-                root: Root { layers: Vec::new(), upper: Upper::ReadOnly },
+                root: Root { layers: blueprint.root.layers.clone(), upper: Upper::Dir(UPPER.below(&folder)) },
+                runtime_root: Some(RuntimeRoot {
+                    folder: ROOTFS.below(&folder),
+                    shown: shown(&blueprint.mounts, &MOUNTS.below(&folder)),
+                }),
                 mounts: mounts_around(&blueprint.mounts, &MOUNTS.below(&folder)),
                 links: Vec::new(),
+                files: blueprint.files.clone(),
                 ids: Ids::Range { base: self.plan.ids.base() },
                 network: Network::Join,
                 limits: Runsc::limits(blueprint.limits),
@@ -107,7 +114,6 @@ impl PodSandbox for GvisorSandbox {
             };
             let jail = self.launcher.launch(spec, &self.network).await?;
             let runsc = RunscContainer { runsc: self.runsc.clone(), jail, folder, id };
-            runsc.mount_root(&blueprint).await?;
             let container = GvisorContainer {
                 runsc: Arc::new(runsc),
                 blueprint,
@@ -257,34 +263,6 @@ impl RunscContainer {
         Some(state["status"].as_str()?.to_owned())
     }
 
-    /// Mounts the root file system inside the jail's mount namespace.
-    async fn mount_root(&self, blueprint: &Blueprint) -> Result<(), String> {
-        let (exit, text) = self.command(self.overlay(blueprint)?).await?;
-        match exit {
-            ProcessExit::Code(0) => Ok(()),
-            _ => Err(format!("cannot mount the root file system for runsc: {text}")),
-        }
-    }
-
-    /// `mount -t overlay`; its options are paths of the node's own data folder.
-    fn overlay(&self, blueprint: &Blueprint) -> Result<Vec<String>, String> {
-        let mut options = String::from("lowerdir=");
-        for (index, layer) in blueprint.root.layers.iter().enumerate() {
-            let text = layer.to_str().filter(|text| !text.contains([',', ':', '\\']));
-            let text =
-                text.ok_or("the data folder's path has a character that an overlay mount cannot take")?;
-            options.push_str(if index == 0 { "" } else { ":" });
-            options.push_str(text);
-        }
-        let upper = UPPER.below(&self.folder);
-        let upper = upper.to_str().filter(|text| !text.contains([',', ':', '\\']));
-        let upper =
-            upper.ok_or("the data folder's path has a character that an overlay mount cannot take")?;
-        options.push_str(&format!(",upperdir={upper}/upper,workdir={upper}/work"));
-        let rootfs = ROOTFS.below(&self.folder).display().to_string();
-        Ok(["mount", "-t", "overlay", "overlay", "-o", &options, &rootfs].map(str::to_owned).into())
-    }
-
     fn argv(&self, rest: &[&str]) -> Vec<String> {
         self.runsc.argv(&STATE.below(&self.folder), rest)
     }
@@ -312,23 +290,22 @@ impl RunscContainer {
             }
         });
     }
+}
 
-    /// Runs a command in the jail. Returns its exit and its standard error.
-    async fn command(&self, argv: Vec<String>) -> Result<(ProcessExit, String), String> {
-        use tokio::io::AsyncReadExt;
-        let (ends, stdio) = pipes(false, false, true).map_err(|e| e.to_string())?;
-        let mut spawned = self.jail.spawn(&process(argv, false), stdio).await.map_err(|e| e.to_string())?;
-        let work = async {
-            spawned.started().await.map_err(|failed| failed.reason)?;
-            let mut text = String::new();
-            if let Some(stderr) = ends.stderr {
-                // What cannot be read is missing from the message only.
-                let _ = stderr.take(4096).read_to_string(&mut text).await;
-            }
-            Ok((spawned.exited().await, text.trim().to_owned()))
-        };
-        tokio::time::timeout(COMMAND_TIMEOUT, work).await.map_err(|_| "timed out".to_owned())?
-    }
+/// Returns a container without the mounts that its rules for files hide with the folder in which they are: runsc could make no
+/// mount point there.
+fn without_hidden_mounts(blueprint: &Blueprint) -> Blueprint {
+    let rules = &blueprint.files.rules;
+    let is_shown = |mount: &Mount| {
+        let covering = rules.iter().filter(|rule| mount.target.starts_with(&rule.path));
+        let nearest = covering.max_by_key(|rule| rule.path.components().count());
+        let hidden = nearest.filter(|rule| rule.access == FileAccess::Hidden && rule.path != mount.target);
+        let within =
+            |rule: &FileRule| rule.access != FileAccess::Hidden && rule.path.starts_with(&mount.target);
+        hidden.is_none() || rules.iter().any(within)
+    };
+    let mounts = blueprint.mounts.iter().filter(|mount| is_shown(mount)).cloned().collect();
+    Blueprint { mounts, ..blueprint.clone() }
 }
 
 fn process(argv: Vec<String>, terminal: bool) -> Process {
@@ -387,6 +364,42 @@ fn bundle<'a>(blueprint: &'a Blueprint, rootfs: &'a Path, hostname: &'a str) -> 
 #[expect(clippy::disallowed_methods, reason = "constant names in a folder of the test")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mount_in_a_hidden_folder_is_left_out_unless_a_rule_opens_something_in_it() {
+        let mount = |target: &str| Mount {
+            source: hutch_jail::MountSource::Bind("/v".into()),
+            target: target.into(),
+            read_only: false,
+        };
+        let rule = |path: &str, access| FileRule { path: path.into(), access, name: String::new() };
+        let blueprint = Blueprint {
+            name: "c".into(),
+            argv: Vec::new(),
+            env: Vec::new(),
+            cwd: "/".into(),
+            user: User::default(),
+            terminal: false,
+            stdin: false,
+            stdin_once: false,
+            mounts: ["/a", "/hidden/x", "/hidden/y", "/hidden/z/deep", "/own"].map(mount).into(),
+            root: Root { layers: Vec::new(), upper: Upper::ReadOnly },
+            files: hutch_jail::FileRules {
+                rules: vec![
+                    rule("/hidden", FileAccess::Hidden),
+                    rule("/hidden/y/open", FileAccess::Read),
+                    rule("/hidden/z", FileAccess::Read),
+                    rule("/own", FileAccess::Hidden),
+                ],
+                shared: Vec::new(),
+            },
+            limits: hutch_jail::Limits::default(),
+            late_env: None,
+        };
+        let left = without_hidden_mounts(&blueprint).mounts;
+        let left: Vec<String> = left.iter().map(|mount| mount.target.display().to_string()).collect();
+        assert_eq!(left, ["/a", "/hidden/y", "/hidden/z/deep", "/own"]);
+    }
 
     #[test]
     fn kept_root_loses_what_belongs_to_an_earlier_run_of_runsc() {

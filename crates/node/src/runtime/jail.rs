@@ -80,7 +80,7 @@ impl NotStarted {
     /// The error of a main process.
     pub(crate) fn of_program(self, process: &Process) -> StartError {
         let program = process.argv.first().map_or("", String::as_str);
-        StartError { message: format!("exec: {program:?}: {}", self.reason) }
+        StartError { message: format!("exec: {program:?}: {}", self.reason), of_policy: false }
     }
 }
 

@@ -51,6 +51,7 @@ impl Launcher {
         let (warden, network) = (self.warden(), network.clone());
         let launched = tokio::task::spawn_blocking(move || warden.launch(&spec, network.as_fd())).await;
         drop(turn);
-        Ok(JailHandle::adopt(launched??)?)
+        let jail = launched?.map_err(StartError::of_jail)?;
+        Ok(JailHandle::adopt(jail)?)
     }
 }

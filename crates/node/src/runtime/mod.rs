@@ -50,11 +50,20 @@ pub(crate) use launcher::Launcher;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StartError {
     pub(crate) message: String,
+    /// `true` if a rule for files cannot be enforced.
+    pub(crate) of_policy: bool,
+}
+
+impl StartError {
+    fn of_jail(error: hutch_jail::Error) -> StartError {
+        let of_policy = matches!(error, hutch_jail::Error::FileRule { .. });
+        StartError { message: error.to_string(), of_policy }
+    }
 }
 
 impl<E: std::fmt::Display> From<E> for StartError {
     fn from(error: E) -> Self {
-        StartError { message: error.to_string() }
+        StartError { message: error.to_string(), of_policy: false }
     }
 }
 

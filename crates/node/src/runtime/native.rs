@@ -61,6 +61,8 @@ impl PodSandbox for NativeSandbox {
                 root: blueprint.root.clone(),
                 mounts: blueprint.mounts.clone(),
                 links: Vec::new(),
+                files: blueprint.files.clone(),
+                runtime_root: None,
                 ids: Ids::Range { base: self.plan.ids.base() },
                 network: Network::Join,
                 limits: blueprint.limits,

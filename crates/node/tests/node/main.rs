@@ -8,3 +8,4 @@ mod machine;
 mod pods;
 mod sleep;
 mod streams;
+mod without_proxy;

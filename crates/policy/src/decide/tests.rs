@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::egress::{EgressRule, Protocol, Tls};
 use crate::expression::Expression;
 use crate::host::Host;
 use crate::request::{Call, Path};
+use crate::rule::{EgressRule, Protocol, Tls};
 
 fn decide<'a>(levels: &'a [Level], destination: &Destination) -> Verdict<'a> {
     super::decide(levels, destination, &Moment::default())
@@ -146,7 +146,7 @@ fn any_rule() -> impl Strategy<Value = EgressRule> {
         None,
         Some("session.denials == 0"),
         Some("session.denials > 0"),
-        Some("task.missing"),
+        Some("task.missing == 1"),
         Some("request.method == 'GET'"),
     ]);
     let http = prop::sample::select(vec![
@@ -188,7 +188,8 @@ fn any_level() -> impl Strategy<Value = Level> {
     let authority = prop::sample::select(vec![Authority::Cluster, Authority::Namespace, Authority::Claim]);
     let mode = prop::sample::select(vec![Mode::Enforce, Mode::Enforce, Mode::Observe]);
     let egress = prop::option::of(
-        prop::collection::vec(any_rule(), 0..4).prop_map(|rules| Egress { rules, budget: None }),
+        prop::collection::vec(any_rule(), 0..4)
+            .prop_map(|rules| Egress { rules: rules.into(), budget: None }),
     );
     (authority, "[a-c]", mode, egress).prop_map(|(authority, name, mode, egress)| Level {
         authority,

@@ -146,21 +146,21 @@ pub(super) fn websocket() -> u16 {
     receiver.recv().expect("a port")
 }
 
-/// Starts a proxy that connects everything to the servers here, and returns its address and the heads that it gets.
-pub(super) fn upstream_proxy() -> (String, mpsc::Receiver<String>) {
+/// Starts a proxy that connects everything to this server, and returns its address and the heads that it gets.
+pub(crate) fn upstream_proxy(server: &'static str) -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = listener.local_addr().expect("address").to_string();
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         for client in listener.incoming() {
             let (Ok(client), sender) = (client, sender.clone()) else { return };
-            std::thread::spawn(move || connect(client, &sender));
+            std::thread::spawn(move || connect(client, server, &sender));
         }
     });
     (address, receiver)
 }
 
-fn connect(mut client: TcpStream, heads: &mpsc::Sender<String>) -> Option<()> {
+fn connect(mut client: TcpStream, server: &str, heads: &mpsc::Sender<String>) -> Option<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -170,7 +170,7 @@ fn connect(mut client: TcpStream, heads: &mpsc::Sender<String>) -> Option<()> {
     let head = String::from_utf8(head).ok()?;
     let port: u16 = head.split(' ').nth(1)?.rsplit(':').next()?.parse().ok()?;
     heads.send(head).ok()?;
-    let mut server = TcpStream::connect((SERVER, port)).ok()?;
+    let mut server = TcpStream::connect((server, port)).ok()?;
     client.write_all(b"HTTP/1.1 200 OK\r\nVia: test\r\n\r\n").ok()?;
     let (mut from, mut to) = (client.try_clone().ok()?, server.try_clone().ok()?);
     std::thread::spawn(move || std::io::copy(&mut from, &mut to));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use hutch_policy::{Cidr, Decision, EgressRule, HostPattern, PortRange, Protocol};
+use hutch_policy::{Cidr, Decision, EgressRule, HostPattern, PortRange, Protocol, opens_nothing};
 
 use super::super::Notes;
 
@@ -196,7 +196,8 @@ fn grouped(
             let mut rule = empty(format!("{name}{part}"));
             rule.hosts = hosts[piece(hosts.len())].to_vec();
             rule.cidrs = cidrs[piece(cidrs.len())].to_vec();
-            (rule.ports, rule.private) = (ports.clone(), private.to_vec());
+            rule.ports.clone_from(&ports);
+            rule.private = private.iter().copied().filter(|range| opens_nothing(range).is_none()).collect();
             match is_web {
                 true => rule.plaintext = true,
                 false => rule.protocol = Protocol::Tcp,
@@ -257,7 +258,7 @@ mod tests {
         let mut notes = Notes::default();
         let private = ["10.0.0.0/8".parse().unwrap()];
         let lists = Lists { allowed: &allowed, denied: &denied, reasons: &reasons };
-        let egress = Egress { rules: rules(&lists, &private, &mut notes), ..Egress::default() };
+        let egress = Egress { rules: rules(&lists, &private, &mut notes).into(), ..Egress::default() };
         let level = Level {
             authority: Authority::Invocation,
             name: "srt".to_owned(),
@@ -361,6 +362,6 @@ mod tests {
     }
 
     fn rules_of(denied: &[&str], allowed: &[&str]) -> Vec<EgressRule> {
-        egress(allowed, denied).0.egress.unwrap().rules
+        egress(allowed, denied).0.egress.unwrap().rules.to_vec()
     }
 }

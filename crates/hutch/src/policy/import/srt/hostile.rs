@@ -21,7 +21,7 @@ pub(crate) fn settings(bytes: &[u8]) {
         "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {"name": "srt"},
         "spec": {"egress": {"rules": rules}},
     }));
-    match object.map(|object| object.check()) {
+    match object.map(|object| object.check_new()) {
         Ok(Ok(())) => {}
         other => panic!("{text:?}: {other:?}"),
     }

@@ -1,0 +1,59 @@
+//! Orders to the proxy of which tenants decide how large they are.
+
+use hutch_egress::control::Order;
+use hutch_policy::Level;
+use hutch_privsep::Channel;
+
+/// Maximum bytes of an order that a tenant influences.
+const ORDER: usize = 128 << 10;
+
+/// Sends an order. Tenants decide how large levels, facts and peers are: of one that is too large, the strictest is sent, so
+/// that it concerns its own sandbox alone.
+pub(super) async fn send(channel: &Channel, order: Order) -> std::io::Result<()> {
+    let bytes = serde_json::to_vec(&order).map_or(usize::MAX, |bytes| bytes.len());
+    let order = if bytes <= ORDER { order } else { strictest(order) };
+    channel.send(&order, &[]).await
+}
+
+fn strictest(order: Order) -> Order {
+    tracing::warn!("an order is too large for the proxy; closing its sandbox");
+    match order {
+        Order::Level { id, level } => {
+            let egress = Some(hutch_policy::Egress::default());
+            Order::Level { id, level: Level { mode: hutch_policy::Mode::Enforce, egress, ..level } }
+        }
+        Order::Facts { sandbox, .. } => Order::Facts { sandbox, facts: hutch_policy::Facts::default() },
+        Order::Peers { sandbox, namespace, .. } => Order::Peers { sandbox, namespace, peers: Vec::new() },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_and_levels_that_are_too_large_are_replaced_by_the_strictest() {
+        let facts = hutch_policy::Facts {
+            task: [("x".to_owned(), "\u{1}".repeat(32_000))].into(),
+            ..hutch_policy::Facts::default()
+        };
+        let level = Level {
+            authority: hutch_policy::Authority::Cluster,
+            name: "p".into(),
+            mode: hutch_policy::Mode::Observe,
+            egress: None,
+        };
+        match strictest(Order::Facts { sandbox: 1, facts }) {
+            Order::Facts { sandbox: 1, facts } => assert_eq!(facts, hutch_policy::Facts::default()),
+            other => panic!("{other:?}"),
+        }
+        match strictest(Order::Level { id: 2, level }) {
+            Order::Level { id: 2, level } => {
+                assert_eq!(level.mode, hutch_policy::Mode::Enforce);
+                assert!(level.egress.is_some_and(|egress| egress.rules.is_empty()));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

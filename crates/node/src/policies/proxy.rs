@@ -1,0 +1,44 @@
+//! Substitute for the proxy where the kernel cannot capture connections: nothing is reachable, and policies still close files.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_jail::NetworkPlan;
+use hutch_policy::{Facts, Level, Peer};
+
+use crate::config::{Bundle, Egress, EgressNews};
+
+/// No proxy.
+pub(crate) struct NoProxy;
+
+impl Egress for NoProxy {
+    fn plan(&self, address: IpAddr) -> NetworkPlan {
+        NetworkPlan::closed(vec![address])
+    }
+
+    fn serve(&self, _: &str, _: Vec<OwnedFd>) {}
+
+    fn trust(&self, _: &str, _: &str) -> BoxFuture<'_, Result<Bundle, String>> {
+        async { Err("there is no proxy".to_owned()) }.boxed()
+    }
+
+    fn forget(&self, _: &str) {}
+
+    fn forget_others(&self, _: &HashSet<String>) {}
+
+    fn set_facts(&self, _: &str, _: Facts) {}
+
+    fn set_levels(&self, _: &str, _: Vec<Arc<Level>>) {}
+
+    fn set_peers(&self, _: &str, _: &str, _: Vec<Peer>) {}
+
+    fn end(&self, _: &str) {}
+
+    fn news(&self) -> BoxFuture<'_, EgressNews> {
+        std::future::pending().boxed()
+    }
+}

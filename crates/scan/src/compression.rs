@@ -1,0 +1,122 @@
+//! Decompression within bounds.
+
+use std::io::Read;
+
+use ruzstd::decoding::errors::FrameDecoderError;
+
+use crate::finding::{Compression, Step};
+
+/// Maximum bytes that one stream is decompressed to.
+pub(crate) const OUTPUT: usize = 4 << 20;
+/// Maximum bytes of output for each byte of input.
+const RATIO: usize = 64;
+/// Output that is accepted at any ratio.
+const FREE: usize = 64 << 10;
+/// Largest window of Zstandard.
+const WINDOW: u64 = 8 << 20;
+
+/// Failure to decompress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Not a stream of this form, or damaged.
+    Form,
+    /// More output than the bounds permit.
+    Bound,
+}
+
+impl From<Compression> for Step {
+    fn from(compression: Compression) -> Step {
+        match compression {
+            Compression::Gzip => Step::Gzip,
+            Compression::Deflate => Step::Deflate,
+            Compression::Brotli => Step::Brotli,
+            Compression::Zstd => Step::Zstd,
+        }
+    }
+}
+
+/// Returns the compression that the first bytes name. Brotli, and deflate without a header, have no such bytes.
+pub(crate) fn magic(bytes: &[u8]) -> Option<Compression> {
+    match bytes {
+        [0x1f, 0x8b, 8, ..] => Some(Compression::Gzip),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),
+        [0x78, second, ..] if (0x7800 + u32::from(*second)).is_multiple_of(31) && second & 0x20 == 0 => {
+            Some(Compression::Deflate)
+        }
+        _ => None,
+    }
+}
+
+/// Decompresses a stream. Damaged streams give what precedes the damage, if there is any.
+pub(crate) fn decompress(compression: Compression, bytes: &[u8]) -> Result<Vec<u8>, Failure> {
+    match compression {
+        Compression::Gzip => read(flate2::read::MultiGzDecoder::new(bytes), bytes.len()),
+        Compression::Deflate if magic(bytes) == Some(Compression::Deflate) => {
+            read(flate2::read::ZlibDecoder::new(bytes), bytes.len())
+        }
+        Compression::Deflate => read(flate2::read::DeflateDecoder::new(bytes), bytes.len()),
+        Compression::Brotli => read(brotli_decompressor::Decompressor::new(bytes, 4096), bytes.len()),
+        Compression::Zstd => zstd(bytes),
+    }
+}
+
+fn zstd(bytes: &[u8]) -> Result<Vec<u8>, Failure> {
+    let mut all = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let decoder = ruzstd::decoding::StreamingDecoder::new_with_max_window_size(&mut rest, WINDOW);
+        let decoder = decoder.map_err(|error| match error {
+            FrameDecoderError::WindowSizeTooBig { .. } => Failure::Bound,
+            _ => Failure::Form,
+        })?;
+        all.extend(read(decoder, bytes.len())?);
+        if all.len() > OUTPUT {
+            return Err(Failure::Bound);
+        }
+    }
+    Ok(all)
+}
+
+fn read(mut decoder: impl Read, input: usize) -> Result<Vec<u8>, Failure> {
+    let bound = OUTPUT.min((input * RATIO).max(FREE));
+    let mut output = Vec::new();
+    let mut buffer = [0; 8192];
+    loop {
+        match decoder.read(&mut buffer) {
+            Ok(0) if output.is_empty() => return Err(Failure::Form),
+            Ok(0) => return Ok(output),
+            Ok(length) => output.extend_from_slice(&buffer[..length]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) if output.is_empty() => return Err(Failure::Form),
+            Err(_) => return Ok(output),
+        }
+        if output.len() > bound {
+            return Err(Failure::Bound);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn bomb_exceeds_the_bounds() {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(&vec![0; 8 << 20]).unwrap();
+        let bytes = encoder.finish().unwrap();
+        assert_eq!(decompress(Compression::Gzip, &bytes), Err(Failure::Bound));
+        assert_eq!(decompress(Compression::Zstd, &bytes), Err(Failure::Form));
+    }
+
+    #[test]
+    fn truncated_stream_gives_its_start() {
+        let text: Vec<u8> = (0..100_000_u32).flat_map(u32::to_be_bytes).collect();
+        let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(&text).unwrap();
+        let bytes = encoder.finish().unwrap();
+        let part = decompress(Compression::Deflate, &bytes[..bytes.len() / 2]).unwrap();
+        assert!(!part.is_empty() && text.starts_with(&part));
+    }
+}

@@ -1,0 +1,502 @@
+//! Decoders of runs of digits inside a text: base64, base32, hexadecimal digits, numbers of characters.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::escape;
+use crate::finding::Step;
+use crate::view::{Builder, View};
+
+/// Bytes before an encoded run that are context of what it decodes to.
+const CONTEXT: usize = 64;
+/// Minimum digits of an encoded run.
+const RUN: usize = 20;
+/// Minimum printable characters in a row that make decoded bytes worth a scan.
+const TEXT: usize = 8;
+/// Maximum digits of a run that is also decoded from its second, third and fourth digit.
+const SHIFTED: usize = 4096;
+/// Minimum bytes of a run of digits, spaces and dashes.
+const DIGITS: usize = 10;
+/// Minimum digits in such a run.
+const DIGITS_MIN: usize = 9;
+/// Minimum bytes of a long run.
+const TOKEN: usize = 48;
+/// Maximum bytes of a long run. Longer ones are encoded data.
+const TOKEN_MAX: usize = 512;
+/// Minimum numbers in a row that are read as characters.
+const NUMBERS: usize = 8;
+/// Maximum bytes of a binary result whose compression is inspected.
+const BINARY: usize = 256 << 10;
+/// Bytes of a binary result without a known start that is decompressed.
+const RANDOM: std::ops::RangeInclusive<usize> = 48..=8192;
+/// Maximum binary results of one view without a known start.
+const BINARIES: usize = 8;
+
+const B64: u8 = 1;
+const HEX: u8 = 2;
+const B32: u8 = 4;
+const B32_LOWER: u8 = 8;
+const NUMBER: u8 = 16;
+const HEX_LIST: u8 = 32;
+const DECIMAL_LIST: u8 = 64;
+const PRINTABLE: u8 = 128;
+
+const CLASSES: [u8; 256] = classes();
+const VALUES: [u8; 256] = values();
+
+const fn classes() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut at = 0;
+    while at < 256 {
+        let byte = at as u8;
+        let mut class = 0;
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_') {
+            class |= B64;
+        }
+        if byte.is_ascii_hexdigit() {
+            class |= HEX | HEX_LIST;
+        }
+        if byte.is_ascii_uppercase() || matches!(byte, b'2'..=b'7') {
+            class |= B32;
+        }
+        if byte.is_ascii_lowercase() || matches!(byte, b'2'..=b'7') {
+            class |= B32_LOWER;
+        }
+        if byte.is_ascii_digit() || matches!(byte, b' ' | b'-' | b'.') {
+            class |= NUMBER;
+        }
+        if matches!(byte, b' ' | b',' | b':' | b'-' | b'x' | b'\n') {
+            class |= HEX_LIST;
+        }
+        if byte.is_ascii_digit() || matches!(byte, b' ' | b',' | b'\n') {
+            class |= DECIMAL_LIST;
+        }
+        if byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
+            class |= PRINTABLE;
+        }
+        table[at] = class;
+        at += 1;
+    }
+    table
+}
+
+const fn values() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut at = 0;
+    while at < 26 {
+        table[b'A' as usize + at] = at as u8;
+        table[b'a' as usize + at] = at as u8 + 26;
+        at += 1;
+    }
+    at = 0;
+    while at < 10 {
+        table[b'0' as usize + at] = at as u8 + 52;
+        at += 1;
+    }
+    table[b'+' as usize] = 62;
+    table[b'-' as usize] = 62;
+    table[b'/' as usize] = 63;
+    table[b'_' as usize] = 63;
+    table
+}
+
+/// Returns the runs of at least `shortest` bytes of a class; at least 4. It samples four bytes at a time: every such run holds
+/// a sample, and text without long runs costs little.
+fn runs<const CLASS: u8>(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
+    let is_in = |byte: &u8| CLASSES[usize::from(*byte)] & CLASS != 0;
+    let step = shortest - 3;
+    let mut found = Vec::new();
+    let (mut at, mut done) = (0, 0);
+    while let Some(sample) = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
+        let all = sample.iter().fold(CLASS, |all, byte| all & CLASSES[usize::from(*byte)]);
+        // Indentation is no separator.
+        if all == 0 || (sample == b"    " && CLASS != PRINTABLE) {
+            at += step;
+            continue;
+        }
+        let start = at - bytes[done..at].iter().rev().take_while(|byte| is_in(byte)).count();
+        let mut end = at + 4;
+        for eight in bytes[end..].as_chunks::<8>().0 {
+            if eight.iter().fold(CLASS, |all, byte| all & CLASSES[usize::from(*byte)]) == 0 {
+                break;
+            }
+            end += 8;
+        }
+        end += bytes[end..].iter().take_while(|byte| is_in(byte)).count();
+        if end - start >= shortest {
+            found.push(start..end);
+        }
+        done = end;
+        at = end + 1;
+    }
+    found
+}
+
+/// Returns the runs of digits, spaces and dashes in which numbers of cards and persons are searched.
+pub(crate) fn numbers(bytes: &[u8]) -> Vec<Range<usize>> {
+    let enough = |run: &Range<usize>| {
+        bytes[run.clone()].iter().filter(|byte| byte.is_ascii_digit()).count() >= DIGITS_MIN
+    };
+    runs::<NUMBER>(bytes, DIGITS).into_iter().filter(enough).collect()
+}
+
+/// Returns the runs of letters and digits, of which all encoded runs are parts.
+pub(crate) fn long(bytes: &[u8]) -> Vec<Range<usize>> {
+    runs::<B64>(bytes, RUN)
+}
+
+/// Returns the runs in which keys are searched.
+pub(crate) fn tokens(long: &[Range<usize>]) -> Vec<Range<usize>> {
+    long.iter().filter(|run| (TOKEN..=TOKEN_MAX).contains(&run.len())).cloned().collect()
+}
+
+/// Returns ranges that are printable and at least `shortest` bytes long.
+fn printable(bytes: &[u8], shortest: usize) -> Vec<Range<usize>> {
+    runs::<PRINTABLE>(bytes, shortest)
+}
+
+/// Result of decoding one view.
+#[derive(Default)]
+pub(crate) struct Decoded {
+    pub(crate) views: Vec<View<'static>>,
+    /// Binary results, which may be compressed, and the step that led to them.
+    pub(crate) binary: Vec<(Vec<u8>, Vec<Step>, Range<usize>)>,
+}
+
+/// Decodes everything in a view that is encoded inside a text.
+pub(crate) fn all(view: &View<'_>, long: &[Range<usize>]) -> Decoded {
+    let mut decoded = Decoded::default();
+    for step in [Step::Base64, Step::Hex, Step::Base32] {
+        run_view(view, step, long, &mut decoded);
+    }
+    decoded.views.extend(lists(view));
+    decoded.views.extend(escape::escapes(view));
+    decoded.views.extend(spaced(view));
+    decoded
+}
+
+fn run_view(view: &View<'_>, step: Step, long: &[Range<usize>], decoded: &mut Decoded) {
+    let bytes = view.bytes.as_ref();
+    let found = match step {
+        Step::Base64 => long.to_vec(),
+        Step::Hex => parts::<HEX>(bytes, long),
+        _ => {
+            let mut all = parts::<B32>(bytes, long);
+            all.extend(parts::<B32_LOWER>(bytes, long));
+            all.sort_by_key(|run| run.start);
+            all
+        }
+    };
+    let mut builder = Builder::new(view);
+    let (mut before, mut result) = (0, Vec::new());
+    for group in lines(bytes, &found) {
+        let range = group[0].start..group[group.len() - 1].end;
+        let digits: Cow<'_, [u8]> = match group {
+            [one] => bytes[one.clone()].into(),
+            many => many.iter().flat_map(|part| &bytes[part.clone()]).copied().collect::<Vec<_>>().into(),
+        };
+        let shifts = if digits.len() <= SHIFTED { shifts(step) } else { 1 };
+        for shift in 0..shifts {
+            result.clear();
+            decode(step, &digits[shift.min(digits.len())..], &mut result);
+            let part = text(&result);
+            let wanted = decoded.binary.len() < BINARIES || crate::compression::magic(&result).is_some();
+            if shift == 0 && !matches!(part, Text::Whole) && wanted && looks_compressed(&result) {
+                let mut steps = view.steps.clone();
+                steps.push(step);
+                decoded.binary.push((result.clone(), steps, view.origin(&range)));
+            }
+            if matches!(part, Text::None) {
+                continue;
+            }
+            let start = range.start.saturating_sub(CONTEXT).max(before).min(range.start);
+            builder.copy(start..range.start);
+            append(&mut builder, range.clone(), &result, part);
+            // Padding is no part of the text around it.
+            let padding = bytes[range.end..].iter().take(7).take_while(|byte| **byte == b'=').count();
+            let end = range.end + padding;
+            builder.copy(end..bytes.len().min(end + 1));
+            builder.separate();
+        }
+        before = range.end;
+    }
+    decoded.views.extend(builder.finish(step));
+}
+
+/// Returns the runs of a class inside other runs.
+fn parts<const CLASS: u8>(bytes: &[u8], long: &[Range<usize>]) -> Vec<Range<usize>> {
+    let inside = |run: &Range<usize>| {
+        let start = run.start;
+        let found = runs::<CLASS>(&bytes[run.clone()], RUN);
+        found.into_iter().map(move |part| part.start + start..part.end + start)
+    };
+    long.iter().flat_map(inside).collect()
+}
+
+fn shifts(step: Step) -> usize {
+    match step {
+        Step::Base64 => 4,
+        Step::Hex => 2,
+        _ => 1,
+    }
+}
+
+/// Part of decoded bytes that is text.
+enum Text {
+    None,
+    Whole,
+    Parts(Vec<Range<usize>>),
+    /// Every second byte is zero.
+    Wide,
+}
+
+fn text(bytes: &[u8]) -> Text {
+    if bytes.len() < TEXT {
+        return Text::None;
+    }
+    let sample = &bytes[..bytes.len().min(64)];
+    if sample.iter().filter(|byte| **byte == 0).count() * 5 > sample.len() * 2 {
+        return Text::Wide;
+    }
+    let control = |byte: &u8| byte.is_ascii_control() && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
+    if std::str::from_utf8(bytes).is_ok() && !bytes.iter().any(control) {
+        return Text::Whole;
+    }
+    match printable(bytes, TEXT) {
+        parts if parts.is_empty() => Text::None,
+        parts => Text::Parts(parts),
+    }
+}
+
+fn append(builder: &mut Builder<'_, '_>, range: Range<usize>, result: &[u8], part: Text) {
+    match part {
+        Text::None => {}
+        Text::Whole => builder.decoded(range, result),
+        Text::Wide => {
+            let narrow: Vec<u8> = result.iter().copied().filter(|byte| *byte != 0).collect();
+            builder.decoded(range, &narrow);
+        }
+        Text::Parts(parts) => {
+            for (number, part) in parts.into_iter().enumerate() {
+                if number > 0 {
+                    builder.separate();
+                }
+                builder.decoded(range.clone(), &result[part]);
+            }
+        }
+    }
+}
+
+/// Reports whether bytes start like a compressed stream, or are too random to be anything else.
+fn looks_compressed(bytes: &[u8]) -> bool {
+    let known = crate::compression::magic(bytes).is_some();
+    (TEXT..=BINARY).contains(&bytes.len()) && (known || RANDOM.contains(&bytes.len()))
+}
+
+/// Groups runs that continue on the next line.
+fn lines<'r>(bytes: &[u8], runs: &'r [Range<usize>]) -> impl Iterator<Item = &'r [Range<usize>]> {
+    runs.chunk_by(move |last, next| {
+        let gap = &bytes[last.end.min(next.start)..next.start];
+        last.len().is_multiple_of(4)
+            && gap.len() <= 4
+            && (gap.contains(&b'\n') || gap == b"\\n" || gap == b"\\r\\n")
+            && gap.iter().all(|byte| b"\r\n \t\\nr".contains(byte))
+    })
+}
+
+fn decode(step: Step, digits: &[u8], output: &mut Vec<u8>) {
+    match step {
+        Step::Base64 => base64_into(digits, output),
+        Step::Hex => output.extend(hex(digits)),
+        _ => output.extend(base32(digits).unwrap_or_default()),
+    }
+}
+
+/// Decodes base64 in either alphabet, with or without padding. `None` if there is a byte of neither.
+pub(crate) fn base64(digits: &[u8]) -> Option<Vec<u8>> {
+    let digits = digits.strip_suffix(b"==").or_else(|| digits.strip_suffix(b"=")).unwrap_or(digits);
+    let valid = digits.iter().all(|byte| CLASSES[usize::from(*byte)] & B64 != 0);
+    valid.then(|| {
+        let mut output = Vec::new();
+        base64_into(digits, &mut output);
+        output
+    })
+}
+
+/// Decodes digits of base64.
+fn base64_into(digits: &[u8], output: &mut Vec<u8>) {
+    let value = |byte: u8| u32::from(VALUES[usize::from(byte)]);
+    let (groups, rest) = digits.as_chunks::<4>();
+    let start = output.len();
+    output.resize(start + groups.len() * 3, 0);
+    for (group, three) in groups.iter().zip(output[start..].as_chunks_mut::<3>().0) {
+        let bits = value(group[0]) << 18 | value(group[1]) << 12 | value(group[2]) << 6 | value(group[3]);
+        let [_, a, b, c] = bits.to_be_bytes();
+        *three = [a, b, c];
+    }
+    let bits = rest.iter().fold(0, |bits, byte| bits << 6 | value(*byte)) << (6 * (4 - rest.len()));
+    let [_, a, b, _] = bits.to_be_bytes();
+    match rest.len() {
+        2 => output.push(a),
+        3 => output.extend([a, b]),
+        _ => {}
+    }
+}
+
+fn hex(digits: &[u8]) -> Vec<u8> {
+    let value = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+    digits.as_chunks::<2>().0.iter().map(|pair| value(pair[0]) << 4 | value(pair[1])).collect()
+}
+
+fn base32(digits: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(digits.len() * 5 / 8);
+    let (mut bits, mut count) = (0_u32, 0);
+    for digit in digits {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a',
+            b'2'..=b'7' => digit - b'2' + 26,
+            _ => return None,
+        };
+        bits = bits << 5 | u32::from(value);
+        count += 5;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count & 0xff) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    Some(bytes)
+}
+
+/// Decodes lists of numbers of characters: `41:42`, `0x41, 0x42`, `65, 66`.
+fn lists(view: &View<'_>) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let mut builder = Builder::new(view);
+    let shortest = 3 * NUMBERS - 1;
+    let digits = runs::<HEX_LIST>(bytes, shortest);
+    let decimal = parts::<DECIMAL_LIST>(bytes, &digits);
+    let found = [(digits, true), (decimal, false)];
+    for (runs, hexadecimal) in found {
+        for run in runs {
+            let items = bytes[run.clone()]
+                .split(|byte| !byte.is_ascii_hexdigit() && *byte != b'x')
+                .filter(|item| !item.is_empty());
+            let mut decoded = Vec::new();
+            for item in items {
+                let character = match hexadecimal {
+                    true => item.strip_prefix(b"0x").unwrap_or(item),
+                    false => item,
+                };
+                let radix = if hexadecimal { 16 } else { 10 };
+                let number = std::str::from_utf8(character)
+                    .ok()
+                    .filter(|text| (2..=3).contains(&text.len()) && (!hexadecimal || text.len() == 2))
+                    .and_then(|text| u8::from_str_radix(text, radix).ok());
+                // Other numbers end what is read as text.
+                decoded.push(number.filter(|byte| CLASSES[usize::from(*byte)] & PRINTABLE != 0).unwrap_or(0));
+            }
+            for part in decoded.split(|byte| *byte == 0).filter(|part| part.len() >= NUMBERS) {
+                builder.copy(run.start.saturating_sub(CONTEXT)..run.start);
+                builder.decoded(run.clone(), part);
+                builder.separate();
+            }
+        }
+    }
+    builder.finish(Step::Hex)
+}
+
+/// Joins single characters with one separator between them: `g h p _`, `g.h.p._`.
+fn spaced(view: &View<'_>) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let mut builder = Builder::new(view);
+    let mut at = RUN;
+    while at < bytes.len() {
+        // Sampled: such a text alternates at every place.
+        let separates = |place: usize| {
+            bytes.get(place).is_some_and(|byte| b" .-_,|".contains(byte))
+                && bytes.get(place + 1).is_some_and(|byte| byte.is_ascii_graphic())
+                && bytes.get(place + 2) == bytes.get(place)
+        };
+        let Some(first) = [at, at - 1].into_iter().find(|place| separates(*place)) else {
+            at += RUN;
+            continue;
+        };
+        let separator = bytes[first];
+        let mut start = first;
+        while start >= 2 && bytes[start - 2] == separator && bytes[start - 1].is_ascii_graphic() {
+            start -= 2;
+        }
+        let mut end = first;
+        while bytes.get(end) == Some(&separator) && bytes.get(end + 1).is_some_and(u8::is_ascii_graphic) {
+            end += 2;
+        }
+        let start = start.saturating_sub(1);
+        if end - start >= RUN * 2 - 1 {
+            let joined: Vec<u8> = bytes[start..end].iter().step_by(2).copied().collect();
+            builder.decoded(start..end, &joined);
+            builder.separate();
+        }
+        at = end.max(at) + RUN;
+    }
+    builder.finish(Step::Spaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(text: &str) -> Vec<String> {
+        let decoded = all(&View::root(text.as_bytes()), &long(text.as_bytes()));
+        decoded.views.iter().map(|view| String::from_utf8_lossy(&view.bytes).into_owned()).collect()
+    }
+
+    #[test]
+    fn runs_are_found_from_samples() {
+        assert_eq!(runs::<B64>(b"aaaa bb aaaaaaa", 4), [0..4, 8..15]);
+        assert_eq!(runs::<B64>(b"  aaaa", 4).first(), Some(&(2..6)));
+        assert_eq!(runs::<B64>(b"aaa aaa aaa", 4), Vec::<Range<usize>>::new());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn runs_are_those_of_a_plain_search(text in "[a-c .]{0,120}", shortest in 4_usize..24) {
+            let mut plain = Vec::new();
+            let mut at = 0;
+            for run in text.as_bytes().chunk_by(|a, b| (*a >= b'a') == (*b >= b'a')) {
+                if run[0] >= b'a' && run.len() >= shortest {
+                    plain.push(at..at + run.len());
+                }
+                at += run.len();
+            }
+            proptest::prop_assert_eq!(runs::<B64>(text.as_bytes(), shortest), plain);
+        }
+    }
+
+    #[test]
+    fn encodings_keep_their_context() {
+        assert!(decoded("token=aGVsbG8gdGhlcmUsIHdvcmxk;")[0].contains("token=hello there, world;"));
+        assert!(decoded("x=68656c6c6f20776f726c64;").iter().any(|text| text.contains("x=hello world;")));
+        assert!(decoded("NBSWY3DPEB3W64TMMQQHI33EMF4Q====").iter().any(|text| text.contains("hello world")));
+        assert!(decoded("68:65:6c:6c:6f:20:77:6f:72:6c:64").iter().any(|text| text.contains("hello world")));
+        assert!(
+            decoded("[104, 101, 108, 108, 111, 111, 111, 111]").iter().any(|text| text.contains("hello"))
+        );
+        assert!(decoded("\\x68\\u0065&#108;&#x6c;o").iter().any(|text| text.contains("hello")));
+        assert!(
+            decoded("h e l l o t h e r e w o r l d s o m e b o d y")
+                .iter()
+                .any(|text| text.contains("hellothere"))
+        );
+    }
+
+    #[test]
+    fn base64_is_decoded_from_every_digit_and_over_lines() {
+        assert!(decoded("xaGVsbG8gdGhlcmUsIHdvcmxk")[0].contains("hello there, worl"));
+        assert!(
+            decoded("aGVsbG8gdGhlcmUsIHdv\ncmxkLCBhZ2FpbiBhbmQgYWdhaW4")
+                .iter()
+                .any(|t| t.contains("there, world, again and again"))
+        );
+    }
+}

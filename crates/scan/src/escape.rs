@@ -1,0 +1,139 @@
+//! Decoders of single characters: percent-encoding, escapes of programming languages, JSON and HTML.
+
+use std::ops::Range;
+
+use crate::finding::Step;
+use crate::view::{Builder, View};
+
+/// Bytes on each side of an escape that are context.
+const REGION: usize = 96;
+
+/// Decodes percent-encoding once, with its surroundings.
+pub(crate) fn percent(view: &View<'_>) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let triple = |at: usize| {
+        let digits = bytes.get(at + 1..at + 3)?;
+        let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'))?;
+        Some((at..at + 3, vec![u8::from_str_radix(digits, 16).ok()?]))
+    };
+    let escapes = memchr::memchr_iter(b'%', bytes).filter_map(triple);
+    regional(view, escapes, Step::Percent)
+}
+
+/// Decodes escapes of programming languages, JSON and HTML.
+pub(crate) fn escapes(view: &View<'_>) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let found = memchr::memchr2_iter(b'\\', b'&', bytes).filter_map(|at| escape(bytes, at));
+    // Escapes of quotes and line ends alone change nothing that a rule sees.
+    let mut numeric = None;
+    let mut near: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
+    let mut kept = Vec::new();
+    for (range, text, is_numeric) in found {
+        let close = |at: usize| numeric.is_some_and(|numeric| at < numeric + REGION);
+        if is_numeric {
+            near.retain(|(before, _)| before.end + REGION > range.start);
+            kept.append(&mut near);
+            numeric = Some(range.end);
+            kept.push((range, text));
+        } else if close(range.start) {
+            kept.push((range, text));
+        } else {
+            if near.first().is_some_and(|(before, _)| before.end + REGION < range.start) {
+                near.clear();
+            }
+            near.push((range, text));
+        }
+    }
+    regional(view, kept.into_iter(), Step::Escapes)
+}
+
+/// Reads one escape: its range, its bytes, and whether it is the number of a character.
+fn escape(bytes: &[u8], at: usize) -> Option<(Range<usize>, Vec<u8>, bool)> {
+    let rest = &bytes[at..bytes.len().min(at + 12)];
+    let number = |from: usize, length: usize, radix: u32| {
+        let digits = std::str::from_utf8(rest.get(from..from + length)?).ok()?;
+        let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        plain.then(|| u32::from_str_radix(digits, radix).ok())??.into()
+    };
+    let until = |from: usize, end: u8| memchr::memchr(end, rest.get(from..)?);
+    let (length, code): (usize, Option<u32>) = match rest {
+        [b'\\', b'x', b'{', ..] | [b'\\', b'u', b'{', ..] => {
+            let digits = until(3, b'}')?;
+            (digits + 4, number(3, digits, 16))
+        }
+        [b'\\', b'x', ..] => (4, number(2, 2, 16)),
+        [b'\\', b'u', ..] => (6, number(2, 4, 16)),
+        [b'\\', b'0'..=b'3', ..] => (4, number(1, 3, 8)),
+        [b'\\', byte @ (b'"' | b'/' | b'\\' | b'\'')] => return Some((at..at + 2, vec![*byte], false)),
+        [b'\\', byte @ (b'"' | b'/' | b'\\' | b'\''), ..] => return Some((at..at + 2, vec![*byte], false)),
+        [b'\\', b'n' | b'r', ..] => return Some((at..at + 2, vec![b'\n'], false)),
+        [b'&', b'#', b'x' | b'X', ..] => {
+            let digits = until(3, b';')?;
+            (digits + 4, number(3, digits, 16))
+        }
+        [b'&', b'#', ..] => {
+            let digits = until(2, b';')?;
+            (digits + 3, number(2, digits, 10))
+        }
+        _ => {
+            let (name, byte) = ENTITIES.iter().find(|(name, _)| rest.starts_with(name))?;
+            return Some((at..at + name.len(), vec![*byte], false));
+        }
+    };
+    let character = char::from_u32(code?)?;
+    let mut buffer = [0; 4];
+    Some((at..at + length, character.encode_utf8(&mut buffer).as_bytes().to_vec(), true))
+}
+
+const ENTITIES: [(&[u8], u8); 6] = [
+    (b"&amp;", b'&'),
+    (b"&lt;", b'<'),
+    (b"&gt;", b'>'),
+    (b"&quot;", b'"'),
+    (b"&apos;", b'\''),
+    (b"&nbsp;", b' '),
+];
+
+/// Builds a view of replaced ranges and the bytes around them.
+pub(crate) fn regional(
+    view: &View<'_>,
+    replaced: impl Iterator<Item = (Range<usize>, Vec<u8>)>,
+    step: Step,
+) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    let mut builder = Builder::new(view);
+    let mut copied: Option<usize> = None;
+    for (range, decoded) in replaced {
+        match copied {
+            // Part of the escape before it.
+            Some(end) if range.start < end => continue,
+            Some(end) if range.start - end <= REGION => builder.copy(end..range.start),
+            _ => {
+                if let Some(end) = copied {
+                    builder.copy(end..bytes.len().min(end + REGION).min(range.start));
+                    builder.separate();
+                }
+                let from = range.start.saturating_sub(REGION).max(copied.unwrap_or(0));
+                builder.copy(from..range.start);
+            }
+        }
+        builder.decoded(range.clone(), &decoded);
+        copied = Some(range.end);
+    }
+    let end = copied?;
+    builder.copy(end..bytes.len().min(end + REGION));
+    builder.finish(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_is_decoded_once() {
+        let view = percent(&View::root(b"a=%2541b")).unwrap();
+        assert_eq!(view.bytes.as_ref(), b"a=%41b");
+        assert_eq!(percent(&view).unwrap().bytes.as_ref(), b"a=Ab");
+        assert!(percent(&View::root(b"100% of it")).is_none());
+    }
+}

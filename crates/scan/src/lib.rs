@@ -1,0 +1,36 @@
+//! Scanner for bytes that leave or enter a sandbox: secrets, personal and financial data, injected instructions, attacks.
+//!
+//! It does no I/O and takes no action. [`Scanner::feed`] returns findings; the caller logs, redacts or blocks. Rules are data
+//! ([`RuleSet`]). Every text is matched in several views: as it is, decoded, decompressed, normalized, and with the fields of
+//! structured text joined. `docs/scanner.md` documents the rules and the bounds.
+
+mod compression;
+mod credential;
+mod decode;
+mod escape;
+mod finding;
+mod host;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile;
+mod injection;
+mod joins;
+mod keywords;
+mod lead;
+mod mcp;
+mod rule;
+mod scanner;
+mod sequence;
+mod shell;
+mod state;
+mod text;
+mod validate;
+mod view;
+
+pub use credential::{Credentials, SHORTEST};
+pub use finding::{At, Compression, Direction, Finding, Fingerprint, Kind, Location, Severity, Step};
+pub use host::Hosts;
+pub use mcp::{Pins, Session};
+pub use rule::{Error, RuleSet};
+pub use scanner::Scanner;
+pub use sequence::{Calls, Sequences};
+pub use state::{OVERLAP, State, redact};

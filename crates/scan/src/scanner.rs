@@ -1,0 +1,426 @@
+//! The scanner: rules over all views of one text.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use aho_corasick::AhoCorasick;
+
+use crate::compression::{self, Failure};
+use crate::credential::Credentials;
+use crate::finding::{At, Compression, Direction, Fingerprint, Kind, Location, Severity, Step};
+use crate::keywords::Keywords;
+use crate::rule::{self, Error, Found, Rule, RuleSet, Scan};
+use crate::view::View;
+use crate::{decode, escape, text, validate};
+
+/// Maximum decoders in a row, percent-encoding excepted.
+const DEPTH: usize = 4;
+/// Maximum layers of percent-encoding.
+const PERCENT: usize = 8;
+/// Layers of percent-encoding that are a finding by themselves.
+const PERCENT_FINDING: usize = 3;
+/// Maximum bytes of all views of one text.
+const VIEWS: usize = 4 << 20;
+/// Maximum views of one text.
+const VIEW_COUNT: usize = 256;
+/// Bytes around a run of digits that its rules inspect.
+const AROUND: usize = 24;
+/// Words of a phrase that are enough to inspect it.
+const PHRASE: usize = 12;
+/// Maximum bytes between two words of a phrase.
+const SEPARATOR: usize = 6;
+/// Bytes between two samples of a search for phrases.
+const SAMPLE: usize = 48;
+
+/// Rules of one or several sets, ready for use.
+#[derive(Debug)]
+pub struct Scanner {
+    rules: Vec<Arc<Rule>>,
+    /// Search of each part in each direction, built at its first use.
+    searches: BTreeMap<(Direction, At), OnceLock<Search>>,
+    /// Values that documentation publishes.
+    examples: AhoCorasick,
+}
+
+/// Rules that apply to a part in one direction, and the search for their keywords.
+#[derive(Debug)]
+struct Search {
+    keywords: Keywords,
+    /// Rules of each keyword.
+    owners: Vec<Vec<usize>>,
+    numbers: Vec<usize>,
+    phrases: Vec<usize>,
+    tokens: Vec<usize>,
+}
+
+impl Search {
+    fn new(rules: &[Arc<Rule>], direction: Direction, at: At) -> Search {
+        let active: Vec<usize> =
+            (0..rules.len()).filter(|number| rules[*number].applies(direction, at)).collect();
+        let mut by_keyword: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for number in active.iter().copied() {
+            for keyword in &rules[number].keywords {
+                by_keyword.entry(keyword).or_default().push(number);
+            }
+        }
+        let keywords = Keywords::new(by_keyword.keys().copied());
+        let owners = by_keyword.into_values().collect();
+        let of = |scan: Scan| active.iter().copied().filter(|number| rules[*number].scan == scan).collect();
+        let (numbers, phrases, tokens) = (of(Scan::Numbers), of(Scan::Phrases), of(Scan::Tokens));
+        Search { keywords, owners, numbers, phrases, tokens }
+    }
+}
+
+const EXAMPLES: &str = include_str!("../rules/examples.txt");
+
+/// One match in one view.
+#[derive(Debug, Clone)]
+pub(crate) struct Hit {
+    pub(crate) rule: Arc<str>,
+    pub(crate) kind: Kind,
+    pub(crate) severity: Severity,
+    pub(crate) score: u32,
+    pub(crate) range: Range<usize>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) fingerprint: Fingerprint,
+    /// Line with the match, of rules that have a score.
+    pub(crate) line: Option<(Vec<u8>, Range<usize>)>,
+}
+
+/// Text and its circumstances.
+pub(crate) struct Subject<'a> {
+    pub(crate) direction: Direction,
+    pub(crate) location: &'a Location,
+    pub(crate) credentials: Option<&'a Credentials>,
+    /// No bytes follow.
+    pub(crate) last: bool,
+    /// The text is a field of a short structure, and not a part of a longer text.
+    pub(crate) message: bool,
+}
+
+/// Hits of one text.
+#[derive(Default)]
+pub(crate) struct Hits {
+    pub(crate) list: Vec<Hit>,
+    seen: std::collections::HashSet<(Arc<str>, Range<usize>, Fingerprint)>,
+    bytes: usize,
+    views: usize,
+    /// A match ended where the text ends for now.
+    pub(crate) cut: bool,
+}
+
+impl Hits {
+    fn add(&mut self, hit: Hit) {
+        if self.seen.insert((hit.rule.clone(), hit.range.clone(), hit.fingerprint)) {
+            self.list.push(hit);
+        }
+    }
+
+    /// Adds a hit of no rule.
+    pub(crate) fn form(
+        &mut self,
+        id: &'static str,
+        kind: Kind,
+        severity: Severity,
+        view: &View<'_>,
+        range: Range<usize>,
+    ) {
+        let fingerprint = Fingerprint::of(&view.bytes[range.clone()]);
+        let (rule, range, steps) = (id.into(), view.origin(&range), view.steps.clone());
+        self.add(Hit { rule, kind, severity, score: 0, range, steps, fingerprint, line: None });
+    }
+
+    fn too_complex(&mut self, view: &View<'_>) {
+        self.form("too-complex", Kind::TooComplex, Severity::High, view, 0..0);
+    }
+
+    /// Accounts for a view; `false` if the bounds are exceeded.
+    fn spend(&mut self, view: &View<'_>) -> bool {
+        self.bytes += view.bytes.len();
+        self.views += 1;
+        self.bytes <= VIEWS && self.views <= VIEW_COUNT
+    }
+}
+
+impl Scanner {
+    /// Prepares the rules of sets.
+    ///
+    /// # Errors
+    /// Two rules have the same id, or there are too many.
+    pub fn new(sets: Vec<RuleSet>) -> Result<Scanner, Error> {
+        let rules: Vec<Arc<Rule>> = sets.into_iter().flat_map(|set| set.0).map(Arc::new).collect();
+        rule::unique(&rules)?;
+        let examples = EXAMPLES.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let examples = AhoCorasick::new(examples).map_err(|_| Error::TooMany)?;
+        let mut searches = BTreeMap::new();
+        for direction in [Direction::Outbound, Direction::Inbound] {
+            searches.extend(At::ALL.map(|at| ((direction, at), OnceLock::new())));
+        }
+        Ok(Scanner { rules, searches, examples })
+    }
+
+    /// Returns a scanner of all rule sets of this program.
+    pub fn builtin() -> Scanner {
+        let sets = RuleSet::names().filter_map(RuleSet::builtin).collect();
+        Scanner::new(sets).expect("the built-in rules have distinct ids")
+    }
+
+    /// Scans a text in all its views.
+    pub(crate) fn scan(&self, subject: &Subject<'_>, root: View<'_>, nameless: bool, hits: &mut Hits) {
+        let mut views = self.step(subject, &root, nameless, hits);
+        while let Some(view) = views.pop() {
+            if !hits.spend(&view) {
+                hits.too_complex(&view);
+                return;
+            }
+            views.extend(self.step(subject, &view, nameless, hits));
+        }
+    }
+
+    /// Decompresses a text and scans it.
+    pub(crate) fn scan_compressed(
+        &self,
+        subject: &Subject<'_>,
+        compression: Compression,
+        bytes: &[u8],
+        hits: &mut Hits,
+    ) {
+        let step = Step::from(compression);
+        match compression::decompress(compression, bytes) {
+            Ok(output) => self.scan(subject, View::fixed(output, vec![step], 0..bytes.len()), false, hits),
+            Err(_) => hits.too_complex(&View::fixed(Vec::new(), vec![step], 0..bytes.len())),
+        }
+    }
+
+    /// Scans one view, and returns the views that it decodes to.
+    fn step(
+        &self,
+        subject: &Subject<'_>,
+        view: &View<'_>,
+        nameless: bool,
+        hits: &mut Hits,
+    ) -> Vec<View<'static>> {
+        let long = decode::long(&view.bytes);
+        self.rules_in(subject, view, &long, nameless, hits);
+        if let Some(credentials) = subject.credentials {
+            for (name, range) in credentials.find(&view.bytes) {
+                let rule = format!("credential:{name}").into();
+                let fingerprint = Fingerprint::of(name.as_bytes());
+                let (range, steps) = (view.origin(&range), view.steps.clone());
+                let (kind, severity) = (Kind::Credential, Severity::Critical);
+                hits.add(Hit { rule, kind, severity, score: 0, range, steps, fingerprint, line: None });
+            }
+        }
+        // Programs and tests name such characters by escapes.
+        if !view.steps.iter().any(|step| matches!(step, Step::Escapes | Step::Percent)) {
+            for (form, range) in text::hidden(&view.bytes) {
+                hits.form(form.id(), Kind::Form, Severity::Medium, view, range);
+            }
+        }
+        self.decode(view, &long, hits)
+    }
+
+    fn decode(&self, view: &View<'_>, long: &[Range<usize>], hits: &mut Hits) -> Vec<View<'static>> {
+        let layers = view.steps.iter().filter(|step| **step == Step::Percent).count();
+        let depth = view.steps.len() - layers;
+        let mut views = Vec::new();
+        if let Some(decoded) = escape::percent(view) {
+            if layers + 1 == PERCENT_FINDING {
+                hits.form("percent-layers", Kind::Form, Severity::Medium, view, 0..view.bytes.len());
+            }
+            match layers < PERCENT {
+                true => views.push(decoded),
+                false => hits.too_complex(view),
+            }
+        }
+        let mut decoded = decode::all(view, long);
+        decoded.views.extend(text::normalized(view));
+        for (bytes, steps, range) in decoded.binary {
+            let magic = compression::magic(&bytes);
+            let candidates = match magic {
+                Some(known) => vec![known],
+                None => vec![Compression::Deflate, Compression::Brotli],
+            };
+            for compression in candidates {
+                let mut steps = steps.clone();
+                steps.push(compression.into());
+                match compression::decompress(compression, &bytes) {
+                    Ok(output) if magic.is_some() || output.is_ascii() => {
+                        decoded.views.push(View::fixed(output, steps, range.clone()));
+                    }
+                    Err(Failure::Bound) if magic.is_some() => {
+                        hits.too_complex(&View::fixed(Vec::new(), steps, range.clone()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        match depth < DEPTH {
+            true => views.extend(decoded.views),
+            false if decoded.views.iter().any(|view| view.bytes.len() > AROUND) => hits.too_complex(view),
+            false => {}
+        }
+        views
+    }
+
+    fn rules_in(
+        &self,
+        subject: &Subject<'_>,
+        view: &View<'_>,
+        long: &[Range<usize>],
+        nameless: bool,
+        hits: &mut Hits,
+    ) {
+        let bytes = view.bytes.as_ref();
+        let Some(search) = self.search(subject.direction, subject.location.at) else { return };
+        let active = |number: usize| !(nameless && self.rules[number].prefix);
+        let mut windows: Vec<(usize, Range<usize>)> = Vec::new();
+        search.keywords.find(bytes, |keyword, range| {
+            for number in search.owners[keyword].iter().copied().filter(|number| active(*number)) {
+                let rule = &self.rules[number];
+                if rule.anchored {
+                    let window = range.start..bytes.len().min(range.start + rule.window);
+                    self.accept(subject, view, number, rule.find(bytes, window, subject.last), hits);
+                } else {
+                    let start = range.start.saturating_sub(rule.window);
+                    windows.push((number, start..bytes.len().min(range.end + rule.window)));
+                }
+            }
+        });
+        let around = |run: Range<usize>| run.start.saturating_sub(AROUND)..bytes.len().min(run.end + AROUND);
+        let mut sample = |rules: &[usize], find: &dyn Fn() -> Vec<Range<usize>>| {
+            let rules: Vec<_> = rules.iter().copied().filter(|number| active(*number)).collect();
+            if !rules.is_empty() {
+                for run in find() {
+                    windows.extend(rules.iter().map(|number| (*number, around(run.clone()))));
+                }
+            }
+        };
+        sample(&search.numbers, &|| decode::numbers(bytes));
+        sample(&search.tokens, &|| decode::tokens(long));
+        sample(&search.phrases, &|| phrases(bytes));
+        for (number, window) in merged(windows) {
+            let mut start = window.start;
+            while start < window.end {
+                let found = self.rules[number].find(bytes, start..window.end, subject.last);
+                start = match &found {
+                    Found::Match(found) => found.whole.end.max(start + 1),
+                    Found::None | Found::Cut => window.end,
+                };
+                self.accept(subject, view, number, found, hits);
+            }
+        }
+    }
+
+    fn search(&self, direction: Direction, at: At) -> Option<&Search> {
+        let cell = self.searches.get(&(direction, at))?;
+        Some(cell.get_or_init(|| Search::new(&self.rules, direction, at)))
+    }
+
+    fn accept(&self, subject: &Subject<'_>, view: &View<'_>, number: usize, found: Found, hits: &mut Hits) {
+        let found = match found {
+            Found::Match(found) => found,
+            Found::Cut => return hits.cut = true,
+            Found::None => return,
+        };
+        let rule = &self.rules[number];
+        let bytes = view.bytes.as_ref();
+        if !view.is_new(&found.whole)
+            || !rule.applies_to_file(&subject.location.name)
+            || !rule.accepts(bytes, &found, subject.direction)
+            || (subject.direction == Direction::Inbound
+                && self.examples.is_match(&bytes[found.whole.clone()]))
+        {
+            return;
+        }
+        let around = || {
+            let line = rule::line(bytes, &found.whole);
+            let start = line.as_ptr() as usize - bytes.as_ptr() as usize;
+            (line.to_vec(), found.whole.start - start..found.whole.end - start)
+        };
+        hits.add(Hit {
+            rule: rule.id.clone(),
+            kind: rule.kind,
+            severity: match rule.hint_in_text && subject.location.at == At::Body && !subject.message {
+                true => Severity::Low,
+                false => rule.severity,
+            },
+            score: rule.score,
+            range: view.origin(&found.secret),
+            steps: view.steps.clone(),
+            fingerprint: Fingerprint::of(&bytes[found.secret.clone()]),
+            line: (rule.score > 0).then(around),
+        });
+    }
+
+    /// Returns the ids of rules that apply to a part.
+    pub fn rules(&self, direction: Direction, at: At) -> impl Iterator<Item = &str> {
+        self.rules.iter().filter(move |rule| rule.applies(direction, at)).map(|rule| rule.id.as_ref())
+    }
+}
+
+/// Merges windows of the same rule that touch.
+fn merged(mut windows: Vec<(usize, Range<usize>)>) -> Vec<(usize, Range<usize>)> {
+    windows.sort_by_key(|(number, range)| (*number, range.start));
+    let mut merged: Vec<(usize, Range<usize>)> = Vec::new();
+    for (number, range) in windows {
+        match merged.last_mut() {
+            Some((last, before)) if *last == number && range.start <= before.end => {
+                before.end = before.end.max(range.end);
+            }
+            _ => merged.push((number, range)),
+        }
+    }
+    merged
+}
+
+/// Returns the runs of words of BIP-39 that are long enough for a phrase. It samples: a phrase is longer than a step.
+fn phrases(bytes: &[u8]) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut at = SAMPLE;
+    while at < bytes.len() {
+        let is_word = |range: &Range<usize>| {
+            (3..=8).contains(&range.len()) && validate::word(&bytes[range.clone()]).is_some()
+        };
+        let next = |from: usize| {
+            let start = from
+                + bytes[from..].iter().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
+            let length = bytes[start..].iter().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
+            start..start + length
+        };
+        // From the middle of a word to the start of the next one.
+        let first = at + bytes[at..].iter().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
+        let mut word = next(first);
+        if !is_word(&word) {
+            at += SAMPLE;
+            continue;
+        }
+        let mut end = word.end;
+        let mut start = word.start;
+        let mut count = 0;
+        while is_word(&word) {
+            end = word.end;
+            count += 1;
+            word = next(end);
+        }
+        while let Some(before) = previous(bytes, start).filter(is_word) {
+            start = before.start;
+            count += 1;
+        }
+        if count >= PHRASE {
+            found.push(start..end);
+        }
+        at = end + SAMPLE;
+    }
+    found
+}
+
+/// Returns the word before a place.
+fn previous(bytes: &[u8], from: usize) -> Option<Range<usize>> {
+    let gap =
+        bytes[..from].iter().rev().take(SEPARATOR).take_while(|byte| !byte.is_ascii_alphabetic()).count();
+    let end = from - gap;
+    let length = bytes[..end].iter().rev().take(9).take_while(|byte| byte.is_ascii_lowercase()).count();
+    (length > 0 && gap > 0).then(|| end - length..end)
+}

@@ -1,0 +1,234 @@
+//! Normalization of Unicode: removes invisible and combining characters, folds letters that look like ASCII.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use unicode_normalization::char::{decompose_compatible, is_combining_mark};
+
+use crate::escape::regional;
+use crate::finding::Step;
+use crate::view::View;
+
+/// Invisible characters inside one token that are more than an accident.
+const INVISIBLE: usize = 3;
+/// Characters of the block of tags in a row that carry text.
+const TAGS: usize = 8;
+
+/// Letters of other scripts that look like ASCII letters, and the ASCII letters.
+const CONFUSABLES: [(&str, &str); 8] = [
+    ("аеорсухіјѕһԁԛԝӏкмтнвгпьз", "aeopcyxijshdqwlkmthbrnb3"),
+    ("АВЕКМНОРСТУХІЈЅԌԚԜҮҺ", "ABEKMHOPCTYXIJSGQWYh"),
+    ("αβγεικνορτυχωϲϳ", "aByeikvoptuxwcj"),
+    ("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧϹ", "ABEZHIKMNOPTYXC"),
+    ("ıɡɑɩʏʜʟɴʀᴀᴄᴅᴇᴊᴋᴍᴏᴘᴛᴜᴠᴡᴢ", "igaiYHLNRACDEJKMOPTUVWZ"),
+    ("ԱՏՕՍօսոհցքՀ", "USOUounhgpZ"),
+    ("ꓮꓐꓚꓓꓰꓝꓖꓧꓲꓙꓗꓡꓟꓠꓳꓑꓣꓢꓔꓴꓦꓪꓫꓬꓜ", "ABCDEFGHIJKLMNOPRSTUVWXYZ"),
+    ("‐‑‒–—−＿ˍ⁄∕‘’“”", "------__//''\"\""),
+];
+
+/// Forms that hide text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hidden {
+    /// Invisible characters inside a token.
+    Invisible,
+    /// Letters of two scripts inside a token.
+    Confusable,
+    /// Text in characters of the block of tags.
+    Tags,
+    /// Characters that change the direction of text.
+    Bidirectional,
+}
+
+impl Hidden {
+    pub(crate) fn id(self) -> &'static str {
+        match self {
+            Hidden::Invisible => "invisible-in-token",
+            Hidden::Confusable => "confusable-in-token",
+            Hidden::Tags => "tag-characters",
+            Hidden::Bidirectional => "bidirectional-override",
+        }
+    }
+}
+
+/// Returns the normalized view; `None` if nothing changes.
+pub(crate) fn normalized(view: &View<'_>) -> Option<View<'static>> {
+    let bytes = view.bytes.as_ref();
+    if bytes.is_ascii() {
+        return None;
+    }
+    regional(view, characters(bytes).filter_map(|(range, letter)| Some((range, fold(letter)?))), Step::Text)
+}
+
+/// Returns the characters of a text outside ASCII. Invalid bytes are skipped.
+fn characters(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, char)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let eights = bytes[at..].as_chunks::<8>().0;
+            at += 8 * eights.iter().take_while(|eight| eight.is_ascii()).count();
+            at += bytes[at..].iter().take_while(|byte| byte.is_ascii()).count();
+            let length = match bytes.get(at)? {
+                0xc2..=0xdf => 2,
+                0xe0..=0xef => 3,
+                0xf0..=0xf4 => 4,
+                _ => 0,
+            };
+            let letter = bytes.get(at..at + length).and_then(|bytes| std::str::from_utf8(bytes).ok());
+            let start = at;
+            match letter.and_then(|letter| letter.chars().next()) {
+                Some(letter) => {
+                    at += letter.len_utf8();
+                    return Some((start..at, letter));
+                }
+                None => at += 1,
+            }
+        }
+    })
+}
+
+/// Returns the ASCII text of a character, empty if it is invisible; `None` if it stays.
+fn fold(letter: char) -> Option<Vec<u8>> {
+    if is_invisible(letter) || is_combining_mark(letter) {
+        return Some(Vec::new());
+    }
+    if let Some(tag) = tag(letter) {
+        return Some(vec![tag]);
+    }
+    if let Some(ascii) = confusable(letter) {
+        return Some(vec![ascii]);
+    }
+    let mut folded = Vec::new();
+    let mut plain = true;
+    decompose_compatible(letter, |part| match part {
+        part if part.is_ascii() => folded.push(part as u8),
+        part if is_combining_mark(part) => {}
+        part => match confusable(part) {
+            Some(ascii) => folded.push(ascii),
+            None => plain = false,
+        },
+    });
+    (plain && !folded.is_empty()).then_some(folded)
+}
+
+fn confusable(letter: char) -> Option<u8> {
+    // Letters of most scripts resemble nothing.
+    let resembles = matches!(
+        u32::from(letter),
+        0x131..=0x587 | 0x1d00..=0x1dff | 0x2010..=0x2044 | 0x2212 | 0x2215 | 0xa4d0..=0xa4ff | 0xff3f
+    );
+    if !resembles {
+        return None;
+    }
+    static SORTED: OnceLock<Vec<(char, u8)>> = OnceLock::new();
+    let sorted = SORTED.get_or_init(|| {
+        let pairs = CONFUSABLES.iter().flat_map(|(letters, ascii)| letters.chars().zip(ascii.bytes()));
+        let mut pairs: Vec<_> = pairs.collect();
+        pairs.sort_by_key(|(letter, _)| *letter);
+        pairs
+    });
+    let at = sorted.binary_search_by_key(&letter, |(known, _)| *known).ok()?;
+    Some(sorted[at].1)
+}
+
+fn is_invisible(letter: char) -> bool {
+    matches!(
+        u32::from(letter),
+        0xad | 0x34f | 0x61c | 0x115f | 0x1160 | 0x17b4 | 0x17b5 | 0x180b..=0x180f | 0x200b..=0x200f | 0x202a..=0x202e
+            | 0x2060..=0x206f | 0x3164 | 0xfe00..=0xfe0f | 0xfeff | 0xffa0 | 0xfff9..=0xfffb | 0xe0001 | 0xe007f
+            | 0xe0100..=0xe01ef
+    )
+}
+
+/// Returns the ASCII character that a character of the block of tags stands for.
+fn tag(letter: char) -> Option<u8> {
+    match u32::from(letter) {
+        code @ 0xe0020..=0xe007e => u8::try_from(code - 0xe0000).ok(),
+        _ => None,
+    }
+}
+
+/// Returns the forms in a text that hide something, each with its first place.
+pub(crate) fn hidden(bytes: &[u8]) -> Vec<(Hidden, Range<usize>)> {
+    let mut found: Vec<(Hidden, Range<usize>)> = Vec::new();
+    if bytes.is_ascii() {
+        return found;
+    }
+    let mut add = |form, range| {
+        if !found.iter().any(|(known, _)| *known == form) {
+            found.push((form, range));
+        }
+    };
+    let inside = |range: &Range<usize>| {
+        let word = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+        word(range.start.checked_sub(1).and_then(|at| bytes.get(at))) && word(bytes.get(range.end))
+    };
+    let (mut invisible, mut last, mut tags) = (0, 0, 0);
+    for (range, letter) in characters(bytes) {
+        tags = if tag(letter).is_some() { tags + 1 } else { 0 };
+        if tags == TAGS {
+            add(Hidden::Tags, range.clone());
+        }
+        if matches!(letter, '\u{202d}' | '\u{202e}') {
+            add(Hidden::Bidirectional, range.clone());
+        }
+        if is_invisible(letter) && letter != '\u{ad}' && inside(&range) {
+            invisible = if range.start - last < 2 * INVISIBLE * 4 { invisible + 1 } else { 1 };
+            last = range.end;
+            if invisible == INVISIBLE {
+                add(Hidden::Invisible, range.clone());
+            }
+        }
+        if mixed(bytes, &range, letter) {
+            add(Hidden::Confusable, range);
+        }
+    }
+    found
+}
+
+/// Reports whether a letter that looks like ASCII stands in a word of ASCII letters.
+fn mixed(bytes: &[u8], range: &Range<usize>, letter: char) -> bool {
+    let script = matches!(u32::from(letter), 0x370..=0x58f);
+    let (before, after) = (&bytes[..range.start], &bytes[range.end..]);
+    let near = |slice: &[u8]| slice.iter().all(u8::is_ascii_alphabetic) && slice.len() == 2;
+    script
+        && confusable(letter).is_some()
+        && before.last().is_some_and(u8::is_ascii_alphabetic)
+        && after.first().is_some_and(u8::is_ascii_alphabetic)
+        && (near(&before[before.len().saturating_sub(2)..]) || near(&after[..after.len().min(2)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Option<String> {
+        normalized(&View::root(text.as_bytes()))
+            .map(|view| String::from_utf8(view.bytes.into_owned()).unwrap())
+    }
+
+    #[test]
+    fn letters_that_look_like_ascii_are_folded() {
+        assert_eq!(text("ｇｈｐ＿ａ").as_deref(), Some("ghp_a"));
+        assert_eq!(text("g\u{200b}h\u{2060}p").as_deref(), Some("ghp"));
+        assert_eq!(text("ігnоrе").as_deref(), Some("irnore"));
+        assert_eq!(text("𝐢𝐠𝐧𝐨𝐫𝐞 é").as_deref(), Some("ignore e"));
+        assert_eq!(text("日本語"), None);
+    }
+
+    #[test]
+    fn tables_of_letters_have_equal_lengths() {
+        for (letters, ascii) in CONFUSABLES {
+            assert_eq!(letters.chars().count(), ascii.len(), "{ascii}");
+        }
+    }
+
+    #[test]
+    fn only_hidden_forms_are_reported() {
+        let forms =
+            |text: &str| hidden(text.as_bytes()).into_iter().map(|(form, _)| form).collect::<Vec<_>>();
+        assert_eq!(forms("a\u{200b}b\u{200b}c\u{200b}d"), [Hidden::Invisible]);
+        assert_eq!(forms("pаypal"), [Hidden::Confusable]);
+        assert_eq!(forms("привет world, naïve café, 👩\u{200d}💻"), []);
+        assert_eq!(forms("a\u{202e}cba"), [Hidden::Bidirectional]);
+    }
+}

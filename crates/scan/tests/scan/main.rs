@@ -1,0 +1,5 @@
+//! Tests of the scanner: the examples of gitleaks in every encoding, and cases of our own.
+
+mod cases;
+mod encode;
+mod gitleaks;

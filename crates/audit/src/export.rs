@@ -1,0 +1,250 @@
+//! Exporters: each sends the records of a log to one receiver, at least once, in order.
+//!
+//! The log is the queue. A cursor is saved after the receiver has acknowledged a batch, so a restart repeats at most one
+//! batch. Each record carries its number, by which a receiver recognizes repeats.
+
+mod destination;
+mod file;
+mod http;
+mod otlp;
+mod syslog;
+mod webhook;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+pub use self::destination::{Destination, ExportOptions};
+use self::file::FileSender;
+use self::otlp::Otlp;
+use self::syslog::Syslog;
+use self::webhook::Webhook;
+use crate::cursor::{Cursor, path};
+use crate::{Entry, Error, Reader};
+
+/// Maximum bytes of the lines of a batch.
+const BATCH_BYTES: usize = 1 << 20;
+/// Maximum records of a batch.
+const BATCH_RECORDS: usize = 2048;
+/// Interval of checks for new records.
+const POLL: Duration = Duration::from_millis(100);
+/// First pause after a failure, and the longest one.
+const BACKOFF: Duration = Duration::from_millis(250);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// Longest pause that a receiver can request.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+/// Tries to send a single record that the receiver refuses, before it is skipped.
+const REFUSED_TRIES: u32 = 5;
+
+/// Failure of a batch.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// Cause, in words.
+    pub(crate) cause: String,
+    /// Pause that the receiver requests.
+    pub(crate) retry_after: Option<Duration>,
+    /// The receiver refuses what the batch contains.
+    pub(crate) refused: bool,
+}
+
+impl Failure {
+    /// Returns a failure that may pass.
+    pub(crate) fn new(cause: impl std::fmt::Display) -> Failure {
+        Failure { cause: cause.to_string(), retry_after: None, refused: false }
+    }
+}
+
+/// Sender to one receiver.
+enum Sender {
+    File(FileSender),
+    Syslog(Syslog),
+    Otlp(Otlp),
+    Webhook(Box<Webhook>),
+}
+
+impl Sender {
+    fn new(destination: &Destination, options: &ExportOptions) -> Result<Sender, Error> {
+        Ok(match destination {
+            Destination::File(path) => Sender::File(FileSender::new(path)),
+            Destination::Syslog { host, port, tls } => {
+                Sender::Syslog(Syslog::new(host, *port, *tls, options)?)
+            }
+            Destination::Otlp(uri) => Sender::Otlp(Otlp::new(uri, options)?),
+            Destination::Webhook(uri) => Sender::Webhook(Box::new(Webhook::new(uri, options)?)),
+        })
+    }
+
+    async fn send(&mut self, batch: &[Entry]) -> Result<(), Failure> {
+        match self {
+            Sender::File(file) => file.send(batch),
+            Sender::Syslog(syslog) => syslog.send(batch).await,
+            Sender::Otlp(otlp) => otlp.send(batch).await,
+            Sender::Webhook(webhook) => webhook.send(batch).await,
+        }
+    }
+}
+
+/// Exporter of one log to one receiver.
+pub struct Exporter {
+    folder: PathBuf,
+    name: String,
+    cursor: Cursor,
+    reader: Reader,
+    sender: Sender,
+    batch: Vec<Entry>,
+    /// Maximum records of the next batch.
+    limit: usize,
+    follow: bool,
+    poll: Duration,
+    backoff: Duration,
+}
+
+/// Outcome of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Sent,
+    Idle,
+    Failed(Duration),
+}
+
+impl Exporter {
+    /// Returns an exporter that continues at its cursor. With `follow`, it sends only what is on the disk, and does not
+    /// end.
+    ///
+    /// # Errors
+    /// The cursor is not one of this log, or the options do not fit the destination.
+    pub fn new(
+        folder: &Path,
+        name: &str,
+        destination: &Destination,
+        options: &ExportOptions,
+        follow: bool,
+    ) -> Result<Exporter, Error> {
+        let cursor = Cursor::read(folder, name)?;
+        check(folder, name, &cursor)?;
+        let from = cursor.seq + 1;
+        let reader = if follow { Reader::durable(folder, from) } else { Reader::new(folder, from) };
+        Ok(Exporter {
+            folder: folder.to_owned(),
+            name: name.to_owned(),
+            cursor,
+            reader,
+            sender: Sender::new(destination, options)?,
+            batch: Vec::new(),
+            limit: BATCH_RECORDS,
+            follow,
+            poll: POLL,
+            backoff: Duration::ZERO,
+        })
+    }
+
+    /// Returns the last record that was acknowledged.
+    pub fn sent(&self) -> u64 {
+        self.cursor.seq
+    }
+
+    /// Sends until `stop` is true, or up to the end of the log.
+    ///
+    /// # Errors
+    /// The log cannot be read or the cursor cannot be saved.
+    pub async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+        let mut tries = 0;
+        loop {
+            let step = self.step(&mut tries).await?;
+            let pause = match step {
+                Step::Sent => Duration::ZERO,
+                Step::Idle if !self.follow => return Ok(()),
+                Step::Idle => self.poll,
+                Step::Failed(pause) => pause,
+            };
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    async fn step(&mut self, tries: &mut u32) -> Result<Step, Error> {
+        self.fill()?;
+        let count = self.batch.len().min(self.limit);
+        if count == 0 {
+            return Ok(Step::Idle);
+        }
+        let failure = match self.sender.send(&self.batch[..count]).await {
+            Ok(()) => {
+                self.acknowledge(count, 0)?;
+                (*tries, self.backoff) = (0, Duration::ZERO);
+                self.limit = (self.limit * 2).min(BATCH_RECORDS);
+                return Ok(Step::Sent);
+            }
+            Err(failure) => failure,
+        };
+        self.backoff = (self.backoff * 2).clamp(BACKOFF, BACKOFF_MAX);
+        tracing::warn!(exporter = self.name, error = failure.cause, "failed to export audit records");
+        if failure.refused && count > 1 {
+            // One of them may be the cause.
+            self.limit = count / 2;
+            return Ok(Step::Failed(Duration::ZERO));
+        }
+        if failure.refused {
+            *tries += 1;
+            if *tries >= REFUSED_TRIES {
+                let seq = self.batch[0].record.map_or(0, |(seq, _)| seq);
+                tracing::error!(exporter = self.name, seq, "receiver refuses an audit record; skipping it");
+                self.acknowledge(1, 1)?;
+                *tries = 0;
+            }
+        }
+        let requested = failure.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+        Ok(Step::Failed(self.backoff.max(requested)))
+    }
+
+    /// Takes the next records, up to the bounds of a batch.
+    fn fill(&mut self) -> Result<(), Error> {
+        let mut bytes: usize = self.batch.iter().map(|entry| entry.line.len() + 1).sum();
+        // One more line always fits below the bound of a receiver.
+        while bytes + crate::LINE_MAX < BATCH_BYTES && self.batch.len() < BATCH_RECORDS {
+            let Some(entry) = self.reader.read()? else { break };
+            if entry.record.is_none() {
+                tracing::error!(
+                    exporter = self.name,
+                    segment = entry.segment,
+                    line = entry.number,
+                    "damaged audit record not exported"
+                );
+                continue;
+            }
+            bytes += entry.line.len() + 1;
+            self.batch.push(entry);
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, count: usize, refused: u64) -> Result<(), Error> {
+        let last = self.batch.drain(..count).filter_map(|entry| entry.record).next_back();
+        if let Some((seq, hash)) = last {
+            let refused = self.cursor.refused + refused;
+            self.cursor = Cursor { seq, hash: hash.to_string(), refused };
+            self.cursor.save(&self.folder, &self.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks that a cursor belongs to a log.
+fn check(folder: &Path, name: &str, cursor: &Cursor) -> Result<(), Error> {
+    if cursor.seq == 0 {
+        return Ok(());
+    }
+    // The record may have been deleted.
+    match Reader::new(folder, cursor.seq).read()?.and_then(|entry| entry.record) {
+        Some((seq, hash)) if seq == cursor.seq && hash.to_string() != cursor.hash => {
+            Err(Error::OtherLog(path(folder, name), seq))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,404 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::disk::{Failure, Operation};
+use crate::event::{Connection, ConnectionActivity, Decision, Event, Sandbox, Verdict};
+use crate::head::{PUBLIC, PublicKey};
+use crate::read::{Entry, Reader};
+use crate::retention::Retention;
+use crate::verify::{Report, verify};
+use crate::view::View;
+use crate::{Cursor, segments};
+
+fn record(host: &str) -> Record {
+    let connection = Connection {
+        sandbox: Sandbox { namespace: "team", name: "box", uid: None },
+        activity: ConnectionActivity::Open,
+        host,
+        address: None,
+        port: Some(443),
+        traffic: None,
+        verdict: Verdict::of(Decision::Allowed),
+    };
+    Event::connection(SystemTime::now(), &connection).record()
+}
+
+/// Options of a log with small segments, so that a test has several.
+fn small() -> Options {
+    Options { segment: 3000, group: Duration::ZERO, ..Options::default() }
+}
+
+fn entries(folder: &Path) -> Vec<Entry> {
+    let mut reader = Reader::new(folder, 1);
+    std::iter::from_fn(|| reader.read().unwrap()).collect()
+}
+
+/// Hosts of the connections in a log, and the messages of its own records.
+fn content(folder: &Path) -> Vec<String> {
+    entries(folder).iter().map(|entry| View::parse(entry.event()).subject()).collect()
+}
+
+fn faults(folder: &Path) -> Vec<String> {
+    verify(folder, None).unwrap().faults.iter().map(ToString::to_string).collect()
+}
+
+fn intact(folder: &Path) -> Report {
+    let report = verify(folder, None).unwrap();
+    assert_eq!(report.faults, [], "{report:?}");
+    report
+}
+
+/// A closed log with this many connections.
+async fn written(count: usize, options: Options) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let log = Log::open(folder.path(), options).unwrap();
+    for index in 0..count {
+        log.record_durably(record(&format!("h{index}.example"))).await.unwrap();
+    }
+    log.close();
+    folder
+}
+
+fn copy(folder: &Path) -> TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file()) {
+        fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    copy
+}
+
+#[tokio::test]
+async fn log_of_several_segments_verifies_and_continues() {
+    let folder = written(20, small()).await;
+    let report = intact(folder.path());
+    assert!(report.segments > 3 && report.first == 1 && report.signed == report.last, "{report:?}");
+    let before = report.last;
+    let log = Log::open(folder.path(), small()).unwrap();
+    assert!(matches!(Log::open(folder.path(), small()), Err(Error::Locked(_))));
+    log.record(record("again.example")).await.unwrap();
+    drop(log);
+    assert!(intact(folder.path()).last > before);
+    let content = content(folder.path());
+    assert_eq!(content.iter().filter(|line| line.ends_with(".example:443")).count(), 21);
+    // The file is for its owner alone.
+    use std::os::unix::fs::PermissionsExt;
+    for path in [folder.path().join("key.pk8"), segments(folder.path()).unwrap()[0].path.clone()] {
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
+    }
+    assert_eq!(fs::metadata(folder.path().join("cursors")).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[tokio::test]
+async fn every_flipped_bit_is_found_in_its_line() {
+    let folder = written(3, Options::default()).await;
+    intact(folder.path());
+    let segment = segments(folder.path()).unwrap()[0].path.clone();
+    let bytes = fs::read(&segment).unwrap();
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (at % 8);
+        fs::write(&segment, &changed).unwrap();
+        let line = bytes[..at].iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
+        let report = verify(folder.path(), None).unwrap();
+        let found = report.faults.iter().any(|fault| fault.line == line || fault.line == line + 1);
+        assert!(found, "byte {at} in line {line}: {:?}", report.faults);
+    }
+}
+
+#[tokio::test]
+async fn every_cut_is_found() {
+    let folder = written(3, Options::default()).await;
+    let segment = segments(folder.path()).unwrap()[0].path.clone();
+    let bytes = fs::read(&segment).unwrap();
+    for length in 0..bytes.len() {
+        fs::write(&segment, &bytes[..length]).unwrap();
+        let faults = faults(folder.path());
+        assert!(faults.iter().any(|fault| fault.contains("missing at the end")), "{length}: {faults:?}");
+    }
+}
+
+#[tokio::test]
+async fn removed_line_and_removed_segment_are_named() {
+    let folder = written(20, small()).await;
+    let all = segments(folder.path()).unwrap();
+    let middle = &all[1];
+    let text = fs::read_to_string(&middle.path).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.remove(1);
+    fs::write(&middle.path, lines.join("\n") + "\n").unwrap();
+    let (seq, name) = (middle.first + 1, middle.name());
+    assert_eq!(
+        faults(folder.path()),
+        [format!("{name}:2: records {seq} to {seq} are missing before this line")]
+    );
+    fs::remove_file(&middle.path).unwrap();
+    let (first, last, name) = (middle.first, all[2].first - 1, all[2].name());
+    assert_eq!(
+        faults(folder.path()),
+        [format!("{name}:1: records {first} to {last} are missing before this line")]
+    );
+    fs::write(&middle.path, &text).unwrap();
+    intact(folder.path());
+    fs::remove_file(&all[0].path).unwrap();
+    assert!(faults(folder.path())[0].contains("no record says why"));
+}
+
+#[tokio::test]
+async fn log_that_was_written_anew_is_found_by_a_saved_key() {
+    let folder = written(1, Options::default()).await;
+    let saved = PublicKey::read(&folder.path().join(PUBLIC)).unwrap();
+    let other = written(1, Options::default()).await;
+    intact(other.path());
+    let report = verify(other.path(), Some(saved)).unwrap();
+    assert!(report.faults.iter().any(|fault| fault.fault.contains("signed with the key")), "{report:?}");
+    // Changed records whose hashes were computed again contradict the heads.
+    let segment = segments(folder.path()).unwrap()[0].path.clone();
+    let mut prev = crate::Hash::default();
+    let mut forged = Vec::new();
+    for (entry, seq) in entries(folder.path()).iter().zip(1..) {
+        let event = String::from_utf8(entry.event().to_vec()).unwrap().replace("h0.example", "h1.example");
+        prev = crate::line::append(&mut forged, seq, &prev, event.as_bytes());
+    }
+    fs::write(segment, forged).unwrap();
+    let faults = faults(folder.path());
+    assert!(faults.iter().any(|fault| fault.contains("signs another")), "{faults:?}");
+}
+
+#[tokio::test]
+async fn torn_last_line_is_replaced_by_a_record_that_reports_it() {
+    let folder = written(2, Options::default()).await;
+    let segment = segments(folder.path()).unwrap()[0].clone();
+    let bytes = fs::read(&segment.path).unwrap();
+    // After a crash, the file ends anywhere in a line that follows the signed ones.
+    let line = bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap();
+    for length in 1..line.len() {
+        let copy = copy(folder.path());
+        let path = copy.path().join(segment.name());
+        fs::write(&path, [&bytes[..], &line[..length]].concat()).unwrap();
+        assert_eq!(faults(copy.path()).len(), 1);
+        drop(Log::open(copy.path(), Options::default()).unwrap());
+        intact(copy.path());
+        let expected =
+            format!("the last line of {} was incomplete; {length} bytes were cut off", segment.name());
+        assert!(content(copy.path()).contains(&expected), "{length}");
+    }
+}
+
+#[tokio::test]
+async fn log_shorter_than_its_head_continues_with_a_gap() {
+    let folder = written(6, small()).await;
+    let before = intact(folder.path()).last;
+    fs::remove_file(&segments(folder.path()).unwrap().last().unwrap().path).unwrap();
+    drop(Log::open(folder.path(), small()).unwrap());
+    // The gap stays visible, although newer heads follow.
+    let report = verify(folder.path(), None).unwrap();
+    assert!(report.last > before && report.faults.len() == 1, "{report:?}");
+    assert!(report.faults[0].fault.contains("are missing before this line"), "{report:?}");
+    assert!(content(folder.path()).iter().any(|line| line.ends_with("were signed and are missing")));
+}
+
+#[tokio::test]
+async fn damaged_last_line_stays_and_is_reported() {
+    let folder = written(2, Options::default()).await;
+    let path = segments(folder.path()).unwrap()[0].path.clone();
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.len() - 10;
+    bytes[at] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    drop(Log::open(folder.path(), Options::default()).unwrap());
+    assert!(content(folder.path()).iter().any(|line| line.ends_with("is damaged")));
+    assert!(!faults(folder.path()).is_empty());
+    assert!(fs::read(&path).unwrap().starts_with(&bytes));
+}
+
+/// Ends the writer at one operation after another, each with three lengths of the write, until it survives.
+#[tokio::test]
+async fn kill_at_every_operation_loses_no_acknowledged_record() {
+    let options = || Options {
+        retention: Retention { bytes: 6_000, ..Retention::default() },
+        head_interval: Duration::ZERO,
+        ..small()
+    };
+    let mut kills = 0;
+    for target in 0.. {
+        let mut survived = true;
+        for part in 0..3 {
+            let folder = tempfile::tempdir().unwrap();
+            let count = Arc::new(AtomicUsize::new(0));
+            let reached = Arc::new(AtomicBool::new(false));
+            let fault = {
+                let (count, reached) = (count.clone(), reached.clone());
+                move |operation| {
+                    let is_target = count.fetch_add(1, Ordering::Relaxed) == target;
+                    reached.fetch_or(is_target, Ordering::Relaxed);
+                    let length = if let Operation::Write(length) = operation { length } else { 0 };
+                    is_target.then_some(Failure { written: length * part / 2, kills: true })
+                }
+            };
+            let mut acknowledged = BTreeSet::new();
+            if let Ok(log) = Log::on(folder.path(), options(), Disk::with(Arc::new(fault))) {
+                for index in 0..8 {
+                    let host = format!("h{index}.example");
+                    if log.record_durably(record(&host)).await.is_ok() {
+                        acknowledged.insert(format!("{host}:443"));
+                    }
+                }
+            }
+            if reached.load(Ordering::Relaxed) {
+                (survived, kills) = (false, kills + 1);
+            }
+            // The next start repairs, and what was acknowledged is there, unless retention has deleted it.
+            drop(Log::open(folder.path(), small()).unwrap());
+            let report = intact(folder.path());
+            let content = content(folder.path());
+            if report.first == 1 {
+                let missing: Vec<_> = acknowledged.iter().filter(|host| !content.contains(host)).collect();
+                assert!(missing.is_empty(), "operation {target}, part {part}: {missing:?}");
+            }
+        }
+        if survived {
+            break;
+        }
+    }
+    assert!(kills > 60, "{kills}");
+}
+
+#[tokio::test]
+async fn full_disk_refuses_strict_records_and_keeps_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = Arc::new(AtomicBool::new(false));
+    let fault = {
+        let full = full.clone();
+        move |operation| match operation {
+            Operation::Write(length) if full.load(Ordering::Relaxed) => {
+                Some(Failure { written: length / 2, kills: false })
+            }
+            _ => None,
+        }
+    };
+    let log = Log::on(folder.path(), small(), Disk::with(Arc::new(fault))).unwrap();
+    log.record_durably(record("before.example")).await.unwrap();
+    full.store(true, Ordering::Relaxed);
+    log.record(record("kept.example")).await.unwrap();
+    for _ in 0..3 {
+        let refused = log.record_durably(record("refused.example")).await;
+        assert!(matches!(refused, Err(Error::Disk(_))), "{refused:?}");
+    }
+    full.store(false, Ordering::Relaxed);
+    log.record_durably(record("after.example")).await.unwrap();
+    drop(log);
+    intact(folder.path());
+    let content: Vec<_> = content(folder.path()).into_iter().filter(|line| line.ends_with(":443")).collect();
+    assert_eq!(content, ["before.example:443", "kept.example:443", "after.example:443"]);
+}
+
+#[tokio::test]
+async fn lost_records_are_counted_and_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = Arc::new(AtomicBool::new(false));
+    let fault = {
+        let full = full.clone();
+        move |operation| {
+            let fails = matches!(operation, Operation::Write(_)) && full.load(Ordering::Relaxed);
+            fails.then_some(Failure { written: 0, kills: false })
+        }
+    };
+    let options = Options { wait: Duration::from_millis(10), ..Options::default() };
+    let log = Log::on(folder.path(), options, Disk::with(Arc::new(fault))).unwrap();
+    full.store(true, Ordering::Relaxed);
+    let large = record(&"x".repeat(250));
+    let mut lost = 0;
+    while lost < 3 {
+        lost += u32::from(log.push(large.clone()).is_err());
+    }
+    // A caller that can wait is held back first, but not without bound.
+    assert!(matches!(log.record(large).await, Err(Error::Full)));
+    assert!(matches!(log.room().await, Err(Error::Full)));
+    full.store(false, Ordering::Relaxed);
+    log.close();
+    intact(folder.path());
+    let content = content(folder.path());
+    assert!(content.iter().any(|line| line.starts_with("4 records were lost")), "{:?}", content.last());
+}
+
+#[tokio::test]
+async fn segments_are_deleted_when_they_are_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let retention = Retention { bytes: 6000, hard_bytes: 20_000, ..Retention::default() };
+    let options = Options { retention, exporters: vec!["siem".to_owned()], ..small() };
+    let log = Log::open(folder.path(), options).unwrap();
+    let write = async |count: usize| {
+        for _ in 0..count {
+            log.record_durably(record("a.example")).await.unwrap();
+        }
+    };
+    write(20).await;
+    // The exporter has sent nothing yet.
+    assert_eq!(entries(folder.path())[0].record.unwrap().0, 1);
+    let (seq, hash) = entries(folder.path())[9].record.unwrap();
+    Cursor { seq, hash: hash.to_string(), refused: 0 }.save(folder.path(), "siem").unwrap();
+    write(10).await;
+    let first = entries(folder.path())[0].record.unwrap().0;
+    assert!(first > 1 && first <= seq + 1, "{first}");
+    // Above the hard bound, records are deleted all the same, and that is reported.
+    write(60).await;
+    log.close();
+    let report = intact(folder.path());
+    assert!(report.first > seq + 1, "{report:?}");
+    assert!(content(folder.path()).iter().any(|line| line.ends_with("not sent by siem")));
+}
+
+#[tokio::test]
+async fn durable_reader_follows_rotation_without_gaps() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = Log::open(folder.path(), small()).unwrap();
+    let mut reader = Reader::durable(folder.path(), 1);
+    let mut seen = 0;
+    for index in 0..30 {
+        log.record_durably(record(&format!("h{index}.example"))).await.unwrap();
+        while let Some(entry) = reader.read().unwrap() {
+            seen += 1;
+            assert_eq!(entry.record.unwrap().0, seen);
+        }
+        assert!(seen > index);
+    }
+    // A line that is not on the disk yet is not returned.
+    let next = segments(folder.path()).unwrap().pop().unwrap();
+    let mut line = Vec::new();
+    let last = entries(folder.path()).pop().unwrap().record.unwrap();
+    crate::line::append(&mut line, last.0 + 1, &last.1, record("early.example").as_bytes());
+    use std::io::Write as _;
+    fs::OpenOptions::new().append(true).open(&next.path).unwrap().write_all(&line).unwrap();
+    assert_eq!(reader.read().unwrap(), None);
+    assert_eq!(reader.read().unwrap(), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    /// Any change of the bytes of a closed log is found.
+    #[test]
+    fn any_change_is_found(at in any::<prop::sample::Index>(), kind in 0..3_u8, byte in any::<u8>(), length in 1..300_usize) {
+        static FOLDER: std::sync::OnceLock<TempDir> = std::sync::OnceLock::new();
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let folder = FOLDER.get_or_init(|| runtime().block_on(written(12, small())));
+        let copy = copy(folder.path());
+        let all = segments(copy.path()).unwrap();
+        let path = &all[at.index(all.len())].path;
+        let mut bytes = fs::read(path).unwrap();
+        let before = bytes.clone();
+        let at = at.index(bytes.len());
+        match kind {
+            0 => bytes[at] = byte,
+            1 => drop(bytes.drain(at..(at + length).min(before.len()))),
+            _ => bytes.insert(at, byte),
+        }
+        fs::write(path, &bytes).unwrap();
+        prop_assert_eq!(bytes != before, !faults(copy.path()).is_empty(), "{:?}", faults(copy.path()));
+    }
+}

@@ -1,0 +1,38 @@
+//! Options of a log.
+
+use std::time::Duration;
+
+use crate::retention::Retention;
+
+/// Options of a log.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `Log::record` waits until the record is on the disk, and fails if it cannot be written.
+    pub strict: bool,
+    /// Bounds of the log.
+    pub retention: Retention,
+    /// Exporters whose records are not deleted before they are sent.
+    pub exporters: Vec<String>,
+    /// Maximum bytes of a segment.
+    pub segment: u64,
+    /// Maximum time that a record waits for others, so that one flush of the disk serves them all.
+    pub group: Duration,
+    /// Interval of signed heads.
+    pub head_interval: Duration,
+    /// Maximum time that a caller waits for room in the queue.
+    pub wait: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            strict: false,
+            retention: Retention::default(),
+            exporters: Vec::new(),
+            segment: 64 << 20,
+            group: Duration::from_millis(5),
+            head_interval: Duration::from_secs(60),
+            wait: Duration::from_secs(5),
+        }
+    }
+}

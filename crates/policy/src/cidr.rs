@@ -30,9 +30,7 @@ impl Cidr {
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
-}
 
-impl Cidr {
     /// Returns true if every address of the range is in one of these ranges.
     pub(crate) fn is_within(&self, ranges: &[&str]) -> bool {
         let mut ranges = ranges.iter().filter_map(|range| range.parse::<IpNet>().ok());

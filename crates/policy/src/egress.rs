@@ -6,7 +6,7 @@ use crate::budget::Budget;
 use crate::cidr::Cidr;
 use crate::destination::{Decision, Destination};
 use crate::expression::Moment;
-use crate::host::{Host, HostName};
+use crate::host::HostName;
 use crate::list::RuleList;
 use crate::request::Request;
 use crate::rule::{EgressRule, Tls, Traffic};
@@ -40,9 +40,7 @@ pub(crate) struct Connection<'a> {
 impl Egress {
     /// Returns true if a rule allows some port of the name.
     pub fn allows_name(&self, name: &HostName) -> bool {
-        self.rules
-            .about(&Host::Name(name.clone()))
-            .any(|rule| rule.can(Decision::Allow) && rule.matches_name(name))
+        self.rules.about_name(name).any(|rule| rule.can(Decision::Allow) && rule.matches_name(name))
     }
 
     /// Returns true if a rule for the destination judges calls of JSON-RPC.

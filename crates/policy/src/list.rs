@@ -35,12 +35,28 @@ struct Index {
 impl RuleList {
     /// Returns rules among which are all that cover the host at some port, some of them several times.
     pub(crate) fn about<'a>(&'a self, host: &Host) -> impl Iterator<Item = &'a EgressRule> {
-        let index = self.index.get_or_init(|| Index::new(&self.rules));
-        let (always, name) = match host {
-            Host::Name(name) => (&index.every_name, Some(name)),
-            Host::Address(_) => (&index.addresses, None),
-        };
-        let suffixes = name.map(suffixes).unwrap_or_default();
+        match host {
+            Host::Name(name) => self.found(&self.index().every_name, suffixes(name)),
+            Host::Address(_) => self.found(&self.index().addresses, Vec::new()),
+        }
+    }
+
+    /// As [`RuleList::about`] of a name.
+    pub(crate) fn about_name<'a>(&'a self, name: &HostName) -> impl Iterator<Item = &'a EgressRule> {
+        self.found(&self.index().every_name, suffixes(name))
+    }
+
+    fn index(&self) -> &Index {
+        self.index.get_or_init(|| Index::new(&self.rules))
+    }
+
+    /// Returns the rules at these places, and those with a name that has one of these hashes.
+    fn found<'a>(
+        &'a self,
+        always: &'a [u32],
+        suffixes: Vec<u32>,
+    ) -> impl Iterator<Item = &'a EgressRule> + use<'a> {
+        let index = self.index();
         let found = suffixes.into_iter().flat_map(|suffix| {
             let from = index.by_suffix.partition_point(|(hash, _)| *hash < suffix);
             index.by_suffix[from..]

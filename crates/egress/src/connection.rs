@@ -251,7 +251,7 @@ impl Sandbox {
         };
         let received = |bytes| self.counters().received(bytes);
         let ended = tokio::select! {
-            ended = relay::join(&mut client, &mut server, first, sent, received) => ended.err(),
+            ended = relay::join(&self.way.descriptors, &mut client, &mut server, first, sent, received) => ended.err(),
             denial = self.revoked(&destination, traffic, address) => Some(Ended::Revoked(denial)),
         };
         let reason = match ended {

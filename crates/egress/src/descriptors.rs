@@ -17,6 +17,8 @@ const MOST: usize = 1 << 20;
 pub(crate) const CONNECTION: u32 = 2;
 /// Places of a name that is being resolved: files and sockets of the resolver.
 pub(crate) const LOOKUP: u32 = 4;
+/// Places of a pipe.
+pub(crate) const PIPE: u32 = 2;
 /// Places of the listeners of a sandbox.
 pub(crate) const LISTENERS: u32 = 3;
 
@@ -32,7 +34,7 @@ impl Default for Descriptors {
 }
 
 impl Descriptors {
-    fn of(limit: Option<u64>) -> Descriptors {
+    pub(crate) fn of(limit: Option<u64>) -> Descriptors {
         let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(MOST).min(MOST);
         Descriptors(Arc::new(Semaphore::new(limit - RESERVE.min(limit / 2))))
     }

@@ -10,24 +10,27 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
+
+use crate::descriptors::{Descriptors, PIPE};
 
 /// Bytes that are read at once in one direction. All connections of a sandbox together hold at most 24 MiB.
 const PIECE: usize = 24 << 10;
 /// Full pieces, one after the other, after which a direction gets a pipe.
 const BULK: usize = 4;
 /// Bytes that a pipe holds.
-const PIPE: usize = 256 << 10;
+const BYTES: usize = 256 << 10;
 /// Maximum time without bytes for which a direction keeps its pipe.
 const LULL: Duration = Duration::from_millis(10);
-/// Pipes of this process: together 8 MiB, and 64 descriptors. A direction that gets none copies.
+/// Pipes of this process: together 8 MiB. A direction that gets none copies.
 static PIPES: Semaphore = Semaphore::const_new(32);
 
-/// Passes bytes on in both directions until both have ended, or one fails. `first` was read of the client already. `sent`
-/// sees the number of bytes before the client's bytes are sent; its error ends both directions.
+/// Passes bytes on in both directions until both have ended, or one fails. `descriptors` are for pipes. `first` was read of
+/// the client already. `sent` sees the number of bytes before the client's bytes are sent; its error ends both directions.
 /// `received` sees the number of bytes of the server.
 pub(crate) async fn join<E: From<io::Error>>(
+    descriptors: &Descriptors,
     client: &mut TcpStream,
     server: &mut TcpStream,
     first: Vec<u8>,
@@ -43,17 +46,18 @@ pub(crate) async fn join<E: From<io::Error>>(
     drop(first);
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    let out = pass(from_client, to_server, &sent);
+    let out = pass(descriptors, from_client, to_server, &sent);
     let received = |bytes| {
         received(bytes);
         Ok(())
     };
-    let back = pass(from_server, to_client, &received);
+    let back = pass(descriptors, from_server, to_client, &received);
     tokio::try_join!(out, back).map(|_| ())
 }
 
 /// Passes bytes on until their end. Memory is held only while there are bytes, since most connections are idle.
 async fn pass<E: From<io::Error>>(
+    descriptors: &Descriptors,
     from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
     sent: &impl Fn(usize) -> Result<(), E>,
@@ -63,10 +67,10 @@ async fn pass<E: From<io::Error>>(
         let ended = match copy(&from, &mut to, sent).await? {
             Passed::All => false,
             Passed::Ended => true,
-            Passed::Bulk => match PIPES.try_acquire() {
+            Passed::Bulk => match Pipe::new(descriptors) {
                 // Not part of the memory of every connection.
-                Ok(_place) => Box::pin(splice(from.as_ref(), to.as_ref(), sent)).await?,
-                Err(_) => false,
+                Some(pipe) => Box::pin(splice(&pipe, from.as_ref(), to.as_ref(), sent)).await?,
+                None => false,
             },
         };
         if ended {
@@ -113,15 +117,16 @@ async fn copy<E: From<io::Error>>(
 
 /// Moves bytes through a pipe as long as there are many. Returns `true` if no further bytes will come.
 async fn splice<E: From<io::Error>>(
+    pipe: &Pipe,
     from: &TcpStream,
     to: &TcpStream,
     sent: &impl Fn(usize) -> Result<(), E>,
 ) -> Result<bool, E> {
-    let (output, input) = pipe()?;
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     loop {
-        let taken = from
-            .try_io(Interest::READABLE, || Ok(rustix::pipe::splice(from, None, &input, None, PIPE, flags)?));
+        let taken = from.try_io(Interest::READABLE, || {
+            Ok(rustix::pipe::splice(from, None, &pipe.input, None, BYTES, flags)?)
+        });
         let mut left = match taken {
             Ok(0) => return Ok(true),
             Ok(count) => count,
@@ -138,7 +143,7 @@ async fn splice<E: From<io::Error>>(
         while left > 0 {
             to.writable().await?;
             let moved = to.try_io(Interest::WRITABLE, || {
-                Ok(rustix::pipe::splice(&output, None, to, None, left, flags)?)
+                Ok(rustix::pipe::splice(&pipe.output, None, to, None, left, flags)?)
             });
             match moved {
                 Ok(count) => left -= count,
@@ -149,12 +154,22 @@ async fn splice<E: From<io::Error>>(
     }
 }
 
-/// Returns the two ends of a new pipe.
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    // A user can have too many large ones; a smaller one does as well.
-    let _ = fcntl_setpipe_size(&input, PIPE);
-    Ok((output, input))
+/// A pipe, and its places among the pipes and the descriptors of the process.
+struct Pipe {
+    output: OwnedFd,
+    input: OwnedFd,
+    _places: (SemaphorePermit<'static>, OwnedSemaphorePermit),
+}
+
+impl Pipe {
+    /// Returns a new pipe, unless there are too many.
+    fn new(descriptors: &Descriptors) -> Option<Pipe> {
+        let places = (PIPES.try_acquire().ok()?, descriptors.take(PIPE)?);
+        let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
+        // A user can have too many large ones; a smaller one does as well.
+        let _ = fcntl_setpipe_size(&input, BYTES);
+        Some(Pipe { output, input, _places: places })
+    }
 }
 
 #[cfg(test)]
@@ -190,7 +205,7 @@ mod tests {
             let received = |count| {
                 counts[1].fetch_add(count, Ordering::Relaxed);
             };
-            join(&mut inside, &mut outside, b"first".to_vec(), sent, received).await
+            join(&Descriptors::default(), &mut inside, &mut outside, b"first".to_vec(), sent, received).await
         };
         async fn talk(stream: &mut TcpStream, says: &[u8], hears: Vec<u8>) {
             let (mut reader, mut writer) = stream.split();
@@ -212,6 +227,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn pipe_takes_descriptors_and_without_them_bytes_are_copied() {
+        for (limit, pipes) in [(6, 1), (0, 0)] {
+            let descriptors = Descriptors::of(Some(limit));
+            let made: Vec<Pipe> = std::iter::from_fn(|| Pipe::new(&descriptors)).collect();
+            assert_eq!(made.len(), pipes, "{limit}");
+        }
+        let ((mut client, mut inside), (mut outside, mut server)) = (pair().await, pair().await);
+        let sent = bytes(1 << 20);
+        let joined = async {
+            let none = Descriptors::of(Some(0));
+            join(&none, &mut inside, &mut outside, Vec::new(), |_| Ok::<_, io::Error>(()), |_| ()).await
+        };
+        let write = async {
+            client.write_all(&sent).await.unwrap();
+            client.shutdown().await.unwrap();
+        };
+        let mut heard = Vec::new();
+        let read = async {
+            server.read_to_end(&mut heard).await.unwrap();
+            server.shutdown().await.unwrap();
+        };
+        let (joined, (), ()) = tokio::join!(joined, write, read);
+        joined.unwrap();
+        assert!(heard == sent, "{} bytes", heard.len());
+    }
+
+    #[tokio::test]
     async fn bytes_above_a_budget_are_not_sent_however_many_come() {
         const BUDGET: usize = 3 << 20;
         let ((mut client, mut inside), (mut outside, mut server)) = (pair().await, pair().await);
@@ -221,7 +263,8 @@ mod tests {
                 true => Err(io::Error::other("over")),
                 false => Ok(()),
             };
-            let result = join(&mut inside, &mut outside, Vec::new(), sent, |_| ()).await;
+            let result =
+                join(&Descriptors::default(), &mut inside, &mut outside, Vec::new(), sent, |_| ()).await;
             drop((inside, outside));
             result
         };
@@ -230,7 +273,7 @@ mod tests {
         let read = async { server.read_to_end(&mut heard).await };
         let (joined, written, _) = tokio::join!(joined, write, read);
         assert!(joined.is_err() && written.is_err());
-        assert!(heard.len() <= BUDGET && heard.len() > BUDGET - 2 * PIPE, "{}", heard.len());
+        assert!(heard.len() <= BUDGET && heard.len() > BUDGET - 2 * BYTES, "{}", heard.len());
         assert!(heard == bytes(8 << 20)[..heard.len()]);
     }
 }

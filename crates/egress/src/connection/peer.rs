@@ -32,7 +32,7 @@ impl Sandbox {
                 };
                 let received = |bytes| self.counters().received(bytes);
                 let taken = tokio::select! {
-                    _ = relay::join(&mut client, &mut server, Vec::new(), sent, received) => return None,
+                    _ = relay::join(&self.way.descriptors, &mut client, &mut server, Vec::new(), sent, received) => return None,
                     () = self.peers.closed(name, port) => true,
                     _ = rules.wait_for(Option::is_none) => false,
                 };

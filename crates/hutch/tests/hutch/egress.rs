@@ -313,8 +313,7 @@ fn proxy_has_no_privilege_and_without_it_the_network_is_closed() {
         let targets = open.filter_map(|fd| std::fs::read_link(fd.path()).ok());
         let files: Vec<_> = targets.filter(|target| target.starts_with(site.folder.path())).collect();
         assert!(files.is_empty(), "{files:?}");
-        let pid = rustix::process::Pid::from_raw(proxy.try_into().expect("a pid")).expect("a pid");
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kill");
+        kill_whole(proxy);
         child.stdin.take().expect("input").write_all(b"\n").expect("written");
         let mut printed = String::new();
         output.read_to_string(&mut printed).expect("read");

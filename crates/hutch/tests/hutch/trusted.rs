@@ -185,7 +185,8 @@ fn conditions_know_the_sandbox_its_creator_and_the_attributes_of_its_claim() {
     }
     let ready = "get sandboxwarmpool pool -o jsonpath={.status.readyReplicas}";
     site.up.eventually(ready, |ready| ready.trim() == "1");
-    let annotations = json!({"attr.policy.hutch.dev/risk": "2", "attr.policy.hutch.dev/id": "T-1"});
+    let annotations = json!({"attr.policy.hutch.dev/risk": "2", "attr.policy.hutch.dev/id": "T-1",
+        "policy.hutch.dev/user": "bob"});
     let claim = json!({"apiVersion": group, "kind": "SandboxClaim",
         "metadata": {"name": "c", "annotations": annotations}, "spec": {"warmPoolRef": {"name": "pool"}}});
     let file = site.up.folder().join("claim.json");

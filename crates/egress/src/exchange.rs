@@ -1,23 +1,24 @@
 //! One request of a sandbox: it is checked, decided, and sent on.
 
+mod calls;
+mod counted;
+
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use hutch_policy::{Call, Decision, Destination, Mode, Path, decide, decide_request, reads_calls};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use crate::body::{Body, full};
@@ -28,10 +29,9 @@ use crate::record::{Asked, named};
 use crate::refusal::{Denial, Reason, Refusal, problem};
 use crate::sandbox::{Rules, Sandbox};
 use crate::websocket;
+use calls::{id_of, read_calls};
+use counted::{Held, Metered};
 
-/// Maximum bytes of a body whose calls are read, and the time for them.
-const CALLS: usize = 1 << 20;
-const CALLS_TIME: Duration = Duration::from_secs(30);
 /// Code of an error of JSON-RPC about a refused call.
 pub(crate) const REFUSED: i32 = -32001;
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
@@ -39,6 +39,7 @@ const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
 /// Maximum characters of a path in a message.
 const SHOWN: usize = 200;
+
 /// Requests of one connection.
 #[derive(Clone)]
 pub(crate) struct Exchange {
@@ -374,117 +375,5 @@ impl Exchange {
             };
             websocket::join(TokioIo::new(client), TokioIo::new(server), sent, received, changed).await;
         });
-    }
-}
-
-/// Reads a body whose calls are judged.
-async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, String> {
-    if parts.headers.contains_key(header::CONTENT_ENCODING) {
-        return Err("its body is encoded, so its calls cannot be read".to_owned());
-    }
-    let mut kinds = parts.headers.get_all(header::CONTENT_TYPE).iter();
-    let utf8 = |kind: &HeaderValue| {
-        let parameters = kind.to_str().ok()?.split(';').skip(1).map(|parameter| parameter.split_once('='));
-        let charset = |(name, value): (&str, &str)| {
-            !name.trim().eq_ignore_ascii_case("charset")
-                || value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8")
-        };
-        parameters.flatten().all(charset).then_some(())
-    };
-    if kinds.next().is_some_and(|kind| utf8(kind).is_none()) || kinds.next().is_some() {
-        return Err("its body is not UTF-8".to_owned());
-    }
-    let read = timeout(CALLS_TIME, Limited::new(body, CALLS).collect()).await;
-    let read = read.map_err(|_| "its body does not arrive in time".to_owned())?;
-    Ok(read
-        .map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))?
-        .to_bytes())
-}
-
-/// Returns the id of a single call.
-fn id_of(body: &[u8]) -> Option<serde_json::Value> {
-    let mut message: serde_json::Value = serde_json::from_slice(body).ok()?;
-    message.get_mut("id").map(serde_json::Value::take).filter(|id| id.is_number() || id.is_string())
-}
-
-/// Body of an answer, which keeps the place of its request until its end.
-struct Held {
-    body: Incoming,
-    sandbox: Arc<Sandbox>,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl http_body::Body for Held {
-    type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if let Poll::Ready(Some(Ok(frame))) = &frame {
-            self.sandbox.counters().received(frame.data_ref().map_or(0, Bytes::len));
-        }
-        frame.map_err(Into::into)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// Body of a request, up to its limit and the budget.
-struct Metered {
-    body: Body,
-    left: u64,
-    rules: Rules,
-    sandbox: Arc<Sandbox>,
-    line: Arc<Line>,
-}
-
-impl http_body::Body for Metered {
-    type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let this = &mut *self;
-        let frame = match Pin::new(&mut this.body).poll_frame(context) {
-            Poll::Ready(Some(Ok(frame))) => frame,
-            other => return other,
-        };
-        let length = frame.data_ref().map_or(0, Bytes::len);
-        let fits = this.left.checked_sub(length as u64);
-        let counted = match fits {
-            Some(left) => {
-                this.left = left;
-                this.sandbox.counters().sent(length);
-                this.sandbox.usage.sent(&this.rules.levels, length)
-            }
-            None => Err(Reason::Ambiguous("its body is longer than a rule allows".to_owned())),
-        };
-        match counted {
-            Ok(()) => Poll::Ready(Some(Ok(frame))),
-            Err(reason) => {
-                let error = reason.to_string();
-                this.sandbox.refused_request(this.line.refusal(reason, &[]), &this.line.asked(&[]));
-                Poll::Ready(Some(Err(error.into())))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

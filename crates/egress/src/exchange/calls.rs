@@ -1,0 +1,44 @@
+//! Calls in the body of a request.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use tokio::time::timeout;
+
+/// Maximum bytes of a body whose calls are read, and the time for them.
+const CALLS: usize = 1 << 20;
+const CALLS_TIME: Duration = Duration::from_secs(30);
+
+/// Reads a body whose calls are judged.
+pub(super) async fn read_calls(parts: &Parts, body: Incoming) -> Result<Bytes, String> {
+    if parts.headers.contains_key(header::CONTENT_ENCODING) {
+        return Err("its body is encoded, so its calls cannot be read".to_owned());
+    }
+    let mut kinds = parts.headers.get_all(header::CONTENT_TYPE).iter();
+    let utf8 = |kind: &HeaderValue| {
+        let parameters = kind.to_str().ok()?.split(';').skip(1).map(|parameter| parameter.split_once('='));
+        let charset = |(name, value): (&str, &str)| {
+            !name.trim().eq_ignore_ascii_case("charset")
+                || value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8")
+        };
+        parameters.flatten().all(charset).then_some(())
+    };
+    if kinds.next().is_some_and(|kind| utf8(kind).is_none()) || kinds.next().is_some() {
+        return Err("its body is not UTF-8".to_owned());
+    }
+    let read = timeout(CALLS_TIME, Limited::new(body, CALLS).collect()).await;
+    let read = read.map_err(|_| "its body does not arrive in time".to_owned())?;
+    Ok(read
+        .map_err(|error| format!("its body cannot be read, or has more than {CALLS} bytes: {error}"))?
+        .to_bytes())
+}
+
+/// Returns the id of a single call.
+pub(super) fn id_of(body: &[u8]) -> Option<serde_json::Value> {
+    let mut message: serde_json::Value = serde_json::from_slice(body).ok()?;
+    message.get_mut("id").map(serde_json::Value::take).filter(|id| id.is_number() || id.is_string())
+}

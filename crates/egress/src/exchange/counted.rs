@@ -1,0 +1,97 @@
+//! Bodies whose bytes are counted.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Line;
+use crate::body::Body;
+use crate::refusal::Reason;
+use crate::sandbox::{Rules, Sandbox};
+
+/// Body of an answer, which keeps the place of its request until its end.
+pub(super) struct Held {
+    pub(super) body: Incoming,
+    pub(super) sandbox: Arc<Sandbox>,
+    pub(super) _place: Option<OwnedSemaphorePermit>,
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            self.sandbox.counters().received(frame.data_ref().map_or(0, Bytes::len));
+        }
+        frame.map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Body of a request, up to its limit and the budget.
+pub(super) struct Metered {
+    pub(super) body: Body,
+    pub(super) left: u64,
+    pub(super) rules: Rules,
+    pub(super) sandbox: Arc<Sandbox>,
+    pub(super) line: Arc<Line>,
+}
+
+impl http_body::Body for Metered {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        let frame = match Pin::new(&mut this.body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => frame,
+            other => return other,
+        };
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        let fits = this.left.checked_sub(length as u64);
+        let counted = match fits {
+            Some(left) => {
+                this.left = left;
+                this.sandbox.counters().sent(length);
+                this.sandbox.usage.sent(&this.rules.levels, length)
+            }
+            None => Err(Reason::Ambiguous("its body is longer than a rule allows".to_owned())),
+        };
+        match counted {
+            Ok(()) => Poll::Ready(Some(Ok(frame))),
+            Err(reason) => {
+                let error = reason.to_string();
+                this.sandbox.refused_request(this.line.refusal(reason, &[]), &this.line.asked(&[]));
+                Poll::Ready(Some(Err(error.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

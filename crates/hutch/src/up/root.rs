@@ -205,6 +205,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         substitute_images: !arguments.no_builtin_runtime_images,
         image_dir,
         egress: Some(Arc::new(egress)),
+        journal: None,
     };
     let messages = tokio::spawn(follow(channel.clone(), services));
     let shutdown = Shutdown::new();

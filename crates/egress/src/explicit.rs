@@ -9,8 +9,6 @@ use std::time::Duration;
 use http::{HeaderValue, Method, Request, Response};
 use hutch_policy::{Destination, Host, Traffic};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -20,10 +18,10 @@ use crate::check::names;
 use crate::connection::Door;
 use crate::exchange::{Exchange, Tunnel, answer, exchange};
 use crate::first;
-use crate::heads::{Followed, Heads};
-use crate::inspect::http1;
+use crate::heads::Heads;
 use crate::record::Asked;
 use crate::refusal::{Reason, Refusal, reset};
+use crate::rest;
 use crate::resumed::Resumed;
 use crate::sandbox::Sandbox;
 
@@ -336,10 +334,15 @@ async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8
     let (of, into, heads) = (sandbox.clone(), tunnel.clone(), Heads::default());
     let stream = Resumed::new(client, first);
     stream.break_unless_closed();
-    let stream = TokioIo::new(Followed::new(stream, &heads));
-    let service = service_fn(move |request| serve_request(of.clone(), into.clone(), heads.clone(), request));
-    // Why the connection ended has no consequence.
-    let _ = http1().serve_connection(stream, service).with_upgrades().await;
+    let followed = heads.clone();
+    let answer = move |request| {
+        let served = serve_request(of.clone(), into.clone(), followed.clone(), request);
+        async move {
+            let Ok(response) = served.await;
+            response
+        }
+    };
+    rest::serve(stream, heads, answer).await;
     tunnel.finish().await;
 }
 

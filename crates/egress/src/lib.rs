@@ -41,6 +41,7 @@ mod plan;
 mod record;
 mod refusal;
 mod relay;
+mod rest;
 mod resumed;
 mod sandbox;
 mod server;

@@ -12,6 +12,7 @@ use crate::expression::Moment;
 use crate::host::HostName;
 use crate::request::Request;
 use crate::rule::Traffic;
+use crate::scanner::{self, ScannerRules};
 
 /// Effect of a level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -49,6 +50,9 @@ pub struct Level {
     pub mode: Mode,
     /// Egress rules; without them the level abstains.
     pub egress: Option<Egress>,
+    /// What is scanned; without it the level abstains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scanner: Option<ScannerRules>,
 }
 
 /// Opinion of one level about a destination.
@@ -71,7 +75,9 @@ pub struct Verdict<'a> {
     pub traffic: Traffic,
     /// Requests must be read and decided one by one, so TLS ends at the proxy.
     pub inspect: bool,
-    /// One rule needs requests to be read, and another one forbids that TLS ends at the proxy. Then it is denied.
+    /// Requests must be read because a scanner reads them.
+    pub scan: bool,
+    /// One rule or scanner needs requests to be read, and another one forbids that TLS ends at the proxy. Then it is denied.
     pub conflict: bool,
     /// Opinions of the levels that have egress rules, by authority and name.
     pub opinions: Vec<Opinion<'a>>,
@@ -112,10 +118,12 @@ pub fn decide<'a, L: Borrow<Level>>(
             traffic = Some(traffic.map_or(found.traffic, |least| least.min(found.traffic)));
         }
     }
-    let conflict = inspect && passthrough;
+    // What a level itself does not let be read is not scanned for it.
+    let scan = scanner::scans(levels, destination);
+    let conflict = (inspect || scan) && passthrough;
     let decision = if conflict { Decision::Deny } else { strictest(levels, &opinions) };
     sort(&mut opinions);
-    Verdict { decision, traffic: traffic.unwrap_or_default(), inspect, conflict, opinions }
+    Verdict { decision, traffic: traffic.unwrap_or_default(), inspect, scan, conflict, opinions }
 }
 
 /// Decides about a request on a connection that [`decide`] allowed.

@@ -550,7 +550,10 @@ mod tests {
         let many = format!("[{}]", vec![r#""a.example""#; HOSTS + 1].join(","));
         let rules = vec![r#"{"name": "a", "any": true}"#; RULES + 1].join(",");
         for (spec, expected) in [
-            (r#"{"scanner": {}}"#.to_owned(), "unknown field `scanner`"),
+            (r#"{"scanner": {"files": "Block"}}"#.to_owned(), "unknown field `files`"),
+            (r#"{"scanner": {"outbound": "Ask"}}"#.to_owned(), "unknown variant `Ask`"),
+            (r#"{"scanner": {"rules": ["builtin/x"]}}"#.to_owned(), "unknown variant `builtin/x`"),
+            (r#"{"scanner": {"injection": "Redact"}}"#.to_owned(), "spec.scanner.injection: must be"),
             (r#"{"files": [{"path": "a", "access": "Read"}]}"#.to_owned(), "is not a path of a rule"),
             (
                 r#"{"mode": "Observe", "files": [{"path": "/a", "access": "Read"}]}"#.to_owned(),

@@ -401,8 +401,8 @@ impl Exchange {
             let scanned = |frames: &mut Option<Frames>, bytes: &[u8]| match frames {
                 None => Ok(None),
                 Some(frames) => {
-                    let passed = frames.pass(bytes, |found| drop(refused(Reason::FoundOnly(found))));
-                    passed.map(Some).map_err(|found| refused(Reason::Found(found)))
+                    let passed = frames.pass(bytes, |found| drop(refused(Reason::FoundOnly(found.into()))));
+                    passed.map(Some).map_err(|found| refused(Reason::Found(found.into())))
                 }
             };
             let sent = |bytes: &[u8]| {

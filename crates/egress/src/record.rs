@@ -89,7 +89,7 @@ pub struct Record<'a> {
     pub rule: Option<&'a str>,
     /// Reason, unless it is allowed.
     pub reason: Option<String>,
-    /// What the scanner found.
+    /// Finding of the scanner.
     pub finding: Option<&'a Found>,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Record<'a> {
             _ => (None, None),
         };
         let finding = match reason {
-            Reason::Found(found) | Reason::FoundOnly(found) => Some(found),
+            Reason::Found(found) | Reason::FoundOnly(found) => Some(&**found),
             _ => None,
         };
         let record = Record { finding, ..Record::of(destination, asked) };

@@ -60,10 +60,10 @@ pub enum Reason {
     Budget(String, String),
     /// The scanner finds something in it.
     #[error("{0}")]
-    Found(Found),
+    Found(Box<Found>),
     /// The scanner finds something in it, but a level only wants to know.
     #[error("{0}, and only records it")]
-    FoundOnly(Found),
+    FoundOnly(Box<Found>),
     /// The destination leads to an address that is closed.
     #[error("{0}")]
     Forbidden(String),

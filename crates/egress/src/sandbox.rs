@@ -69,7 +69,7 @@ pub(crate) struct Sandbox {
     report: Report,
     named: Named,
     pub(crate) peers: Peers,
-    /// What the scanner remembers.
+    /// Memory of the scanner.
     pub(crate) memory: Memory,
     /// Receives each decision. Without it, no record is made.
     recorder: OnceLock<Recorder>,
@@ -151,13 +151,31 @@ impl Sandbox {
     /// # Errors
     /// It is refused.
     pub(crate) fn scan_host(&self, levels: &Levels, destination: &Destination) -> Result<(), Reason> {
-        let Host::Name(name) = &destination.host else { return Ok(()) };
-        let Some(scan) = Scan::of(levels, None) else { return Ok(()) };
-        let judged = self.memory.host(&scan, name);
-        for found in judged.logged {
-            self.refused(Refusal { destination: destination.to_string(), reason: Reason::FoundOnly(found) });
+        match &destination.host {
+            Host::Name(name) => self.scan_host_as(levels, destination, &name.to_string()),
+            _ => Ok(()),
         }
-        judged.blocked.map_or(Ok(()), |found| Err(Reason::Found(found)))
+    }
+
+    /// Scans the name of a host as a client wrote it.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub(crate) fn scan_host_as(
+        &self,
+        levels: &Levels,
+        destination: &Destination,
+        text: &str,
+    ) -> Result<(), Reason> {
+        let Some(scan) = Scan::of(levels, None) else { return Ok(()) };
+        let judged = self.memory.host(&scan, text);
+        for found in judged.logged {
+            self.refused(Refusal {
+                destination: destination.to_string(),
+                reason: Reason::FoundOnly(found.into()),
+            });
+        }
+        judged.blocked.map_or(Ok(()), |found| Err(Reason::Found(found.into())))
     }
 
     /// Replaces the facts, as [`Sandbox::set_levels`].

@@ -47,7 +47,7 @@ pub(crate) fn scanner() -> &'static Scanner {
 #[derive(Debug, Clone)]
 pub(crate) struct Scan(Vec<(Mode, ScannerRules)>);
 
-/// What happens to a text.
+/// Outcome for a text.
 #[derive(Debug, Default)]
 pub(crate) struct Judged {
     /// It is refused.
@@ -109,7 +109,7 @@ impl Scan {
         self.0.iter().any(|(mode, rules)| *mode == Mode::Enforce && of(rules) > ScanAction::Log)
     }
 
-    /// Returns the strictest action for a finding; `None` if no level asks for it.
+    /// Returns the strictest action for a finding; `None` if no level has one.
     fn action(&self, direction: Direction, finding: &Finding) -> Option<ScanAction> {
         if finding.severity == Severity::Low {
             return None;
@@ -123,7 +123,7 @@ impl Scan {
             Kind::Waf => Some(ScanRules::Waf),
             _ => None,
         };
-        let asking = self.0.iter().filter(|(_, rules)| set.is_none_or(|set| rules.has(set)));
+        let having = self.0.iter().filter(|(_, rules)| set.is_none_or(|set| rules.has(set)));
         let action = |rules: &ScannerRules| match (direction, finding.kind) {
             (Direction::Outbound, _) => rules.outbound,
             (Direction::Inbound, Kind::Secret | Kind::Credential | Kind::Pii | Kind::Financial) => {
@@ -131,7 +131,7 @@ impl Scan {
             }
             (Direction::Inbound, _) => rules.injection,
         };
-        asking
+        having
             .map(|(mode, rules)| match mode {
                 Mode::Enforce => action(rules),
                 Mode::Observe => ScanAction::Log,

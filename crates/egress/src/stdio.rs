@@ -222,9 +222,9 @@ impl Stdio {
         let Some(scan) = &self.scan else { return (Ok(()), None) };
         let (Judged { blocked, logged, .. }, replaced) = scan.body(&self.talk, direction, None, text);
         for found in logged {
-            self.record(Record { calls, ..Record::refused(to, None, &Reason::FoundOnly(found)) });
+            self.record(Record { calls, ..Record::refused(to, None, &Reason::FoundOnly(found.into())) });
         }
-        (blocked.map_or(Ok(()), |found| Err(Reason::Found(found))), replaced)
+        (blocked.map_or(Ok(()), |found| Err(Reason::Found(found.into()))), replaced)
     }
 
     /// Refuses a message of the server. Returns the error that the client gets if it waits for an answer.

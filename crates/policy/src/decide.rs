@@ -12,7 +12,7 @@ use crate::expression::Moment;
 use crate::host::HostName;
 use crate::request::Request;
 use crate::rule::Traffic;
-use crate::scanner::{self, ScannerRules};
+use crate::scanner::ScannerRules;
 
 /// Effect of a level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub struct Level {
     pub mode: Mode,
     /// Egress rules; without them the level abstains.
     pub egress: Option<Egress>,
-    /// What is scanned; without it the level abstains.
+    /// Scanner; without it the level abstains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanner: Option<ScannerRules>,
 }
@@ -119,7 +119,7 @@ pub fn decide<'a, L: Borrow<Level>>(
         }
     }
     // What a level itself does not let be read is not scanned for it.
-    let scan = scanner::scans(levels, destination);
+    let scan = scans(levels, destination);
     let conflict = (inspect || scan) && passthrough;
     let decision = if conflict { Decision::Deny } else { strictest(levels, &opinions) };
     sort(&mut opinions);
@@ -151,6 +151,25 @@ pub fn decide_request<'a, L: Borrow<Level>>(
 /// Returns true if a level that enforces judges calls of JSON-RPC to the destination, so that bodies must be read.
 pub fn reads_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
     enforcing(levels).any(|(_, egress)| egress.reads_calls(destination))
+}
+
+/// Returns the scanners of levels, each for itself, and those of levels that only observe too. A level scans nothing of the
+/// destinations that its own rules do not let be read.
+pub fn scanners<'a, L: Borrow<Level>>(
+    levels: &'a [L],
+    destination: Option<&'a Destination>,
+) -> impl Iterator<Item = (&'a Level, &'a ScannerRules)> {
+    let with =
+        levels.iter().map(Borrow::borrow).filter_map(|level: &Level| Some((level, level.scanner.as_ref()?)));
+    with.filter(move |(level, _)| {
+        let egress = level.egress.as_ref();
+        !destination.is_some_and(|destination| egress.is_some_and(|egress| egress.is_opaque(destination)))
+    })
+}
+
+/// Returns true if a level that decides scans what it lets pass to a destination, so that it must be read.
+fn scans<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
+    scanners(levels, Some(destination)).any(|(level, _)| level.mode == Mode::Enforce)
 }
 
 /// Returns the decision of all levels that enforce.

@@ -1,11 +1,6 @@
-//! What is scanned in the traffic of a sandbox, and what happens to what is found.
-
-use std::borrow::Borrow;
+//! Field `scanner` of a policy: rules by which traffic is scanned, and actions for findings.
 
 use serde::{Deserialize, Serialize};
-
-use crate::decide::{Level, Mode};
-use crate::destination::Destination;
 
 /// Set of rules of the scanner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -42,7 +37,7 @@ impl ScanRules {
     ];
 }
 
-/// What happens to what is found. The greater one is stricter.
+/// Action for a finding. The greater one is stricter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ScanAction {
     /// It passes, and is recorded.
@@ -107,24 +102,6 @@ impl ScannerRules {
     pub fn has(&self, set: ScanRules) -> bool {
         self.rules.contains(&set)
     }
-}
-
-/// Returns what the levels say about the scanner: each level for itself, as those that only observe do not decide. Nothing
-/// for the destinations of a rule that the same level does not let be read.
-pub fn scanners<'a, L: Borrow<Level>>(
-    levels: &'a [L],
-    destination: Option<&'a Destination>,
-) -> impl Iterator<Item = (&'a Level, &'a ScannerRules)> {
-    let with = levels.iter().map(Borrow::borrow).filter_map(|level| Some((level, level.scanner.as_ref()?)));
-    with.filter(move |(level, _)| {
-        let egress = level.egress.as_ref();
-        !destination.is_some_and(|destination| egress.is_some_and(|egress| egress.is_opaque(destination)))
-    })
-}
-
-/// Returns true if a level that decides has what it lets pass to a destination scanned, so that it must be read.
-pub(crate) fn scans<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
-    scanners(levels, Some(destination)).any(|(level, _)| level.mode == Mode::Enforce)
 }
 
 #[cfg(test)]

@@ -62,6 +62,14 @@ impl Hosts {
         findings
     }
 
+    /// Scans the labels of a name, without the forms that labels have. For a name that was written in another case.
+    pub fn scan(&self, scanner: &Scanner, state: &mut State, host: &str) -> Vec<Finding> {
+        let lower = host.trim_end_matches('.').to_ascii_lowercase();
+        let domain = psl::domain_str(&lower).map_or(0, str::len);
+        let labels = &host[..lower.len().saturating_sub(domain)];
+        scanner.scan_whole(state, &Location::new(At::Host), labels.trim_end_matches('.').as_bytes())
+    }
+
     /// Counts a name; `true` for a new one of a parent that has too many names in this hour.
     fn too_many(&mut self, domain: &str, labels: &str, now: u64) -> bool {
         if self.parents.len() >= PARENTS && !self.parents.contains_key(domain) {

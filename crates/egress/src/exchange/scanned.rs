@@ -94,7 +94,7 @@ async fn scan_whole(
 }
 
 impl Exchange {
-    /// Returns what was said to the destination before, in the session that the headers name.
+    /// Returns the conversation with the destination, in the session that the headers name.
     pub(super) fn talk(&self, headers: &HeaderMap) -> SharedTalk {
         let session = headers.get("mcp-session-id").map(|value| value.as_bytes()).unwrap_or_default();
         let session = String::from_utf8_lossy(&session[..session.len().min(SESSION)]);
@@ -104,9 +104,10 @@ impl Exchange {
     /// Records what is only logged, and returns what is refused.
     fn settle(&self, judged: Judged, line: &Line, calls: &[Call]) -> Result<(), Reason> {
         for found in judged.logged {
-            self.sandbox.refused_request(line.refusal(Reason::FoundOnly(found), calls), &line.asked(calls));
+            self.sandbox
+                .refused_request(line.refusal(Reason::FoundOnly(found.into()), calls), &line.asked(calls));
         }
-        judged.blocked.map_or(Ok(()), |found| Err(Reason::Found(found)))
+        judged.blocked.map_or(Ok(()), |found| Err(Reason::Found(found.into())))
     }
 
     fn watch(
@@ -118,8 +119,8 @@ impl Exchange {
         line: &Arc<Line>,
     ) -> Body {
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
-        let receiver = move |found, ends| {
-            let reason = if ends { Reason::Found(found) } else { Reason::FoundOnly(found) };
+        let receiver = move |found: Found, ends| {
+            let reason = if ends { Reason::Found(found.into()) } else { Reason::FoundOnly(found.into()) };
             sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[]));
         };
         Watched::new(parts, (scan.clone(), talk.clone()), direction, how, Box::new(receiver)).boxed_unsync()
@@ -141,7 +142,7 @@ impl Exchange {
         if body.is_end_stream() {
             return Ok((body, false));
         }
-        let unreadable = || Reason::Found(Found::unreadable(Direction::Outbound, At::Body));
+        let unreadable = || Reason::Found(Found::unreadable(Direction::Outbound, At::Body).into());
         let compression = match compression(&parts.headers) {
             Ok(compression) => compression,
             Err(()) if scan.blocks(Direction::Outbound) => return Err(unreadable()),
@@ -198,7 +199,7 @@ impl Exchange {
             return Ok(body);
         }
         let talk = self.talk(of);
-        let unreadable = || Reason::Found(Found::unreadable(Direction::Inbound, At::Body));
+        let unreadable = || Reason::Found(Found::unreadable(Direction::Inbound, At::Body).into());
         let compression = match compression(&parts.headers) {
             Ok(compression) => compression,
             Err(()) if scan.blocks(Direction::Inbound) => return Err(unreadable()),

@@ -1,10 +1,9 @@
-//! What the scanner remembers of a sandbox between messages.
+//! Memory of the scanner between the messages of a sandbox.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hutch_policy::HostName;
 use hutch_scan::{At, Direction, Hosts, Location, Pins, Session, State};
 
 use super::{Judged, Scan, scanner};
@@ -25,12 +24,15 @@ pub(crate) struct Memory {
 struct Names {
     hosts: Hosts,
     state: State,
-    passed: HashSet<HostName>,
+    /// The same in capitals: the case may be lost, and the forms of some secrets are in capitals.
+    capitals: State,
+    passed: HashSet<String>,
 }
 
 impl Default for Names {
     fn default() -> Names {
-        Names { hosts: Hosts::default(), state: State::new(Direction::Outbound), passed: HashSet::new() }
+        let [state, capitals] = [(); 2].map(|()| State::new(Direction::Outbound));
+        Names { hosts: Hosts::default(), state, capitals, passed: HashSet::new() }
     }
 }
 
@@ -41,7 +43,7 @@ struct Talks {
     uses: u64,
 }
 
-/// What was said to one destination, or in one session with it.
+/// Conversation with one destination, or one session with it.
 #[derive(Debug, Clone)]
 pub(crate) struct Talk {
     /// Earlier URLs.
@@ -50,7 +52,7 @@ pub(crate) struct Talk {
     pub(super) session: Session,
 }
 
-/// What was said, shared by the requests of a destination.
+/// Conversation that the requests to a destination share.
 pub(crate) type SharedTalk = Arc<Mutex<Talk>>;
 
 impl Default for Talk {
@@ -76,7 +78,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Memory {
-    /// Returns what was said in this conversation. Of too many, the one that was not used for longest is forgotten.
+    /// Returns a conversation. Of too many, the one that was not used for longest is forgotten.
     pub(crate) fn talk(&self, name: String) -> SharedTalk {
         let mut talks = lock(&self.talks);
         talks.uses += 1;
@@ -90,20 +92,21 @@ impl Memory {
         entry.1.clone()
     }
 
-    /// Scans a host name that the sandbox uses.
-    pub(crate) fn host(&self, scan: &Scan, name: &HostName) -> Judged {
+    /// Scans a host name that the sandbox uses, as it was written.
+    pub(crate) fn host(&self, scan: &Scan, name: &str) -> Judged {
         let mut names = lock(&self.names);
         if names.passed.contains(name) {
             return Judged::default();
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let before = names.state.clone();
-        let Names { hosts, state, passed } = &mut *names;
-        let findings = hosts.observe(scanner(), state, &name.to_string(), now);
+        let before = (names.state.clone(), names.capitals.clone());
+        let Names { hosts, state, capitals, passed } = &mut *names;
+        let mut findings = hosts.observe(scanner(), state, name, now);
+        findings.extend(hosts.scan(scanner(), capitals, &name.to_ascii_uppercase()));
         let judged = scan.judge(Direction::Outbound, findings).refuse_redacted(Direction::Outbound);
         match judged.blocked {
-            Some(_) => *state = before,
-            None if passed.len() < NAMES => drop(passed.insert(name.clone())),
+            Some(_) => (*state, *capitals) = before,
+            None if passed.len() < NAMES => drop(passed.insert(name.to_owned())),
             None => {}
         }
         judged

@@ -2,7 +2,6 @@
 //! show.
 
 #[path = "../../../../scan/tests/scan/encode.rs"]
-#[expect(dead_code, reason = "the tests of the library need more of it")]
 mod encode;
 #[path = "../../../../scan/tests/scan/expand.rs"]
 #[expect(dead_code, reason = "the tests of the library need more of it")]

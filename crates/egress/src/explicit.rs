@@ -266,6 +266,10 @@ async fn serve_client(sandbox: &Arc<Sandbox>, mut client: TcpStream) {
     match read {
         Ok(Some(Opening::Connect(destination, length))) => {
             let rest = bytes.split_off(length);
+            if let Err(refusal) = scan_written(sandbox, &destination, &target(&bytes)) {
+                sandbox.refused(refusal.clone());
+                return ByConnect.refuse(client, &refusal).await;
+            }
             sandbox.serve_named(client, destination, ByConnect, rest).await;
         }
         Ok(Some(Opening::Requests)) => serve_requests(sandbox, client, bytes).await,
@@ -288,6 +292,23 @@ async fn serve_client(sandbox: &Arc<Sandbox>, mut client: TcpStream) {
             crate::refusal::answer(client, 408, &refusal).await;
         }
     }
+}
+
+/// Returns the target of a request.
+fn target(head: &[u8]) -> String {
+    let target = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    String::from_utf8_lossy(target).into_owned()
+}
+
+/// Scans the name of a destination as the client wrote it: its capitals may carry data, which the destination has lost.
+fn scan_written(sandbox: &Sandbox, destination: &Destination, authority: &str) -> Result<(), Refusal> {
+    let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
+    let written = matches!(destination.host, Host::Name(_)) && name.bytes().any(|b| b.is_ascii_uppercase());
+    match written {
+        true => sandbox.scan_host_as(&sandbox.rules().levels, destination, name),
+        false => Ok(()),
+    }
+    .map_err(|reason| Refusal { destination: destination.to_string(), reason })
 }
 
 /// Reads until the client has named its destination; `None` if it has gone.
@@ -363,13 +384,19 @@ async fn serve_request(
             return Ok(response);
         }
     };
-    let permit = sandbox.permit(&destination).and_then(|permit| match permit.traffic {
-        Traffic::Tls => {
-            let why = "it is HTTP without TLS; a rule with `plaintext: true` allows that";
-            Err(Refusal { destination: destination.to_string(), reason: Reason::OtherName(why.to_owned()) })
-        }
-        _ => Ok(()),
-    });
+    let authority = request.uri().authority().map_or("", http::uri::Authority::as_str);
+    let written = scan_written(&sandbox, &destination, authority);
+    let permit =
+        written.and_then(|()| sandbox.permit(&destination)).and_then(|permit| match permit.traffic {
+            Traffic::Tls => {
+                let why = "it is HTTP without TLS; a rule with `plaintext: true` allows that";
+                Err(Refusal {
+                    destination: destination.to_string(),
+                    reason: Reason::OtherName(why.to_owned()),
+                })
+            }
+            _ => Ok(()),
+        });
     if let Err(refusal) = permit {
         let (method, path) = (request.method().as_str(), shown(request.uri().path()));
         sandbox.refused_request(

@@ -14,6 +14,7 @@ use crate::egress::Egress;
 use crate::files::FileRule;
 use crate::http::{HttpRule, McpRule};
 use crate::rule::{EgressRule, Tls};
+use crate::scanner::ScannerRules;
 
 /// Maximum rules of a policy.
 const RULES: usize = 256;
@@ -68,6 +69,8 @@ struct Spec {
     egress: Option<Egress>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     files: Vec<FileRule>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scanner: Option<ScannerRules>,
 }
 
 /// Reason why a policy is invalid, with the path of its field.
@@ -135,6 +138,9 @@ impl PolicyObject {
             check_applies_to(applies, self.kind)?;
         }
         self.check_files()?;
+        if let Some((field, why)) = self.spec.scanner.as_ref().and_then(ScannerRules::mistake) {
+            return Err(invalid(format!("spec.scanner{field}"), why));
+        }
         let Some(egress) = &self.spec.egress else { return Ok(()) };
         if let Some((field, why)) = egress.budget.as_ref().and_then(Budget::mistake) {
             return Err(invalid(format!("spec.egress.budget{field}"), why));
@@ -225,8 +231,8 @@ impl PolicyObject {
     /// As [`PolicyObject::check_new`].
     pub fn into_level(self, authority: Authority) -> Result<Level, InvalidPolicy> {
         self.check_new()?;
-        let Spec { mode, egress, .. } = self.spec;
-        Ok(Level { authority, name: self.metadata.name, mode, egress })
+        let Spec { mode, egress, scanner, .. } = self.spec;
+        Ok(Level { authority, name: self.metadata.name, mode, egress, scanner })
     }
 
     /// Returns the level that the policy is at a time, for this authority: without the rules that no longer count. For a
@@ -236,7 +242,8 @@ impl PolicyObject {
         if let Some(egress) = &mut egress {
             egress.rules.retain(|rule| rule.expires.is_none_or(|expires| now < expires));
         }
-        Level { authority, name: self.metadata.name.clone(), mode: self.spec.mode, egress }
+        let (name, mode, scanner) = (self.metadata.name.clone(), self.spec.mode, self.spec.scanner.clone());
+        Level { authority, name, mode, egress, scanner }
     }
 
     /// Refuses fields that have an effect only on a server, for a command that reads a file.
@@ -543,7 +550,10 @@ mod tests {
         let many = format!("[{}]", vec![r#""a.example""#; HOSTS + 1].join(","));
         let rules = vec![r#"{"name": "a", "any": true}"#; RULES + 1].join(",");
         for (spec, expected) in [
-            (r#"{"scanner": {}}"#.to_owned(), "unknown field `scanner`"),
+            (r#"{"scanner": {"files": "Block"}}"#.to_owned(), "unknown field `files`"),
+            (r#"{"scanner": {"outbound": "Ask"}}"#.to_owned(), "unknown variant `Ask`"),
+            (r#"{"scanner": {"rules": ["builtin/x"]}}"#.to_owned(), "unknown variant `builtin/x`"),
+            (r#"{"scanner": {"injection": "Redact"}}"#.to_owned(), "spec.scanner.injection: must be"),
             (r#"{"files": [{"path": "a", "access": "Read"}]}"#.to_owned(), "is not a path of a rule"),
             (
                 r#"{"mode": "Observe", "files": [{"path": "/a", "access": "Read"}]}"#.to_owned(),

@@ -24,7 +24,7 @@ fn egress(json: &str) -> Egress {
 }
 
 fn level(authority: Authority, mode: Mode, egress: Option<Egress>) -> Level {
-    Level { authority, name: format!("{authority:?}"), mode, egress }
+    Level { authority, name: format!("{authority:?}"), mode, egress, scanner: None }
 }
 
 fn decision(levels: &[Level], destination: &str) -> Decision {
@@ -195,6 +195,7 @@ fn any_level() -> impl Strategy<Value = Level> {
         authority,
         name,
         mode,
+        scanner: None,
         egress,
     })
 }

@@ -99,7 +99,7 @@ impl Kind {
     }
 
     /// Returns category and class.
-    fn class(self) -> (u32, u32) {
+    pub fn class(self) -> (u32, u32) {
         match self {
             Kind::Connection => (4, 4001),
             Kind::Http => (4, 4002),

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::authority::AuthorityKeys;
 use crate::descriptors::LISTENERS;
-use crate::record::Recorder;
+use crate::record::{Decided, Recorder};
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
@@ -98,6 +98,8 @@ pub enum Order {
         /// Number of the sandbox.
         sandbox: u64,
     },
+    /// Report each decision from now on, about sandboxes whose levels follow.
+    Record,
     /// Serve the counters of the process, for Prometheus. The listener comes with the order.
     Metrics,
     /// Forget a sandbox, and end its connections.
@@ -129,6 +131,18 @@ pub enum News {
         service: String,
         /// Port of the Service.
         port: NonZeroU16,
+    },
+    /// Something was decided. Only after [`Order::Record`].
+    Decided {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Decision.
+        decided: Decided,
+    },
+    /// Decisions were lost: too many waited to be sent.
+    Lost {
+        /// Number of them.
+        count: u64,
     },
     /// A connection was refused, or would have been.
     Refused {
@@ -167,6 +181,7 @@ pub async fn follow_recorded(
         way: Arc::new(way),
         reporter,
         recorder,
+        records: false,
         levels: HashMap::new(),
         sandboxes: HashMap::new(),
         ending: watch::Sender::new(false),
@@ -185,6 +200,8 @@ struct Proxy {
     way: Arc<Way>,
     reporter: Reporter,
     recorder: Option<Recorder>,
+    /// Decisions are news.
+    records: bool,
     levels: HashMap<u64, Arc<Level>>,
     sandboxes: HashMap<u64, Served>,
     /// True at the end. Listeners and connections hold receivers.
@@ -257,6 +274,7 @@ impl Proxy {
                 let task = tokio::spawn(explicit::serve(listener, served.sandbox.clone()));
                 served.task = Some(task.abort_handle());
             }
+            Order::Record => self.records = true,
             Order::Metrics => {
                 tokio::spawn(metrics::serve(listener(message.descriptors)?, self.way.clone()));
             }
@@ -285,6 +303,11 @@ impl Proxy {
         sandbox.peers.set_request(request);
         if let Some(recorder) = &self.recorder {
             sandbox.record(recorder.clone());
+        } else if self.records {
+            let reporter = self.reporter.clone();
+            sandbox.record(Arc::new(move |record| {
+                reporter(News::Decided { sandbox: number, decided: record.decided() });
+            }));
         }
         Served { sandbox, task: None }
     }

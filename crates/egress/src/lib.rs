@@ -56,7 +56,7 @@ mod websocket;
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
 pub use finding::Found;
 pub use plan::plan;
-pub use record::{Outcome, Record, Recorder};
+pub use record::{Decided, Outcome, Record, Recorder};
 pub use refusal::{Denial, FLAGS, Reason, Refusal};
 pub use stdio::{Stdio, Verdict};
 pub use way::{UpstreamProxy, Way};

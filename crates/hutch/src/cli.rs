@@ -1,5 +1,6 @@
 //! Flags and arguments of the commands. A mistake is reported in one line that names the flag and a valid value.
 
+mod audit;
 mod client;
 mod doors;
 mod policy;
@@ -18,6 +19,10 @@ use crate::mount::MountArgument;
 use crate::quantity;
 use crate::upstream_proxy::ProxyUrl;
 
+pub(crate) use audit::{
+    AuditArguments, AuditCommand, AuditExportArguments, AuditListArguments, AuditOutput, AuditSelection,
+    AuditShowArguments, AuditVerifyArguments,
+};
 pub(crate) use client::{
     Container, CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
     Side,
@@ -85,6 +90,8 @@ pub(crate) enum Command {
     Allow(AllowArguments),
     /// Explain, test and convert policies.
     Policy(PolicyArguments),
+    /// Read, check and export the audit log of `hutch up`.
+    Audit(AuditArguments),
     /// Reconcile the resources of Agent Sandbox on a cluster, in place of its own controller.
     #[command(disable_help_flag = true)]
     Controller(ControllerArguments),
@@ -105,6 +112,17 @@ pub(crate) enum Isolation {
     Hutch,
     /// gVisor's runsc inside an outer jail.
     Gvisor,
+}
+
+/// Mode of the audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+pub(crate) enum AuditMode {
+    /// Nothing is recorded.
+    Off,
+    /// Records follow what happens.
+    On,
+    /// Nothing that a caller requests happens before its record is on the disk.
+    Strict,
 }
 
 /// Flags of `hutch run` whose values `--config` has.
@@ -247,6 +265,10 @@ pub(crate) struct UpArguments {
     /// HUTCH_UPSTREAM_PROXY, which other users of the machine cannot see.
     #[arg(long, value_name = "URL")]
     pub(crate) upstream_proxy: Option<ProxyUrl>,
+    /// The audit log, in the folder `audit` of the data folder: off, on, or strict, where nothing that a caller requests
+    /// happens before its record is on the disk.
+    #[arg(long, value_enum, value_name = "MODE", default_value = "on")]
+    pub(crate) audit: AuditMode,
     /// Address at which /metrics is served, for Prometheus: the counters of the proxy of all sandboxes. Port 0 picks a free
     /// one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
@@ -267,6 +289,7 @@ impl UpArguments {
             no_builtin_runtime_images: false,
             image_dir: None,
             upstream_proxy: None,
+            audit: AuditMode::On,
             metrics_listen: None,
         }
     }

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ const BUNDLES: [&str; 4] = [
 const BUNDLE_BYTES: u64 = 8 << 20;
 /// Maximum refusals that wait to be sent.
 const REFUSALS: usize = 64;
+/// Decisions that wait to be sent.
+const DECISIONS: usize = 1024;
 /// Maximum refusals that are printed, each once.
 const PRINTED: usize = 100;
 
@@ -268,21 +271,29 @@ fn serve() -> anyhow::Result<()> {
     })
 }
 
-/// Returns a reporter that sends all news. Refusals are dropped when many wait to be sent; names are not, and each
-/// sandbox has a bounded number of them.
+/// Returns a reporter that sends all news. Refusals are dropped when many wait to be sent, and so are decisions, which are
+/// counted; names are not, and each sandbox has a bounded number of them.
 fn to_starter(channel: Arc<Channel>) -> Reporter {
     let (names, mut named) = mpsc::unbounded_channel();
     let (refusals, mut refused) = mpsc::channel(REFUSALS);
+    let (decisions, mut decided) = mpsc::channel(DECISIONS);
+    let lost = Arc::new(AtomicU64::new(0));
+    let counted = lost.clone();
     tokio::spawn(async move {
         loop {
             let news: Option<News> = tokio::select! {
                 biased;
                 news = named.recv() => news,
                 news = refused.recv() => news,
+                news = decided.recv() => news,
             };
             let Some(news) = news else { return };
             // A closed channel is the end of this process.
             let _ = channel.send(&news, &[]).await;
+            let count = counted.swap(0, Ordering::Relaxed);
+            if count > 0 {
+                let _ = channel.send(&News::Lost { count }, &[]).await;
+            }
         }
     });
     Arc::new(move |news| {
@@ -290,6 +301,12 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
             // Each sandbox has a bounded number of connections too.
             News::Named { .. } | News::Dial { .. } => names.send(news).is_ok(),
             News::Refused { .. } => refusals.try_send(news).is_ok(),
+            News::Decided { .. } => {
+                let sent = decisions.try_send(news).is_ok();
+                lost.fetch_add(u64::from(!sent), Ordering::Relaxed);
+                sent
+            }
+            News::Lost { .. } => false,
         };
     })
 }

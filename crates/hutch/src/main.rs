@@ -5,6 +5,7 @@
 
 mod address;
 mod allow;
+mod audit;
 mod authority_folder;
 mod bootstrap;
 mod broker;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Resume(arguments)) => client::resume(&arguments),
         Ok(cli::Command::Allow(arguments)) => policy::allow::main(&arguments),
         Ok(cli::Command::Policy(arguments)) => policy::main(&arguments),
+        Ok(cli::Command::Audit(arguments)) => audit::main(&arguments),
         Ok(cli::Command::Controller(arguments)) => controller::main(&arguments.flags),
         Ok(cli::Command::Migrate(arguments)) => migrate::main(arguments),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),

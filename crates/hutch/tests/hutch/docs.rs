@@ -27,9 +27,10 @@ const LOCAL: [Page; 4] = [
     ("docs/policy.md", "no rule of policy \\\"packages\\\" allows it"),
 ];
 /// Examples that need a running `hutch up`.
-const SERVER: [Page; 5] = [
+const SERVER: [Page; 6] = [
     ("docs/annotations.md", "\"agents.x-k8s.io/launch-type\":"),
     ("docs/api.md", "42\n"),
+    ("docs/audit.md", " 0 faults"),
     ("docs/router.md", "\"stdout\":\"hello\\n\""),
     ("docs/sandboxd.md", "\"exitCode\":0"),
     ("docs/sleep.md", "awake\n"),
@@ -98,6 +99,7 @@ fn run_all(pages: &[Page], folder: &Path, kubeconfig: &Path) {
             .current_dir(ROOT)
             .env("PATH", &path)
             .env("KUBECONFIG", kubeconfig)
+            .env("HUTCH_DATA", folder.join("data"))
             .env("KUBECACHEDIR", folder.join("cache"))
             .env("PYTHONPATH", hutch_testkit::python_package("1.0.8"))
             .stdin(Stdio::null())

@@ -1,5 +1,6 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
+mod audited;
 mod bad_input;
 mod caches;
 mod captured;

@@ -7,6 +7,7 @@ mod scanned;
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ use counted::{Held, Metered};
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
+/// Path in messages instead of one with something that must not be shown.
+const HIDDEN: &str = "/[redacted]";
 /// Maximum characters of a path in a message.
 const SHOWN: usize = 200;
 
@@ -92,16 +95,22 @@ struct Line {
     destination: Destination,
     /// Without the query, and cut.
     path: String,
+    /// The scanner finds something in the target, which must not be shown.
+    hidden: AtomicBool,
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Line { method, scheme, destination, path } = self;
-        write!(formatter, "{method} {scheme}://{destination}{path}")
+        let Line { method, scheme, destination, .. } = self;
+        write!(formatter, "{method} {scheme}://{destination}{}", self.path())
     }
 }
 
 impl Line {
+    fn path(&self) -> &str {
+        if self.hidden.load(Ordering::Relaxed) { HIDDEN } else { &self.path }
+    }
+
     /// Returns the refusal of the request, which has made these calls.
     fn refusal(&self, reason: Reason, calls: &[Call]) -> Refusal {
         let destination = match calls {
@@ -112,8 +121,8 @@ impl Line {
     }
 
     fn asked<'a>(&'a self, calls: &'a [Call]) -> Asked<'a> {
-        let Line { method, destination, path, .. } = self;
-        Asked { destination, method: method.as_str(), path, calls }
+        let Line { method, destination, .. } = self;
+        Asked { destination, method: method.as_str(), path: self.path(), calls }
     }
 }
 
@@ -138,6 +147,7 @@ pub(crate) async fn exchange(
         scheme: if of.tls { "https" } else { "http" },
         destination: of.destination.clone(),
         path: request.uri().path().chars().take(SHOWN).collect(),
+        hidden: AtomicBool::new(false),
     };
     let sends = !request.headers().contains_key(header::EXPECT);
     let (line, mut seen) = (Arc::new(line), Seen::default());

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hutch_policy::{Destination, Facts, Host, HostName, Level, Mode, Moment, Opinion, decide, may_resolve};
+use hutch_scan::At;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
@@ -34,6 +35,8 @@ const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
 /// Maximum requests at once, and of these such whose bodies are read before they are decided.
 const REQUESTS: usize = 256;
 const READING: usize = 8;
+/// Maximum bodies of each direction that the scanner holds as a whole.
+const HOLDING: usize = 32;
 /// Maximum names that are resolved at once. Each holds a thread of the process.
 const RESOLVING: usize = 16;
 
@@ -61,6 +64,8 @@ pub(crate) struct Sandbox {
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) reading: Semaphore,
     pub(crate) resolving: Arc<Semaphore>,
+    /// Places of requests, and of answers, whose bodies are held.
+    pub(crate) holding: [Arc<Semaphore>; 2],
     pub(crate) usage: Usage,
     authority: Mutex<Option<Arc<Authority>>>,
     /// Made for the first request that is read.
@@ -92,6 +97,7 @@ impl Sandbox {
             requests: Arc::new(Semaphore::new(REQUESTS)),
             reading: Semaphore::new(READING),
             resolving: Arc::new(Semaphore::new(RESOLVING)),
+            holding: [(); 2].map(|()| Arc::new(Semaphore::new(HOLDING))),
             usage: Usage::default(),
             authority: Mutex::default(),
             upstream: OnceLock::new(),
@@ -260,8 +266,14 @@ impl Sandbox {
         self.refused_as(refusal, Some(asked));
     }
 
-    fn refused_as(&self, refusal: Refusal, asked: Option<&Asked<'_>>) {
+    fn refused_as(&self, mut refusal: Refusal, asked: Option<&Asked<'_>>) {
         let outcome = outcome(&refusal.reason);
+        let labels = hides_labels(&refusal.reason).then(|| asked.map(|asked| asked.destination.to_string()));
+        let hidden =
+            labels.map(|destination| without_labels(&destination.unwrap_or(refusal.destination.clone())));
+        if let Some(hidden) = &hidden {
+            refusal.destination.clone_from(hidden);
+        }
         if outcome != Outcome::Observed {
             self.usage.denied();
         }
@@ -270,7 +282,7 @@ impl Sandbox {
             self.counters().full();
         }
         if let Some(recorder) = self.recorder.get() {
-            let destination = asked.map(|asked| asked.destination.to_string());
+            let destination = hidden.or_else(|| asked.map(|asked| asked.destination.to_string()));
             let destination = destination.as_deref().unwrap_or(&refusal.destination);
             recorder(&Record::refused(destination, asked, &refusal.reason));
         }
@@ -395,6 +407,18 @@ impl Sandbox {
     fn name_of(&self, address: Ipv4Addr) -> Option<HostName> {
         self.names().name_of(address).cloned()
     }
+}
+
+/// Returns true if the labels of a host are what was found, which must not be shown.
+fn hides_labels(reason: &Reason) -> bool {
+    matches!(reason, Reason::Found(found) | Reason::FoundOnly(found) if found.at == At::Host)
+}
+
+/// Returns a destination with its registrable domain alone.
+fn without_labels(destination: &str) -> String {
+    let (host, port) = destination.split_once(':').unwrap_or((destination, ""));
+    let separator = if port.is_empty() { "" } else { ":" };
+    format!("*.{}{separator}{port}", hutch_scan::domain(host))
 }
 
 #[cfg(test)]

@@ -122,6 +122,7 @@ mod tests {
             name: "test".into(),
             mode: Mode::Enforce,
             egress: Some(egress),
+            credentials: Vec::new(),
         })]
     }
 

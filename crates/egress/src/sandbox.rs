@@ -353,6 +353,7 @@ mod tests {
             name: "test".into(),
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(rule).unwrap()),
+            credentials: Vec::new(),
         };
         let sandbox =
             Sandbox::new([Arc::new(level)].into(), Arc::default(), Box::new(|_| ()), Box::new(report));

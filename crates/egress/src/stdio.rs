@@ -297,6 +297,7 @@ mod tests {
             name: format!("level{index}"),
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(json!({"rules": rules})).unwrap()),
+            credentials: Vec::new(),
         };
         let levels: Vec<Level> = rules.iter().enumerate().map(level).collect();
         Stdio::new(&levels, Arc::new(|_| ()))

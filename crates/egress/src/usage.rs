@@ -155,6 +155,7 @@ mod tests {
             name: "p".into(),
             mode: Mode::Enforce,
             egress: Some(serde_json::from_str(&egress).unwrap()),
+            credentials: Vec::new(),
         })]
     }
 

@@ -9,6 +9,7 @@ mod address;
 mod attach;
 mod budget;
 mod cidr;
+mod credential;
 mod decide;
 mod destination;
 mod egress;
@@ -34,6 +35,7 @@ pub use address::{Forbidden, check_address, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
+pub use credential::{Binding, Credential, PLACE, Shape, Source, may_use, offered};
 pub use decide::{
     Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, may_dial, may_resolve,
     reads_calls,

@@ -91,6 +91,7 @@ impl NetworkLevel {
                 name: format!("{NAME}{template}"),
                 mode: Mode::Enforce,
                 egress: Some(Egress { rules: rules.into(), ..Egress::default() }),
+                credentials: Vec::new(),
             })
         };
         Some(NetworkLevel { alone: level(rules.clone()), beside: level([rules, abstaining()].concat()) })
@@ -257,6 +258,7 @@ mod tests {
             name: "c".into(),
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(rules).unwrap()),
+            credentials: Vec::new(),
         };
         let both = [found.beside, Arc::new(other)];
         assert_eq!(decided(&both, "a.example:443"), Allow);

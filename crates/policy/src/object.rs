@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::address::{is_of_administrators, opens_nothing};
 use crate::attach::{AppliesTo, SandboxTarget, Selector, Subject};
 use crate::budget::Budget;
+use crate::credential::{self, Credential};
 use crate::decide::{Authority, Level, Mode};
 use crate::destination::Decision;
 use crate::egress::Egress;
@@ -68,6 +69,8 @@ struct Spec {
     egress: Option<Egress>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     files: Vec<FileRule>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    credentials: Vec<Credential>,
 }
 
 /// Reason why a policy is invalid, with the path of its field.
@@ -135,6 +138,7 @@ impl PolicyObject {
             check_applies_to(applies, self.kind)?;
         }
         self.check_files()?;
+        self.check_credentials()?;
         let Some(egress) = &self.spec.egress else { return Ok(()) };
         if let Some((field, why)) = egress.budget.as_ref().and_then(Budget::mistake) {
             return Err(invalid(format!("spec.egress.budget{field}"), why));
@@ -190,6 +194,23 @@ impl PolicyObject {
         &self.spec.files
     }
 
+    /// Returns the credentials that the policy offers.
+    pub fn credentials(&self) -> &[Credential] {
+        &self.spec.credentials
+    }
+
+    fn check_credentials(&self) -> Result<(), InvalidPolicy> {
+        let refuse = |reason: &str| Err(invalid("spec.credentials".to_owned(), reason));
+        match (self.spec.credentials.is_empty(), self.kind, self.spec.mode) {
+            (true, ..) => Ok(()),
+            (_, Kind::ClusterSandboxPolicy, _) => {
+                refuse("only a SandboxPolicy offers credentials; the rules of this one may exclude them")
+            }
+            (.., Mode::Observe) => refuse("has no effect with `mode: Observe`"),
+            _ => credential::check_all(&self.spec.credentials),
+        }
+    }
+
     fn check_files(&self) -> Result<(), InvalidPolicy> {
         let files = &self.spec.files;
         if files.len() > HOSTS {
@@ -210,6 +231,10 @@ impl PolicyObject {
     /// # Errors
     /// The first such field.
     pub fn check_for_server(&self) -> Result<(), InvalidPolicy> {
+        if let Some(index) = self.spec.credentials.iter().position(|one| one.source.is_some()) {
+            let reason = "has an effect only for a command; a server needs `provider`";
+            return Err(invalid(format!("spec.credentials[{index}].source"), reason));
+        }
         for (index, rule) in self.spec.files.iter().enumerate() {
             if let Some(reserved) = rule.path.reserved() {
                 let reason = format!("nothing is closed at or below {reserved}: each container has its own");
@@ -225,8 +250,8 @@ impl PolicyObject {
     /// As [`PolicyObject::check_new`].
     pub fn into_level(self, authority: Authority) -> Result<Level, InvalidPolicy> {
         self.check_new()?;
-        let Spec { mode, egress, .. } = self.spec;
-        Ok(Level { authority, name: self.metadata.name, mode, egress })
+        let Spec { mode, egress, credentials, .. } = self.spec;
+        Ok(Level { authority, name: self.metadata.name, mode, egress, credentials })
     }
 
     /// Returns the level that the policy is at a time, for this authority: without the rules that no longer count. For a
@@ -236,7 +261,8 @@ impl PolicyObject {
         if let Some(egress) = &mut egress {
             egress.rules.retain(|rule| rule.expires.is_none_or(|expires| now < expires));
         }
-        Level { authority, name: self.metadata.name.clone(), mode: self.spec.mode, egress }
+        let credentials = self.spec.credentials.clone();
+        Level { authority, name: self.metadata.name.clone(), mode: self.spec.mode, egress, credentials }
     }
 
     /// Refuses fields that have an effect only on a server, for a command that reads a file.
@@ -246,6 +272,10 @@ impl PolicyObject {
     pub fn check_for_command(&self) -> Result<(), InvalidPolicy> {
         if self.spec.expires.is_some() {
             return Err(invalid("spec.expires".to_owned(), "has an effect only on a server"));
+        }
+        if let Some(index) = self.spec.credentials.iter().position(|one| one.provider.is_some()) {
+            let reason = "has an effect only on a server; a command needs `source`";
+            return Err(invalid(format!("spec.credentials[{index}].provider"), reason));
         }
         for (index, rule) in self.rules().iter().enumerate() {
             let field = |name: &str| format!("spec.egress.rules[{index}].{name}");
@@ -330,6 +360,7 @@ fn check_rule_for_sandboxes(
         (".http", !rule.http.is_empty()),
         (".mcp", !rule.mcp.is_empty()),
         (".when", rule.when.is_some()),
+        (".credentials", rule.credentials.is_some()),
     ];
     if let Some((name, _)) = others.iter().find(|(_, set)| *set) {
         return Err(invalid(field(name), "has no effect in a rule about `sandboxes`; write another rule"));
@@ -412,6 +443,17 @@ fn check_requests(rule: &EgressRule, field: &impl Fn(&str) -> String) -> Result<
         if length > ENTRIES {
             return Err(invalid(field(name), format!("at most {ENTRIES} entries")));
         }
+    }
+    let names = rule.credentials.as_deref().unwrap_or_default();
+    if names.len() > ENTRIES || names.iter().any(|name| !credential::is_label(name)) {
+        let reason = format!("must be names of credentials, at most {ENTRIES}");
+        return Err(invalid(field(".credentials"), reason));
+    }
+    if rule.credentials.is_some()
+        && (rule.decision == Decision::Deny || !rule.protocol.is_auto() || rule.tls == Tls::Passthrough)
+    {
+        let reason = "has no effect in a rule that denies or does not read requests";
+        return Err(invalid(field(".credentials"), reason));
     }
     let reads = rule.reads_requests();
     if reads && !rule.protocol.is_auto() {
@@ -555,7 +597,7 @@ mod tests {
                 "spec.files[1].path: ",
             ),
             (r#"{"mode": "Learn"}"#.to_owned(), "unknown variant `Learn`"),
-            (rule(r#""credentials": []"#), "unknown field `credentials`"),
+            (rule(r#""any": true, "credentials": [], "protocol": "TCP""#), "rules[0].credentials: "),
             (rule(r#""any": true, "http": [{"methods": ["get"]}]"#), "is not a method"),
             (rule(r#""any": true, "http": [{}], "protocol": "TCP""#), "rules[0].protocol: "),
             (rule(r#""any": true, "mcp": [{}], "decision": "Deny""#), "rules[0].decision: "),

@@ -146,7 +146,7 @@ fn failed(error: std::io::Error) -> Error {
 fn from_flags(arguments: &RunArguments) -> Level {
     let egress = Some(Egress { rules: arguments.allow.clone().into(), budget: None });
     let name = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
-    Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress }
+    Level { authority: Authority::Invocation, name: name.to_owned(), mode: Mode::Enforce, egress, credentials: Vec::new() }
 }
 
 /// Policies of the files of `--policy`. Each file is read once: it may be a pipe.
@@ -212,5 +212,5 @@ pub(crate) fn open_private(levels: &mut [Level], ranges: &[Cidr]) {
 /// Returns the level of `--settings`.
 fn from_settings(rules: &[EgressRule]) -> Level {
     let egress = Some(Egress { rules: rules.to_vec().into(), ..Egress::default() });
-    Level { authority: Authority::Invocation, name: LISTED.to_owned(), mode: Mode::Enforce, egress }
+    Level { authority: Authority::Invocation, name: LISTED.to_owned(), mode: Mode::Enforce, egress, credentials: Vec::new() }
 }

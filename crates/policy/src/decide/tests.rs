@@ -24,7 +24,7 @@ fn egress(json: &str) -> Egress {
 }
 
 fn level(authority: Authority, mode: Mode, egress: Option<Egress>) -> Level {
-    Level { authority, name: format!("{authority:?}"), mode, egress }
+    Level { authority, name: format!("{authority:?}"), mode, egress, credentials: Vec::new() }
 }
 
 fn decision(levels: &[Level], destination: &str) -> Decision {
@@ -196,6 +196,7 @@ fn any_level() -> impl Strategy<Value = Level> {
         name,
         mode,
         egress,
+        credentials: Vec::new(),
     })
 }
 

@@ -43,6 +43,7 @@ mod tests {
             name: "p".into(),
             mode: hutch_policy::Mode::Observe,
             egress: None,
+            credentials: Vec::new(),
         };
         match strictest(Order::Facts { sandbox: 1, facts }) {
             Order::Facts { sandbox: 1, facts } => assert_eq!(facts, hutch_policy::Facts::default()),

@@ -264,6 +264,7 @@ mod tests {
             name: "srt".to_owned(),
             mode: Mode::Enforce,
             egress: Some(egress),
+            credentials: Vec::new(),
         };
         (level, notes)
     }

@@ -3,17 +3,23 @@
 //! A placeholder is replaced after the request was decided, on verified TLS, for a host, port and path to which the
 //! credential is bound, until it ends. Anywhere else it is refused. Answers of such hosts get the placeholder back.
 
-pub(crate) mod redact;
+mod answer;
+mod body;
+mod encode;
+mod place;
+mod redact;
 
 use std::fmt;
 
 use hutch_policy::{Binding, Destination, Path};
+pub(crate) use answer::answer;
+pub(crate) use body::{Guarded, filled};
+pub(crate) use place::{Placed, place};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 /// Secret text, which is erased when it is dropped.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
@@ -31,6 +37,18 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Secret")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+        String::deserialize(deserializer).map(Secret::new)
     }
 }
 
@@ -63,9 +81,19 @@ impl Set {
         self.0.iter().find(stands)
     }
 
+    /// Returns the credentials for a destination.
+    pub(crate) fn of<'a>(&'a self, destination: &'a Destination) -> impl Iterator<Item = &'a Issued> {
+        self.0.iter().filter(|one| one.binding.covers(destination))
+    }
+
+    /// Returns the time at which the next credential for the destination ends.
+    pub(crate) fn next_end(&self, destination: &Destination, now: i64) -> Option<i64> {
+        self.of(destination).filter_map(|one| one.ends).filter(|ends| *ends > now).min()
+    }
+
     /// Returns true if values may go to the destination, so that its answers are redacted.
     pub(crate) fn covers(&self, destination: &Destination) -> bool {
-        self.0.iter().any(|one| one.binding.covers(destination))
+        self.of(destination).next().is_some()
     }
 }
 

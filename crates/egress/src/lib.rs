@@ -22,6 +22,7 @@ mod authority;
 mod body;
 mod check;
 mod connection;
+mod credentials;
 pub mod control;
 mod descriptors;
 mod dial;
@@ -51,6 +52,7 @@ mod way;
 mod websocket;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
+pub use credentials::{Issued, Secret};
 pub use plan::plan;
 pub use record::{Outcome, Record, Recorder};
 pub use refusal::{Denial, FLAGS, Reason, Refusal};

@@ -9,65 +9,63 @@ pub(crate) struct Pair {
 }
 
 /// Bytes of one answer. The end of a piece is kept back while a value may begin there.
-#[derive(Default)]
 pub(crate) struct Redactor {
+    /// The longest first: of values that begin at the same place it counts.
     pairs: Vec<Pair>,
+    /// First bytes of the values.
+    firsts: [bool; 256],
     kept: Zeroizing<Vec<u8>>,
 }
 
 impl Redactor {
     pub(crate) fn new(mut pairs: Vec<Pair>) -> Redactor {
         pairs.retain(|pair| !pair.value.is_empty());
-        // Of values that begin at the same place the longest counts.
         pairs.sort_by_key(|pair| std::cmp::Reverse(pair.value.len()));
-        Redactor { pairs, kept: Zeroizing::default() }
+        let mut firsts = [false; 256];
+        pairs.iter().filter_map(|pair| pair.value.first()).for_each(|first| firsts[usize::from(*first)] = true);
+        Redactor { pairs, firsts, kept: Zeroizing::default() }
     }
 
     /// Takes a piece, and returns what may be passed on.
     pub(crate) fn push(&mut self, piece: &[u8]) -> Vec<u8> {
-        self.kept.extend_from_slice(piece);
-        self.pass(false)
+        let mut bytes = std::mem::take(&mut self.kept);
+        bytes.extend_from_slice(piece);
+        let (out, rest) = self.pass(&bytes, false);
+        self.kept.extend_from_slice(&bytes[rest..]);
+        out
     }
 
     /// Returns the rest.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
-        self.pass(true)
+        let bytes = std::mem::take(&mut self.kept);
+        self.pass(&bytes, true).0
     }
 
-    /// Returns the bytes of a whole text.
+    /// Returns a whole text with its values replaced; `None` if it has none.
     pub(crate) fn whole(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let mut found = Vec::with_capacity(bytes.len());
-        let mut at = 0;
-        let mut changed = false;
-        while at < bytes.len() {
-            match self.starting(&bytes[at..]) {
-                Some(pair) => {
-                    found.extend_from_slice(&pair.placeholder);
-                    at += pair.value.len();
-                    changed = true;
-                }
-                None => {
-                    found.push(bytes[at]);
-                    at += 1;
-                }
-            }
-        }
-        changed.then_some(found)
+        let has = |from: usize| self.firsts[usize::from(bytes[from])] && self.starting(&bytes[from..]).is_some();
+        (0..bytes.len()).any(has).then(|| self.pass(bytes, true).0)
     }
 
     fn starting(&self, bytes: &[u8]) -> Option<&Pair> {
         self.pairs.iter().find(|pair| bytes.starts_with(&pair.value))
     }
 
-    fn pass(&mut self, is_end: bool) -> Vec<u8> {
-        let bytes = std::mem::take(&mut self.kept);
+    /// Replaces values. Returns the text, and where the rest begins, in which a value may begin that is not complete.
+    fn pass(&self, bytes: &[u8], is_end: bool) -> (Vec<u8>, usize) {
+        let longest = self.pairs.first().map_or(0, |pair| pair.value.len());
         let mut out = Vec::with_capacity(bytes.len());
         let mut at = 0;
         while at < bytes.len() {
             let rest = &bytes[at..];
+            let first = rest.iter().position(|byte| self.firsts[usize::from(*byte)]).unwrap_or(rest.len());
+            if first > 0 {
+                out.extend_from_slice(&rest[..first]);
+                at += first;
+                continue;
+            }
             let begins = |pair: &Pair| pair.value.len() > rest.len() && pair.value.starts_with(rest);
-            if !is_end && self.pairs.iter().any(begins) {
-                self.kept.extend_from_slice(rest);
+            if !is_end && rest.len() < longest && self.pairs.iter().any(begins) {
                 break;
             }
             match self.starting(rest) {
@@ -76,12 +74,12 @@ impl Redactor {
                     at += pair.value.len();
                 }
                 None => {
-                    out.push(bytes[at]);
+                    out.push(rest[0]);
                     at += 1;
                 }
             }
         }
-        out
+        (out, at)
     }
 }
 

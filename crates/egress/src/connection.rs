@@ -339,7 +339,13 @@ mod tests {
         });
         let egress = serde_json::from_value(serde_json::json!({ "rules": [rule] })).unwrap();
         let authority = hutch_policy::Authority::Invocation;
-        let level = Level { authority, name: "test".into(), mode: Mode::Enforce, egress: Some(egress), credentials: Vec::new() };
+        let level = Level {
+            authority,
+            name: "test".into(),
+            mode: Mode::Enforce,
+            egress: Some(egress),
+            credentials: Vec::new(),
+        };
         [Arc::new(level)].into()
     }
 

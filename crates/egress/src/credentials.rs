@@ -11,9 +11,9 @@ mod redact;
 
 use std::fmt;
 
-use hutch_policy::{Binding, Destination, Path};
 pub(crate) use answer::answer;
 pub(crate) use body::{Guarded, filled};
+use hutch_policy::{Binding, Destination, Path};
 pub(crate) use place::{Placed, place};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -99,7 +99,13 @@ impl Set {
 
 impl Issued {
     /// Returns why the value may not stand in a request; `None` if it may.
-    pub(crate) fn closed(&self, destination: &Destination, path: &Path, tls: bool, now: i64) -> Option<&'static str> {
+    pub(crate) fn closed(
+        &self,
+        destination: &Destination,
+        path: &Path,
+        tls: bool,
+        now: i64,
+    ) -> Option<&'static str> {
         if !tls {
             return Some("the connection has no TLS");
         }

@@ -338,7 +338,8 @@ impl Exchange {
     ) -> Result<(Request<Body>, Placed), String> {
         let scheme = if self.tls { "https" } else { "http" };
         let Accepted { rules, max_body, body, mut placed } = accepted;
-        let target = placed.target.as_ref().or(parts.uri.path_and_query()).map_or("/", |target| target.as_str());
+        let target =
+            placed.target.as_ref().or(parts.uri.path_and_query()).map_or("/", |target| target.as_str());
         let uri =
             Uri::builder().scheme(scheme).authority(self.destination.to_string()).path_and_query(target);
         let uri = uri.build().map_err(|error| error.to_string())?;
@@ -353,7 +354,8 @@ impl Exchange {
         }
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
         let (reporter, of) = (sandbox.clone(), line.clone());
-        let report = Arc::new(move |reason| reporter.refused_request(of.refusal(reason, &[]), &of.asked(&[])));
+        let report =
+            Arc::new(move |reason| reporter.refused_request(of.refusal(reason, &[]), &of.asked(&[])));
         let body = Guarded::body(body, std::mem::take(&mut placed.foreign), report);
         let body = Metered { body, left: max_body, rules, sandbox, line };
         let mut request = Request::new(body.boxed_unsync());

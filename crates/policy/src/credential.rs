@@ -182,11 +182,16 @@ impl Credential {
         }
         match (header, format) {
             (None, Some(_)) => return invalid(".format", "has no effect without `header`".to_owned()),
-            (Some(header), _) if !is_token(header) || CLOSED.contains(&header.to_ascii_lowercase().as_str()) => {
+            (Some(header), _)
+                if !is_token(header) || CLOSED.contains(&header.to_ascii_lowercase().as_str()) =>
+            {
                 return invalid(".header", format!("{header:?} is not a header that may have a value"));
             }
             (_, Some(format)) if !is_format(format) => {
-                return invalid(".format", format!("needs `{PLACE}` once, for the value, in printable ASCII"));
+                return invalid(
+                    ".format",
+                    format!("needs `{PLACE}` once, for the value, in printable ASCII"),
+                );
             }
             _ => {}
         }
@@ -389,7 +394,8 @@ mod tests {
             assert!(!usable(&[excluding.clone()]), "{excluding}");
             assert!(!usable(&[named.clone(), excluding.clone()]), "{excluding}");
         }
-        let observing = r#"{"mode": "Observe", "egress": {"rules": [{"name": "a", "any": true, "credentials": []}]}}"#;
+        let observing =
+            r#"{"mode": "Observe", "egress": {"rules": [{"name": "a", "any": true, "credentials": []}]}}"#;
         assert!(usable(&[open, observing.to_owned()]));
     }
 }

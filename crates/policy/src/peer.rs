@@ -174,7 +174,13 @@ mod tests {
 
     fn level(authority: Authority, rules: &serde_json::Value) -> Level {
         let egress = serde_json::from_value(serde_json::json!({ "rules": rules })).unwrap();
-        Level { authority, name: "p".into(), mode: Mode::Enforce, egress: Some(egress), credentials: Vec::new() }
+        Level {
+            authority,
+            name: "p".into(),
+            mode: Mode::Enforce,
+            egress: Some(egress),
+            credentials: Vec::new(),
+        }
     }
 
     fn to(namespace: &str, name: &str) -> Subject {

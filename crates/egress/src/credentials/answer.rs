@@ -4,9 +4,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderValue;
 use http::header::{self, HeaderMap};
 use http::response::Parts;
-use http::HeaderValue;
 use http_body::Frame;
 use http_body_util::BodyExt;
 

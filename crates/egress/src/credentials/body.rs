@@ -10,8 +10,8 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use zeroize::Zeroizing;
 
-use super::encode::{json, percent};
 use super::Placed;
+use super::encode::{json, percent};
 use crate::body::{Body, full};
 use crate::refusal::Reason;
 
@@ -53,7 +53,9 @@ async fn whole(mut body: Body) -> Result<Bytes, Reason> {
         let frame = frame.map_err(|error| Reason::Ambiguous(error.to_string()))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > BODY {
-            return Err(Reason::Ambiguous(format!("its body is longer than {BODY} bytes, so it has no credential")));
+            return Err(Reason::Ambiguous(format!(
+                "its body is longer than {BODY} bytes, so it has no credential"
+            )));
         }
         bytes.extend_from_slice(&data);
     }
@@ -113,7 +115,8 @@ impl http_body::Body for Guarded {
         let found = match (frame.data_ref(), frame.trailers_ref()) {
             (Some(data), _) => this.find(&data.clone()).map(str::to_owned),
             (_, Some(trailers)) => {
-                let trailers: Vec<Bytes> = trailers.values().map(|value| Bytes::copy_from_slice(value.as_bytes())).collect();
+                let trailers: Vec<Bytes> =
+                    trailers.values().map(|value| Bytes::copy_from_slice(value.as_bytes())).collect();
                 trailers.iter().find_map(|value| this.find(value).map(str::to_owned))
             }
             _ => None,

@@ -7,7 +7,9 @@ pub(super) fn percent(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(char::from(byte)),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                encoded.push(char::from(byte))
+            }
             _ => encoded.push_str(&format!("%{byte:02X}")),
         }
     }
@@ -49,7 +51,9 @@ mod tests {
     #[test]
     fn percent_codes_are_made_and_read() {
         assert_eq!(percent("aZ09-._~/+ é"), "aZ09-._~%2F%2B%20%C3%A9");
-        for (text, expected) in [("%41b%2g%", "Ab%2g%"), ("%2541", "%41"), ("plain", "plain"), ("%e9", "\u{fffd}")] {
+        for (text, expected) in
+            [("%41b%2g%", "Ab%2g%"), ("%2541", "%41"), ("plain", "plain"), ("%e9", "\u{fffd}")]
+        {
             assert_eq!(String::from_utf8_lossy(&without_percent(text.as_bytes())), expected, "{text}");
         }
         assert_eq!(json("a\"\\\n"), "a\\\"\\\\\\n");

@@ -2,10 +2,10 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::HeaderValue;
 use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::HeaderValue;
 use hutch_policy::{Destination, Moment, PLACE, may_use};
 use zeroize::Zeroizing;
 
@@ -105,7 +105,9 @@ impl Judged<'_> {
                 return Err(refusal(one, why));
             }
             let bound = one.binding.header.as_deref();
-            if bound.is_some_and(|bound| header.is_none_or(|header| !header.as_str().eq_ignore_ascii_case(bound))) {
+            if bound
+                .is_some_and(|bound| header.is_none_or(|header| !header.as_str().eq_ignore_ascii_case(bound)))
+            {
                 return Err(refusal(one, "it is bound to another place of the request"));
             }
             let before = replaced.as_deref().map_or(text, String::as_str);
@@ -148,7 +150,8 @@ impl Judged<'_> {
             }
         }
         for one in &self.open {
-            let Some(name) = one.binding.header.as_ref().and_then(|name| name.parse::<HeaderName>().ok()) else {
+            let Some(name) = one.binding.header.as_ref().and_then(|name| name.parse::<HeaderName>().ok())
+            else {
                 continue;
             };
             if !parts.headers.contains_key(&name) {
@@ -178,10 +181,13 @@ impl Judged<'_> {
             let placeholder = basic.map_or(text, |(_, encoded)| encoded.trim());
             pairs.push(pair(&encoded, placeholder));
             let text = Zeroizing::new(format!("Basic {}", *encoded));
-            return sensitive(&text).map(Some).ok_or_else(|| Reason::Ambiguous("its header Basic".to_owned()));
+            return sensitive(&text)
+                .map(Some)
+                .ok_or_else(|| Reason::Ambiguous("its header Basic".to_owned()));
         }
         let Some(found) = self.replace(set, text, Some(name), str::to_owned)? else { return Ok(None) };
-        let invalid = || Reason::Ambiguous(format!("its header {name} cannot have the value of a credential"));
+        let invalid =
+            || Reason::Ambiguous(format!("its header {name} cannot have the value of a credential"));
         sensitive(&found).map(Some).ok_or_else(invalid)
     }
 }

@@ -22,7 +22,10 @@ impl Redactor {
         pairs.retain(|pair| !pair.value.is_empty());
         pairs.sort_by_key(|pair| std::cmp::Reverse(pair.value.len()));
         let mut firsts = [false; 256];
-        pairs.iter().filter_map(|pair| pair.value.first()).for_each(|first| firsts[usize::from(*first)] = true);
+        pairs
+            .iter()
+            .filter_map(|pair| pair.value.first())
+            .for_each(|first| firsts[usize::from(*first)] = true);
         Redactor { pairs, firsts, kept: Zeroizing::default() }
     }
 
@@ -43,7 +46,8 @@ impl Redactor {
 
     /// Returns a whole text with its values replaced; `None` if it has none.
     pub(crate) fn whole(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let has = |from: usize| self.firsts[usize::from(bytes[from])] && self.starting(&bytes[from..]).is_some();
+        let has =
+            |from: usize| self.firsts[usize::from(bytes[from])] && self.starting(&bytes[from..]).is_some();
         (0..bytes.len()).any(has).then(|| self.pass(bytes, true).0)
     }
 

@@ -82,7 +82,14 @@ fn levels(port: u16, rules: &str, budget: &str) -> Arc<[Arc<Level>]> {
     );
     let egress = format!(r#"{{"rules": [{rules}]{budget}}}"#);
     let egress = Some(serde_json::from_str(&egress).unwrap());
-    [Arc::new(Level { authority: Of::Invocation, name: "test".into(), mode: Mode::Enforce, egress, credentials: Vec::new() })].into()
+    [Arc::new(Level {
+        authority: Of::Invocation,
+        name: "test".into(),
+        mode: Mode::Enforce,
+        egress,
+        credentials: Vec::new(),
+    })]
+    .into()
 }
 
 impl Site {

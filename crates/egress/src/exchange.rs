@@ -318,7 +318,7 @@ impl Exchange {
             return Err(Reason::Denied(denial));
         }
         let max_body = verdict.max_body;
-        let placed = place(&rules, parts, &self.destination, &request, &moment)?;
+        let placed = place((&rules.credentials, &rules.levels), parts, &self.destination, &request, &moment)?;
         self.sandbox.usage.request(&rules.levels, &self.destination)?;
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.ground(&verdict.opinions);

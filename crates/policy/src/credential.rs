@@ -5,16 +5,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Time;
-use crate::decide::{Level, Mode};
 use crate::destination::{Decision, Destination};
-use crate::expression::Moment;
 use crate::host::Host;
 use crate::http::PathPattern;
-use crate::object::InvalidPolicy;
 use crate::pattern::HostPattern;
 use crate::ports::PortRange;
-use crate::request::Request;
-use std::borrow::Borrow;
+use crate::rule::EgressRule;
 
 /// Maximum credentials of a policy.
 const CREDENTIALS: usize = 16;
@@ -151,7 +147,7 @@ impl Binding {
 impl Credential {
     /// Returns the shape of the placeholder.
     pub fn shape(&self) -> Shape {
-        self.shape.unwrap_or_else(|| match self.env.as_deref() {
+        self.shape.unwrap_or(match self.env.as_deref() {
             Some("GITHUB_TOKEN" | "GH_TOKEN") => Shape::GitHub,
             Some("OPENAI_API_KEY") => Shape::OpenAI,
             Some("ANTHROPIC_API_KEY") => Shape::Anthropic,
@@ -161,8 +157,8 @@ impl Credential {
         })
     }
 
-    fn check(&self, field: impl Fn(&str) -> String) -> Result<(), InvalidPolicy> {
-        let invalid = |name: &str, reason: String| Err(InvalidPolicy { field: field(name), reason });
+    fn check(&self, field: impl Fn(&str) -> String) -> Result<(), Mistake> {
+        let invalid = |name: &str, reason: String| Err((field(name), reason));
         if !is_label(&self.name) {
             return invalid(".name", "must be lower-case letters, digits and `-`, at most 63".to_owned());
         }
@@ -207,11 +203,21 @@ impl Credential {
     }
 }
 
-/// Checks the credentials of a policy.
-pub(crate) fn check_all(all: &[Credential]) -> Result<(), InvalidPolicy> {
-    let refuse = |field: String, reason: String| Err(InvalidPolicy { field, reason });
-    if all.len() > CREDENTIALS {
-        return refuse("spec.credentials".to_owned(), format!("at most {CREDENTIALS} entries"));
+/// Path of a field, and why it is invalid.
+type Mistake = (String, String);
+
+/// Checks the credentials of a policy: one of administrators, or one that only observes, offers none.
+pub(crate) fn check_all(all: &[Credential], administers: bool, observes: bool) -> Result<(), Mistake> {
+    let refuse = |field: String, reason: String| Err((field, reason));
+    let why = match (administers, observes, all.len() > CREDENTIALS) {
+        _ if all.is_empty() => return Ok(()),
+        (true, ..) => "only a SandboxPolicy offers credentials; the rules of this one may exclude them",
+        (_, true, _) => "has no effect with `mode: Observe`",
+        (.., true) => "at most 16 entries",
+        _ => "",
+    };
+    if !why.is_empty() {
+        return refuse("spec.credentials".to_owned(), why.to_owned());
     }
     for (index, credential) in all.iter().enumerate() {
         let field = |name: &str| format!("spec.credentials[{index}]{name}");
@@ -227,35 +233,19 @@ pub(crate) fn check_all(all: &[Credential]) -> Result<(), InvalidPolicy> {
     Ok(())
 }
 
-/// Returns the credentials that the levels offer, in the order of the levels. A level that only observes offers none.
-pub fn offered<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = (&Level, &Credential)> {
-    let levels = levels.iter().map(Borrow::borrow).filter(|level: &&Level| level.mode == Mode::Enforce);
-    levels.flat_map(|level| level.credentials.iter().map(move |credential| (level, credential)))
+/// Returns true if one of the credentials may go to the destination, so that its requests must be read.
+pub(crate) fn any_covers(all: &[Credential], destination: &Destination) -> bool {
+    all.iter().any(|credential| credential.binding.covers(destination))
 }
 
-/// Returns true if a level offers a credential for the destination, so that its requests must be read.
-pub(crate) fn reads_for(level: &Level, destination: &Destination) -> bool {
-    level.credentials.iter().any(|credential| credential.binding.covers(destination))
-}
-
-/// Returns true if no level excludes a credential from a request that is allowed. A level excludes it if the rules by which
-/// it allows the request have lists of credentials, and none of them names it.
-pub fn may_use<L: Borrow<Level>>(
-    levels: &[L],
-    name: &str,
-    destination: &Destination,
-    request: &Request<'_>,
-    moment: &Moment<'_>,
-) -> bool {
-    crate::decide::enforcing(levels).all(|(_, egress)| {
-        let matching = egress.rules.about(&destination.host).filter(|rule| rule.matches(destination));
-        let mut lists = matching
-            .filter(|rule| rule.credentials.is_some())
-            .filter(|rule| rule.decide_request(request, moment) == Some(Decision::Allow))
-            .filter_map(|rule| rule.credentials.as_ref())
-            .peekable();
-        lists.peek().is_none() || lists.any(|list| list.iter().any(|named| named == name))
-    })
+/// Returns why the list of a rule is invalid or has no effect.
+pub(crate) fn mistake_of_rule(rule: &EgressRule) -> Option<String> {
+    let names = rule.credentials.as_ref()?;
+    if names.len() > ENTRIES || names.iter().any(|name| !is_label(name)) {
+        return Some(format!("must be names of credentials, at most {ENTRIES}"));
+    }
+    let reads = rule.protocol.is_auto() && rule.tls.is_auto() && rule.decision != Decision::Deny;
+    (!reads).then(|| "has no effect in a rule that denies or does not read requests".to_owned())
 }
 
 /// Returns true for the name of a credential.
@@ -288,8 +278,7 @@ fn is_variable(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::decide::Authority;
+    use crate::decide::{Authority, Level};
     use crate::object::PolicyObject;
 
     fn policy(spec: &str) -> Result<Level, String> {
@@ -362,40 +351,5 @@ mod tests {
         }
         let path = |path: &str| crate::request::Path::read(path).unwrap();
         assert!(binding.covers_path(&path("/repos/a")) && !binding.covers_path(&path("/user")));
-    }
-
-    #[test]
-    fn credential_is_usable_unless_a_level_excludes_it() {
-        let rule = |more: &str| {
-            format!(r#"{{"egress": {{"rules": [{{"name": "a", "hosts": ["api.github.com"]{more}}}]}}}}"#)
-        };
-        let usable = |specs: &[String]| {
-            let levels: Vec<Level> = specs.iter().map(|spec| policy(spec).unwrap()).collect();
-            let path = crate::request::Path::read("/a").unwrap();
-            let request = Request {
-                host: "api.github.com",
-                port: 443,
-                method: "GET",
-                path: &path,
-                query: "",
-                headers: Vec::new(),
-                websocket: false,
-                tls: true,
-                length: Some(0),
-                calls: None,
-            };
-            let destination = "api.github.com".parse().unwrap();
-            may_use(&levels, "github", &destination, &request, &Moment::default())
-        };
-        let (open, named) = (rule(""), rule(r#", "credentials": ["github"]"#));
-        let (other, none) = (rule(r#", "credentials": ["other"]"#), rule(r#", "credentials": []"#));
-        assert!(usable(&[open.clone()]) && usable(&[open.clone(), named.clone()]));
-        for excluding in [other, none] {
-            assert!(!usable(&[excluding.clone()]), "{excluding}");
-            assert!(!usable(&[named.clone(), excluding.clone()]), "{excluding}");
-        }
-        let observing =
-            r#"{"mode": "Observe", "egress": {"rules": [{"name": "a", "any": true, "credentials": []}]}}"#;
-        assert!(usable(&[open, observing.to_owned()]));
     }
 }

@@ -103,7 +103,7 @@ pub fn decide<'a, L: Borrow<Level>>(
     let mut opinions = Vec::new();
     let (mut inspect, mut passthrough, mut traffic) = (false, false, None::<Traffic>);
     for level in levels.iter().map(Borrow::borrow) {
-        inspect |= level.mode == Mode::Enforce && credential::reads_for(level, destination);
+        inspect |= level.mode == Mode::Enforce && credential::any_covers(&level.credentials, destination);
         let Some(egress) = &level.egress else { continue };
         let found = egress.connection(destination, moment);
         opinions.push(Opinion {

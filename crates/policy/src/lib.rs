@@ -30,12 +30,13 @@ mod request;
 mod rule;
 mod stored;
 mod time;
+mod usable;
 
 pub use address::{Forbidden, check_address, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
-pub use credential::{Binding, Credential, PLACE, Shape, Source, may_use, offered};
+pub use credential::{Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
     Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, may_dial, may_resolve,
     reads_calls,
@@ -59,3 +60,4 @@ pub use rule::{EgressRule, Protocol, Tls, Traffic};
 pub use stored::{
     Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules,
 };
+pub use usable::{may_use, offered};

@@ -194,21 +194,10 @@ impl PolicyObject {
         &self.spec.files
     }
 
-    /// Returns the credentials that the policy offers.
-    pub fn credentials(&self) -> &[Credential] {
-        &self.spec.credentials
-    }
-
     fn check_credentials(&self) -> Result<(), InvalidPolicy> {
-        let refuse = |reason: &str| Err(invalid("spec.credentials".to_owned(), reason));
-        match (self.spec.credentials.is_empty(), self.kind, self.spec.mode) {
-            (true, ..) => Ok(()),
-            (_, Kind::ClusterSandboxPolicy, _) => {
-                refuse("only a SandboxPolicy offers credentials; the rules of this one may exclude them")
-            }
-            (.., Mode::Observe) => refuse("has no effect with `mode: Observe`"),
-            _ => credential::check_all(&self.spec.credentials),
-        }
+        let Spec { credentials, mode, .. } = &self.spec;
+        let (administers, observes) = (self.kind == Kind::ClusterSandboxPolicy, *mode == Mode::Observe);
+        credential::check_all(credentials, administers, observes).map_err(|(field, why)| invalid(field, why))
     }
 
     fn check_files(&self) -> Result<(), InvalidPolicy> {
@@ -231,9 +220,9 @@ impl PolicyObject {
     /// # Errors
     /// The first such field.
     pub fn check_for_server(&self) -> Result<(), InvalidPolicy> {
-        if let Some(index) = self.spec.credentials.iter().position(|one| one.source.is_some()) {
-            let reason = "has an effect only for a command; a server needs `provider`";
-            return Err(invalid(format!("spec.credentials[{index}].source"), reason));
+        if !self.spec.credentials.is_empty() {
+            let reason = "a server has no credentials for sandboxes in this version; `hutch run` and `hutch egress` do";
+            return Err(invalid("spec.credentials".to_owned(), reason));
         }
         for (index, rule) in self.spec.files.iter().enumerate() {
             if let Some(reserved) = rule.path.reserved() {
@@ -274,7 +263,7 @@ impl PolicyObject {
             return Err(invalid("spec.expires".to_owned(), "has an effect only on a server"));
         }
         if let Some(index) = self.spec.credentials.iter().position(|one| one.provider.is_some()) {
-            let reason = "has an effect only on a server; a command needs `source`";
+            let reason = "a command has no providers; it needs `source`";
             return Err(invalid(format!("spec.credentials[{index}].provider"), reason));
         }
         for (index, rule) in self.rules().iter().enumerate() {
@@ -444,16 +433,8 @@ fn check_requests(rule: &EgressRule, field: &impl Fn(&str) -> String) -> Result<
             return Err(invalid(field(name), format!("at most {ENTRIES} entries")));
         }
     }
-    let names = rule.credentials.as_deref().unwrap_or_default();
-    if names.len() > ENTRIES || names.iter().any(|name| !credential::is_label(name)) {
-        let reason = format!("must be names of credentials, at most {ENTRIES}");
-        return Err(invalid(field(".credentials"), reason));
-    }
-    if rule.credentials.is_some()
-        && (rule.decision == Decision::Deny || !rule.protocol.is_auto() || rule.tls == Tls::Passthrough)
-    {
-        let reason = "has no effect in a rule that denies or does not read requests";
-        return Err(invalid(field(".credentials"), reason));
+    if let Some(why) = credential::mistake_of_rule(rule) {
+        return Err(invalid(field(".credentials"), why));
     }
     let reads = rule.reads_requests();
     if reads && !rule.protocol.is_auto() {

@@ -16,7 +16,7 @@ pub(super) fn percent(text: &str) -> String {
     encoded
 }
 
-/// Returns the bytes with percent codes decoded. A code that is none stays.
+/// Returns the bytes with percent codes decoded. An invalid code stays.
 pub(super) fn without_percent(bytes: &[u8]) -> Cow<'_, [u8]> {
     if !bytes.contains(&b'%') {
         return Cow::Borrowed(bytes);

@@ -1,19 +1,20 @@
 //! Puts values in the place of placeholders in the head of a request.
 
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use hutch_policy::{Destination, Moment, PLACE, may_use};
+use hutch_policy::{Destination, Level, Moment, PLACE, may_use};
 use zeroize::Zeroizing;
 
 use super::encode::{json, percent, without_percent};
 use super::redact::Pair;
 use super::{Issued, Set};
 use crate::refusal::Reason;
-use crate::sandbox::Rules;
 
 /// Head of a request with its values, and what its answer must not contain.
 #[derive(Default)]
@@ -38,13 +39,12 @@ struct Judged<'a> {
 /// # Errors
 /// It has a placeholder where the value may not stand.
 pub(crate) fn place(
-    rules: &Rules,
+    (set, levels): (&Set, &[Arc<Level>]),
     parts: &Parts,
     destination: &Destination,
     request: &hutch_policy::Request<'_>,
     moment: &Moment<'_>,
 ) -> Result<Placed, Reason> {
-    let set: &Set = &rules.credentials;
     if set.0.is_empty() {
         return Ok(Placed::default());
     }
@@ -52,7 +52,7 @@ pub(crate) fn place(
     for one in &set.0 {
         let why = one.closed(destination, request.path, request.tls, moment.seconds);
         let why = why.or_else(|| {
-            let usable = may_use(&rules.levels, &one.name, destination, request, moment);
+            let usable = may_use(levels, &one.name, destination, request, moment);
             (!usable).then_some("a policy excludes it from this request")
         });
         match why.or(request.websocket.then_some("a WebSocket cannot have it")) {

@@ -59,6 +59,18 @@ impl Wanted {
             let placeholder = placeholder(credential.shape());
             all.push(Wanted { name, policy, env, placeholder, source, binding, seconds });
         }
+        for level in levels {
+            for rule in level.egress.iter().flat_map(|egress| egress.rules.iter()) {
+                let mut names = rule.credentials.iter().flatten();
+                if let Some(name) = names.find(|name| all.iter().all(|one| one.name != **name)) {
+                    bail!(
+                        "--policy: rule {:?} of policy {:?}: credentials: no policy offers {name:?}",
+                        rule.name,
+                        level.name
+                    );
+                }
+            }
+        }
         Ok(all)
     }
 

@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::authority::AuthorityKeys;
+use crate::credentials::Issued;
 use crate::descriptors::LISTENERS;
 use crate::record::{Decided, Recorder};
 use crate::refusal::{Reason, Refusal};
@@ -62,6 +63,13 @@ pub enum Order {
         sandbox: u64,
         /// Facts.
         facts: Facts,
+    },
+    /// Set the credentials of a sandbox that has levels. Connections to the hosts of earlier and new ones end.
+    Credentials {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Credentials.
+        credentials: Vec<Issued>,
     },
     /// Give the next synthetic addresses to these names.
     Names {
@@ -250,6 +258,9 @@ impl Proxy {
                 self.find(sandbox)?.sandbox.set_authority(&keys).map_err(failed)?;
             }
             Order::Facts { sandbox, facts } => self.find(sandbox)?.sandbox.set_facts(facts),
+            Order::Credentials { sandbox, credentials } => {
+                self.find(sandbox)?.sandbox.set_credentials(credentials);
+            }
             Order::Names { sandbox, names } => self.find(sandbox)?.sandbox.add_names(&names),
             Order::Serve { sandbox } => {
                 let of = self.find(sandbox)?.sandbox.clone();
@@ -301,6 +312,7 @@ impl Proxy {
         });
         let sandbox = Sandbox::new(levels, self.way.clone(), report, named);
         sandbox.peers.set_request(request);
+        sandbox.set_credentials(self.way.issued.clone());
         if let Some(recorder) = &self.recorder {
             sandbox.record(recorder.clone());
         } else if self.records {

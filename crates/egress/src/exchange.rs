@@ -7,6 +7,7 @@ mod scanned;
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use tokio::time::timeout;
 
 use crate::body::{Body, full};
 use crate::check::names;
+use crate::credentials::{self, Guarded, Placed, filled, place};
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
 use crate::record::{Asked, named};
@@ -38,6 +40,8 @@ use counted::{Held, Metered};
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
+/// Path in messages instead of one with something that must not be shown.
+const HIDDEN: &str = "/[redacted]";
 /// Maximum characters of a path in a message.
 const SHOWN: usize = 200;
 
@@ -83,6 +87,7 @@ struct Accepted {
     scan: Option<Scan>,
     /// The length of its body may change.
     changes: bool,
+    placed: Placed,
 }
 
 /// Facts about a request, for its answer and its record.
@@ -92,16 +97,22 @@ struct Line {
     destination: Destination,
     /// Without the query, and cut.
     path: String,
+    /// The scanner finds something in the target, which must not be shown.
+    hidden: AtomicBool,
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Line { method, scheme, destination, path } = self;
-        write!(formatter, "{method} {scheme}://{destination}{path}")
+        let Line { method, scheme, destination, .. } = self;
+        write!(formatter, "{method} {scheme}://{destination}{}", self.path())
     }
 }
 
 impl Line {
+    fn path(&self) -> &str {
+        if self.hidden.load(Ordering::Relaxed) { HIDDEN } else { &self.path }
+    }
+
     /// Returns the refusal of the request, which has made these calls.
     fn refusal(&self, reason: Reason, calls: &[Call]) -> Refusal {
         let destination = match calls {
@@ -112,8 +123,8 @@ impl Line {
     }
 
     fn asked<'a>(&'a self, calls: &'a [Call]) -> Asked<'a> {
-        let Line { method, destination, path, .. } = self;
-        Asked { destination, method: method.as_str(), path, calls }
+        let Line { method, destination, .. } = self;
+        Asked { destination, method: method.as_str(), path: self.path(), calls }
     }
 }
 
@@ -138,6 +149,7 @@ pub(crate) async fn exchange(
         scheme: if of.tls { "https" } else { "http" },
         destination: of.destination.clone(),
         path: request.uri().path().chars().take(SHOWN).collect(),
+        hidden: AtomicBool::new(false),
     };
     let sends = !request.headers().contains_key(header::EXPECT);
     let (line, mut seen) = (Arc::new(line), Seen::default());
@@ -196,10 +208,12 @@ impl Exchange {
         let (parts, body) = request.into_parts();
         seen.unread = Some(body);
         let path = self.check(&parts).map_err(Reason::Ambiguous)?;
-        let accepted = self.decide(&parts, (line, &path), websocket, seen).await?;
+        let mut accepted = self.decide(&parts, (line, &path), websocket, seen).await?;
+        let body = std::mem::replace(&mut accepted.body, full(Bytes::new()));
+        accepted.body = filled(&mut accepted.placed, &parts.headers, body).await?;
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
         let scan = accepted.scan.clone();
-        let sent = self.request(&parts, accepted, line, websocket).map_err(Reason::Ambiguous)?;
+        let (sent, placed) = self.request(&parts, accepted, line, websocket).map_err(Reason::Ambiguous)?;
         let of = parts.headers;
         let mut response = self.sandbox.upstream().send(sent, http2).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -216,7 +230,8 @@ impl Exchange {
         parts.headers.remove(header::ALT_SVC);
         parts.version = Version::default();
         let sandbox = self.sandbox.clone();
-        let mut body = Held { body, sandbox, _place: place }.boxed_unsync();
+        let body = Held { body, sandbox, _place: place }.boxed_unsync();
+        let mut body = credentials::answer(placed, &mut parts, body)?;
         if let Some(scan) = scan {
             body = self.scan_answer(&scan, &of, &mut parts, body, line, seen).await?;
         }
@@ -322,6 +337,7 @@ impl Exchange {
             return Err(Reason::Denied(denial));
         }
         let max_body = verdict.max_body;
+        let placed = place((&rules.credentials, &rules.levels), parts, &self.destination, &request, &moment)?;
         self.sandbox.usage.request(&rules.levels, &self.destination)?;
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.ground(&verdict.opinions);
@@ -332,7 +348,7 @@ impl Exchange {
             (body, changes) = self.scan_request(scan, parts, body, line, seen).await?;
         }
         self.sandbox.allowed(&self.destination, Some(&line.asked(&seen.calls)), ground.as_ref());
-        Ok(Accepted { max_body, body, rules, scan, changes })
+        Ok(Accepted { max_body, body, rules, scan, changes, placed })
     }
 
     /// Returns the request that is sent to the server.
@@ -342,13 +358,15 @@ impl Exchange {
         accepted: Accepted,
         line: &Arc<Line>,
         websocket: bool,
-    ) -> Result<Request<Body>, String> {
+    ) -> Result<(Request<Body>, Placed), String> {
         let scheme = if self.tls { "https" } else { "http" };
-        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        let Accepted { rules, max_body, body, scan, changes, mut placed } = accepted;
+        let target =
+            placed.target.as_ref().or(parts.uri.path_and_query()).map_or("/", |target| target.as_str());
         let uri =
             Uri::builder().scheme(scheme).authority(self.destination.to_string()).path_and_query(target);
         let uri = uri.build().map_err(|error| error.to_string())?;
-        let mut headers = parts.headers.clone();
+        let mut headers = placed.headers.take().unwrap_or_else(|| parts.headers.clone());
         let trailers = headers.get(header::TE).is_some_and(|value| value == "trailers");
         keep_end_to_end(&mut headers, websocket);
         headers.remove(header::HOST);
@@ -357,7 +375,6 @@ impl Exchange {
         if trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
-        let Accepted { rules, max_body, body, scan, changes } = accepted;
         if changes {
             headers.remove(header::CONTENT_LENGTH);
         }
@@ -367,11 +384,15 @@ impl Exchange {
             headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
         }
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
+        let (reporter, of) = (sandbox.clone(), line.clone());
+        let report =
+            Arc::new(move |reason| reporter.refused_request(of.refusal(reason, &[]), &of.asked(&[])));
+        let body = Guarded::body(body, std::mem::take(&mut placed.foreign), report);
         let body = Metered { body, left: max_body, rules, sandbox, line };
         let mut request = Request::new(body.boxed_unsync());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =
             (parts.method.clone(), uri, headers);
-        Ok(request)
+        Ok((request, placed))
     }
 
     /// Passes bytes on in both directions once both sides have become a WebSocket, as long as these rules hold.

@@ -23,6 +23,7 @@ mod body;
 mod check;
 mod connection;
 pub mod control;
+mod credentials;
 mod descriptors;
 mod dial;
 pub mod dns;
@@ -54,6 +55,7 @@ mod way;
 mod websocket;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
+pub use credentials::{Issued, Secret};
 pub use finding::Found;
 pub use plan::plan;
 pub use record::{Decided, Outcome, Record, Recorder};

@@ -70,6 +70,9 @@ pub enum Reason {
     /// The destination cannot be reached.
     #[error("{0}")]
     Unreachable(String),
+    /// The placeholder of a credential stands where its value may not.
+    #[error("credential {0:?}: {1}")]
+    Credential(String, String),
     /// The sandbox has too many connections.
     #[error("too many connections are open")]
     TooMany,

@@ -5,13 +5,15 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hutch_policy::{Destination, Facts, Host, HostName, Level, Mode, Moment, Opinion, decide, may_resolve};
+use hutch_scan::At;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
 use crate::authority::{Authority, AuthorityError, AuthorityKeys};
+use crate::credentials::{Issued, Set};
 use crate::descriptors::CONNECTION;
 use crate::dial::dial;
 use crate::dns;
@@ -34,6 +36,8 @@ const HTTPS: NonZeroU16 = NonZeroU16::new(443).unwrap();
 /// Maximum requests at once, and of these such whose bodies are read before they are decided.
 const REQUESTS: usize = 256;
 const READING: usize = 8;
+/// Maximum bodies of each direction that the scanner holds as a whole.
+const HOLDING: usize = 32;
 /// Maximum names that are resolved at once. Each holds a thread of the process.
 const RESOLVING: usize = 16;
 
@@ -49,6 +53,7 @@ pub(crate) type Levels = Arc<[Arc<Level>]>;
 pub(crate) struct Rules {
     pub(crate) levels: Levels,
     pub(crate) facts: Arc<Facts>,
+    pub(crate) credentials: Arc<Set>,
 }
 
 /// A sandbox.
@@ -61,6 +66,8 @@ pub(crate) struct Sandbox {
     pub(crate) requests: Arc<Semaphore>,
     pub(crate) reading: Semaphore,
     pub(crate) resolving: Arc<Semaphore>,
+    /// Places of requests, and of answers, whose bodies are held.
+    pub(crate) holding: [Arc<Semaphore>; 2],
     pub(crate) usage: Usage,
     authority: Mutex<Option<Arc<Authority>>>,
     /// Made for the first request that is read.
@@ -83,7 +90,7 @@ impl fmt::Debug for Sandbox {
 
 impl Sandbox {
     pub(crate) fn new(levels: Levels, way: Arc<Way>, report: Report, named: Named) -> Arc<Sandbox> {
-        let rules = Rules { levels, facts: Arc::default() };
+        let rules = Rules { levels, ..Rules::default() };
         let sandbox = Arc::new(Sandbox {
             rules: watch::Sender::new(Some(rules)),
             names: Mutex::default(),
@@ -92,6 +99,7 @@ impl Sandbox {
             requests: Arc::new(Semaphore::new(REQUESTS)),
             reading: Semaphore::new(READING),
             resolving: Arc::new(Semaphore::new(RESOLVING)),
+            holding: [(); 2].map(|()| Arc::new(Semaphore::new(HOLDING))),
             usage: Usage::default(),
             authority: Mutex::default(),
             upstream: OnceLock::new(),
@@ -134,8 +142,7 @@ impl Sandbox {
     /// Replaces the levels. Open connections that they do not allow end.
     pub(crate) fn set_levels(&self, levels: Levels) {
         self.prepare(&levels);
-        let facts = self.rules().facts;
-        self.rules.send_replace(Some(Rules { levels, facts }));
+        self.rules.send_replace(Some(Rules { levels, ..self.rules() }));
         self.forget_upstream();
     }
 
@@ -180,9 +187,17 @@ impl Sandbox {
 
     /// Replaces the facts, as [`Sandbox::set_levels`].
     pub(crate) fn set_facts(&self, facts: Facts) {
-        let levels = self.rules().levels;
-        self.rules.send_replace(Some(Rules { levels, facts: Arc::new(facts) }));
+        self.rules.send_replace(Some(Rules { facts: Arc::new(facts), ..self.rules() }));
         self.forget_upstream();
+    }
+
+    /// Replaces the credentials. Open connections to hosts of which one has changed end.
+    pub(crate) fn set_credentials(&self, credentials: Vec<Issued>) {
+        let rules = self.rules();
+        if rules.credentials.0 != credentials {
+            self.rules.send_replace(Some(Rules { credentials: Arc::new(Set(credentials)), ..rules }));
+            self.forget_upstream();
+        }
     }
 
     /// Sets the authority by which TLS ends here.
@@ -260,8 +275,14 @@ impl Sandbox {
         self.refused_as(refusal, Some(asked));
     }
 
-    fn refused_as(&self, refusal: Refusal, asked: Option<&Asked<'_>>) {
+    fn refused_as(&self, mut refusal: Refusal, asked: Option<&Asked<'_>>) {
         let outcome = outcome(&refusal.reason);
+        let labels = hides_labels(&refusal.reason).then(|| asked.map(|asked| asked.destination.to_string()));
+        let hidden =
+            labels.map(|destination| without_labels(&destination.unwrap_or(refusal.destination.clone())));
+        if let Some(hidden) = &hidden {
+            refusal.destination.clone_from(hidden);
+        }
         if outcome != Outcome::Observed {
             self.usage.denied();
         }
@@ -270,7 +291,7 @@ impl Sandbox {
             self.counters().full();
         }
         if let Some(recorder) = self.recorder.get() {
-            let destination = asked.map(|asked| asked.destination.to_string());
+            let destination = hidden.or_else(|| asked.map(|asked| asked.destination.to_string()));
             let destination = destination.as_deref().unwrap_or(&refusal.destination);
             recorder(&Record::refused(destination, asked, &refusal.reason));
         }
@@ -369,15 +390,26 @@ impl Sandbox {
             };
             rules.levels.iter().map(level).collect()
         };
-        let (facts, before) = (before.facts.clone(), rules_of(before));
+        let ends = before.credentials.next_end(destination, self.moment(&before.facts).seconds);
+        let (facts, credentials) = (before.facts.clone(), before.credentials.clone());
+        let before = rules_of(before);
+        let same = |now: &Rules| now.credentials.of(destination).eq(credentials.of(destination));
+        let ended = async {
+            match ends {
+                Some(ends) => until(ends).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(ended);
         // At first too: the rules may have changed since the decision.
         loop {
             match changes.borrow_and_update().clone() {
-                Some(now) if now.facts == facts && rules_of(&now) == before => {}
+                Some(now) if now.facts == facts && same(&now) && rules_of(&now) == before => {}
                 _ => return,
             }
-            if changes.changed().await.is_err() {
-                return;
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = &mut ended => return,
             }
         }
     }
@@ -394,6 +426,30 @@ impl Sandbox {
 
     fn name_of(&self, address: Ipv4Addr) -> Option<HostName> {
         self.names().name_of(address).cloned()
+    }
+}
+
+/// Returns true if the labels of a host are what was found, which must not be shown.
+fn hides_labels(reason: &Reason) -> bool {
+    matches!(reason, Reason::Found(found) | Reason::FoundOnly(found) if found.at == At::Host)
+}
+
+/// Returns a destination with its registrable domain alone.
+fn without_labels(destination: &str) -> String {
+    let (host, port) = destination.split_once(':').unwrap_or((destination, ""));
+    let separator = if port.is_empty() { "" } else { ":" };
+    format!("*.{}{separator}{port}", hutch_scan::domain(host))
+}
+
+/// Waits until a time in seconds since 1970.
+async fn until(seconds: i64) {
+    let time = UNIX_EPOCH + Duration::from_secs(seconds.max(0).cast_unsigned());
+    while let Ok(left) = time.duration_since(SystemTime::now()) {
+        if left.is_zero() {
+            return;
+        }
+        // The clock of the machine may be set.
+        tokio::time::sleep(left.min(Duration::from_secs(1))).await;
     }
 }
 
@@ -414,6 +470,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(rule).unwrap()),
             scanner: None,
+            credentials: Vec::new(),
         };
         let sandbox =
             Sandbox::new([Arc::new(level)].into(), Arc::default(), Box::new(|_| ()), Box::new(report));

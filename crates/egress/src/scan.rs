@@ -180,3 +180,6 @@ impl Scan {
         self.judge(direction, findings).refuse_redacted(direction)
     }
 }
+
+#[cfg(test)]
+mod tests;

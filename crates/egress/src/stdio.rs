@@ -12,7 +12,7 @@ use hutch_policy::{
     Call, Decision, Destination, EgressRule, Facts, HostPattern, Level, McpRule, Mode, Moment, Path, Request,
     decide_request,
 };
-use hutch_scan::Direction;
+use hutch_scan::{At, Direction};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -98,7 +98,10 @@ impl Stdio {
             Ok(ground) => {
                 let (scanned, replaced) = self.scan(Direction::Outbound, NAME, &calls, text);
                 if let Err(reason) = scanned {
-                    return self.refuse(text, &calls, &reason, REFUSED);
+                    // The name of a tool can be what is found.
+                    let in_name = matches!(&reason, Reason::Found(found) if found.at == At::Body);
+                    let calls = if in_name { &[] } else { calls.as_slice() };
+                    return self.refuse(text, calls, &reason, REFUSED);
                 }
                 self.record(Record { calls: &calls, ..Record::allowed(NAME, None, ground.as_ref()) });
                 self.remember_lists(text);
@@ -347,6 +350,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(json!({"rules": rules})).unwrap()),
             scanner: None,
+            credentials: Vec::new(),
         };
         let levels: Vec<Level> = rules.iter().enumerate().map(level).collect();
         Stdio::new(&levels, Arc::new(|_| ()))

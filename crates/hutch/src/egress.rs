@@ -23,6 +23,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::credentials::{self, Wanted};
 use crate::runtime::runtime;
 
 pub(crate) const NAME: &str = "hutch-egress";
@@ -76,6 +77,9 @@ pub(crate) struct Outside {
     pub(crate) authorities: Option<PathBuf>,
     /// Proxy through which everything goes.
     pub(crate) proxy: Option<UpstreamProxy>,
+    /// Credentials whose values the process reads before it is confined.
+    #[serde(default)]
+    pub(crate) credentials: Vec<Wanted>,
 }
 
 impl Outside {
@@ -83,7 +87,7 @@ impl Outside {
     pub(crate) fn new(proxy: Option<UpstreamProxy>) -> Outside {
         let authorities =
             std::env::var_os("SSL_CERT_FILE").map(PathBuf::from).filter(|file| file.is_absolute());
-        Outside { authorities, proxy }
+        Outside { authorities, proxy, credentials: Vec::new() }
     }
 
     /// Reads the authorities of the first file that exists: PEM.
@@ -197,15 +201,21 @@ pub(crate) fn spawn(
         Some(id) => (id, id),
         None => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
     };
+    let has_credentials = !outside.credentials.is_empty();
     send_now(ours.as_fd(), &Start { uid, gid, audience, reads, outside }, &[])?;
+    if has_credentials {
+        let answer = receive_now(ours.as_fd())?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        answer.decode::<Result<(), String>>()?.map_err(io::Error::other)?;
+    }
     Ok((process, ours))
 }
 
 /// Returns true if a level needs the authority of its sandbox, because it has rules about requests or a scanner.
 pub(crate) fn reads_requests<'a>(levels: impl IntoIterator<Item = &'a Level>) -> bool {
-    let rules =
-        |level: &Level| level.egress.iter().flat_map(|egress| &egress.rules).any(EgressRule::reads_requests);
-    levels.into_iter().any(|level| level.scanner.is_some() || rules(level))
+    levels.into_iter().any(|level| {
+        let mut rules = level.egress.iter().flat_map(|egress| &egress.rules);
+        level.scanner.is_some() || !level.credentials.is_empty() || rules.any(EgressRule::reads_requests)
+    })
 }
 
 /// Serves one sandbox with these listeners. `authority` is that of the sandbox, if rules read requests.
@@ -251,7 +261,13 @@ fn serve() -> anyhow::Result<()> {
     // Before they are counted.
     hutch_serve::raise_descriptor_limit();
     // Before the process is confined: it then has no such file.
-    let way = Way::new(outside.bundle().context("the machine's authorities")?, outside.proxy);
+    let issued = credentials::read(&outside.credentials);
+    if !outside.credentials.is_empty() {
+        send_now(input.as_fd(), &issued.as_ref().map(|_| ()), &[]).context("credentials")?;
+    }
+    let Ok(issued) = issued else { return Ok(()) };
+    let way = Way::new(outside.bundle().context("the machine's authorities")?, outside.proxy)
+        .with_credentials(issued);
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };
     confine(&confinement).context("cannot be confined")?;

@@ -15,6 +15,7 @@ use hutch_policy::{Level, Mode};
 use hutch_privsep::{Channel, send_now};
 
 use crate::cli::EgressArguments;
+use crate::credentials::Wanted;
 use crate::egress::{Audience, Outside, Process, spawn};
 use crate::{authority_folder, run, signals, upstream_proxy};
 
@@ -54,7 +55,12 @@ fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
     let metrics_at = metrics.as_ref().map(|(_, address)| *address);
     // On this thread, with which the process ends.
     let (id, reads) = (ids.as_ref().map(IdRange::base), authority.is_some());
-    let (process, channel) = spawn(id, Audience::Log, Outside::new(upstream), reads)?;
+    let credentials = Wanted::all(&levels)?;
+    for (name, placeholder) in credentials.iter().filter_map(Wanted::variable) {
+        eprintln!("hutch: placeholder for the clients: {name}={placeholder}");
+    }
+    let outside = Outside { credentials, ..Outside::new(upstream) };
+    let (process, channel) = spawn(id, Audience::Log, outside, reads)?;
     order(&channel, &levels, keys, listener, metrics.map(|(listener, _)| listener)).context("the proxy")?;
     if let Some(authority) = &authority {
         eprintln!("hutch: clients must trust the authority in {}", authority.certificate.display());

@@ -13,6 +13,7 @@ mod cli;
 mod client;
 mod cluster;
 mod controller;
+mod credentials;
 mod demo;
 mod doctor;
 mod egress;

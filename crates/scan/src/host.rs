@@ -97,6 +97,12 @@ impl Hosts {
     }
 }
 
+/// Returns the registrable domain of a host name, or the name if it has none.
+pub fn domain(host: &str) -> &str {
+    let host = host.trim_end_matches('.');
+    psl::domain_str(host).unwrap_or(host)
+}
+
 /// Returns the forms of labels that are findings.
 fn forms(labels: &str) -> Vec<(&'static str, Severity)> {
     let mut found = Vec::new();

@@ -28,7 +28,7 @@ mod view;
 
 pub use credential::{Credentials, SHORTEST};
 pub use finding::{At, Compression, Direction, Finding, Fingerprint, Kind, Location, Severity, Step};
-pub use host::Hosts;
+pub use host::{Hosts, domain};
 pub use mcp::{Pins, Session};
 pub use rule::{Error, RuleSet};
 pub use scanner::Scanner;

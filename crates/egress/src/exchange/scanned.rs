@@ -1,6 +1,7 @@
 //! Scans requests before they are sent, and answers before they are passed on.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -10,6 +11,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hutch_policy::Call;
 use hutch_scan::{At, Compression, Direction};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::calls::id_of;
@@ -60,8 +62,13 @@ async fn gather(mut body: Body, limit: usize, time: Duration) -> Result<(Gathere
     Ok((Gathered::Whole(bytes.freeze(), trailers), false))
 }
 
-fn whole(bytes: Bytes, trailers: Option<HeaderMap>) -> Body {
+/// Returns a body that keeps its place until it is sent.
+fn whole(bytes: Bytes, trailers: Option<HeaderMap>, place: Option<OwnedSemaphorePermit>) -> Body {
     let body = Full::new(bytes).map_err(|never| match never {});
+    let body = body.map_frame(move |frame| {
+        let _kept = &place;
+        frame
+    });
     match trailers {
         Some(trailers) => body.with_trailers(async { Some(Ok(trailers)) }).boxed_unsync(),
         None => body.boxed_unsync(),
@@ -137,7 +144,11 @@ impl Exchange {
     ) -> Result<(Body, bool), Reason> {
         let talk = self.talk(&parts.headers);
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
-        self.settle(scan.url(&talk, target), line, &seen.calls)?;
+        let judged = scan.url(&talk, target);
+        if judged.blocked.is_some() || !judged.logged.is_empty() {
+            line.hidden.store(true, Ordering::Relaxed);
+        }
+        self.settle(judged, line, &seen.calls)?;
         self.settle(scan.headers(Direction::Outbound, &parts.headers), line, &seen.calls)?;
         if body.is_end_stream() {
             return Ok((body, false));
@@ -153,6 +164,7 @@ impl Exchange {
             let how = (Passing::Through, compression);
             return Ok((self.watch((&[], body), (scan, &talk), Direction::Outbound, how, line), changes));
         }
+        let place = self.sandbox.holding[0].clone().acquire_owned().await.ok();
         // A body that is compressed without saying so is recognized by the scanner, and scanned at its end.
         let gathered = gather(body, if compression.is_some() { COMPRESSED } else { WHOLE }, REQUEST).await;
         let (bytes, trailers) = match gathered.map_err(Reason::Ambiguous)? {
@@ -176,12 +188,17 @@ impl Exchange {
             }
         }
         let (judged, replaced) = scan_whole(scan, &talk, Direction::Outbound, compression, &bytes).await;
+        let in_name = |found: &Found| found.at == At::Body;
+        if judged.blocked.iter().chain(&judged.logged).any(in_name) {
+            // The name of a tool can be what is found.
+            seen.calls.clear();
+        }
         self.settle(judged, line, &seen.calls)?;
         if let Some(trailers) = &trailers {
             self.settle(scan.headers(Direction::Outbound, trailers), line, &seen.calls)?;
         }
         let changed = replaced.is_some();
-        Ok((whole(replaced.map_or(bytes, Bytes::from), trailers), changed))
+        Ok((whole(replaced.map_or(bytes, Bytes::from), trailers, place), changed))
     }
 
     /// Scans an answer to a request with these headers. Returns its body.
@@ -212,6 +229,10 @@ impl Exchange {
         };
         let passing = if scan.judges_inbound() { passing } else { Passing::Through };
         let changes = scan.redacts(Direction::Inbound);
+        let place = match passing {
+            Passing::Through => None,
+            _ => self.sandbox.holding[1].clone().acquire_owned().await.ok(),
+        };
         let gathered = match passing {
             Passing::Through => Gathered::First(Bytes::new(), body),
             _ => {
@@ -237,6 +258,6 @@ impl Exchange {
         if replaced.is_some() {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
-        Ok(whole(replaced.map_or(bytes, Bytes::from), trailers))
+        Ok(whole(replaced.map_or(bytes, Bytes::from), trailers, place))
     }
 }

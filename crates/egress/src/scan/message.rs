@@ -77,15 +77,23 @@ fn protocol(talk: &mut Talk, direction: Direction, body: &[u8], values: Vec<Valu
         talk.begin();
     }
     let many = values.len() > MESSAGES;
-    let mut findings = talk.session.scan(scanner(), direction, body);
-    let mut state = State::new(direction);
+    let (mut findings, mut state) = (Vec::new(), State::new(direction));
+    // First, as a finding in arguments has the name of their tool.
     for mut value in values {
-        if let Some(fields) = value.as_object_mut().filter(|fields| fields.contains_key("jsonrpc")) {
-            fields.retain(|name, _| !matches!(name.as_str(), "jsonrpc" | "params" | "result"));
-            let text = value.to_string();
-            findings.extend(scanner().scan_whole(&mut state, &Location::new(At::Body), text.as_bytes()));
+        let Some(fields) = value.as_object_mut().filter(|fields| fields.contains_key("jsonrpc")) else {
+            continue;
+        };
+        let is_call = fields.get("method").is_some_and(|method| method == "tools/call");
+        fields.retain(|name, _| {
+            !matches!(name.as_str(), "jsonrpc" | "result") && (name != "params" || is_call)
+        });
+        if let Some(parameters) = fields.get_mut("params").and_then(Value::as_object_mut) {
+            parameters.remove("arguments");
         }
+        let text = value.to_string();
+        findings.extend(scanner().scan_whole(&mut state, &Location::new(At::Body), text.as_bytes()));
     }
+    findings.extend(talk.session.scan(scanner(), direction, body));
     // A reader may see what this one does not.
     if many || (direction == Direction::Outbound && Call::parse(body).is_none()) {
         findings.extend(scanner().scan_whole(&mut state, &Location::new(At::Body), body));

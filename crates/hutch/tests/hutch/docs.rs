@@ -20,9 +20,10 @@ const REFERENCE: [&str; 4] =
 type Page = (&'static str, &'static str);
 
 /// Examples that need no server.
-const LOCAL: [Page; 4] = [
+const LOCAL: [Page; 5] = [
     ("README.md", "2\n"),
     ("docs/cli.md", "exit status 3"),
+    ("docs/credentials.md", "ghp_"),
     ("docs/jail.md", "\nworkspace\n"),
     ("docs/policy.md", "no rule of policy \\\"packages\\\" allows it"),
 ];

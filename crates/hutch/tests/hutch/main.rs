@@ -12,6 +12,7 @@ mod cluster_sleep;
 mod collector;
 mod control_plane;
 mod controller;
+mod credentials;
 mod deploy;
 mod docs;
 mod doors;

@@ -42,6 +42,7 @@ async fn kubernetes_takes_the_crds_and_judges_policies() {
     }
     let everything = json!({
         "mode": "Enforce", "appliesTo": {"selector": {"matchLabels": {"app": "agent"}}},
+        "scanner": {"rules": ["builtin/secrets", "builtin/pii"], "outbound": "Block", "inbound": "Redact", "injection": "Log"},
         "files": [{"path": "/workspace", "access": "Read"}, {"path": "/workspace/.env", "access": "None"}],
         "egress": {
             "rules": [

@@ -24,7 +24,8 @@ fn egress(json: &str) -> Egress {
 }
 
 fn level(authority: Authority, mode: Mode, egress: Option<Egress>) -> Level {
-    Level { authority, name: format!("{authority:?}"), mode, egress, scanner: None }
+    let credentials = Vec::new();
+    Level { authority, name: format!("{authority:?}"), mode, egress, scanner: None, credentials }
 }
 
 fn decision(levels: &[Level], destination: &str) -> Decision {
@@ -197,6 +198,7 @@ fn any_level() -> impl Strategy<Value = Level> {
         mode,
         scanner: None,
         egress,
+        credentials: Vec::new(),
     })
 }
 
@@ -538,4 +540,45 @@ fn rule_without_plaintext_allows_no_request_without_tls() {
     };
     assert_eq!((decided("GET", false), decided("POST", true)), (Decision::Allow, Decision::Allow));
     assert_eq!(decided("POST", false), Decision::Deny);
+}
+
+#[test]
+fn scanner_needs_traffic_to_be_read_unless_its_own_level_forbids_it() {
+    let rules = |json: &str| Some(egress(&format!(r#"{{"rules": [{json}]}}"#)));
+    let scans = |authority, egress| Level {
+        scanner: Some(ScannerRules::default()),
+        ..level(authority, Mode::Enforce, egress)
+    };
+    let plain = r#"{"name": "a", "hosts": ["a.example"]}"#;
+    let through = r#"{"name": "a", "hosts": ["a.example"], "tls": "Passthrough"}"#;
+    let tcp = r#"{"name": "a", "hosts": ["a.example"], "protocol": "TCP"}"#;
+    let (cluster, namespace) = (Authority::Cluster, Authority::Namespace);
+    let observes = Level { mode: Mode::Observe, ..scans(cluster, None) };
+    for (levels, scan, conflict, decision) in [
+        (vec![scans(namespace, rules(plain))], true, false, Decision::Allow),
+        (vec![scans(namespace, rules(through))], false, false, Decision::Allow),
+        (vec![scans(namespace, rules(tcp))], false, false, Decision::Allow),
+        (vec![scans(cluster, None)], true, false, Decision::Deny),
+        (
+            vec![scans(cluster, None), level(namespace, Mode::Enforce, rules(plain))],
+            true,
+            false,
+            Decision::Allow,
+        ),
+        (
+            vec![scans(cluster, None), level(namespace, Mode::Enforce, rules(through))],
+            true,
+            true,
+            Decision::Deny,
+        ),
+        (vec![observes, level(namespace, Mode::Enforce, rules(through))], false, false, Decision::Allow),
+    ] {
+        let destination = "a.example".parse().unwrap();
+        let verdict = decide(&levels, &destination);
+        assert_eq!(
+            (verdict.scan, verdict.conflict, verdict.decision, verdict.inspect),
+            (scan, conflict, decision, false),
+            "{levels:?}"
+        );
+    }
 }

@@ -44,6 +44,7 @@ mod tests {
             mode: hutch_policy::Mode::Observe,
             egress: None,
             scanner: None,
+            credentials: Vec::new(),
         };
         match strictest(Order::Facts { sandbox: 1, facts }) {
             Order::Facts { sandbox: 1, facts } => assert_eq!(facts, hutch_policy::Facts::default()),

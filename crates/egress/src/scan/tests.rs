@@ -1,0 +1,120 @@
+use hutch_policy::Authority;
+use serde_json::json;
+
+use super::*;
+
+fn level(mode: Mode, scanner: &serde_json::Value) -> Level {
+    let scanner = Some(serde_json::from_value(scanner.clone()).unwrap());
+    Level { authority: Authority::Cluster, name: "p".into(), mode, egress: None, scanner }
+}
+
+/// Made of parts, so that scanners of repositories do not report this file.
+fn token() -> String {
+    ["gh", "p_", "q8Zk3mXw7Lp2Vt9Rb5Nc6Ha1Jd4Gs0Fy7Ue2"].concat()
+}
+
+fn body(scan: &Scan, direction: Direction, text: &str) -> (Judged, Option<String>) {
+    let (judged, replaced) = scan.body(&SharedTalk::default(), direction, None, text.as_bytes());
+    (judged, replaced.map(|bytes| String::from_utf8(bytes).unwrap()))
+}
+
+#[test]
+fn strictest_action_of_all_levels_counts_for_each_finding() {
+    let (log, redact, block) =
+        (json!({"outbound": "Log"}), json!({"outbound": "Redact"}), json!({"outbound": "Block"}));
+    let pii = json!({"rules": ["builtin/pii"]});
+    let (enforce, observe) = (Mode::Enforce, Mode::Observe);
+    let text = format!("use {} please", token());
+    for (levels, expected) in [
+        (vec![(enforce, &log)], "logged"),
+        (vec![(enforce, &log), (enforce, &redact)], "redacted"),
+        (vec![(enforce, &block), (enforce, &redact), (enforce, &log)], "blocked"),
+        (vec![(observe, &block)], "logged"),
+        (vec![(observe, &block), (enforce, &redact)], "redacted"),
+        (vec![(enforce, &pii)], "none"),
+        (vec![(enforce, &pii), (enforce, &log)], "logged"),
+    ] {
+        let levels: Vec<Level> = levels.into_iter().map(|(mode, scanner)| level(mode, scanner)).collect();
+        let scan = Scan::of(&levels, None).unwrap();
+        let (judged, replaced) = body(&scan, Direction::Outbound, &text);
+        let outcome = match (&judged.blocked, replaced, judged.logged.is_empty()) {
+            (Some(_), ..) => "blocked",
+            (None, Some(text), _) => {
+                assert_eq!(text, "use [redacted: github-pat] please");
+                "redacted"
+            }
+            (None, None, false) => "logged",
+            _ => "none",
+        };
+        assert_eq!(outcome, expected, "{levels:?}");
+    }
+    assert!(Scan::of(&[Level { scanner: None, ..level(enforce, &log) }], None).is_none());
+}
+
+#[test]
+fn finding_is_shown_without_its_text() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();
+    let found = body(&scan, Direction::Outbound, &token()).0.blocked.unwrap();
+    assert_eq!(found.to_string(), "the scanner finds `github-pat` in the body");
+    assert!(!format!("{found:?} {}", serde_json::to_string(&found).unwrap()).contains(&token()[8..]));
+}
+
+#[test]
+fn blocked_message_does_not_condemn_the_next_one() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();
+    let (talk, token) = (SharedTalk::default(), token());
+    let url = |target: &str| scan.url(&talk, target).blocked.is_some();
+    assert!(!url(&format!("/a?x={}", &token[..18])));
+    assert!(url(&format!("/a?x={}", &token[18..])), "the second half");
+    assert!(!url("/weather?city=Berlin"));
+    assert!(url(&format!("/a?x={}", &token[18..])), "the first half is still known");
+}
+
+#[test]
+fn frames_are_held_until_their_message_is_whole() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();
+    let frame = |first: u8, text: &[u8]| {
+        let mask = [1, 2, 3, 4];
+        let mut bytes = vec![first, 0x80 | u8::try_from(text.len()).unwrap()];
+        bytes.extend(mask);
+        bytes.extend(text.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+        bytes
+    };
+    let token = token();
+    let harmless = [frame(0x01, b"good "), frame(0x89, b"ping"), frame(0x80, b"day")].concat();
+    let split =
+        [frame(0x01, &token.as_bytes()[..18]), frame(0x89, b""), frame(0x80, &token.as_bytes()[18..])]
+            .concat();
+    for size in [1, 2, 7, 1000] {
+        let frames = || Frames::new(scan.clone(), SharedTalk::default(), Direction::Outbound);
+        let pass = |bytes: &[u8]| {
+            let mut frames = frames();
+            let passed = bytes.chunks(size).map(|piece| frames.pass(piece, |_| ()));
+            passed.collect::<Result<Vec<_>, _>>().map(|passed| passed.concat())
+        };
+        let passed = pass(&harmless).unwrap();
+        assert_eq!(passed.len(), harmless.len());
+        assert!(passed.starts_with(&frame(0x89, b"ping")), "control frames do not wait");
+        assert_eq!(pass(&split).unwrap_err().rule, "github-pat");
+        assert_eq!(pass(&frame(0xc1, b"x")).unwrap_err().rule, "too-complex", "compressed");
+    }
+}
+
+#[test]
+fn body_in_pieces_is_redacted_and_ends_with_what_it_began() {
+    let redact = json!({"outbound": "Redact", "rules": ["builtin/secrets"]});
+    let scan = Scan::of(&[level(Mode::Enforce, &redact)], None).unwrap();
+    let text = format!("{} {} {}", "a".repeat(9000), token(), "b".repeat(9000));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for size in [100, 4096, 20_000] {
+        let pieces: Vec<bytes::Bytes> =
+            text.as_bytes().chunks(size).map(bytes::Bytes::copy_from_slice).collect();
+        let rest = crate::body::full(pieces[1..].concat().into());
+        let how = (Passing::Held, None);
+        let talk = (scan.clone(), SharedTalk::default());
+        let watched = Watched::new((&pieces[0], rest), talk, Direction::Outbound, how, Box::new(|_, _| ()));
+        let whole = runtime.block_on(http_body_util::BodyExt::collect(watched)).unwrap().to_bytes();
+        let expected = text.replace(&token(), "[redacted: github-pat]");
+        assert!(whole == expected.as_bytes(), "{size}: {}", whole.len());
+    }
+}

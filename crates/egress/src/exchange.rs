@@ -278,6 +278,12 @@ impl Exchange {
         Path::read(parts.uri.path()).map_err(|error| error.to_string())
     }
 
+    /// Returns what is scanned of requests to the destination.
+    fn scan(&self, rules: &Rules) -> Option<Scan> {
+        let scan = Scan::of(&rules.levels, Some(&self.destination))?;
+        Some(scan.ignoring(&rules.credentials))
+    }
+
     /// Returns true if a rule decides about requests to the destination.
     fn is_judged(&self) -> bool {
         let rules = self.sandbox.rules();
@@ -343,7 +349,7 @@ impl Exchange {
         let ground = self.sandbox.ground(&verdict.opinions);
         let unread = || seen.unread.take().map(|body| body.map_err(Into::into).boxed_unsync());
         let mut body = read.or_else(unread).unwrap_or_else(|| full(Bytes::new()));
-        let (scan, mut changes) = (Scan::of(&rules.levels, Some(&self.destination)), false);
+        let (scan, mut changes) = (self.scan(&rules), false);
         if let Some(scan) = &scan {
             (body, changes) = self.scan_request(scan, parts, body, line, seen).await?;
         }
@@ -406,7 +412,7 @@ impl Exchange {
         if let Some(heads) = &self.heads {
             heads.end();
         }
-        let frames = Scan::of(&rules.levels, Some(&self.destination)).map(|scan| {
+        let frames = self.scan(&rules).map(|scan| {
             let frames = |direction| Frames::new(scan.clone(), self.talk(of), direction);
             (frames(Direction::Outbound), frames(Direction::Inbound))
         });

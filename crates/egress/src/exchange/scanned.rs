@@ -15,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::calls::id_of;
+use super::counted::Kept;
 use super::{Exchange, Line, Seen};
 use crate::body::Body;
 use crate::finding::Found;
@@ -65,14 +66,11 @@ async fn gather(mut body: Body, limit: usize, time: Duration) -> Result<(Gathere
 /// Returns a body that keeps its place until it is sent.
 fn whole(bytes: Bytes, trailers: Option<HeaderMap>, place: Option<OwnedSemaphorePermit>) -> Body {
     let body = Full::new(bytes).map_err(|never| match never {});
-    let body = body.map_frame(move |frame| {
-        let _kept = &place;
-        frame
-    });
-    match trailers {
+    let body = match trailers {
         Some(trailers) => body.with_trailers(async { Some(Ok(trailers)) }).boxed_unsync(),
         None => body.boxed_unsync(),
-    }
+    };
+    Kept { body, _place: place }.boxed_unsync()
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {

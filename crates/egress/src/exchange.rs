@@ -2,6 +2,7 @@
 
 mod calls;
 mod counted;
+mod scanned;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -12,10 +13,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header;
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use hutch_policy::{Call, Decision, Destination, Mode, Path, decide, decide_request, reads_calls};
+use hutch_scan::Direction;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -27,14 +29,13 @@ use crate::credentials::{self, Guarded, Placed, filled, place};
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
 use crate::record::{Asked, named};
-use crate::refusal::{Denial, Reason, Refusal, problem};
+use crate::refusal::{Denial, REFUSED, Reason, Refusal, problem};
 use crate::sandbox::{Rules, Sandbox};
+use crate::scan::{Frames, Scan};
 use crate::websocket;
 use calls::{id_of, read_calls};
 use counted::{Held, Metered};
 
-/// Code of an error of JSON-RPC about a refused call.
-pub(crate) const REFUSED: i32 = -32001;
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;
 const UNREAD_TIME: Duration = Duration::from_secs(2);
@@ -81,6 +82,9 @@ struct Accepted {
     max_body: u64,
     body: Body,
     placed: Placed,
+    scan: Option<Scan>,
+    /// The length of its body may change.
+    changes: bool,
 }
 
 /// Facts about a request, for its answer and its record.
@@ -198,12 +202,14 @@ impl Exchange {
         let body = std::mem::replace(&mut accepted.body, full(Bytes::new()));
         accepted.body = filled(&mut accepted.placed, &parts.headers, body).await?;
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
+        let scan = accepted.scan.clone();
         let (sent, placed) = self.request(&parts, accepted, line, websocket).map_err(Reason::Ambiguous)?;
+        let of = parts.headers;
         let mut response = self.sandbox.upstream().send(sent, http2).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let unwanted = || Reason::Ambiguous("the server switches to another protocol".to_owned());
             let upgrade = upgrade.ok_or_else(unwanted)?;
-            self.connect(upgrade, hyper::upgrade::on(&mut response), line.clone(), rules);
+            self.connect((upgrade, hyper::upgrade::on(&mut response)), line.clone(), rules, &of);
             let (mut parts, _) = response.into_parts();
             keep_end_to_end(&mut parts.headers, true);
             return Ok(Response::from_parts(parts, full(Bytes::new())));
@@ -215,7 +221,10 @@ impl Exchange {
         parts.version = Version::default();
         let sandbox = self.sandbox.clone();
         let body = Held { body, sandbox, _place: place }.boxed_unsync();
-        let body = credentials::answer(placed, &mut parts, body)?;
+        let mut body = credentials::answer(placed, &mut parts, body)?;
+        if let Some(scan) = scan {
+            body = self.scan_answer(&scan, &of, &mut parts, body, line, seen).await?;
+        }
         Ok(Response::from_parts(parts, body))
     }
 
@@ -269,7 +278,7 @@ impl Exchange {
     async fn decide(
         &self,
         parts: &Parts,
-        (line, path): (&Line, &Path),
+        (line, path): (&Arc<Line>, &Path),
         websocket: bool,
         seen: &mut Seen,
     ) -> Result<Accepted, Reason> {
@@ -309,9 +318,9 @@ impl Exchange {
         };
         let moment = self.sandbox.moment(&rules.facts);
         let verdict = decide_request(&rules.levels, &self.destination, &request, &moment);
-        let asked = line.asked(&seen.calls);
         if let Some(denial) = Denial::first(&verdict.opinions, Mode::Observe) {
-            self.sandbox.refused_request(line.refusal(Reason::Observed(denial), &seen.calls), &asked);
+            let refusal = line.refusal(Reason::Observed(denial), &seen.calls);
+            self.sandbox.refused_request(refusal, &line.asked(&seen.calls));
         }
         if verdict.decision != Decision::Allow {
             let denial = Denial::first(&verdict.opinions, Mode::Enforce).unwrap_or_default();
@@ -322,10 +331,15 @@ impl Exchange {
         self.sandbox.usage.request(&rules.levels, &self.destination)?;
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.ground(&verdict.opinions);
-        self.sandbox.allowed(&self.destination, Some(&asked), ground.as_ref());
         let unread = || seen.unread.take().map(|body| body.map_err(Into::into).boxed_unsync());
-        let body = read.or_else(unread).unwrap_or_else(|| full(Bytes::new()));
-        Ok(Accepted { max_body, body, rules, placed })
+        let mut body = read.or_else(unread).unwrap_or_else(|| full(Bytes::new()));
+        let (scan, mut changes) = (Scan::of(&rules.levels, Some(&self.destination)), false);
+        let scan = scan.map(|scan| scan.ignoring(rules.credentials.fingerprints()));
+        if let Some(scan) = &scan {
+            (body, changes) = self.scan_request(scan, parts, body, line, seen).await?;
+        }
+        self.sandbox.allowed(&self.destination, Some(&line.asked(&seen.calls)), ground.as_ref());
+        Ok(Accepted { max_body, body, rules, placed, scan, changes })
     }
 
     /// Returns the request that is sent to the server.
@@ -337,7 +351,7 @@ impl Exchange {
         websocket: bool,
     ) -> Result<(Request<Body>, Placed), String> {
         let scheme = if self.tls { "https" } else { "http" };
-        let Accepted { rules, max_body, body, mut placed } = accepted;
+        let Accepted { rules, max_body, body, mut placed, scan, changes } = accepted;
         let target =
             placed.target.as_ref().or(parts.uri.path_and_query()).map_or("/", |target| target.as_str());
         let uri =
@@ -352,6 +366,14 @@ impl Exchange {
         if trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
+        if changes {
+            headers.remove(header::CONTENT_LENGTH);
+        }
+        if scan.is_some() {
+            // So that the answer can be read while it arrives.
+            headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
+        }
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
         let (reporter, of) = (sandbox.clone(), line.clone());
         let report =
@@ -365,22 +387,45 @@ impl Exchange {
     }
 
     /// Passes bytes on in both directions once both sides have become a WebSocket, as long as these rules hold.
-    fn connect(&self, client: OnUpgrade, server: OnUpgrade, line: Arc<Line>, rules: Rules) {
+    fn connect(
+        &self,
+        (client, server): (OnUpgrade, OnUpgrade),
+        line: Arc<Line>,
+        rules: Rules,
+        of: &HeaderMap,
+    ) {
         if let Some(heads) = &self.heads {
             heads.end();
         }
+        let frames = Scan::of(&rules.levels, Some(&self.destination)).map(|scan| {
+            let frames = |direction| Frames::new(scan.clone(), self.talk(of), direction);
+            (frames(Direction::Outbound), frames(Direction::Inbound))
+        });
+        let (mut outbound, mut inbound) = frames.unzip();
         let sandbox = self.sandbox.clone();
         self.tunnel.set(async move {
             let (Ok(client), Ok(server)) = (client.await, server.await) else { return };
-            let sent = |bytes| {
-                sandbox.counters().sent(bytes);
-                sandbox.usage.sent(&sandbox.rules().levels, bytes).map_err(|reason| {
-                    let text = reason.to_string();
-                    sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[]));
-                    text
-                })
+            let refused = |reason: Reason| {
+                let text = reason.to_string();
+                sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[]));
+                text
             };
-            let received = |bytes| sandbox.counters().received(bytes);
+            let scanned = |frames: &mut Option<Frames>, bytes: &[u8]| match frames {
+                None => Ok(None),
+                Some(frames) => {
+                    let passed = frames.pass(bytes, |found| drop(refused(Reason::FoundOnly(found.into()))));
+                    passed.map(Some).map_err(|found| refused(Reason::Found(found.into())))
+                }
+            };
+            let sent = |bytes: &[u8]| {
+                sandbox.counters().sent(bytes.len());
+                sandbox.usage.sent(&sandbox.rules().levels, bytes.len()).map_err(refused)?;
+                scanned(&mut outbound, bytes)
+            };
+            let received = |bytes: &[u8]| {
+                sandbox.counters().received(bytes.len());
+                scanned(&mut inbound, bytes)
+            };
             let changed = async {
                 sandbox.changed(&line.destination, &rules).await;
                 "other rules decide about it now".to_owned()

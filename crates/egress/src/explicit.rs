@@ -9,8 +9,6 @@ use std::time::Duration;
 use http::{HeaderValue, Method, Request, Response};
 use hutch_policy::{Destination, Host, Traffic};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -20,10 +18,10 @@ use crate::check::names;
 use crate::connection::Door;
 use crate::exchange::{Exchange, Tunnel, answer, exchange};
 use crate::first;
-use crate::heads::{Followed, Heads};
-use crate::inspect::http1;
+use crate::heads::Heads;
 use crate::record::Asked;
 use crate::refusal::{Reason, Refusal, reset};
+use crate::rest;
 use crate::resumed::Resumed;
 use crate::sandbox::Sandbox;
 
@@ -268,6 +266,10 @@ async fn serve_client(sandbox: &Arc<Sandbox>, mut client: TcpStream) {
     match read {
         Ok(Some(Opening::Connect(destination, length))) => {
             let rest = bytes.split_off(length);
+            if let Err(refusal) = scan_written(sandbox, &destination, &target(&bytes)) {
+                sandbox.refused(refusal.clone());
+                return ByConnect.refuse(client, &refusal).await;
+            }
             sandbox.serve_named(client, destination, ByConnect, rest).await;
         }
         Ok(Some(Opening::Requests)) => serve_requests(sandbox, client, bytes).await,
@@ -290,6 +292,23 @@ async fn serve_client(sandbox: &Arc<Sandbox>, mut client: TcpStream) {
             crate::refusal::answer(client, 408, &refusal).await;
         }
     }
+}
+
+/// Returns the target of a request.
+fn target(head: &[u8]) -> String {
+    let target = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    String::from_utf8_lossy(target).into_owned()
+}
+
+/// Scans the name of a destination as the client wrote it: its capitals may carry data, which the destination has lost.
+fn scan_written(sandbox: &Sandbox, destination: &Destination, authority: &str) -> Result<(), Refusal> {
+    let name = authority.rsplit_once(':').map_or(authority, |(name, _)| name);
+    let written = matches!(destination.host, Host::Name(_)) && name.bytes().any(|b| b.is_ascii_uppercase());
+    match written {
+        true => sandbox.scan_host_as(&sandbox.rules().levels, destination, name),
+        false => Ok(()),
+    }
+    .map_err(|reason| Refusal { destination: destination.to_string(), reason })
 }
 
 /// Reads until the client has named its destination; `None` if it has gone.
@@ -336,10 +355,15 @@ async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8
     let (of, into, heads) = (sandbox.clone(), tunnel.clone(), Heads::default());
     let stream = Resumed::new(client, first);
     stream.break_unless_closed();
-    let stream = TokioIo::new(Followed::new(stream, &heads));
-    let service = service_fn(move |request| serve_request(of.clone(), into.clone(), heads.clone(), request));
-    // Why the connection ended has no consequence.
-    let _ = http1().serve_connection(stream, service).with_upgrades().await;
+    let followed = heads.clone();
+    let answer = move |request| {
+        let served = serve_request(of.clone(), into.clone(), followed.clone(), request);
+        async move {
+            let Ok(response) = served.await;
+            response
+        }
+    };
+    rest::serve(stream, heads, answer).await;
     tunnel.finish().await;
 }
 
@@ -360,13 +384,19 @@ async fn serve_request(
             return Ok(response);
         }
     };
-    let permit = sandbox.permit(&destination).and_then(|permit| match permit.traffic {
-        Traffic::Tls => {
-            let why = "it is HTTP without TLS; a rule with `plaintext: true` allows that";
-            Err(Refusal { destination: destination.to_string(), reason: Reason::OtherName(why.to_owned()) })
-        }
-        _ => Ok(()),
-    });
+    let authority = request.uri().authority().map_or("", http::uri::Authority::as_str);
+    let written = scan_written(&sandbox, &destination, authority);
+    let permit =
+        written.and_then(|()| sandbox.permit(&destination)).and_then(|permit| match permit.traffic {
+            Traffic::Tls => {
+                let why = "it is HTTP without TLS; a rule with `plaintext: true` allows that";
+                Err(Refusal {
+                    destination: destination.to_string(),
+                    reason: Reason::OtherName(why.to_owned()),
+                })
+            }
+            _ => Ok(()),
+        });
     if let Err(refusal) = permit {
         let (method, path) = (request.method().as_str(), shown(request.uri().path()));
         sandbox.refused_request(

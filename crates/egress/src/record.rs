@@ -7,6 +7,7 @@ use hutch_policy::{Call, Decision, Destination, Mode, Opinion};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
+use crate::finding::Found;
 use crate::refusal::{Denial, Reason};
 
 /// Maximum characters of a text in a line.
@@ -88,6 +89,8 @@ pub struct Record<'a> {
     pub rule: Option<&'a str>,
     /// Reason, unless it is allowed.
     pub reason: Option<String>,
+    /// Finding of the scanner.
+    pub finding: Option<&'a Found>,
 }
 
 /// Receives each decision.
@@ -106,7 +109,11 @@ impl<'a> Record<'a> {
             Reason::Budget(level, _) => (Some(level.as_str()), None),
             _ => (None, None),
         };
-        let record = Record::of(destination, asked);
+        let finding = match reason {
+            Reason::Found(found) | Reason::FoundOnly(found) => Some(&**found),
+            _ => None,
+        };
+        let record = Record { finding, ..Record::of(destination, asked) };
         Record { outcome: outcome(reason), level, rule, reason: Some(reason.to_string()), ..record }
     }
 
@@ -131,6 +138,7 @@ impl<'a> Record<'a> {
             level: None,
             rule: None,
             reason: None,
+            finding: None,
         }
     }
 
@@ -158,6 +166,9 @@ impl<'a> Record<'a> {
             let calls = self.calls.iter().take(CALLS).map(|call| Value::String(plain(&shown(call))));
             fields.insert("calls".to_owned(), calls.collect());
         }
+        if let Some(Ok(finding)) = self.finding.map(serde_json::to_value) {
+            fields.insert("finding".to_owned(), finding);
+        }
         Value::Object(fields).to_string()
     }
 }
@@ -165,7 +176,7 @@ impl<'a> Record<'a> {
 /// Returns the outcome that a reason stands for.
 pub(crate) fn outcome(reason: &Reason) -> Outcome {
     match reason {
-        Reason::Observed(_) | Reason::ObservedName(_) => Outcome::Observed,
+        Reason::Observed(_) | Reason::ObservedName(_) | Reason::FoundOnly(_) => Outcome::Observed,
         Reason::Unreachable(_) => Outcome::Failed,
         _ => Outcome::Denied,
     }

@@ -10,8 +10,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::finding::Found;
 use crate::first::{First, classify};
 
+/// Code of an error of JSON-RPC about a refused call.
+pub(crate) const REFUSED: i32 = -32001;
 /// Maximum time to wait for the first bytes of a client that is refused, and to send it the reason.
 const SPEAKS: Duration = Duration::from_millis(200);
 /// Maximum bytes that are read after a request that was refused, and the time for them.
@@ -55,6 +58,12 @@ pub enum Reason {
     /// The budget of a level is used up.
     #[error("the budget of policy {0:?} is used up: {1}")]
     Budget(String, String),
+    /// The scanner finds something in it.
+    #[error("{0}")]
+    Found(Box<Found>),
+    /// The scanner finds something in it, but a level only wants to know.
+    #[error("{0}, and only records it")]
+    FoundOnly(Box<Found>),
     /// The destination leads to an address that is closed.
     #[error("{0}")]
     Forbidden(String),

@@ -20,6 +20,7 @@ use crate::names::{Names, is_synthetic};
 use crate::peers::Peers;
 use crate::record::{Asked, Counters, Ground, Outcome, Record, Recorder, outcome};
 use crate::refusal::{Denial, Reason, Refusal, reset};
+use crate::scan::{Memory, Scan, scanner};
 use crate::upstream::{Dial, Upstream};
 use crate::usage::Usage;
 use crate::way::{Unreachable, Way};
@@ -70,6 +71,8 @@ pub(crate) struct Sandbox {
     report: Report,
     named: Named,
     pub(crate) peers: Peers,
+    /// Memory of the scanner.
+    pub(crate) memory: Memory,
     /// Receives each decision. Without it, no record is made.
     recorder: OnceLock<Recorder>,
 }
@@ -83,7 +86,7 @@ impl fmt::Debug for Sandbox {
 impl Sandbox {
     pub(crate) fn new(levels: Levels, way: Arc<Way>, report: Report, named: Named) -> Arc<Sandbox> {
         let rules = Rules { levels, ..Rules::default() };
-        Arc::new(Sandbox {
+        let sandbox = Arc::new(Sandbox {
             rules: watch::Sender::new(Some(rules)),
             names: Mutex::default(),
             connections: Semaphore::new(CONNECTIONS),
@@ -98,8 +101,11 @@ impl Sandbox {
             report,
             named,
             peers: Peers::default(),
+            memory: Memory::default(),
             recorder: OnceLock::new(),
-        })
+        });
+        sandbox.prepare(&sandbox.rules().levels);
+        sandbox
     }
 
     /// Sets the receiver of all decisions, once.
@@ -129,8 +135,48 @@ impl Sandbox {
 
     /// Replaces the levels. Open connections that they do not allow end.
     pub(crate) fn set_levels(&self, levels: Levels) {
+        self.prepare(&levels);
         self.rules.send_replace(Some(Rules { levels, ..self.rules() }));
         self.forget_upstream();
+    }
+
+    /// Reads the rules of the scanner, so that the first message does not wait for them.
+    fn prepare(&self, levels: &Levels) {
+        if Scan::of(levels, None).is_some() && tokio::runtime::Handle::try_current().is_ok() {
+            tokio::task::spawn_blocking(scanner);
+        }
+    }
+
+    /// Scans the name of a host that the levels allow.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub(crate) fn scan_host(&self, levels: &Levels, destination: &Destination) -> Result<(), Reason> {
+        match &destination.host {
+            Host::Name(name) => self.scan_host_as(levels, destination, &name.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Scans the name of a host as a client wrote it.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub(crate) fn scan_host_as(
+        &self,
+        levels: &Levels,
+        destination: &Destination,
+        text: &str,
+    ) -> Result<(), Reason> {
+        let Some(scan) = Scan::of(levels, None) else { return Ok(()) };
+        let judged = self.memory.host(&scan, text);
+        for found in judged.logged {
+            self.refused(Refusal {
+                destination: destination.to_string(),
+                reason: Reason::FoundOnly(found.into()),
+            });
+        }
+        judged.blocked.map_or(Ok(()), |found| Err(Reason::Found(found.into())))
     }
 
     /// Replaces the facts, as [`Sandbox::set_levels`].
@@ -291,15 +337,28 @@ impl Sandbox {
         let before = names.count();
         let refused = RefCell::new(None);
         let exists = |name: &HostName| {
-            let exists = self.peers.contains(name) || may_resolve(&rules.levels, name);
-            if !exists {
-                *refused.borrow_mut() = Some(name.clone());
+            if self.peers.contains(name) {
+                return true;
             }
-            exists
+            let found = match may_resolve(&rules.levels, name) {
+                false => None,
+                true => {
+                    let destination = Destination { port: HTTPS, host: Host::Name(name.clone()) };
+                    match self.scan_host(&rules.levels, &destination) {
+                        Ok(()) => return true,
+                        Err(reason) => Some(reason),
+                    }
+                }
+            };
+            *refused.borrow_mut() = Some((name.clone(), found));
+            false
         };
         let answer = dns::answer(message, &mut names, exists);
-        if let Some(name) = refused.into_inner() {
-            self.no_address(&rules, name);
+        if let Some((name, found)) = refused.into_inner() {
+            match found {
+                None => self.no_address(&rules, name),
+                Some(reason) => self.refused(Refusal { destination: name.to_string(), reason }),
+            }
         }
         // With the lock, so that names are reported in the order of their addresses.
         names.since(before).for_each(|name| (self.named)(name));
@@ -314,7 +373,8 @@ impl Sandbox {
             let level = |level: &Arc<Level>| {
                 let rules = level.egress.iter().flat_map(|egress| &egress.rules);
                 let matching = rules.filter(|rule| rule.matches(destination)).cloned().collect::<Vec<_>>();
-                (level.authority, level.name.clone(), level.mode, level.egress.is_some(), matching)
+                let (name, scanner) = (level.name.clone(), level.scanner.clone());
+                (level.authority, name, level.mode, level.egress.is_some(), scanner, matching)
             };
             rules.levels.iter().map(level).collect()
         };
@@ -386,6 +446,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(rule).unwrap()),
             credentials: Vec::new(),
+            scanner: None,
         };
         let sandbox =
             Sandbox::new([Arc::new(level)].into(), Arc::default(), Box::new(|_| ()), Box::new(report));

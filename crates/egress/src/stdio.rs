@@ -12,12 +12,13 @@ use hutch_policy::{
     Call, Decision, Destination, EgressRule, Facts, HostPattern, Level, McpRule, Mode, Moment, Path, Request,
     decide_request,
 };
+use hutch_scan::Direction;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::exchange::REFUSED;
 use crate::record::{Ground, Record, Recorder, named, outcome};
-use crate::refusal::{Denial, Reason};
+use crate::refusal::{Denial, REFUSED, Reason};
+use crate::scan::{Judged, Scan, SharedTalk};
 use crate::usage::Usage;
 
 /// Name by which rules mean the server.
@@ -34,6 +35,8 @@ const LISTS: usize = 1024;
 pub enum Verdict {
     /// It is sent to the server.
     Pass,
+    /// These bytes are sent in its place.
+    Replace(Vec<u8>),
     /// It is not sent, and has no answer.
     Drop,
     /// It is not sent. This is its answer.
@@ -51,6 +54,8 @@ pub struct Stdio {
     recorder: Recorder,
     /// Ids of requests for a list of tools.
     listing: Mutex<HashSet<String>>,
+    scan: Option<Scan>,
+    talk: SharedTalk,
 }
 
 impl std::fmt::Debug for Stdio {
@@ -72,7 +77,8 @@ impl Stdio {
         }
         let lists = levels.iter().map(|level| Arc::new(without_arguments(level))).collect();
         let (usage, listing) = (Usage::default(), Mutex::default());
-        Some(Stdio { levels, lists, destination, path, usage, recorder, listing })
+        let (scan, talk) = (Scan::of(&levels, None), SharedTalk::default());
+        Some(Stdio { levels, lists, destination, path, usage, recorder, listing, scan, talk })
     }
 
     /// Decides about a message of the client: one line, without its end.
@@ -90,9 +96,13 @@ impl Stdio {
         };
         match self.decide(&calls, text.len()) {
             Ok(ground) => {
+                let (scanned, replaced) = self.scan(Direction::Outbound, NAME, &calls, text);
+                if let Err(reason) = scanned {
+                    return self.refuse(text, &calls, &reason, REFUSED);
+                }
                 self.record(Record { calls: &calls, ..Record::allowed(NAME, None, ground.as_ref()) });
                 self.remember_lists(text);
-                Verdict::Pass
+                replaced.map_or(Verdict::Pass, Verdict::Replace)
             }
             Err(reason) => self.refuse(text, &calls, &reason, REFUSED),
         }
@@ -193,7 +203,46 @@ impl Stdio {
             self.record(Record::refused(CLIENT, None, &reason));
             return None;
         }
-        Some(self.filtered(text).map_or(Cow::Borrowed(text), Cow::Owned))
+        let (scanned, replaced) = self.scan(Direction::Inbound, CLIENT, &[], text);
+        if let Err(reason) = scanned {
+            return self.refuse_answer(text, &reason).map(Cow::Owned);
+        }
+        let text = replaced.map_or(Cow::Borrowed(text), Cow::Owned);
+        Some(self.filtered(&text).map_or(text, Cow::Owned))
+    }
+
+    /// Scans a message. Returns also what takes its place.
+    fn scan(
+        &self,
+        direction: Direction,
+        to: &str,
+        calls: &[Call],
+        text: &[u8],
+    ) -> (Result<(), Reason>, Option<Vec<u8>>) {
+        let Some(scan) = &self.scan else { return (Ok(()), None) };
+        let (Judged { blocked, logged, .. }, replaced) = scan.body(&self.talk, direction, None, text);
+        for found in logged {
+            self.record(Record { calls, ..Record::refused(to, None, &Reason::FoundOnly(found.into())) });
+        }
+        (blocked.map_or(Ok(()), |found| Err(Reason::Found(found.into()))), replaced)
+    }
+
+    /// Refuses a message of the server. Returns the error that the client gets if it waits for an answer.
+    fn refuse_answer(&self, text: &[u8], reason: &Reason) -> Option<Vec<u8>> {
+        self.usage.denied();
+        self.record(Record::refused(CLIENT, None, reason));
+        let message: Value = serde_json::from_slice(text).ok()?;
+        let error = |one: &Value| {
+            let id = one.get("id").filter(|_| one.get("method").is_none())?;
+            self.listing.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.to_string());
+            let text = format!("refused by policy: {reason}");
+            Some(json!({"jsonrpc": "2.0", "id": id, "error": {"code": REFUSED, "message": text}}))
+        };
+        let errors = match &message {
+            Value::Array(batch) => Value::Array(batch.iter().filter_map(error).collect()),
+            one => error(one)?,
+        };
+        Some(errors.to_string().into_bytes())
     }
 
     /// Reports a message of the server that is too long to be read.
@@ -298,6 +347,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(json!({"rules": rules})).unwrap()),
             credentials: Vec::new(),
+            scanner: None,
         };
         let levels: Vec<Level> = rules.iter().enumerate().map(level).collect();
         Stdio::new(&levels, Arc::new(|_| ()))

@@ -87,13 +87,13 @@ impl From<io::Error> for Ended {
     }
 }
 
-/// Passes bytes on in both directions until both have ended, one fails, or `ended` gives a reason. `sent` sees the number of
-/// bytes before the client's bytes are sent, and may refuse them.
+/// Passes bytes on in both directions until both have ended, one fails, or `ended` gives a reason. `sent` sees the client's bytes
+/// before they are sent, and `received` the server's. They may refuse them, or return others that are passed on instead.
 pub(crate) async fn join(
     client: impl AsyncRead + AsyncWrite + Unpin,
     server: impl AsyncRead + AsyncWrite + Unpin,
-    sent: impl Fn(usize) -> Result<(), String>,
-    received: impl Fn(usize),
+    mut sent: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>, String>,
+    mut received: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>, String>,
     ended: impl Future<Output = String>,
 ) {
     let (mut from_client, mut to_client) = tokio::io::split(client);
@@ -105,8 +105,8 @@ pub(crate) async fn join(
             match from_client.read(&mut piece).await? {
                 0 => return Ok(to_server.shutdown().await?),
                 count => {
-                    sent(count).map_err(Ended::Refused)?;
-                    to_server.write_all(&piece[..count]).await?;
+                    let passed = sent(&piece[..count]).map_err(Ended::Refused)?;
+                    to_server.write_all(passed.as_deref().unwrap_or(&piece[..count])).await?;
                     to_server.flush().await?;
                 }
             }
@@ -118,12 +118,13 @@ pub(crate) async fn join(
             match from_server.read(&mut piece).await? {
                 0 => return Ok(to_client.shutdown().await?),
                 count => {
-                    received(count);
+                    let passed = received(&piece[..count]).map_err(Ended::Refused)?;
+                    let passed = passed.as_deref().unwrap_or(&piece[..count]);
                     frames.writing = true;
-                    to_client.write_all(&piece[..count]).await?;
+                    to_client.write_all(passed).await?;
                     to_client.flush().await?;
                     frames.writing = false;
-                    frames.pass(&piece[..count]);
+                    frames.pass(passed);
                 }
             }
         }
@@ -174,8 +175,8 @@ mod tests {
     #[tokio::test]
     async fn refused_bytes_end_it_with_a_close_frame() {
         let ((mut client, ours), (theirs, mut server)) = (tokio::io::duplex(1024), tokio::io::duplex(1024));
-        let sent = |count| if count > 3 { Err("too much".to_owned()) } else { Ok(()) };
-        let task = tokio::spawn(join(ours, theirs, sent, |_| (), std::future::pending()));
+        let sent = |bytes: &[u8]| if bytes.len() > 3 { Err("too much".to_owned()) } else { Ok(None) };
+        let task = tokio::spawn(join(ours, theirs, sent, |_| Ok(None), std::future::pending()));
         client.write_all(b"abc").await.unwrap();
         let mut piece = [0; 3];
         server.read_exact(&mut piece).await.unwrap();

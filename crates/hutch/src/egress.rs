@@ -207,12 +207,11 @@ pub(crate) fn spawn(
     Ok((process, ours))
 }
 
-/// Returns true if a level needs the authority of its sandbox, because it has rules about requests.
+/// Returns true if a level needs the authority of its sandbox, because it has rules about requests or a scanner.
 pub(crate) fn reads_requests<'a>(levels: impl IntoIterator<Item = &'a Level>) -> bool {
-    levels.into_iter().any(|level| {
-        let mut rules = level.egress.iter().flat_map(|egress| &egress.rules);
-        !level.credentials.is_empty() || rules.any(EgressRule::reads_requests)
-    })
+    let rules =
+        |level: &Level| level.egress.iter().flat_map(|egress| &egress.rules).any(EgressRule::reads_requests);
+    levels.into_iter().any(|level| level.scanner.is_some() || !level.credentials.is_empty() || rules(level))
 }
 
 /// Serves one sandbox with these listeners. `authority` is that of the sandbox, if rules read requests.
@@ -346,6 +345,7 @@ pub(crate) fn line(Refusal { destination, reason }: &Refusal) -> String {
             format!("refused {destination}{}", crate::allow::advice(destination))
         }
         Reason::Observed(_) | Reason::ObservedName(_) => format!("would refuse {destination}: {reason}"),
+        Reason::FoundOnly(found) => format!("passed {destination}: {found}"),
         Reason::Unreachable(why) => format!("could not connect to {destination}: {why}"),
         _ => format!("refused {destination}: {reason}"),
     };

@@ -86,6 +86,13 @@ fn warn(levels: &[Level], has_authority: bool, address: SocketAddr) {
         return;
     }
     for level in levels.iter().filter(|level| level.mode == Mode::Enforce) {
+        if level.scanner.is_some() {
+            eprintln!(
+                "hutch: the scanner of policy {:?} reads requests: without --ca-dir, TLS is refused but for rules with \
+                 `tls: Passthrough`, of which it reads the names of hosts",
+                level.name
+            );
+        }
         let rules = level.egress.iter().flat_map(|egress| &egress.rules);
         for rule in rules.filter(|rule| rule.reads_requests()) {
             eprintln!(

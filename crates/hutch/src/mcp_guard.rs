@@ -215,12 +215,13 @@ async fn from_client(guard: Arc<Guard>, mut server: ChildStdin, client: Output) 
         };
         match verdict {
             Verdict::Pass if write(&mut server, &line).await.is_err() => return End::Ended,
+            Verdict::Replace(other) if write(&mut server, &other).await.is_err() => return End::Ended,
             Verdict::Answer(answer) => {
                 if write(&mut *client.lock().await, answer.as_bytes()).await.is_err() {
                     return End::ClientHasGone;
                 }
             }
-            Verdict::Pass | Verdict::Drop => {}
+            Verdict::Pass | Verdict::Replace(_) | Verdict::Drop => {}
         }
     }
 }

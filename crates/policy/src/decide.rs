@@ -13,6 +13,7 @@ use crate::expression::Moment;
 use crate::host::HostName;
 use crate::request::Request;
 use crate::rule::Traffic;
+use crate::scanner::ScannerRules;
 
 /// Effect of a level.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -53,6 +54,9 @@ pub struct Level {
     /// Credentials that the level offers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub credentials: Vec<Credential>,
+    /// Scanner; without it the level abstains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scanner: Option<ScannerRules>,
 }
 
 /// Opinion of one level about a destination.
@@ -75,7 +79,9 @@ pub struct Verdict<'a> {
     pub traffic: Traffic,
     /// Requests must be read and decided one by one, so TLS ends at the proxy.
     pub inspect: bool,
-    /// One rule needs requests to be read, and another one forbids that TLS ends at the proxy. Then it is denied.
+    /// Requests must be read because a scanner reads them.
+    pub scan: bool,
+    /// One rule or scanner needs requests to be read, and another one forbids that TLS ends at the proxy. Then it is denied.
     pub conflict: bool,
     /// Opinions of the levels that have egress rules, by authority and name.
     pub opinions: Vec<Opinion<'a>>,
@@ -117,10 +123,12 @@ pub fn decide<'a, L: Borrow<Level>>(
             traffic = Some(traffic.map_or(found.traffic, |least| least.min(found.traffic)));
         }
     }
-    let conflict = inspect && passthrough;
+    // What a level itself does not let be read is not scanned for it.
+    let scan = scans(levels, destination);
+    let conflict = (inspect || scan) && passthrough;
     let decision = if conflict { Decision::Deny } else { strictest(levels, &opinions) };
     sort(&mut opinions);
-    Verdict { decision, traffic: traffic.unwrap_or_default(), inspect, conflict, opinions }
+    Verdict { decision, traffic: traffic.unwrap_or_default(), inspect, scan, conflict, opinions }
 }
 
 /// Decides about a request on a connection that [`decide`] allowed.
@@ -148,6 +156,25 @@ pub fn decide_request<'a, L: Borrow<Level>>(
 /// Returns true if a level that enforces judges calls of JSON-RPC to the destination, so that bodies must be read.
 pub fn reads_calls<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
     enforcing(levels).any(|(_, egress)| egress.reads_calls(destination))
+}
+
+/// Returns the scanners of levels, each for itself, and those of levels that only observe too. A level scans nothing of the
+/// destinations that its own rules do not let be read.
+pub fn scanners<'a, L: Borrow<Level>>(
+    levels: &'a [L],
+    destination: Option<&'a Destination>,
+) -> impl Iterator<Item = (&'a Level, &'a ScannerRules)> {
+    let with =
+        levels.iter().map(Borrow::borrow).filter_map(|level: &Level| Some((level, level.scanner.as_ref()?)));
+    with.filter(move |(level, _)| {
+        let egress = level.egress.as_ref();
+        !destination.is_some_and(|destination| egress.is_some_and(|egress| egress.is_opaque(destination)))
+    })
+}
+
+/// Returns true if a level that decides scans what it lets pass to a destination, so that it must be read.
+fn scans<L: Borrow<Level>>(levels: &[L], destination: &Destination) -> bool {
+    scanners(levels, Some(destination)).any(|(level, _)| level.mode == Mode::Enforce)
 }
 
 /// Returns the decision of all levels that enforce.

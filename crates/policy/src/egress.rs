@@ -48,6 +48,13 @@ impl Egress {
         self.rules.about(&destination.host).any(|rule| !rule.mcp.is_empty() && rule.matches(destination))
     }
 
+    /// Returns true if a rule that allows the destination does not let its traffic be read.
+    pub(crate) fn is_opaque(&self, destination: &Destination) -> bool {
+        let opaque = |rule: &EgressRule| rule.tls == Tls::Passthrough || !rule.protocol.is_auto();
+        let mut matching = self.rules.about(&destination.host).filter(|rule| rule.matches(destination));
+        matching.any(|rule| rule.can(Decision::Allow) && opaque(rule))
+    }
+
     /// Returns the ranges that any rule that allows the destination opens for it.
     pub(crate) fn private_for(&self, destination: &Destination, moment: &Moment<'_>) -> Vec<Cidr> {
         let allowing = self.matching(destination, moment).filter(|rule| rule.can(Decision::Allow));

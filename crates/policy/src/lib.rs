@@ -28,6 +28,7 @@ mod peer;
 mod ports;
 mod request;
 mod rule;
+mod scanner;
 mod stored;
 mod time;
 mod usable;
@@ -39,7 +40,7 @@ pub use cidr::{Cidr, InvalidCidr};
 pub use credential::{Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
     Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, may_dial, may_resolve,
-    reads_calls,
+    reads_calls, scanners,
 };
 pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::Egress;
@@ -57,6 +58,7 @@ pub use peer::{Closed, Peer, decide_peer, may_reach, names_sandboxes, open_ports
 pub use ports::{InvalidPorts, PortRange};
 pub use request::{AmbiguousPath, Call, Path, Request};
 pub use rule::{EgressRule, Protocol, Tls, Traffic};
+pub use scanner::{ScanAction, ScanRules, ScannerRules};
 pub use stored::{
     Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules,
 };

@@ -92,6 +92,7 @@ impl NetworkLevel {
                 mode: Mode::Enforce,
                 egress: Some(Egress { rules: rules.into(), ..Egress::default() }),
                 credentials: Vec::new(),
+                scanner: None,
             })
         };
         Some(NetworkLevel { alone: level(rules.clone()), beside: level([rules, abstaining()].concat()) })
@@ -259,6 +260,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(rules).unwrap()),
             credentials: Vec::new(),
+            scanner: None,
         };
         let both = [found.beside, Arc::new(other)];
         assert_eq!(decided(&both, "a.example:443"), Allow);

@@ -15,6 +15,7 @@ use crate::egress::Egress;
 use crate::files::FileRule;
 use crate::http::{HttpRule, McpRule};
 use crate::rule::{EgressRule, Tls};
+use crate::scanner::ScannerRules;
 
 /// Maximum rules of a policy.
 const RULES: usize = 256;
@@ -71,6 +72,8 @@ struct Spec {
     files: Vec<FileRule>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     credentials: Vec<Credential>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scanner: Option<ScannerRules>,
 }
 
 /// Reason why a policy is invalid, with the path of its field.
@@ -139,6 +142,9 @@ impl PolicyObject {
         }
         self.check_files()?;
         self.check_credentials()?;
+        if let Some((field, why)) = self.spec.scanner.as_ref().and_then(ScannerRules::mistake) {
+            return Err(invalid(format!("spec.scanner{field}"), why));
+        }
         let Some(egress) = &self.spec.egress else { return Ok(()) };
         if let Some((field, why)) = egress.budget.as_ref().and_then(Budget::mistake) {
             return Err(invalid(format!("spec.egress.budget{field}"), why));
@@ -239,8 +245,8 @@ impl PolicyObject {
     /// As [`PolicyObject::check_new`].
     pub fn into_level(self, authority: Authority) -> Result<Level, InvalidPolicy> {
         self.check_new()?;
-        let Spec { mode, egress, credentials, .. } = self.spec;
-        Ok(Level { authority, name: self.metadata.name, mode, egress, credentials })
+        let Spec { mode, egress, scanner, credentials, .. } = self.spec;
+        Ok(Level { authority, name: self.metadata.name, mode, egress, scanner, credentials })
     }
 
     /// Returns the level that the policy is at a time, for this authority: without the rules that no longer count. For a
@@ -250,8 +256,8 @@ impl PolicyObject {
         if let Some(egress) = &mut egress {
             egress.rules.retain(|rule| rule.expires.is_none_or(|expires| now < expires));
         }
-        let credentials = self.spec.credentials.clone();
-        Level { authority, name: self.metadata.name.clone(), mode: self.spec.mode, egress, credentials }
+        let Spec { mode, scanner, credentials, .. } = self.spec.clone();
+        Level { authority, name: self.metadata.name.clone(), mode, egress, scanner, credentials }
     }
 
     /// Refuses fields that have an effect only on a server, for a command that reads a file.
@@ -566,7 +572,10 @@ mod tests {
         let many = format!("[{}]", vec![r#""a.example""#; HOSTS + 1].join(","));
         let rules = vec![r#"{"name": "a", "any": true}"#; RULES + 1].join(",");
         for (spec, expected) in [
-            (r#"{"scanner": {}}"#.to_owned(), "unknown field `scanner`"),
+            (r#"{"scanner": {"files": "Block"}}"#.to_owned(), "unknown field `files`"),
+            (r#"{"scanner": {"outbound": "Ask"}}"#.to_owned(), "unknown variant `Ask`"),
+            (r#"{"scanner": {"rules": ["builtin/x"]}}"#.to_owned(), "unknown variant `builtin/x`"),
+            (r#"{"scanner": {"injection": "Redact"}}"#.to_owned(), "spec.scanner.injection: must be"),
             (r#"{"files": [{"path": "a", "access": "Read"}]}"#.to_owned(), "is not a path of a rule"),
             (
                 r#"{"mode": "Observe", "files": [{"path": "/a", "access": "Read"}]}"#.to_owned(),

@@ -179,6 +179,7 @@ mod tests {
             name: "p".into(),
             mode: Mode::Enforce,
             egress: Some(egress),
+            scanner: None,
             credentials: Vec::new(),
         }
     }

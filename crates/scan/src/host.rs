@@ -41,7 +41,6 @@ struct Names {
     since: u64,
     all: HashSet<Fingerprint>,
     long: usize,
-    reported: bool,
 }
 
 impl Hosts {
@@ -63,7 +62,15 @@ impl Hosts {
         findings
     }
 
-    /// Counts a name; `true` once an hour for a parent with too many names.
+    /// Scans the labels of a name, without the forms that labels have. For a name that was written in another case.
+    pub fn scan(&self, scanner: &Scanner, state: &mut State, host: &str) -> Vec<Finding> {
+        let lower = host.trim_end_matches('.').to_ascii_lowercase();
+        let domain = psl::domain_str(&lower).map_or(0, str::len);
+        let labels = &host[..lower.len().saturating_sub(domain)];
+        scanner.scan_whole(state, &Location::new(At::Host), labels.trim_end_matches('.').as_bytes())
+    }
+
+    /// Counts a name; `true` for a new one of a parent that has too many names in this hour.
     fn too_many(&mut self, domain: &str, labels: &str, now: u64) -> bool {
         if self.parents.len() >= PARENTS && !self.parents.contains_key(domain) {
             self.parents.retain(|_, names| now.saturating_sub(names.since) < HOUR);
@@ -75,13 +82,18 @@ impl Hosts {
         if names.all.is_empty() || now.saturating_sub(names.since) >= HOUR {
             *names = Names { since: now, ..Names::default() };
         }
-        if names.all.len() <= NAMES && names.all.insert(Fingerprint::of(labels.as_bytes())) {
-            let first = labels.split('.').next().unwrap_or_default();
-            names.long +=
-                usize::from(first.len() >= LONG_NAME && first.bytes().any(|byte| byte.is_ascii_digit()));
+        let name = Fingerprint::of(labels.as_bytes());
+        if names.all.contains(&name) {
+            return false;
         }
-        let exceeded = names.all.len() > NAMES || names.long > LONG_NAMES;
-        exceeded && !std::mem::replace(&mut names.reported, true)
+        let first = labels.split('.').next().unwrap_or_default();
+        let long = first.len() >= LONG_NAME && first.bytes().any(|byte| byte.is_ascii_digit());
+        if names.all.len() >= NAMES || (long && names.long >= LONG_NAMES) {
+            return true;
+        }
+        names.all.insert(name);
+        names.long += usize::from(long);
+        false
     }
 }
 
@@ -181,13 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn many_names_of_one_parent_are_one_finding_an_hour() {
+    fn new_names_of_a_parent_with_many_are_findings_for_an_hour() {
         let mut hosts = Hosts::default();
         let count = (0..50)
             .map(|number| format!("chunk{number:08}.evil.com"))
             .flat_map(|h| rules(&mut hosts, &h, 10))
             .count();
-        assert_eq!(count, 1);
+        assert_eq!(count, 50 - LONG_NAMES);
+        assert_eq!(rules(&mut hosts, "chunk00000000.evil.com", 20).len(), 0);
         assert_eq!(rules(&mut hosts, "chunk99999999.evil.com", 4000).len(), 0);
     }
 }

@@ -92,8 +92,9 @@ fn canonical(value: &Value) -> String {
     }
 }
 
-/// State of one connection to a server of MCP or to an agent.
-#[derive(Debug)]
+/// State of one connection to a server of MCP or to an agent. A clone is what a caller returns to if it does not pass a message
+/// on after all.
+#[derive(Debug, Clone)]
 pub struct Session {
     outbound: State,
     inbound: State,

@@ -116,7 +116,7 @@ impl Sequences {
 }
 
 /// The last calls of a session.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Calls {
     /// Classes of each call.
     last: VecDeque<u64>,

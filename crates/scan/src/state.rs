@@ -36,8 +36,9 @@ const COMMAND: usize = 64 << 10;
 const CREDENTIAL_HEADERS: [&str; 6] =
     ["authorization", "proxy-authorization", "cookie", "x-api-key", "api-key", "private-token"];
 
-/// State of the scan of one direction of a connection, or of one message.
-#[derive(Debug)]
+/// State of the scan of one direction of a connection, or of one message. A clone is what a caller returns to if it does not
+/// send a message after all.
+#[derive(Debug, Clone)]
 pub struct State {
     direction: Direction,
     credentials: Option<Arc<Credentials>>,
@@ -48,7 +49,7 @@ pub struct State {
     earlier: BTreeMap<At, VecDeque<Vec<u8>>>,
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct Stream {
     /// Bytes before the tail.
     start: u64,
@@ -66,6 +67,7 @@ struct Stream {
 }
 
 /// A hit that was reported.
+#[derive(Clone)]
 struct Reported {
     rule: Arc<str>,
     fingerprint: Fingerprint,

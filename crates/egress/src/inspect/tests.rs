@@ -88,6 +88,7 @@ fn levels(port: u16, rules: &str, budget: &str) -> Arc<[Arc<Level>]> {
         mode: Mode::Enforce,
         egress,
         credentials: Vec::new(),
+        scanner: None,
     })]
     .into()
 }

@@ -69,14 +69,16 @@ pub(crate) fn judge(
     let verdict = decide(levels, &question.destination, moment);
     let mut judgment = Judgment {
         decision: verdict.decision,
-        ends_tls: verdict.inspect,
+        ends_tls: verdict.inspect || verdict.scan,
         reason: None,
         reaches: None,
         policies: rows(levels, &verdict.opinions),
     };
     if verdict.conflict {
-        judgment.reason =
-            Some("one rule needs TLS to end at the proxy, and another one has `tls: Passthrough`".to_owned());
+        judgment.reason = Some(
+            "a rule or a scanner needs TLS to end at the proxy, and another rule has `tls: Passthrough`"
+                .to_owned(),
+        );
     }
     if judgment.decision == Decision::Deny {
         if judgment.decisive().is_none() && judgment.reason.is_none() {
@@ -141,6 +143,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(egress),
             credentials: Vec::new(),
+            scanner: None,
         })]
     }
 

@@ -173,6 +173,7 @@ fn from_flags(arguments: &RunArguments) -> Level {
         mode: Mode::Enforce,
         egress,
         credentials: Vec::new(),
+        scanner: None,
     }
 }
 
@@ -245,5 +246,6 @@ fn from_settings(rules: &[EgressRule]) -> Level {
         mode: Mode::Enforce,
         egress,
         credentials: Vec::new(),
+        scanner: None,
     }
 }

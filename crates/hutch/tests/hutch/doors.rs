@@ -3,6 +3,7 @@
 mod attacks;
 mod guard;
 pub(crate) mod origin;
+mod scanned;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -43,9 +44,14 @@ impl Site {
 
     /// Writes a policy with these rules, and returns its path.
     fn policy(&self, name: &str, rules: &Value) -> String {
+        self.policy_of(name, &json!({"egress": rules}))
+    }
+
+    /// Writes a policy, and returns its path.
+    fn policy_of(&self, name: &str, spec: &Value) -> String {
         let policy = json!({
             "apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {"name": name},
-            "spec": {"egress": rules},
+            "spec": spec,
         });
         let path = self.path(&format!("{name}.yaml"));
         std::fs::write(&path, policy.to_string()).expect("written");
@@ -122,6 +128,16 @@ impl Proxy {
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// Sends bytes to the proxy and returns what it answers at once.
+    fn exchange_head(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(&self.address).expect("the proxy");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("timeout");
+        stream.write_all(bytes).expect("sent");
+        let mut answer = vec![0; 4096];
+        let count = stream.read(&mut answer).expect("an answer");
+        String::from_utf8_lossy(&answer[..count]).into_owned()
     }
 
     /// Waits for a line of the log with these fields.

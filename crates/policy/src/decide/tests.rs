@@ -24,7 +24,8 @@ fn egress(json: &str) -> Egress {
 }
 
 fn level(authority: Authority, mode: Mode, egress: Option<Egress>) -> Level {
-    Level { authority, name: format!("{authority:?}"), mode, egress, credentials: Vec::new() }
+    let name = format!("{authority:?}");
+    Level { authority, name, mode, egress, scanner: None, credentials: Vec::new() }
 }
 
 fn decision(levels: &[Level], destination: &str) -> Decision {
@@ -195,6 +196,7 @@ fn any_level() -> impl Strategy<Value = Level> {
         authority,
         name,
         mode,
+        scanner: None,
         egress,
         credentials: Vec::new(),
     })

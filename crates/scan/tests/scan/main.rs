@@ -2,4 +2,5 @@
 
 mod cases;
 mod encode;
+mod expand;
 mod gitleaks;

@@ -44,6 +44,7 @@ mod tests {
             mode: hutch_policy::Mode::Observe,
             egress: None,
             credentials: Vec::new(),
+            scanner: None,
         };
         match strictest(Order::Facts { sandbox: 1, facts }) {
             Order::Facts { sandbox: 1, facts } => assert_eq!(facts, hutch_policy::Facts::default()),

@@ -21,6 +21,7 @@ pub(super) struct Origin {
 pub(super) struct Request {
     pub(super) head: String,
     pub(super) body: String,
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Origin {
@@ -93,7 +94,7 @@ fn serve<S: Read + Write>(stream: S, kept: &Mutex<Vec<Request>>) {
     }
 }
 
-fn read(stream: &mut impl BufRead) -> Option<Request> {
+pub(super) fn read(stream: &mut impl BufRead) -> Option<Request> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         if stream.read_line(&mut head).ok()? == 0 {
@@ -118,7 +119,7 @@ fn read(stream: &mut impl BufRead) -> Option<Request> {
         body = vec![0; rest.split("\r\n").next()?.parse().ok()?];
         stream.read_exact(&mut body).ok()?;
     }
-    Some(Request { head, body: String::from_utf8_lossy(&body).into_owned() })
+    Some(Request { head, body: String::from_utf8_lossy(&body).into_owned(), bytes: body })
 }
 
 /// Starts a WebSocket server that gives each text back in capitals, and returns its port.

@@ -265,6 +265,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(egress),
             credentials: Vec::new(),
+            scanner: None,
         };
         (level, notes)
     }

@@ -1,0 +1,242 @@
+//! Scans requests before they are sent, and answers before they are passed on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, header, response};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full};
+use hutch_policy::Call;
+use hutch_scan::{At, Compression, Direction};
+use tokio::time::{Instant, timeout_at};
+
+use super::calls::id_of;
+use super::{Exchange, Line, Seen};
+use crate::body::Body;
+use crate::finding::Found;
+use crate::refusal::Reason;
+use crate::scan::{Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message};
+
+/// Maximum bytes of a body that is held as a whole, and of one that is compressed.
+const WHOLE: usize = 1 << 20;
+const COMPRESSED: usize = 4 << 20;
+/// Maximum time for the body of a request, or of an answer, to arrive as a whole. Answers that take longer are passed on while
+/// they arrive.
+const REQUEST: Duration = Duration::from_secs(30);
+const ANSWER: Duration = Duration::from_secs(2);
+/// Time for a stream of events to end, so that it is judged before its head is sent.
+const EVENTS: Duration = Duration::from_millis(200);
+/// Bytes that are scanned on the thread that serves connections.
+const AT_ONCE: usize = 64 << 10;
+/// Maximum bytes of the name of a session.
+const SESSION: usize = 128;
+
+/// A body, as far as it was read.
+enum Gathered {
+    Whole(Bytes, Option<HeaderMap>),
+    /// It is longer, or takes longer.
+    First(Bytes, Body),
+}
+
+/// Reads a body until it has ended, is too long or takes too long.
+async fn gather(mut body: Body, limit: usize, time: Duration) -> Result<(Gathered, bool), String> {
+    let deadline = Instant::now() + time;
+    let (mut bytes, mut trailers) = (BytesMut::new(), None);
+    loop {
+        let Ok(frame) = timeout_at(deadline, body.frame()).await else {
+            return Ok((Gathered::First(bytes.freeze(), body), true));
+        };
+        let Some(frame) = frame.transpose().map_err(|error| error.to_string())? else { break };
+        match frame.into_data() {
+            Ok(data) => bytes.extend_from_slice(&data),
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+        if bytes.len() > limit {
+            return Ok((Gathered::First(bytes.freeze(), body), false));
+        }
+    }
+    Ok((Gathered::Whole(bytes.freeze(), trailers), false))
+}
+
+fn whole(bytes: Bytes, trailers: Option<HeaderMap>) -> Body {
+    let body = Full::new(bytes).map_err(|never| match never {});
+    match trailers {
+        Some(trailers) => body.with_trailers(async { Some(Ok(trailers)) }).boxed_unsync(),
+        None => body.boxed_unsync(),
+    }
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Scans a body elsewhere if that takes long.
+async fn scan_whole(
+    scan: &Scan,
+    talk: &SharedTalk,
+    direction: Direction,
+    compression: Option<Compression>,
+    bytes: &Bytes,
+) -> (Judged, Option<Vec<u8>>) {
+    if bytes.len() <= AT_ONCE && compression.is_none() {
+        return scan.body(talk, direction, compression, bytes);
+    }
+    let (scan, talk, bytes) = (scan.clone(), talk.clone(), bytes.clone());
+    let task = tokio::task::spawn_blocking(move || scan.body(&talk, direction, compression, &bytes));
+    let failed = |_| {
+        let blocked = Some(Found::unreadable(direction, At::Body));
+        (Judged { blocked, ..Judged::default() }, None)
+    };
+    task.await.unwrap_or_else(failed)
+}
+
+impl Exchange {
+    /// Returns the conversation with the destination, in the session that the headers name.
+    pub(super) fn talk(&self, headers: &HeaderMap) -> SharedTalk {
+        let session = headers.get("mcp-session-id").map(|value| value.as_bytes()).unwrap_or_default();
+        let session = String::from_utf8_lossy(&session[..session.len().min(SESSION)]);
+        self.sandbox.memory.talk(format!("{} {session}", self.destination))
+    }
+
+    /// Records what is only logged, and returns what is refused.
+    fn settle(&self, judged: Judged, line: &Line, calls: &[Call]) -> Result<(), Reason> {
+        for found in judged.logged {
+            self.sandbox
+                .refused_request(line.refusal(Reason::FoundOnly(found.into()), calls), &line.asked(calls));
+        }
+        judged.blocked.map_or(Ok(()), |found| Err(Reason::Found(found.into())))
+    }
+
+    fn watch(
+        &self,
+        parts: (&[u8], Body),
+        (scan, talk): (&Scan, &SharedTalk),
+        direction: Direction,
+        how: (Passing, Option<Compression>),
+        line: &Arc<Line>,
+    ) -> Body {
+        let (sandbox, line) = (self.sandbox.clone(), line.clone());
+        let receiver = move |found: Found, ends| {
+            let reason = if ends { Reason::Found(found.into()) } else { Reason::FoundOnly(found.into()) };
+            sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[]));
+        };
+        Watched::new(parts, (scan.clone(), talk.clone()), direction, how, Box::new(receiver)).boxed_unsync()
+    }
+
+    /// Scans a request. Returns its body, and whether its length may change.
+    pub(super) async fn scan_request(
+        &self,
+        scan: &Scan,
+        parts: &Parts,
+        body: Body,
+        line: &Arc<Line>,
+        seen: &mut Seen,
+    ) -> Result<(Body, bool), Reason> {
+        let talk = self.talk(&parts.headers);
+        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        self.settle(scan.url(&talk, target), line, &seen.calls)?;
+        self.settle(scan.headers(Direction::Outbound, &parts.headers), line, &seen.calls)?;
+        if body.is_end_stream() {
+            return Ok((body, false));
+        }
+        let unreadable = || Reason::Found(Found::unreadable(Direction::Outbound, At::Body).into());
+        let compression = match compression(&parts.headers) {
+            Ok(compression) => compression,
+            Err(()) if scan.blocks(Direction::Outbound) => return Err(unreadable()),
+            Err(()) => None,
+        };
+        let changes = scan.redacts(Direction::Outbound);
+        if is_grpc(&parts.headers) {
+            let how = (Passing::Through, compression);
+            return Ok((self.watch((&[], body), (scan, &talk), Direction::Outbound, how, line), changes));
+        }
+        // A body that is compressed without saying so is recognized by the scanner, and scanned at its end.
+        let gathered = gather(body, if compression.is_some() { COMPRESSED } else { WHOLE }, REQUEST).await;
+        let (bytes, trailers) = match gathered.map_err(Reason::Ambiguous)? {
+            (Gathered::Whole(bytes, trailers), _) => (bytes, trailers),
+            (Gathered::First(..), true) => {
+                return Err(Reason::Ambiguous("its body does not arrive in time".to_owned()));
+            }
+            (Gathered::First(..), _) if compression.is_some() && scan.blocks(Direction::Outbound) => {
+                return Err(unreadable());
+            }
+            (Gathered::First(first, rest), _) => {
+                let how = (Passing::Held, compression);
+                let body = self.watch((&first, rest), (scan, &talk), Direction::Outbound, how, line);
+                return Ok((body, changes));
+            }
+        };
+        if compression.is_none() && is_message(&bytes) {
+            seen.id = seen.id.take().or_else(|| id_of(&bytes));
+            if seen.calls.is_empty() {
+                seen.calls = Call::parse(&bytes).unwrap_or_default();
+            }
+        }
+        let (judged, replaced) = scan_whole(scan, &talk, Direction::Outbound, compression, &bytes).await;
+        self.settle(judged, line, &seen.calls)?;
+        if let Some(trailers) = &trailers {
+            self.settle(scan.headers(Direction::Outbound, trailers), line, &seen.calls)?;
+        }
+        let changed = replaced.is_some();
+        Ok((whole(replaced.map_or(bytes, Bytes::from), trailers), changed))
+    }
+
+    /// Scans an answer to a request with these headers. Returns its body.
+    pub(super) async fn scan_answer(
+        &self,
+        scan: &Scan,
+        of: &HeaderMap,
+        parts: &mut response::Parts,
+        body: Body,
+        line: &Arc<Line>,
+        seen: &Seen,
+    ) -> Result<Body, Reason> {
+        self.settle(scan.headers(Direction::Inbound, &parts.headers), line, &seen.calls)?;
+        if body.is_end_stream() {
+            return Ok(body);
+        }
+        let talk = self.talk(of);
+        let unreadable = || Reason::Found(Found::unreadable(Direction::Inbound, At::Body).into());
+        let compression = match compression(&parts.headers) {
+            Ok(compression) => compression,
+            Err(()) if scan.blocks(Direction::Inbound) => return Err(unreadable()),
+            Err(()) => None,
+        };
+        let (passing, time) = match is_events(&parts.headers) {
+            true => (Passing::Events, EVENTS),
+            false if is_grpc(&parts.headers) => (Passing::Through, Duration::ZERO),
+            false => (Passing::Held, ANSWER),
+        };
+        let passing = if scan.judges_inbound() { passing } else { Passing::Through };
+        let changes = scan.redacts(Direction::Inbound);
+        let gathered = match passing {
+            Passing::Through => Gathered::First(Bytes::new(), body),
+            _ => {
+                let limit = if compression.is_some() { COMPRESSED } else { WHOLE };
+                gather(body, limit, time).await.map_err(Reason::Unreachable)?.0
+            }
+        };
+        let (bytes, trailers) = match gathered {
+            Gathered::Whole(bytes, trailers) => (bytes, trailers),
+            Gathered::First(..) if compression.is_some() && scan.blocks(Direction::Inbound) => {
+                return Err(unreadable());
+            }
+            Gathered::First(first, rest) => {
+                if changes || passing == Passing::Events {
+                    parts.headers.remove(header::CONTENT_LENGTH);
+                }
+                let how = (passing, compression);
+                return Ok(self.watch((&first, rest), (scan, &talk), Direction::Inbound, how, line));
+            }
+        };
+        let (judged, replaced) = scan_whole(scan, &talk, Direction::Inbound, compression, &bytes).await;
+        self.settle(judged, line, &seen.calls)?;
+        if replaced.is_some() {
+            parts.headers.remove(header::CONTENT_LENGTH);
+        }
+        Ok(whole(replaced.map_or(bytes, Bytes::from), trailers))
+    }
+}

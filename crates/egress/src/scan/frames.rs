@@ -1,0 +1,117 @@
+//! Scans the messages of one direction of a WebSocket. Frames are held until their message is whole.
+
+use hutch_scan::{At, Direction, Location, State};
+
+use super::{Judged, Scan, SharedTalk, is_message, scanner};
+use crate::finding::Found;
+
+/// Maximum bytes of a message.
+const MESSAGE: usize = 1 << 20;
+
+/// Frames of one direction.
+pub(crate) struct Frames {
+    scan: Scan,
+    talk: SharedTalk,
+    direction: Direction,
+    /// Joins messages that follow each other.
+    state: State,
+    /// Beginning of a frame.
+    partial: Vec<u8>,
+    /// Frames of a message that has not ended, and its content.
+    held: Vec<u8>,
+    content: Vec<u8>,
+}
+
+/// A whole frame at the start of some bytes.
+struct Frame {
+    length: usize,
+    /// Last one of its message.
+    last: bool,
+    control: bool,
+    content: Vec<u8>,
+}
+
+/// Reads a frame; `None` if it has not ended.
+///
+/// # Errors
+/// It is too long, or compressed.
+fn frame(bytes: &[u8]) -> Result<Option<Frame>, ()> {
+    let [first, second, ..] = bytes else { return Ok(None) };
+    if first & 0x70 != 0 {
+        return Err(());
+    }
+    let (start, length) = match second & 0x7f {
+        126 => match bytes.get(2..4) {
+            Some(length) => (4, length.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))),
+            None => return Ok(None),
+        },
+        127 => match bytes.get(2..10) {
+            Some(length) => (10, length.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))),
+            None => return Ok(None),
+        },
+        short => (2, u64::from(short)),
+    };
+    let length = usize::try_from(length).ok().filter(|length| *length <= MESSAGE).ok_or(())?;
+    let mask = if second & 0x80 != 0 { 4 } else { 0 };
+    let begin = start + mask;
+    let Some(content) = bytes.get(begin..begin + length) else { return Ok(None) };
+    let mut content = content.to_vec();
+    if let Some(mask) = bytes.get(start..begin).filter(|mask| !mask.is_empty()) {
+        content.iter_mut().zip(mask.iter().cycle()).for_each(|(byte, mask)| *byte ^= mask);
+    }
+    let (last, control) = (first & 0x80 != 0, first & 0x08 != 0);
+    Ok(Some(Frame { length: begin + length, last, control, content }))
+}
+
+impl Frames {
+    pub(crate) fn new(scan: Scan, talk: SharedTalk, direction: Direction) -> Frames {
+        let (partial, held, content) = (Vec::new(), Vec::new(), Vec::new());
+        Frames { scan, talk, direction, state: State::new(direction), partial, held, content }
+    }
+
+    /// Takes bytes, and returns those that may be passed on. `report` gets what is only recorded.
+    ///
+    /// # Errors
+    /// What is found.
+    pub(crate) fn pass(&mut self, bytes: &[u8], mut report: impl FnMut(Found)) -> Result<Vec<u8>, Found> {
+        self.partial.extend_from_slice(bytes);
+        let mut passed = Vec::new();
+        let direction = self.direction;
+        let unreadable = || Found::unreadable(direction, At::Frame);
+        loop {
+            let Some(frame) = frame(&self.partial).map_err(|()| unreadable())? else { return Ok(passed) };
+            let raw: Vec<u8> = self.partial.drain(..frame.length).collect();
+            if frame.control {
+                // A close begins with its code.
+                self.judge(&frame.content, &mut report)?;
+                passed.extend(raw);
+                continue;
+            }
+            if self.content.len() + frame.content.len() > MESSAGE {
+                return Err(unreadable());
+            }
+            self.held.extend(raw);
+            self.content.extend(frame.content);
+            if frame.last {
+                let content = std::mem::take(&mut self.content);
+                self.judge(&content, &mut report)?;
+                passed.append(&mut self.held);
+            }
+        }
+    }
+
+    fn judge(&mut self, content: &[u8], report: &mut impl FnMut(Found)) -> Result<(), Found> {
+        if content.is_empty() {
+            return Ok(());
+        }
+        let findings = scanner().scan_whole(&mut self.state, &Location::new(At::Frame), content);
+        let mut judged = self.scan.judge(self.direction, findings).refuse_redacted(self.direction);
+        if judged.blocked.is_none() && is_message(content) {
+            let (of_message, _) = self.scan.body(&self.talk, self.direction, None, content);
+            judged.add(of_message.refuse_redacted(self.direction));
+        }
+        let Judged { blocked, logged, .. } = judged;
+        logged.into_iter().for_each(report);
+        blocked.map_or(Ok(()), Err)
+    }
+}

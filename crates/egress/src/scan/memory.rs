@@ -1,0 +1,128 @@
+//! Memory of the scanner between the messages of a sandbox.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hutch_scan::{At, Direction, Hosts, Location, Pins, Session, State};
+
+use super::{Judged, Scan, scanner};
+
+/// Maximum destinations and sessions that are remembered.
+const TALKS: usize = 256;
+/// Maximum names that are not scanned again.
+const NAMES: usize = 4096;
+
+/// Memory of a sandbox.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    names: Mutex<Names>,
+    talks: Mutex<Talks>,
+}
+
+#[derive(Debug)]
+struct Names {
+    hosts: Hosts,
+    state: State,
+    /// The same in capitals: the case may be lost, and the forms of some secrets are in capitals.
+    capitals: State,
+    passed: HashSet<String>,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        let [state, capitals] = [(); 2].map(|()| State::new(Direction::Outbound));
+        Names { hosts: Hosts::default(), state, capitals, passed: HashSet::new() }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Talks {
+    /// Each with the time of its last use.
+    all: HashMap<String, (u64, SharedTalk)>,
+    uses: u64,
+}
+
+/// Conversation with one destination, or one session with it.
+#[derive(Debug, Clone)]
+pub(crate) struct Talk {
+    /// Earlier URLs.
+    pub(super) urls: State,
+    /// Messages of MCP and A2A.
+    pub(super) session: Session,
+}
+
+/// Conversation that the requests to a destination share.
+pub(crate) type SharedTalk = Arc<Mutex<Talk>>;
+
+impl Default for Talk {
+    fn default() -> Talk {
+        let [outbound, inbound] = [Direction::Outbound, Direction::Inbound].map(State::new);
+        Talk {
+            urls: State::new(Direction::Outbound),
+            session: Session::new(outbound, inbound, Pins::default()),
+        }
+    }
+}
+
+impl Talk {
+    /// Begins a new session with a server, whose definitions are not known yet.
+    pub(super) fn begin(&mut self) {
+        self.session.pins = Pins::default();
+    }
+}
+
+/// Returns what a lock holds, also after a panic elsewhere.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Memory {
+    /// Returns a conversation. Of too many, the one that was not used for longest is forgotten.
+    pub(crate) fn talk(&self, name: String) -> SharedTalk {
+        let mut talks = lock(&self.talks);
+        talks.uses += 1;
+        let now = talks.uses;
+        if talks.all.len() >= TALKS && !talks.all.contains_key(&name) {
+            let oldest = talks.all.iter().min_by_key(|(_, (used, _))| *used).map(|(name, _)| name.clone());
+            oldest.and_then(|name| talks.all.remove(&name));
+        }
+        let entry = talks.all.entry(name).or_default();
+        entry.0 = now;
+        entry.1.clone()
+    }
+
+    /// Scans a host name that the sandbox uses, as it was written.
+    pub(crate) fn host(&self, scan: &Scan, name: &str) -> Judged {
+        let mut names = lock(&self.names);
+        if names.passed.contains(name) {
+            return Judged::default();
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let before = (names.state.clone(), names.capitals.clone());
+        let Names { hosts, state, capitals, passed } = &mut *names;
+        let mut findings = hosts.observe(scanner(), state, name, now);
+        findings.extend(hosts.scan(scanner(), capitals, &name.to_ascii_uppercase()));
+        let judged = scan.judge(Direction::Outbound, findings).refuse_redacted(Direction::Outbound);
+        match judged.blocked {
+            Some(_) => (*state, *capitals) = before,
+            None if passed.len() < NAMES => drop(passed.insert(name.to_owned())),
+            None => {}
+        }
+        judged
+    }
+}
+
+impl Scan {
+    /// Scans the target of a request.
+    pub(crate) fn url(&self, talk: &SharedTalk, target: &str) -> Judged {
+        let mut talk = lock(talk);
+        let before = talk.urls.clone();
+        let findings = scanner().scan_whole(&mut talk.urls, &Location::new(At::Url), target.as_bytes());
+        let judged = self.judge(Direction::Outbound, findings).refuse_redacted(Direction::Outbound);
+        if judged.blocked.is_some() {
+            talk.urls = before;
+        }
+        judged
+    }
+}

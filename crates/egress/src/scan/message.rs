@@ -1,0 +1,145 @@
+//! Scans a body that is there as a whole: a message of MCP or A2A, or any other one.
+
+use http::{HeaderMap, HeaderValue, header};
+use hutch_policy::Call;
+use hutch_scan::{At, Compression, Direction, Finding, Location, State, redact};
+use serde_json::Value;
+
+use super::memory::{Talk, lock};
+use super::{Judged, Scan, SharedTalk, scanner};
+
+/// Maximum messages of a body that are scanned as such.
+const MESSAGES: usize = 256;
+/// Maximum layers of declared compression. More are not undone.
+const LAYERS: usize = 1;
+
+/// Returns the declared compression of a body.
+///
+/// # Errors
+/// It cannot be undone.
+pub(crate) fn compression(headers: &HeaderMap) -> Result<Option<Compression>, ()> {
+    let values = headers.get_all(header::CONTENT_ENCODING).iter();
+    let names: Vec<&str> = values
+        .map(|value| value.to_str().map_err(|_| ()))
+        .collect::<Result<Vec<_>, ()>>()?
+        .into_iter()
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case("identity"))
+        .collect();
+    match names.as_slice() {
+        [] => Ok(None),
+        names if names.len() > LAYERS => Err(()),
+        names => names.first().and_then(|name| Compression::named(name)).map(Some).ok_or(()),
+    }
+}
+
+/// Returns true if a body is a stream of events.
+pub(crate) fn is_events(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    kind.len() >= 17 && kind[..17].eq_ignore_ascii_case(b"text/event-stream")
+}
+
+/// Returns true if JSON is a message of MCP or A2A, or a card of an agent.
+fn is_of_protocol(value: &Value) -> bool {
+    let has = |name| value.get(name).is_some();
+    let call = has("jsonrpc") && (has("method") || has("result") || has("error"));
+    let parts = |pointer| value.pointer(pointer).is_some_and(Value::is_array);
+    let agent = parts("/message/parts") || parts("/task/artifacts") || parts("/artifact/parts");
+    let card = has("name") && has("skills") && (has("url") || has("capabilities"));
+    call || agent || card
+}
+
+/// Returns the values of a body that is JSON, or a stream of events with JSON.
+fn values(body: &[u8]) -> Vec<Value> {
+    let start = body.trim_ascii_start();
+    if matches!(start.first(), Some(b'{' | b'[')) {
+        return match serde_json::from_slice(start) {
+            Ok(Value::Array(batch)) => batch,
+            Ok(one) => vec![one],
+            Err(_) => Vec::new(),
+        };
+    }
+    let Ok(text) = std::str::from_utf8(body) else { return Vec::new() };
+    let data = text.lines().filter_map(|line| line.strip_prefix("data:"));
+    data.filter_map(|data| serde_json::from_str(data.trim()).ok()).collect()
+}
+
+/// Returns true if a body is a message of MCP or A2A, a batch of them, or a stream of events with them.
+pub(crate) fn is_message(body: &[u8]) -> bool {
+    values(body).iter().any(is_of_protocol)
+}
+
+/// Scans a message of MCP or A2A, with its fields outside of parameters and results.
+fn protocol(talk: &mut Talk, direction: Direction, body: &[u8], values: Vec<Value>) -> Vec<Finding> {
+    let begins = |value: &Value| value.get("method").is_some_and(|method| method == "initialize");
+    if direction == Direction::Outbound && values.iter().any(begins) {
+        talk.begin();
+    }
+    let many = values.len() > MESSAGES;
+    let mut findings = talk.session.scan(scanner(), direction, body);
+    let mut state = State::new(direction);
+    for mut value in values {
+        if let Some(fields) = value.as_object_mut().filter(|fields| fields.contains_key("jsonrpc")) {
+            fields.retain(|name, _| !matches!(name.as_str(), "jsonrpc" | "params" | "result"));
+            let text = value.to_string();
+            findings.extend(scanner().scan_whole(&mut state, &Location::new(At::Body), text.as_bytes()));
+        }
+    }
+    // A reader may see what this one does not.
+    if many || (direction == Direction::Outbound && Call::parse(body).is_none()) {
+        findings.extend(scanner().scan_whole(&mut state, &Location::new(At::Body), body));
+    }
+    findings
+}
+
+impl Scan {
+    /// Scans a body. Returns it with what was replaced, if anything was.
+    pub(crate) fn body(
+        &self,
+        talk: &SharedTalk,
+        direction: Direction,
+        compression: Option<Compression>,
+        body: &[u8],
+    ) -> (Judged, Option<Vec<u8>>) {
+        let mut talk = lock(talk);
+        let before = talk.clone();
+        let (mut judged, findings) = self.once(&mut talk, direction, compression, body);
+        let mut replaced = None;
+        if judged.blocked.is_none() && !judged.redacted.is_empty() {
+            *talk = before.clone();
+            let plain = Location::new(At::Body);
+            let raw = scanner().scan_whole(&mut State::new(direction), &plain, body);
+            let mut raw = self.judge(direction, raw);
+            if !findings {
+                raw.redacted.append(&mut judged.redacted);
+            }
+            let text = redact(body, 0, &raw.redacted);
+            let (again, _) = self.once(&mut talk, direction, compression, &text);
+            judged.blocked = again.refuse_redacted(direction).blocked;
+            replaced = Some(text);
+        }
+        if judged.blocked.is_some() {
+            *talk = before;
+        }
+        (judged, replaced)
+    }
+
+    /// Scans a body once. Returns also whether it is a message, in which findings do not count from its start.
+    fn once(
+        &self,
+        talk: &mut Talk,
+        direction: Direction,
+        compression: Option<Compression>,
+        body: &[u8],
+    ) -> (Judged, bool) {
+        let values = if compression.is_none() { values(body) } else { Vec::new() };
+        if values.iter().any(is_of_protocol) {
+            let findings = protocol(talk, direction, body, values);
+            return (self.judge(direction, findings), true);
+        }
+        let location = Location { at: At::Body, name: String::new(), compression };
+        let findings = scanner().scan_whole(&mut State::new(direction), &location, body);
+        (self.judge(direction, findings), false)
+    }
+}

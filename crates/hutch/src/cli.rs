@@ -221,6 +221,9 @@ pub(crate) struct RunArguments {
     /// Rules of `--settings` beyond the flags.
     #[arg(skip)]
     pub(crate) listed: Option<Box<Listed>>,
+    /// Secrets may not leave: from `--config`.
+    #[arg(skip)]
+    pub(crate) scans: bool,
     /// Print one JSON object with the result and the output.
     #[arg(long)]
     pub(crate) json: bool,

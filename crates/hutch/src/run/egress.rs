@@ -8,7 +8,10 @@ use anyhow::{Context, ensure};
 use hutch_egress::{AuthorityKeys, FLAGS};
 use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
-use hutch_policy::{Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject};
+use hutch_policy::{
+    Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject, ScanRules,
+    ScannerRules,
+};
 
 use super::trust::Trust;
 use crate::allow::without_effect;
@@ -163,6 +166,11 @@ fn failed(error: std::io::Error) -> Error {
     Error::Channel { step: "start the proxy".into(), errno: error.into() }
 }
 
+/// Returns the rules of a scanner that lets no secret out.
+fn secrets() -> ScannerRules {
+    ScannerRules { rules: vec![ScanRules::Secrets], ..ScannerRules::default() }
+}
+
 /// Returns the level of `--allow`, or of the list that `--config` has put in its place.
 fn from_flags(arguments: &RunArguments) -> Level {
     let egress = Some(Egress { rules: arguments.allow.clone().into(), budget: None });
@@ -172,7 +180,7 @@ fn from_flags(arguments: &RunArguments) -> Level {
         name: name.to_owned(),
         mode: Mode::Enforce,
         egress,
-        scanner: None,
+        scanner: arguments.scans.then(secrets),
         credentials: Vec::new(),
     }
 }

@@ -11,6 +11,8 @@ use crate::credentials::{Issued, Secret};
 
 const VALUE: &str = "real+value/of \"the\" credential";
 const PLACEHOLDER: &str = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
+/// Text that the scanner takes for a token.
+const TOKEN: &str = "ghp_x7Kq2mW9vLp4Rt8sZc1Yb6Nd3Jf5Hg0QaEuT";
 const OPEN: &str = r#"{"name": "open", AT, "http": [{}]}"#;
 
 fn issued(host: &str, port: u16, more: &str) -> Issued {
@@ -149,4 +151,22 @@ async fn revoked_and_expired_credentials_end_open_connections() {
     assert!(ended.is_ok(), "an expired credential leaves its connection open");
     let mut stream = site.connect("http/1.1").await;
     assert!(!ask(&mut stream, site.port).await);
+}
+
+#[tokio::test]
+async fn scanner_takes_no_placeholder_for_a_secret() {
+    let site = Site::new(OPEN).await;
+    let level = |scanner| {
+        let mut level = Level::clone(&site.sandbox.rules().levels[0]);
+        level.scanner = Some(scanner);
+        [Arc::new(level)].into()
+    };
+    site.sandbox.set_levels(level(hutch_policy::ScannerRules::default()));
+    let request = head("GET /a", &format!("Authorization: Bearer {TOKEN}\r\n"));
+    let refused = site.raw(&request).await;
+    assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    let placeholder = Issued { placeholder: TOKEN.into(), ..issued("localhost", site.port, "") };
+    site.sandbox.set_credentials(vec![placeholder]);
+    let answer = site.raw(&request).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio::time::timeout;
 
 use crate::authority::AuthorityKeys;
 use crate::descriptors::LISTENERS;
+use crate::gateway::{self, Clients, TokenHash};
 use crate::record::Recorder;
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
@@ -98,6 +100,17 @@ pub enum Order {
         /// Number of the sandbox.
         sandbox: u64,
     },
+    /// Take connections from these addresses with this token for those of a sandbox that has levels.
+    Client {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Addresses of its Pod.
+        addresses: Vec<IpAddr>,
+        /// Hash of the token.
+        token: TokenHash,
+    },
+    /// Serve the clients of an explicit proxy, each by the rules of its sandbox. The listener comes with the order.
+    Gateway,
     /// Serve the counters of the process, for Prometheus. The listener comes with the order.
     Metrics,
     /// Forget a sandbox, and end its connections.
@@ -129,6 +142,11 @@ pub enum News {
         service: String,
         /// Port of the Service.
         port: NonZeroU16,
+    },
+    /// A client of a gateway has no sandbox: no Pod has its address, or the token is another one.
+    Unidentified {
+        /// Address of the client.
+        address: IpAddr,
     },
     /// A connection was refused, or would have been.
     Refused {
@@ -170,6 +188,7 @@ pub async fn follow_recorded(
         levels: HashMap::new(),
         sandboxes: HashMap::new(),
         ending: watch::Sender::new(false),
+        clients: Arc::default(),
     };
     while let Some(message) = channel.receive().await? {
         proxy.obey(message)?;
@@ -189,6 +208,8 @@ struct Proxy {
     sandboxes: HashMap<u64, Served>,
     /// True at the end. Listeners and connections hold receivers.
     ending: watch::Sender<bool>,
+    /// Clients of a gateway.
+    clients: Arc<Clients>,
 }
 
 /// A sandbox and the task that serves it. Dropping it ends both.
@@ -260,7 +281,20 @@ impl Proxy {
             Order::Metrics => {
                 tokio::spawn(metrics::serve(listener(message.descriptors)?, self.way.clone()));
             }
-            Order::End { sandbox } => drop(self.sandboxes.remove(&sandbox)),
+            Order::Client { sandbox, addresses, token } => {
+                let of = self.find(sandbox)?.sandbox.clone();
+                self.clients.set(sandbox, &addresses, token, &of);
+            }
+            Order::Gateway => {
+                let (clients, reporter) = (self.clients.clone(), self.reporter.clone());
+                let unidentified = move |address| reporter(News::Unidentified { address });
+                let listener = listener(message.descriptors)?;
+                tokio::spawn(gateway::serve(listener, clients, self.way.clone(), unidentified));
+            }
+            Order::End { sandbox } => {
+                self.clients.forget(sandbox);
+                drop(self.sandboxes.remove(&sandbox));
+            }
         }
         Ok(())
     }

@@ -11,6 +11,8 @@
 //!
 //! A connection to the name of another sandbox's Service is made by the process that started this one ([`control`]).
 //!
+//! On a cluster, the clients of one explicit proxy are many sandboxes ([`gateway`]): address and token say which.
+//!
 //! Programs outside a sandbox have an explicit proxy, to which they name each destination, and servers of MCP on standard
 //! input and output a guard. Both decide in the same way.
 //!
@@ -29,6 +31,7 @@ pub mod dns;
 mod exchange;
 mod explicit;
 mod first;
+mod gateway;
 mod headers;
 mod heads;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -51,6 +54,7 @@ mod way;
 mod websocket;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
+pub use gateway::TokenHash;
 pub use plan::plan;
 pub use record::{Outcome, Record, Recorder};
 pub use refusal::{Denial, FLAGS, Reason, Refusal};

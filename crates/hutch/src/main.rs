@@ -17,6 +17,7 @@ mod doctor;
 mod egress;
 mod explicit;
 mod folder;
+mod gateway;
 mod go;
 #[cfg(any(test, feature = "fuzzing"))]
 mod hostile;

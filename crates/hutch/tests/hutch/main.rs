@@ -15,6 +15,7 @@ mod deploy;
 mod docs;
 mod doors;
 mod egress;
+mod gateway;
 mod harness;
 mod image;
 mod inspected;

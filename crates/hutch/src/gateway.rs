@@ -4,6 +4,7 @@
 //! starts, which has no privilege, no file and only hashes of tokens.
 
 mod condition;
+pub(crate) mod probe;
 mod served;
 
 use std::collections::HashMap;
@@ -25,10 +26,11 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::ApiResource;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
+use tokio::sync::mpsc;
 
+use self::condition::Plugin;
 use self::served::Served;
 use crate::cli::EgressArguments;
-use crate::controller::gateway::token_key;
 use crate::egress::{Audience, Outside, Process, line, spawn};
 use crate::{signals, upstream_proxy};
 
@@ -57,13 +59,18 @@ pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Resul
         let mut config = crate::cluster::config(arguments.kubeconfig.as_deref()).await?;
         // A watch is silent while nothing changes.
         config.read_timeout = None;
+        let own = probe::own_address(&config.cluster_url).context("the address of this Pod")?;
         let client = hutch_serve::retry::client(config).context("the Kubernetes API")?;
         let channel = Channel::new(channel)?;
         if let Some((metrics, address)) = &metrics {
             channel.send(&Order::Metrics, &[metrics.as_fd()]).await.context("the proxy")?;
             eprintln!("hutch: metrics at http://{address}/metrics");
         }
-        let gateway = Gateway::new(client, channel, key, process);
+        let (results, plugin) = mpsc::channel(1);
+        if let Some(image) = arguments.probe_image.clone() {
+            tokio::spawn(probe::repeat(client.clone(), own, image, results));
+        }
+        let gateway = Gateway::new(client, channel, key, process, plugin);
         tokio::select! {
             () = stop.wait() => Ok(()),
             ended = gateway.run(listener, address) => ended,
@@ -93,15 +100,23 @@ struct Gateway {
     objects: Objects,
     served: Served,
     strangers: HashMap<IpAddr, Instant>,
+    /// Results of the probe.
+    plugin: mpsc::Receiver<Plugin>,
     // Ends with this.
     _process: Process,
 }
 
 impl Gateway {
-    fn new(client: Client, channel: Channel, key: TokenKey, process: Process) -> Gateway {
+    fn new(
+        client: Client,
+        channel: Channel,
+        key: TokenKey,
+        process: Process,
+        plugin: mpsc::Receiver<Plugin>,
+    ) -> Gateway {
         let served = Served::new(client.clone(), key);
         let (objects, strangers) = (Objects::default(), HashMap::new());
-        Gateway { client, channel, objects, served, strangers, _process: process }
+        Gateway { client, channel, objects, served, strangers, plugin, _process: process }
     }
 
     /// Serves until the process of the proxy has ended, which is a failure.
@@ -130,6 +145,10 @@ impl Gateway {
                     .is_some_and(|event| objects.sandboxes.take(event, |object| SandboxFacts::of(&object))),
                 Some(event) = pods.next() => seen(event).is_some_and(|event| self.served.take(event)),
                 () = self.served.wait(RECHECK) => true,
+                Some(plugin) = self.plugin.recv() => {
+                    self.served.plugin = plugin;
+                    true
+                }
                 received = self.channel.receive_bare() => {
                     let Some(message) = received.context("the proxy")? else { bail!("the proxy has ended") };
                     self.heed(message.decode().context("the proxy")?);

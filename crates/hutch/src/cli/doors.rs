@@ -25,6 +25,9 @@ pub(crate) struct EgressArguments {
     /// With --cluster: kubeconfig file; else KUBECONFIG, the ServiceAccount of this Pod, or ~/.kube/config.
     #[arg(long, value_name = "FILE", requires = "cluster")]
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// With --cluster: image of this program, by which a Pod probes whether the network plugin enforces NetworkPolicy.
+    #[arg(long, value_name = "IMAGE", requires = "cluster")]
+    pub(crate) probe_image: Option<String>,
     /// Address of the proxy, for HTTP_PROXY, HTTPS_PROXY and SOCKS; port 0 picks a free one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
     pub(crate) listen: SocketAddr,
@@ -43,6 +46,20 @@ pub(crate) struct EgressArguments {
     /// Address at which /metrics is served, for Prometheus; port 0 picks a free one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
     pub(crate) metrics_listen: Option<SocketAddr>,
+}
+
+/// `hutch probe-network`, which a Pod of the gateway runs.
+#[derive(Args)]
+pub(crate) struct ProbeArguments {
+    /// Address that its NetworkPolicy opens, where it reports.
+    #[arg(long)]
+    pub(crate) open: SocketAddr,
+    /// Address that its NetworkPolicy closes.
+    #[arg(long)]
+    pub(crate) closed: SocketAddr,
+    /// First word of the report.
+    #[arg(long)]
+    pub(crate) nonce: String,
 }
 
 /// `hutch mcp-guard`.

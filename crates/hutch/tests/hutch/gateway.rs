@@ -14,11 +14,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::control_plane::sandboxd;
+use crate::deploy::manifests::folder;
 use crate::harness::{HUTCH, succeeded, text};
 
 /// Address of the server. It is loopback, and no other test uses it.
 const SERVER: &str = "127.78.0.1";
 const GATEWAY: &str = "gateway";
+const NAMESPACE: &str = "agent-sandbox-system";
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
 struct Running {
@@ -36,6 +38,15 @@ impl Running {
         let worker = Worker::start(&cluster, &sandboxd(cluster.folder())).await.expect("a Node");
         let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy");
         kubectl(&cluster, &["apply", "--server-side", "-k", crds]);
+        // The gateway has the rights that its manifest gives it, and no others.
+        for file in ["namespace.yaml", "egress.yaml"] {
+            kubectl(&cluster, &["apply", "--server-side", "-f", &folder().join(file).display().to_string()]);
+        }
+        kubectl(&cluster, &["delete", "deployment", "hutch-egress", "-n", NAMESPACE]);
+        let account = cluster.service_account(NAMESPACE, "hutch-egress").await.expect("a token");
+        let mut command = Command::new("kubectl");
+        command.args(["config", "set-context", "--current", "--namespace", NAMESPACE, "--kubeconfig"]);
+        succeeded("set-context", &command.arg(account.kubeconfig()).output().expect("kubectl starts"));
         let file = |name: &str| cluster.folder().join(name).display().to_string();
         let (key, hosts) = (file("token.key"), file("hosts"));
         std::fs::write(&key, KEY).expect("written");
@@ -44,8 +55,8 @@ impl Running {
         let mut command = Command::new("unshare");
         let script = "mount --bind \"$1\" /etc/hosts && shift && cd / && exec \"$@\"";
         command.args(["--mount", "bash", "-c", script, "bash", &hosts, HUTCH, "egress", "--cluster"]);
-        command.args(["--listen", "127.0.0.1:0", "--token-key-file", &key]);
-        command.arg("--kubeconfig").arg(cluster.kubeconfig());
+        command.args(["--listen", "127.0.0.1:0", "--token-key-file", &key, "--probe-image=i"]);
+        command.arg("--kubeconfig").arg(account.kubeconfig());
         cluster.spawn(GATEWAY, command).expect("the gateway starts");
         let address = |cluster: &Cluster| {
             let log = std::fs::read_to_string(cluster.program(GATEWAY)?.log()).ok()?;
@@ -165,6 +176,12 @@ async fn sandbox_reaches_allowed_hosts_through_the_gateway_of_a_cluster() {
     running.sandbox("two");
     running.apply(&policy(running.server));
 
+    // Pods that are processes have no network plugin.
+    let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")]['reason', 'message']}";
+    let condition = || running.kubectl(&["get", "sandbox", "one", "-o", path]);
+    let ignored = "NotEnforced the network plugin of the cluster does not enforce NetworkPolicy";
+    running.cluster.until("the plugin is probed", async || condition().starts_with(ignored)).await.unwrap();
+
     let own = "--interface $POD_IP";
     running.until_request(own, "200 000").await;
     assert_eq!(running.request("one", "web.example", &format!("{own} --proxytunnel")), "200 200", "CONNECT");
@@ -198,6 +215,8 @@ async fn sandbox_reaches_allowed_hosts_through_the_gateway_of_a_cluster() {
     }
     assert_eq!(running.request("two", "web.example", own), "200 000");
 
+    closed_by_its_template(&running).await;
+
     let mut open = tunnel(&running, &one).await;
     running.kubectl(&["delete", "clustersandboxpolicy", "web"]);
     running.until_request(own, "403 000").await;
@@ -210,6 +229,20 @@ async fn sandbox_reaches_allowed_hosts_through_the_gateway_of_a_cluster() {
     for secret in [&token, &running.token("one"), KEY] {
         assert!(!log.contains(secret), "the log has a secret");
     }
+}
+
+/// The NetworkPolicy of a template opens the gateway alone.
+async fn closed_by_its_template(running: &Running) {
+    let spec = json!({"podTemplate": {"spec": {"containers": [{"name": "main", "image": "i"}]}}});
+    running.apply(&json!({"apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxTemplate",
+        "metadata": {"name": "agents"}, "spec": spec}));
+    let words = ["get", "networkpolicy", "-o", "jsonpath={.items[*].spec.egress}"];
+    let holds = async || !running.kubectl(&words).is_empty();
+    running.cluster.until("the template has a NetworkPolicy", holds).await.unwrap();
+    let found: Value = serde_json::from_str(&running.kubectl(&words)).expect("one policy");
+    let (block, port) = (json!({"cidr": format!("{}/32", running.gateway.ip())}), running.gateway.port());
+    let expected = json!([{"to": [{"ipBlock": block}], "ports": [{"port": port, "protocol": "TCP"}]}]);
+    assert_eq!(found, expected);
 }
 
 /// A connection through the gateway on which a request was answered.

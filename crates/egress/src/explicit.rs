@@ -315,7 +315,7 @@ pub(crate) async fn serve_opening(
     }
 }
 
-/// Reads until the client has named its destination, or its time is over; `None` if it has gone, or said nothing: a client
+/// Reads until the client has named its destination, or its time is over; `None` if it has gone, or sent nothing: a client
 /// that connects early has done nothing wrong. `method` is that of SOCKS.
 pub(crate) async fn read_opening(client: &mut TcpStream, bytes: &mut Vec<u8>, method: u8) -> Option<Opening> {
     let read = async {

@@ -14,7 +14,7 @@ use crate::egress::reads_requests;
 /// Type of the condition.
 pub(super) const TYPE: &str = POLICY_ENFORCED_OF_POD;
 
-/// What is known about the network plugin of the cluster.
+/// Knowledge about the network plugin of the cluster.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Plugin {
     /// Nothing, yet.

@@ -235,7 +235,7 @@ mod tests {
         drop(closed);
         let (ran, plugin) = tokio::join!(run(&arguments, pause), report(&open, "n"));
         assert_eq!((ran.is_ok(), plugin), (true, Plugin::Enforces));
-        // A report of something else is none.
+        // A report with another nonce does not count.
         arguments.nonce = "other".into();
         let waited = timeout(Duration::from_millis(200), report(&open, "n"));
         let (ran, plugin) = tokio::join!(run(&arguments, pause), waited);

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use tokio::time::timeout;
 use crate::authority::AuthorityKeys;
 use crate::credentials::Issued;
 use crate::descriptors::LISTENERS;
+use crate::gateway::{self, Clients, TokenHash};
 use crate::record::{Decided, Recorder};
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
@@ -108,6 +110,17 @@ pub enum Order {
     },
     /// Report each decision from now on, about sandboxes whose levels follow.
     Record,
+    /// Take connections from these addresses with this token for those of a sandbox that has levels.
+    Client {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Addresses of its Pod.
+        addresses: Vec<IpAddr>,
+        /// Hash of the token.
+        token: TokenHash,
+    },
+    /// Serve the clients of an explicit proxy, each by the rules of its sandbox. The listener comes with the order.
+    Gateway,
     /// Serve the counters of the process, for Prometheus. The listener comes with the order.
     Metrics,
     /// Forget a sandbox, and end its connections.
@@ -152,6 +165,11 @@ pub enum News {
         /// Number of them.
         count: u64,
     },
+    /// A client of a gateway has no sandbox: no Pod has its address, or the token is another one.
+    Unidentified {
+        /// Address of the client.
+        address: IpAddr,
+    },
     /// A connection was refused, or would have been.
     Refused {
         /// Number of the sandbox.
@@ -193,6 +211,7 @@ pub async fn follow_recorded(
         levels: HashMap::new(),
         sandboxes: HashMap::new(),
         ending: watch::Sender::new(false),
+        clients: Arc::default(),
     };
     while let Some(message) = channel.receive().await? {
         proxy.obey(message)?;
@@ -214,6 +233,8 @@ struct Proxy {
     sandboxes: HashMap<u64, Served>,
     /// True at the end. Listeners and connections hold receivers.
     ending: watch::Sender<bool>,
+    /// Clients of a gateway.
+    clients: Arc<Clients>,
 }
 
 /// A sandbox and the task that serves it. Dropping it ends both.
@@ -289,7 +310,20 @@ impl Proxy {
             Order::Metrics => {
                 tokio::spawn(metrics::serve(listener(message.descriptors)?, self.way.clone()));
             }
-            Order::End { sandbox } => drop(self.sandboxes.remove(&sandbox)),
+            Order::Client { sandbox, addresses, token } => {
+                let of = self.find(sandbox)?.sandbox.clone();
+                self.clients.set(sandbox, &addresses, token, &of);
+            }
+            Order::Gateway => {
+                let (clients, reporter) = (self.clients.clone(), self.reporter.clone());
+                let unidentified = move |address| reporter(News::Unidentified { address });
+                let listener = listener(message.descriptors)?;
+                tokio::spawn(gateway::serve(listener, clients, self.way.clone(), unidentified));
+            }
+            Order::End { sandbox } => {
+                self.clients.forget(sandbox);
+                drop(self.sandboxes.remove(&sandbox));
+            }
         }
         Ok(())
     }

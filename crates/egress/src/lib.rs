@@ -11,6 +11,8 @@
 //!
 //! A connection to the name of another sandbox's Service is made by the process that started this one ([`control`]).
 //!
+//! On a cluster, the clients of one explicit proxy are many sandboxes ([`gateway`]): address and token say which.
+//!
 //! Programs outside a sandbox have an explicit proxy, to which they name each destination, and servers of MCP on standard
 //! input and output a guard. Both decide in the same way.
 //!
@@ -31,6 +33,7 @@ mod exchange;
 mod explicit;
 mod finding;
 mod first;
+mod gateway;
 mod headers;
 mod heads;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -57,6 +60,7 @@ mod websocket;
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
 pub use credentials::{Issued, Secret};
 pub use finding::Found;
+pub use gateway::TokenHash;
 pub use plan::plan;
 pub use record::{Decided, Outcome, Record, Recorder};
 pub use refusal::{Denial, FLAGS, Reason, Refusal};

@@ -32,7 +32,7 @@ pub(crate) use policy::{
     PolicyImportArguments, PolicyOutput, PolicyTestArguments,
 };
 
-pub(crate) use doors::{EgressArguments, McpGuardArguments};
+pub(crate) use doors::{EgressArguments, McpGuardArguments, ProbeArguments};
 pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
 
 /// Run untrusted code in isolated, stateful, named sandboxes.
@@ -101,6 +101,9 @@ pub(crate) enum Command {
     Demo(DemoArguments),
     /// Report what this machine supports, and the consequence of each missing feature.
     Doctor(DoctorArguments),
+    /// Report whether an address can be reached.
+    #[command(name = "probe-network", hide = true)]
+    ProbeNetwork(ProbeArguments),
     /// Print the version.
     Version,
 }

@@ -1,6 +1,8 @@
 //! The proxy of a sandbox as a process of its own: it parses what code inside sends, so it has no privilege, no secret and no
 //! file but those by which names are resolved.
 
+pub(crate) mod orders;
+
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -316,7 +318,7 @@ fn to_starter(channel: Arc<Channel>) -> Reporter {
         let _ = match news {
             // Each sandbox has a bounded number of connections too.
             News::Named { .. } | News::Dial { .. } => names.send(news).is_ok(),
-            News::Refused { .. } => refusals.try_send(news).is_ok(),
+            News::Refused { .. } | News::Unidentified { .. } => refusals.try_send(news).is_ok(),
             News::Decided { .. } => {
                 let sent = decisions.try_send(news).is_ok();
                 lost.fetch_add(u64::from(!sent), Ordering::Relaxed);

@@ -19,6 +19,7 @@ mod doctor;
 mod egress;
 mod explicit;
 mod folder;
+mod gateway;
 mod go;
 #[cfg(any(test, feature = "fuzzing"))]
 mod hostile;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         Ok(cli::Command::Controller(arguments)) => controller::main(&arguments.flags),
         Ok(cli::Command::Migrate(arguments)) => migrate::main(arguments),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),
+        Ok(cli::Command::ProbeNetwork(arguments)) => gateway::probe::main(&arguments),
         Ok(cli::Command::Doctor(arguments)) => doctor::main(arguments),
         Ok(cli::Command::Version) => {
             println!("hutch {}", env!("CARGO_PKG_VERSION"));

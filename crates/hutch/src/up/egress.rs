@@ -3,8 +3,6 @@
 //! This side keeps the listeners, the levels and the names, so the next process serves what the last one did. Meanwhile
 //! connections wait at the listeners.
 
-mod orders;
-
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -23,9 +21,9 @@ use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::Channel;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use self::orders::send;
 use super::audit::AuditLog;
 use super::broker::Broker;
+use crate::egress::orders::send;
 use crate::egress::{Audience, Outside, Process, line, reads_requests, spawn};
 use crate::folder::DataFolder;
 
@@ -331,6 +329,8 @@ impl Supervisor {
                         self.news.try_send(EgressNews::Refused { pod: uid.clone(), line: line(&refusal) });
                 }
             }
+            // It has no clients that name themselves.
+            News::Unidentified { .. } => {}
             News::Dial { sandbox, dial, namespace, service, port } => {
                 let pod = self.pods.iter_mut().find(of(sandbox)).map(|(uid, _)| uid.clone());
                 if let Some(pod) = pod {

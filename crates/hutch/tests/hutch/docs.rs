@@ -39,7 +39,10 @@ const SERVER: [Page; 6] = [
 /// Examples that need a running `hutch up` and the Python client.
 const CLIENT: [Page; 1] = [("docs/clients.md", "hello\n")];
 /// Examples that need a cluster.
-const CLUSTER: [Page; 1] = [("deploy/README.md", "agent-sandbox-controller")];
+const CLUSTER: [Page; 2] = [
+    ("deploy/README.md", "agent-sandbox-controller"),
+    ("docs/gateway.md", "deployment.apps/hutch-egress serverside-applied"),
+];
 
 #[test]
 fn examples_without_a_server_run() {

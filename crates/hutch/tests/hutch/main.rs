@@ -17,6 +17,7 @@ mod deploy;
 mod docs;
 mod doors;
 mod egress;
+mod gateway;
 mod harness;
 mod image;
 mod inspected;

@@ -27,6 +27,7 @@ use tokio::time::timeout;
 use crate::body::{Body, full};
 use crate::check::names;
 use crate::credentials::{self, Guarded, Placed, filled, place};
+use crate::finding::Found;
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
 use crate::record::{Asked, named};
@@ -99,6 +100,10 @@ struct Line {
     path: String,
     /// The scanner finds something in the target, which must not be shown.
     hidden: AtomicBool,
+    /// The server has answered.
+    answered: AtomicBool,
+    /// Finding that has ended the body of the request before that.
+    ended: Mutex<Option<Found>>,
 }
 
 impl fmt::Display for Line {
@@ -109,6 +114,12 @@ impl fmt::Display for Line {
 }
 
 impl Line {
+    /// Returns the finding that has ended the body of the request.
+    fn ended(&self) -> Option<Reason> {
+        let found = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        found.map(|found| Reason::Found(found.into()))
+    }
+
     fn path(&self) -> &str {
         if self.hidden.load(Ordering::Relaxed) { HIDDEN } else { &self.path }
     }
@@ -150,6 +161,8 @@ pub(crate) async fn exchange(
         destination: of.destination.clone(),
         path: request.uri().path().chars().take(SHOWN).collect(),
         hidden: AtomicBool::new(false),
+        answered: AtomicBool::new(false),
+        ended: Mutex::default(),
     };
     let sends = !request.headers().contains_key(header::EXPECT);
     let (line, mut seen) = (Arc::new(line), Seen::default());
@@ -215,7 +228,9 @@ impl Exchange {
         let scan = accepted.scan.clone();
         let (sent, placed) = self.request(&parts, accepted, line, websocket).map_err(Reason::Ambiguous)?;
         let of = parts.headers;
-        let mut response = self.sandbox.upstream().send(sent, http2).await?;
+        let answer = self.sandbox.upstream().send(sent, http2).await;
+        let mut response = answer.map_err(|reason| line.ended().unwrap_or(reason))?;
+        line.answered.store(true, Ordering::Relaxed);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let unwanted = || Reason::Ambiguous("the server switches to another protocol".to_owned());
             let upgrade = upgrade.ok_or_else(unwanted)?;

@@ -1,7 +1,7 @@
 //! Scans requests before they are sent, and answers before they are passed on.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::calls::id_of;
 use super::counted::Kept;
-use super::{Exchange, Line, Seen};
+use super::{Exchange, Line, Seen, UNREAD, UNREAD_TIME};
 use crate::body::Body;
 use crate::finding::Found;
 use crate::refusal::Reason;
@@ -31,6 +31,8 @@ const REQUEST: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(2);
 /// Time for a stream of events to end, so that it is judged before its head is sent.
 const EVENTS: Duration = Duration::from_millis(200);
+/// Time for a request of gRPC to end. Longer ones are streams, whose server may answer before they end.
+const GRPC: Duration = Duration::from_millis(100);
 /// Bytes that are scanned on the thread that serves connections.
 const AT_ONCE: usize = 64 << 10;
 /// Maximum bytes of the name of a session.
@@ -125,10 +127,32 @@ impl Exchange {
     ) -> Body {
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
         let receiver = move |found: Found, ends| {
+            if ends && direction == Direction::Outbound && !line.answered.load(Ordering::Relaxed) {
+                // The answer gives it as the reason.
+                *line.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+                return;
+            }
             let reason = if ends { Reason::Found(found.into()) } else { Reason::FoundOnly(found.into()) };
             sandbox.refused_request(line.refusal(reason, &[]), &line.asked(&[]));
         };
         Watched::new(parts, (scan.clone(), talk.clone()), direction, how, Box::new(receiver)).boxed_unsync()
+    }
+
+    fn scan_head(
+        &self,
+        scan: &Scan,
+        talk: &SharedTalk,
+        parts: &Parts,
+        line: &Line,
+        calls: &[Call],
+    ) -> Result<(), Reason> {
+        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        let judged = scan.url(talk, target);
+        if judged.blocked.is_some() || !judged.logged.is_empty() {
+            line.hidden.store(true, Ordering::Relaxed);
+        }
+        self.settle(judged, line, calls)?;
+        self.settle(scan.headers(Direction::Outbound, &parts.headers), line, calls)
     }
 
     /// Scans a request. Returns its body, and whether its length may change.
@@ -141,13 +165,13 @@ impl Exchange {
         seen: &mut Seen,
     ) -> Result<(Body, bool), Reason> {
         let talk = self.talk(&parts.headers);
-        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
-        let judged = scan.url(&talk, target);
-        if judged.blocked.is_some() || !judged.logged.is_empty() {
-            line.hidden.store(true, Ordering::Relaxed);
+        if let Err(reason) = self.scan_head(scan, &talk, parts, line, &seen.calls) {
+            if !parts.headers.contains_key(header::EXPECT) {
+                // A client that could not send all of a body may not read the answer.
+                let _ = gather(body, UNREAD, UNREAD_TIME).await;
+            }
+            return Err(reason);
         }
-        self.settle(judged, line, &seen.calls)?;
-        self.settle(scan.headers(Direction::Outbound, &parts.headers), line, &seen.calls)?;
         if body.is_end_stream() {
             return Ok((body, false));
         }
@@ -158,15 +182,17 @@ impl Exchange {
             Err(()) => None,
         };
         let changes = scan.redacts(Direction::Outbound);
-        if is_grpc(&parts.headers) {
-            let how = (Passing::Through, compression);
-            return Ok((self.watch((&[], body), (scan, &talk), Direction::Outbound, how, line), changes));
-        }
         let place = self.sandbox.holding[0].clone().acquire_owned().await.ok();
         // A body that is compressed without saying so is recognized by the scanner, and scanned at its end.
-        let gathered = gather(body, if compression.is_some() { COMPRESSED } else { WHOLE }, REQUEST).await;
+        let limit = if compression.is_some() { COMPRESSED } else { WHOLE };
+        let gathered = gather(body, limit, if is_grpc(&parts.headers) { GRPC } else { REQUEST }).await;
         let (bytes, trailers) = match gathered.map_err(Reason::Ambiguous)? {
             (Gathered::Whole(bytes, trailers), _) => (bytes, trailers),
+            (Gathered::First(first, rest), _) if is_grpc(&parts.headers) => {
+                let how = (Passing::Through, compression);
+                let body = self.watch((&first, rest), (scan, &talk), Direction::Outbound, how, line);
+                return Ok((body, changes));
+            }
             (Gathered::First(..), true) => {
                 return Err(Reason::Ambiguous("its body does not arrive in time".to_owned()));
             }
@@ -179,13 +205,25 @@ impl Exchange {
                 return Ok((body, changes));
             }
         };
+        self.scan_held((scan, &talk), (bytes, trailers, place), compression, line, seen).await
+    }
+
+    /// Scans the body of a request that is held as a whole.
+    async fn scan_held(
+        &self,
+        (scan, talk): (&Scan, &SharedTalk),
+        (bytes, trailers, place): (Bytes, Option<HeaderMap>, Option<OwnedSemaphorePermit>),
+        compression: Option<Compression>,
+        line: &Line,
+        seen: &mut Seen,
+    ) -> Result<(Body, bool), Reason> {
         if compression.is_none() && is_message(&bytes) {
             seen.id = seen.id.take().or_else(|| id_of(&bytes));
             if seen.calls.is_empty() {
                 seen.calls = Call::parse(&bytes).unwrap_or_default();
             }
         }
-        let (judged, replaced) = scan_whole(scan, &talk, Direction::Outbound, compression, &bytes).await;
+        let (judged, replaced) = scan_whole(scan, talk, Direction::Outbound, compression, &bytes).await;
         let in_name = |found: &Found| found.at == At::Body;
         if judged.blocked.iter().chain(&judged.logged).any(in_name) {
             // The name of a tool can be what is found.

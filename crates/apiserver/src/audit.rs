@@ -2,8 +2,8 @@
 //!
 //! - Every request of a caller from outside is recorded, except those for health. Of the components of this process, writes
 //!   are recorded, but not those of status, Leases and events.
-//! - The record follows the answer, since only then the status and the name of a new object are known. A strict log also gets
-//!   a record before a write or a stream begins, and must accept it.
+//! - The record is made with the answer, since only then the status and the name of a new object are known. A strict log also
+//!   gets a record before a write or a stream begins, and must accept it.
 //! - Bodies, queries and headers other than the user agent are not recorded.
 
 mod stream;
@@ -147,8 +147,9 @@ impl Attempt {
         let outcome =
             Outcome { decision, reason: refused.as_deref(), status: Some(status), name: created.as_deref() };
         let record = self.event(&outcome);
-        // What the request was about has happened; a strict log has a record of it.
-        match self.log.is_strict() {
+        // What the request was about has happened, whatever the log says. An answer to a strict log's caller waits, so that
+        // the log has the name of each object that the caller knows to exist.
+        match self.log.is_strict() && !self.has_effect() {
             true => self.log.push(record),
             false => drop(self.log.record(record).await),
         }

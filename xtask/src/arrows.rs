@@ -21,7 +21,7 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 28] = [
+const LAYERS: [(&str, Layer); 29] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-activity", Layer::Vocabulary),
     ("hutch-archive", Layer::Vocabulary),
@@ -29,6 +29,7 @@ const LAYERS: [(&str, Layer); 28] = [
     ("hutch-scan", Layer::Vocabulary),
     ("hutch-kubelet", Layer::Contract),
     ("hutch-store", Layer::Mechanism),
+    ("hutch-attach", Layer::Mechanism),
     ("hutch-audit", Layer::Mechanism),
     ("hutch-jail", Layer::Mechanism),
     ("hutch-image", Layer::Mechanism),

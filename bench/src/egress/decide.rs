@@ -56,5 +56,7 @@ fn level(number: usize) -> Level {
         name: format!("policy-{number}"),
         mode: Mode::Enforce,
         egress: Some(Egress { rules: (0..RULES).map(rule).collect(), budget: None }),
+        scanner: None,
+        credentials: Vec::new(),
     }
 }

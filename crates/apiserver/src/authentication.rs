@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::header;
+use http::{StatusCode, header};
 use hutch_serve::{Connection, PeerCertificate};
 use serde_json::Value;
 
 use crate::access::impersonation::impersonated;
+use crate::audit::{self, Impersonator};
 use crate::core::Core;
 use crate::failure::Failure;
 use crate::identity::Identity;
@@ -43,16 +44,26 @@ pub(crate) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let Some(identity) = credential(&core, &request) else { return Failure::unauthorized().into_response() };
+    let Some(identity) = credential(&core, &request) else {
+        audit::refuse(&core, &request, None, "the credential is not valid", StatusCode::UNAUTHORIZED);
+        return Failure::unauthorized().into_response();
+    };
     if identity.is_master()
         && let Some(connection) = request.extensions().get::<Connection>()
     {
         connection.trust();
     }
+    let caller = identity.clone();
     let identity = match impersonated(&core.access, identity, &mut request) {
         Ok(identity) => identity,
-        Err(failure) => return failure.into_response(),
+        Err(failure) => {
+            audit::refuse(&core, &request, Some(&caller), &failure.message, failure.code);
+            return failure.into_response();
+        }
     };
+    if identity != caller {
+        request.extensions_mut().insert(Impersonator(caller.name));
+    }
     request.headers_mut().remove(header::AUTHORIZATION);
     request.extensions_mut().insert(identity);
     request.extensions_mut().insert(External);

@@ -8,6 +8,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
 use crate::access::RequestAction;
+use crate::audit::Attempt;
 use crate::authentication::{Ahead, External};
 use crate::call::{Call, Caller, Target};
 use crate::core::Core;
@@ -17,8 +18,15 @@ use crate::verbs::modify::Part;
 use crate::verbs::{create, delete, delete_collection, get, list, patch, update, watch};
 use crate::{Identity, SERVER_VERSION, accept, body, discovery, openapi, respond, review, subresource};
 
-/// Answers any request.
+/// Answers any request, and records it.
 pub(crate) async fn handle(core: Arc<Core>, request: Request) -> Response {
+    match Attempt::of(&core, &request) {
+        Some(attempt) => attempt.through(&core, |core| answer(core, request)).await,
+        None => answer(core, request).await,
+    }
+}
+
+async fn answer(core: Arc<Core>, request: Request) -> Response {
     match route(core, request).await {
         Ok(response) => response,
         Err(failure) => failure.into_response(),

@@ -287,9 +287,16 @@ impl IntoResponse for Failure {
         {
             headers.insert(header::RETRY_AFTER, details.retry_after_seconds.into());
         }
+        if self.code == StatusCode::FORBIDDEN {
+            response.extensions_mut().insert(Refused(self.message));
+        }
         response
     }
 }
+
+/// Response extension: the message of a refusal, for the audit log.
+#[derive(Debug, Clone)]
+pub(crate) struct Refused(pub(crate) String);
 
 impl Cause {
     pub(crate) fn new(reason: &'static str, field: impl Into<String>, message: impl Into<String>) -> Self {

@@ -15,6 +15,7 @@
 mod accept;
 mod access;
 mod admission;
+mod audit;
 mod authentication;
 mod body;
 mod bootstrap;
@@ -57,6 +58,7 @@ mod subresource;
 mod table;
 mod verbs;
 
+pub use audit::Audit;
 pub use error::Error;
 pub use identity::Identity;
 pub use server::{ApiServer, Config};

@@ -11,6 +11,7 @@ use hutch_store::Store;
 use serde_json::Value;
 
 use crate::access::Access;
+use crate::audit::Audit;
 use crate::authentication::{Ahead, authenticate, caller};
 use crate::bounds::Bound;
 use crate::certificates::Certificates;
@@ -69,6 +70,7 @@ impl ApiServer {
             authority: config.authority,
             address: OnceLock::new(),
             kubelet: OnceLock::new(),
+            audit: OnceLock::new(),
             ambient: config.ambient,
             watches: Bound::of_watches(),
             streams: Bound::of_streams(),
@@ -86,6 +88,13 @@ impl ApiServer {
     pub fn set_kubelet(&self, kubelet: Arc<dyn Kubelet>) {
         if self.0.kubelet.set(kubelet).is_err() {
             tracing::warn!("the API server has a kubelet already");
+        }
+    }
+
+    /// Sets the log that receives the requests. The first one stays.
+    pub fn set_audit(&self, audit: Arc<dyn Audit>) {
+        if self.0.audit.set(audit).is_err() {
+            tracing::warn!("the API server has an audit log already");
         }
     }
 

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 pub use self::api::{ApiCall, Approval, CredentialUse, Finding, Severity};
 pub use self::log::{LogEvent, Removal};
 pub use self::network::{Connection, ConnectionActivity, Lookup, Request};
-pub use self::process::{Exec, Exit, FileAccess, FileActivity, Lifecycle};
+pub use self::process::{Change, Exec, Exit, FileAccess, FileActivity, Lifecycle};
 use crate::Error;
 use crate::ocsf::{
     Actor, Api, Device, Endpoint, File, FindingInfo, HttpRequest, HttpResponse, Metadata, Named, Process,
@@ -99,7 +99,7 @@ impl Kind {
     }
 
     /// Returns category and class.
-    fn class(self) -> (u32, u32) {
+    pub fn class(self) -> (u32, u32) {
         match self {
             Kind::Connection => (4, 4001),
             Kind::Http => (4, 4002),

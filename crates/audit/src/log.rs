@@ -74,7 +74,7 @@ impl Log {
         }
         let recorded = self.queue.push_within(Item::new(record, None), self.wait).await;
         if matches!(recorded, Err(Error::Full)) {
-            self.queue.lose();
+            self.queue.lose(1);
         }
         recorded
     }
@@ -95,9 +95,14 @@ impl Log {
     /// The queue is full. The loss is counted, and a later record reports it.
     pub fn push(&self, record: Record) -> Result<(), Error> {
         self.queue.push(Item::new(record, None)).map_err(|(_, error)| {
-            self.queue.lose();
+            self.queue.lose(1);
             error
         })
+    }
+
+    /// Counts records that were lost on their way here. A later record reports it.
+    pub fn lost(&self, count: u64) {
+        self.queue.lose(count);
     }
 
     /// Waits until the queue has room, so that a burst of events slows down its cause.

@@ -139,9 +139,11 @@ impl Queue {
         }
     }
 
-    /// Counts a record that is lost.
-    pub(crate) fn lose(&self) {
-        self.inner().lost += 1;
+    /// Counts records that are lost.
+    pub(crate) fn lose(&self, count: u64) {
+        let mut inner = self.inner();
+        inner.lost = inner.lost.saturating_add(count);
+        drop(inner);
         self.filled.notify_one();
     }
 

@@ -211,6 +211,12 @@ impl View {
             Some(Kind::Lifecycle) => {
                 let container = self.process.container.name.as_deref().unwrap_or("?");
                 match (self.activity_id, self.exit_code) {
+                    (99, _) => {
+                        format!(
+                            "container {container} {}",
+                            self.activity_name.as_deref().unwrap_or("changed")
+                        )
+                    }
                     (1, _) => format!("container {container} started"),
                     (_, Some(code)) => format!("container {container} exited with {code}"),
                     _ => format!("container {container} ended"),

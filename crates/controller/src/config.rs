@@ -5,6 +5,7 @@ use hutch_reconcile::queue::Backoff;
 use hutch_serve::Ambient;
 use opentelemetry::global::BoxedTracer;
 
+use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 
 /// Configuration of the controllers. The defaults are those of Agent Sandbox.
@@ -57,6 +58,8 @@ pub struct Config {
     pub late_env: bool,
     /// Domains, including their subdomains, that labels of a claim's `additionalPodMetadata` may have.
     pub label_domains: Vec<String>,
+    /// Gateway through which all Sandboxes reach the network, if there is one.
+    pub gateway: Option<Arc<Gateway>>,
     /// Metrics of the controllers.
     pub metrics: Metrics,
     /// Destination of spans, if any.
@@ -90,6 +93,7 @@ impl Default for Config {
             claim_times: true,
             late_env: false,
             label_domains: vec!["sandbox.users.io".into()],
+            gateway: None,
             metrics: Metrics::new(),
             tracer: None,
             ambient: Ambient::default(),

@@ -19,6 +19,7 @@ mod context;
 mod error;
 #[cfg(test)]
 mod fixture;
+mod gateway;
 mod memory;
 mod metrics;
 mod owner;
@@ -45,6 +46,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use config::Config;
+pub use gateway::{Gateway, TokenKey};
 pub use metrics::Metrics;
 
 use crate::context::Context;

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use kube::ResourceExt;
 
 use crate::context::Context;
+use crate::gateway::Gateway;
 use crate::key::Key;
 use crate::owner;
 use crate::view::PodView;
@@ -35,6 +36,8 @@ pub(super) struct Observed {
     volumes: Vec<Option<Arc<PersistentVolumeClaim>>>,
     /// Marks the Pods of pools as safe to evict.
     pool_eviction: bool,
+    /// Gateway through which the Pod reaches the network.
+    gateway: Option<Arc<Gateway>>,
 }
 
 /// Pod of a Sandbox, as far as it is known.
@@ -60,7 +63,8 @@ impl Observed {
         let volumes =
             volumes.map(|template| ctx.volumes.get(&key.beside(&volume::name(template, &key.name))));
         let pool_eviction = ctx.config.pool_eviction;
-        Observed { labelled, tracked, service, volumes: volumes.collect(), sandbox, pool_eviction }
+        let (volumes, gateway) = (volumes.collect(), ctx.config.gateway.clone());
+        Observed { labelled, tracked, service, volumes, sandbox, pool_eviction, gateway }
     }
 
     /// Returns the Pods that the Sandbox controls, of any name.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::error::Error;
+use crate::gateway::Gateway;
 use crate::key::Key;
 use crate::outcome::Outcome;
 use crate::owner;
@@ -40,7 +41,7 @@ pub(crate) async fn reconcile(ctx: &Context, key: &Key) -> Outcome {
     let _span = ctx.spans.start("ReconcileSandboxTemplate", template.as_ref());
     let policy_key = key.beside(&policy_name(&key.name));
     let policy = ctx.policies.get(&policy_key);
-    let (actions, problem) = plan(&template, policy.as_deref());
+    let (actions, problem) = plan(&template, policy.as_deref(), ctx.config.gateway.as_deref());
     let mut failed = false;
     if let Some(problem) = problem {
         tracing::warn!(template = %key, "{problem}");
@@ -75,7 +76,11 @@ fn policy_name(template: &str) -> String {
     format!("{template}-network-policy")
 }
 
-fn plan(template: &SandboxTemplate, policy: Option<&NetworkPolicy>) -> (Vec<Action>, Option<String>) {
+fn plan(
+    template: &SandboxTemplate,
+    policy: Option<&NetworkPolicy>,
+    gateway: Option<&Gateway>,
+) -> (Vec<Action>, Option<String>) {
     let name = template.name_any();
     let hash = name_hash(&name);
     let mut actions = Vec::new();
@@ -89,9 +94,9 @@ fn plan(template: &SandboxTemplate, policy: Option<&NetworkPolicy>) -> (Vec<Acti
     match (managed, policy) {
         (false, Some(_)) if owned => actions.push(Action::DeletePolicy),
         (false, _) => {}
-        (true, None) => actions.push(Action::CreatePolicy(Box::new(desired(template)))),
+        (true, None) => actions.push(Action::CreatePolicy(Box::new(desired(template, gateway)))),
         (true, Some(policy)) if owned => {
-            let wanted = desired(template).spec;
+            let wanted = desired(template, gateway).spec;
             if policy.spec.clone().map(defaulted) != wanted.clone().map(defaulted) {
                 // An absent list must be null, or the merge patch would keep it.
                 let mut spec = json!({"ingress": null, "egress": null, "policyTypes": null});
@@ -134,12 +139,14 @@ fn defaulted(mut spec: NetworkPolicySpec) -> NetworkPolicySpec {
     spec
 }
 
-fn desired(template: &SandboxTemplate) -> NetworkPolicy {
+fn desired(template: &SandboxTemplate, gateway: Option<&Gateway>) -> NetworkPolicy {
     let hash = name_hash(&template.name_any());
     let (ingress, egress) = match &template.spec.network_policy {
         Some(rules) => (rules.ingress.clone(), rules.egress.clone()),
         None => (Some(vec![from_router()]), Some(vec![to_the_internet()])),
     };
+    // Through the gateway, the egress rules of the template decide there, as a level.
+    let egress = gateway.map_or(egress, |gateway| Some(vec![gateway.rule()]));
     NetworkPolicy {
         metadata: ObjectMeta {
             name: Some(policy_name(&template.name_any())),
@@ -200,7 +207,7 @@ mod tests {
     }
 
     fn actions(spec: Value, policy: Option<&NetworkPolicy>) -> Vec<&'static str> {
-        let (actions, problem) = plan(&template(spec), policy);
+        let (actions, problem) = plan(&template(spec), policy, None);
         let names = actions.iter().map(|action| match action {
             Action::PatchTemplate(_) => "label",
             Action::CreatePolicy(_) => "create",
@@ -212,7 +219,7 @@ mod tests {
 
     #[test]
     fn network_policy_table() {
-        let owned = desired(&template(json!({})));
+        let owned = desired(&template(json!({})), None);
         let mut foreign = owned.clone();
         foreign.metadata.owner_references = None;
         let unmanaged = json!({"networkPolicyManagement": "Unmanaged"});
@@ -229,7 +236,7 @@ mod tests {
     fn server_defaults_are_not_a_difference() {
         let rules =
             json!({"networkPolicy": {"egress": [{"ports": [{"port": 53}], "to": []}], "ingress": []}});
-        let mut stored = serde_json::to_value(desired(&template(rules.clone()))).unwrap();
+        let mut stored = serde_json::to_value(desired(&template(rules.clone()), None)).unwrap();
         stored["spec"]["egress"][0]["ports"][0]["protocol"] = "TCP".into();
         stored["spec"]["egress"][0].as_object_mut().unwrap().remove("to");
         let stored: NetworkPolicy = serde_json::from_value(stored).unwrap();
@@ -238,7 +245,7 @@ mod tests {
         assert_eq!(actions(other, Some(&stored)), ["patch"]);
 
         let from = |peer: Value| json!({"networkPolicy": {"ingress": [{"from": [peer]}]}});
-        let here = desired(&template(from(json!({"podSelector": {}}))));
+        let here = desired(&template(from(json!({"podSelector": {}}))), None);
         assert_eq!(actions(from(json!({"podSelector": {}})), Some(&here)), [""; 0]);
         assert_eq!(
             actions(from(json!({"namespaceSelector": {}})), Some(&here)),
@@ -251,8 +258,8 @@ mod tests {
     fn template_without_its_label_is_labeled() {
         let mut template = template(json!({}));
         template.metadata.labels = None;
-        let policy = desired(&template);
-        let (actions, _) = plan(&template, Some(&policy));
+        let policy = desired(&template, None);
+        let (actions, _) = plan(&template, Some(&policy), None);
         let patch =
             json!({"metadata": {"labels": {"agents.x-k8s.io/sandbox-template-ref-hash": name_hash("t")}}});
         assert_eq!(actions, [Action::PatchTemplate(patch)]);
@@ -260,7 +267,7 @@ mod tests {
 
     #[test]
     fn default_rules_are_the_published_ones() {
-        let policy = serde_json::to_value(desired(&template(json!({})))).unwrap();
+        let policy = serde_json::to_value(desired(&template(json!({})), None)).unwrap();
         assert_eq!(policy["metadata"]["name"], "t-network-policy");
         assert_eq!(
             policy["spec"],
@@ -278,5 +285,22 @@ mod tests {
                 ]}],
             })
         );
+    }
+
+    #[test]
+    fn with_a_gateway_nothing_else_is_open() {
+        let key = crate::TokenKey::new(&[1; 32]).unwrap();
+        let gateway = Gateway::at("10.96.0.9:3128".parse().unwrap(), key);
+        let own = json!({"networkPolicy": {"egress": [{}], "ingress": [{}]}});
+        for (spec, ingress) in [(json!({}), json!([from_router()])), (own, json!([{}]))] {
+            let policy = desired(&template(spec), Some(&gateway));
+            let policy = serde_json::to_value(policy.spec).unwrap();
+            assert_eq!(policy["ingress"], ingress);
+            assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
+            assert_eq!(
+                policy["egress"],
+                json!([{"to": [{"ipBlock": {"cidr": "10.96.0.9/32"}}], "ports": [{"port": 3128, "protocol": "TCP"}]}])
+            );
+        }
     }
 }

@@ -349,6 +349,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(egress),
             scanner: None,
+            credentials: Vec::new(),
         };
         [Arc::new(level)].into()
     }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -19,8 +20,10 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::authority::AuthorityKeys;
+use crate::credentials::Issued;
 use crate::descriptors::LISTENERS;
-use crate::record::Recorder;
+use crate::gateway::{self, Clients, TokenHash};
+use crate::record::{Decided, Recorder};
 use crate::refusal::{Reason, Refusal};
 use crate::sandbox::{Levels, Report, Sandbox};
 use crate::server::serve;
@@ -63,6 +66,13 @@ pub enum Order {
         /// Facts.
         facts: Facts,
     },
+    /// Set the credentials of a sandbox that has levels. Connections to the hosts of earlier and new ones end.
+    Credentials {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Credentials.
+        credentials: Vec<Issued>,
+    },
     /// Give the next synthetic addresses to these names.
     Names {
         /// Number of the sandbox.
@@ -98,6 +108,19 @@ pub enum Order {
         /// Number of the sandbox.
         sandbox: u64,
     },
+    /// Report each decision from now on, about sandboxes whose levels follow.
+    Record,
+    /// Take connections from these addresses with this token for those of a sandbox that has levels.
+    Client {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Addresses of its Pod.
+        addresses: Vec<IpAddr>,
+        /// Hash of the token.
+        token: TokenHash,
+    },
+    /// Serve the clients of an explicit proxy, each by the rules of its sandbox. The listener comes with the order.
+    Gateway,
     /// Serve the counters of the process, for Prometheus. The listener comes with the order.
     Metrics,
     /// Forget a sandbox, and end its connections.
@@ -129,6 +152,23 @@ pub enum News {
         service: String,
         /// Port of the Service.
         port: NonZeroU16,
+    },
+    /// Something was decided. Only after [`Order::Record`].
+    Decided {
+        /// Number of the sandbox.
+        sandbox: u64,
+        /// Decision.
+        decided: Decided,
+    },
+    /// Decisions were lost: too many waited to be sent.
+    Lost {
+        /// Number of them.
+        count: u64,
+    },
+    /// A client of a gateway has no sandbox: no Pod has its address, or the token is another one.
+    Unidentified {
+        /// Address of the client.
+        address: IpAddr,
     },
     /// A connection was refused, or would have been.
     Refused {
@@ -167,9 +207,11 @@ pub async fn follow_recorded(
         way: Arc::new(way),
         reporter,
         recorder,
+        records: false,
         levels: HashMap::new(),
         sandboxes: HashMap::new(),
         ending: watch::Sender::new(false),
+        clients: Arc::default(),
     };
     while let Some(message) = channel.receive().await? {
         proxy.obey(message)?;
@@ -185,10 +227,14 @@ struct Proxy {
     way: Arc<Way>,
     reporter: Reporter,
     recorder: Option<Recorder>,
+    /// Decisions are news.
+    records: bool,
     levels: HashMap<u64, Arc<Level>>,
     sandboxes: HashMap<u64, Served>,
     /// True at the end. Listeners and connections hold receivers.
     ending: watch::Sender<bool>,
+    /// Clients of a gateway.
+    clients: Arc<Clients>,
 }
 
 /// A sandbox and the task that serves it. Dropping it ends both.
@@ -233,6 +279,9 @@ impl Proxy {
                 self.find(sandbox)?.sandbox.set_authority(&keys).map_err(failed)?;
             }
             Order::Facts { sandbox, facts } => self.find(sandbox)?.sandbox.set_facts(facts),
+            Order::Credentials { sandbox, credentials } => {
+                self.find(sandbox)?.sandbox.set_credentials(credentials);
+            }
             Order::Names { sandbox, names } => self.find(sandbox)?.sandbox.add_names(&names),
             Order::Serve { sandbox } => {
                 let of = self.find(sandbox)?.sandbox.clone();
@@ -257,10 +306,24 @@ impl Proxy {
                 let task = tokio::spawn(explicit::serve(listener, served.sandbox.clone()));
                 served.task = Some(task.abort_handle());
             }
+            Order::Record => self.records = true,
             Order::Metrics => {
                 tokio::spawn(metrics::serve(listener(message.descriptors)?, self.way.clone()));
             }
-            Order::End { sandbox } => drop(self.sandboxes.remove(&sandbox)),
+            Order::Client { sandbox, addresses, token } => {
+                let of = self.find(sandbox)?.sandbox.clone();
+                self.clients.set(sandbox, &addresses, token, &of);
+            }
+            Order::Gateway => {
+                let (clients, reporter) = (self.clients.clone(), self.reporter.clone());
+                let unidentified = move |address| reporter(News::Unidentified { address });
+                let listener = listener(message.descriptors)?;
+                tokio::spawn(gateway::serve(listener, clients, self.way.clone(), unidentified));
+            }
+            Order::End { sandbox } => {
+                self.clients.forget(sandbox);
+                drop(self.sandboxes.remove(&sandbox));
+            }
         }
         Ok(())
     }
@@ -283,8 +346,14 @@ impl Proxy {
         });
         let sandbox = Sandbox::new(levels, self.way.clone(), report, named);
         sandbox.peers.set_request(request);
+        sandbox.set_credentials(self.way.issued.clone());
         if let Some(recorder) = &self.recorder {
             sandbox.record(recorder.clone());
+        } else if self.records {
+            let reporter = self.reporter.clone();
+            sandbox.record(Arc::new(move |record| {
+                reporter(News::Decided { sandbox: number, decided: record.decided() });
+            }));
         }
         Served { sandbox, task: None }
     }

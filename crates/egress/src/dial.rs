@@ -123,6 +123,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(egress),
             scanner: None,
+            credentials: Vec::new(),
         })]
     }
 

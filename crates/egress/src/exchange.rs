@@ -26,6 +26,7 @@ use tokio::time::timeout;
 
 use crate::body::{Body, full};
 use crate::check::names;
+use crate::credentials::{self, Guarded, Placed, filled, place};
 use crate::finding::Found;
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
@@ -87,6 +88,7 @@ struct Accepted {
     scan: Option<Scan>,
     /// The length of its body may change.
     changes: bool,
+    placed: Placed,
 }
 
 /// Facts about a request, for its answer and its record.
@@ -219,10 +221,12 @@ impl Exchange {
         let (parts, body) = request.into_parts();
         seen.unread = Some(body);
         let path = self.check(&parts).map_err(Reason::Ambiguous)?;
-        let accepted = self.decide(&parts, (line, &path), websocket, seen).await?;
+        let mut accepted = self.decide(&parts, (line, &path), websocket, seen).await?;
+        let body = std::mem::replace(&mut accepted.body, full(Bytes::new()));
+        accepted.body = filled(&mut accepted.placed, &parts.headers, body).await?;
         let (http2, rules) = (parts.version == Version::HTTP_2, accepted.rules.clone());
         let scan = accepted.scan.clone();
-        let sent = self.request(&parts, accepted, line, websocket).map_err(Reason::Ambiguous)?;
+        let (sent, placed) = self.request(&parts, accepted, line, websocket).map_err(Reason::Ambiguous)?;
         let of = parts.headers;
         let answer = self.sandbox.upstream().send(sent, http2).await;
         let mut response = answer.map_err(|reason| line.ended().unwrap_or(reason))?;
@@ -241,7 +245,8 @@ impl Exchange {
         parts.headers.remove(header::ALT_SVC);
         parts.version = Version::default();
         let sandbox = self.sandbox.clone();
-        let mut body = Held { body, sandbox, _place: place }.boxed_unsync();
+        let body = Held { body, sandbox, _place: place }.boxed_unsync();
+        let mut body = credentials::answer(placed, &mut parts, body)?;
         if let Some(scan) = scan {
             body = self.scan_answer(&scan, &of, &mut parts, body, line, seen).await?;
         }
@@ -286,6 +291,12 @@ impl Exchange {
             return Path::read("/").map_err(|error| error.to_string());
         }
         Path::read(parts.uri.path()).map_err(|error| error.to_string())
+    }
+
+    /// Returns what is scanned of requests to the destination.
+    fn scan(&self, rules: &Rules) -> Option<Scan> {
+        let scan = Scan::of(&rules.levels, Some(&self.destination))?;
+        Some(scan.ignoring(&rules.credentials))
     }
 
     /// Returns true if a rule decides about requests to the destination.
@@ -347,17 +358,18 @@ impl Exchange {
             return Err(Reason::Denied(denial));
         }
         let max_body = verdict.max_body;
+        let placed = place((&rules.credentials, &rules.levels), parts, &self.destination, &request, &moment)?;
         self.sandbox.usage.request(&rules.levels, &self.destination)?;
         self.sandbox.usage.sent(&rules.levels, head_bytes(parts))?;
         let ground = self.sandbox.ground(&verdict.opinions);
         let unread = || seen.unread.take().map(|body| body.map_err(Into::into).boxed_unsync());
         let mut body = read.or_else(unread).unwrap_or_else(|| full(Bytes::new()));
-        let (scan, mut changes) = (Scan::of(&rules.levels, Some(&self.destination)), false);
+        let (scan, mut changes) = (self.scan(&rules), false);
         if let Some(scan) = &scan {
             (body, changes) = self.scan_request(scan, parts, body, line, seen).await?;
         }
         self.sandbox.allowed(&self.destination, Some(&line.asked(&seen.calls)), ground.as_ref());
-        Ok(Accepted { max_body, body, rules, scan, changes })
+        Ok(Accepted { max_body, body, rules, scan, changes, placed })
     }
 
     /// Returns the request that is sent to the server.
@@ -367,13 +379,15 @@ impl Exchange {
         accepted: Accepted,
         line: &Arc<Line>,
         websocket: bool,
-    ) -> Result<Request<Body>, String> {
+    ) -> Result<(Request<Body>, Placed), String> {
         let scheme = if self.tls { "https" } else { "http" };
-        let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+        let Accepted { rules, max_body, body, scan, changes, mut placed } = accepted;
+        let target =
+            placed.target.as_ref().or(parts.uri.path_and_query()).map_or("/", |target| target.as_str());
         let uri =
             Uri::builder().scheme(scheme).authority(self.destination.to_string()).path_and_query(target);
         let uri = uri.build().map_err(|error| error.to_string())?;
-        let mut headers = parts.headers.clone();
+        let mut headers = placed.headers.take().unwrap_or_else(|| parts.headers.clone());
         let trailers = headers.get(header::TE).is_some_and(|value| value == "trailers");
         keep_end_to_end(&mut headers, websocket);
         headers.remove(header::HOST);
@@ -382,7 +396,6 @@ impl Exchange {
         if trailers {
             headers.insert(header::TE, HeaderValue::from_static("trailers"));
         }
-        let Accepted { rules, max_body, body, scan, changes } = accepted;
         if changes {
             headers.remove(header::CONTENT_LENGTH);
         }
@@ -392,11 +405,15 @@ impl Exchange {
             headers.remove(header::SEC_WEBSOCKET_EXTENSIONS);
         }
         let (sandbox, line) = (self.sandbox.clone(), line.clone());
+        let (reporter, of) = (sandbox.clone(), line.clone());
+        let report =
+            Arc::new(move |reason| reporter.refused_request(of.refusal(reason, &[]), &of.asked(&[])));
+        let body = Guarded::body(body, std::mem::take(&mut placed.foreign), report);
         let body = Metered { body, left: max_body, rules, sandbox, line };
         let mut request = Request::new(body.boxed_unsync());
         (*request.method_mut(), *request.uri_mut(), *request.headers_mut()) =
             (parts.method.clone(), uri, headers);
-        Ok(request)
+        Ok((request, placed))
     }
 
     /// Passes bytes on in both directions once both sides have become a WebSocket, as long as these rules hold.
@@ -410,7 +427,7 @@ impl Exchange {
         if let Some(heads) = &self.heads {
             heads.end();
         }
-        let frames = Scan::of(&rules.levels, Some(&self.destination)).map(|scan| {
+        let frames = self.scan(&rules).map(|scan| {
             let frames = |direction| Frames::new(scan.clone(), self.talk(of), direction);
             (frames(Direction::Outbound), frames(Direction::Inbound))
         });

@@ -9,8 +9,6 @@ use std::time::Duration;
 use http::{HeaderValue, Method, Request, Response};
 use hutch_policy::{Destination, Host, Traffic};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -20,24 +18,25 @@ use crate::check::names;
 use crate::connection::Door;
 use crate::exchange::{Exchange, Tunnel, answer, exchange};
 use crate::first;
-use crate::heads::{Followed, Heads};
-use crate::inspect::http1;
+use crate::heads::Heads;
 use crate::record::Asked;
 use crate::refusal::{Reason, Refusal, reset};
+use crate::rest;
 use crate::resumed::Resumed;
 use crate::sandbox::Sandbox;
 
 /// Maximum time until a client has named its destination.
-const OPENING: Duration = Duration::from_secs(10);
+pub(crate) const OPENING: Duration = Duration::from_secs(10);
 /// Maximum headers of a CONNECT.
-const HEADERS: usize = 100;
+pub(crate) const HEADERS: usize = 100;
 /// Pause after a connection could not be accepted, for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Port of HTTP.
 const HTTP: NonZeroU16 = NonZeroU16::new(80).unwrap();
-/// First byte of SOCKS, and the method without a password.
-const SOCKS: u8 = 5;
+/// First byte of SOCKS, and its methods without and with a password.
+pub(crate) const SOCKS: u8 = 5;
 const NO_PASSWORD: u8 = 0;
+pub(crate) const PASSWORD: u8 = 2;
 /// Maximum characters of a destination and a path in a message.
 const SHOWN: usize = 200;
 
@@ -56,21 +55,28 @@ pub(crate) enum Opening {
     Invalid(String),
 }
 
-/// Reads the first bytes of a connection.
+/// Reads the first bytes of a connection whose SOCKS has no password.
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn opening(bytes: &[u8]) -> Opening {
+    opening_with(bytes, NO_PASSWORD)
+}
+
+/// Reads the first bytes of a connection, whose SOCKS must offer this method.
+fn opening_with(bytes: &[u8], method: u8) -> Opening {
     match bytes.first() {
         None => Opening::Incomplete,
-        Some(&SOCKS) => socks_methods(bytes),
+        Some(&SOCKS) => socks_methods(bytes, method),
         Some(_) => head(bytes),
     }
 }
 
-fn socks_methods(bytes: &[u8]) -> Opening {
+fn socks_methods(bytes: &[u8], method: u8) -> Opening {
     let Some(count) = bytes.get(1) else { return Opening::Incomplete };
     let length = 2 + usize::from(*count);
     match bytes.get(2..length) {
         None => Opening::Incomplete,
-        Some(methods) if methods.contains(&NO_PASSWORD) => Opening::SocksMethods(length),
+        Some(methods) if methods.contains(&method) => Opening::SocksMethods(length),
+        Some(_) if method == PASSWORD => Opening::Invalid("its SOCKS has no password".to_owned()),
         Some(_) => Opening::Invalid("its SOCKS needs a password".to_owned()),
     }
 }
@@ -264,9 +270,26 @@ async fn serve_client(sandbox: &Arc<Sandbox>, mut client: TcpStream) {
     };
     let _open = sandbox.counters().open();
     let mut bytes = Vec::new();
-    let read = timeout(OPENING, read_opening(&mut client, &mut bytes)).await;
-    match read {
-        Ok(Some(Opening::Connect(destination, length))) => {
+    let opening = read_opening(&mut client, &mut bytes, NO_PASSWORD).await;
+    if let Some(Opening::SocksMethods(_)) = opening
+        && client.write_all(&[SOCKS, NO_PASSWORD]).await.is_err()
+    {
+        return;
+    }
+    if let Some(opening) = opening {
+        serve_opening(sandbox, client, bytes, opening).await;
+    }
+}
+
+/// Serves a client by its first bytes. One of SOCKS has been answered.
+pub(crate) async fn serve_opening(
+    sandbox: &Arc<Sandbox>,
+    client: TcpStream,
+    mut bytes: Vec<u8>,
+    opening: Opening,
+) {
+    match opening {
+        Opening::Connect(destination, length) => {
             let rest = bytes.split_off(length);
             if let Err(refusal) = scan_written(sandbox, &destination, &target(&bytes)) {
                 sandbox.refused(refusal.clone());
@@ -274,20 +297,18 @@ async fn serve_client(sandbox: &Arc<Sandbox>, mut client: TcpStream) {
             }
             sandbox.serve_named(client, destination, ByConnect, rest).await;
         }
-        Ok(Some(Opening::Requests)) => serve_requests(sandbox, client, bytes).await,
-        Ok(Some(Opening::SocksMethods(length))) => {
+        Opening::Requests => serve_requests(sandbox, client, bytes).await,
+        Opening::SocksMethods(length) => {
             let rest = bytes.split_off(length);
             serve_socks(sandbox, client, rest).await;
         }
-        Ok(Some(Opening::Invalid(why))) => {
+        Opening::Invalid(why) => {
             let refusal = Refusal { destination: "a client".to_owned(), reason: Reason::Ambiguous(why) };
             sandbox.refused(refusal.clone());
             crate::refusal::answer(client, 400, &refusal).await;
         }
-        Ok(Some(Opening::Incomplete) | None) => {}
-        // A client that connects early and says nothing has done nothing wrong.
-        Err(_) if bytes.is_empty() => {}
-        Err(_) => {
+        // Its time is over.
+        Opening::Incomplete => {
             let reason = Reason::Ambiguous("its head does not end".to_owned());
             let refusal = Refusal { destination: "a client".to_owned(), reason };
             sandbox.refused(refusal.clone());
@@ -313,22 +334,24 @@ fn scan_written(sandbox: &Sandbox, destination: &Destination, authority: &str) -
     .map_err(|reason| Refusal { destination: destination.to_string(), reason })
 }
 
-/// Reads until the client has named its destination; `None` if it has gone.
-async fn read_opening(client: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<Opening> {
-    loop {
-        let count = client.read_buf(bytes).await.ok()?;
-        match opening(bytes) {
-            Opening::Incomplete if count > 0 => {}
-            Opening::Incomplete => return None,
-            found => return Some(found),
+/// Reads until the client has named its destination, or its time is over; `None` if it has gone, or sent nothing: a client
+/// that connects early has done nothing wrong. `method` is that of SOCKS.
+pub(crate) async fn read_opening(client: &mut TcpStream, bytes: &mut Vec<u8>, method: u8) -> Option<Opening> {
+    let read = async {
+        loop {
+            let count = client.read_buf(bytes).await.ok()?;
+            match opening_with(bytes, method) {
+                Opening::Incomplete if count > 0 => {}
+                Opening::Incomplete => return None,
+                found => return Some(found),
+            }
         }
-    }
+    };
+    let read = timeout(OPENING, read).await;
+    read.unwrap_or_else(|_| (!bytes.is_empty()).then_some(Opening::Incomplete))
 }
 
 async fn serve_socks(sandbox: &Arc<Sandbox>, mut client: TcpStream, mut bytes: Vec<u8>) {
-    if client.write_all(&[SOCKS, NO_PASSWORD]).await.is_err() {
-        return;
-    }
     let read = async {
         loop {
             match socks(&bytes) {
@@ -357,10 +380,15 @@ async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8
     let (of, into, heads) = (sandbox.clone(), tunnel.clone(), Heads::default());
     let stream = Resumed::new(client, first);
     stream.break_unless_closed();
-    let stream = TokioIo::new(Followed::new(stream, &heads));
-    let service = service_fn(move |request| serve_request(of.clone(), into.clone(), heads.clone(), request));
-    // Why the connection ended has no consequence.
-    let _ = http1().serve_connection(stream, service).with_upgrades().await;
+    let followed = heads.clone();
+    let answer = move |request| {
+        let served = serve_request(of.clone(), into.clone(), followed.clone(), request);
+        async move {
+            let Ok(response) = served.await;
+            response
+        }
+    };
+    rest::serve(stream, heads, answer).await;
     tunnel.finish().await;
 }
 

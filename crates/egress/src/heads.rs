@@ -59,6 +59,12 @@ impl Heads {
         }
     }
 
+    /// Returns true if every byte so far belongs to a request that has been asked about, and whose body has ended.
+    pub(crate) fn are_between(&self) -> bool {
+        let state = self.state();
+        state.at == At::Head && state.partial.is_empty() && state.heads.is_empty()
+    }
+
     /// Ends the requests of the connection: what follows is something else.
     pub(crate) fn end(&self) {
         self.state().at = At::Elsewhere;

@@ -30,3 +30,15 @@ pub fn explicit(bytes: &[u8]) {
     let found = socks(half);
     assert!(found == Socks::Incomplete || found == request, "{found:?} became {request:?}");
 }
+
+/// Reads the token of any head, and any password of SOCKS. One that is complete does not change when more bytes follow.
+pub fn gateway(bytes: &[u8]) {
+    use crate::gateway::{Password, password, token};
+    let _ = token(bytes);
+    let whole = password(bytes);
+    if let Password::Token(_, length) = &whole {
+        assert!(*length <= bytes.len());
+    }
+    let found = password(&bytes[..bytes.len() / 2]);
+    assert!(found == Password::Incomplete || found == whole, "{found:?} became {whole:?}");
+}

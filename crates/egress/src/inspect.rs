@@ -13,14 +13,14 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::check::Spoken;
 use crate::exchange::{Exchange, Tunnel, exchange};
-use crate::heads::{Followed, HEAD_BYTES, HEADERS, Heads};
+use crate::heads::Heads;
 use crate::refusal::{Reason, Refusal, reset};
+use crate::rest;
 use crate::resumed::Resumed;
 use crate::sandbox::Sandbox;
 
-/// Maximum time of a TLS handshake, and of the head of a request.
+/// Maximum time of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-const HEAD: Duration = Duration::from_secs(30);
 /// Maximum time without a request on a connection of HTTP/2.
 const IDLE: Duration = Duration::from_secs(120);
 /// Bounds of a connection of HTTP/2. Its streams wait for their turn among the requests of the sandbox.
@@ -99,18 +99,16 @@ pub(crate) async fn inspect(
 
 async fn serve_http1(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, of: Exchange) {
     let heads = Heads::default();
-    let stream = Followed::new(stream, &heads);
     let of = Exchange { heads: Some(heads.clone()), ..of };
-    let service = service_fn(move |request| exchange(of.clone(), heads.next(), request));
-    // Why the connection ended has no consequence.
-    let _ = http1().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
-}
-
-/// Returns a server of HTTP/1 with the bounds of a connection.
-pub(crate) fn http1() -> hyper::server::conn::http1::Builder {
-    let mut server = hyper::server::conn::http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEADERS);
-    server
+    let followed = heads.clone();
+    let answer = move |request| {
+        let (of, next) = (of.clone(), followed.next());
+        async move {
+            let Ok(response) = exchange(of, next, request).await;
+            response
+        }
+    };
+    rest::serve(stream, heads, answer).await;
 }
 
 async fn serve_http2(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, of: Exchange) {

@@ -11,6 +11,8 @@
 //!
 //! A connection to the name of another sandbox's Service is made by the process that started this one ([`control`]).
 //!
+//! On a cluster, the clients of one explicit proxy are many sandboxes ([`gateway`]): address and token say which.
+//!
 //! Programs outside a sandbox have an explicit proxy, to which they name each destination, and servers of MCP on standard
 //! input and output a guard. Both decide in the same way.
 //!
@@ -23,6 +25,7 @@ mod body;
 mod check;
 mod connection;
 pub mod control;
+mod credentials;
 mod descriptors;
 mod dial;
 pub mod dns;
@@ -30,6 +33,7 @@ mod exchange;
 mod explicit;
 mod finding;
 mod first;
+mod gateway;
 mod headers;
 mod heads;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -42,6 +46,7 @@ mod plan;
 mod record;
 mod refusal;
 mod relay;
+mod rest;
 mod resumed;
 mod sandbox;
 mod scan;
@@ -53,9 +58,11 @@ mod way;
 mod websocket;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
+pub use credentials::{Issued, Secret};
 pub use finding::Found;
+pub use gateway::TokenHash;
 pub use plan::plan;
-pub use record::{Outcome, Record, Recorder};
+pub use record::{Decided, Outcome, Record, Recorder};
 pub use refusal::{Denial, FLAGS, Reason, Refusal};
 pub use stdio::{Stdio, Verdict};
 pub use way::{UpstreamProxy, Way};

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::inspect::http1;
+use crate::rest::http1;
 use crate::way::Way;
 
 /// Maximum connections, and the maximum time of each.

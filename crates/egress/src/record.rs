@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use hutch_policy::{Call, Decision, Destination, Mode, Opinion};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
@@ -19,7 +20,7 @@ const NAMED: usize = 3;
 const NAME: usize = 100;
 
 /// Outcome of a decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// It is allowed.
     Allowed,
@@ -93,6 +94,27 @@ pub struct Record<'a> {
     pub finding: Option<&'a Found>,
 }
 
+/// A decision, for another process. Each text is bounded, and has no control characters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decided {
+    /// Outcome.
+    pub outcome: Outcome,
+    /// Host and port, as the sandbox named them.
+    pub destination: String,
+    /// Method of HTTP, of a request.
+    pub method: Option<String>,
+    /// Path of a request, without its query.
+    pub path: Option<String>,
+    /// Calls of JSON-RPC in its body, if a rule judges them.
+    pub calls: Vec<String>,
+    /// Level that decides.
+    pub level: Option<String>,
+    /// Rule that decides.
+    pub rule: Option<String>,
+    /// Reason, unless it is allowed.
+    pub reason: Option<String>,
+}
+
 /// Receives each decision.
 pub type Recorder = Arc<dyn Fn(&Record<'_>) + Send + Sync>;
 
@@ -139,6 +161,21 @@ impl<'a> Record<'a> {
             rule: None,
             reason: None,
             finding: None,
+        }
+    }
+
+    /// Returns the record for another process.
+    pub(crate) fn decided(&self) -> Decided {
+        let text = |text: Option<&str>| text.map(plain);
+        Decided {
+            outcome: self.outcome,
+            destination: plain(self.destination),
+            method: text(self.method),
+            path: text(self.path),
+            calls: self.calls.iter().take(CALLS).map(|call| plain(&shown(call))).collect(),
+            level: text(self.level),
+            rule: text(self.rule),
+            reason: text(self.reason.as_deref()),
         }
     }
 

@@ -49,6 +49,9 @@ pub enum Reason {
     /// A level would not allow the name, but it only observes.
     #[error("{0}, but it only observes")]
     ObservedName(Denial),
+    /// No Pod has the address of the client, or its token is another one.
+    #[error("a sandbox must name itself with its own token, from its own address")]
+    Unidentified,
     /// The connection is for another name, or does not say for which.
     #[error("{0}")]
     OtherName(String),
@@ -70,6 +73,9 @@ pub enum Reason {
     /// The destination cannot be reached.
     #[error("{0}")]
     Unreachable(String),
+    /// The placeholder of a credential stands where its value may not.
+    #[error("credential {0:?}: {1}")]
+    Credential(String, String),
     /// The sandbox has too many connections.
     #[error("too many connections are open")]
     TooMany,
@@ -123,6 +129,7 @@ fn title(status: u16) -> &'static str {
     match status {
         400 => "Bad Request",
         403 => "Forbidden",
+        407 => "Proxy Authentication Required",
         408 => "Request Timeout",
         _ => "Bad Gateway",
     }
@@ -164,6 +171,10 @@ pub(crate) async fn answer(mut client: TcpStream, status: u16, refusal: &Refusal
         "HTTP/1.1 {status} {}\r\nContent-Type: application/problem+json\r\nConnection: close",
         title(status)
     );
+    let head = match status {
+        407 => head + "\r\nProxy-Authenticate: Basic realm=\"hutch\"",
+        _ => head,
+    };
     let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     if let Ok(Ok(())) = timeout(SPEAKS, client.write_all(answer.as_bytes())).await {
         let _ = client.shutdown().await;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hutch_policy::{Destination, Facts, Host, HostName, Level, Mode, Moment, Opinion, decide, may_resolve};
 use hutch_scan::At;
@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
 use crate::authority::{Authority, AuthorityError, AuthorityKeys};
+use crate::credentials::{Issued, Set};
 use crate::descriptors::CONNECTION;
 use crate::dial::dial;
 use crate::dns;
@@ -52,6 +53,7 @@ pub(crate) type Levels = Arc<[Arc<Level>]>;
 pub(crate) struct Rules {
     pub(crate) levels: Levels,
     pub(crate) facts: Arc<Facts>,
+    pub(crate) credentials: Arc<Set>,
 }
 
 /// A sandbox.
@@ -88,7 +90,7 @@ impl fmt::Debug for Sandbox {
 
 impl Sandbox {
     pub(crate) fn new(levels: Levels, way: Arc<Way>, report: Report, named: Named) -> Arc<Sandbox> {
-        let rules = Rules { levels, facts: Arc::default() };
+        let rules = Rules { levels, ..Rules::default() };
         let sandbox = Arc::new(Sandbox {
             rules: watch::Sender::new(Some(rules)),
             names: Mutex::default(),
@@ -140,8 +142,7 @@ impl Sandbox {
     /// Replaces the levels. Open connections that they do not allow end.
     pub(crate) fn set_levels(&self, levels: Levels) {
         self.prepare(&levels);
-        let facts = self.rules().facts;
-        self.rules.send_replace(Some(Rules { levels, facts }));
+        self.rules.send_replace(Some(Rules { levels, ..self.rules() }));
         self.forget_upstream();
     }
 
@@ -186,9 +187,17 @@ impl Sandbox {
 
     /// Replaces the facts, as [`Sandbox::set_levels`].
     pub(crate) fn set_facts(&self, facts: Facts) {
-        let levels = self.rules().levels;
-        self.rules.send_replace(Some(Rules { levels, facts: Arc::new(facts) }));
+        self.rules.send_replace(Some(Rules { facts: Arc::new(facts), ..self.rules() }));
         self.forget_upstream();
+    }
+
+    /// Replaces the credentials. Open connections to hosts of which one has changed end.
+    pub(crate) fn set_credentials(&self, credentials: Vec<Issued>) {
+        let rules = self.rules();
+        if rules.credentials.0 != credentials {
+            self.rules.send_replace(Some(Rules { credentials: Arc::new(Set(credentials)), ..rules }));
+            self.forget_upstream();
+        }
     }
 
     /// Sets the authority by which TLS ends here.
@@ -381,15 +390,26 @@ impl Sandbox {
             };
             rules.levels.iter().map(level).collect()
         };
-        let (facts, before) = (before.facts.clone(), rules_of(before));
+        let ends = before.credentials.next_end(destination, self.moment(&before.facts).seconds);
+        let (facts, credentials) = (before.facts.clone(), before.credentials.clone());
+        let before = rules_of(before);
+        let same = |now: &Rules| now.credentials.of(destination).eq(credentials.of(destination));
+        let ended = async {
+            match ends {
+                Some(ends) => until(ends).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(ended);
         // At first too: the rules may have changed since the decision.
         loop {
             match changes.borrow_and_update().clone() {
-                Some(now) if now.facts == facts && rules_of(&now) == before => {}
+                Some(now) if now.facts == facts && same(&now) && rules_of(&now) == before => {}
                 _ => return,
             }
-            if changes.changed().await.is_err() {
-                return;
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = &mut ended => return,
             }
         }
     }
@@ -421,6 +441,18 @@ fn without_labels(destination: &str) -> String {
     format!("*.{}{separator}{port}", hutch_scan::domain(host))
 }
 
+/// Waits until a time in seconds since 1970.
+async fn until(seconds: i64) {
+    let time = UNIX_EPOCH + Duration::from_secs(seconds.max(0).cast_unsigned());
+    while let Ok(left) = time.duration_since(SystemTime::now()) {
+        if left.is_zero() {
+            return;
+        }
+        // The clock of the machine may be set.
+        tokio::time::sleep(left.min(Duration::from_secs(1))).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use hutch_policy::Mode;
@@ -438,6 +470,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(rule).unwrap()),
             scanner: None,
+            credentials: Vec::new(),
         };
         let sandbox =
             Sandbox::new([Arc::new(level)].into(), Arc::default(), Box::new(|_| ()), Box::new(report));

@@ -14,8 +14,9 @@ use std::sync::OnceLock;
 use http::HeaderMap;
 use http::header;
 use hutch_policy::{Destination, Level, Mode, ScanAction, ScanRules, ScannerRules, scanners};
-use hutch_scan::{At, Direction, Finding, Kind, Location, Scanner, Severity, State};
+use hutch_scan::{At, Direction, Finding, Fingerprint, Kind, Location, Scanner, Severity, State};
 
+use crate::credentials::{Issued, Set};
 use crate::finding::Found;
 
 pub(crate) use frames::Frames;
@@ -45,7 +46,11 @@ pub(crate) fn scanner() -> &'static Scanner {
 
 /// Actions of the levels of a sandbox.
 #[derive(Debug, Clone)]
-pub(crate) struct Scan(Vec<(Mode, ScannerRules)>);
+pub(crate) struct Scan {
+    rules: Vec<(Mode, ScannerRules)>,
+    /// Placeholders of credentials, which are worth nothing.
+    placeholders: Vec<Fingerprint>,
+}
 
 /// Outcome for a text.
 #[derive(Debug, Default)]
@@ -79,7 +84,14 @@ impl Scan {
     pub(crate) fn of<L: Borrow<Level>>(levels: &[L], destination: Option<&Destination>) -> Option<Scan> {
         let found: Vec<_> =
             scanners(levels, destination).map(|(level, rules)| (level.mode, rules.clone())).collect();
-        (!found.is_empty()).then_some(Scan(found))
+        (!found.is_empty()).then_some(Scan { rules: found, placeholders: Vec::new() })
+    }
+
+    /// Ignores the placeholders of these credentials.
+    pub(crate) fn ignoring(mut self, credentials: &Set) -> Scan {
+        let fingerprint = |one: &Issued| Fingerprint::of(one.placeholder.as_bytes());
+        self.placeholders = credentials.0.iter().map(fingerprint).collect();
+        self
     }
 
     /// Returns true if something that enters may be held back or changed.
@@ -88,7 +100,7 @@ impl Scan {
         let judges = |(mode, rules): &(Mode, ScannerRules)| {
             *mode == Mode::Enforce && (strict(rules.inbound) || strict(rules.injection))
         };
-        self.0.iter().any(judges)
+        self.rules.iter().any(judges)
     }
 
     /// Returns true if something may be replaced.
@@ -97,7 +109,7 @@ impl Scan {
             Direction::Outbound => rules.outbound,
             Direction::Inbound => rules.inbound,
         };
-        self.0.iter().any(|(mode, rules)| *mode == Mode::Enforce && of(rules) == ScanAction::Redact)
+        self.rules.iter().any(|(mode, rules)| *mode == Mode::Enforce && of(rules) == ScanAction::Redact)
     }
 
     /// Returns true if what leaves must be refused when it cannot be read.
@@ -106,7 +118,7 @@ impl Scan {
             Direction::Outbound => rules.outbound,
             Direction::Inbound => rules.inbound.max(rules.injection),
         };
-        self.0.iter().any(|(mode, rules)| *mode == Mode::Enforce && of(rules) > ScanAction::Log)
+        self.rules.iter().any(|(mode, rules)| *mode == Mode::Enforce && of(rules) > ScanAction::Log)
     }
 
     /// Returns the strictest action for a finding; `None` if no level has one.
@@ -123,7 +135,7 @@ impl Scan {
             Kind::Waf => Some(ScanRules::Waf),
             _ => None,
         };
-        let having = self.0.iter().filter(|(_, rules)| set.is_none_or(|set| rules.has(set)));
+        let having = self.rules.iter().filter(|(_, rules)| set.is_none_or(|set| rules.has(set)));
         let action = |rules: &ScannerRules| match (direction, finding.kind) {
             (Direction::Outbound, _) => rules.outbound,
             (Direction::Inbound, Kind::Secret | Kind::Credential | Kind::Pii | Kind::Financial) => {
@@ -143,6 +155,9 @@ impl Scan {
     pub(crate) fn judge(&self, direction: Direction, findings: Vec<Finding>) -> Judged {
         let mut judged = Judged::default();
         for finding in findings {
+            if self.placeholders.contains(&finding.fingerprint) {
+                continue;
+            }
             match self.action(direction, &finding) {
                 None => {}
                 Some(ScanAction::Log) => judged.logged.push(Found::new(direction, &finding)),

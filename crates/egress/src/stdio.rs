@@ -350,6 +350,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(json!({"rules": rules})).unwrap()),
             scanner: None,
+            credentials: Vec::new(),
         };
         let levels: Vec<Level> = rules.iter().enumerate().map(level).collect();
         Stdio::new(&levels, Arc::new(|_| ()))

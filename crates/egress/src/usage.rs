@@ -156,6 +156,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_str(&egress).unwrap()),
             scanner: None,
+            credentials: Vec::new(),
         })]
     }
 

@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::credentials::Issued;
 use crate::descriptors::Descriptors;
 use crate::record::Counters;
 use crate::refusal::Reason;
@@ -119,6 +120,8 @@ pub struct Way {
     authorities: Vec<u8>,
     /// Proxy through which everything goes, by host and port.
     pub(crate) proxy: Option<UpstreamProxy>,
+    /// Credentials that every sandbox has.
+    pub(crate) issued: Vec<Issued>,
     /// Parsed at the first use.
     tls: Mutex<Option<Arc<ClientConfig>>>,
     /// Counters of all sandboxes.
@@ -131,6 +134,12 @@ impl Way {
     /// Returns the way with the machine's authorities, PEM, and through a proxy if one is given.
     pub fn new(authorities: Vec<u8>, proxy: Option<UpstreamProxy>) -> Way {
         Way { authorities, proxy, ..Way::default() }
+    }
+
+    /// Gives every sandbox these credentials.
+    #[must_use]
+    pub fn with_credentials(self, issued: Vec<Issued>) -> Way {
+        Way { issued, ..self }
     }
 
     /// Returns the TLS of clients, without an application protocol.

@@ -1,5 +1,6 @@
 //! Flags and arguments of the commands. A mistake is reported in one line that names the flag and a valid value.
 
+mod audit;
 mod client;
 mod doors;
 mod policy;
@@ -18,6 +19,10 @@ use crate::mount::MountArgument;
 use crate::quantity;
 use crate::upstream_proxy::ProxyUrl;
 
+pub(crate) use audit::{
+    AuditArguments, AuditCommand, AuditExportArguments, AuditListArguments, AuditOutput, AuditSelection,
+    AuditShowArguments, AuditVerifyArguments,
+};
 pub(crate) use client::{
     Container, CopyArguments, ExecArguments, LogsArguments, ModeArguments, Place, Readiness, ShellArguments,
     Side,
@@ -27,7 +32,7 @@ pub(crate) use policy::{
     PolicyImportArguments, PolicyOutput, PolicyTestArguments,
 };
 
-pub(crate) use doors::{EgressArguments, McpGuardArguments};
+pub(crate) use doors::{EgressArguments, McpGuardArguments, ProbeArguments};
 pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
 
 /// Run untrusted code in isolated, stateful, named sandboxes.
@@ -85,6 +90,8 @@ pub(crate) enum Command {
     Allow(AllowArguments),
     /// Explain, test and convert policies.
     Policy(PolicyArguments),
+    /// Read, check and export the audit log of `hutch up`.
+    Audit(AuditArguments),
     /// Reconcile the resources of Agent Sandbox on a cluster, in place of its own controller.
     #[command(disable_help_flag = true)]
     Controller(ControllerArguments),
@@ -94,6 +101,9 @@ pub(crate) enum Command {
     Demo(DemoArguments),
     /// Report what this machine supports, and the consequence of each missing feature.
     Doctor(DoctorArguments),
+    /// Report whether an address can be reached.
+    #[command(name = "probe-network", hide = true)]
+    ProbeNetwork(ProbeArguments),
     /// Print the version.
     Version,
 }
@@ -105,6 +115,17 @@ pub(crate) enum Isolation {
     Hutch,
     /// gVisor's runsc inside an outer jail.
     Gvisor,
+}
+
+/// Mode of the audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
+pub(crate) enum AuditMode {
+    /// Nothing is recorded.
+    Off,
+    /// Records follow what happens.
+    On,
+    /// Nothing that a caller requests happens before its record is on the disk.
+    Strict,
 }
 
 /// Flags of `hutch run` whose values `--config` has.
@@ -203,6 +224,9 @@ pub(crate) struct RunArguments {
     /// Rules of `--settings` beyond the flags.
     #[arg(skip)]
     pub(crate) listed: Option<Box<Listed>>,
+    /// Secrets may not leave: from `--config`.
+    #[arg(skip)]
+    pub(crate) scans: bool,
     /// Print one JSON object with the result and the output.
     #[arg(long)]
     pub(crate) json: bool,
@@ -247,6 +271,10 @@ pub(crate) struct UpArguments {
     /// HUTCH_UPSTREAM_PROXY, which other users of the machine cannot see.
     #[arg(long, value_name = "URL")]
     pub(crate) upstream_proxy: Option<ProxyUrl>,
+    /// The audit log, in the folder `audit` of the data folder: off, on, or strict, where nothing that a caller requests
+    /// happens before its record is on the disk.
+    #[arg(long, value_enum, value_name = "MODE", default_value = "on")]
+    pub(crate) audit: AuditMode,
     /// Address at which /metrics is served, for Prometheus: the counters of the proxy of all sandboxes. Port 0 picks a free
     /// one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
@@ -267,6 +295,7 @@ impl UpArguments {
             no_builtin_runtime_images: false,
             image_dir: None,
             upstream_proxy: None,
+            audit: AuditMode::On,
             metrics_listen: None,
         }
     }

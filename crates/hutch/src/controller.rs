@@ -6,6 +6,7 @@
 mod connect;
 mod domains;
 mod flags;
+pub(crate) mod gateway;
 mod listen;
 mod requests;
 mod throttle;
@@ -80,6 +81,7 @@ async fn run(flags: &Flags) -> anyhow::Result<()> {
     let webhook = webhook(flags);
     webhook.check()?;
     let transport = Transport::new(connect::config(&flags.kubeconfig).await?, flags, metrics.registry())?;
+    config.gateway = gateway::of(flags, || transport.client(None)).await?;
     let elector = flags.leader_elect.then(|| candidate(&transport, flags)).transpose()?;
 
     let over = Shutdown::new();

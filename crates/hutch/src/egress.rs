@@ -1,6 +1,8 @@
 //! The proxy of a sandbox as a process of its own: it parses what code inside sends, so it has no privilege, no secret and no
 //! file but those by which names are resolved.
 
+pub(crate) mod orders;
+
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -8,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +25,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::credentials::{self, Wanted};
 use crate::runtime::runtime;
 
 pub(crate) const NAME: &str = "hutch-egress";
@@ -47,6 +51,8 @@ const BUNDLES: [&str; 4] = [
 const BUNDLE_BYTES: u64 = 8 << 20;
 /// Maximum refusals that wait to be sent.
 const REFUSALS: usize = 64;
+/// Decisions that wait to be sent.
+const DECISIONS: usize = 1024;
 /// Maximum refusals that are printed, each once.
 const PRINTED: usize = 100;
 
@@ -73,6 +79,9 @@ pub(crate) struct Outside {
     pub(crate) authorities: Option<PathBuf>,
     /// Proxy through which everything goes.
     pub(crate) proxy: Option<UpstreamProxy>,
+    /// Credentials whose values the process reads before it is confined.
+    #[serde(default)]
+    pub(crate) credentials: Vec<Wanted>,
 }
 
 impl Outside {
@@ -80,7 +89,7 @@ impl Outside {
     pub(crate) fn new(proxy: Option<UpstreamProxy>) -> Outside {
         let authorities =
             std::env::var_os("SSL_CERT_FILE").map(PathBuf::from).filter(|file| file.is_absolute());
-        Outside { authorities, proxy }
+        Outside { authorities, proxy, credentials: Vec::new() }
     }
 
     /// Reads the authorities of the first file that exists: PEM.
@@ -194,15 +203,21 @@ pub(crate) fn spawn(
         Some(id) => (id, id),
         None => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
     };
+    let has_credentials = !outside.credentials.is_empty();
     send_now(ours.as_fd(), &Start { uid, gid, audience, reads, outside }, &[])?;
+    if has_credentials {
+        let answer = receive_now(ours.as_fd())?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        answer.decode::<Result<(), String>>()?.map_err(io::Error::other)?;
+    }
     Ok((process, ours))
 }
 
 /// Returns true if a level needs the authority of its sandbox, because it has rules about requests or a scanner.
 pub(crate) fn reads_requests<'a>(levels: impl IntoIterator<Item = &'a Level>) -> bool {
-    let rules =
-        |level: &Level| level.egress.iter().flat_map(|egress| &egress.rules).any(EgressRule::reads_requests);
-    levels.into_iter().any(|level| level.scanner.is_some() || rules(level))
+    levels.into_iter().any(|level| {
+        let mut rules = level.egress.iter().flat_map(|egress| &egress.rules);
+        level.scanner.is_some() || !level.credentials.is_empty() || rules.any(EgressRule::reads_requests)
+    })
 }
 
 /// Serves one sandbox with these listeners. `authority` is that of the sandbox, if rules read requests.
@@ -248,7 +263,13 @@ fn serve() -> anyhow::Result<()> {
     // Before they are counted.
     hutch_serve::raise_descriptor_limit();
     // Before the process is confined: it then has no such file.
-    let way = Way::new(outside.bundle().context("the machine's authorities")?, outside.proxy);
+    let issued = credentials::read(&outside.credentials);
+    if !outside.credentials.is_empty() {
+        send_now(input.as_fd(), &issued.as_ref().map(|_| ()), &[]).context("credentials")?;
+    }
+    let Ok(issued) = issued else { return Ok(()) };
+    let way = Way::new(outside.bundle().context("the machine's authorities")?, outside.proxy)
+        .with_credentials(issued);
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
     let confinement = Confinement { uid, gid, writable: &[], readable: &readable, connects: true };
     confine(&confinement).context("cannot be confined")?;
@@ -268,28 +289,42 @@ fn serve() -> anyhow::Result<()> {
     })
 }
 
-/// Returns a reporter that sends all news. Refusals are dropped when many wait to be sent; names are not, and each
-/// sandbox has a bounded number of them.
+/// Returns a reporter that sends all news. Refusals are dropped when many wait to be sent, and so are decisions, which are
+/// counted; names are not, and each sandbox has a bounded number of them.
 fn to_starter(channel: Arc<Channel>) -> Reporter {
     let (names, mut named) = mpsc::unbounded_channel();
     let (refusals, mut refused) = mpsc::channel(REFUSALS);
+    let (decisions, mut decided) = mpsc::channel(DECISIONS);
+    let lost = Arc::new(AtomicU64::new(0));
+    let counted = lost.clone();
     tokio::spawn(async move {
         loop {
             let news: Option<News> = tokio::select! {
                 biased;
                 news = named.recv() => news,
                 news = refused.recv() => news,
+                news = decided.recv() => news,
             };
             let Some(news) = news else { return };
             // A closed channel is the end of this process.
             let _ = channel.send(&news, &[]).await;
+            let count = counted.swap(0, Ordering::Relaxed);
+            if count > 0 {
+                let _ = channel.send(&News::Lost { count }, &[]).await;
+            }
         }
     });
     Arc::new(move |news| {
         let _ = match news {
             // Each sandbox has a bounded number of connections too.
             News::Named { .. } | News::Dial { .. } => names.send(news).is_ok(),
-            News::Refused { .. } => refusals.try_send(news).is_ok(),
+            News::Refused { .. } | News::Unidentified { .. } => refusals.try_send(news).is_ok(),
+            News::Decided { .. } => {
+                let sent = decisions.try_send(news).is_ok();
+                lost.fetch_add(u64::from(!sent), Ordering::Relaxed);
+                sent
+            }
+            News::Lost { .. } => false,
         };
     })
 }

@@ -15,8 +15,10 @@ use hutch_policy::{Level, Mode};
 use hutch_privsep::{Channel, send_now};
 
 use crate::cli::EgressArguments;
+use crate::controller::gateway::token_key;
+use crate::credentials::Wanted;
 use crate::egress::{Audience, Outside, Process, spawn};
-use crate::{authority_folder, run, signals, upstream_proxy};
+use crate::{authority_folder, gateway, run, signals, upstream_proxy};
 
 /// Number of the only sandbox of the process: its clients.
 const CLIENTS: u64 = 0;
@@ -33,6 +35,9 @@ pub(crate) fn main(arguments: &EgressArguments) -> ExitCode {
 }
 
 fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
+    if let Some(file) = &arguments.token_key_file {
+        return gateway::serve(arguments, token_key(file, "--token-key-file")?);
+    }
     let mut levels = run::Policies::without_files(&arguments.policy)?;
     run::open_private(&mut levels, &arguments.allow_private);
     let upstream = upstream_proxy::of(arguments.upstream_proxy.as_ref())?;
@@ -54,7 +59,12 @@ fn serve(arguments: &EgressArguments) -> anyhow::Result<()> {
     let metrics_at = metrics.as_ref().map(|(_, address)| *address);
     // On this thread, with which the process ends.
     let (id, reads) = (ids.as_ref().map(IdRange::base), authority.is_some());
-    let (process, channel) = spawn(id, Audience::Log, Outside::new(upstream), reads)?;
+    let credentials = Wanted::all(&levels)?;
+    for (name, placeholder) in credentials.iter().filter_map(Wanted::variable) {
+        eprintln!("hutch: placeholder for the clients: {name}={placeholder}");
+    }
+    let outside = Outside { credentials, ..Outside::new(upstream) };
+    let (process, channel) = spawn(id, Audience::Log, outside, reads)?;
     order(&channel, &levels, keys, listener, metrics.map(|(listener, _)| listener)).context("the proxy")?;
     if let Some(authority) = &authority {
         eprintln!("hutch: clients must trust the authority in {}", authority.certificate.display());

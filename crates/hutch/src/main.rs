@@ -5,6 +5,7 @@
 
 mod address;
 mod allow;
+mod audit;
 mod authority_folder;
 mod bootstrap;
 mod broker;
@@ -12,11 +13,13 @@ mod cli;
 mod client;
 mod cluster;
 mod controller;
+mod credentials;
 mod demo;
 mod doctor;
 mod egress;
 mod explicit;
 mod folder;
+mod gateway;
 mod go;
 #[cfg(any(test, feature = "fuzzing"))]
 mod hostile;
@@ -72,9 +75,11 @@ fn main() -> ExitCode {
         Ok(cli::Command::Resume(arguments)) => client::resume(&arguments),
         Ok(cli::Command::Allow(arguments)) => policy::allow::main(&arguments),
         Ok(cli::Command::Policy(arguments)) => policy::main(&arguments),
+        Ok(cli::Command::Audit(arguments)) => audit::main(&arguments),
         Ok(cli::Command::Controller(arguments)) => controller::main(&arguments.flags),
         Ok(cli::Command::Migrate(arguments)) => migrate::main(arguments),
         Ok(cli::Command::Demo(arguments)) => demo::main(arguments),
+        Ok(cli::Command::ProbeNetwork(arguments)) => gateway::probe::main(&arguments),
         Ok(cli::Command::Doctor(arguments)) => doctor::main(arguments),
         Ok(cli::Command::Version) => {
             println!("hutch {}", env!("CARGO_PKG_VERSION"));

@@ -62,6 +62,10 @@ pub(crate) fn main(arguments: &McpGuardArguments) -> ExitCode {
 
 async fn guard(arguments: &McpGuardArguments) -> anyhow::Result<u8> {
     let levels = run::Policies::without_files(&arguments.policy)?;
+    anyhow::ensure!(
+        levels.iter().all(|level| level.credentials.is_empty()),
+        "--policy: spec.credentials: has an effect only for requests of HTTP, not for a server on standard input"
+    );
     let guard = Guard::new(&levels, to_errors()).context(
         "--policy: no rule is about a server on standard input and output; it needs `mcp`, and `hosts: [stdio]` or \
          `any: true`",

@@ -76,7 +76,8 @@ fn run(arguments: &RunArguments, policies: Vec<Level>) -> anyhow::Result<u8> {
     if let Some(trust) = &trusted {
         image.config.env = trust.environment(&image.config.env);
     }
-    let process = process(arguments, &image, &workspace, &shown.env, user)?;
+    let env = [shown.env, network.environment()].concat();
+    let process = process(arguments, &image, &workspace, &env, user)?;
     // Held until the command has ended: no other jail on the machine gets one of these ids.
     let ids = match rustix::process::geteuid().is_root() {
         true => Some(IdRanges::open(std::process::id())?.take()?),

@@ -153,6 +153,33 @@ pub fn close_inherited_on_exec() -> Result<(), Errno> {
     Ok(())
 }
 
+/// Erases the values of these variables from the memory of this process, of which jails are forks. To be called before the
+/// first thread.
+pub fn erase_variables(names: &[&str]) {
+    unsafe extern "C" {
+        static mut environ: *mut *mut libc::c_char;
+    }
+    // SAFETY: the list of the C library ends with a null pointer, and no other thread changes it.
+    let mut entry = unsafe { environ };
+    while !entry.is_null() {
+        // SAFETY: `entry` points into that list.
+        let text = unsafe { *entry };
+        if text.is_null() {
+            return;
+        }
+        // SAFETY: each entry is a text with an end.
+        let bytes = unsafe { std::ffi::CStr::from_ptr(text) }.to_bytes();
+        let separator = bytes.iter().position(|byte| *byte == b'=');
+        if let Some(at) = separator.filter(|at| names.iter().any(|name| name.as_bytes() == &bytes[..*at])) {
+            let length = bytes.len() - at - 1;
+            // SAFETY: these bytes belong to the entry, in memory that programs may write; its end stays.
+            unsafe { std::ptr::write_bytes(text.add(at + 1), 0, length) };
+        }
+        // SAFETY: the entry was not the last one.
+        entry = unsafe { entry.add(1) };
+    }
+}
+
 /// Locks or unlocks one byte of a file for the open file description, without waiting. `EAGAIN` or `EACCES`:
 /// another open file description holds the lock.
 pub(crate) fn lock_byte(file: BorrowedFd<'_>, offset: i64, lock: bool) -> Result<(), Errno> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use hutch_jail::NetworkPlan;
-use hutch_kubelet::{Duplex, StreamError};
+use hutch_kubelet::{Duplex, PodId, StreamError};
 use hutch_policy::{Facts, Level, Peer};
 use tokio::sync::oneshot;
 
@@ -43,6 +43,36 @@ pub struct Config {
     pub image_dir: Option<PathBuf>,
     /// The proxy through which Pods reach the network. Without it, they reach nothing.
     pub egress: Option<Arc<dyn Egress>>,
+    /// Receives what happens to Pods, for an audit log.
+    pub journal: Option<Arc<dyn Journal>>,
+}
+
+/// Receives what happens to Pods.
+pub trait Journal: Send + Sync + 'static {
+    /// A Pod begins. `sandbox` is name and uid of its Sandbox, if it has one.
+    fn begins(&self, pod: &PodId, sandbox: Option<(&str, &str)>);
+    /// Something happened to a container of the Pod with this uid.
+    fn happened(&self, pod: &str, container: &str, what: ContainerChange);
+    /// A Pod has gone.
+    fn ends(&self, pod: &str);
+}
+
+/// Change of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerChange {
+    /// It has started.
+    Started,
+    /// It has ended.
+    Ended {
+        /// Exit code.
+        code: i32,
+        /// The kernel killed it for want of memory.
+        out_of_memory: bool,
+    },
+    /// Its processes are stopped.
+    Frozen,
+    /// Its processes run again.
+    Thawed,
 }
 
 /// The proxy through which Pods reach the network. A Pod is named by its uid.

@@ -42,8 +42,8 @@ pub mod trust;
 mod volumes;
 
 pub use config::{
-    Bundle, Config, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews, EmbeddedService,
-    Handler, PeerRefusal, PeerRequest, ServiceKind,
+    Bundle, Config, ContainerChange, DEFAULT_MEMORY_BYTES, DEFAULT_PIDS, DefaultLimits, Egress, EgressNews,
+    EmbeddedService, Handler, Journal, PeerRefusal, PeerRequest, ServiceKind,
 };
 pub use embedded::service_of;
 pub use error::Error;

@@ -10,7 +10,7 @@ use hutch_kubelet::PodId;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
-use crate::config::ServiceKind;
+use crate::config::{Journal, ServiceKind};
 use crate::container::Running;
 use crate::files::Files;
 use crate::gate::Gate;
@@ -47,6 +47,8 @@ pub(crate) struct Live {
     pub(crate) gate: Gate,
     /// `true` once the rules for files are known.
     files_known: watch::Sender<bool>,
+    /// Receives what happens to it.
+    pub(crate) journal: OnceLock<Arc<dyn Journal>>,
     inner: Mutex<Inner>,
 }
 
@@ -90,6 +92,7 @@ impl Live {
             service: OnceLock::new(),
             gate: Gate::default(),
             files_known: watch::channel(false).0,
+            journal: OnceLock::new(),
             inner: Mutex::new(inner),
         }
     }

@@ -11,21 +11,20 @@ mod proxy;
 mod service;
 
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::stream::BoxStream;
 use hutch_api::{Sandbox, SandboxTemplate};
+use hutch_attach::{TemplateFacts, policies_of_kind, policy, watch, watch_metadata};
 use hutch_policy::{Level, Peer, names_sandboxes};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Service};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, ResourceExt};
 use tokio::io::Interest;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -35,14 +34,12 @@ use crate::live::{Enforced, Live};
 use crate::shared::{PolicyNews, Shared};
 use crate::stdio::register as watch_descriptor;
 use fresh::Fresh;
-use known::{Known, TemplateFacts, policy, version};
+use known::Known;
 use peers::AllBehind;
 pub use service::ServiceFacts;
 
 pub(crate) use proxy::NoProxy;
 
-/// Group and version of the policies.
-const GROUP_VERSION: (&str, &str) = ("policy.hutch.dev", "v1alpha1");
 /// Maximum events about refused connections of a Pod.
 const EVENTS: u32 = 20;
 /// Maximum time until the policies are applied again when one of them ends: the clock of the machine may be set.
@@ -78,11 +75,6 @@ struct Policies {
     fresh: Fresh,
 }
 
-/// Returns the resource of a kind of policies.
-fn policies_of_kind(kind: &str) -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP_VERSION.0, GROUP_VERSION.1, kind))
-}
-
 /// Follows everything until the node stops.
 pub(crate) async fn run(
     node: Arc<Shared>,
@@ -90,16 +82,12 @@ pub(crate) async fn run(
     mut news: mpsc::UnboundedReceiver<PolicyNews>,
 ) {
     let client = node.client.clone();
-    let all = |resource: ApiResource| {
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        watcher(api, watcher::Config::default()).default_backoff().boxed()
-    };
-    let (own, cluster) = (policies_of_kind("SandboxPolicy"), policies_of_kind("ClusterSandboxPolicy"));
-    let (mut own, mut cluster) = (all(own), all(cluster));
+    let mut own = watch(&client, &policies_of_kind("SandboxPolicy"));
+    let mut cluster = watch(&client, &policies_of_kind("ClusterSandboxPolicy"));
     // Of namespaces and Sandboxes only the metadata.
-    let mut namespaces = metadata::<Namespace>(&client);
-    let mut templates = all(ApiResource::erase::<SandboxTemplate>(&()));
-    let mut sandboxes = metadata::<Sandbox>(&client);
+    let mut namespaces = watch_metadata::<Namespace>(&client);
+    let mut templates = watch(&client, &ApiResource::erase::<SandboxTemplate>(&()));
+    let mut sandboxes = watch_metadata::<Sandbox>(&client);
     let services: Api<Service> = Api::all(client.clone());
     let mut services = watcher(services, watcher::Config::default()).default_backoff().boxed();
     let mut this = Policies {
@@ -121,12 +109,12 @@ pub(crate) async fn run(
             Some(event) = news.recv() => this.follow(event),
             () = this.wait() => true,
             () = this.fresh.step(&client) => false,
-            Some(Ok(event)) = own.next() => this.known.policies.take(event, policy),
-            Some(Ok(event)) = cluster.next() => this.known.cluster_policies.take(event, policy),
+            Some(Ok(event)) = own.next() => this.known.objects.policies.take(event, policy),
+            Some(Ok(event)) = cluster.next() => this.known.objects.cluster_policies.take(event, policy),
             Some(Ok(event)) = namespaces.next() => {
-                this.known.namespaces.take(event, |object| object.labels().clone())
+                this.known.objects.namespaces.take(event, |object| object.labels().clone())
             }
-            Some(Ok(event)) = templates.next() => this.known.templates.take(event, TemplateFacts::of),
+            Some(Ok(event)) = templates.next() => this.known.objects.templates.take(event, TemplateFacts::of),
             Some(Ok(event)) = sandboxes.next() => this.sandbox(event),
             Some(Ok(event)) = services.next() => this.known.services.take(event, ServiceFacts::of),
         };
@@ -135,15 +123,6 @@ pub(crate) async fn run(
         }
         this.settle();
     }
-}
-
-/// Watches the metadata of a kind.
-fn metadata<K>(client: &Client) -> BoxStream<'static, watcher::Result<watcher::Event<PartialObjectMeta<K>>>>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
-{
-    let api: Api<PartialObjectMeta<K>> = Api::all(client.clone());
-    watcher(api, watcher::Config::default()).default_backoff().boxed()
 }
 
 impl Policies {
@@ -333,7 +312,7 @@ fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served
     }
     served.until = found.until;
     if served.attached {
-        let facts = known.facts(&pod);
+        let facts = known.objects.facts(&pod);
         if facts != served.facts {
             egress.set_facts(&served.live.id.uid, facts.clone());
             served.facts = facts;

@@ -73,6 +73,12 @@ impl Shared {
     }
 
     pub(crate) fn add(&self, live: Arc<Live>) {
+        if let Some(journal) = &self.config.journal {
+            let pod = live.pod();
+            let sandbox = hutch_api::owner::sandbox(pod.as_ref());
+            journal.begins(&live.id, sandbox.map(|owner| (owner.name.as_str(), owner.uid.as_str())));
+            let _ = live.journal.set(journal.clone());
+        }
         lock(&self.live).insert(live.id.uid.clone(), live);
     }
 
@@ -91,6 +97,9 @@ impl Shared {
         self.addresses().release(uid);
         if let Some(egress) = &self.config.egress {
             egress.end(uid);
+        }
+        if let Some(journal) = &self.config.journal {
+            journal.ends(uid);
         }
         self.tell_policies(PolicyNews::Gone(uid.to_owned()));
     }

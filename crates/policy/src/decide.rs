@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::address::{Forbidden, check_address};
+use crate::credential::{self, Credential};
 use crate::destination::{Decision, Destination};
 use crate::egress::Egress;
 use crate::expression::Moment;
@@ -53,6 +54,9 @@ pub struct Level {
     /// Scanner; without it the level abstains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scanner: Option<ScannerRules>,
+    /// Credentials that the level offers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub credentials: Vec<Credential>,
 }
 
 /// Opinion of one level about a destination.
@@ -105,6 +109,7 @@ pub fn decide<'a, L: Borrow<Level>>(
     let mut opinions = Vec::new();
     let (mut inspect, mut passthrough, mut traffic) = (false, false, None::<Traffic>);
     for level in levels.iter().map(Borrow::borrow) {
+        inspect |= level.mode == Mode::Enforce && credential::any_covers(&level.credentials, destination);
         let Some(egress) = &level.egress else { continue };
         let found = egress.connection(destination, moment);
         opinions.push(Opinion {

@@ -9,6 +9,7 @@ mod address;
 mod attach;
 mod budget;
 mod cidr;
+mod credential;
 mod decide;
 mod destination;
 mod egress;
@@ -30,11 +31,13 @@ mod rule;
 mod scanner;
 mod stored;
 mod time;
+mod usable;
 
 pub use address::{Forbidden, check_address, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
+pub use credential::{Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
     Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, may_dial, may_resolve,
     reads_calls, scanners,
@@ -59,3 +62,4 @@ pub use scanner::{ScanAction, ScanRules, ScannerRules};
 pub use stored::{
     Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules,
 };
+pub use usable::{may_use, offered};

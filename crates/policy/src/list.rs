@@ -5,20 +5,25 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::host::{Host, HostName};
 use crate::pattern::HostPattern;
 use crate::rule::EgressRule;
 
 /// Egress rules. Their order has no meaning.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(from = "Vec<EgressRule>")]
 pub struct RuleList {
     rules: Vec<EgressRule>,
-    /// Made for the first decision.
-    #[serde(skip)]
+    /// Made with the list. After a change, it is made for the next decision.
     index: OnceLock<Index>,
+}
+
+impl Serialize for RuleList {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.rules.serialize(serializer)
+    }
 }
 
 /// Places of rules in the list.
@@ -128,7 +133,8 @@ impl Eq for RuleList {}
 
 impl From<Vec<EgressRule>> for RuleList {
     fn from(rules: Vec<EgressRule>) -> RuleList {
-        RuleList { rules, index: OnceLock::new() }
+        let index = Index::new(&rules).into();
+        RuleList { rules, index }
     }
 }
 

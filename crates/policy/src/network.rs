@@ -92,6 +92,7 @@ impl NetworkLevel {
                 mode: Mode::Enforce,
                 egress: Some(Egress { rules: rules.into(), ..Egress::default() }),
                 scanner: None,
+                credentials: Vec::new(),
             })
         };
         Some(NetworkLevel { alone: level(rules.clone()), beside: level([rules, abstaining()].concat()) })
@@ -259,6 +260,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(serde_json::from_value(rules).unwrap()),
             scanner: None,
+            credentials: Vec::new(),
         };
         let both = [found.beside, Arc::new(other)];
         assert_eq!(decided(&both, "a.example:443"), Allow);

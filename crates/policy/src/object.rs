@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::address::{is_of_administrators, opens_nothing};
 use crate::attach::{AppliesTo, SandboxTarget, Selector, Subject};
 use crate::budget::Budget;
+use crate::credential::{self, Credential};
 use crate::decide::{Authority, Level, Mode};
 use crate::destination::Decision;
 use crate::egress::Egress;
@@ -71,6 +72,8 @@ struct Spec {
     files: Vec<FileRule>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     scanner: Option<ScannerRules>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    credentials: Vec<Credential>,
 }
 
 /// Reason why a policy is invalid, with the path of its field.
@@ -141,6 +144,7 @@ impl PolicyObject {
         if let Some((field, why)) = self.spec.scanner.as_ref().and_then(ScannerRules::mistake) {
             return Err(invalid(format!("spec.scanner{field}"), why));
         }
+        self.check_credentials()?;
         let Some(egress) = &self.spec.egress else { return Ok(()) };
         if let Some((field, why)) = egress.budget.as_ref().and_then(Budget::mistake) {
             return Err(invalid(format!("spec.egress.budget{field}"), why));
@@ -196,6 +200,12 @@ impl PolicyObject {
         &self.spec.files
     }
 
+    fn check_credentials(&self) -> Result<(), InvalidPolicy> {
+        let Spec { credentials, mode, .. } = &self.spec;
+        let (administers, observes) = (self.kind == Kind::ClusterSandboxPolicy, *mode == Mode::Observe);
+        credential::check_all(credentials, administers, observes).map_err(|(field, why)| invalid(field, why))
+    }
+
     fn check_files(&self) -> Result<(), InvalidPolicy> {
         let files = &self.spec.files;
         if files.len() > HOSTS {
@@ -216,6 +226,10 @@ impl PolicyObject {
     /// # Errors
     /// The first such field.
     pub fn check_for_server(&self) -> Result<(), InvalidPolicy> {
+        if !self.spec.credentials.is_empty() {
+            let reason = "a server has no credentials for sandboxes in this version; `hutch run` and `hutch egress` do";
+            return Err(invalid("spec.credentials".to_owned(), reason));
+        }
         for (index, rule) in self.spec.files.iter().enumerate() {
             if let Some(reserved) = rule.path.reserved() {
                 let reason = format!("nothing is closed at or below {reserved}: each container has its own");
@@ -231,8 +245,8 @@ impl PolicyObject {
     /// As [`PolicyObject::check_new`].
     pub fn into_level(self, authority: Authority) -> Result<Level, InvalidPolicy> {
         self.check_new()?;
-        let Spec { mode, egress, scanner, .. } = self.spec;
-        Ok(Level { authority, name: self.metadata.name, mode, egress, scanner })
+        let Spec { mode, egress, scanner, credentials, .. } = self.spec;
+        Ok(Level { authority, name: self.metadata.name, mode, egress, scanner, credentials })
     }
 
     /// Returns the level that the policy is at a time, for this authority: without the rules that no longer count. For a
@@ -243,7 +257,8 @@ impl PolicyObject {
             egress.rules.retain(|rule| rule.expires.is_none_or(|expires| now < expires));
         }
         let (name, mode, scanner) = (self.metadata.name.clone(), self.spec.mode, self.spec.scanner.clone());
-        Level { authority, name, mode, egress, scanner }
+        let credentials = self.spec.credentials.clone();
+        Level { authority, name, mode, egress, scanner, credentials }
     }
 
     /// Refuses fields that have an effect only on a server, for a command that reads a file.
@@ -253,6 +268,10 @@ impl PolicyObject {
     pub fn check_for_command(&self) -> Result<(), InvalidPolicy> {
         if self.spec.expires.is_some() {
             return Err(invalid("spec.expires".to_owned(), "has an effect only on a server"));
+        }
+        if let Some(index) = self.spec.credentials.iter().position(|one| one.provider.is_some()) {
+            let reason = "a command has no providers; it needs `source`";
+            return Err(invalid(format!("spec.credentials[{index}].provider"), reason));
         }
         for (index, rule) in self.rules().iter().enumerate() {
             let field = |name: &str| format!("spec.egress.rules[{index}].{name}");
@@ -337,6 +356,7 @@ fn check_rule_for_sandboxes(
         (".http", !rule.http.is_empty()),
         (".mcp", !rule.mcp.is_empty()),
         (".when", rule.when.is_some()),
+        (".credentials", rule.credentials.is_some()),
     ];
     if let Some((name, _)) = others.iter().find(|(_, set)| *set) {
         return Err(invalid(field(name), "has no effect in a rule about `sandboxes`; write another rule"));
@@ -419,6 +439,9 @@ fn check_requests(rule: &EgressRule, field: &impl Fn(&str) -> String) -> Result<
         if length > ENTRIES {
             return Err(invalid(field(name), format!("at most {ENTRIES} entries")));
         }
+    }
+    if let Some(why) = credential::mistake_of_rule(rule) {
+        return Err(invalid(field(".credentials"), why));
     }
     let reads = rule.reads_requests();
     if reads && !rule.protocol.is_auto() {
@@ -565,7 +588,7 @@ mod tests {
                 "spec.files[1].path: ",
             ),
             (r#"{"mode": "Learn"}"#.to_owned(), "unknown variant `Learn`"),
-            (rule(r#""credentials": []"#), "unknown field `credentials`"),
+            (rule(r#""any": true, "credentials": [], "protocol": "TCP""#), "rules[0].credentials: "),
             (rule(r#""any": true, "http": [{"methods": ["get"]}]"#), "is not a method"),
             (rule(r#""any": true, "http": [{}], "protocol": "TCP""#), "rules[0].protocol: "),
             (rule(r#""any": true, "mcp": [{}], "decision": "Deny""#), "rules[0].decision: "),

@@ -110,6 +110,9 @@ pub struct EgressRule {
     /// Calls of JSON-RPC in the bodies of requests; with entries, only calls that one of them allows are made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mcp: Vec<McpRule>,
+    /// Credentials that requests allowed by the rule may use; without the field, all that are offered for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<Vec<String>>,
     /// Condition. A rule whose condition has no value does not allow, but denies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<Expression>,
@@ -149,6 +152,7 @@ impl EgressRule {
     pub fn reads_requests(&self) -> bool {
         !self.http.is_empty()
             || !self.mcp.is_empty()
+            || self.credentials.as_ref().is_some_and(|names| !names.is_empty())
             || self.when.as_ref().is_some_and(|when| when.uses("request"))
     }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::held::Held;
 use crate::access::{self, Action};
+use crate::audit;
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
 use crate::ownership::Ownership;
@@ -47,6 +48,7 @@ pub(crate) async fn stream(call: &Call, name: &str, request: Request) -> Result<
         return Err(Failure::unavailable("no node runs Pods on this server yet"));
     };
     let kubelet = bounded(call, kubelet)?;
+    let kubelet = audit::streams(call, &pod, kubelet);
     let id = PodId {
         namespace: meta::text(&pod, "namespace").to_owned(),
         name: call.name.clone(),

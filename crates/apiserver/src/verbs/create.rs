@@ -26,6 +26,10 @@ const SERVERS: &[&str] = &[
     "resourceVersion",
 ];
 
+/// Response extension: name of a created object, for the audit log.
+#[derive(Debug, Clone)]
+pub(crate) struct Created(pub(crate) String);
+
 pub(crate) async fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
     let mut decoded = body::decode(bytes, media_type)?;
     settle_type(call, &mut decoded.value)?;
@@ -34,7 +38,9 @@ pub(crate) async fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Resu
         return Err(Failure::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let entry = insert(call, object, Ownership::Track).await?;
-    respond::entry(call, StatusCode::CREATED, &entry)
+    let mut response = respond::entry(call, StatusCode::CREATED, &entry)?;
+    response.extensions_mut().insert(Created(entry.name.rsplit('/').next().unwrap_or_default().to_owned()));
+    Ok(response)
 }
 
 /// Puts a new object into the store, completed and checked. It is in the version of the request.

@@ -38,7 +38,20 @@ pub struct Exit<'a> {
     pub code: Option<i32>,
 }
 
-/// Start or end of a container.
+/// Change of the life of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It has started.
+    Started,
+    /// It has ended.
+    Ended,
+    /// Its processes are stopped, and keep their memory.
+    Frozen,
+    /// Its processes run again.
+    Thawed,
+}
+
+/// Start, end, freeze or thaw of a container.
 #[derive(Debug, Clone, Copy)]
 pub struct Lifecycle<'a> {
     /// Sandbox.
@@ -47,8 +60,8 @@ pub struct Lifecycle<'a> {
     pub container: &'a str,
     /// Uid of the container, or of the Pod and the container.
     pub uid: &'a str,
-    /// True if it ended.
-    pub ended: bool,
+    /// Change.
+    pub change: Change,
     /// Exit code of one that ended.
     pub code: Option<i32>,
     /// Reason, such as `OOMKilled`.
@@ -120,14 +133,20 @@ impl Event {
 
     /// Returns the event of a container.
     pub fn lifecycle(time: SystemTime, lifecycle: &Lifecycle<'_>) -> Event {
-        let activity = if lifecycle.ended { 2 } else { 1 };
+        let (activity, name) = match lifecycle.change {
+            Change::Started => (1, None),
+            Change::Ended => (2, None),
+            Change::Frozen => (99, Some("frozen")),
+            Change::Thawed => (99, Some("thawed")),
+        };
         let verdict = Verdict { reason: lifecycle.reason, ..Verdict::of(Decision::Logged) };
         let mut event = Event::new(time, Kind::Lifecycle, activity, Some(&verdict));
         event.actor = Some(Actor { app_name: Some(Text::name("hutch")), ..Actor::default() });
         event.device = Some(device(&lifecycle.sandbox, Some(lifecycle.container)));
         event.process = Some(process(lifecycle.uid, Some(lifecycle.container)));
         event.exit_code = lifecycle.code;
-        event.about(&lifecycle.sandbox)
+        let event = event.about(&lifecycle.sandbox);
+        if let Some(name) = name { event.named(name) } else { event }
     }
 
     /// Returns the event of an access to a file.

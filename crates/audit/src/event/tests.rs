@@ -56,7 +56,7 @@ fn events(text: &str) -> Vec<Event> {
                 sandbox: BOX,
                 container: "c",
                 uid: "x",
-                ended: true,
+                change: Change::Ended,
                 code: None,
                 reason: Some(text),
             },

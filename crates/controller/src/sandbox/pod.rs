@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::plan::{Action, Part, Plan};
 use super::volume::{foreign, may_adopt, unauthorised};
 use super::{Located, Observed, volume};
+use crate::gateway::Gateway;
 use crate::owner;
 use crate::patch::{Strings, put, put_difference};
 use crate::view::PodView;
@@ -22,7 +23,7 @@ pub(super) fn plan(observed: &Observed, plan: &mut Plan) -> Option<Option<String
     let sandbox = observed.sandbox.as_ref();
     let (pod, adopt) = match observed.locate() {
         Located::Missing | Located::Several(_) => {
-            let pod = desired(sandbox, observed.pool_eviction);
+            let pod = desired(sandbox, observed.pool_eviction, observed.gateway.as_deref());
             let name = pod.name_any();
             plan.actions.push(Action::CreatePod(Box::new(pod)));
             return Some(Some(name));
@@ -56,7 +57,7 @@ pub(super) fn plan(observed: &Observed, plan: &mut Plan) -> Option<Option<String
 }
 
 /// Builds the Pod.
-fn desired(sandbox: &Sandbox, pool_eviction: bool) -> Pod {
+fn desired(sandbox: &Sandbox, pool_eviction: bool, gateway: Option<&Gateway>) -> Pod {
     let (labels, user_labels) = labels(sandbox);
     let (mut annotations, user_annotations) = annotations(sandbox, pool_eviction);
     for (key, list) in
@@ -79,6 +80,9 @@ fn desired(sandbox: &Sandbox, pool_eviction: bool) -> Pod {
             }),
             ..Volume::default()
         }));
+    }
+    if let Some(gateway) = gateway {
+        gateway.lead(&mut spec, sandbox);
     }
     Pod {
         metadata: ObjectMeta {

@@ -66,6 +66,7 @@ fn observed(sandbox: Arc<Sandbox>, pods: &[Arc<PodView>], service: Option<Arc<Se
         volumes,
         sandbox,
         pool_eviction: true,
+        gateway: None,
     }
 }
 

@@ -16,6 +16,8 @@ use super::*;
 use crate::authority::{Authority, AuthorityKeys};
 use crate::way::Way;
 
+mod credentials;
+
 /// A sandbox, and a server with TLS at `localhost` that answers with what it has received.
 struct Site {
     sandbox: Arc<Sandbox>,
@@ -86,6 +88,7 @@ fn levels(port: u16, rules: &str, budget: &str) -> Arc<[Arc<Level>]> {
         mode: Mode::Enforce,
         egress,
         scanner: None,
+        credentials: Vec::new(),
     })]
     .into()
 }

@@ -5,7 +5,14 @@ use super::*;
 
 fn level(mode: Mode, scanner: &serde_json::Value) -> Level {
     let scanner = Some(serde_json::from_value(scanner.clone()).unwrap());
-    Level { authority: Authority::Cluster, name: "p".into(), mode, egress: None, scanner }
+    Level {
+        authority: Authority::Cluster,
+        name: "p".into(),
+        mode,
+        egress: None,
+        scanner,
+        credentials: Vec::new(),
+    }
 }
 
 /// Made of parts, so that scanners of repositories do not report this file.
@@ -117,4 +124,25 @@ fn body_in_pieces_is_redacted_and_ends_with_what_it_began() {
         let expected = text.replace(&token(), "[redacted: github-pat]");
         assert!(whole == expected.as_bytes(), "{size}: {}", whole.len());
     }
+}
+
+#[test]
+fn placeholder_of_a_credential_is_no_secret() {
+    use crate::credentials::{Issued, Secret, Set};
+
+    let placeholder = token();
+    let levels = [level(Mode::Enforce, &json!({}))];
+    let headers = [(http::header::AUTHORIZATION, format!("token {placeholder}").parse().unwrap())];
+    let headers = headers.into_iter().collect();
+    let scan = Scan::of(&levels, None).unwrap();
+    assert!(scan.headers(Direction::Outbound, &headers).blocked.is_some());
+    let issued = Issued {
+        name: "github".into(),
+        placeholder,
+        value: Secret::new("another-value".into()),
+        binding: serde_json::from_str(r#"{"hosts": ["api.example"]}"#).unwrap(),
+        ends: None,
+    };
+    let scan = scan.ignoring(&Set(vec![issued]));
+    assert!(scan.headers(Direction::Outbound, &headers).blocked.is_none());
 }

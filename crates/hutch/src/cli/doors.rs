@@ -14,18 +14,30 @@ use crate::upstream_proxy::ProxyUrl;
 #[derive(Args)]
 pub(crate) struct EgressArguments {
     /// Connect clients to what the SandboxPolicy in this file allows. Repeatable: every policy must allow it.
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(long, value_name = "FILE", required_unless_present = "cluster", conflicts_with = "cluster")]
     pub(crate) policy: Vec<PathBuf>,
+    /// Serve the Sandboxes of a cluster, each by the policies that apply to it there.
+    #[arg(long, requires = "token_key_file")]
+    pub(crate) cluster: bool,
+    /// With --cluster: file with the key of the Sandboxes' tokens, 32 bytes at least. `hutch controller` has the same one.
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    pub(crate) token_key_file: Option<PathBuf>,
+    /// With --cluster: kubeconfig file; else KUBECONFIG, the ServiceAccount of this Pod, or ~/.kube/config.
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// With --cluster: image of this program, by which a Pod probes whether the network plugin enforces NetworkPolicy.
+    #[arg(long, value_name = "IMAGE", requires = "cluster")]
+    pub(crate) probe_image: Option<String>,
     /// Address of the proxy, for HTTP_PROXY, HTTPS_PROXY and SOCKS; port 0 picks a free one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
     pub(crate) listen: SocketAddr,
     /// Let allowed names lead to these addresses, although they do not belong to the internet: a range such as 10.0.0.0/8 or
     /// 127.0.0.1. Repeatable.
-    #[arg(long, value_name = "CIDR", value_parser = crate::allow::private)]
+    #[arg(long, value_name = "CIDR", value_parser = crate::allow::private, conflicts_with = "cluster")]
     pub(crate) allow_private: Vec<Cidr>,
     /// Folder of the certificate authority by which TLS ends at the proxy, where rules read requests; created when missing.
     /// Clients must trust DIR/ca.pem.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
     pub(crate) ca_dir: Option<PathBuf>,
     /// Connect through this HTTP proxy: http://[USER:PASSWORD@]HOST:PORT. The default is the variable HUTCH_UPSTREAM_PROXY,
     /// which other users of the machine cannot see.
@@ -34,6 +46,20 @@ pub(crate) struct EgressArguments {
     /// Address at which /metrics is served, for Prometheus; port 0 picks a free one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
     pub(crate) metrics_listen: Option<SocketAddr>,
+}
+
+/// `hutch probe-network`, which a Pod of the gateway runs.
+#[derive(Args)]
+pub(crate) struct ProbeArguments {
+    /// Address that its NetworkPolicy opens, where it reports.
+    #[arg(long)]
+    pub(crate) open: SocketAddr,
+    /// Address that its NetworkPolicy closes.
+    #[arg(long)]
+    pub(crate) closed: SocketAddr,
+    /// First word of the report.
+    #[arg(long)]
+    pub(crate) nonce: String,
 }
 
 /// `hutch mcp-guard`.

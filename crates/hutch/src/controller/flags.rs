@@ -55,6 +55,8 @@ pub(crate) struct Flags {
     pub(crate) api_connections: i64,
     pub(crate) separate_watch_connection: bool,
     pub(crate) tracing: bool,
+    pub(crate) egress_gateway: String,
+    pub(crate) egress_gateway_token_key_file: String,
     pub(crate) kubeconfig: String,
     /// Given flags that have an effect only in a Go program.
     ignored: Vec<&'static str>,
@@ -94,6 +96,8 @@ impl Default for Flags {
             api_connections: 1,
             separate_watch_connection: false,
             tracing: false,
+            egress_gateway: String::new(),
+            egress_gateway_token_key_file: String::new(),
             kubeconfig: String::new(),
             ignored: Vec::new(),
         }

@@ -143,6 +143,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(egress),
             scanner: None,
+            credentials: Vec::new(),
         })]
     }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 
+use hutch_scan::{At, Direction, Kind, Location, Scanner, Severity, State};
+
 use crate::cli::{Isolation, RunArguments};
 use crate::policy::import::read_file;
 use crate::policy::import::sandbox_config::{Config, FileMode, Filesystem, Handler, Resources};
@@ -24,8 +26,9 @@ fn set(config: Config, arguments: &mut RunArguments) -> anyhow::Result<()> {
             bail!("isolation: only `native` and `gvisor` run on one machine")
         }
     };
-    if config.credentials.is_some() {
-        bail!("credentials: not enforced by this version; remove the field to run without it");
+    if let Some(credentials) = &config.credentials {
+        arguments.scans = credentials.secret_scanning;
+        refuse_secrets(&arguments.env)?;
     }
     arguments.allow = config.egress()?;
     let Filesystem { workspace, mode, host_mounts } = config.filesystem;
@@ -37,6 +40,27 @@ fn set(config: Config, arguments: &mut RunArguments) -> anyhow::Result<()> {
         arguments.mount.push(parsed.map_err(|error| anyhow!("filesystem.host_mounts[{index}]: {error}"))?);
     }
     resources(&config.resources, arguments)
+}
+
+/// Refuses variables with real secrets: credentials come just in time, as placeholders of policies.
+fn refuse_secrets(env: &[(String, String)]) -> anyhow::Result<()> {
+    if env.is_empty() {
+        return Ok(());
+    }
+    let scanner = Scanner::builtin();
+    for (name, value) in env {
+        let text = format!("{name}={value}");
+        let mut state = State::new(Direction::Outbound);
+        let found = scanner.scan_whole(&mut state, &Location::new(At::Body), text.as_bytes());
+        let secret = found.iter().find(|one| one.kind == Kind::Secret && one.severity >= Severity::Medium);
+        if let Some(secret) = secret {
+            bail!(
+                "credentials.mode: --env {name} has a secret ({}); give it by `credentials` of a policy",
+                secret.rule
+            );
+        }
+    }
+    Ok(())
 }
 
 fn resources(resources: &Resources, arguments: &mut RunArguments) -> anyhow::Result<()> {

@@ -8,11 +8,15 @@ use anyhow::{Context, ensure};
 use hutch_egress::{AuthorityKeys, FLAGS};
 use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, NetworkPlan};
-use hutch_policy::{Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject};
+use hutch_policy::{
+    Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject, ScanRules,
+    ScannerRules,
+};
 
 use super::trust::Trust;
 use crate::allow::without_effect;
 use crate::cli::RunArguments;
+use crate::credentials::Wanted;
 use crate::mount::MountArgument;
 use crate::policy::import::{in_one_line, read_file};
 use crate::{egress, upstream_proxy};
@@ -69,8 +73,18 @@ impl Network {
         );
         warn_of_observers(&levels);
         warn_of_closed(arguments);
-        let outside = egress::Outside::new(upstream);
+        let credentials = Wanted::all(&levels)?;
+        for (name, _) in credentials.iter().filter_map(Wanted::variable) {
+            let twice = arguments.env.iter().any(|(other, _)| *other == name);
+            ensure!(!twice, "--env {name}: a credential of --policy sets this variable; remove one of them");
+        }
+        let outside = egress::Outside { credentials, ..egress::Outside::new(upstream) };
         Ok(Network { levels, outside, early: None, proxy: None, ids: None })
+    }
+
+    /// Returns the variables that have placeholders.
+    pub(super) fn environment(&self) -> Vec<(String, String)> {
+        self.outside.credentials.iter().filter_map(Wanted::variable).collect()
     }
 
     /// Returns the plan of the jail's network namespace.
@@ -91,15 +105,18 @@ impl Network {
             return Ok(None);
         }
         self.early = Some(self.spawn(true)?);
+        // The proxy has read them. The jail is a fork of this process.
+        let names: Vec<&str> = self.outside.credentials.iter().filter_map(Wanted::caller_variable).collect();
+        hutch_jail::erase_variables(&names);
         Trust::create(&self.outside, image, mounts).map(Some)
     }
 
-    fn spawn(&mut self, reads: bool) -> Result<egress::Spawned, Error> {
+    fn spawn(&mut self, reads: bool) -> anyhow::Result<egress::Spawned> {
         if rustix::process::geteuid().is_root() {
             self.ids = Some(IdRanges::open(std::process::id())?.take()?);
         }
         let id = self.ids.as_ref().map(IdRange::base);
-        egress::spawn(id, egress::Audience::User, self.outside.clone(), reads).map_err(failed)
+        Ok(egress::spawn(id, egress::Audience::User, self.outside.clone(), reads)?)
     }
 
     /// Starts the proxy for the listeners of the plan, before the command starts.
@@ -113,7 +130,7 @@ impl Network {
         }
         let spawned = match self.early.take() {
             Some(spawned) => spawned,
-            None => self.spawn(authority.is_some())?,
+            None => self.spawn(authority.is_some()).map_err(not_spawned)?,
         };
         self.proxy = Some(egress::start(spawned, listeners, &self.levels, authority).map_err(failed)?);
         Ok(())
@@ -138,8 +155,20 @@ pub(crate) fn warn_of_observers(levels: &[Level]) {
     }
 }
 
+fn not_spawned(error: anyhow::Error) -> Error {
+    match error.downcast::<Error>() {
+        Ok(error) => error,
+        Err(other) => failed(other.downcast().unwrap_or_else(std::io::Error::other)),
+    }
+}
+
 fn failed(error: std::io::Error) -> Error {
     Error::Channel { step: "start the proxy".into(), errno: error.into() }
+}
+
+/// Returns the rules of a scanner that lets no secret out.
+fn secrets() -> ScannerRules {
+    ScannerRules { rules: vec![ScanRules::Secrets], ..ScannerRules::default() }
 }
 
 /// Returns the level of `--allow`, or of the list that `--config` has put in its place.
@@ -151,7 +180,8 @@ fn from_flags(arguments: &RunArguments) -> Level {
         name: name.to_owned(),
         mode: Mode::Enforce,
         egress,
-        scanner: None,
+        scanner: arguments.scans.then(secrets),
+        credentials: Vec::new(),
     }
 }
 
@@ -224,5 +254,6 @@ fn from_settings(rules: &[EgressRule]) -> Level {
         mode: Mode::Enforce,
         egress,
         scanner: None,
+        credentials: Vec::new(),
     }
 }

@@ -3,8 +3,6 @@
 //! This side keeps the listeners, the levels and the names, so the next process serves what the last one did. Meanwhile
 //! connections wait at the listeners.
 
-mod orders;
-
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -23,8 +21,9 @@ use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::Channel;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use self::orders::send;
+use super::audit::AuditLog;
 use super::broker::Broker;
+use crate::egress::orders::send;
 use crate::egress::{Audience, Outside, Process, line, reads_requests, spawn};
 use crate::folder::DataFolder;
 
@@ -77,6 +76,7 @@ impl Egress {
         data: &DataFolder,
         upstream: Option<UpstreamProxy>,
         metrics: Option<OwnedFd>,
+        audit: Option<Arc<AuditLog>>,
     ) -> anyhow::Result<Egress> {
         let (broker, earlier) = Broker::start(data).await?;
         let public = Outside::new(None).bundle().context("the machine's authorities")?.into();
@@ -88,6 +88,7 @@ impl Egress {
             ids,
             upstream,
             metrics,
+            audit,
             news,
             changes: changes.downgrade(),
             pods: HashMap::new(),
@@ -97,7 +98,7 @@ impl Egress {
             process: 0,
             full: None,
         };
-        supervisor.serve_metrics(&channel).await?;
+        supervisor.begin(&channel).await?;
         tokio::spawn(supervisor.run(process, channel, receiver));
         Ok(Egress { broker, earlier, public, changes, news: Mutex::new(received) })
     }
@@ -226,6 +227,8 @@ struct Supervisor {
     upstream: Option<UpstreamProxy>,
     /// Listener for the metrics of the process.
     metrics: Option<OwnedFd>,
+    /// Receives what the process decides.
+    audit: Option<Arc<AuditLog>>,
     news: mpsc::Sender<EgressNews>,
     changes: mpsc::WeakUnboundedSender<Change>,
     pods: HashMap<String, Pod>,
@@ -286,14 +289,33 @@ impl Supervisor {
         let of = |number: u64| move |pod: &(&String, &mut Pod)| pod.1.number == number;
         match news {
             News::Named { sandbox, name } => {
-                if let Some((_, pod)) = self.pods.iter_mut().find(of(sandbox))
+                if let Some((uid, pod)) = self.pods.iter_mut().find(of(sandbox))
                     && pod.names.len() < MOST_NAMES
                 {
+                    if let Some(log) = &self.audit {
+                        log.named(uid, name.as_str());
+                    }
                     pod.names.push(name);
                 }
             }
             // Programs try many names, and a Pod has few events.
-            News::Refused { refusal, .. } if refusal.reason.is_about_a_name() => {}
+            News::Refused { sandbox, refusal } if refusal.reason.is_about_a_name() => {
+                let pod = self.pods.iter_mut().find(of(sandbox));
+                if let (Some(log), Some((uid, _))) = (&self.audit, pod) {
+                    log.unnamed(uid, &refusal);
+                }
+            }
+            News::Lost { count } => {
+                if let Some(log) = &self.audit {
+                    log.lost(count);
+                }
+            }
+            News::Decided { sandbox, decided } => {
+                let pod = self.pods.iter_mut().find(of(sandbox));
+                if let (Some(log), Some((uid, _))) = (&self.audit, pod) {
+                    log.decided(uid, &decided);
+                }
+            }
             News::Refused { sandbox, refusal } => {
                 if refusal.reason == Reason::Full && self.full.is_none_or(|last| last.elapsed() > QUIET) {
                     self.full = Some(Instant::now());
@@ -307,6 +329,8 @@ impl Supervisor {
                         self.news.try_send(EgressNews::Refused { pod: uid.clone(), line: line(&refusal) });
                 }
             }
+            // It has no clients that name themselves.
+            News::Unidentified { .. } => {}
             News::Dial { sandbox, dial, namespace, service, port } => {
                 let pod = self.pods.iter_mut().find(of(sandbox)).map(|(uid, _)| uid.clone());
                 if let Some(pod) = pod {
@@ -441,8 +465,11 @@ impl Supervisor {
         levels.iter().filter_map(|level| Some(self.levels.get(&address(level))?.number)).collect()
     }
 
-    /// Has the process serve its counters, which begin anew with each process.
-    async fn serve_metrics(&self, channel: &Channel) -> std::io::Result<()> {
+    /// Has the process report its decisions, and serve its counters, which begin anew with each process.
+    async fn begin(&self, channel: &Channel) -> std::io::Result<()> {
+        if self.audit.is_some() {
+            channel.send(&Order::Record, &[]).await?;
+        }
         match &self.metrics {
             Some(listener) => channel.send(&Order::Metrics, &[listener.as_fd()]).await,
             None => Ok(()),
@@ -451,7 +478,7 @@ impl Supervisor {
 
     /// Informs a new process of everything.
     async fn send_everything(&mut self, channel: &Channel) -> std::io::Result<()> {
-        self.serve_metrics(channel).await?;
+        self.begin(channel).await?;
         for known in self.levels.values() {
             let order = Order::Level { id: known.number, level: Level::clone(&known.level) };
             send(channel, order).await?;

@@ -22,8 +22,10 @@ use hutch_serve::{Authority, Listener, Shutdown};
 use kube::Client;
 use tokio::task::JoinSet;
 
+use super::audit::FrontLog;
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, receive_start};
 use super::{NODE, STOP_LIMIT};
+use crate::cli::AuditMode;
 use crate::runtime::{log, runtime};
 use crate::services::{ControllerService, RouterService};
 use crate::{bootstrap, kubeconfig, roles};
@@ -126,6 +128,7 @@ struct Sockets {
     kubelet: OwnedFd,
     node: OwnedFd,
     router: Option<TcpListener>,
+    audit: Option<OwnedFd>,
     lock: OwnedFd,
 }
 
@@ -135,7 +138,8 @@ impl Sockets {
         let mut next = || descriptors.next().context("a descriptor is missing");
         let (api, kubelet, node) = (next()?, next()?, next()?);
         let router = if start.router.is_some() { Some(next()?.into()) } else { None };
-        Ok(Sockets { api: api.into(), kubelet, node, router, lock: next()? })
+        let audit = if start.audit == AuditMode::Off { None } else { Some(next()?) };
+        Ok(Sockets { api: api.into(), kubelet, node, router, audit, lock: next()? })
     }
 }
 
@@ -156,6 +160,10 @@ impl Front {
         })
         .await
         .with_context(|| format!("--data-dir {}", start.folder.display()))?;
+        if let Some(socket) = sockets.audit {
+            let log = FrontLog::new(socket, start.audit == AuditMode::Strict).context("the audit log")?;
+            api.set_audit(Arc::new(log));
+        }
         let token = kubeconfig::admin_token(Path::new("ca/admin.token"))?;
         api.accept_token(&token, Identity::admin());
 

@@ -21,10 +21,11 @@ use hutch_privsep::Channel;
 use hutch_serve::Shutdown;
 use tokio::task::JoinHandle;
 
+use super::audit::AuditLog;
 use super::egress::Egress;
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, send_start};
 use super::{NODE, STOP_LIMIT, front};
-use crate::cli::UpArguments;
+use crate::cli::{AuditMode, UpArguments};
 use crate::folder::DataFolder;
 use crate::{kubeconfig, programs};
 
@@ -33,6 +34,7 @@ const END_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Both processes.
 pub(crate) struct Server {
+    audit: Option<Arc<AuditLog>>,
     node: Arc<Node>,
     shutdown: Shutdown,
     front: Front,
@@ -71,6 +73,8 @@ struct Front {
     messages: JoinHandle<anyhow::Error>,
     /// Task that answers its requests into Pods.
     streams: JoinHandle<std::io::Result<()>>,
+    /// Task that receives its records for the audit log.
+    records: Option<JoinHandle<std::io::Result<()>>>,
 }
 
 /// A service of the front, for the Pods that represent it.
@@ -113,7 +117,17 @@ impl Server {
                 _ => std::future::pending().await,
             }
         };
+        let records = async {
+            match &mut self.front.records {
+                Some(records) => match records.await {
+                    Ok(Err(error)) => anyhow::anyhow!("the front broke the protocol: {error}"),
+                    _ => std::future::pending().await,
+                },
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
+            broken = records => broken,
             ended = &mut self.front.messages => {
                 ended.unwrap_or_else(|error| anyhow::anyhow!("the front is not followed: {error}"))
             }
@@ -138,6 +152,13 @@ impl Server {
             let _ = (&mut self.front.messages).await;
         }
         end(self.front.process).await;
+        if let Some(records) = self.front.records {
+            // The front has ended, so what it has sent is read soon.
+            let _ = tokio::time::timeout(STOP_LIMIT, records).await;
+        }
+        if let Some(log) = &self.audit {
+            log.close().await;
+        }
     }
 }
 
@@ -171,25 +192,41 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let (router, router_address) = router.unzip();
     let (metrics, metrics_address) = metrics.unzip();
     let unauthenticated = arguments.router_allow_unauthenticated;
+    let audit = match arguments.audit {
+        AuditMode::Off => None,
+        mode => Some(AuditLog::open(&folder.join("audit"), mode == AuditMode::Strict)?),
+    };
     let start = Start {
         folder: folder.path().to_owned(),
         id: ids.base(),
         api: address,
         router: router.as_ref().map(|_| RouterListener { unauthenticated }),
+        audit: arguments.audit,
     };
     let (kubelet, front_kubelet) = hutch_privsep::pair()?;
     let (requests, front_requests) = hutch_serve::pair::pair()?;
     let mut sockets = vec![api, front_kubelet, front_requests];
     sockets.extend(router);
+    let records = match &audit {
+        Some(_) => {
+            let (records, front) = std::os::unix::net::UnixStream::pair().context("the audit log")?;
+            sockets.push(front.into());
+            Some(records)
+        }
+        None => None,
+    };
     // Last: when the front is killed, the kernel closes it after the listeners, so the next start finds their ports free.
     sockets.push(folder.lock()?);
     let (process, channel) = spawn(&start, &sockets)?;
     drop(sockets);
     let channel = Arc::new(channel);
+    let records = audit.clone().zip(records).map(|(log, records)| tokio::spawn(log.receive(records.into())));
     let credentials = serving(&channel).await?;
     credentials.check().map_err(anyhow::Error::msg)?;
 
-    let egress = Egress::start(&folder, upstream, metrics).await.context("the proxy of the sandboxes")?;
+    let egress = Egress::start(&folder, upstream, metrics, audit.clone())
+        .await
+        .context("the proxy of the sandboxes")?;
     let services: FrontServices = ServiceKind::ALL.map(|kind| (kind, Arc::default())).into();
     let embedded =
         services.iter().map(|(kind, service)| (*kind, service.clone() as Arc<dyn EmbeddedService>));
@@ -205,6 +242,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         substitute_images: !arguments.no_builtin_runtime_images,
         image_dir,
         egress: Some(Arc::new(egress)),
+        journal: audit.clone().map(|log| log as Arc<dyn hutch_node::Journal>),
     };
     let messages = tokio::spawn(follow(channel.clone(), services));
     let shutdown = Shutdown::new();
@@ -221,8 +259,8 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         ("data", folder.path().display().to_string()),
     ];
     lines.extend(metrics_address.map(|address| ("metrics", format!("http://{address}/metrics"))));
-    let front = Front { process, channel, messages, streams };
-    Ok(Server { node, shutdown, front, kubeconfig: file, lines, _ids: ids, _folder: folder })
+    let front = Front { process, channel, messages, streams, records };
+    Ok(Server { audit, node, shutdown, front, kubeconfig: file, lines, _ids: ids, _folder: folder })
 }
 
 /// Starts the front with its first message. Its further standard streams are those of this process.

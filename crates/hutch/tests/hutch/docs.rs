@@ -20,16 +20,18 @@ const REFERENCE: [&str; 4] =
 type Page = (&'static str, &'static str);
 
 /// Examples that need no server.
-const LOCAL: [Page; 4] = [
+const LOCAL: [Page; 5] = [
     ("README.md", "2\n"),
     ("docs/cli.md", "exit status 3"),
+    ("docs/credentials.md", "ghp_"),
     ("docs/jail.md", "\nworkspace\n"),
     ("docs/policy.md", "no rule of policy \\\"packages\\\" allows it"),
 ];
 /// Examples that need a running `hutch up`.
-const SERVER: [Page; 5] = [
+const SERVER: [Page; 6] = [
     ("docs/annotations.md", "\"agents.x-k8s.io/launch-type\":"),
     ("docs/api.md", "42\n"),
+    ("docs/audit.md", " 0 faults"),
     ("docs/router.md", "\"stdout\":\"hello\\n\""),
     ("docs/sandboxd.md", "\"exitCode\":0"),
     ("docs/sleep.md", "awake\n"),
@@ -37,7 +39,10 @@ const SERVER: [Page; 5] = [
 /// Examples that need a running `hutch up` and the Python client.
 const CLIENT: [Page; 1] = [("docs/clients.md", "hello\n")];
 /// Examples that need a cluster.
-const CLUSTER: [Page; 1] = [("deploy/README.md", "agent-sandbox-controller")];
+const CLUSTER: [Page; 2] = [
+    ("deploy/README.md", "agent-sandbox-controller"),
+    ("docs/gateway.md", "deployment.apps/hutch-egress serverside-applied"),
+];
 
 #[test]
 fn examples_without_a_server_run() {
@@ -98,6 +103,7 @@ fn run_all(pages: &[Page], folder: &Path, kubeconfig: &Path) {
             .current_dir(ROOT)
             .env("PATH", &path)
             .env("KUBECONFIG", kubeconfig)
+            .env("HUTCH_DATA", folder.join("data"))
             .env("KUBECACHEDIR", folder.join("cache"))
             .env("PYTHONPATH", hutch_testkit::python_package("1.0.8"))
             .stdin(Stdio::null())

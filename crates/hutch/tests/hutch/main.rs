@@ -1,5 +1,6 @@
 //! The program as its users meet it: on one machine, and beside a real Kubernetes.
 
+mod audited;
 mod bad_input;
 mod caches;
 mod captured;
@@ -11,10 +12,12 @@ mod cluster_sleep;
 mod collector;
 mod control_plane;
 mod controller;
+mod credentials;
 mod deploy;
 mod docs;
 mod doors;
 mod egress;
+mod gateway;
 mod harness;
 mod image;
 mod inspected;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{HUTCH, refused, succeeded, text};
 
-/// The example of the format, without what this version does not enforce.
+/// The example of the format.
 fn example(workspace: &Path, data: &Path) -> Value {
     json!({
         "isolation": "native",
@@ -16,6 +16,7 @@ fn example(workspace: &Path, data: &Path) -> Value {
             "workspace": workspace, "mode": "read_only", "host_mounts": [format!("{}:/data", data.display())],
         },
         "resources": {"cpu_limit": "2", "memory_limit": "1Gi", "timeout_seconds": 300},
+        "credentials": {"mode": "just_in_time", "secret_scanning": true},
     })
 }
 
@@ -68,7 +69,7 @@ fn sandbox_is_as_the_file_says() {
 fn field_that_cannot_be_enforced_is_refused_by_name() {
     let folder = tempfile::tempdir().expect("tempdir");
     for (config, named) in [
-        (json!({"credentials": {"mode": "just_in_time"}}), "credentials: not enforced"),
+        (json!({"credentials": {"mode": "always"}}), "unknown variant `always`"),
         (json!({"isolation": "kata"}), "isolation: only `native` and `gvisor`"),
         (json!({"isolation": "docker"}), "docker"),
         (
@@ -92,4 +93,17 @@ fn field_that_cannot_be_enforced_is_refused_by_name() {
     }
     let both = ["--memory", "1Gi"];
     refused(&run(folder.path(), "{}", &both, "true"), 125, &["--config", "--memory"]);
+}
+
+#[test]
+fn variable_with_a_secret_is_refused_with_credentials_just_in_time() {
+    hutch_testkit::require!(root, user_namespaces);
+    let folder = tempfile::tempdir().expect("tempdir");
+    let config = json!({"credentials": {"mode": "just_in_time", "secret_scanning": true}}).to_string();
+    let secret = "GITHUB_TOKEN=ghp_x7Kq2mW9vLp4Rt8sZc1Yb6Nd3Jf5Hg0QaEuT";
+    let output = run(folder.path(), &config, &["--env", secret], "true");
+    refused(&output, 125, &["credentials.mode: --env GITHUB_TOKEN has a secret"]);
+    assert!(!text(&output.stderr).contains("x7Kq2mW9"), "{}", text(&output.stderr));
+    let output = run(folder.path(), &config, &["--env", "MODE=debug"], "echo $MODE");
+    assert_eq!(text(&output.stdout), "debug\n", "{}", text(&output.stderr));
 }

@@ -17,7 +17,8 @@ use super::probe::{self, Kind, Target};
 use super::state::{Ended, Life};
 use super::{Happening, What, Worker, late_env};
 use crate::blueprint::Blueprint;
-use crate::container::{Running, start};
+use crate::config::{ContainerChange, Journal};
+use crate::container::{Running, code_of, start};
 use crate::environment::{self, References};
 use crate::limits;
 use crate::runtime::{ContainerPlan, StartError};
@@ -235,6 +236,9 @@ impl Worker {
                 let _ = report.send(Happening { index, life, what: What::Ended(exit) }).await;
             }
         });
+        if let Some(journal) = self.live.journal.get() {
+            record_life(journal.clone(), self.live.id.uid.clone(), &running);
+        }
         self.post_start(index, &running);
         match self.states[index].has_startup_probe {
             true => self.begin_probes(index, &[Kind::Startup]),
@@ -289,4 +293,18 @@ impl Worker {
             }
         });
     }
+}
+
+/// Records start and end of a container.
+fn record_life(journal: Arc<dyn Journal>, pod: String, running: &Arc<Running>) {
+    let (name, mut ended) = (running.blueprint.name.clone(), running.ended.clone());
+    journal.happened(&pod, &name, ContainerChange::Started);
+    tokio::spawn(async move {
+        let Ok(exit) = ended.wait_for(Option::is_some).await.map(|exit| exit.clone()) else { return };
+        if let Some(exit) = exit {
+            let code = code_of(&exit.exit);
+            let change = ContainerChange::Ended { code, out_of_memory: exit.out_of_memory };
+            journal.happened(&pod, &name, change);
+        }
+    });
 }

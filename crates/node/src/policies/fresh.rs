@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use hutch_api::SandboxTemplate;
+use hutch_attach::{policies_of_kind, version};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::core::{ObjectList, PartialObjectMeta};
@@ -16,7 +17,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::known::Known;
-use super::{policies_of_kind, version};
 
 /// Pause before the versions are read again, because the watches have not reported them or the server did not answer.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -33,10 +33,10 @@ struct Versions {
 impl Versions {
     /// Returns true if the watches have reported these versions.
     fn are_known(self, known: &Known) -> bool {
-        known.policies.seen >= self.policies
-            && known.cluster_policies.seen >= self.cluster_policies
-            && known.templates.seen >= self.templates
-            && known.namespaces.seen >= self.namespaces
+        known.objects.policies.seen >= self.policies
+            && known.objects.cluster_policies.seen >= self.cluster_policies
+            && known.objects.templates.seen >= self.templates
+            && known.objects.namespaces.seen >= self.namespaces
     }
 }
 
@@ -153,9 +153,9 @@ mod tests {
         let versions = Versions { policies: 5, cluster_policies: 0, templates: 7, namespaces: 2 };
         let mut known = Known::default();
         assert!(!versions.are_known(&known));
-        (known.policies.seen, known.namespaces.seen) = (5, 9);
+        (known.objects.policies.seen, known.objects.namespaces.seen) = (5, 9);
         assert!(!versions.are_known(&known), "templates");
-        known.templates.seen = 7;
+        known.objects.templates.seen = 7;
         assert!(versions.are_known(&known));
         assert!(Versions::default().are_known(&Known::default()), "nothing is stored");
     }

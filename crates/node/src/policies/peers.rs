@@ -49,7 +49,7 @@ impl Known {
             let selected = candidates.iter().filter(|(_, pod)| service.leads_to(pod));
             let mut behind: Vec<Behind> = selected
                 .filter_map(|(live, pod)| {
-                    Some(Behind { subject: self.subject(pod)?, live: Some(Arc::clone(live)) })
+                    Some(Behind { subject: self.objects.subject(pod)?, live: Some(Arc::clone(live)) })
                 })
                 .collect();
             if behind.is_empty() {
@@ -64,11 +64,12 @@ impl Known {
     fn asleep(&self, namespace: &str, service: &ServiceFacts) -> Option<Behind> {
         let owner = service.owner()?;
         let first = (namespace.to_owned(), String::new());
-        let own = self.sandboxes.objects.range(first..).take_while(|((found, _), _)| found == namespace);
+        let own =
+            self.objects.sandboxes.objects.range(first..).take_while(|((found, _), _)| found == namespace);
         let ((_, name), facts) = own.into_iter().find(|(_, facts)| facts.uid == owner)?;
         let subject = Subject {
             namespace: namespace.to_owned(),
-            namespace_labels: self.namespace_labels(namespace)?.clone(),
+            namespace_labels: self.objects.namespace_labels(namespace)?.clone(),
             sandbox: Some(name.clone()),
             labels: facts.labels.clone(),
             ..Subject::default()

@@ -6,6 +6,7 @@ use std::time::Duration;
 use hutch_api::sleep::{Act, Input};
 use hutch_kubelet::StreamError;
 
+use crate::config::ContainerChange;
 use crate::gate::Gate;
 use crate::live::Live;
 
@@ -181,7 +182,8 @@ impl Live {
     async fn set_frozen(self: &Arc<Live>, frozen: bool) -> bool {
         let _turn = self.gate.freezer.lock().await;
         let containers = self.containers();
-        let name = self.id.name.clone();
+        let (name, journal) = (self.id.name.clone(), self.journal.get().cloned());
+        let uid = self.id.uid.clone();
         let work = tokio::task::spawn_blocking(move || {
             let mut outcome = true;
             for running in &containers {
@@ -194,6 +196,10 @@ impl Live {
             if frozen && !outcome {
                 // A Pod is frozen whole or not at all. The next caller finds out whether its processes run.
                 containers.iter().for_each(|running| drop(running.container.thaw()));
+            }
+            if let Some(journal) = journal.filter(|_| outcome) {
+                let change = if frozen { ContainerChange::Frozen } else { ContainerChange::Thawed };
+                containers.iter().for_each(|running| journal.happened(&uid, &running.blueprint.name, change));
             }
             outcome
         });

@@ -108,6 +108,7 @@ impl Machine {
             substitute_images: true,
             image_dir: None,
             egress: None,
+            journal: None,
         };
         change(&mut config);
         let shutdown = Shutdown::new();

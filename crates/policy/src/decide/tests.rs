@@ -24,7 +24,8 @@ fn egress(json: &str) -> Egress {
 }
 
 fn level(authority: Authority, mode: Mode, egress: Option<Egress>) -> Level {
-    Level { authority, name: format!("{authority:?}"), mode, egress, scanner: None }
+    let credentials = Vec::new();
+    Level { authority, name: format!("{authority:?}"), mode, egress, scanner: None, credentials }
 }
 
 fn decision(levels: &[Level], destination: &str) -> Decision {
@@ -197,6 +198,7 @@ fn any_level() -> impl Strategy<Value = Level> {
         mode,
         scanner: None,
         egress,
+        credentials: Vec::new(),
     })
 }
 

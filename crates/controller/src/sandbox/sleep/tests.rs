@@ -25,7 +25,15 @@ fn observed(more: Value) -> Observed {
     });
     json_patch::merge(&mut base, &more);
     let sandbox: Arc<Sandbox> = object(API, "Sandbox", "s", base);
-    Observed { labelled: vec![], tracked: None, service: None, volumes: vec![], sandbox, pool_eviction: true }
+    Observed {
+        labelled: vec![],
+        tracked: None,
+        service: None,
+        volumes: vec![],
+        sandbox,
+        pool_eviction: true,
+        gateway: None,
+    }
 }
 
 /// Returns the patch that is written to that Sandbox at that time.

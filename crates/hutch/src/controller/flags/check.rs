@@ -41,6 +41,10 @@ pub(crate) fn check(flags: &Flags) -> Result<(), String> {
     if flags.cluster_domain.trim().is_empty() {
         return Err("--cluster-domain: must not be empty, such as cluster.local".to_owned());
     }
+    if flags.egress_gateway.is_empty() != flags.egress_gateway_token_key_file.is_empty() {
+        let line = "--egress-gateway and --egress-gateway-token-key-file: set both, or neither";
+        return Err(line.to_owned());
+    }
     check_webhook(flags)?;
     check_addresses(flags)
 }

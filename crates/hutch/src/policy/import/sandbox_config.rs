@@ -20,8 +20,24 @@ pub(crate) struct Config {
     pub(crate) filesystem: Filesystem,
     #[serde(default)]
     pub(crate) resources: Resources,
-    /// Known, so that the error can say more than that the field is unknown.
-    pub(crate) credentials: Option<serde::de::IgnoredAny>,
+    pub(crate) credentials: Option<Credentials>,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Credentials {
+    #[serde(default, rename = "mode")]
+    _mode: CredentialMode,
+    #[serde(default)]
+    pub(crate) secret_scanning: bool,
+}
+
+/// No jail has credentials in another way: policies offer them.
+#[derive(Deserialize, Clone, Copy, Default)]
+enum CredentialMode {
+    #[default]
+    #[serde(rename = "just_in_time")]
+    JustInTime,
 }
 
 #[derive(Deserialize, Default, PartialEq)]
@@ -148,7 +164,7 @@ impl Config {
             }
         }
         if self.credentials.is_some() {
-            notes.refuse("credentials", "not enforced by this version");
+            notes.change("credentials", "no part of this policy; `hutch run --config` applies it");
         }
     }
 }

@@ -265,6 +265,7 @@ mod tests {
             mode: Mode::Enforce,
             egress: Some(egress),
             scanner: None,
+            credentials: Vec::new(),
         };
         (level, notes)
     }

@@ -9,7 +9,7 @@ const ORDER: usize = 128 << 10;
 
 /// Sends an order. Tenants decide how large levels, facts and peers are: of one that is too large, the strictest is sent, so
 /// that it concerns its own sandbox alone.
-pub(super) async fn send(channel: &Channel, order: Order) -> std::io::Result<()> {
+pub(crate) async fn send(channel: &Channel, order: Order) -> std::io::Result<()> {
     let bytes = serde_json::to_vec(&order).map_or(usize::MAX, |bytes| bytes.len());
     let order = if bytes <= ORDER { order } else { strictest(order) };
     channel.send(&order, &[]).await
@@ -44,6 +44,7 @@ mod tests {
             mode: hutch_policy::Mode::Observe,
             egress: None,
             scanner: None,
+            credentials: Vec::new(),
         };
         match strictest(Order::Facts { sandbox: 1, facts }) {
             Order::Facts { sandbox: 1, facts } => assert_eq!(facts, hutch_policy::Facts::default()),

@@ -1,0 +1,222 @@
+//! The objects that decide which policies apply to a Pod.
+
+use std::collections::BTreeMap;
+
+use hutch_api::{annotation, owner};
+use hutch_policy::{
+    Applying, Facts, Identity, NetworkLevel, PolicyObject, StoredPolicy, Subject, applying, policy_names,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+
+use crate::mirror::Mirror;
+
+/// Maximum bytes of the labels and attributes of a sandbox. Of more, none counts.
+const BYTES: usize = 32 << 10;
+
+/// Labels of an object.
+pub type Labels = BTreeMap<String, String>;
+
+/// Reads a policy.
+pub fn policy(object: DynamicObject) -> StoredPolicy {
+    let read = serde_json::to_value(&object).and_then(serde_json::from_value::<PolicyObject>);
+    let read = read.map_err(|error| error.to_string());
+    let read = read.and_then(|policy| StoredPolicy::new(policy).map_err(|error| error.to_string()));
+    read.unwrap_or_else(|error| {
+        tracing::warn!(policy = object.name_any(), error, "a policy is invalid");
+        StoredPolicy::unreadable()
+    })
+}
+
+/// Parts of a template that concern policies.
+#[derive(Debug, PartialEq)]
+pub struct TemplateFacts {
+    policies: String,
+    network: Option<NetworkLevel>,
+    /// The controller writes no NetworkPolicy for its Pods.
+    pub unmanaged: bool,
+}
+
+impl TemplateFacts {
+    /// Reads a template.
+    pub fn of(object: DynamicObject) -> TemplateFacts {
+        let network = NetworkLevel::read(&object.name_any(), &object.data["spec"]);
+        let unmanaged = object.data["spec"]["networkPolicyManagement"] == "Unmanaged";
+        TemplateFacts { policies: policies_of(&object), network, unmanaged }
+    }
+}
+
+/// Metadata of a Sandbox.
+#[derive(Debug, PartialEq)]
+pub struct SandboxFacts {
+    /// Uid.
+    pub uid: String,
+    /// Labels.
+    pub labels: Labels,
+    template: Option<String>,
+    policies: String,
+    /// Attributes of the task.
+    task: Labels,
+    /// Creator.
+    user: Option<String>,
+}
+
+impl SandboxFacts {
+    /// Reads a Sandbox.
+    pub fn of(object: &impl ResourceExt) -> SandboxFacts {
+        SandboxFacts {
+            uid: object.uid().unwrap_or_default(),
+            labels: object.labels().clone(),
+            template: object.annotations().get(annotation::TEMPLATE_REF).cloned(),
+            policies: policies_of(object),
+            task: task(object.annotations()),
+            user: object.annotations().get(annotation::USER).cloned(),
+        }
+    }
+}
+
+/// Reason why a Pod reaches nothing, as its condition reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Closed {
+    /// Reason, one word.
+    pub reason: &'static str,
+    /// Message.
+    pub message: String,
+}
+
+/// The objects by which policies are attached to Pods.
+#[derive(Debug, Default)]
+pub struct Objects {
+    /// Policies of namespaces.
+    pub policies: Mirror<StoredPolicy>,
+    /// Policies of the cluster.
+    pub cluster_policies: Mirror<StoredPolicy>,
+    /// Namespaces.
+    pub namespaces: Mirror<Labels>,
+    /// Templates.
+    pub templates: Mirror<TemplateFacts>,
+    /// Sandboxes.
+    pub sandboxes: Mirror<SandboxFacts>,
+}
+
+impl Objects {
+    /// Returns true if every list has been complete.
+    pub fn is_complete(&self) -> bool {
+        self.policies.complete
+            && self.cluster_policies.complete
+            && self.namespaces.complete
+            && self.templates.complete
+            && self.sandboxes.complete
+    }
+
+    /// Returns the labels of a namespace.
+    pub fn namespace_labels(&self, namespace: &str) -> Option<&Labels> {
+        self.namespaces.objects.get(&(String::new(), namespace.to_owned()))
+    }
+
+    /// Returns the facts about a Pod; `None` if an object is missing that the Pod refers to.
+    pub fn subject(&self, pod: &Pod) -> Option<Subject> {
+        let namespace = pod.namespace()?;
+        let namespace_labels = self.namespace_labels(&namespace)?.clone();
+        let subject = Subject { namespace: namespace.clone(), namespace_labels, ..Subject::default() };
+        let Some(owner) = owner::sandbox(pod) else {
+            return Some(Subject { labels: pod.labels().clone(), ..subject });
+        };
+        let facts = self.sandbox(pod)?;
+        let template = facts.template.clone();
+        let by_template = self.template(&namespace, template.as_ref());
+        Some(Subject {
+            sandbox: Some(owner.name.clone()),
+            labels: facts.labels.clone(),
+            by_template: by_template.map(|facts| policy_names(&facts.policies)).unwrap_or_default(),
+            by_claim: policy_names(&facts.policies),
+            template,
+            ..subject
+        })
+    }
+
+    /// Returns the Sandbox that owns a Pod.
+    pub fn sandbox(&self, pod: &Pod) -> Option<&SandboxFacts> {
+        let owner = owner::sandbox(pod)?;
+        let facts = self.sandboxes.objects.get(&(pod.namespace()?, owner.name.clone()))?;
+        (facts.uid == owner.uid).then_some(facts)
+    }
+
+    /// Returns a template of a namespace.
+    pub fn template(&self, namespace: &str, name: Option<&String>) -> Option<&TemplateFacts> {
+        self.templates.objects.get(&(namespace.to_owned(), name?.clone()))
+    }
+
+    /// Returns the levels of a Pod.
+    ///
+    /// # Errors
+    /// Nothing is reachable: the reason.
+    pub fn levels(&self, pod: &Pod, now: Timestamp) -> Result<Applying, Closed> {
+        let closed = |reason, message: &str| Closed { reason, message: message.to_owned() };
+        if !self.is_complete() {
+            return Err(closed("Pending", "the policies are not known yet: no egress"));
+        }
+        let subject = self.subject(pod);
+        let subject =
+            subject.ok_or_else(|| closed("Pending", "the Sandbox of the Pod is not known yet: no egress"))?;
+        let policies = (&self.cluster_policies.objects, &self.policies.objects);
+        let template = self.template(&subject.namespace, subject.template.as_ref());
+        let network = template.and_then(|facts| facts.network.as_ref());
+        applying(&subject, policies.0, policies.1, network, now)
+            .map_err(|error| closed(error.reason(), &error.to_string()))
+    }
+
+    /// Returns the facts about a Pod. One without a Sandbox has no name: conditions take it for that of a Sandbox.
+    pub fn facts(&self, pod: &Pod) -> Facts {
+        let namespace = pod.namespace().unwrap_or_default();
+        let Some(owner) = owner::sandbox(pod) else {
+            let labels = bounded(pod.labels());
+            return Facts {
+                sandbox: Identity { namespace, labels, ..Identity::default() },
+                ..Facts::default()
+            };
+        };
+        let Some(sandbox) = self.sandbox(pod) else { return Facts::default() };
+        let identity = Identity { name: owner.name.clone(), namespace, labels: bounded(&sandbox.labels) };
+        Facts { task: bounded(&sandbox.task), user: sandbox.user.clone(), sandbox: identity }
+    }
+}
+
+/// Returns the policies that the annotation of an object names.
+fn policies_of(object: &impl ResourceExt) -> String {
+    object.annotations().get(annotation::POLICIES).cloned().unwrap_or_default()
+}
+
+/// Returns the attributes of the task of a Sandbox.
+fn task(annotations: &Labels) -> Labels {
+    let attribute = |(key, value): (&String, &String)| {
+        Some((key.strip_prefix(annotation::ATTRIBUTE)?.to_owned(), value.clone()))
+    };
+    annotations.iter().filter_map(attribute).collect()
+}
+
+fn bounded(all: &Labels) -> Labels {
+    let bytes: usize = all.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if bytes > BYTES { BTreeMap::new() } else { all.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_of_the_task_are_annotations_with_a_prefix_and_bounded() {
+        let annotation = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let annotations = [
+            annotation("attr.policy.hutch.dev/risk", "2"),
+            annotation("policy.hutch.dev/policies", "a"),
+            annotation("risk", "0"),
+        ];
+        let task = task(&BTreeMap::from(annotations));
+        assert_eq!(task, BTreeMap::from([annotation("risk", "2")]));
+        assert_eq!(bounded(&task), task);
+        assert!(bounded(&BTreeMap::from([annotation("risk", &"x".repeat(BYTES))])).is_empty());
+    }
+}

@@ -1,0 +1,160 @@
+//! Credentials of one sandbox: programs inside have placeholders, and the values stand only in requests that are sent.
+//!
+//! A placeholder is replaced after the request was decided, on verified TLS, for a host, port and path to which the
+//! credential is bound, until it ends. Anywhere else it is refused. Answers of such hosts get the placeholder back.
+
+mod answer;
+mod body;
+mod encode;
+mod place;
+mod redact;
+
+use std::fmt;
+
+pub(crate) use answer::answer;
+pub(crate) use body::{Guarded, filled};
+use hutch_policy::{Binding, Destination, Path};
+pub(crate) use place::{Placed, place};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+/// Secret text, which is erased when it is dropped.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// Takes a text.
+    pub fn new(text: String) -> Secret {
+        Secret(Zeroizing::new(text))
+    }
+
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Without the text.
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+        String::deserialize(deserializer).map(Secret::new)
+    }
+}
+
+/// Credential of a sandbox, with its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Issued {
+    /// Name.
+    pub name: String,
+    /// Placeholder that the sandbox has.
+    pub placeholder: String,
+    /// Value.
+    pub value: Secret,
+    /// Where the value may go.
+    pub binding: Binding,
+    /// Time from which on the value is not used, in seconds since 1970.
+    pub ends: Option<i64>,
+}
+
+/// Credentials of a sandbox.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Set(pub(crate) Vec<Issued>);
+
+impl Set {
+    /// Returns the first credential whose placeholder stands in these bytes.
+    pub(crate) fn found_in(&self, bytes: &[u8]) -> Option<&Issued> {
+        let stands = |one: &&Issued| {
+            let placeholder = one.placeholder.as_bytes();
+            !placeholder.is_empty() && bytes.windows(placeholder.len()).any(|window| window == placeholder)
+        };
+        self.0.iter().find(stands)
+    }
+
+    /// Returns the credentials for a destination.
+    pub(crate) fn of<'a>(&'a self, destination: &'a Destination) -> impl Iterator<Item = &'a Issued> {
+        self.0.iter().filter(|one| one.binding.covers(destination))
+    }
+
+    /// Returns the time at which the next credential for the destination ends.
+    pub(crate) fn next_end(&self, destination: &Destination, now: i64) -> Option<i64> {
+        self.of(destination).filter_map(|one| one.ends).filter(|ends| *ends > now).min()
+    }
+
+    /// Returns true if values may go to the destination, so that its answers are redacted.
+    pub(crate) fn covers(&self, destination: &Destination) -> bool {
+        self.of(destination).next().is_some()
+    }
+}
+
+impl Issued {
+    /// Returns why the value may not stand in a request; `None` if it may.
+    pub(crate) fn closed(
+        &self,
+        destination: &Destination,
+        path: &Path,
+        tls: bool,
+        now: i64,
+    ) -> Option<&'static str> {
+        if !tls {
+            return Some("the connection has no TLS");
+        }
+        if !self.binding.covers(destination) {
+            return Some("it is not bound to this host and port");
+        }
+        if !self.binding.covers_path(path) {
+            return Some("it is not bound to this path");
+        }
+        self.ends.is_some_and(|ends| now >= ends).then_some("it has expired")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn issued() -> Issued {
+        let binding = r#"{"hosts": ["api.example"], "paths": ["/a/**"]}"#;
+        Issued {
+            name: "api".into(),
+            placeholder: "ghp_placeholder".into(),
+            value: Secret::new("real-value".into()),
+            binding: serde_json::from_str(binding).unwrap(),
+            ends: Some(10),
+        }
+    }
+
+    #[test]
+    fn value_stands_only_in_requests_to_which_it_is_bound() {
+        let closed = |destination: &str, path: &str, tls, now| {
+            let path = Path::read(path).unwrap();
+            issued().closed(&destination.parse().unwrap(), &path, tls, now)
+        };
+        assert_eq!(closed("api.example", "/a/b", true, 9), None);
+        for (destination, path, tls, now, expected) in [
+            ("api.example", "/a/b", false, 9, "TLS"),
+            ("other.example", "/a/b", true, 9, "host"),
+            ("api.example:8443", "/a/b", true, 9, "host"),
+            ("api.example", "/b", true, 9, "path"),
+            ("api.example", "/a/b", true, 10, "expired"),
+        ] {
+            let why = closed(destination, path, tls, now).unwrap();
+            assert!(why.contains(expected), "{destination}{path}: {why}");
+        }
+    }
+
+    #[test]
+    fn debug_output_has_no_value() {
+        assert!(!format!("{:?}", issued()).contains("real-value"));
+    }
+}

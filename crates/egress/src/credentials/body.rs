@@ -1,0 +1,138 @@
+//! Placeholders in the bodies of requests.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use zeroize::Zeroizing;
+
+use super::Placed;
+use super::encode::{json, percent};
+use crate::body::{Body, full};
+use crate::refusal::Reason;
+
+/// Maximum bytes of a body in which values are placed.
+const BODY: usize = 256 << 10;
+
+/// Returns a body with its values, if the request may have some in it.
+///
+/// # Errors
+/// The body cannot be read, or is too long.
+pub(crate) async fn filled(placed: &mut Placed, headers: &HeaderMap, body: Body) -> Result<Body, Reason> {
+    if placed.in_body.is_empty() {
+        return Ok(body);
+    }
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let form: fn(&str) -> String = match kind.as_str() {
+        "application/x-www-form-urlencoded" => percent,
+        kind if kind == "application/json" || kind.ends_with("+json") => json,
+        _ => return Ok(body),
+    };
+    let bytes = whole(body).await?;
+    let Ok(text) = std::str::from_utf8(&bytes) else { return Ok(full(bytes)) };
+    let mut filled = Zeroizing::new(text.to_owned());
+    for one in &placed.in_body {
+        filled = Zeroizing::new(filled.replace(&one.placeholder, &Zeroizing::new(form(one.value.expose()))));
+    }
+    let filled = full(Bytes::from_owner(filled.as_bytes().to_vec()));
+    if let Some(headers) = &mut placed.headers {
+        // It is counted anew.
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    Ok(filled)
+}
+
+async fn whole(mut body: Body) -> Result<Bytes, Reason> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Reason::Ambiguous(error.to_string()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > BODY {
+            return Err(Reason::Ambiguous(format!(
+                "its body is longer than {BODY} bytes, so it has no credential"
+            )));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes.into())
+}
+
+/// Reports a placeholder of the credential of this name.
+pub(crate) type Report = Arc<dyn Fn(Reason) + Send + Sync>;
+
+/// Body of a request that ends with an error where a placeholder stands that may not leave.
+pub(crate) struct Guarded {
+    body: Body,
+    foreign: Vec<(String, String)>,
+    /// End of the bytes that were passed on.
+    tail: Vec<u8>,
+    report: Report,
+}
+
+impl Guarded {
+    /// Returns the body, guarded if there are placeholders to find.
+    pub(crate) fn body(body: Body, foreign: Vec<(String, String)>, report: Report) -> Body {
+        match foreign.is_empty() || http_body::Body::is_end_stream(&body) {
+            true => body,
+            false => Guarded { body, foreign, tail: Vec::new(), report }.boxed_unsync(),
+        }
+    }
+
+    fn find(&mut self, piece: &[u8]) -> Option<&str> {
+        self.tail.extend_from_slice(piece);
+        let bytes = &self.tail;
+        let stands = |placeholder: &[u8]| {
+            let first = placeholder.first();
+            let mut places = (0..bytes.len()).filter(|at| bytes.get(*at) == first);
+            places.any(|at| bytes[at..].starts_with(placeholder))
+        };
+        let found = self.foreign.iter().position(|(placeholder, _)| stands(placeholder.as_bytes()));
+        let longest = self.foreign.iter().map(|(placeholder, _)| placeholder.len()).max().unwrap_or(0);
+        let gone = self.tail.len().saturating_sub(longest.saturating_sub(1));
+        self.tail.drain(..gone);
+        found.map(|index| self.foreign[index].1.as_str())
+    }
+}
+
+impl http_body::Body for Guarded {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        let frame = match Pin::new(&mut this.body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => frame,
+            other => return other,
+        };
+        let found = match (frame.data_ref(), frame.trailers_ref()) {
+            (Some(data), _) => this.find(&data.clone()).map(str::to_owned),
+            (_, Some(trailers)) => {
+                let trailers: Vec<Bytes> =
+                    trailers.values().map(|value| Bytes::copy_from_slice(value.as_bytes())).collect();
+                trailers.iter().find_map(|value| this.find(value).map(str::to_owned))
+            }
+            _ => None,
+        };
+        let Some(name) = found else { return Poll::Ready(Some(Ok(frame))) };
+        let reason = Reason::Credential(name, "it is not bound to this host and port".to_owned());
+        let error = reason.to_string();
+        (this.report)(reason);
+        Poll::Ready(Some(Err(error.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

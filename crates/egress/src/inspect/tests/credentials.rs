@@ -1,0 +1,172 @@
+//! Credentials on real connections: the server echoes what it has received.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use tokio::time::timeout;
+
+use super::*;
+use crate::credentials::{Issued, Secret};
+
+const VALUE: &str = "real+value/of \"the\" credential";
+const PLACEHOLDER: &str = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
+/// Text that the scanner takes for a token.
+const TOKEN: &str = "ghp_x7Kq2mW9vLp4Rt8sZc1Yb6Nd3Jf5Hg0QaEuT";
+const OPEN: &str = r#"{"name": "open", AT, "http": [{}]}"#;
+
+fn issued(host: &str, port: u16, more: &str) -> Issued {
+    let binding = format!(r#"{{"hosts": ["{host}"], "ports": [{port}]{more}}}"#);
+    Issued {
+        name: "github".into(),
+        placeholder: PLACEHOLDER.into(),
+        value: Secret::new(VALUE.into()),
+        binding: serde_json::from_str(&binding).unwrap(),
+        ends: None,
+    }
+}
+
+/// Starts a site with a credential. The server answers with what it has received, so that the values in it are redacted.
+async fn site(more: &str) -> Site {
+    let site = Site::new(OPEN).await;
+    site.sandbox.set_credentials(vec![issued("localhost", site.port, more)]);
+    site
+}
+
+fn head(line: &str, headers: &str) -> String {
+    format!("{line} HTTP/1.1\r\nHost: localhost:PORT\r\nConnection: close\r\n{headers}\r\n")
+}
+
+#[tokio::test]
+async fn answer_of_the_server_has_the_placeholder_for_every_form_of_the_value() {
+    let site = site("").await;
+    let basic = STANDARD.encode(format!("user:{PLACEHOLDER}"));
+    for headers in [
+        format!("Authorization: Bearer {PLACEHOLDER}\r\n"),
+        format!("Authorization: Basic {basic}\r\n"),
+        format!("X-Key: {PLACEHOLDER}\r\nX-Key: 2 {PLACEHOLDER}\r\n"),
+    ] {
+        let answer = site.raw(&head("GET /a", &headers)).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{headers}: {answer}");
+        for line in headers.to_lowercase().lines() {
+            assert!(answer.to_lowercase().contains(line), "{line}: {answer}");
+        }
+        assert!(!answer.contains("real"), "{answer}");
+        assert!(!answer.contains(&STANDARD.encode(format!("user:{VALUE}"))), "{answer}");
+        assert!(answer.contains("accept-encoding: identity"), "{answer}");
+    }
+    let answer = site.raw(&head(&format!("GET /a?key={PLACEHOLDER}&b=1"), "")).await;
+    assert!(answer.contains(&format!("/a?key={PLACEHOLDER}&b=1")) && !answer.contains("real"), "{answer}");
+}
+
+#[tokio::test]
+async fn body_of_json_has_the_value_with_its_escapes() {
+    let site = site(r#", "body": true"#).await;
+    let body = format!(r#"{{"key": "{PLACEHOLDER}"}}"#);
+    let answer = site.post("/a", &body).await;
+    // The echo is redacted, but its length counts what the server has received, with two escapes.
+    let length = body.len() + VALUE.len() + 2 - PLACEHOLDER.len();
+    assert!(answer.contains(&format!("content-length: {length}\n")), "{answer}");
+    assert!(answer.contains(&body) && !answer.contains("real"), "{answer}");
+}
+
+#[tokio::test]
+async fn placeholder_that_stands_elsewhere_is_refused_and_reported() {
+    let bearer = format!("Authorization: Bearer {PLACEHOLDER}\r\n");
+    let basic = format!("Authorization: Basic {}\r\n", STANDARD.encode(format!("{PLACEHOLDER}:x")));
+    let encoded = PLACEHOLDER.replace('_', "%5f");
+    let (first, rest) = PLACEHOLDER.split_at(9);
+    let chunks = format!(
+        "Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{first}\r\n{:x}\r\n{rest}\r\n0\r\n",
+        first.len(),
+        rest.len()
+    );
+    for (host, more, line, headers, why) in [
+        ("other.example", "", "GET /a", bearer.as_str(), "not bound to this host"),
+        ("other.example", "", "GET /a", basic.as_str(), "not bound to this host"),
+        ("other.example", "", &format!("GET /a?x={PLACEHOLDER}"), "", "not bound to this host"),
+        ("other.example", "", &format!("GET /a?x={encoded}"), "", "not bound to this host"),
+        ("other.example", "", &format!("GET /{PLACEHOLDER}"), "", "not bound to this host"),
+        ("other.example", "", "POST /a", chunks.as_str(), "not bound to this host"),
+        ("localhost", "", &format!("GET /{PLACEHOLDER}"), "", "path cannot have it"),
+        ("localhost", r#", "paths": ["/b/**"]"#, "GET /a", bearer.as_str(), "not bound to this path"),
+        ("localhost", r#", "header": "X-Key""#, "GET /a", bearer.as_str(), "another place"),
+    ] {
+        let mut site = Site::new(OPEN).await;
+        site.sandbox.set_credentials(vec![issued(host, site.port, more)]);
+        let answer = site.raw(&head(line, headers)).await;
+        assert!(!answer.starts_with("HTTP/1.1 200"), "{line} {headers}: {answer}");
+        let refusal = site.refused.try_recv().expect(line);
+        let Reason::Credential(name, found) = &refusal.reason else { panic!("{refusal:?}") };
+        assert_eq!(name, "github");
+        assert!(found.contains(why), "{line} {headers}: {found}");
+        assert!(!format!("{refusal:?}").contains(VALUE));
+    }
+}
+
+#[tokio::test]
+async fn request_without_the_header_of_a_credential_gets_it() {
+    let site = site(r#", "header": "Authorization", "format": "token {}""#).await;
+    let answer = site.get("/a").await;
+    assert!(answer.contains(&format!("authorization: token {PLACEHOLDER}")), "{answer}");
+    let own = site.raw(&head("GET /a", "Authorization: own\r\n")).await;
+    assert!(own.contains("authorization: own\n") && !own.contains(PLACEHOLDER), "{own}");
+}
+
+#[tokio::test]
+async fn rule_that_does_not_name_a_credential_excludes_it() {
+    let mut site = Site::new(r#"{"name": "open", AT, "http": [{}], "credentials": ["other"]}"#).await;
+    site.sandbox.set_credentials(vec![issued("localhost", site.port, "")]);
+    site.raw(&head("GET /a", &format!("X-Key: {PLACEHOLDER}\r\n"))).await;
+    let refusal = site.refused.try_recv().unwrap();
+    assert!(matches!(&refusal.reason, Reason::Credential(_, why) if why.contains("excludes")), "{refusal:?}");
+}
+
+/// Sends a request on a connection that stays open, and returns whether it was answered.
+async fn ask(stream: &mut TlsStream<TcpStream>, port: u16) -> bool {
+    let request = format!("GET /a HTTP/1.1\r\nHost: localhost:{port}\r\nX-Key: {PLACEHOLDER}\r\n\r\n");
+    if stream.write_all(request.as_bytes()).await.is_err() {
+        return false;
+    }
+    let mut answer = vec![0; 4096];
+    let length = stream.read(&mut answer).await.unwrap_or(0);
+    answer[..length].starts_with(b"HTTP/1.1 200")
+}
+
+#[tokio::test]
+async fn revoked_and_expired_credentials_end_open_connections() {
+    let site = site("").await;
+    let mut stream = site.connect("http/1.1").await;
+    assert!(ask(&mut stream, site.port).await);
+    site.sandbox.set_credentials(Vec::new());
+    let ended = timeout(Duration::from_secs(1), stream.read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "a revoked credential leaves its connection open");
+
+    let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let ends = Some(seconds.cast_signed() + 2);
+    site.sandbox.set_credentials(vec![Issued { ends, ..issued("localhost", site.port, "") }]);
+    let mut stream = site.connect("http/1.1").await;
+    assert!(ask(&mut stream, site.port).await);
+    let ended = timeout(Duration::from_secs(3), stream.read_to_end(&mut Vec::new())).await;
+    assert!(ended.is_ok(), "an expired credential leaves its connection open");
+    let mut stream = site.connect("http/1.1").await;
+    assert!(!ask(&mut stream, site.port).await);
+}
+
+#[tokio::test]
+async fn scanner_takes_no_placeholder_for_a_secret() {
+    let site = Site::new(OPEN).await;
+    let level = |scanner| {
+        let mut level = Level::clone(&site.sandbox.rules().levels[0]);
+        level.scanner = Some(scanner);
+        [Arc::new(level)].into()
+    };
+    site.sandbox.set_levels(level(hutch_policy::ScannerRules::default()));
+    let request = head("GET /a", &format!("Authorization: Bearer {TOKEN}\r\n"));
+    let refused = site.raw(&request).await;
+    assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    let placeholder = Issued { placeholder: TOKEN.into(), ..issued("localhost", site.port, "") };
+    site.sandbox.set_credentials(vec![placeholder]);
+    let answer = site.raw(&request).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}

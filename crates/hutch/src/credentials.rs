@@ -1,0 +1,227 @@
+//! Credentials of a command: placeholders for its environment, and the values, which only the proxy reads.
+//!
+//! The process that starts the command never has a value: every jail is a fork of it.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hutch_egress::{Issued, Secret};
+use hutch_policy::{Binding, Level, Shape, Source, offered};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+/// Maximum bytes of a value.
+const VALUE: usize = 8 << 10;
+/// Minimum bytes of a value: a shorter one would be removed from answers where it stands by chance.
+const SHORTEST: usize = 8;
+/// Maximum bytes of the environment of a process.
+const ENVIRONMENT: u64 = 8 << 20;
+
+/// Credential whose value the proxy is to read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    name: String,
+    policy: String,
+    env: Option<String>,
+    placeholder: String,
+    source: Source,
+    binding: Binding,
+    /// Seconds for which the value is used.
+    seconds: Option<u64>,
+}
+
+impl Wanted {
+    /// Returns the credentials that policies offer, with new placeholders.
+    pub(crate) fn all(levels: &[Level]) -> anyhow::Result<Vec<Wanted>> {
+        let mut all: Vec<Wanted> = Vec::new();
+        for (level, credential) in offered(levels) {
+            let (name, policy) = (credential.name.clone(), level.name.clone());
+            let twice =
+                |other: &&Wanted| other.name == name || (other.env.is_some() && other.env == credential.env);
+            if let Some(other) = all.iter().find(twice) {
+                bail!(
+                    "--policy: credentials {:?} of policy {:?} and {name:?} of policy {policy:?} have the same name or variable",
+                    other.name,
+                    other.policy
+                );
+            }
+            let source = credential.source.clone().context("a credential without a source")?;
+            let source = match source {
+                Source::File(path) => Source::File(std::path::absolute(path).context("--policy")?),
+                source => source,
+            };
+            let (env, binding) = (credential.env.clone(), credential.binding.clone());
+            let seconds = credential.expires.map(|expires| expires.duration().as_secs());
+            let placeholder = placeholder(credential.shape());
+            all.push(Wanted { name, policy, env, placeholder, source, binding, seconds });
+        }
+        for level in levels {
+            for rule in level.egress.iter().flat_map(|egress| egress.rules.iter()) {
+                let mut names = rule.credentials.iter().flatten();
+                if let Some(name) = names.find(|name| all.iter().all(|one| one.name != **name)) {
+                    bail!(
+                        "--policy: rule {:?} of policy {:?}: credentials: no policy offers {name:?}",
+                        rule.name,
+                        level.name
+                    );
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the variable that has the placeholder.
+    pub(crate) fn variable(&self) -> Option<(String, String)> {
+        Some((self.env.clone()?, self.placeholder.clone()))
+    }
+
+    /// Returns the variable of the caller that has the value.
+    pub(crate) fn caller_variable(&self) -> Option<&str> {
+        match &self.source {
+            Source::Env(name) => Some(name),
+            Source::File(_) => None,
+        }
+    }
+
+    /// Reads the value. `environment` is that of the process that has started this one.
+    fn read(&self, environment: &[u8], now: u64) -> anyhow::Result<Issued> {
+        let text = match &self.source {
+            Source::File(path) => file(path).with_context(|| format!("source.file: {}", path.display()))?,
+            Source::Env(name) => {
+                variable(environment, name).ok_or_else(|| anyhow!("source.env: {name} is not set"))?
+            }
+        };
+        let value = text.trim_end();
+        ensure!(
+            (SHORTEST..=VALUE).contains(&value.len()),
+            "the value has {} bytes; a credential has {SHORTEST} to {VALUE}",
+            value.len()
+        );
+        Ok(Issued {
+            name: self.name.clone(),
+            placeholder: self.placeholder.clone(),
+            value: Secret::new(value.to_owned()),
+            binding: self.binding.clone(),
+            ends: self.seconds.map(|seconds| now.saturating_add(seconds).cast_signed()),
+        })
+    }
+}
+
+/// Reads all values. To be called by the proxy before it is confined.
+pub(crate) fn read(wanted: &[Wanted]) -> Result<Vec<Issued>, String> {
+    let environment = match wanted.iter().any(|one| one.caller_variable().is_some()) {
+        true => of_parent().map_err(|error| format!("the environment of the caller: {error}"))?,
+        false => Zeroizing::default(),
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let read = |one: &Wanted| {
+        let failed = |error| format!("credential {:?} of policy {:?}: {error:#}", one.name, one.policy);
+        one.read(&environment, now).map_err(failed)
+    };
+    wanted.iter().map(read).collect()
+}
+
+fn of_parent() -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let parent = rustix::process::getppid().ok_or(std::io::ErrorKind::NotFound)?;
+    bytes(&PathBuf::from(format!("/proc/{}/environ", parent.as_raw_nonzero())), ENVIRONMENT)
+}
+
+fn file(path: &Path) -> anyhow::Result<Zeroizing<String>> {
+    let bytes = bytes(path, VALUE as u64 + 1)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| anyhow!("is not text"))?;
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+/// Reads up to this number of bytes into memory that is not moved.
+fn bytes(path: &Path, most: u64) -> std::io::Result<Zeroizing<Vec<u8>>> {
+    let mut found = Zeroizing::new(Vec::with_capacity(VALUE + 2));
+    std::fs::File::open(path)?.take(most).read_to_end(&mut found)?;
+    Ok(found)
+}
+
+fn variable(environment: &[u8], name: &str) -> Option<Zeroizing<String>> {
+    let value = environment
+        .split(|byte| *byte == 0)
+        .find_map(|entry| entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")))?;
+    Some(Zeroizing::new(std::str::from_utf8(value).ok()?.to_owned()))
+}
+
+/// Returns a new placeholder with at least 128 random bits; the id of an access key of AWS has room for 80.
+pub(crate) fn placeholder(shape: Shape) -> String {
+    const LETTERS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    let random = |count: usize, letters: &[u8]| -> String {
+        (0..count).map(|_| char::from(letters[rand::random_range(0..letters.len())])).collect()
+    };
+    match shape {
+        Shape::Generic => format!("hutch_{}", random(34, LETTERS)),
+        Shape::GitHub => format!("ghp_{}", random(36, LETTERS)),
+        Shape::OpenAI => format!("sk-{}", random(48, LETTERS)),
+        Shape::Anthropic => format!("sk-ant-api03-{}AA", random(93, LETTERS)),
+        Shape::AwsAccessKeyId => format!("AKIA{}", random(16, b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")),
+        Shape::AwsSecretAccessKey => random(40, LETTERS),
+        Shape::Jwt => {
+            let claims = format!(r#"{{"sub":"sandbox","jti":"{}","exp":4102444800}}"#, random(22, LETTERS));
+            let [header, claims] =
+                [r#"{"alg":"HS256","typ":"JWT"}"#, &claims].map(|part| URL_SAFE_NO_PAD.encode(part));
+            format!("{header}.{claims}.{}", random(43, LETTERS))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholder_has_the_shape_that_libraries_check() {
+        for (shape, prefix, length) in [
+            (Shape::Generic, "hutch_", 40),
+            (Shape::GitHub, "ghp_", 40),
+            (Shape::OpenAI, "sk-", 51),
+            (Shape::Anthropic, "sk-ant-api03-", 108),
+            (Shape::AwsAccessKeyId, "AKIA", 20),
+            (Shape::AwsSecretAccessKey, "", 40),
+        ] {
+            let one = placeholder(shape);
+            assert!(one.starts_with(prefix) && one.len() == length, "{shape:?}: {one}");
+            assert_ne!(one, placeholder(shape));
+        }
+        let token = placeholder(Shape::Jwt);
+        let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
+        assert!(serde_json::from_slice::<serde_json::Value>(&claims).unwrap()["exp"].is_number());
+    }
+
+    #[test]
+    fn value_is_read_from_a_variable_or_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        std::fs::write(&path, "from-a-file\n").unwrap();
+        let wanted = |source| Wanted {
+            name: "a".into(),
+            policy: "p".into(),
+            env: None,
+            placeholder: "x".into(),
+            source,
+            binding: Binding::default(),
+            seconds: Some(5),
+        };
+        let environment = b"TOKENS=other\0TOKEN=from-a-variable\0";
+        let read = |source| wanted(source).read(environment, 10);
+        let issued = read(Source::Env("TOKEN".into())).unwrap();
+        assert_eq!((issued.value, issued.ends), (Secret::new("from-a-variable".into()), Some(15)));
+        assert_eq!(read(Source::File(path.clone())).unwrap().value, Secret::new("from-a-file".into()));
+        std::fs::write(&path, "short\n").unwrap();
+        for (source, expected) in [
+            (Source::File(path), "has 5 bytes"),
+            (Source::Env("NONE".into()), "source.env: NONE is not set"),
+            (Source::File("/nonexistent".into()), "source.file: /nonexistent"),
+        ] {
+            let error = format!("{:#}", read(source).unwrap_err());
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

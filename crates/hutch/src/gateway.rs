@@ -1,0 +1,193 @@
+//! `hutch egress --cluster`: the proxy of the Sandboxes of a cluster.
+//!
+//! This process follows policies and Pods, and knows the key of tokens. What clients send is parsed by the process that it
+//! starts, which has no privilege, no file and only hashes of tokens.
+
+mod condition;
+pub(crate) mod probe;
+mod served;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use hutch_api::{Sandbox, SandboxTemplate, label};
+use hutch_attach::{Objects, SandboxFacts, TemplateFacts, policies_of_kind, policy, watch, watch_metadata};
+use hutch_controller::TokenKey;
+use hutch_egress::control::{News, Order};
+use hutch_jail::{IdRange, IdRanges};
+use hutch_privsep::Channel;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::ApiResource;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::mpsc;
+
+use self::condition::Plugin;
+use self::served::Served;
+use crate::cli::EgressArguments;
+use crate::egress::{Audience, Outside, Process, line, spawn};
+use crate::{signals, upstream_proxy};
+
+/// Maximum time until the levels are applied again when one of them ends: the clock of the machine may be set.
+const RECHECK: Duration = Duration::from_secs(10);
+/// Minimum time between two lines of the log about clients of one address that have no Sandbox, and maximum addresses.
+const QUIET: Duration = Duration::from_secs(60);
+const STRANGERS: usize = 1024;
+
+/// Runs the command with a key file, whose presence the command line requires.
+pub(crate) fn serve(arguments: &EgressArguments, key: TokenKey) -> anyhow::Result<()> {
+    crate::runtime::log("warn,hutch=info");
+    let upstream = upstream_proxy::of(arguments.upstream_proxy.as_ref())?;
+    let (listener, address) = bind(arguments.listen).context("--listen")?;
+    let metrics = arguments.metrics_listen.map(bind).transpose().context("--metrics-listen")?;
+    let ids = match rustix::process::geteuid().is_root() {
+        true => Some(IdRanges::open(std::process::id())?.take()?),
+        false => None,
+    };
+    // On this thread, with which the process ends.
+    let id = ids.as_ref().map(IdRange::base);
+    let (process, channel) = spawn(id, Audience::Starter, Outside::new(upstream), false)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("runtime")?;
+    runtime.block_on(async {
+        let stop = signals::to_stop()?;
+        let mut config = crate::cluster::config(arguments.kubeconfig.as_deref()).await?;
+        // A watch is silent while nothing changes.
+        config.read_timeout = None;
+        let own = probe::own_address(&config.cluster_url).context("the address of this Pod")?;
+        let client = hutch_serve::retry::client(config).context("the Kubernetes API")?;
+        let channel = Channel::new(channel)?;
+        if let Some((metrics, address)) = &metrics {
+            channel.send(&Order::Metrics, &[metrics.as_fd()]).await.context("the proxy")?;
+            eprintln!("hutch: metrics at http://{address}/metrics");
+        }
+        let (results, plugin) = mpsc::channel(1);
+        if let Some(image) = arguments.probe_image.clone() {
+            tokio::spawn(probe::repeat(client.clone(), own, image, results));
+        }
+        let gateway = Gateway::new(client, channel, key, process, plugin);
+        tokio::select! {
+            () = stop.wait() => Ok(()),
+            ended = gateway.run(listener, address) => ended,
+        }
+    })
+}
+
+fn bind(address: SocketAddr) -> anyhow::Result<(OwnedFd, SocketAddr)> {
+    let listener = TcpListener::bind(address).with_context(|| address.to_string())?;
+    let address = listener.local_addr()?;
+    Ok((listener.into(), address))
+}
+
+/// Events of a typed watch.
+type Watched<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
+
+/// Watches the Pods of Sandboxes.
+fn watch_pods(client: &Client) -> Watched<Pod> {
+    let config = watcher::Config::default().labels(label::SANDBOX_NAME_HASH);
+    watcher(Api::all(client.clone()), config).default_backoff().boxed()
+}
+
+/// The gateway.
+struct Gateway {
+    client: Client,
+    channel: Channel,
+    objects: Objects,
+    served: Served,
+    strangers: HashMap<IpAddr, Instant>,
+    /// Results of the probe.
+    plugin: mpsc::Receiver<Plugin>,
+    // Ends with this.
+    _process: Process,
+}
+
+impl Gateway {
+    fn new(
+        client: Client,
+        channel: Channel,
+        key: TokenKey,
+        process: Process,
+        plugin: mpsc::Receiver<Plugin>,
+    ) -> Gateway {
+        let served = Served::new(client.clone(), key);
+        let (objects, strangers) = (Objects::default(), HashMap::new());
+        Gateway { client, channel, objects, served, strangers, plugin, _process: process }
+    }
+
+    /// Serves until the process of the proxy has ended, which is a failure.
+    async fn run(mut self, listener: OwnedFd, address: SocketAddr) -> anyhow::Result<()> {
+        let client = self.client.clone();
+        let mut own = watch(&client, &policies_of_kind("SandboxPolicy"));
+        let mut cluster = watch(&client, &policies_of_kind("ClusterSandboxPolicy"));
+        let mut templates = watch(&client, &ApiResource::erase::<SandboxTemplate>(&()));
+        let mut namespaces = watch_metadata::<Namespace>(&client);
+        let mut sandboxes = watch_metadata::<Sandbox>(&client);
+        let mut pods = watch_pods(&client);
+        let mut listener = Some(listener);
+        loop {
+            let objects = &mut self.objects;
+            let changed = tokio::select! {
+                Some(event) = own.next() => seen(event).is_some_and(|event| objects.policies.take(event, policy)),
+                Some(event) = cluster.next() => {
+                    seen(event).is_some_and(|event| objects.cluster_policies.take(event, policy))
+                }
+                Some(event) = namespaces.next() => seen(event)
+                    .is_some_and(|event| objects.namespaces.take(event, |object| object.labels().clone())),
+                Some(event) = templates.next() => {
+                    seen(event).is_some_and(|event| objects.templates.take(event, TemplateFacts::of))
+                }
+                Some(event) = sandboxes.next() => seen(event)
+                    .is_some_and(|event| objects.sandboxes.take(event, |object| SandboxFacts::of(&object))),
+                Some(event) = pods.next() => seen(event).is_some_and(|event| self.served.take(event)),
+                () = self.served.wait(RECHECK) => true,
+                Some(plugin) = self.plugin.recv() => {
+                    self.served.plugin = plugin;
+                    true
+                }
+                received = self.channel.receive_bare() => {
+                    let Some(message) = received.context("the proxy")? else { bail!("the proxy has ended") };
+                    self.heed(message.decode().context("the proxy")?);
+                    false
+                }
+            };
+            if !changed || !self.objects.is_complete() || !self.served.is_complete() {
+                continue;
+            }
+            self.served.decide(&self.objects, Timestamp::now(), &self.channel).await.context("the proxy")?;
+            // Not before: until then no Pod may reach anything, and connections wait.
+            if let Some(listener) = listener.take() {
+                self.channel.send(&Order::Gateway, &[listener.as_fd()]).await.context("the proxy")?;
+                eprintln!("hutch: gateway at http://{address}");
+            }
+        }
+    }
+
+    /// Takes news of the proxy, which it may have made up.
+    fn heed(&mut self, news: News) {
+        match news {
+            News::Refused { sandbox, refusal } => {
+                let pod = self.served.pod(sandbox);
+                tracing::info!(pod = pod.unwrap_or("unknown"), "{}", line(&refusal));
+            }
+            News::Unidentified { address } => {
+                let now = Instant::now();
+                self.strangers.retain(|_, last| now.duration_since(*last) < QUIET);
+                if self.strangers.len() < STRANGERS && self.strangers.insert(address, now).is_none() {
+                    tracing::warn!(%address, "refused a client: no Pod of a Sandbox has its address and token");
+                }
+            }
+            // No names are synthetic here, and other Sandboxes cannot be reached.
+            News::Named { .. } | News::Dial { .. } => {}
+        }
+    }
+}
+
+/// Returns the event of a watch. A failure is logged; the watch tries again.
+fn seen<T>(event: watcher::Result<T>) -> Option<T> {
+    event.inspect_err(|error| tracing::warn!(%error, "a watch failed and is tried again")).ok()
+}

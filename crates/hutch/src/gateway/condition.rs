@@ -1,0 +1,141 @@
+//! The condition of a Pod that says whether its policies are enforced. The controller copies it to the Sandbox.
+
+use hutch_api::condition::POLICY_ENFORCED_OF_POD;
+use hutch_attach::{Closed, Objects};
+use hutch_policy::Applying;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::egress::reads_requests;
+
+/// Type of the condition.
+pub(super) const TYPE: &str = POLICY_ENFORCED_OF_POD;
+
+/// Knowledge about the network plugin of the cluster.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Plugin {
+    /// Nothing, yet.
+    #[default]
+    Unknown,
+    /// It closes what a NetworkPolicy closes.
+    Enforces,
+    /// It ignores NetworkPolicies.
+    Ignores,
+}
+
+/// State of the condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Condition {
+    holds: bool,
+    reason: &'static str,
+    message: String,
+}
+
+/// Returns the condition of a Pod with these levels.
+pub(super) fn condition(
+    pod: &Pod,
+    objects: &Objects,
+    plugin: Plugin,
+    found: Result<&Applying, &Closed>,
+) -> Condition {
+    let not = |reason, message| Condition { holds: false, reason, message };
+    let found = match found {
+        Err(closed) => return not(closed.reason, closed.message.clone()),
+        Ok(found) => found,
+    };
+    if let Some(why) = open(pod, objects, plugin) {
+        return not("NotEnforced", format!("{why}: programs that ignore the gateway may reach the network"));
+    }
+    let names: Vec<&str> = found.levels.iter().map(|level| level.name.as_str()).collect();
+    if reads_requests(found.levels.iter().map(AsRef::as_ref)) {
+        let names = names.join(", ");
+        let message =
+            format!("of {names}, rules that read requests allow nothing: TLS does not end at the gateway");
+        return not("PolicyNotEnforceable", message);
+    }
+    if names.is_empty() {
+        return Condition { holds: true, reason: "NoPolicy", message: "no policy applies: no egress".into() };
+    }
+    let message = format!("egress through the gateway as allowed by each of: {}", names.join(", "));
+    Condition { holds: true, reason: "Enforced", message }
+}
+
+/// Returns why no NetworkPolicy closes the network of a Pod.
+fn open(pod: &Pod, objects: &Objects, plugin: Plugin) -> Option<&'static str> {
+    match plugin {
+        Plugin::Ignores => return Some("the network plugin of the cluster does not enforce NetworkPolicy"),
+        Plugin::Unknown => {
+            return Some("it is not known whether the network plugin of the cluster enforces NetworkPolicy");
+        }
+        Plugin::Enforces => {}
+    }
+    let subject = objects.subject(pod)?;
+    let Some(template) = objects.template(&subject.namespace, subject.template.as_ref()) else {
+        return Some("the Sandbox has no template, and so no NetworkPolicy");
+    };
+    template.unmanaged.then_some("the NetworkPolicy of the template is unmanaged")
+}
+
+/// A condition that is to be written.
+struct Write {
+    namespace: String,
+    pod: String,
+    uid: String,
+    condition: Condition,
+}
+
+/// Writes conditions, one after the other.
+pub(super) struct Conditions(mpsc::UnboundedSender<Write>);
+
+impl Conditions {
+    pub(super) fn new(client: Client) -> Conditions {
+        let (sender, mut writes) = mpsc::unbounded_channel::<Write>();
+        tokio::spawn(async move {
+            while let Some(write) = writes.recv().await {
+                let pod = format!("{}/{}", write.namespace, write.pod);
+                if let Err(error) = write.send(&client).await {
+                    tracing::warn!(pod, %error, "failed to write the condition of a pod");
+                }
+            }
+        });
+        Conditions(sender)
+    }
+
+    /// Has the condition written if the Pod has another one.
+    pub(super) fn set(&self, pod: &Pod, condition: Condition) {
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        let same = conditions.filter(|found| found.type_ == TYPE).any(|found| {
+            found.status == status(condition.holds)
+                && found.reason.as_deref() == Some(condition.reason)
+                && found.message.as_deref() == Some(&*condition.message)
+        });
+        if same {
+            return;
+        }
+        let (namespace, uid) = (pod.namespace().unwrap_or_default(), pod.uid().unwrap_or_default());
+        // Its task ends with the process only.
+        let _ = self.0.send(Write { namespace, pod: pod.name_any(), uid, condition });
+    }
+}
+
+fn status(holds: bool) -> &'static str {
+    if holds { "True" } else { "False" }
+}
+
+impl Write {
+    async fn send(self, client: &Client) -> kube::Result<()> {
+        let Write { namespace, pod, uid, condition: Condition { holds, reason, message } } = self;
+        let condition = json!({"type": TYPE, "status": status(holds), "reason": reason, "message": message});
+        // Another Pod of the same name has another uid, and is left alone.
+        let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
+        let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        let written = api.patch_status(&pod, &PatchParams::default(), &Patch::Strategic(patch)).await;
+        match written {
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+}

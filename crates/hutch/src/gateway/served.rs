@@ -1,0 +1,257 @@
+//! The Pods that the gateway serves.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hutch_api::owner;
+use hutch_attach::{Mirror, Objects};
+use hutch_controller::TokenKey;
+use hutch_egress::TokenHash;
+use hutch_egress::control::Order;
+use hutch_policy::{Applying, Facts, Level};
+use hutch_privsep::Channel;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::jiff::Timestamp;
+use kube::runtime::watcher;
+use kube::{Client, ResourceExt};
+
+use super::condition::{Conditions, Plugin, condition};
+use crate::egress::orders::send;
+
+/// A Pod that the process of the proxy knows.
+struct Known {
+    number: u64,
+    /// Namespace and name.
+    name: String,
+    addresses: Vec<IpAddr>,
+    levels: Vec<Arc<Level>>,
+    facts: Facts,
+}
+
+/// The Pods of Sandboxes.
+pub(super) struct Served {
+    key: TokenKey,
+    pods: Mirror<Pod>,
+    /// By uid.
+    known: HashMap<String, Known>,
+    /// Levels that the process knows, and their numbers, by their place in memory.
+    levels: HashMap<usize, (Arc<Level>, u64)>,
+    last: u64,
+    /// Time at which levels change by themselves.
+    until: Option<Timestamp>,
+    conditions: Conditions,
+    pub(super) plugin: Plugin,
+}
+
+impl Served {
+    pub(super) fn new(client: Client, key: TokenKey) -> Served {
+        Served {
+            key,
+            pods: Mirror::default(),
+            known: HashMap::new(),
+            levels: HashMap::new(),
+            last: 0,
+            until: None,
+            conditions: Conditions::new(client),
+            plugin: Plugin::default(),
+        }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.pods.complete
+    }
+
+    /// Takes an event about Pods. Returns true if one has changed.
+    pub(super) fn take(&mut self, event: watcher::Event<Pod>) -> bool {
+        self.pods.take(event, reduced)
+    }
+
+    /// Returns namespace and name of the Pod with a number.
+    pub(super) fn pod(&self, number: u64) -> Option<&str> {
+        self.known.values().find(|known| known.number == number).map(|known| known.name.as_str())
+    }
+
+    /// Waits until levels change by themselves, not longer than this.
+    pub(super) fn wait(&self, most: Duration) -> impl Future<Output = ()> + use<> {
+        let left = self.until.map(|until| until.duration_since(Timestamp::now()));
+        let pause = left.map(|left| Duration::try_from(left).unwrap_or_default().min(most));
+        async move {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Gives every Pod the levels that it should have.
+    pub(super) async fn decide(
+        &mut self,
+        objects: &Objects,
+        now: Timestamp,
+        channel: &Channel,
+    ) -> std::io::Result<()> {
+        let pods = std::mem::take(&mut self.pods);
+        let live: Vec<&Pod> = pods.objects.values().filter(|pod| is_served(pod, objects)).collect();
+        let gone = |uid: &String| !live.iter().any(|pod| pod.metadata.uid.as_ref() == Some(uid));
+        let gone: Vec<String> = self.known.keys().filter(|uid| gone(uid)).cloned().collect();
+        let mut done = Ok(());
+        for uid in gone {
+            if let Some(known) = self.known.remove(&uid) {
+                done = done.and(channel.send(&Order::End { sandbox: known.number }, &[]).await);
+            }
+        }
+        self.until = None;
+        for pod in live {
+            if done.is_ok() {
+                done = self.update(pod, objects, now, channel).await;
+            }
+        }
+        self.pods = pods;
+        done?;
+        self.forget_levels(channel).await
+    }
+
+    async fn update(
+        &mut self,
+        pod: &Pod,
+        objects: &Objects,
+        now: Timestamp,
+        channel: &Channel,
+    ) -> std::io::Result<()> {
+        let found = objects.levels(pod, now);
+        self.conditions.set(pod, condition(pod, objects, self.plugin, found.as_ref()));
+        let Applying { levels, until } = found.unwrap_or_default();
+        self.until = [self.until, until].into_iter().flatten().min();
+        // The creator is recorded by the API server of one machine. On a cluster, anyone may write the annotation.
+        let facts = Facts { user: None, ..objects.facts(pod) };
+        let addresses = addresses(pod);
+        let uid = pod.uid().unwrap_or_default();
+        let mut numbers = Vec::new();
+        for level in &levels {
+            numbers.push(self.number_of(level, channel).await?);
+        }
+        let known = self.known.get(&uid);
+        let sandbox = known.map(|known| known.number).unwrap_or_else(|| {
+            self.last += 1;
+            self.last
+        });
+        let same = |known: &&Known| {
+            known.levels.len() == levels.len()
+                && known.levels.iter().zip(&levels).all(|(old, new)| Arc::ptr_eq(old, new))
+        };
+        if known.filter(same).is_none() {
+            channel.send(&Order::Levels { sandbox, levels: numbers }, &[]).await?;
+        }
+        if known.is_none_or(|known| known.facts != facts) {
+            send(channel, Order::Facts { sandbox, facts: facts.clone() }).await?;
+        }
+        if known.is_none_or(|known| known.addresses != addresses) {
+            let owner = owner::sandbox(pod).map(|owner| owner.uid.clone()).unwrap_or_default();
+            let token = TokenHash::of(self.key.token(&owner).as_bytes());
+            let addresses = addresses.clone();
+            channel.send(&Order::Client { sandbox, addresses, token }, &[]).await?;
+        }
+        let name = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
+        self.known.insert(uid, Known { number: sandbox, name, addresses, levels, facts });
+        Ok(())
+    }
+
+    /// Returns the number of a level, which the process then knows.
+    async fn number_of(&mut self, level: &Arc<Level>, channel: &Channel) -> std::io::Result<u64> {
+        if let Some((_, number)) = self.levels.get(&address(level)) {
+            return Ok(*number);
+        }
+        self.last += 1;
+        let id = self.last;
+        self.levels.insert(address(level), (level.clone(), id));
+        send(channel, Order::Level { id, level: Level::clone(level) }).await?;
+        Ok(id)
+    }
+
+    /// Has the process forget levels that no Pod has.
+    async fn forget_levels(&mut self, channel: &Channel) -> std::io::Result<()> {
+        let used: std::collections::HashSet<usize> =
+            self.known.values().flat_map(|known| &known.levels).map(address).collect();
+        let unused: Vec<usize> = self.levels.keys().filter(|level| !used.contains(level)).copied().collect();
+        for level in unused {
+            if let Some((_, id)) = self.levels.remove(&level) {
+                channel.send(&Order::Forget { id }, &[]).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the place of a level in memory.
+fn address(level: &Arc<Level>) -> usize {
+    Arc::as_ptr(level).addr()
+}
+
+/// Returns true for a Pod of a Sandbox that has addresses of its own.
+fn is_served(pod: &Pod, objects: &Objects) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+    // The addresses of a Pod that has ended may be those of another one.
+    !matches!(phase, "Succeeded" | "Failed")
+        && pod.spec.as_ref().is_some_and(|spec| spec.host_network != Some(true))
+        && objects.sandbox(pod).is_some()
+}
+
+fn addresses(pod: &Pod) -> Vec<IpAddr> {
+    let addresses = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten());
+    addresses.filter_map(|address| address.ip.parse().ok()).collect()
+}
+
+/// Returns the parts of a Pod that count here.
+fn reduced(mut pod: Pod) -> Pod {
+    pod.metadata.managed_fields = None;
+    pod.metadata.annotations = None;
+    pod.metadata.resource_version = None;
+    let host_network = pod.spec.as_ref().and_then(|spec| spec.host_network);
+    pod.spec = Some(PodSpec { host_network, ..PodSpec::default() });
+    if let Some(status) = &mut pod.status {
+        status.container_statuses = None;
+        status.init_container_statuses = None;
+        status.conditions.iter_mut().flatten().for_each(|condition| condition.last_probe_time = None);
+        status.conditions.get_or_insert_default().retain(|found| found.type_ == super::condition::TYPE);
+    }
+    pod
+}
+
+#[cfg(test)]
+mod tests {
+    use hutch_attach::SandboxFacts;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(status: serde_json::Value, host_network: bool, uid: &str) -> Pod {
+        let owner = json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "name": "s", "uid": uid, "controller": true});
+        let pod = json!({
+            "metadata": {"name": "s", "namespace": "d", "uid": "p", "ownerReferences": [owner]},
+            "spec": {"containers": [{"name": "c", "env": [{"name": "HTTPS_PROXY", "value": "secret"}]}], "hostNetwork": host_network},
+            "status": status,
+        });
+        reduced(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn only_pods_of_sandboxes_with_their_own_addresses_are_served() {
+        let mut objects = Objects::default();
+        let sandbox = json!({
+            "apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+            "metadata": {"name": "s", "namespace": "d", "uid": "u"}, "spec": {"podTemplate": {"spec": {"containers": []}}},
+        });
+        let sandbox: hutch_api::Sandbox = serde_json::from_value(sandbox).unwrap();
+        objects.sandboxes.take(watcher::Event::Apply(sandbox), |object| SandboxFacts::of(&object));
+        let status = |phase: &str| json!({"phase": phase, "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]});
+        let running = pod(status("Running"), false, "u");
+        assert!(is_served(&running, &objects));
+        assert_eq!(addresses(&running).len(), 2);
+        assert!(!format!("{running:?}").contains("secret"), "the token of a Pod is not kept");
+        assert!(!is_served(&pod(status("Failed"), false, "u"), &objects));
+        assert!(!is_served(&pod(status("Running"), true, "u"), &objects));
+        assert!(!is_served(&pod(status("Running"), false, "another"), &objects));
+    }
+}

@@ -1,0 +1,307 @@
+//! The audit log of `hutch up`. The root process writes it: what the front reports about its callers, what the proxy decides
+//! for sandboxes, and what the node does with containers.
+
+mod wire;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use anyhow::Context;
+use hutch_audit::event::{
+    Change, Connection, ConnectionActivity, Decision, Lifecycle, Lookup, Request, Rule, Sandbox, Verdict,
+};
+use hutch_audit::{Event, Kind, Log, Options, Record, View};
+use hutch_egress::{Decided, Outcome, Refusal};
+use hutch_kubelet::PodId;
+use hutch_node::{ContainerChange, Journal};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Semaphore, mpsc};
+
+pub(super) use self::wire::FrontLog;
+use self::wire::{Answer, Frame};
+
+/// Records of the front that wait for the disk at once.
+const WAITING: usize = 256;
+/// Codes of answers of DNS: no error, and a name that does not exist.
+const FOUND: u16 = 0;
+const NOT_FOUND: u16 = 3;
+
+/// Sandbox of a Pod, or the Pod itself if it has none.
+#[derive(Debug, Clone)]
+struct Subject {
+    namespace: String,
+    name: String,
+    uid: String,
+}
+
+impl Subject {
+    fn sandbox(&self) -> Sandbox<'_> {
+        Sandbox { namespace: &self.namespace, name: &self.name, uid: Some(&self.uid) }
+    }
+}
+
+/// The open log, and the sandboxes of Pods.
+pub(super) struct AuditLog {
+    log: Log,
+    /// By the uid of the Pod.
+    pods: Mutex<HashMap<String, Subject>>,
+}
+
+impl AuditLog {
+    /// Opens the log in a folder, or makes one.
+    pub(super) fn open(folder: &Path, strict: bool) -> anyhow::Result<Arc<AuditLog>> {
+        let log = Log::open(folder, Options { strict, ..Options::default() }).context("the audit log")?;
+        Ok(Arc::new(AuditLog { log, pods: Mutex::default() }))
+    }
+
+    /// Writes what waits, and closes the log.
+    pub(super) async fn close(&self) {
+        let log = self.log.clone();
+        // It waits for the disk.
+        let _ = tokio::task::spawn_blocking(move || log.close()).await;
+    }
+
+    fn subject(&self, pod: &str) -> Option<Subject> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).get(pod).cloned()
+    }
+
+    fn push(&self, event: &Event) {
+        // A loss is counted, and a later record reports it.
+        let _ = self.log.push(event.record());
+    }
+
+    /// Counts records that were lost on their way here.
+    pub(super) fn lost(&self, count: u64) {
+        self.log.lost(count);
+    }
+
+    /// Records a decision of the proxy about a Pod.
+    pub(super) fn decided(&self, pod: &str, decided: &Decided) {
+        let Some(subject) = self.subject(pod) else { return };
+        let (decision, success) = match decided.outcome {
+            Outcome::Allowed => (Decision::Allowed, None),
+            Outcome::Denied => (Decision::Denied, None),
+            Outcome::Observed => (Decision::Observed, None),
+            Outcome::Failed => (Decision::Allowed, Some(false)),
+        };
+        let rule = Rule { level: decided.level.as_deref(), rule: decided.rule.as_deref() };
+        let verdict = Verdict { decision, rule, reason: decided.reason.as_deref(), success };
+        let (host, port) = split(&decided.destination);
+        let (sandbox, now) = (subject.sandbox(), SystemTime::now());
+        let event = match (&decided.method, &decided.path) {
+            (Some(method), path) => {
+                let (path, calls) = (path.as_deref().unwrap_or("/"), decided.calls.as_slice());
+                Event::request(
+                    now,
+                    &Request { sandbox, method, host, port, path, calls, status: None, verdict },
+                )
+            }
+            (None, _) => {
+                let activity = match decided.outcome {
+                    Outcome::Allowed | Outcome::Observed => ConnectionActivity::Open,
+                    Outcome::Denied => ConnectionActivity::Refuse,
+                    Outcome::Failed => ConnectionActivity::Fail,
+                };
+                let (address, traffic) = (None, None);
+                Event::connection(
+                    now,
+                    &Connection { sandbox, activity, host, address, port, traffic, verdict },
+                )
+            }
+        };
+        self.push(&event);
+    }
+
+    /// Records that a name of a Pod has got an address.
+    pub(super) fn named(&self, pod: &str, name: &str) {
+        self.lookup(pod, name, FOUND, Verdict::of(Decision::Allowed));
+    }
+
+    /// Records that a name has no address for a Pod.
+    pub(super) fn unnamed(&self, pod: &str, refusal: &Refusal) {
+        let reason = refusal.reason.to_string();
+        let verdict = Verdict { reason: Some(&reason), ..Verdict::of(Decision::Denied) };
+        self.lookup(pod, &refusal.destination, NOT_FOUND, verdict);
+    }
+
+    fn lookup(&self, pod: &str, name: &str, code: u16, verdict: Verdict<'_>) {
+        if let Some(subject) = self.subject(pod) {
+            let lookup = Lookup { sandbox: subject.sandbox(), name, kind: None, code, verdict };
+            self.push(&Event::lookup(SystemTime::now(), &lookup));
+        }
+    }
+
+    /// Receives the records of the front until it ends.
+    pub(super) async fn receive(self: Arc<Self>, socket: OwnedFd) -> io::Result<()> {
+        let (reader, writer) = wire::stream(socket)?.into_split();
+        let (answers, queue) = mpsc::channel(WAITING);
+        let writing = tokio::spawn(wire::answer(writer, queue));
+        let read = self.read(reader, answers).await;
+        writing.abort();
+        read
+    }
+
+    async fn read(&self, mut reader: OwnedReadHalf, answers: mpsc::Sender<Answer>) -> io::Result<()> {
+        let waiting = Arc::new(Semaphore::new(WAITING));
+        while let Some(frame) = Frame::read(&mut reader).await? {
+            match frame {
+                Frame::Lost(count) => self.log.lost(count),
+                Frame::Record(bytes) => {
+                    let record = of_front(bytes)?;
+                    match self.log.is_strict() {
+                        // It has happened: nothing waits for it.
+                        true => drop(self.log.push(record)),
+                        false => drop(self.log.record(record).await),
+                    }
+                }
+                Frame::Durable(id, bytes) => {
+                    let record = of_front(bytes)?;
+                    let Ok(place) = waiting.clone().acquire_owned().await else { return Ok(()) };
+                    let (log, answers) = (self.log.clone(), answers.clone());
+                    tokio::spawn(async move {
+                        let outcome = log.record_durably(record).await;
+                        if let Err(error) = &outcome {
+                            tracing::error!(%error, "the audit log refuses a record, so the request is refused");
+                        }
+                        let _ = answers.send(Answer { id, written: outcome.is_ok() }).await;
+                        drop(place);
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a record of the front, which may report only what its callers do.
+fn of_front(bytes: Vec<u8>) -> io::Result<Record> {
+    let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let record = Record::from_bytes(bytes).map_err(|error| wrong(error.to_string()))?;
+    let kind = View::parse(record.as_bytes()).kind();
+    let (category, class) = match kind {
+        Some(kind @ (Kind::Api | Kind::Exec)) => kind.class(),
+        _ => return Err(wrong(format!("an audit record of the kind {kind:?}"))),
+    };
+    let value: serde_json::Value = serde_json::from_slice(record.as_bytes())?;
+    match value["class_uid"] == class && value["category_uid"] == category {
+        true => Ok(record),
+        false => Err(wrong("an audit record of another class than its kind".to_owned())),
+    }
+}
+
+/// Returns host and port of a destination.
+fn split(destination: &str) -> (&str, Option<u16>) {
+    match destination.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() => match port.parse() {
+            Ok(port) => (host.trim_matches(['[', ']']), Some(port)),
+            Err(_) => (destination, None),
+        },
+        _ => (destination, None),
+    }
+}
+
+impl Journal for AuditLog {
+    fn begins(&self, pod: &PodId, sandbox: Option<(&str, &str)>) {
+        let (name, uid) = sandbox.unwrap_or((&pod.name, &pod.uid));
+        let subject =
+            Subject { namespace: pod.namespace.clone(), name: name.to_owned(), uid: uid.to_owned() };
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).insert(pod.uid.clone(), subject);
+    }
+
+    fn happened(&self, pod: &str, container: &str, what: ContainerChange) {
+        let Some(subject) = self.subject(pod) else { return };
+        let (change, code, reason) = match what {
+            ContainerChange::Started => (Change::Started, None, None),
+            ContainerChange::Ended { code, out_of_memory } => {
+                (Change::Ended, Some(code), out_of_memory.then_some("OOMKilled"))
+            }
+            ContainerChange::Frozen => (Change::Frozen, None, None),
+            ContainerChange::Thawed => (Change::Thawed, None, None),
+        };
+        let uid = format!("{pod}/{container}");
+        let lifecycle = Lifecycle { sandbox: subject.sandbox(), container, uid: &uid, change, code, reason };
+        self.push(&Event::lifecycle(SystemTime::now(), &lifecycle));
+    }
+
+    fn ends(&self, pod: &str) {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(pod);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hutch_audit::event::{ApiCall, Principal};
+
+    use super::*;
+
+    fn call() -> Record {
+        let principal = Principal { name: "alice", uid: None, groups: &[] };
+        let call = ApiCall {
+            principal,
+            impersonator: None,
+            verb: "get",
+            group: "",
+            resource: "pods",
+            namespace: "default",
+            name: "a",
+            path: None,
+            method: None,
+            user_agent: None,
+            source: None,
+            uid: None,
+            status: Some(200),
+            sandbox: None,
+            verdict: Verdict::of(Decision::Allowed),
+        };
+        Event::api(SystemTime::now(), &call).record()
+    }
+
+    #[test]
+    fn front_reports_only_what_its_callers_do() {
+        let call = call();
+        let text = String::from_utf8(call.as_bytes().to_vec()).unwrap();
+        assert!(of_front(text.clone().into_bytes()).is_ok());
+        let other = text.replace("6003", "1007");
+        assert!(of_front(other.into_bytes()).is_err());
+        for code in ["lifecycle", "log", "connection", "unknown"] {
+            let other = text.replace(r#""event_code":"api""#, &format!(r#""event_code":"{code}""#));
+            assert_ne!(other, text);
+            assert!(of_front(other.into_bytes()).is_err(), "{code}");
+        }
+        assert!(of_front(b"{}\n{}".to_vec()).is_err());
+    }
+
+    #[test]
+    fn destination_has_host_and_port() {
+        assert_eq!(split("a.example:443"), ("a.example", Some(443)));
+        assert_eq!(split("[::1]:80"), ("::1", Some(80)));
+        assert_eq!(split("a client"), ("a client", None));
+    }
+
+    #[tokio::test]
+    async fn records_of_the_front_reach_the_disk_before_a_strict_log_answers() {
+        use hutch_apiserver::Audit as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let log = AuditLog::open(&folder.path().join("audit"), true).unwrap();
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let receiving = tokio::spawn(log.clone().receive(ours.into()));
+        let front = FrontLog::new(theirs.into(), true).unwrap();
+        front.record(call()).await.unwrap();
+        let mut reader = hutch_audit::Reader::new(&folder.path().join("audit"), 0);
+        let mut kinds = Vec::new();
+        while let Some(entry) = reader.read().unwrap() {
+            kinds.push(View::parse(entry.event()).kind());
+        }
+        assert_eq!(kinds.last(), Some(&Some(Kind::Api)));
+        log.close().await;
+        assert!(front.record(call()).await.is_err());
+        drop(front);
+        receiving.await.unwrap().unwrap();
+    }
+}

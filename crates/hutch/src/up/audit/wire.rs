@@ -1,0 +1,203 @@
+//! Records on their way from the front to the root process, over a stream.
+//!
+//! A record has a head of 13 bytes: its kind, a number and its length. The answer to one that must be on the disk has the
+//! same number.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hutch_apiserver::Audit;
+use hutch_audit::Record;
+use hutch_audit::event::EVENT_MAX;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{OwnedReadHalf, OwnedWriteHalf, UnixStream};
+
+/// Records that wait to be sent.
+const QUEUE: usize = 1024;
+const LOST: u8 = 0;
+const RECORD: u8 = 1;
+const DURABLE: u8 = 2;
+
+/// Message of the front.
+pub(super) enum Frame {
+    /// So many records were lost.
+    Lost(u64),
+    Record(Vec<u8>),
+    /// A record that is answered when it is on the disk, with the number of the answer.
+    Durable(u64, Vec<u8>),
+}
+
+/// Answer to [`Frame::Durable`].
+pub(super) struct Answer {
+    pub(super) id: u64,
+    pub(super) written: bool,
+}
+
+impl Frame {
+    /// Reads the next one; `None` at the end.
+    pub(super) async fn read(reader: &mut OwnedReadHalf) -> io::Result<Option<Frame>> {
+        let mut head = [0; 13];
+        match reader.read_exact(&mut head).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let [kind, number @ .., a, b, c, d] = head;
+        let (number, length) = (u64::from_le_bytes(number), u32::from_le_bytes([a, b, c, d]) as usize);
+        if length > EVENT_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "an audit record that is too long"));
+        }
+        let mut bytes = vec![0; length];
+        reader.read_exact(&mut bytes).await?;
+        match kind {
+            LOST => Ok(Some(Frame::Lost(number))),
+            RECORD => Ok(Some(Frame::Record(bytes))),
+            DURABLE => Ok(Some(Frame::Durable(number, bytes))),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "an unknown kind of audit record")),
+        }
+    }
+
+    async fn write(&self, writer: &mut BufWriter<OwnedWriteHalf>) -> io::Result<()> {
+        let (kind, number, bytes) = match self {
+            Frame::Lost(count) => (LOST, *count, [].as_slice()),
+            Frame::Record(bytes) => (RECORD, 0, bytes.as_slice()),
+            Frame::Durable(number, bytes) => (DURABLE, *number, bytes.as_slice()),
+        };
+        writer.write_u8(kind).await?;
+        writer.write_u64_le(number).await?;
+        writer.write_u32_le(u32::try_from(bytes.len()).unwrap_or(u32::MAX)).await?;
+        writer.write_all(bytes).await
+    }
+}
+
+/// Returns the stream of a socket.
+pub(super) fn stream(socket: OwnedFd) -> io::Result<UnixStream> {
+    let stream = std::os::unix::net::UnixStream::from(socket);
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+/// Sends answers until there are no more.
+pub(super) async fn answer(mut writer: OwnedWriteHalf, mut answers: mpsc::Receiver<Answer>) {
+    while let Some(Answer { id, written }) = answers.recv().await {
+        let mut bytes = [0; 9];
+        bytes[..8].copy_from_slice(&id.to_le_bytes());
+        bytes[8] = u8::from(written);
+        if writer.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+type Waiting = Mutex<HashMap<u64, oneshot::Sender<bool>>>;
+
+/// The log as the front has it.
+pub(in crate::up) struct FrontLog {
+    strict: bool,
+    frames: mpsc::Sender<Frame>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    lost: AtomicU64,
+    last: AtomicU64,
+    /// Callers that wait for an answer; none once the other end has gone.
+    waiting: Waiting,
+    gone: std::sync::atomic::AtomicBool,
+}
+
+impl FrontLog {
+    /// Takes the socket to the root process.
+    pub(in crate::up) fn new(socket: OwnedFd, strict: bool) -> io::Result<FrontLog> {
+        let (reader, writer) = stream(socket)?.into_split();
+        let (frames, queue) = mpsc::channel(QUEUE);
+        let shared = Arc::new(Shared::default());
+        tokio::spawn(send(writer, queue, shared.clone()));
+        tokio::spawn(receive(reader, shared.clone()));
+        Ok(FrontLog { strict, frames, shared })
+    }
+}
+
+async fn send(writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Frame>, shared: Arc<Shared>) {
+    let mut writer = BufWriter::new(writer);
+    while let Some(frame) = queue.recv().await {
+        let write = async {
+            frame.write(&mut writer).await?;
+            let lost = shared.lost.swap(0, Ordering::Relaxed);
+            if lost > 0 {
+                Frame::Lost(lost).write(&mut writer).await?;
+            }
+            // Together with those that wait.
+            if queue.is_empty() {
+                writer.flush().await?;
+            }
+            io::Result::Ok(())
+        };
+        if write.await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn receive(mut reader: OwnedReadHalf, shared: Arc<Shared>) {
+    let mut bytes = [0; 9];
+    while reader.read_exact(&mut bytes).await.is_ok() {
+        let [id @ .., written] = bytes;
+        let waiting = shared.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = { waiting }.remove(&u64::from_le_bytes(id));
+        if let Some(answer) = answer {
+            let _ = answer.send(written == 1);
+        }
+    }
+    shared.gone.store(true, Ordering::SeqCst);
+    shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
+}
+
+const REFUSED: &str = "the audit log cannot be written, so nothing is done";
+
+impl Audit for FrontLog {
+    fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>> {
+        let (frames, shared, bytes) = (self.frames.clone(), self.shared.clone(), record.as_bytes().to_vec());
+        if !self.strict {
+            return async move {
+                // A server whose root process has gone ends.
+                let _ = frames.send(Frame::Record(bytes)).await;
+                Ok(())
+            }
+            .boxed();
+        }
+        async move {
+            let id = shared.last.fetch_add(1, Ordering::Relaxed) + 1;
+            let (answer, answered) = oneshot::channel();
+            shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, answer);
+            if shared.gone.load(Ordering::SeqCst) {
+                shared.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+                return Err(REFUSED.to_owned());
+            }
+            let sent = frames.send(Frame::Durable(id, bytes)).await.is_ok();
+            match sent && answered.await == Ok(true) {
+                true => Ok(()),
+                false => Err(REFUSED.to_owned()),
+            }
+        }
+        .boxed()
+    }
+
+    fn push(&self, record: Record) {
+        if self.frames.try_send(Frame::Record(record.as_bytes().to_vec())).is_err() {
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

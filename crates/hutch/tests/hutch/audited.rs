@@ -1,0 +1,186 @@
+//! The audit log of `hutch up`, as administrators read it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use hutch_testkit::wait::until;
+use serde_json::Value;
+
+use crate::harness::{Up, binary, succeeded, text};
+
+const SECRET: &str = "correct-horse-battery-staple-9431";
+const SECRET_BASE64: &str = "Y29ycmVjdC1ob3JzZS1iYXR0ZXJ5LXN0YXBsZS05NDMx";
+
+fn audit(up: &Up, words: &[&str]) -> Output {
+    Command::new(binary()).arg("audit").args(words).arg("--data-dir").arg(up.data()).output().expect("hutch")
+}
+
+fn read(up: &Up, words: &[&str]) -> String {
+    succeeded(&words.join(" "), &audit(up, words))
+}
+
+/// Events of a kind, as JSON.
+fn events(up: &Up, kind: &str) -> Vec<Value> {
+    let printed = read(up, &["list", "--output", "json", "--kind", kind]);
+    printed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[track_caller]
+fn eventually(up: &Up, words: &[&str], expected: &str) -> String {
+    let mut printed = String::new();
+    until(expected, || {
+        printed = read(up, words);
+        printed.lines().any(|line| expected.split('&').all(|part| line.contains(part)))
+    });
+    printed
+}
+
+fn with_pod(options: &[&str]) -> Up {
+    let up = Up::start(options);
+    up.ok("run box --image=hutch/host --restart=Never --command -- sleep 1000");
+    up.ok("wait --for=condition=Ready pod/box --timeout=120s");
+    up
+}
+
+#[test]
+fn callers_and_sandboxes_are_recorded_without_secrets() {
+    hutch_testkit::require!(root, kubectl);
+    let up = with_pod(&[]);
+    up.ok(&format!("create secret generic top --from-literal=key={SECRET}"));
+    up.ok("get secret top -o yaml");
+    let script = format!("KEY={SECRET}; exit 3");
+    let exec = up.kubectl_args(&["exec", "box", "--", "sh", "-c", &script]);
+    assert_eq!(exec.status.code(), Some(3), "{}", text(&exec.stderr));
+    up.kubectl_args(&["exec", "box", "--", "bash", "-c", "exec 3<>/dev/tcp/192.0.2.1/80; cat <&3"]);
+    up.kubectl_args(&["exec", "box", "--", "getent", "hosts", "closed.example"]);
+    assert!(!up.kubectl("get pods --as=nobody").status.success());
+
+    eventually(&up, &["list", "--kind", "api"], "allowed&create&top");
+    eventually(&up, &["list", "--kind", "api", "--denied"], "nobody&denied");
+    eventually(&up, &["list", "--kind", "exec"], "default/box&sh -c");
+    eventually(&up, &["list", "--kind", "connection", "--denied"], "default/box&192.0.2.1:80");
+    eventually(&up, &["list", "--kind", "dns", "--denied"], "default/box&closed.example");
+    eventually(&up, &["list", "--kind", "lifecycle"], "default/box");
+    assert!(events(&up, "exec").iter().any(|event| event["exit_code"] == 3));
+    let summary = read(&up, &["show", "box"]);
+    for part in ["Sandbox default/box", "Destinations:", "192.0.2.1:80", "Commands:", "Callers:"] {
+        assert!(summary.contains(part), "{part}: {summary}");
+    }
+    let all = read(&up, &["export"]);
+    assert!(all.contains("\"top\"") && !all.contains(SECRET) && !all.contains(SECRET_BASE64));
+    read(&up, &["verify"]);
+}
+
+#[test]
+fn commands_about_a_log_say_what_is_wrong() {
+    hutch_testkit::require!(root);
+    let folder = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| {
+        let output =
+            Command::new(binary()).arg("audit").args(words).arg("--data-dir").arg(folder.path()).output();
+        let output = output.expect("hutch");
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, error) = run(&["list"]);
+    assert!(code == Some(1) && error.contains("--data-dir"), "{error}");
+    let (code, error) = run(&["list", "--kind", "apis"]);
+    assert!(code == Some(2) && error.contains("--kind") && error.contains("lifecycle"), "{error}");
+    let (code, error) = run(&["export", "--to", "ftp://a"]);
+    assert!(code == Some(2) && error.contains("--to") && error.contains("webhook+http"), "{error}");
+}
+
+#[test]
+fn log_is_whole_after_kills() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&["--audit", "strict"]);
+    let mut known = Vec::new();
+    for round in 0..4 {
+        for number in 0..4 {
+            let name = format!("map-{round}-{number}");
+            up.ok(&format!("create configmap {name}"));
+            known.push(name);
+        }
+        // In the middle of further writes.
+        let mut writing =
+            up.kubectl_command(&["create", "namespace", &format!("late-{round}")]).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(40 * round));
+        up.kill();
+        let _ = writing.wait();
+        up.restart();
+    }
+    read(&up, &["verify"]);
+    let all = read(&up, &["export"]);
+    for name in known {
+        assert!(all.contains(&name), "{name} was acknowledged and is not in the log");
+    }
+}
+
+#[test]
+fn strict_log_on_a_full_disk_holds_writes_back() {
+    hutch_testkit::require!(root, kubectl);
+    let mut up = Up::start(&["--audit", "strict"]);
+    up.stop();
+    let folder = up.data().join("audit");
+    let mount = |words: &[&str]| {
+        assert!(
+            Command::new(words[0]).args(&words[1..]).arg(&folder).status().unwrap().success(),
+            "{words:?}"
+        );
+    };
+    mount(&["mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "none"]);
+    up.restart();
+    up.ok("create configmap before");
+    let fill = folder.join("fill");
+    let _ = std::fs::write(&fill, vec![0; 2 << 20]);
+    let output = up.kubectl("create configmap during");
+    assert!(text(&output.stderr).contains("the audit log cannot be written"), "{}", text(&output.stderr));
+    assert!(!output.status.success());
+    std::fs::remove_file(&fill).unwrap();
+    up.ok("create configmap after");
+    let maps = up.ok("get configmaps -o name");
+    assert!(maps.contains("before") && maps.contains("after") && !maps.contains("during"), "{maps}");
+    up.stop();
+    mount(&["umount"]);
+}
+
+/// Returns the program of the documentation, written to a file.
+fn program(folder: &Path) -> PathBuf {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/audit.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let program = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+    let path = folder.join("verify.py");
+    std::fs::write(&path, program).unwrap();
+    path
+}
+
+#[test]
+fn program_of_the_documentation_finds_what_hutch_finds() {
+    hutch_testkit::require!(root, kubectl, python, openssl);
+    let mut up = Up::start(&[]);
+    (0..5).for_each(|number| drop(up.ok(&format!("create configmap map-{number}"))));
+    up.stop();
+    let (log, folder) = (up.data().join("audit"), tempfile::tempdir().unwrap());
+    let program = program(folder.path());
+    let check = |what: &str| {
+        let theirs = Command::new("python3").arg(&program).arg(&log).output().unwrap();
+        let ours = audit(&up, &["verify"]);
+        assert_eq!(theirs.status.success(), ours.status.success(), "{what}: {}", text(&ours.stdout));
+        theirs.status.success()
+    };
+    assert!(check("as it is"));
+    let segment = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().path());
+    let segment = segment.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).min().unwrap();
+    let original = std::fs::read(&segment).unwrap();
+    let lines: Vec<&[u8]> = original.split_inclusive(|byte| *byte == b'\n').collect();
+    let mut flipped = original.clone();
+    let place = original.len() / 2;
+    flipped[place] ^= 1;
+    let removed = [&lines[..3], &lines[4..]].concat().concat();
+    let cut = lines[..lines.len() - 2].concat();
+    for (what, bytes) in [("flipped bit", flipped), ("removed line", removed), ("cut end", cut)] {
+        std::fs::write(&segment, bytes).unwrap();
+        assert!(!check(what), "{what} is not found");
+    }
+    std::fs::write(&segment, original).unwrap();
+    assert!(check("as it was"));
+}

@@ -1,0 +1,214 @@
+//! Credentials: a server receives the value, and nothing in the sandbox has it.
+
+use std::collections::HashSet;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Output, Stdio};
+
+use hutch_testkit::wait::until;
+
+use crate::egress::{Caller, Site, callers};
+use crate::harness::{refused, succeeded, text};
+use crate::inspected::authority;
+use crate::peers::Peer;
+
+/// Address of the server. It is loopback, and no other test uses it.
+const SERVER: &str = "127.77.31.1";
+/// Value of the credential.
+const VALUE: &str = "a-value-that-stays-outside-5f0c9e7d1b";
+
+struct Server {
+    site: Site,
+    peer: Peer,
+    port: u16,
+}
+
+impl Server {
+    fn start() -> Server {
+        let site = Site::new();
+        let path = |name: &str| site.folder.path().join(name);
+        let hosts = format!("127.0.0.1 localhost\n{SERVER} web.example other.example\n");
+        std::fs::write(path("hosts"), hosts).expect("written");
+        authority(&path("public"), &["web.example", "other.example"]);
+        let mut python = Command::new("python3");
+        python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hutch/fixtures/credentials.py"));
+        python.arg(SERVER).arg(path("public"));
+        let mut peer = Peer::start(python, &path("log"));
+        peer.printed_until(".");
+        let printed = peer.printed();
+        let port = printed.strip_prefix("port ").and_then(|rest| rest.split('.').next()).expect(&printed);
+        let port = port.parse().expect(port);
+        Server { site, peer, port }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.site.folder.path().join(name).display().to_string()
+    }
+
+    /// Writes a policy with one credential for the first of two hosts.
+    fn policy(&self, source: &str, more: &str) -> String {
+        let (port, path) = (self.port, self.path("policy.yaml"));
+        let text = format!(
+            "apiVersion: policy.hutch.dev/v1alpha1\nkind: SandboxPolicy\nmetadata: {{name: team}}\nspec:\n  \
+             egress:\n    rules:\n    - {{name: web, hosts: [web.example, other.example], ports: [{port}], \
+             private: [{SERVER}], http: [{{}}]}}\n  credentials:\n  - {{name: github, source: {source}, \
+             hosts: [web.example], ports: [{port}], env: GITHUB_TOKEN{more}}}\n"
+        );
+        std::fs::write(&path, text).expect("written");
+        path
+    }
+
+    fn command(&self, caller: Caller, policy: &str, script: &str) -> Command {
+        let script = script.replace("PORT", &self.port.to_string());
+        let mut hutch = self.site.command(caller, &["--policy", policy], &["sh", "-c", &script]);
+        hutch.env("SSL_CERT_FILE", self.path("public/ca.pem")).env("CALLER_TOKEN", VALUE);
+        hutch
+    }
+
+    fn run(&self, caller: Caller, policy: &str, script: &str) -> Output {
+        self.command(caller, policy, script).output().expect("unshare")
+    }
+}
+
+/// Returns a process and all that descend from it, without the proxy.
+fn descendants(first: u32) -> Vec<u32> {
+    let parent = |pid: u32| -> Option<u32> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+    };
+    let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+    let all: Vec<u32> = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let mut found = HashSet::from([first]);
+    while let Some(more) = all
+        .iter()
+        .find(|pid| !found.contains(pid) && parent(**pid).is_some_and(|parent| found.contains(&parent)))
+    {
+        found.insert(*more);
+    }
+    let is_proxy = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "hutch-egress\n")
+    };
+    found.into_iter().filter(|pid| !is_proxy(pid)).collect()
+}
+
+/// Returns true if the text stands in the memory of a process.
+fn in_memory(pid: u32, text: &[u8]) -> bool {
+    let Ok(memory) = std::fs::File::open(format!("/proc/{pid}/mem")) else { return false };
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.lines().filter(|line| line.contains(" rw")).any(|line| {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let Some((start, end)) = range else { return false };
+        let number = |text: &str| u64::from_str_radix(text, 16).unwrap_or(0);
+        let mut bytes = vec![0; (number(end) - number(start)).min(64 << 20) as usize];
+        let read = memory.read_at(&mut bytes, number(start)).unwrap_or(0);
+        let first = text[0];
+        (0..read).filter(|at| bytes[*at] == first).any(|at| bytes[at..read].starts_with(text))
+    })
+}
+
+#[test]
+fn server_receives_the_value_and_the_sandbox_has_only_the_placeholder() {
+    hutch_testkit::require!(root, user_namespaces, curl, openssl, python);
+    let server = Server::start();
+    std::fs::write(server.path("token"), format!("{VALUE}\n")).expect("written");
+    std::os::unix::fs::chown(server.path("token"), Some(1000), None).expect("chown");
+    let script = "env; cat /proc/*/environ | tr '\\0' '\\n'; curl -sSi -H \"Authorization: Bearer $GITHUB_TOKEN\" \
+        https://web.example:PORT/bearer; curl -sSi -u \"git:$GITHUB_TOKEN\" https://web.example:PORT/basic; \
+        curl -sSi \"https://web.example:PORT/query?key=$GITHUB_TOKEN\"";
+    for caller in callers() {
+        for source in ["{env: CALLER_TOKEN}".to_owned(), format!("{{file: {}}}", server.path("token"))] {
+            let before = server.peer.printed().len();
+            let output = server.run(caller, &server.policy(&source, ""), script);
+            succeeded(&format!("{caller:?} {source}"), &output);
+            let (out, error) = (text(&output.stdout), text(&output.stderr));
+            assert!(!out.contains(VALUE) && !error.contains(VALUE), "{caller:?} {source}: {out}\n{error}");
+            let token = out.lines().find_map(|line| line.strip_prefix("GITHUB_TOKEN=")).expect(&out);
+            assert!(token.starts_with("ghp_") && token.len() == 40, "{token}");
+            // In the head of the answer and in its body, which comes in pieces.
+            assert!(out.contains(&format!("echo: Bearer {token}")), "{out}");
+            assert!(out.contains(&format!("uthorization: Bearer {token}")), "{out}");
+            assert!(out.contains(&format!("/query?key={token}")), "{out}");
+            let received = server.peer.printed()[before..].to_owned();
+            let basic =
+                base64::Engine::encode(&base64::engine::general_purpose::STANDARD, format!("git:{VALUE}"));
+            for expected in [
+                format!("/bearer authorization=Bearer {VALUE}"),
+                format!("/basic authorization=Basic {basic}"),
+                format!("/query?key={VALUE}"),
+            ] {
+                assert!(received.contains(&expected), "{expected}: {received}");
+            }
+            assert!(!out.contains(&basic), "{out}");
+        }
+    }
+}
+
+#[test]
+fn memory_of_no_process_but_the_proxy_has_the_value() {
+    hutch_testkit::require!(root, user_namespaces, curl, openssl, python);
+    let server = Server::start();
+    let script = "curl -sS -H \"Authorization: Bearer $GITHUB_TOKEN\" https://web.example:PORT/a; \
+        echo $GITHUB_TOKEN; exec sleep 60";
+    for caller in [Caller::Root, Caller::Ordinary] {
+        let before = server.peer.printed().len();
+        let mut hutch = server.command(caller, &server.policy("{env: CALLER_TOKEN}", ""), script);
+        let mut child = hutch.stdout(Stdio::null()).spawn().expect("unshare");
+        until("the request", || server.peer.printed()[before..].contains(VALUE));
+        let asleep = || {
+            descendants(child.id()).into_iter().find(|pid| {
+                std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sleep\n")
+            })
+        };
+        until("the command sleeps", || asleep().is_some());
+        let sleeping = asleep().expect("it sleeps");
+        // The search finds what is there.
+        assert!(in_memory(sleeping, b"GITHUB_TOKEN=ghp_"), "{caller:?}");
+        let all = descendants(child.id());
+        assert!(all.len() >= 3, "{all:?}");
+        let with: Vec<u32> = all.into_iter().filter(|pid| in_memory(*pid, VALUE.as_bytes())).collect();
+        let named = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        assert!(with.is_empty(), "{caller:?}: {:?}", with.iter().map(named).collect::<Vec<_>>());
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+    }
+}
+
+#[test]
+fn placeholder_to_another_host_is_refused_and_reported() {
+    hutch_testkit::require!(root, user_namespaces, curl, openssl, python);
+    let server = Server::start();
+    let script = "curl -sS -H \"Authorization: Bearer $GITHUB_TOKEN\" https://other.example:PORT/a";
+    let output = server.run(Caller::Root, &server.policy("{env: CALLER_TOKEN}", ""), script);
+    let (out, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.contains("credential \\\"github\\\": it is not bound to this host"), "{out}");
+    assert!(error.contains("refused GET https://other.example") && error.contains("not bound"), "{error}");
+    assert!(!server.peer.printed().contains("request"), "{}", server.peer.printed());
+}
+
+#[test]
+fn expired_credential_is_refused() {
+    hutch_testkit::require!(root, user_namespaces, curl, openssl, python);
+    let server = Server::start();
+    let request = "curl -sS -o /dev/null -w '%{http_code} ' -H \"Authorization: Bearer $GITHUB_TOKEN\" \
+        https://web.example:PORT/a";
+    let policy = server.policy("{env: CALLER_TOKEN}", ", expires: 3s");
+    let output = server.run(Caller::Root, &policy, &format!("{request}; sleep 4; {request}"));
+    assert_eq!(text(&output.stdout), "200 403 ", "{}", text(&output.stderr));
+}
+
+#[test]
+fn credential_without_a_value_is_refused_by_name() {
+    hutch_testkit::require!(root, user_namespaces, openssl, python);
+    let server = Server::start();
+    for (source, more, expected) in [
+        ("{env: NOT_SET}", "", "credential \"github\" of policy \"team\": source.env: NOT_SET is not set"),
+        ("{file: /nonexistent}", "", "source.file: /nonexistent"),
+        ("{env: CALLER_TOKEN}", ", value: x", "unknown field `value`"),
+    ] {
+        let output = server.run(Caller::Root, &server.policy(source, more), "echo ran");
+        refused(&output, 125, &[expected]);
+        assert!(!text(&output.stdout).contains("ran"));
+    }
+    let options = ["--policy", &server.policy("{env: CALLER_TOKEN}", ""), "--env", "GITHUB_TOKEN=x"];
+    let output = server.site.run(Caller::Root, &options, &["true"]);
+    refused(&output, 125, &["--env GITHUB_TOKEN: a credential of --policy sets this variable"]);
+}

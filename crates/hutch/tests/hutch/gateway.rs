@@ -1,0 +1,272 @@
+//! `hutch egress --cluster` beside a real Kubernetes, with Pods that are processes: a Sandbox reaches through it what its
+//! policies allow, and no other client reaches anything.
+//!
+//! The names of the servers are in a hosts file that only the gateway sees.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use hutch_testkit::cluster::{Cluster, Options, Worker};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::control_plane::sandboxd;
+use crate::deploy::manifests::folder;
+use crate::harness::{HUTCH, succeeded, text};
+
+/// Address of the server. It is loopback, and no other test uses it.
+const SERVER: &str = "127.78.0.1";
+const GATEWAY: &str = "gateway";
+const NAMESPACE: &str = "agent-sandbox-system";
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+struct Running {
+    // Ends before its cluster.
+    _worker: Worker,
+    cluster: Cluster,
+    gateway: SocketAddr,
+    server: u16,
+}
+
+impl Running {
+    async fn start() -> Running {
+        let options = Options { node: false, ..Options::default() };
+        let mut cluster = Cluster::start(options).await.expect("a cluster");
+        let worker = Worker::start(&cluster, &sandboxd(cluster.folder())).await.expect("a Node");
+        let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy");
+        kubectl(&cluster, &["apply", "--server-side", "-k", crds]);
+        // The gateway has the rights that its manifest gives it, and no others.
+        for file in ["namespace.yaml", "egress.yaml"] {
+            kubectl(&cluster, &["apply", "--server-side", "-f", &folder().join(file).display().to_string()]);
+        }
+        kubectl(&cluster, &["delete", "deployment", "hutch-egress", "-n", NAMESPACE]);
+        let account = cluster.service_account(NAMESPACE, "hutch-egress").await.expect("a token");
+        let mut command = Command::new("kubectl");
+        command.args(["config", "set-context", "--current", "--namespace", NAMESPACE, "--kubeconfig"]);
+        succeeded("set-context", &command.arg(account.kubeconfig()).output().expect("kubectl starts"));
+        let file = |name: &str| cluster.folder().join(name).display().to_string();
+        let (key, hosts) = (file("token.key"), file("hosts"));
+        std::fs::write(&key, KEY).expect("written");
+        std::fs::write(&hosts, format!("{SERVER} web.example other.example\n")).expect("written");
+
+        let mut command = Command::new("unshare");
+        let script = "mount --bind \"$1\" /etc/hosts && shift && cd / && exec \"$@\"";
+        command.args(["--mount", "bash", "-c", script, "bash", &hosts, HUTCH, "egress", "--cluster"]);
+        command.args(["--listen", "127.0.0.1:0", "--token-key-file", &key, "--probe-image=i"]);
+        command.arg("--kubeconfig").arg(account.kubeconfig());
+        cluster.spawn(GATEWAY, command).expect("the gateway starts");
+        let address = |cluster: &Cluster| {
+            let log = std::fs::read_to_string(cluster.program(GATEWAY)?.log()).ok()?;
+            let line = log.lines().find_map(|line| line.strip_prefix("hutch: gateway at http://"))?;
+            line.trim().parse().ok()
+        };
+        cluster.until("the gateway serves", async || address(&cluster).is_some()).await.unwrap();
+        let gateway: SocketAddr = address(&cluster).expect("an address");
+
+        let mut command = Command::new(HUTCH);
+        command.args(["controller", "--extensions", "--enable-webhook=false", "--leader-elect=false"]);
+        command.args(["--metrics-bind-address=0", "--health-probe-bind-address=0"]);
+        command.arg(format!("--egress-gateway=http://{gateway}"));
+        command.arg(format!("--egress-gateway-token-key-file={key}"));
+        command.arg("--kubeconfig").arg(cluster.kubeconfig());
+        cluster.spawn("controller", command).expect("the controller starts");
+        Running { _worker: worker, cluster, gateway, server: serve() }
+    }
+
+    fn kubectl(&self, words: &[&str]) -> String {
+        kubectl(&self.cluster, words)
+    }
+
+    fn apply(&self, object: &Value) {
+        let file = self.cluster.folder().join("object.json");
+        std::fs::write(&file, object.to_string()).expect("written");
+        self.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()]);
+    }
+
+    /// A Sandbox that is Ready.
+    fn sandbox(&self, name: &str) {
+        let container = json!({"name": "main", "image": "i", "command": ["sleep", "infinity"]});
+        self.apply(&json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox",
+            "metadata": {"name": name, "labels": {"app": "agent"}},
+            "spec": {"podTemplate": {"spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}}}}));
+        self.kubectl(&["wait", "sandbox", name, "--for=condition=Ready", "--timeout=90s"]);
+    }
+
+    fn variable(&self, sandbox: &str, name: &str) -> String {
+        let path = format!("jsonpath={{.spec.containers[0].env[?(@.name==\"{name}\")].value}}");
+        self.kubectl(&["get", "pod", sandbox, "-o", &path])
+    }
+
+    fn token(&self, sandbox: &str) -> String {
+        let url = self.variable(sandbox, "HTTPS_PROXY");
+        let rest = url.strip_prefix("http://sandbox:").expect("a user");
+        rest.split_once('@').expect("a host").0.to_owned()
+    }
+
+    fn address(&self, sandbox: &str) -> String {
+        self.kubectl(&["get", "pod", sandbox, "-o", "jsonpath={.status.podIP}"])
+    }
+
+    /// Runs a script in a Sandbox.
+    fn exec(&self, sandbox: &str, script: &str) -> Output {
+        let mut command = Command::new(HUTCH);
+        command.args(["exec", sandbox, "--", "sh", "-c", script]).stdin(Stdio::null());
+        command.env("KUBECONFIG", self.cluster.kubeconfig()).env("HOME", self.cluster.folder());
+        command.output().expect("hutch starts")
+    }
+
+    /// Status of the answer to a request for a host, by curl in a Sandbox. With CONNECT, that of the proxy.
+    fn request(&self, sandbox: &str, host: &str, options: &str) -> String {
+        // Pods have addresses, but no network of their own.
+        let curl = format!(
+            "curl -sS --max-time 20 -o /dev/null -w '%{{http_code}} %{{http_connect}}' {options} http://{host}:{}/",
+            self.server
+        );
+        text(&self.exec(sandbox, &curl).stdout)
+    }
+
+    async fn until_request(&self, options: &str, status: &str) {
+        let holds = async || self.request("one", "web.example", options) == status;
+        self.cluster.until(&format!("{options}: {status}"), holds).await.unwrap();
+    }
+}
+
+fn kubectl(cluster: &Cluster, words: &[&str]) -> String {
+    let mut command = Command::new("kubectl");
+    command.args(words).arg("--kubeconfig").arg(cluster.kubeconfig()).stdin(Stdio::null());
+    succeeded(&words.join(" "), &command.output().expect("kubectl starts"))
+}
+
+/// A server that answers each request. Its port.
+fn serve() -> u16 {
+    let listener = TcpListener::bind((SERVER, 0)).expect("bind");
+    let port = listener.local_addr().expect("address").port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(mut client) = client else { return };
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while client.read(&mut bytes).is_ok_and(|count| count > 0) {
+                    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                    if client.write_all(answer.as_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+fn policy(server: u16) -> Value {
+    let rule = json!({"name": "web", "hosts": ["web.example"], "ports": [server], "protocol": "TCP",
+        "private": [SERVER]});
+    json!({"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "ClusterSandboxPolicy", "metadata": {"name": "web"},
+        "spec": {"appliesTo": {"selector": {"matchLabels": {"app": "agent"}}}, "egress": {"rules": [rule]}}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sandbox_reaches_allowed_hosts_through_the_gateway_of_a_cluster() {
+    hutch_testkit::require!(root, kubernetes, kubectl, curl);
+    let running = Running::start().await;
+    running.sandbox("one");
+    running.sandbox("two");
+    running.apply(&policy(running.server));
+
+    // Pods that are processes have no network plugin.
+    let path = "jsonpath={.status.conditions[?(@.type==\"PolicyEnforced\")]['reason', 'message']}";
+    let condition = || running.kubectl(&["get", "sandbox", "one", "-o", path]);
+    let ignored = "NotEnforced the network plugin of the cluster does not enforce NetworkPolicy";
+    running.cluster.until("the plugin is probed", async || condition().starts_with(ignored)).await.unwrap();
+
+    let own = "--interface $POD_IP";
+    running.until_request(own, "200 000").await;
+    assert_eq!(running.request("one", "web.example", &format!("{own} --proxytunnel")), "200 200", "CONNECT");
+    assert_eq!(
+        running.request("one", "web.example", &format!("{own} --proxy $ALL_PROXY")),
+        "200 000",
+        "SOCKS"
+    );
+    assert_eq!(running.request("one", "other.example", own), "403 000");
+    assert_eq!(running.request("one", "other.example", &format!("{own} --proxytunnel")), "000 403");
+    assert_eq!(running.request("one", "other.example", &format!("{own} --proxy $all_proxy")), "000 000");
+
+    let (token, gateway) = (running.token("two"), running.gateway);
+    let (one, two) = (running.address("one"), running.address("two"));
+    for refused in [
+        // The token of another Sandbox, none, and the own token from other addresses.
+        format!("{own} --proxy http://sandbox:{token}@{gateway}"),
+        format!("{own} --proxy http://{gateway}"),
+        "--interface 127.0.0.1".to_owned(),
+        format!("--interface {two}"),
+    ] {
+        assert_eq!(running.request("one", "web.example", &refused), "407 000", "{refused}");
+        assert_eq!(running.request("one", "web.example", &format!("{refused} --proxytunnel")), "000 407");
+    }
+    for refused in [
+        format!("{own} --proxy socks5h://sandbox:{token}@{gateway}"),
+        format!("{own} --proxy socks5h://{gateway}"),
+        format!("--interface {two} --proxy $ALL_PROXY"),
+    ] {
+        assert_eq!(running.request("one", "web.example", &refused), "000 000", "{refused}");
+    }
+    assert_eq!(running.request("two", "web.example", own), "200 000");
+
+    closed_by_its_template(&running).await;
+
+    let mut open = tunnel(&running, &one).await;
+    running.kubectl(&["delete", "clustersandboxpolicy", "web"]);
+    running.until_request(own, "403 000").await;
+    let ended = tokio::time::timeout(Duration::from_secs(20), open.read(&mut [0])).await;
+    assert!(!matches!(ended.expect("the open connection ends"), Ok(1..)));
+
+    let log =
+        std::fs::read_to_string(running.cluster.program(GATEWAY).expect("it runs").log()).expect("its log");
+    assert!(log.contains("default/one") && log.contains("other.example"), "{log}");
+    for secret in [&token, &running.token("one"), KEY] {
+        assert!(!log.contains(secret), "the log has a secret");
+    }
+}
+
+/// The NetworkPolicy of a template opens the gateway alone.
+async fn closed_by_its_template(running: &Running) {
+    let spec = json!({"podTemplate": {"spec": {"containers": [{"name": "main", "image": "i"}]}}});
+    running.apply(&json!({"apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxTemplate",
+        "metadata": {"name": "agents"}, "spec": spec}));
+    let words = ["get", "networkpolicy", "-o", "jsonpath={.items[*].spec.egress}"];
+    let holds = async || !running.kubectl(&words).is_empty();
+    running.cluster.until("the template has a NetworkPolicy", holds).await.unwrap();
+    let found: Value = serde_json::from_str(&running.kubectl(&words)).expect("one policy");
+    let (block, port) = (json!({"cidr": format!("{}/32", running.gateway.ip())}), running.gateway.port());
+    let expected = json!([{"to": [{"ipBlock": block}], "ports": [{"port": port, "protocol": "TCP"}]}]);
+    assert_eq!(found, expected);
+}
+
+/// A connection through the gateway on which a request was answered.
+async fn tunnel(running: &Running, source: &str) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind(SocketAddr::new(source.parse().expect("an address"), 0)).expect("bound");
+    let mut stream = socket.connect(running.gateway).await.expect("connected");
+    let credential = base64(&format!("sandbox:{}", running.token("one")));
+    let host = format!("web.example:{}", running.server);
+    let request =
+        format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\nProxy-Authorization: Basic {credential}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    for (send, expected) in
+        [("", "HTTP/1.1 200"), ("GET / HTTP/1.1\r\nHost: web.example\r\n\r\n", "HTTP/1.1 200 OK")]
+    {
+        stream.write_all(send.as_bytes()).await.expect("sent");
+        let mut bytes = [0; 1024];
+        let count = stream.read(&mut bytes).await.expect("an answer");
+        assert!(text(&bytes[..count]).starts_with(expected), "{}", text(&bytes[..count]));
+    }
+    stream
+}
+
+fn base64(text: &str) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(text)
+}

@@ -1,0 +1,85 @@
+//! Credentials that the levels of a sandbox offer, and requests that may use them.
+
+use std::borrow::Borrow;
+
+use crate::credential::Credential;
+use crate::decide::{Level, Mode, enforcing};
+use crate::destination::{Decision, Destination};
+use crate::expression::Moment;
+use crate::request::Request;
+
+/// Returns the credentials that the levels offer, in the order of the levels. A level that only observes offers none.
+pub fn offered<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = (&Level, &Credential)> {
+    let levels = levels.iter().map(Borrow::borrow).filter(|level: &&Level| level.mode == Mode::Enforce);
+    levels.flat_map(|level| level.credentials.iter().map(move |credential| (level, credential)))
+}
+
+/// Returns true if no level excludes a credential from a request that is allowed. A level excludes it if the rules by which
+/// it allows the request have lists of credentials, and none of them names it.
+pub fn may_use<L: Borrow<Level>>(
+    levels: &[L],
+    name: &str,
+    destination: &Destination,
+    request: &Request<'_>,
+    moment: &Moment<'_>,
+) -> bool {
+    enforcing(levels).all(|(_, egress)| {
+        let matching = egress.rules.about(&destination.host).filter(|rule| rule.matches(destination));
+        let mut lists = matching
+            .filter(|rule| rule.credentials.is_some())
+            .filter(|rule| rule.decide_request(request, moment) == Some(Decision::Allow))
+            .filter_map(|rule| rule.credentials.as_ref())
+            .peekable();
+        lists.peek().is_none() || lists.any(|list| list.iter().any(|named| named == name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::Authority;
+    use crate::object::PolicyObject;
+
+    fn policy(spec: &str) -> Level {
+        let text = format!(
+            r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "p"}}, "spec": {spec}}}"#
+        );
+        let object: PolicyObject = serde_json::from_str(&text).unwrap();
+        object.into_level(Authority::Namespace).unwrap()
+    }
+
+    #[test]
+    fn credential_is_usable_unless_a_level_excludes_it() {
+        let rule = |more: &str| {
+            format!(r#"{{"egress": {{"rules": [{{"name": "a", "hosts": ["api.github.com"]{more}}}]}}}}"#)
+        };
+        let usable = |specs: &[String]| {
+            let levels: Vec<Level> = specs.iter().map(|spec| policy(spec)).collect();
+            let path = crate::request::Path::read("/a").unwrap();
+            let request = Request {
+                host: "api.github.com",
+                port: 443,
+                method: "GET",
+                path: &path,
+                query: "",
+                headers: Vec::new(),
+                websocket: false,
+                tls: true,
+                length: Some(0),
+                calls: None,
+            };
+            let destination = "api.github.com".parse().unwrap();
+            may_use(&levels, "github", &destination, &request, &Moment::default())
+        };
+        let (open, named) = (rule(""), rule(r#", "credentials": ["github"]"#));
+        let (other, none) = (rule(r#", "credentials": ["other"]"#), rule(r#", "credentials": []"#));
+        assert!(usable(std::slice::from_ref(&open)) && usable(&[open.clone(), named.clone()]));
+        for excluding in [other, none] {
+            assert!(!usable(std::slice::from_ref(&excluding)), "{excluding}");
+            assert!(!usable(&[named.clone(), excluding.clone()]), "{excluding}");
+        }
+        let observing =
+            r#"{"mode": "Observe", "egress": {"rules": [{"name": "a", "any": true, "credentials": []}]}}"#;
+        assert!(usable(&[open, observing.to_owned()]));
+    }
+}

@@ -181,8 +181,8 @@ impl Gateway {
                     tracing::warn!(%address, "refused a client: no Pod of a Sandbox has its address and token");
                 }
             }
-            // No names are synthetic here, and other Sandboxes cannot be reached.
-            News::Named { .. } | News::Dial { .. } => {}
+            // No names are synthetic here, other Sandboxes cannot be reached, and decisions were not asked for.
+            News::Named { .. } | News::Dial { .. } | News::Decided { .. } | News::Lost { .. } => {}
         }
     }
 }

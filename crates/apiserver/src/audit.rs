@@ -14,7 +14,6 @@ use std::time::SystemTime;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use futures::future::BoxFuture;
 use http::{Method, StatusCode, header};
 use hutch_audit::event::{ApiCall, Decision, Principal, Rule, Sandbox, Verdict};
 use hutch_audit::{Event, Record};
@@ -23,30 +22,13 @@ use serde_json::Value;
 
 use crate::Identity;
 use crate::access::{Action, RequestAction};
-use crate::authentication::External;
 use crate::core::Core;
 use crate::failure::{Failure, Refused};
+use crate::journal::{Audit, Created, External, Impersonator};
 use crate::meta;
 use crate::query::Query;
-use crate::verbs::create::Created;
 
 pub(crate) use self::stream::streams;
-
-/// Log that receives the requests.
-pub trait Audit: Send + Sync + 'static {
-    /// Returns true if a side effect must wait for its record.
-    fn is_strict(&self) -> bool;
-    /// Records an event. Waits for room, and with a strict log for the disk.
-    ///
-    /// The error is the reason why a side effect must not happen; only a strict log has one.
-    fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>>;
-    /// Records an event without waiting.
-    fn push(&self, record: Record);
-}
-
-/// Request extension: name of the caller who acts as another one.
-#[derive(Debug, Clone)]
-pub(crate) struct Impersonator(pub(crate) String);
 
 /// A request that is recorded.
 pub(crate) struct Attempt {

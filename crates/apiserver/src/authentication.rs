@@ -10,16 +10,13 @@ use hutch_serve::{Connection, PeerCertificate};
 use serde_json::Value;
 
 use crate::access::impersonation::impersonated;
-use crate::audit::{self, Impersonator};
+use crate::audit;
 use crate::core::Core;
 use crate::failure::Failure;
 use crate::identity::Identity;
+use crate::journal::{External, Impersonator};
 use crate::service_token::{AUDIENCE, Bound};
 use crate::{meta, object};
-
-/// Request extension: the caller showed a credential rather than being part of this process.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct External;
 
 /// Request extension: the caller is a part of this process that may see writes before they are on disk.
 #[derive(Debug, Clone, Copy)]

@@ -9,10 +9,11 @@ use serde_json::json;
 
 use crate::access::RequestAction;
 use crate::audit::Attempt;
-use crate::authentication::{Ahead, External};
+use crate::authentication::Ahead;
 use crate::call::{Call, Caller, Target};
 use crate::core::Core;
 use crate::failure::Failure;
+use crate::journal::External;
 use crate::query::{Query, percent_decode};
 use crate::verbs::modify::Part;
 use crate::verbs::{create, delete, delete_collection, get, list, patch, update, watch};

@@ -34,6 +34,7 @@ mod filter;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
 mod identity;
+mod journal;
 mod json;
 mod json_path;
 mod kinds;
@@ -58,9 +59,9 @@ mod subresource;
 mod table;
 mod verbs;
 
-pub use audit::Audit;
 pub use error::Error;
 pub use identity::Identity;
+pub use journal::Audit;
 pub use server::{ApiServer, Config};
 
 /// Maximum bytes of a request body, as in Kubernetes.

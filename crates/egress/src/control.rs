@@ -283,23 +283,7 @@ impl Proxy {
                 self.find(sandbox)?.sandbox.set_credentials(credentials);
             }
             Order::Names { sandbox, names } => self.find(sandbox)?.sandbox.add_names(&names),
-            Order::Serve { sandbox } => {
-                let of = self.find(sandbox)?.sandbox.clone();
-                let Some(listeners) = self.way.descriptors.take(LISTENERS) else {
-                    let refusal =
-                        Refusal { destination: "every destination".to_owned(), reason: Reason::Full };
-                    (self.reporter)(News::Refused { sandbox, refusal });
-                    return Ok(());
-                };
-                let serving = serve(message.descriptors, of, self.ending.subscribe());
-                let task = tokio::spawn(async move {
-                    if let Err(error) = serving.await {
-                        tracing::warn!(sandbox, %error, "a sandbox is no longer served");
-                    }
-                    drop(listeners);
-                });
-                self.find(sandbox)?.task = Some(task.abort_handle());
-            }
+            Order::Serve { sandbox } => self.serve(sandbox, message.descriptors)?,
             Order::Explicit { sandbox } => {
                 let served = self.find(sandbox)?;
                 let listener = listener(message.descriptors)?;
@@ -325,6 +309,24 @@ impl Proxy {
                 drop(self.sandboxes.remove(&sandbox));
             }
         }
+        Ok(())
+    }
+
+    fn serve(&mut self, sandbox: u64, sockets: Vec<OwnedFd>) -> io::Result<()> {
+        let of = self.find(sandbox)?.sandbox.clone();
+        let Some(listeners) = self.way.descriptors.take(LISTENERS) else {
+            let refusal = Refusal { destination: "every destination".to_owned(), reason: Reason::Full };
+            (self.reporter)(News::Refused { sandbox, refusal });
+            return Ok(());
+        };
+        let serving = serve(sockets, of, self.ending.subscribe());
+        let task = tokio::spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::warn!(sandbox, %error, "a sandbox is no longer served");
+            }
+            drop(listeners);
+        });
+        self.find(sandbox)?.task = Some(task.abort_handle());
         Ok(())
     }
 

@@ -32,7 +32,7 @@ pub(crate) fn main(arguments: &AuditArguments) -> ExitCode {
     };
     match done {
         Ok(code) => code,
-        // Whoever reads has seen enough.
+        // The program that reads the output has ended.
         Err(error) if is_closed(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hutch audit: {error:#}");

@@ -5,10 +5,10 @@ mod client;
 mod doors;
 mod policy;
 mod sandboxd;
+mod up;
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ pub(crate) use policy::{
 
 pub(crate) use doors::{EgressArguments, McpGuardArguments, ProbeArguments};
 pub(crate) use sandboxd::{InstallArguments, SandboxdArguments, SandboxdCommand};
+pub(crate) use up::{AuditMode, UpArguments};
 
 /// Run untrusted code in isolated, stateful, named sandboxes.
 #[derive(Parser)]
@@ -115,17 +116,6 @@ pub(crate) enum Isolation {
     Hutch,
     /// gVisor's runsc inside an outer jail.
     Gvisor,
-}
-
-/// Mode of the audit log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
-pub(crate) enum AuditMode {
-    /// Nothing is recorded.
-    Off,
-    /// Records follow what happens.
-    On,
-    /// Nothing that a caller requests happens before its record is on the disk.
-    Strict,
 }
 
 /// Flags of `hutch run` whose values `--config` has.
@@ -233,72 +223,6 @@ pub(crate) struct RunArguments {
     /// The command and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
-}
-
-/// `hutch up`.
-#[derive(Args, Clone)]
-pub(crate) struct UpArguments {
-    /// Folder for all persistent state.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/hutch")]
-    pub(crate) data_dir: PathBuf,
-    /// Address of the Kubernetes API (TLS); port 0 picks a free one.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6443", value_parser = quantity::socket_address)]
-    pub(crate) api_listen: SocketAddr,
-    /// Address of the sandbox router (plain HTTP, bearer token); without it, only port-forward reaches the
-    /// router.
-    #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
-    pub(crate) router_listen: Option<SocketAddr>,
-    /// Let every client of the router's address use every sandbox.
-    #[arg(long, requires = "router_listen")]
-    pub(crate) router_allow_unauthenticated: bool,
-    /// File for the kubeconfig with the admin credential; default DIR/kubeconfig of the data folder.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) kubeconfig: Option<PathBuf>,
-    /// Handler for Pods of a RuntimeClass: hutch, gvisor. Repeatable. `gvisor=hutch` maps the class to the native jail.
-    #[arg(long, value_name = "NAME=HANDLER", value_parser = quantity::runtime_class)]
-    pub(crate) runtime_class: Vec<(String, String)>,
-    /// Addresses of Pods: synthetic, seen only inside sandboxes.
-    #[arg(long, value_name = "CIDR", default_value = "10.89.0.0/16", value_parser = quantity::cidr)]
-    pub(crate) pod_cidr: String,
-    /// Do not replace the published images with built-in ones; nothing is pulled, so Pods with these names do not
-    /// start.
-    #[arg(long)]
-    pub(crate) no_builtin_runtime_images: bool,
-    /// Folder of the OCI layouts that Pods may name as `oci:PATH`; without it they may name none.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) image_dir: Option<PathBuf>,
-    /// Connect sandboxes through this HTTP proxy: http://[USER:PASSWORD@]HOST:PORT. The default is the variable
-    /// HUTCH_UPSTREAM_PROXY, which other users of the machine cannot see.
-    #[arg(long, value_name = "URL")]
-    pub(crate) upstream_proxy: Option<ProxyUrl>,
-    /// The audit log, in the folder `audit` of the data folder: off, on, or strict, where nothing that a caller requests
-    /// happens before its record is on the disk.
-    #[arg(long, value_enum, value_name = "MODE", default_value = "on")]
-    pub(crate) audit: AuditMode,
-    /// Address at which /metrics is served, for Prometheus: the counters of the proxy of all sandboxes. Port 0 picks a free
-    /// one.
-    #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
-    pub(crate) metrics_listen: Option<SocketAddr>,
-}
-
-impl UpArguments {
-    /// Everything below one folder, on a free port of loopback.
-    pub(crate) fn in_folder(folder: &Path) -> UpArguments {
-        UpArguments {
-            data_dir: folder.join("data"),
-            api_listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            router_listen: None,
-            router_allow_unauthenticated: false,
-            kubeconfig: None,
-            runtime_class: Vec::new(),
-            pod_cidr: "10.89.0.0/16".to_owned(),
-            no_builtin_runtime_images: false,
-            image_dir: None,
-            upstream_proxy: None,
-            audit: AuditMode::On,
-            metrics_listen: None,
-        }
-    }
 }
 
 /// `hutch router`. Its flags are read in the way of the programs that it stands in for, by [`crate::router`].

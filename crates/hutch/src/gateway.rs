@@ -181,7 +181,7 @@ impl Gateway {
                     tracing::warn!(%address, "refused a client: no Pod of a Sandbox has its address and token");
                 }
             }
-            // No names are synthetic here, other Sandboxes cannot be reached, and decisions were not asked for.
+            // No names are synthetic here, other Sandboxes cannot be reached, and no decision is requested.
             News::Named { .. } | News::Dial { .. } | News::Decided { .. } | News::Lost { .. } => {}
         }
     }

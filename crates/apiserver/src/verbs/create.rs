@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::call::Call;
 use crate::failure::{Cause, Failure};
+use crate::journal::Created;
 use crate::object::Object;
 use crate::ownership::{self, Ownership};
 use crate::{access, admission, body, certificates, convert, fields, meta, number, quota, respond};
@@ -25,10 +26,6 @@ const SERVERS: &[&str] = &[
     "selfLink",
     "resourceVersion",
 ];
-
-/// Response extension: name of a created object, for the audit log.
-#[derive(Debug, Clone)]
-pub(crate) struct Created(pub(crate) String);
 
 pub(crate) async fn create(call: &Call, bytes: &Bytes, media_type: &str) -> Result<Response, Failure> {
     let mut decoded = body::decode(bytes, media_type)?;

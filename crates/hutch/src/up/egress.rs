@@ -3,6 +3,8 @@
 //! This side keeps the listeners, the levels and the names, so the next process serves what the last one did. Meanwhile
 //! connections wait at the listeners.
 
+mod news;
+
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hutch_egress::control::{News, Order};
+use hutch_egress::control::Order;
 use hutch_egress::{AuthorityKeys, Reason, UpstreamProxy};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
 use hutch_node::{Bundle, EgressNews, PeerRefusal, PeerRequest};
@@ -24,7 +26,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use super::audit::AuditLog;
 use super::broker::Broker;
 use crate::egress::orders::send;
-use crate::egress::{Audience, Outside, Process, line, reads_requests, spawn};
+use crate::egress::{Audience, Outside, Process, reads_requests, spawn};
 use crate::folder::DataFolder;
 
 /// Pause before the process is started again.
@@ -282,62 +284,6 @@ impl Supervisor {
     fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
-    }
-
-    /// Takes news of the process, which it may have made up.
-    fn learn(&mut self, news: News) {
-        let of = |number: u64| move |pod: &(&String, &mut Pod)| pod.1.number == number;
-        match news {
-            News::Named { sandbox, name } => {
-                if let Some((uid, pod)) = self.pods.iter_mut().find(of(sandbox))
-                    && pod.names.len() < MOST_NAMES
-                {
-                    if let Some(log) = &self.audit {
-                        log.named(uid, name.as_str());
-                    }
-                    pod.names.push(name);
-                }
-            }
-            // Programs try many names, and a Pod has few events.
-            News::Refused { sandbox, refusal } if refusal.reason.is_about_a_name() => {
-                let pod = self.pods.iter_mut().find(of(sandbox));
-                if let (Some(log), Some((uid, _))) = (&self.audit, pod) {
-                    log.unnamed(uid, &refusal);
-                }
-            }
-            News::Lost { count } => {
-                if let Some(log) = &self.audit {
-                    log.lost(count);
-                }
-            }
-            News::Decided { sandbox, decided } => {
-                let pod = self.pods.iter_mut().find(of(sandbox));
-                if let (Some(log), Some((uid, _))) = (&self.audit, pod) {
-                    log.decided(uid, &decided);
-                }
-            }
-            News::Refused { sandbox, refusal } => {
-                if refusal.reason == Reason::Full && self.full.is_none_or(|last| last.elapsed() > QUIET) {
-                    self.full = Some(Instant::now());
-                    tracing::warn!(
-                        "the proxy has no descriptors left and refuses connections; raise the limit (ulimit -n)"
-                    );
-                }
-                if let Some((uid, _)) = self.pods.iter_mut().find(of(sandbox)) {
-                    // Many refusals say no more than some.
-                    let _ =
-                        self.news.try_send(EgressNews::Refused { pod: uid.clone(), line: line(&refusal) });
-                }
-            }
-            // It has no clients that name themselves.
-            News::Unidentified { .. } => {}
-            News::Dial { sandbox, dial, namespace, service, port } => {
-                let pod = self.pods.iter_mut().find(of(sandbox)).map(|(uid, _)| uid.clone());
-                if let Some(pod) = pod {
-                    self.request((sandbox, dial), pod, (namespace, service), port);
-                }
-            }
-        }
     }
 
     /// Passes a request for a connection on to the node, and its answer back.

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::cli::AuditMode;
 
 /// The first message to the front. Descriptors: the API's listener, the channel of the kubelet contract, the socket for
-/// the node's requests to the API, the router's listener if there is one, the socket of the audit log if there is one, and the lock of the data folder.
+/// the node's requests to the API, the router's listener if there is one, the socket of the audit log if there is one, and
+/// the lock of the data folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Start {
     /// The data folder, which the front enters before it is confined.

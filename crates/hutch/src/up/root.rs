@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -189,13 +190,9 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let ids = IdRanges::open(rand::random())?.take()?;
     folder.give(&["store", "ca"], ids.base())?;
 
-    let (router, router_address) = router.unzip();
-    let (metrics, metrics_address) = metrics.unzip();
+    let ((router, router_address), (metrics, metrics_address)) = (router.unzip(), metrics.unzip());
     let unauthenticated = arguments.router_allow_unauthenticated;
-    let audit = match arguments.audit {
-        AuditMode::Off => None,
-        mode => Some(AuditLog::open(&folder.join("audit"), mode == AuditMode::Strict)?),
-    };
+    let audit = open_log(&folder, arguments.audit)?;
     let start = Start {
         folder: folder.path().to_owned(),
         id: ids.base(),
@@ -207,14 +204,8 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     let (requests, front_requests) = hutch_serve::pair::pair()?;
     let mut sockets = vec![api, front_kubelet, front_requests];
     sockets.extend(router);
-    let records = match &audit {
-        Some(_) => {
-            let (records, front) = std::os::unix::net::UnixStream::pair().context("the audit log")?;
-            sockets.push(front.into());
-            Some(records)
-        }
-        None => None,
-    };
+    let (records, front_records) = audit.as_ref().map(|_| UnixStream::pair()).transpose()?.unzip();
+    sockets.extend(front_records.map(OwnedFd::from));
     // Last: when the front is killed, the kernel closes it after the listeners, so the next start finds their ports free.
     sockets.push(folder.lock()?);
     let (process, channel) = spawn(&start, &sockets)?;
@@ -245,22 +236,41 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         journal: audit.clone().map(|log| log as Arc<dyn hutch_node::Journal>),
     };
     let messages = tokio::spawn(follow(channel.clone(), services));
-    let shutdown = Shutdown::new();
-    let client = hutch_serve::pair::client(requests, "default").await.context("the front")?;
-    let node = Arc::new(Node::start(client, config, shutdown.clone()).await.context("the node")?);
+    let (shutdown, client) = (Shutdown::new(), hutch_serve::pair::client(requests, "default").await);
+    let node = Node::start(client.context("the front")?, config, shutdown.clone()).await;
+    let node = Arc::new(node.context("the node")?);
     let streams = tokio::spawn(hutch_privsep::serve(kubelet, node.clone()));
 
     let file = arguments.kubeconfig.clone().unwrap_or_else(|| folder.join("kubeconfig"));
     kubeconfig::write(&file, address, &credentials.authority, &credentials.token)?;
-    let mut lines = vec![
-        ("API", format!("https://{address}")),
-        ("router", router_line(router_address, unauthenticated, &folder)),
-        ("kubeconfig", file.display().to_string()),
-        ("data", folder.path().display().to_string()),
-    ];
-    lines.extend(metrics_address.map(|address| ("metrics", format!("http://{address}/metrics"))));
+    let lines = lines(&folder, (address, router_address, metrics_address), unauthenticated, &file);
     let front = Front { process, channel, messages, streams, records };
     Ok(Server { audit, node, shutdown, front, kubeconfig: file, lines, _ids: ids, _folder: folder })
+}
+
+/// Opens the audit log, if there is to be one.
+fn open_log(folder: &DataFolder, mode: AuditMode) -> anyhow::Result<Option<Arc<AuditLog>>> {
+    match mode {
+        AuditMode::Off => Ok(None),
+        mode => AuditLog::open(&folder.join("audit"), mode == AuditMode::Strict).map(Some),
+    }
+}
+
+/// Returns the lines that are printed, with the addresses of the API, the router and the metrics.
+fn lines(
+    folder: &DataFolder,
+    (api, router, metrics): (SocketAddr, Option<SocketAddr>, Option<SocketAddr>),
+    unauthenticated: bool,
+    kubeconfig: &Path,
+) -> Vec<(&'static str, String)> {
+    let mut lines = vec![
+        ("API", format!("https://{api}")),
+        ("router", router_line(router, unauthenticated, folder)),
+        ("kubeconfig", kubeconfig.display().to_string()),
+        ("data", folder.path().display().to_string()),
+    ];
+    lines.extend(metrics.map(|address| ("metrics", format!("http://{address}/metrics"))));
+    lines
 }
 
 /// Starts the front with its first message. Its further standard streams are those of this process.

@@ -53,10 +53,10 @@ fn callers_and_sandboxes_are_recorded_without_secrets() {
     assert_eq!(exec.status.code(), Some(3), "{}", text(&exec.stderr));
     up.kubectl_args(&["exec", "box", "--", "bash", "-c", "exec 3<>/dev/tcp/192.0.2.1/80; cat <&3"]);
     up.kubectl_args(&["exec", "box", "--", "getent", "hosts", "closed.example"]);
-    assert!(!up.kubectl("get pods --as=nobody").status.success());
+    assert!(!up.kubectl("get pods --as=mallory").status.success());
 
     eventually(&up, &["list", "--kind", "api"], "allowed&create&top");
-    eventually(&up, &["list", "--kind", "api", "--denied"], "nobody&denied");
+    eventually(&up, &["list", "--kind", "api", "--denied"], "mallory&denied");
     eventually(&up, &["list", "--kind", "exec"], "default/box&sh -c");
     eventually(&up, &["list", "--kind", "connection", "--denied"], "default/box&192.0.2.1:80");
     eventually(&up, &["list", "--kind", "dns", "--denied"], "default/box&closed.example");

@@ -1,0 +1,28 @@
+//! What an audit log is for this server, and what the parts of a request leave for it.
+
+use futures::future::BoxFuture;
+use hutch_audit::Record;
+
+/// Log that receives the requests.
+pub trait Audit: Send + Sync + 'static {
+    /// Returns true if a side effect must wait for its record.
+    fn is_strict(&self) -> bool;
+    /// Records an event. Waits for room, and with a strict log for the disk.
+    ///
+    /// The error is the reason why a side effect must not happen; only a strict log has one.
+    fn record(&self, record: Record) -> BoxFuture<'static, Result<(), String>>;
+    /// Records an event without waiting.
+    fn push(&self, record: Record);
+}
+
+/// Request extension: name of the caller who acts as another one.
+#[derive(Debug, Clone)]
+pub(crate) struct Impersonator(pub(crate) String);
+
+/// Request extension: the caller is not a component of this process.
+#[derive(Debug, Clone)]
+pub(crate) struct External;
+
+/// Response extension: name of a created object.
+#[derive(Debug, Clone)]
+pub(crate) struct Created(pub(crate) String);

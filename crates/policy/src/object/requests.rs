@@ -1,0 +1,82 @@
+//! Checks of what a rule says about requests.
+
+use super::{ENTRIES, HOSTS, InvalidPolicy, invalid};
+use crate::credential;
+use crate::destination::Decision;
+use crate::http::{HttpRule, McpRule};
+use crate::rule::{EgressRule, Tls};
+
+/// Refuses what would have no effect on requests.
+pub(super) fn check_requests(
+    rule: &EgressRule,
+    field: &impl Fn(&str) -> String,
+) -> Result<(), InvalidPolicy> {
+    for (name, length) in [(".http", rule.http.len()), (".mcp", rule.mcp.len())] {
+        if length > ENTRIES {
+            return Err(invalid(field(name), format!("at most {ENTRIES} entries")));
+        }
+    }
+    if let Some(why) = credential::mistake_of_rule(rule) {
+        return Err(invalid(field(".credentials"), why));
+    }
+    let reads = rule.reads_requests();
+    if reads && !rule.protocol.is_auto() {
+        return Err(invalid(field(".protocol"), "requests cannot be read with `protocol: TCP`"));
+    }
+    if rule.tls == Tls::Passthrough && (reads || !rule.protocol.is_auto() || rule.decision == Decision::Deny)
+    {
+        let reason =
+            "`Passthrough` has no effect in a rule that reads requests, denies or has `protocol: TCP`";
+        return Err(invalid(field(".tls"), reason));
+    }
+    if rule.decision == Decision::Deny && !(rule.http.is_empty() && rule.mcp.is_empty()) {
+        return Err(invalid(
+            field(".decision"),
+            "has no effect with `http` or `mcp`: write it in their entries",
+        ));
+    }
+    if rule.when.as_ref().is_some_and(|when| when.uses("args")) {
+        return Err(invalid(field(".when"), "`args` has a value only in the entries of `mcp`"));
+    }
+    for (index, entry) in rule.http.iter().enumerate() {
+        let field = |name: &str| field(&format!(".http[{index}]{name}"));
+        check_entry(entry, &field)?;
+    }
+    for (index, McpRule { methods, tools, .. }) in rule.mcp.iter().enumerate() {
+        for (name, list) in [(".methods", methods), (".tools", tools)] {
+            if list.len() > HOSTS {
+                return Err(invalid(
+                    field(&format!(".mcp[{index}]{name}")),
+                    format!("at most {HOSTS} entries"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_entry(entry: &HttpRule, field: &impl Fn(&str) -> String) -> Result<(), InvalidPolicy> {
+    let lists = [
+        (".methods", entry.methods.len()),
+        (".paths", entry.paths.len()),
+        (".body.contentTypes", entry.body.as_ref().map_or(0, |body| body.content_types.len())),
+    ];
+    if let Some((name, _)) = lists.iter().find(|(_, length)| *length > HOSTS) {
+        return Err(invalid(field(name), format!("at most {HOSTS} entries")));
+    }
+    for (name, list) in [(".query", &entry.query), (".headers", &entry.headers)] {
+        if list.len() > ENTRIES {
+            return Err(invalid(field(name), format!("at most {ENTRIES} entries")));
+        }
+        if let Some(index) = list.iter().position(|value| !value.is_one() || value.name.is_empty()) {
+            let reason = "needs a name and one of `exact`, `prefix` and `regex`";
+            return Err(invalid(field(&format!("{name}[{index}]")), reason));
+        }
+    }
+    match &entry.body {
+        Some(body) if body.max_bytes.is_none() && body.content_types.is_empty() => {
+            Err(invalid(field(".body"), "limits nothing: it needs `maxBytes` or `contentTypes`"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,4 +1,4 @@
-//! What an audit log is for this server, and what the parts of a request leave for it.
+//! The audit log of this server as a trait, and extensions of requests and responses for its records.
 
 use futures::future::BoxFuture;
 use hutch_audit::Record;

@@ -105,9 +105,18 @@ impl Writer {
             writer.note(&found.event());
         }
         writer.note(&LogEvent::Opened);
-        let opened = writer.resume(tail).and_then(|()| writer.commit());
-        opened.and_then(|()| writer.sign()).map_err(Error::file(&writer.folder))?;
-        Ok(writer)
+        writer.resume(tail).map_err(Error::file(&writer.folder))?;
+        match writer.commit().and_then(|()| writer.sign()) {
+            // A server must start on a full disk, or its clients could not make room. The records wait.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
+            {
+                writer.refuse(&error);
+                Ok(writer)
+            }
+            Err(error) => Err(Error::file(&writer.folder)(error)),
+            Ok(()) => Ok(writer),
+        }
     }
 
     fn resume(&mut self, tail: &Tail) -> io::Result<()> {

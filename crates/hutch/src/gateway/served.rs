@@ -230,7 +230,7 @@ mod tests {
         let owner = json!({"apiVersion": "agents.x-k8s.io/v1beta1", "kind": "Sandbox", "name": "s", "uid": uid, "controller": true});
         let pod = json!({
             "metadata": {"name": "s", "namespace": "d", "uid": "p", "ownerReferences": [owner]},
-            "spec": {"containers": [{"name": "c", "env": [{"name": "HTTPS_PROXY", "value": "secret"}]}], "hostNetwork": host_network},
+            "spec": {"containers": [{"name": "c", "env": [{"name": "HTTPS_PROXY", "value": "http://s:token-of-s@gateway"}]}], "hostNetwork": host_network},
             "status": status,
         });
         reduced(serde_json::from_value(pod).unwrap())
@@ -249,7 +249,7 @@ mod tests {
         let running = pod(status("Running"), false, "u");
         assert!(is_served(&running, &objects));
         assert_eq!(addresses(&running).len(), 2);
-        assert!(!format!("{running:?}").contains("secret"), "the token of a Pod is not kept");
+        assert!(!format!("{running:?}").contains("token-of-s"), "the token of a Pod is not kept");
         assert!(!is_served(&pod(status("Failed"), false, "u"), &objects));
         assert!(!is_served(&pod(status("Running"), true, "u"), &objects));
         assert!(!is_served(&pod(status("Running"), false, "another"), &objects));

@@ -153,7 +153,8 @@ impl Server {
             let _ = (&mut self.front.messages).await;
         }
         end(self.front.process).await;
-        if let Some(records) = self.front.records {
+        // `failed` has seen the end of a finished one.
+        if let Some(records) = self.front.records.filter(|records| !records.is_finished()) {
             // The front has ended, so what it has sent is read soon.
             let _ = tokio::time::timeout(STOP_LIMIT, records).await;
         }

@@ -35,7 +35,11 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::
     }
     text.push_str(&format!("\n{}", String::from_utf8_lossy(&body)));
     let response = Response::builder().header("alt-svc", "h3=\":443\"").header("x-kept", "1");
-    Ok(response.body(Full::new(text.into())).unwrap())
+    let mut response = response.body(Full::new(text.into())).unwrap();
+    if let Some(value) = parts.headers.get("x-reason") {
+        response.extensions_mut().insert(hyper::ext::ReasonPhrase::try_from(value.as_bytes()).unwrap());
+    }
+    Ok(response)
 }
 
 /// Starts the server. It becomes a WebSocket that echoes where a client wants one.

@@ -60,6 +60,14 @@ async fn answer_of_the_server_has_the_placeholder_for_every_form_of_the_value() 
 }
 
 #[tokio::test]
+async fn words_of_the_status_are_not_passed_on() {
+    let site = site("").await;
+    let answer = site.raw(&head("GET /a", &format!("X-Reason: {PLACEHOLDER}\r\n"))).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(!answer.contains("real"), "{answer}");
+}
+
+#[tokio::test]
 async fn body_of_json_has_the_value_with_its_escapes() {
     let site = site(r#", "body": true"#).await;
     let body = format!(r#"{{"key": "{PLACEHOLDER}"}}"#);

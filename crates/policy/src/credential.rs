@@ -233,6 +233,23 @@ pub(crate) fn check_all(all: &[Credential], administers: bool, observes: bool) -
     Ok(())
 }
 
+/// Refuses credentials of providers, which a command does not have.
+pub(crate) fn check_for_command(all: &[Credential]) -> Result<(), Mistake> {
+    match all.iter().position(|one| one.provider.is_some()) {
+        Some(index) => {
+            let why = "a command has no providers; it needs `source`";
+            Err((format!("spec.credentials[{index}].provider"), why.to_owned()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses all credentials.
+pub(crate) fn check_for_server(all: &[Credential]) -> Result<(), Mistake> {
+    let why = "a server has no credentials for sandboxes in this version; `hutch run` and `hutch egress` do";
+    if all.is_empty() { Ok(()) } else { Err(("spec.credentials".to_owned(), why.to_owned())) }
+}
+
 /// Returns true if one of the credentials may go to the destination, so that its requests must be read.
 pub(crate) fn any_covers(all: &[Credential], destination: &Destination) -> bool {
     all.iter().any(|credential| credential.binding.covers(destination))
@@ -351,5 +368,21 @@ mod tests {
         }
         let path = |path: &str| crate::request::Path::read(path).unwrap();
         assert!(binding.covers_path(&path("/repos/a")) && !binding.covers_path(&path("/user")));
+    }
+
+    #[test]
+    fn server_refuses_credentials_and_a_command_those_of_providers() {
+        let object = |source: &str| -> PolicyObject {
+            let text = format!(
+                r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "p"}}, "spec":
+                    {{"credentials": [{{"name": "a", "hosts": ["a.example"], "env": "A", {source}}}]}}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let own = object(r#""source": {"env": "T"}"#);
+        assert_eq!(own.check_for_command(), Ok(()));
+        assert_eq!(own.check_for_server().unwrap_err().field, "spec.credentials");
+        let provided = object(r#""provider": "x""#).check_for_command().unwrap_err();
+        assert_eq!(provided.field, "spec.credentials[0].provider");
     }
 }

@@ -228,10 +228,7 @@ impl PolicyObject {
     /// # Errors
     /// The first such field.
     pub fn check_for_server(&self) -> Result<(), InvalidPolicy> {
-        if !self.spec.credentials.is_empty() {
-            let reason = "a server has no credentials for sandboxes in this version; `hutch run` and `hutch egress` do";
-            return Err(invalid("spec.credentials".to_owned(), reason));
-        }
+        credential::check_for_server(&self.spec.credentials).map_err(|(field, why)| invalid(field, why))?;
         for (index, rule) in self.spec.files.iter().enumerate() {
             if let Some(reserved) = rule.path.reserved() {
                 let reason = format!("nothing is closed at or below {reserved}: each container has its own");
@@ -271,10 +268,7 @@ impl PolicyObject {
         if self.spec.expires.is_some() {
             return Err(invalid("spec.expires".to_owned(), "has an effect only on a server"));
         }
-        if let Some(index) = self.spec.credentials.iter().position(|one| one.provider.is_some()) {
-            let reason = "a command has no providers; it needs `source`";
-            return Err(invalid(format!("spec.credentials[{index}].provider"), reason));
-        }
+        credential::check_for_command(&self.spec.credentials).map_err(|(field, why)| invalid(field, why))?;
         for (index, rule) in self.rules().iter().enumerate() {
             let field = |name: &str| format!("spec.egress.rules[{index}].{name}");
             if rule.expires.is_some() {

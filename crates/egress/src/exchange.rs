@@ -244,7 +244,7 @@ impl Exchange {
         // It names another way to the server, which would not be read.
         parts.headers.remove(header::ALT_SVC);
         parts.version = Version::default();
-        // The words of the status, which would be sent on unread.
+        // The words of the status: no rule reads them.
         parts.extensions.clear();
         let sandbox = self.sandbox.clone();
         let body = Held { body, sandbox, _place: place }.boxed_unsync();

@@ -67,7 +67,14 @@ pub(crate) fn place(
     if set.covers(destination) && request.tls {
         let headers = placed.headers.get_or_insert_with(|| parts.headers.clone());
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        // Parts of an answer could split a value.
+        headers.remove(header::RANGE);
+        headers.remove(header::IF_RANGE);
         set.of(destination).for_each(|one| placed.pairs.extend(pairs(one)));
+    }
+    if set.covers(destination) && request.websocket {
+        let why = "the host has a credential, and frames of a WebSocket cannot be redacted";
+        return Err(Reason::Ambiguous(why.to_owned()));
     }
     placed.in_body = judged.open.iter().filter(|one| one.binding.body).map(|one| (*one).clone()).collect();
     // One that is bound to this host but stays in the body arrives as a placeholder, which is worth nothing.

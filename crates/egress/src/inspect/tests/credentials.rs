@@ -60,6 +60,13 @@ async fn answer_of_the_server_has_the_placeholder_for_every_form_of_the_value() 
 }
 
 #[tokio::test]
+async fn no_part_of_an_answer_is_requested() {
+    let site = site("").await;
+    let answer = site.raw(&head("GET /a", "Range: bytes=1-2\r\nIf-Range: \"x\"\r\nX-Own: 1\r\n")).await;
+    assert!(answer.contains("x-own: 1") && !answer.contains("range"), "{answer}");
+}
+
+#[tokio::test]
 async fn words_of_the_status_are_not_passed_on() {
     let site = site("").await;
     let answer = site.raw(&head("GET /a", &format!("X-Reason: {PLACEHOLDER}\r\n"))).await;

@@ -67,6 +67,19 @@ async fn no_part_of_an_answer_is_requested() {
 }
 
 #[tokio::test]
+async fn websocket_to_a_host_of_a_credential_is_refused() {
+    for (host, expected) in [("localhost", "HTTP/1.1 403"), ("other.example", "HTTP/1.1 101")] {
+        let site = Site::new(r#"{"name": "ws", AT, "http": [{"websocket": true}]}"#).await;
+        site.sandbox.set_credentials(vec![issued(host, site.port, "")]);
+        let mut stream = site.connect("http/1.1").await;
+        stream.write_all(UPGRADE.replace("PORT", &site.port.to_string()).as_bytes()).await.unwrap();
+        let mut answer = vec![0; 512];
+        let count = stream.read(&mut answer).await.unwrap();
+        assert!(answer[..count].starts_with(expected.as_bytes()), "{}", String::from_utf8_lossy(&answer));
+    }
+}
+
+#[tokio::test]
 async fn words_of_the_status_are_not_passed_on() {
     let site = site("").await;
     let answer = site.raw(&head("GET /a", &format!("X-Reason: {PLACEHOLDER}\r\n"))).await;

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use hutch_policy::{Authority, Destination, Egress, EgressRule, Level, Mode, Moment, decide};
+use hutch_policy::{Authority, Destination, Egress, EgressRule, Level, Moment, decide};
 
 use crate::stats::Samples;
 
@@ -51,12 +51,9 @@ fn level(number: usize) -> Level {
             ..EgressRule::default()
         }
     };
-    Level {
-        authority: Authority::Namespace,
-        name: format!("policy-{number}"),
-        mode: Mode::Enforce,
-        egress: Some(Egress { rules: (0..RULES).map(rule).collect(), budget: None }),
-        scanner: None,
-        credentials: Vec::new(),
-    }
+    Level::new(
+        Authority::Namespace,
+        format!("policy-{number}"),
+        Some(Egress { rules: (0..RULES).map(rule).collect(), budget: None }),
+    )
 }

@@ -343,14 +343,7 @@ mod tests {
         });
         let egress = serde_json::from_value(serde_json::json!({ "rules": [rule] })).unwrap();
         let authority = hutch_policy::Authority::Invocation;
-        let level = Level {
-            authority,
-            name: "test".into(),
-            mode: Mode::Enforce,
-            egress: Some(egress),
-            scanner: None,
-            credentials: Vec::new(),
-        };
+        let level = Level::new(authority, "test", Some(egress));
         [Arc::new(level)].into()
     }
 

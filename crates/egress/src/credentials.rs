@@ -74,11 +74,7 @@ pub(crate) struct Set(pub(crate) Vec<Issued>);
 impl Set {
     /// Returns the first credential whose placeholder stands in these bytes.
     pub(crate) fn found_in(&self, bytes: &[u8]) -> Option<&Issued> {
-        let stands = |one: &&Issued| {
-            let placeholder = one.placeholder.as_bytes();
-            !placeholder.is_empty() && bytes.windows(placeholder.len()).any(|window| window == placeholder)
-        };
-        self.0.iter().find(stands)
+        self.0.iter().find(|one| contains(bytes, &one.placeholder))
     }
 
     /// Returns the credentials for a destination.
@@ -95,6 +91,12 @@ impl Set {
     pub(crate) fn covers(&self, destination: &Destination) -> bool {
         self.of(destination).next().is_some()
     }
+}
+
+/// Returns true if a placeholder stands in these bytes. An empty one stands nowhere.
+fn contains(bytes: &[u8], placeholder: &str) -> bool {
+    let placeholder = placeholder.as_bytes();
+    !placeholder.is_empty() && bytes.windows(placeholder.len()).any(|window| window == placeholder)
 }
 
 impl Issued {

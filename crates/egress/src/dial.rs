@@ -107,7 +107,7 @@ pub(crate) fn own(address: SocketAddr) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use hutch_policy::{Authority, Forbidden, Mode, Moment};
+    use hutch_policy::{Authority, Forbidden, Moment};
 
     use super::*;
 
@@ -117,14 +117,7 @@ mod tests {
             "name": "test", "any": true, "cidrs": ["0.0.0.0/0"], "ports": [destination.port], "private": private,
         });
         let egress = serde_json::from_value(serde_json::json!({ "rules": [rule] })).unwrap();
-        vec![Arc::new(Level {
-            authority: Authority::Invocation,
-            name: "test".into(),
-            mode: Mode::Enforce,
-            egress: Some(egress),
-            scanner: None,
-            credentials: Vec::new(),
-        })]
+        vec![Arc::new(Level::new(Authority::Invocation, "test", Some(egress)))]
     }
 
     fn turns() -> Arc<Semaphore> {

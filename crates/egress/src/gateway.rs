@@ -86,8 +86,8 @@ impl Clients {
 
     /// Sets the addresses and the token of a sandbox.
     pub(crate) fn set(&self, number: u64, addresses: &[IpAddr], token: TokenHash, sandbox: &Arc<Sandbox>) {
-        self.forget(number);
         let mut all = self.by_address();
+        forget(&mut all, number);
         for address in addresses {
             let client = Client { number, token: token.clone(), sandbox: sandbox.clone() };
             all.entry(address.to_canonical()).or_default().clients.push(client);
@@ -96,10 +96,7 @@ impl Clients {
 
     /// Forgets a sandbox.
     pub(crate) fn forget(&self, number: u64) {
-        self.by_address().retain(|_, at| {
-            at.clients.retain(|client| client.number != number);
-            !at.clients.is_empty()
-        });
+        forget(&mut self.by_address(), number);
     }
 
     /// Returns the sandbox at an address with a token.
@@ -113,6 +110,13 @@ impl Clients {
     fn opening(&self, address: IpAddr) -> Arc<Semaphore> {
         self.by_address().get(&address).map_or(&self.others, |at| &at.opening).0.clone()
     }
+}
+
+fn forget(all: &mut HashMap<IpAddr, At>, number: u64) {
+    all.retain(|_, at| {
+        at.clients.retain(|client| client.number != number);
+        !at.clients.is_empty()
+    });
 }
 
 /// Returns the password of the only `Proxy-Authorization: Basic` in the head of a request.

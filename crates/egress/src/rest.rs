@@ -11,16 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response, Version, header};
-use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{sleep, timeout};
 
-use crate::body::Body;
+use crate::body::{Body, Keeping};
 use crate::heads::{Followed, HEAD_BYTES, HEADERS, Heads};
 
 /// Time after which a connection rests.
@@ -53,32 +51,6 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Body of an answer, with its request.
-struct Answer {
-    body: Body,
-    _running: Running,
-}
-
-impl http_body::Body for Answer {
-    type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
@@ -218,7 +190,7 @@ where
             if response.headers().contains_key(header::CONNECTION) {
                 work.ends.store(true, Ordering::Relaxed);
             }
-            Ok::<_, std::convert::Infallible>(response.map(|body| Answer { body, _running: running }))
+            Ok::<_, std::convert::Infallible>(response.map(|body| Keeping { body, _kept: running }))
         }
     });
     let lent = Lent { stream: Some(stream), first, home: home.clone() };

@@ -455,7 +455,6 @@ async fn until(seconds: i64) {
 
 #[cfg(test)]
 mod tests {
-    use hutch_policy::Mode;
 
     use super::*;
 
@@ -464,14 +463,11 @@ mod tests {
         let (names, named) = std::sync::mpsc::channel();
         let report = move |name: &HostName| names.send(name.clone()).unwrap();
         let rule = serde_json::json!({ "rules": [{"name": "any", "any": true}] });
-        let level = Level {
-            authority: hutch_policy::Authority::Invocation,
-            name: "test".into(),
-            mode: Mode::Enforce,
-            egress: Some(serde_json::from_value(rule).unwrap()),
-            scanner: None,
-            credentials: Vec::new(),
-        };
+        let level = Level::new(
+            hutch_policy::Authority::Invocation,
+            "test",
+            Some(serde_json::from_value(rule).unwrap()),
+        );
         let sandbox =
             Sandbox::new([Arc::new(level)].into(), Arc::default(), Box::new(|_| ()), Box::new(report));
         let known: HostName = "known.example".parse().unwrap();

@@ -344,13 +344,12 @@ mod tests {
     use hutch_policy::Authority;
 
     fn guard_of(rules: &[Value]) -> Option<Stdio> {
-        let level = |(index, rules): (usize, &Value)| Level {
-            authority: Authority::Invocation,
-            name: format!("level{index}"),
-            mode: Mode::Enforce,
-            egress: Some(serde_json::from_value(json!({"rules": rules})).unwrap()),
-            scanner: None,
-            credentials: Vec::new(),
+        let level = |(index, rules): (usize, &Value)| {
+            Level::new(
+                Authority::Invocation,
+                format!("level{index}"),
+                Some(serde_json::from_value(json!({"rules": rules})).unwrap()),
+            )
         };
         let levels: Vec<Level> = rules.iter().enumerate().map(level).collect();
         Stdio::new(&levels, Arc::new(|_| ()))

@@ -150,14 +150,7 @@ mod tests {
 
     fn level(budget: &str) -> Vec<Arc<Level>> {
         let egress = format!(r#"{{"rules": [], "budget": {budget}}}"#);
-        vec![Arc::new(Level {
-            authority: Authority::Namespace,
-            name: "p".into(),
-            mode: Mode::Enforce,
-            egress: Some(serde_json::from_str(&egress).unwrap()),
-            scanner: None,
-            credentials: Vec::new(),
-        })]
+        vec![Arc::new(Level::new(Authority::Namespace, "p", Some(serde_json::from_str(&egress).unwrap())))]
     }
 
     fn to(host: &str) -> Destination {

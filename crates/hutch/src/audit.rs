@@ -198,13 +198,11 @@ mod tests {
 
     #[test]
     fn sandbox_has_a_namespace_or_is_a_uid() {
-        let of = |sandbox: &str| sandbox_of(sandbox);
+        let of = |name: &str| {
+            sandbox(&AuditShowArguments { sandbox: name.to_owned(), namespace: "team".to_owned() })
+        };
         assert_eq!(of("a"), "team/a");
         assert_eq!(of("other/a"), "other/a");
         assert_eq!(of("0b1c1f0e-5b1f-4c57-9f0a-6d3b8c1d2e3f"), "0b1c1f0e-5b1f-4c57-9f0a-6d3b8c1d2e3f");
-    }
-
-    fn sandbox_of(name: &str) -> String {
-        sandbox(&AuditShowArguments { sandbox: name.to_owned(), namespace: "team".to_owned() })
     }
 }

@@ -138,7 +138,7 @@ fn file(path: &Path) -> anyhow::Result<Zeroizing<String>> {
 
 /// Reads up to this number of bytes into memory that is not moved.
 fn bytes(path: &Path, most: u64) -> std::io::Result<Zeroizing<Vec<u8>>> {
-    let mut found = Zeroizing::new(Vec::with_capacity(VALUE + 2));
+    let mut found = Zeroizing::new(Vec::with_capacity(usize::try_from(most).unwrap_or(VALUE) + 1));
     std::fs::File::open(path)?.take(most).read_to_end(&mut found)?;
     Ok(found)
 }

@@ -59,6 +59,14 @@ pub struct Level {
     pub credentials: Vec<Credential>,
 }
 
+impl Level {
+    /// Returns a level that enforces these rules, without a scanner and credentials.
+    pub fn new(authority: Authority, name: impl Into<String>, egress: Option<Egress>) -> Level {
+        let (name, mode) = (name.into(), Mode::Enforce);
+        Level { authority, name, mode, egress, scanner: None, credentials: Vec::new() }
+    }
+}
+
 /// Opinion of one level about a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opinion<'a> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::attach::{SandboxTarget, Selector};
 use crate::cidr::Cidr;
-use crate::decide::{Authority, Level, Mode};
+use crate::decide::{Authority, Level};
 use crate::egress::Egress;
 use crate::ports::PortRange;
 use crate::rule::{EgressRule, Protocol};
@@ -86,14 +86,11 @@ impl NetworkLevel {
         let number: usize = rules.iter().map(|rule| rule.cidrs.len()).sum();
         let rules = if number > RANGES { Vec::new() } else { rules };
         let level = |rules: Vec<EgressRule>| {
-            Arc::new(Level {
-                authority: Authority::Template,
-                name: format!("{NAME}{template}"),
-                mode: Mode::Enforce,
-                egress: Some(Egress { rules: rules.into(), ..Egress::default() }),
-                scanner: None,
-                credentials: Vec::new(),
-            })
+            Arc::new(Level::new(
+                Authority::Template,
+                format!("{NAME}{template}"),
+                Some(Egress { rules: rules.into(), ..Egress::default() }),
+            ))
         };
         Some(NetworkLevel { alone: level(rules.clone()), beside: level([rules, abstaining()].concat()) })
     }
@@ -254,14 +251,7 @@ mod tests {
         let rules = serde_json::json!({"rules": [
             {"name": "a", "hosts": ["a.example"], "cidrs": ["0.0.0.0/0"], "private": ["10.0.0.0/8"]},
         ]});
-        let other = Level {
-            authority: Authority::Cluster,
-            name: "c".into(),
-            mode: Mode::Enforce,
-            egress: Some(serde_json::from_value(rules).unwrap()),
-            scanner: None,
-            credentials: Vec::new(),
-        };
+        let other = Level::new(Authority::Cluster, "c", Some(serde_json::from_value(rules).unwrap()));
         let both = [found.beside, Arc::new(other)];
         assert_eq!(decided(&both, "a.example:443"), Allow);
         assert_eq!(decided(&both, "b.example:443"), Deny);

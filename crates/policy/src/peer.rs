@@ -174,14 +174,7 @@ mod tests {
 
     fn level(authority: Authority, rules: &serde_json::Value) -> Level {
         let egress = serde_json::from_value(serde_json::json!({ "rules": rules })).unwrap();
-        Level {
-            authority,
-            name: "p".into(),
-            mode: Mode::Enforce,
-            egress: Some(egress),
-            scanner: None,
-            credentials: Vec::new(),
-        }
+        Level::new(authority, "p", Some(egress))
     }
 
     fn to(namespace: &str, name: &str) -> Subject {

@@ -10,8 +10,8 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use zeroize::Zeroizing;
 
-use super::Placed;
 use super::encode::{json, percent};
+use super::{Placed, contains};
 use crate::body::{Body, full};
 use crate::refusal::Reason;
 
@@ -39,12 +39,12 @@ pub(crate) async fn filled(placed: &mut Placed, headers: &HeaderMap, body: Body)
     for one in &placed.in_body {
         filled = Zeroizing::new(filled.replace(&one.placeholder, &Zeroizing::new(form(one.value.expose()))));
     }
-    let filled = full(Bytes::from_owner(filled.as_bytes().to_vec()));
     if let Some(headers) = &mut placed.headers {
         // It is counted anew.
         headers.remove(header::CONTENT_LENGTH);
     }
-    Ok(filled)
+    // Erased with the request.
+    Ok(full(Bytes::from_owner(filled)))
 }
 
 async fn whole(mut body: Body) -> Result<Bytes, Reason> {
@@ -85,13 +85,7 @@ impl Guarded {
 
     fn find(&mut self, piece: &[u8]) -> Option<&str> {
         self.tail.extend_from_slice(piece);
-        let bytes = &self.tail;
-        let stands = |placeholder: &[u8]| {
-            let first = placeholder.first();
-            let mut places = (0..bytes.len()).filter(|at| bytes.get(*at) == first);
-            places.any(|at| bytes[at..].starts_with(placeholder))
-        };
-        let found = self.foreign.iter().position(|(placeholder, _)| stands(placeholder.as_bytes()));
+        let found = self.foreign.iter().position(|(placeholder, _)| contains(&self.tail, placeholder));
         let longest = self.foreign.iter().map(|(placeholder, _)| placeholder.len()).max().unwrap_or(0);
         let gone = self.tail.len().saturating_sub(longest.saturating_sub(1));
         self.tail.drain(..gone);

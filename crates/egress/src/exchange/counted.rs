@@ -45,32 +45,6 @@ impl http_body::Body for Held {
     }
 }
 
-/// Body that keeps its place among those that are held.
-pub(super) struct Kept {
-    pub(super) body: Body,
-    pub(super) _place: Option<OwnedSemaphorePermit>,
-}
-
-impl http_body::Body for Kept {
-    type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 /// Body of a request, up to its limit and the budget.
 pub(super) struct Metered {
     pub(super) body: Body,

@@ -15,9 +15,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::calls::id_of;
-use super::counted::Kept;
 use super::{Exchange, Line, Seen, UNREAD, UNREAD_TIME};
-use crate::body::Body;
+use crate::body::{Body, Keeping};
 use crate::finding::Found;
 use crate::refusal::Reason;
 use crate::scan::{Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message};
@@ -72,7 +71,7 @@ fn whole(bytes: Bytes, trailers: Option<HeaderMap>, place: Option<OwnedSemaphore
         Some(trailers) => body.with_trailers(async { Some(Ok(trailers)) }).boxed_unsync(),
         None => body.boxed_unsync(),
     };
-    Kept { body, _place: place }.boxed_unsync()
+    Keeping { body, _kept: place }.boxed_unsync()
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {

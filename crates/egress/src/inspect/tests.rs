@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use hutch_policy::{Authority as Of, Level, Mode};
+use hutch_policy::{Authority as Of, Level};
 use hyper::body::Incoming;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -86,15 +86,7 @@ fn levels(port: u16, rules: &str, budget: &str) -> Arc<[Arc<Level>]> {
     );
     let egress = format!(r#"{{"rules": [{rules}]{budget}}}"#);
     let egress = Some(serde_json::from_str(&egress).unwrap());
-    [Arc::new(Level {
-        authority: Of::Invocation,
-        name: "test".into(),
-        mode: Mode::Enforce,
-        egress,
-        scanner: None,
-        credentials: Vec::new(),
-    })]
-    .into()
+    [Arc::new(Level::new(Of::Invocation, "test", egress))].into()
 }
 
 impl Site {

@@ -5,14 +5,7 @@ use super::*;
 
 fn level(mode: Mode, scanner: &serde_json::Value) -> Level {
     let scanner = Some(serde_json::from_value(scanner.clone()).unwrap());
-    Level {
-        authority: Authority::Cluster,
-        name: "p".into(),
-        mode,
-        egress: None,
-        scanner,
-        credentials: Vec::new(),
-    }
+    Level { mode, scanner, ..Level::new(Authority::Cluster, "p", None) }
 }
 
 /// Made of parts, so that scanners of repositories do not report this file.

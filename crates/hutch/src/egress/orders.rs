@@ -38,14 +38,8 @@ mod tests {
             task: [("x".to_owned(), "\u{1}".repeat(32_000))].into(),
             ..hutch_policy::Facts::default()
         };
-        let level = Level {
-            authority: hutch_policy::Authority::Cluster,
-            name: "p".into(),
-            mode: hutch_policy::Mode::Observe,
-            egress: None,
-            scanner: None,
-            credentials: Vec::new(),
-        };
+        let level = Level::new(hutch_policy::Authority::Cluster, "p", None);
+        let level = Level { mode: hutch_policy::Mode::Observe, ..level };
         match strictest(Order::Facts { sandbox: 1, facts }) {
             Order::Facts { sandbox: 1, facts } => assert_eq!(facts, hutch_policy::Facts::default()),
             other => panic!("{other:?}"),

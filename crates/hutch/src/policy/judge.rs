@@ -137,14 +137,7 @@ mod tests {
     fn level(rules: &serde_json::Value) -> Vec<Arc<Level>> {
         let egress = serde_json::from_value(serde_json::json!({ "rules": rules })).expect("rules");
         let authority = Authority::Namespace;
-        vec![Arc::new(Level {
-            authority,
-            name: "p".into(),
-            mode: Mode::Enforce,
-            egress: Some(egress),
-            scanner: None,
-            credentials: Vec::new(),
-        })]
+        vec![Arc::new(Level::new(authority, "p", Some(egress)))]
     }
 
     fn decided(levels: &[Arc<Level>], text: &str, method: &str) -> (Decision, bool) {

@@ -175,14 +175,7 @@ fn secrets() -> ScannerRules {
 fn from_flags(arguments: &RunArguments) -> Level {
     let egress = Some(Egress { rules: arguments.allow.clone().into(), budget: None });
     let name = if arguments.config.is_some() { CONFIGURED } else { FLAGS };
-    Level {
-        authority: Authority::Invocation,
-        name: name.to_owned(),
-        mode: Mode::Enforce,
-        egress,
-        scanner: arguments.scans.then(secrets),
-        credentials: Vec::new(),
-    }
+    Level { scanner: arguments.scans.then(secrets), ..Level::new(Authority::Invocation, name, egress) }
 }
 
 /// Policies of the files of `--policy`. Each file is read once: it may be a pipe.
@@ -248,12 +241,5 @@ pub(crate) fn open_private(levels: &mut [Level], ranges: &[Cidr]) {
 /// Returns the level of `--settings`.
 fn from_settings(rules: &[EgressRule]) -> Level {
     let egress = Some(Egress { rules: rules.to_vec().into(), ..Egress::default() });
-    Level {
-        authority: Authority::Invocation,
-        name: LISTED.to_owned(),
-        mode: Mode::Enforce,
-        egress,
-        scanner: None,
-        credentials: Vec::new(),
-    }
+    Level::new(Authority::Invocation, LISTED, egress)
 }

@@ -8,7 +8,7 @@ use hutch_testkit::wait::until;
 
 use crate::egress::{Caller, Site, callers};
 use crate::harness::{refused, succeeded, text};
-use crate::inspected::authority;
+use crate::inspected::{authority, with_port};
 use crate::peers::Peer;
 
 /// Address of the server. It is loopback, and no other test uses it.
@@ -32,11 +32,7 @@ impl Server {
         let mut python = Command::new("python3");
         python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hutch/fixtures/credentials.py"));
         python.arg(SERVER).arg(path("public"));
-        let mut peer = Peer::start(python, &path("log"));
-        peer.printed_until(".");
-        let printed = peer.printed();
-        let port = printed.strip_prefix("port ").and_then(|rest| rest.split('.').next()).expect(&printed);
-        let port = port.parse().expect(port);
+        let (peer, port) = with_port(python, &path("log"));
         Server { site, peer, port }
     }
 

@@ -38,7 +38,12 @@ pub(crate) fn authority(folder: &Path, names: &[&str]) {
 pub(crate) fn serve(address: &str, folder: &Path, log: &Path) -> (Peer, u16) {
     let mut node = Command::new("node");
     node.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hutch/fixtures/inspected.js"));
-    let mut peer = Peer::start(node_arguments(node, address, folder), log);
+    with_port(node_arguments(node, address, folder), log)
+}
+
+/// Starts a server that prints its port. Returns the port.
+pub(crate) fn with_port(server: Command, log: &Path) -> (Peer, u16) {
+    let mut peer = Peer::start(server, log);
     peer.printed_until(".");
     let printed = peer.printed();
     let port = printed.strip_prefix("port ").and_then(|rest| rest.split('.').next()).expect(&printed);

@@ -24,8 +24,7 @@ fn egress(json: &str) -> Egress {
 }
 
 fn level(authority: Authority, mode: Mode, egress: Option<Egress>) -> Level {
-    let credentials = Vec::new();
-    Level { authority, name: format!("{authority:?}"), mode, egress, scanner: None, credentials }
+    Level { mode, ..Level::new(authority, format!("{authority:?}"), egress) }
 }
 
 fn decision(levels: &[Level], destination: &str) -> Decision {
@@ -192,14 +191,8 @@ fn any_level() -> impl Strategy<Value = Level> {
         prop::collection::vec(any_rule(), 0..4)
             .prop_map(|rules| Egress { rules: rules.into(), budget: None }),
     );
-    (authority, "[a-c]", mode, egress).prop_map(|(authority, name, mode, egress)| Level {
-        authority,
-        name,
-        mode,
-        scanner: None,
-        egress,
-        credentials: Vec::new(),
-    })
+    (authority, "[a-c]", mode, egress)
+        .prop_map(|(authority, name, mode, egress)| Level { mode, ..Level::new(authority, name, egress) })
 }
 
 fn any_destination() -> impl Strategy<Value = Destination> {

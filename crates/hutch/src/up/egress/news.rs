@@ -10,15 +10,24 @@ use super::{MOST_NAMES, Pod, QUIET, Supervisor};
 use crate::egress::line;
 
 impl Supervisor {
+    /// Returns the Pod with this number, and its uid.
+    fn pod(&mut self, number: u64) -> Option<(&String, &mut Pod)> {
+        self.pods.iter_mut().find(|(_, pod)| pod.number == number)
+    }
+
+    fn uid(&mut self, number: u64) -> Option<String> {
+        self.pod(number).map(|(uid, _)| uid.clone())
+    }
+
     /// Takes news of the process, which it may have made up.
     pub(super) fn learn(&mut self, news: News) {
-        let of = |number: u64| move |pod: &(&String, &mut Pod)| pod.1.number == number;
         match news {
             News::Named { sandbox, name } => {
-                if let Some((uid, pod)) = self.pods.iter_mut().find(of(sandbox))
+                let log = self.audit.clone();
+                if let Some((uid, pod)) = self.pod(sandbox)
                     && pod.names.len() < MOST_NAMES
                 {
-                    if let Some(log) = &self.audit {
+                    if let Some(log) = log {
                         log.named(uid, name.as_str());
                     }
                     pod.names.push(name);
@@ -26,9 +35,8 @@ impl Supervisor {
             }
             // Programs try many names, and a Pod has few events.
             News::Refused { sandbox, refusal } if refusal.reason.is_about_a_name() => {
-                let pod = self.pods.iter_mut().find(of(sandbox));
-                if let (Some(log), Some((uid, _))) = (&self.audit, pod) {
-                    log.unnamed(uid, &refusal);
+                if let (Some(log), Some(uid)) = (self.audit.clone(), self.uid(sandbox)) {
+                    log.unnamed(&uid, &refusal);
                 }
             }
             News::Lost { count } => {
@@ -37,9 +45,8 @@ impl Supervisor {
                 }
             }
             News::Decided { sandbox, decided } => {
-                let pod = self.pods.iter_mut().find(of(sandbox));
-                if let (Some(log), Some((uid, _))) = (&self.audit, pod) {
-                    log.decided(uid, &decided);
+                if let (Some(log), Some(uid)) = (self.audit.clone(), self.uid(sandbox)) {
+                    log.decided(&uid, &decided);
                 }
             }
             News::Refused { sandbox, refusal } => {
@@ -49,17 +56,15 @@ impl Supervisor {
                         "the proxy has no descriptors left and refuses connections; raise the limit (ulimit -n)"
                     );
                 }
-                if let Some((uid, _)) = self.pods.iter_mut().find(of(sandbox)) {
+                if let Some(pod) = self.uid(sandbox) {
                     // Many refusals say no more than some.
-                    let _ =
-                        self.news.try_send(EgressNews::Refused { pod: uid.clone(), line: line(&refusal) });
+                    let _ = self.news.try_send(EgressNews::Refused { pod, line: line(&refusal) });
                 }
             }
             // It has no clients that name themselves.
             News::Unidentified { .. } => {}
             News::Dial { sandbox, dial, namespace, service, port } => {
-                let pod = self.pods.iter_mut().find(of(sandbox)).map(|(uid, _)| uid.clone());
-                if let Some(pod) = pod {
+                if let Some(pod) = self.uid(sandbox) {
                     self.request((sandbox, dial), pod, (namespace, service), port);
                 }
             }

@@ -247,7 +247,7 @@ fn empty(name: String) -> EgressRule {
 
 #[cfg(test)]
 mod tests {
-    use hutch_policy::{Authority, Destination, Egress, Level, Mode, Moment, Traffic, decide, may_dial};
+    use hutch_policy::{Authority, Destination, Egress, Level, Moment, Traffic, decide, may_dial};
 
     use super::*;
 
@@ -259,14 +259,7 @@ mod tests {
         let private = ["10.0.0.0/8".parse().unwrap()];
         let lists = Lists { allowed: &allowed, denied: &denied, reasons: &reasons };
         let egress = Egress { rules: rules(&lists, &private, &mut notes).into(), ..Egress::default() };
-        let level = Level {
-            authority: Authority::Invocation,
-            name: "srt".to_owned(),
-            mode: Mode::Enforce,
-            egress: Some(egress),
-            scanner: None,
-            credentials: Vec::new(),
-        };
+        let level = Level::new(Authority::Invocation, "srt", Some(egress));
         (level, notes)
     }
 

@@ -9,8 +9,10 @@ mod audit;
 mod broker;
 mod egress;
 pub(crate) mod front;
+mod issuer;
 mod messages;
 mod root;
+mod sources;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -59,6 +59,12 @@ pub(crate) struct UpArguments {
     /// happens before its record is on the disk.
     #[arg(long, value_enum, value_name = "MODE", default_value = "on")]
     pub(crate) audit: AuditMode,
+    /// Folder of the files that a CredentialProvider may name with `file`; without it, none. Only its owner may write in it.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) credentials_dir: Option<PathBuf>,
+    /// Variable of this program that a CredentialProvider may name with `env`. Repeatable.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) credential_env: Vec<String>,
     /// Address at which /metrics is served, for Prometheus: the counters of the proxy of all sandboxes. Port 0 picks a free
     /// one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
@@ -80,6 +86,8 @@ impl UpArguments {
             image_dir: None,
             upstream_proxy: None,
             audit: AuditMode::On,
+            credentials_dir: None,
+            credential_env: Vec::new(),
             metrics_listen: None,
         }
     }

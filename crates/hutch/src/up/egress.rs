@@ -16,15 +16,17 @@ use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_egress::control::Order;
-use hutch_egress::{AuthorityKeys, Reason, UpstreamProxy};
+use hutch_egress::{AuthorityKeys, Issued, Reason, UpstreamProxy};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
-use hutch_node::{Bundle, EgressNews, PeerRefusal, PeerRequest};
+use hutch_node::{Bundle, EgressNews, Holder, Offer, PeerRefusal, PeerRequest};
 use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::Channel;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::audit::AuditLog;
 use super::broker::Broker;
+use super::issuer::{Issuer, place};
+use super::sources::Sources;
 use crate::egress::orders::send;
 use crate::egress::{Audience, Outside, Process, reads_requests, spawn};
 use crate::folder::DataFolder;
@@ -42,7 +44,8 @@ const NEWS: usize = 64;
 
 /// The proxy of all Pods.
 pub(super) struct Egress {
-    broker: Broker,
+    broker: Arc<Broker>,
+    issuer: Issuer,
     /// Sandboxes that had an authority before this program started and may be gone.
     earlier: HashSet<String>,
     /// Certificates of the machine's authorities, PEM.
@@ -52,18 +55,20 @@ pub(super) struct Egress {
 }
 
 /// Change of what is served, for a Pod.
-enum Change {
+pub(super) enum Change {
     Serve(String, Vec<OwnedFd>),
     Levels(String, Vec<Arc<Level>>),
     Peers(String, String, Vec<Peer>),
     Dialed(Dialed),
     Authority(String, AuthorityKeys),
     Facts(String, Facts),
+    /// With the number of the task that issues them: those of an earlier one no longer count.
+    Credentials(String, u64, Vec<Issued>),
     End(String),
 }
 
 /// Answer to a request for a connection to another Pod.
-struct Dialed {
+pub(super) struct Dialed {
     /// Number of the process that made the request: numbers of requests mean nothing to the next one.
     process: u64,
     sandbox: u64,
@@ -79,13 +84,16 @@ impl Egress {
         upstream: Option<UpstreamProxy>,
         metrics: Option<OwnedFd>,
         audit: Option<Arc<AuditLog>>,
+        sources: Sources,
     ) -> anyhow::Result<Egress> {
         let (broker, earlier) = Broker::start(data).await?;
+        let broker = Arc::new(broker);
         let public = Outside::new(None).bundle().context("the machine's authorities")?.into();
         let ids = IdRanges::open(rand::random())?.take()?;
         let (process, channel) = start_process(&ids, upstream.clone())?;
         let (changes, receiver) = mpsc::unbounded_channel();
         let (news, received) = mpsc::channel(NEWS);
+        let issuer = Issuer::new(broker.clone(), Arc::new(sources), changes.clone(), news.clone());
         let supervisor = Supervisor {
             ids,
             upstream,
@@ -102,7 +110,7 @@ impl Egress {
         };
         supervisor.begin(&channel).await?;
         tokio::spawn(supervisor.run(process, channel, receiver));
-        Ok(Egress { broker, earlier, public, changes, news: Mutex::new(received) })
+        Ok(Egress { broker, issuer, earlier, public, changes, news: Mutex::new(received) })
     }
 
     fn change(&self, change: Change) {
@@ -133,6 +141,7 @@ impl hutch_node::Egress for Egress {
 
     fn forget(&self, sandbox: &str) {
         self.broker.forget(sandbox);
+        self.issuer.forget(sandbox);
     }
 
     fn forget_others(&self, sandboxes: &HashSet<String>) {
@@ -151,7 +160,17 @@ impl hutch_node::Egress for Egress {
         self.change(Change::Peers(pod.to_owned(), namespace.to_owned(), peers));
     }
 
+    fn placeholders(&self, sandbox: &str, offers: &[Offer]) -> BoxFuture<'_, Result<Vec<String>, String>> {
+        let (sandbox, places) = (sandbox.to_owned(), offers.iter().map(place).collect());
+        async move { self.broker.placeholders(&sandbox, places).await }.boxed()
+    }
+
+    fn set_credentials(&self, holder: Holder, offers: Vec<Offer>) {
+        self.issuer.set(holder, offers);
+    }
+
     fn end(&self, pod: &str) {
+        self.issuer.end(pod);
         self.change(Change::End(pod.to_owned()));
     }
 
@@ -206,13 +225,16 @@ impl Dialed {
     }
 }
 
-/// Authority and facts of a Pod, served or not yet.
+/// Authority, facts and credentials of a Pod, served or not yet.
 #[derive(Default)]
 struct About {
     authority: Option<AuthorityKeys>,
     /// The process has it.
     sent: bool,
     facts: Facts,
+    credentials: Vec<Issued>,
+    /// Number of the task that has issued them.
+    issued_by: u64,
 }
 
 /// A level that the process knows, and the number of Pods that have it.
@@ -358,11 +380,30 @@ impl Supervisor {
                     None => Ok(()),
                 }
             }
+            Change::Credentials(uid, task, issued) => self.issue(&uid, task, issued, channel).await,
             Change::End(uid) => {
                 self.about.remove(&uid);
                 self.end(&uid, channel).await
             }
         }
+    }
+
+    /// Gives a Pod the credentials that a task has issued, unless a later one has issued others.
+    async fn issue(
+        &mut self,
+        uid: &str,
+        task: u64,
+        issued: Vec<Issued>,
+        channel: &Channel,
+    ) -> std::io::Result<()> {
+        // One that has ended needs none.
+        let Some(pod) = self.pods.get(uid) else { return Ok(()) };
+        let about = self.about.entry(uid.to_owned()).or_default();
+        if task < about.issued_by || (about.issued_by, &about.credentials) == (task, &issued) {
+            return Ok(());
+        }
+        (about.issued_by, about.credentials) = (task, issued.clone());
+        send(channel, Order::Credentials { sandbox: pod.number, credentials: issued }).await
     }
 
     async fn end(&mut self, uid: &str, channel: &Channel) -> std::io::Result<()> {
@@ -447,8 +488,15 @@ impl Supervisor {
         let (sandbox, levels) = (pod.number, self.numbers(&pod.levels));
         channel.send(&Order::Levels { sandbox, levels }, &[]).await?;
         send(channel, pod.peers()).await?;
-        let facts = self.about.get(uid).map(|about| Order::Facts { sandbox, facts: about.facts.clone() });
-        for order in facts.into_iter().chain(self.authority(uid, sandbox, &pod.levels)) {
+        let about = self.about.get(uid).into_iter().flat_map(|about| {
+            let credentials = about.credentials.clone();
+            [
+                Order::Facts { sandbox, facts: about.facts.clone() },
+                Order::Credentials { sandbox, credentials },
+            ]
+        });
+        let about: Vec<_> = about.collect();
+        for order in about.into_iter().chain(self.authority(uid, sandbox, &pod.levels)) {
             send(channel, order).await?;
         }
         for names in pod.names.chunks(NAMES) {

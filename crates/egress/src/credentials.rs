@@ -28,7 +28,8 @@ impl Secret {
         Secret(Zeroizing::new(text))
     }
 
-    pub(crate) fn expose(&self) -> &str {
+    /// Returns the text.
+    pub fn expose(&self) -> &str {
         &self.0
     }
 }

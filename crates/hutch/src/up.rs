@@ -13,6 +13,7 @@ mod issuer;
 mod messages;
 mod root;
 mod sources;
+mod vault;
 
 use std::process::ExitCode;
 use std::time::Duration;

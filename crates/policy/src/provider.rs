@@ -3,6 +3,8 @@
 //! Administrators write them. A policy that names one says where the value goes within these bounds, so its author needs
 //! the verb `use` on the provider, and not the value.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::credential::{Binding, is_label, is_variable};
@@ -91,6 +93,9 @@ pub struct VaultSource {
     pub path: String,
     /// Field of the secret.
     pub field: String,
+    /// Parameters, for a secret that is requested with some.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, String>,
 }
 
 /// Where a value is found.
@@ -115,6 +120,8 @@ const ENTRIES: usize = 64;
 /// Maximum bytes of the name of an object, of a key of a Secret, and of an audience or a path.
 const NAME: usize = 253;
 const TEXT: usize = 512;
+/// Maximum parameters of a request to Vault.
+const PARAMETERS: usize = 16;
 /// Life of a token, in seconds.
 const SECONDS: std::ops::RangeInclusive<u32> = 600..=86_400;
 
@@ -221,6 +228,10 @@ impl VaultSource {
         }
         if !is_text(&self.field) {
             return refuse(".field", "must be printable ASCII, 1 to 512 characters");
+        }
+        let texts = self.parameters.iter().all(|(name, value)| is_text(name) && is_text(value));
+        if self.parameters.len() > PARAMETERS || !texts {
+            return refuse(".parameters", "at most 16, in printable ASCII of 1 to 512 characters");
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::quantity;
 use crate::upstream_proxy::ProxyUrl;
+use crate::vault::Address;
 
 /// Mode of the audit log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
@@ -65,6 +66,15 @@ pub(crate) struct UpArguments {
     /// Variable of this program that a CredentialProvider may name with `env`. Repeatable.
     #[arg(long, value_name = "NAME")]
     pub(crate) credential_env: Vec<String>,
+    /// Vault from which a CredentialProvider may take values with `vault`: https://HOST[:PORT].
+    #[arg(long, value_name = "URL", requires = "vault_token_file")]
+    pub(crate) vault: Option<Address>,
+    /// File with the token for Vault; it is read again for each request.
+    #[arg(long, value_name = "FILE", requires = "vault")]
+    pub(crate) vault_token_file: Option<PathBuf>,
+    /// File with the authorities that may sign the certificate of Vault; the default is those of the machine.
+    #[arg(long, value_name = "FILE", requires = "vault")]
+    pub(crate) vault_ca_file: Option<PathBuf>,
     /// Address at which /metrics is served, for Prometheus: the counters of the proxy of all sandboxes. Port 0 picks a free
     /// one.
     #[arg(long, value_name = "ADDR", value_parser = quantity::socket_address)]
@@ -88,6 +98,9 @@ impl UpArguments {
             audit: AuditMode::On,
             credentials_dir: None,
             credential_env: Vec::new(),
+            vault: None,
+            vault_token_file: None,
+            vault_ca_file: None,
             metrics_listen: None,
         }
     }

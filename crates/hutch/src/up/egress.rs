@@ -3,11 +3,11 @@
 //! This side keeps the listeners, the levels and the names, so the next process serves what the last one did. Meanwhile
 //! connections wait at the listeners.
 
+mod dialed;
 mod news;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,13 +16,14 @@ use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hutch_egress::control::Order;
-use hutch_egress::{AuthorityKeys, Issued, Reason, UpstreamProxy};
+use hutch_egress::{AuthorityKeys, Issued, UpstreamProxy};
 use hutch_jail::{IdRange, IdRanges, NetworkPlan};
-use hutch_node::{Bundle, EgressNews, Holder, Offer, PeerRefusal, PeerRequest};
+use hutch_node::{Bundle, EgressNews, Holder, Offer};
 use hutch_policy::{Facts, HostName, Level, Peer};
 use hutch_privsep::Channel;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc};
 
+use self::dialed::Dialed;
 use super::audit::AuditLog;
 use super::broker::Broker;
 use super::issuer::{Issuer, place};
@@ -65,15 +66,6 @@ pub(super) enum Change {
     /// With the number of the task that issues them: those of an earlier one no longer count.
     Credentials(String, u64, Vec<Issued>),
     End(String),
-}
-
-/// Answer to a request for a connection to another Pod.
-pub(super) struct Dialed {
-    /// Number of the process that made the request: numbers of requests mean nothing to the next one.
-    process: u64,
-    sandbox: u64,
-    dial: u64,
-    answer: Result<[OwnedFd; 2], PeerRefusal>,
 }
 
 impl Egress {
@@ -212,19 +204,6 @@ impl Pod {
     }
 }
 
-impl Dialed {
-    async fn send(self, channel: &Channel) -> std::io::Result<()> {
-        let Dialed { sandbox, dial, answer, .. } = self;
-        let (failed, sockets) = match answer {
-            Ok(sockets) => (None, Vec::from(sockets)),
-            Err(PeerRefusal::Denied(why)) => (Some(Reason::Closed(why)), Vec::new()),
-            Err(PeerRefusal::Unreachable(why)) => (Some(Reason::Unreachable(why)), Vec::new()),
-        };
-        let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-        channel.send(&Order::Dialed { sandbox, dial, failed }, &sockets).await
-    }
-}
-
 /// Authority, facts and credentials of a Pod, served or not yet.
 #[derive(Default)]
 struct About {
@@ -306,24 +285,6 @@ impl Supervisor {
     fn number(&mut self) -> u64 {
         self.last += 1;
         self.last
-    }
-
-    /// Passes a request for a connection on to the node, and its answer back.
-    fn request(&self, (sandbox, dial): (u64, u64), pod: String, service: (String, String), port: NonZeroU16) {
-        let (answer, answered) = oneshot::channel();
-        let request = EgressNews::Dial(PeerRequest { pod, service, port, answer });
-        let busy = self.news.try_send(request).is_err();
-        let (process, changes) = (self.process, self.changes.clone());
-        tokio::spawn(async move {
-            let refusal = |text: &str| Err(PeerRefusal::Unreachable(text.to_owned()));
-            let answer = match busy {
-                true => refusal("too many connections are being made"),
-                false => answered.await.unwrap_or_else(|_| refusal("the Pod has ended")),
-            };
-            if let Some(changes) = changes.upgrade() {
-                let _ = changes.send(Change::Dialed(Dialed { process, sandbox, dial, answer }));
-            }
-        });
     }
 
     async fn apply(&mut self, change: Change, channel: &Channel) -> std::io::Result<()> {

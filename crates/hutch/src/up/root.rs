@@ -26,6 +26,7 @@ use super::audit::AuditLog;
 use super::egress::Egress;
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, send_start};
 use super::sources::{Allowed, Sources};
+use super::vault::Vault;
 use super::{NODE, STOP_LIMIT, front};
 use crate::cli::{AuditMode, UpArguments};
 use crate::folder::DataFolder;
@@ -219,13 +220,11 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
     credentials.check().map_err(anyhow::Error::msg)?;
 
     let client = hutch_serve::pair::client(requests, "default").await.context("the front")?;
-    let sources = Sources::new(client.clone(), allowed);
-    let egress = Egress::start(&folder, upstream, metrics, audit.clone(), sources)
-        .await
-        .context("the proxy of the sandboxes")?;
+    let sources = Sources::new(client.clone(), allowed, Vault::start(arguments)?);
+    let egress = Egress::start(&folder, upstream, metrics, audit.clone(), sources).await;
+    let egress = egress.context("the proxy of the sandboxes")?;
     let services: FrontServices = ServiceKind::ALL.map(|kind| (kind, Arc::default())).into();
-    let embedded =
-        services.iter().map(|(kind, service)| (*kind, service.clone() as Arc<dyn EmbeddedService>));
+    let embedded = services.iter().map(|(kind, service)| (*kind, service.clone() as _));
     let config = hutch_node::Config {
         node_name: NODE.to_owned(),
         data_dir: folder.path().to_owned(),
@@ -240,8 +239,7 @@ pub(crate) async fn start(arguments: &UpArguments) -> anyhow::Result<Server> {
         egress: Some(Arc::new(egress)),
         journal: audit.clone().map(|log| log as Arc<dyn hutch_node::Journal>),
     };
-    let messages = tokio::spawn(follow(channel.clone(), services));
-    let shutdown = Shutdown::new();
+    let (shutdown, messages) = (Shutdown::new(), tokio::spawn(follow(channel.clone(), services)));
     let node = Node::start(client, config, shutdown.clone()).await;
     let node = Arc::new(node.context("the node")?);
     let streams = tokio::spawn(hutch_privsep::serve(kubelet, node.clone()));

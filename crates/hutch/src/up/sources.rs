@@ -2,14 +2,15 @@
 
 mod token;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use hutch_egress::Secret;
 use hutch_node::Holder;
 use hutch_policy::ProviderSource;
@@ -18,6 +19,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch;
 
+use super::vault::{Secrets, Vault, send_field};
 use crate::credentials::{self, checked};
 
 /// Interval at which a file is looked at.
@@ -41,15 +43,28 @@ pub(super) enum Place {
     Env(String),
     Secret { namespace: String, name: String, key: String },
     Token(token::Request),
-    Vault { path: String, field: String },
+    Vault { secret: VaultSecret, field: String },
+}
+
+/// Secret of Vault for a sandbox: one that Vault issues is not shared.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct VaultSecret {
+    path: String,
+    parameters: BTreeMap<String, String>,
+    sandbox: String,
 }
 
 /// Everything from which values come.
 pub(super) struct Sources {
     client: Client,
     allowed: Allowed,
-    followed: Mutex<HashMap<Place, Arc<watch::Sender<Value>>>>,
+    vault: Option<Arc<Vault>>,
+    values: Followed<Place, Value>,
+    secrets: Followed<VaultSecret, Secrets>,
 }
+
+/// What is followed, by its place.
+type Followed<P, V> = Arc<Mutex<HashMap<P, Arc<watch::Sender<V>>>>>;
 
 /// Files and variables that the administrator of the machine has opened.
 #[derive(Debug, Default)]
@@ -95,48 +110,30 @@ impl Place {
             },
             ProviderSource::Token(token) => Place::Token(token::Request::new(token, holder)),
             ProviderSource::Vault(vault) => {
-                Place::Vault { path: vault.path(namespace), field: vault.field.clone() }
+                let secret = VaultSecret {
+                    path: vault.path(namespace),
+                    parameters: vault.parameters.clone(),
+                    sandbox: holder.sandbox.clone(),
+                };
+                Place::Vault { secret, field: vault.field.clone() }
             }
         }
     }
 }
 
 impl Sources {
-    pub(super) fn new(client: Client, allowed: Allowed) -> Sources {
-        Sources { client, allowed, followed: Mutex::default() }
+    pub(super) fn new(client: Client, allowed: Allowed, vault: Option<Vault>) -> Sources {
+        let vault = vault.map(Arc::new);
+        Sources { client, allowed, vault, values: Arc::default(), secrets: Arc::default() }
     }
 
     /// Follows the value at a place, until the last receiver is dropped.
     pub(super) fn follow(self: &Arc<Self>, place: Place) -> watch::Receiver<Value> {
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sender) = followed.get(&place) {
-            return sender.subscribe();
-        }
-        let (sender, receiver) = watch::channel(None);
-        let sender = Arc::new(sender);
-        followed.insert(place.clone(), sender.clone());
-        tokio::spawn(self.clone().keep(place, sender));
-        receiver
+        let (this, at) = (self.clone(), place.clone());
+        follow(&self.values, place, async move |sender| this.send(&at, &sender).await)
     }
 
-    async fn keep(self: Arc<Self>, place: Place, sender: Arc<watch::Sender<Value>>) {
-        let mut following = pin!(self.send(&place, &sender));
-        loop {
-            tokio::select! {
-                () = sender.closed() => {
-                    let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-                    // A receiver may have come meanwhile.
-                    if sender.receiver_count() == 0 {
-                        followed.remove(&place);
-                        return;
-                    }
-                }
-                () = &mut following => {}
-            }
-        }
-    }
-
-    /// Sends each value of a place. Does not end.
+    /// Sends each value of a place.
     async fn send(&self, place: &Place, sender: &watch::Sender<Value>) {
         match place {
             Place::File(name) => self.send_file(name, sender).await,
@@ -148,9 +145,20 @@ impl Sources {
             }
             Place::Secret { namespace, name, key } => self.send_secret(namespace, name, key, sender).await,
             Place::Token(request) => request.send(&self.client, sender).await,
-            Place::Vault { .. } => put(sender, Err("there is no `hutch up --vault`".to_owned())),
+            Place::Vault { secret, field } => self.send_from_vault(secret, field, sender).await,
         }
-        std::future::pending().await
+    }
+
+    async fn send_from_vault(&self, secret: &VaultSecret, field: &str, sender: &watch::Sender<Value>) {
+        let Some(vault) = self.vault.clone() else {
+            return put(sender, Err("there is no `hutch up --vault`".to_owned()));
+        };
+        let VaultSecret { path, parameters, .. } = secret.clone();
+        // Fields of one secret belong together, such as a user and a password.
+        let secrets = follow(&self.secrets, secret.clone(), async move |sender| {
+            vault.send(&path, &parameters, &sender).await;
+        });
+        send_field(secrets, (&secret.path, field), sender).await;
     }
 
     async fn send_file(&self, name: &str, sender: &watch::Sender<Value>) {
@@ -198,13 +206,56 @@ impl Sources {
     }
 }
 
+/// Follows what `send` sends about a place, together with others who do, until the last receiver is dropped.
+fn follow<P, V, F>(
+    followed: &Followed<P, V>,
+    place: P,
+    send: impl FnOnce(Arc<watch::Sender<V>>) -> F,
+) -> watch::Receiver<V>
+where
+    P: Clone + Eq + Hash + Send + 'static,
+    V: Default + Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut all = lock(followed);
+    if let Some(sender) = all.get(&place) {
+        return sender.subscribe();
+    }
+    let (sender, receiver) = watch::channel(V::default());
+    let sender = Arc::new(sender);
+    all.insert(place.clone(), sender.clone());
+    let (followed, sending) = (followed.clone(), send(sender.clone()));
+    tokio::spawn(async move {
+        // The last value stays after the end.
+        let mut sending = pin!(sending.then(|()| std::future::pending::<()>()));
+        loop {
+            tokio::select! {
+                () = sender.closed() => {
+                    let mut all = lock(&followed);
+                    // A receiver may have come meanwhile.
+                    if sender.receiver_count() == 0 {
+                        all.remove(&place);
+                        return;
+                    }
+                }
+                () = &mut sending => {}
+            }
+        }
+    });
+    receiver
+}
+
+fn lock<P, V>(followed: &Followed<P, V>) -> MutexGuard<'_, HashMap<P, Arc<watch::Sender<V>>>> {
+    followed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Sends a value that has no end of its own.
 fn put(sender: &watch::Sender<Value>, value: Result<Secret, String>) {
     set(sender, value.map(|secret| Found { secret, ends: None }));
 }
 
 /// Sends a value, if it is another one.
-fn set(sender: &watch::Sender<Value>, value: Result<Found, String>) {
+pub(super) fn set(sender: &watch::Sender<Value>, value: Result<Found, String>) {
     sender.send_if_modified(|known| {
         let new = Some(value);
         let differs = *known != new;

@@ -32,6 +32,10 @@ struct Site {
 
 impl Site {
     fn start() -> Site {
+        Site::start_with(&[])
+    }
+
+    fn start_with(options: &[&str]) -> Site {
         let folder = tempfile::tempdir().expect("a folder");
         let (public, values) = (folder.path().join("public"), folder.path().join("values"));
         authority(&public, &["web.example", "other.example"]);
@@ -45,11 +49,8 @@ impl Site {
         let variables = [("SSL_CERT_FILE", public.join("ca.pem")), ("OF_UP", PathBuf::from(OF_VARIABLE))];
         let variables = variables.each_ref().map(|(name, value)| (*name, value.as_path()));
         let values = values.display().to_string();
-        let up = Up::start_outside(
-            &hosts,
-            &variables,
-            &["--credentials-dir", &values, "--credential-env", "OF_UP"],
-        );
+        let options = [&["--credentials-dir", &values, "--credential-env", "OF_UP"], options].concat();
+        let up = Up::start_outside(&hosts, &variables, &options);
         Site { up, port, peer, folder }
     }
 
@@ -345,4 +346,102 @@ fn author_of_a_policy_needs_the_right_to_use_its_provider() {
     own["spec"]["credentials"] =
         json!([{"name": "a", "source": {"env": "A"}, "hosts": ["web.example"], "env": "A"}]);
     refused(&apply(up, &own), 1, &["spec.credentials[0].source", "CredentialProvider"]);
+}
+
+/// A Vault in its development mode, with an engine of secrets that have leases.
+struct Vault {
+    _peer: Peer,
+    address: String,
+    folder: PathBuf,
+}
+
+const ROOT: &str = "root-token-of-this-test";
+
+impl Vault {
+    fn start(folder: &std::path::Path) -> Vault {
+        let port = crate::peers::free_port("127.0.0.1");
+        let mut vault = Command::new("vault");
+        let listen = format!("-dev-listen-address=127.0.0.1:{port}");
+        vault.args(["server", "-dev", "-dev-no-store-token", &format!("-dev-root-token-id={ROOT}"), &listen]);
+        let mut peer = Peer::start(vault, &folder.join("vault"));
+        peer.printed_until("Development mode should NOT be used in production");
+        Vault { _peer: peer, address: format!("http://127.0.0.1:{port}"), folder: folder.to_owned() }
+    }
+
+    fn ok(&self, words: &[&str]) -> String {
+        let output = Command::new("vault")
+            .args(words)
+            .env("VAULT_ADDR", &self.address)
+            .env("VAULT_TOKEN", ROOT)
+            .env("HOME", &self.folder)
+            .output()
+            .expect("vault");
+        succeeded(&words.join(" "), &output)
+    }
+
+    /// Number of the secrets that it has issued and not revoked.
+    fn leases(&self) -> usize {
+        let mut list = Command::new("vault");
+        list.args(["list", "-format=json", "sys/leases/lookup/ssh/creds/once"]).env("HOME", &self.folder);
+        let listed = list.env("VAULT_ADDR", &self.address).env("VAULT_TOKEN", ROOT).output().expect("vault");
+        serde_json::from_slice::<Vec<String>>(&listed.stdout).map_or(0, |leases| leases.len())
+    }
+}
+
+#[test]
+fn vault_gives_values_and_its_leases_end_with_the_sandbox() {
+    hutch_testkit::require!(root, kubectl, openssl, curl, python, vault);
+    let folder = tempfile::tempdir().expect("a folder");
+    let vault = Vault::start(folder.path());
+    vault.ok(&["kv", "put", "-mount=secret", "default/github", &format!("token={VALUE}")]);
+    vault.ok(&["secrets", "enable", "ssh"]);
+    vault.ok(&["write", "ssh/roles/once", "key_type=otp", "default_user=agent", "cidr_list=192.0.2.0/24"]);
+    vault.ok(&["secrets", "tune", "-default-lease-ttl=6s", "ssh"]);
+    // The token of `hutch up` may do this, and nothing else.
+    let rules = "path \"secret/data/default/github\" { capabilities = [\"read\"] }\n\
+        path \"ssh/creds/once\" { capabilities = [\"update\"] }\n\
+        path \"sys/leases/*\" { capabilities = [\"update\"] }\n";
+    std::fs::write(folder.path().join("rules"), rules).expect("written");
+    vault.ok(&["policy", "write", "hutch", &folder.path().join("rules").display().to_string()]);
+    let token = vault.ok(&["token", "create", "-policy=hutch", "-field=token"]);
+    let file = folder.path().join("token");
+    std::fs::write(&file, &token).expect("written");
+    let options = ["--vault", &vault.address, "--vault-token-file", &file.display().to_string()];
+    let site = Site::start_with(&options);
+    site.provide("vault", &json!({"vault": {"path": "secret/data/{namespace}/github", "field": "token"}}));
+    let once = json!({"path": "ssh/creds/once", "field": "key", "parameters": {"ip": "192.0.2.7"}});
+    site.provide("once", &json!({"vault": once}));
+    applied(&site.up, &site.policy(&["vault", "once"]));
+    site.ready("a", None);
+    site.receives("a", "VAULT_TOKEN", VALUE);
+    let issued = |name: &str| {
+        let value = || site.received(name, "web.example", "ONCE_TOKEN");
+        until("a value", || !matches!(value().as_bytes(), [] | [b'h', ..]));
+        value()
+    };
+    let first = issued("a");
+    assert_eq!((first.len(), vault.leases()), (36, 1), "{first}");
+    // It ends after six seconds, unless it is renewed or replaced.
+    std::thread::sleep(std::time::Duration::from_secs(8));
+    assert!(vault.leases() == 1 && issued("a").len() == 36);
+    site.ready("b", None);
+    assert_ne!(issued("b"), issued("a"), "each Sandbox has its own");
+    until("two leases", || vault.leases() == 2);
+    site.up.ok("delete sandbox b");
+    until("one lease", || vault.leases() == 1);
+    assert!(!in_memory(child_of(&site.up, "hutch-broker"), &[VALUE, &token]));
+
+    vault.ok(&["kv", "put", "-mount=secret", "default/github", &format!("token={SECOND}")]);
+    site.receives("a", "VAULT_TOKEN", SECOND);
+    // The client of Vault starts again.
+    crate::processes::kill(child_of(&site.up, "hutch-vault"));
+    vault.ok(&["kv", "put", "-mount=secret", "default/github", &format!("token={VALUE}")]);
+    site.receives("a", "VAULT_TOKEN", VALUE);
+    vault.ok(&["token", "revoke", token.trim()]);
+    until("nothing", || site.received("a", "web.example", "VAULT_TOKEN") != VALUE);
+    let told = site.up.eventually(
+        "get events --field-selector reason=CredentialNotIssued -o jsonpath={.items[*].message}",
+        |found| found.contains("403"),
+    );
+    assert!(!told.contains(token.trim()) && !told.contains(VALUE), "{told}");
 }

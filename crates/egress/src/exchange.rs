@@ -240,15 +240,15 @@ impl Exchange {
             return Ok(Response::from_parts(parts, full(Bytes::new())));
         }
         let (mut parts, body) = response.into_parts();
+        let sandbox = self.sandbox.clone();
+        let body = Held { body, sandbox, _place: place }.boxed_unsync();
+        let mut body = credentials::answer(placed, &mut parts, body)?;
         keep_end_to_end(&mut parts.headers, false);
         // It names another way to the server, which would not be read.
         parts.headers.remove(header::ALT_SVC);
         parts.version = Version::default();
         // The words of the status: no rule reads them.
         parts.extensions.clear();
-        let sandbox = self.sandbox.clone();
-        let body = Held { body, sandbox, _place: place }.boxed_unsync();
-        let mut body = credentials::answer(placed, &mut parts, body)?;
         if let Some(scan) = scan {
             body = self.scan_answer(&scan, &of, &mut parts, body, line, seen).await?;
         }

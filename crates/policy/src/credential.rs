@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::budget::Time;
 use crate::destination::{Decision, Destination};
 use crate::host::Host;
-use crate::http::PathPattern;
+use crate::http::{PathPattern, covers_path};
 use crate::pattern::HostPattern;
 use crate::ports::PortRange;
 use crate::rule::EgressRule;
@@ -135,7 +135,7 @@ impl Binding {
 
     /// Returns true if the value may stand in requests with this path.
     pub fn covers_path(&self, path: &crate::request::Path) -> bool {
-        self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.matches(path.as_str()))
+        self.paths.is_empty() || covers_path(&self.paths, path, false)
     }
 
     /// Returns the content of the header, in which the value takes the place of `{}`.
@@ -368,6 +368,21 @@ mod tests {
         }
         let path = |path: &str| crate::request::Path::read(path).unwrap();
         assert!(binding.covers_path(&path("/repos/a")) && !binding.covers_path(&path("/user")));
+    }
+
+    #[test]
+    fn parameters_of_a_path_do_not_widen_a_binding() {
+        let level = policy(&credential(r#""env": "A", "paths": ["/repos*/a"]"#)).unwrap();
+        let binding = &level.credentials[0].binding;
+        for (path, covered) in
+            [("/repos/a", true), ("/repos-2/a", true), ("/repos-2;x/a", true), ("/reposx;/b;/a", false)]
+        {
+            let read = crate::request::Path::read(path).unwrap();
+            assert_eq!(binding.covers_path(&read), covered, "{path}");
+        }
+        let level = policy(&credential(r#""env": "A", "paths": ["/*admin"]"#)).unwrap();
+        let hidden = crate::request::Path::read("/user;admin").unwrap();
+        assert!(!level.credentials[0].binding.covers_path(&hidden), "a server reads /user");
     }
 
     #[test]

@@ -62,4 +62,4 @@ pub use scanner::{ScanAction, ScanRules, ScannerRules};
 pub use stored::{
     Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules,
 };
-pub use usable::{may_use, offered};
+pub use usable::{is_opened, may_use, offered};

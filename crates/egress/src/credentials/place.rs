@@ -11,7 +11,7 @@ use http::uri::PathAndQuery;
 use hutch_policy::{Destination, Level, Moment, PLACE, may_use};
 use zeroize::Zeroizing;
 
-use super::encode::{json, percent, without_percent};
+use super::encode::{forms, percent, without_percent};
 use super::redact::Pair;
 use super::{Issued, Set};
 use crate::refusal::Reason;
@@ -70,7 +70,7 @@ pub(crate) fn place(
         // Parts of an answer could split a value.
         headers.remove(header::RANGE);
         headers.remove(header::IF_RANGE);
-        set.of(destination).for_each(|one| placed.pairs.extend(pairs(one)));
+        set.of(destination).for_each(|one| placed.pairs.extend(forms(one.value.expose(), &one.placeholder)));
     }
     if set.covers(destination) && request.websocket {
         let why = "the host has a credential, and frames of a WebSocket cannot be redacted";
@@ -211,18 +211,4 @@ fn sensitive(text: &str) -> Option<HeaderValue> {
 
 fn pair(value: &str, placeholder: &str) -> Pair {
     Pair { value: Zeroizing::new(value.as_bytes().to_vec()), placeholder: placeholder.as_bytes().to_vec() }
-}
-
-/// Returns the forms in which a server may answer with the value.
-fn pairs(one: &Issued) -> Vec<Pair> {
-    let (value, placeholder) = (one.value.expose(), one.placeholder.as_str());
-    let mut pairs = vec![pair(value, placeholder)];
-    for encoded in [percent(value), json(value)].map(Zeroizing::new) {
-        if *encoded != value {
-            pairs.push(pair(&encoded, placeholder));
-        }
-    }
-    let encoded = Zeroizing::new(STANDARD.encode(value));
-    pairs.push(pair(encoded.trim_end_matches('='), STANDARD.encode(placeholder).trim_end_matches('=')));
-    pairs
 }

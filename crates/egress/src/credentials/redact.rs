@@ -1,6 +1,16 @@
 //! Puts placeholders in the place of values, in bytes that arrive in pieces.
+//!
+//! A value is found in any mixture of the escapes that [`escapes`] knows. What is kept back at the end of a piece depends on
+//! the class of its characters alone, never on how much of a value they are: else the lengths of pieces would reveal it.
 
 use zeroize::Zeroizing;
+
+use super::encode::escapes;
+
+/// Maximum bytes by which escapes stand for one byte of a value.
+const ESCAPED: usize = 8;
+/// Maximum readings of a text that are tried for each byte of a value.
+const READINGS: usize = 8;
 
 /// Bytes to find, and what takes their place. The bytes are secret.
 pub(crate) struct Pair {
@@ -8,13 +18,22 @@ pub(crate) struct Pair {
     pub(crate) placeholder: Vec<u8>,
 }
 
-/// Bytes of one answer. The end of a piece is kept back while a value may begin there.
+/// Bytes of one answer. The end of a piece is kept back while a value may stand across it.
 pub(crate) struct Redactor {
     /// The longest first: of values that begin at the same place it counts.
     pairs: Vec<Pair>,
-    /// First bytes of the values.
+    /// Bytes with which a value may begin, as it is or as an escape.
     firsts: [bool; 256],
+    /// Maximum bytes that are kept back.
+    longest: usize,
+    /// No value has a byte that separates tokens.
+    are_tokens: bool,
     kept: Zeroizing<Vec<u8>>,
+}
+
+/// Returns true for bytes of tokens and of their escapes.
+fn is_of_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~+/=%\\&#;:@!$*^|?".contains(&byte)
 }
 
 impl Redactor {
@@ -22,18 +41,25 @@ impl Redactor {
         pairs.retain(|pair| !pair.value.is_empty());
         pairs.sort_by_key(|pair| std::cmp::Reverse(pair.value.len()));
         let mut firsts = [false; 256];
-        pairs
-            .iter()
-            .filter_map(|pair| pair.value.first())
-            .for_each(|first| firsts[usize::from(*first)] = true);
-        Redactor { pairs, firsts, kept: Zeroizing::default() }
+        for pair in &pairs {
+            let first = pair.value[0];
+            firsts[usize::from(if first == b' ' { b'+' } else { first })] = true;
+            firsts[usize::from(first)] = true;
+        }
+        for escape in b"%\\&".iter().filter(|_| !pairs.is_empty()) {
+            firsts[usize::from(*escape)] = true;
+        }
+        // Rounded: it says little about the length of a value.
+        let longest = pairs.first().map_or(0, |pair| (pair.value.len() * ESCAPED).next_power_of_two());
+        let are_tokens = pairs.iter().all(|pair| pair.value.iter().all(|byte| is_of_token(*byte)));
+        Redactor { pairs, firsts, longest, are_tokens, kept: Zeroizing::default() }
     }
 
     /// Takes a piece, and returns what may be passed on.
     pub(crate) fn push(&mut self, piece: &[u8]) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.kept);
         bytes.extend_from_slice(piece);
-        let (out, rest) = self.pass(&bytes, false);
+        let (out, rest) = self.pass(&bytes, bytes.len() - self.open_end(&bytes));
         self.kept.extend_from_slice(&bytes[rest..]);
         out
     }
@@ -41,44 +67,57 @@ impl Redactor {
     /// Returns the rest.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
         let bytes = std::mem::take(&mut self.kept);
-        self.pass(&bytes, true).0
+        self.pass(&bytes, bytes.len()).0
     }
 
     /// Returns a whole text with its values replaced; `None` if it has none.
     pub(crate) fn whole(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let has =
             |from: usize| self.firsts[usize::from(bytes[from])] && self.starting(&bytes[from..]).is_some();
-        (0..bytes.len()).any(has).then(|| self.pass(bytes, true).0)
+        (0..bytes.len()).any(has).then(|| self.pass(bytes, bytes.len()).0)
     }
 
-    fn starting(&self, bytes: &[u8]) -> Option<&Pair> {
-        self.pairs.iter().find(|pair| bytes.starts_with(&pair.value))
+    /// Returns true if a value stands in a text whose letters may have lost their case.
+    pub(crate) fn is_in_name(&self, name: &str) -> bool {
+        let stands = |pair: &Pair| {
+            name.as_bytes().windows(pair.value.len()).any(|window| window.eq_ignore_ascii_case(&pair.value))
+        };
+        self.pairs.iter().any(stands)
     }
 
-    /// Replaces values. Returns the text, and where the rest begins, in which a value may begin that is not complete.
-    fn pass(&self, bytes: &[u8], is_end: bool) -> (Vec<u8>, usize) {
-        let longest = self.pairs.first().map_or(0, |pair| pair.value.len());
-        let mut out = Vec::with_capacity(bytes.len());
+    /// Returns the bytes at the end of a text in which a value may begin that is not complete.
+    fn open_end(&self, bytes: &[u8]) -> usize {
+        let end = &bytes[bytes.len().saturating_sub(self.longest)..];
+        match self.are_tokens {
+            true => end.iter().rev().take_while(|byte| is_of_token(**byte)).count(),
+            false => end.len(),
+        }
+    }
+
+    /// Returns what takes the place of the value with which the bytes begin, and the bytes that it takes.
+    fn starting(&self, bytes: &[u8]) -> Option<(&Pair, usize)> {
+        self.pairs.iter().find_map(|pair| Some((pair, length(bytes, &pair.value)?)))
+    }
+
+    /// Replaces the values that begin before `end`. Returns the text, and where the rest begins.
+    fn pass(&self, bytes: &[u8], end: usize) -> (Vec<u8>, usize) {
+        let mut out = Vec::with_capacity(end);
         let mut at = 0;
-        while at < bytes.len() {
-            let rest = &bytes[at..];
+        while at < end {
+            let rest = &bytes[at..end];
             let first = rest.iter().position(|byte| self.firsts[usize::from(*byte)]).unwrap_or(rest.len());
-            if first > 0 {
-                out.extend_from_slice(&rest[..first]);
-                at += first;
-                continue;
-            }
-            let begins = |pair: &Pair| pair.value.len() > rest.len() && pair.value.starts_with(rest);
-            if !is_end && rest.len() < longest && self.pairs.iter().any(begins) {
+            out.extend_from_slice(&rest[..first]);
+            at += first;
+            if at == end {
                 break;
             }
-            match self.starting(rest) {
-                Some(pair) => {
+            match self.starting(&bytes[at..]) {
+                Some((pair, length)) => {
                     out.extend_from_slice(&pair.placeholder);
-                    at += pair.value.len();
+                    at += length;
                 }
                 None => {
-                    out.push(rest[0]);
+                    out.push(bytes[at]);
                     at += 1;
                 }
             }
@@ -87,9 +126,35 @@ impl Redactor {
     }
 }
 
+/// Returns the bytes that the value takes at the beginning of a text, each of its bytes as it is or in an escape. Of several
+/// readings the longest escapes count.
+fn length(text: &[u8], value: &[u8]) -> Option<usize> {
+    // Readings to try: bytes of the text, and of the value.
+    let mut readings = vec![(0, 0)];
+    // A value that looks like escapes has readings without end.
+    let most = value.len() * READINGS + READINGS;
+    for _ in 0..most {
+        let (at, of) = readings.pop()?;
+        if of == value.len() {
+            return Some(at);
+        }
+        let Some(byte) = text.get(at) else { continue };
+        if *byte == value[of] || (*byte == b'+' && value[of] == b' ') {
+            readings.push((at + 1, of + 1));
+        }
+        for escape in escapes(&text[at..]).filter(|escape| value[of..].starts_with(escape.bytes())) {
+            readings.push((at + escape.length, of + escape.bytes().len()));
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::credentials::encode::forms;
 
     fn redactor(pairs: &[(&str, &str)]) -> Redactor {
         let pair = |(value, placeholder): &(&str, &str)| Pair {
@@ -119,5 +184,105 @@ mod tests {
         let redactor = redactor(&[("secret", "P"), ("", "empty")]);
         assert_eq!(redactor.whole(b"nothing"), None);
         assert_eq!(redactor.whole(b"xsecretx").unwrap(), b"xPx");
+    }
+
+    #[test]
+    fn lengths_of_pieces_do_not_say_how_much_of_a_value_was_guessed() {
+        for value in ["secret-value", "secret value, with \"more\""] {
+            let lengths = |guess: &str| -> Vec<usize> {
+                let mut redactor = redactor(&[(value, "P")]);
+                let pieces = ["data: ", guess, "tail", &"x".repeat(300), "\n\n", guess];
+                pieces.iter().map(|piece| redactor.push(piece.as_bytes()).len()).collect()
+            };
+            let right = lengths(&value[..8]);
+            for wrong in ["secret-X", "seXXXXXX", "%5cXXXXX", "XXXXXXXX"] {
+                let wrong: String = wrong.chars().take(6).collect::<String>() + &value[6..8];
+                assert_eq!(lengths(&wrong), right, "{wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn line_of_a_stream_is_passed_on_at_once() {
+        let mut redactor = redactor(&[("secret-value", "P")]);
+        assert_eq!(redactor.push(b"data: {\"a\": \"secret-value\"}\n\n"), b"data: {\"a\": \"P\"}\n\n");
+    }
+
+    #[test]
+    fn escaped_value_is_redacted() {
+        let value = "a/b+\"c\\d%e&f'g h";
+        let redactor = redactor(&[(value, "P")]);
+        let hex: String = value.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let unicode: String = value.bytes().map(|byte| format!("\\u{byte:04X}")).collect();
+        for text in [
+            value,
+            r#"a\/b+\"c\\d%e&f'g h"#,
+            r#"a\\/b+\\\"c\\\\d%e&f'g h"#,
+            "a%2fb%2B%22c%5cd%25e%26f%27g+h",
+            "a%252fb%252B%2522c%255cd%2525e%2526f%2527g%2520h",
+            "a/b+&quot;c\\d%e&amp;f&#39;g h",
+            "a&#x2F;b&#43;&#34;c\\d%e&amp;f&apos;g&#x0020;h",
+            "a/b+%22c\\d%25e&f'g h",
+            &hex,
+            &unicode,
+            &unicode.replace('\\', "\\\\"),
+        ] {
+            let found = redactor.whole(format!("<{text}>").as_bytes());
+            assert_eq!(found.as_deref(), Some(b"<P>".as_slice()), "{text}");
+        }
+    }
+
+    #[test]
+    fn value_that_looks_like_an_escape_is_redacted_in_every_form() {
+        let value = r"x%41\u0041&amp;y%25";
+        let redactor = redactor(&[(value, "P")]);
+        for text in [
+            value,
+            r"x%2541%5cu0041%26amp;y%2525",
+            r"x%41\\\\u0041&amp;y%25",
+            r"x%41\\u0041&amp;amp;y%25",
+            r"x%252541%255cu0041%2526amp%253by%252525",
+        ] {
+            assert_eq!(redactor.whole(text.as_bytes()).as_deref(), Some(b"P".as_slice()), "{text}");
+        }
+    }
+
+    #[test]
+    fn text_with_many_readings_is_read_in_time() {
+        let value = "%25".repeat(200);
+        let redactor = redactor(&[(&value, "P"), (&"\\".repeat(400), "Q")]);
+        let begun = std::time::Instant::now();
+        redactor.whole(format!("{}x", "%25".repeat(199)).as_bytes());
+        redactor.whole(format!("{}x", "\\".repeat(399)).as_bytes());
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+        #[test]
+        fn pieces_are_redacted_as_the_whole_is(
+            parts in proptest::collection::vec(
+                prop_oneof![
+                    Just("s%cr/t".to_owned()), Just("s%25cr%2ft".to_owned()), Just(r"s%cr\/t".to_owned()),
+                    Just("s%cr".to_owned()), Just(forms("s%cr/t", "P")[1].value.iter().map(|b| char::from(*b)).collect()),
+                    "[s%cr/t &;\\\\2]{0,6}", "[x\n ]{0,40}",
+                ],
+                0..20,
+            ),
+            cuts in proptest::collection::vec(1_usize..30, 0..40),
+        ) {
+            let text = parts.concat();
+            let whole = Redactor::new(forms("s%cr/t", "P"));
+            let expected = whole.whole(text.as_bytes()).unwrap_or_else(|| text.clone().into_bytes());
+            let (mut redactor, mut rest, mut out) = (Redactor::new(forms("s%cr/t", "P")), text.as_bytes(), Vec::new());
+            for cut in cuts {
+                let (piece, after) = rest.split_at(cut.min(rest.len()));
+                out.extend(redactor.push(piece));
+                rest = after;
+            }
+            out.extend(redactor.push(rest));
+            out.extend(redactor.finish());
+            prop_assert_eq!(out, expected);
+        }
     }
 }

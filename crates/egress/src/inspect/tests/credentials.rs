@@ -80,6 +80,32 @@ async fn websocket_to_a_host_of_a_credential_is_refused() {
 }
 
 #[tokio::test]
+async fn header_of_an_answer_whose_name_is_the_value_is_dropped() {
+    let site = Site::new(OPEN).await;
+    let value = Secret::new("Real-Value-Of-Letters".into());
+    site.sandbox.set_credentials(vec![Issued { value, ..issued("localhost", site.port, "") }]);
+    let answer =
+        site.raw(&head("GET /a", &format!("X-Answer: {PLACEHOLDER}=1\r\nX-Answer: x-own=2\r\n"))).await;
+    assert!(answer.contains("x-own: 2"), "{answer}");
+    assert!(!answer.to_lowercase().contains("real-value"), "{answer}");
+}
+
+#[tokio::test]
+async fn answer_in_which_a_value_cannot_be_found_is_refused() {
+    let site = site("").await;
+    for (headers, why) in [
+        ("X-Answer: content-encoding=gzip\r\n", "compressed"),
+        ("X-Answer: transfer-encoding=gzip, chunked\r\n", "compressed on its way"),
+        ("X-Status: 206\r\n", "only a part"),
+        ("X-Answer: content-range=bytes 1-2/9\r\n", "only a part"),
+        ("X-Answer: content-type=Multipart/ByteRanges; boundary=x\r\n", "only a part"),
+    ] {
+        let answer = site.raw(&head("GET /a", headers)).await;
+        assert!(answer.starts_with("HTTP/1.1 403") && answer.contains(why), "{headers}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn words_of_the_status_are_not_passed_on() {
     let site = site("").await;
     let answer = site.raw(&head("GET /a", &format!("X-Reason: {PLACEHOLDER}\r\n"))).await;

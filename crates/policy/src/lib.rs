@@ -37,7 +37,7 @@ pub use address::{Forbidden, check_address, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
-pub use credential::{Binding, Credential, PLACE, Shape, Source};
+pub use credential::{Aws, Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
     Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, may_dial, may_resolve,
     reads_calls, scanners,

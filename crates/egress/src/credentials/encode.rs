@@ -11,8 +11,13 @@ use super::redact::Pair;
 
 /// Returns the text with everything but letters, digits, `-`, `.`, `_` and `~` as percent codes.
 pub(super) fn percent(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
+    percent_bytes(text.as_bytes())
+}
+
+/// Returns the bytes as [`percent`] does.
+pub(super) fn percent_bytes(bytes: &[u8]) -> String {
+    let mut encoded = String::with_capacity(bytes.len());
+    for byte in bytes.iter().copied() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
                 encoded.push(char::from(byte))

@@ -1,5 +1,7 @@
 //! Credentials: a server receives the value, and nothing in the sandbox has it.
 
+mod aws;
+
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Output, Stdio};
@@ -24,14 +26,19 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
+        Server::of("credentials.py", &[])
+    }
+
+    /// Starts the server of a fixture with these further arguments.
+    fn of(fixture: &str, arguments: &[&str]) -> Server {
         let site = Site::new();
         let path = |name: &str| site.folder.path().join(name);
         let hosts = format!("127.0.0.1 localhost\n{SERVER} web.example other.example\n");
         std::fs::write(path("hosts"), hosts).expect("written");
         authority(&path("public"), &["web.example", "other.example"]);
         let mut python = Command::new("python3");
-        python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hutch/fixtures/credentials.py"));
-        python.arg(SERVER).arg(path("public"));
+        python.arg(format!("{}/tests/hutch/fixtures/{fixture}", env!("CARGO_MANIFEST_DIR")));
+        python.arg(SERVER).arg(path("public")).args(arguments);
         let (peer, port) = with_port(python, &path("log"));
         Server { site, peer, port }
     }

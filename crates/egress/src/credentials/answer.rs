@@ -59,7 +59,7 @@ fn hidden(parts: &Parts) -> Option<&'static str> {
 /// Removes headers with a value in their name, and redacts the others.
 fn redact(headers: &mut HeaderMap, redactor: &Redactor) {
     let named: Vec<HeaderName> =
-        headers.keys().filter(|name| redactor.is_in_name(name.as_str())).cloned().collect();
+        headers.keys().filter(|name| redactor.whole(name.as_str().as_bytes()).is_some()).cloned().collect();
     for name in named {
         headers.remove(name);
     }

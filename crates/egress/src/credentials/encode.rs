@@ -56,6 +56,9 @@ pub(super) fn json(text: &str) -> String {
     quoted[1..quoted.len() - 1].to_owned()
 }
 
+/// Bytes with which escapes begin.
+pub(super) const ESCAPES: [u8; 3] = *b"%\\&";
+
 /// Bytes for which an escape stands.
 pub(super) struct Escape {
     bytes: [u8; 4],
@@ -144,23 +147,24 @@ fn number(text: &[u8], from: usize, count: usize, radix: u32) -> Option<u32> {
 }
 
 /// Returns the forms in which a server may answer with the value, to which escapes may be added: as it is, in Base64 of both
-/// alphabets at each of its three alignments, and in hexadecimal digits.
+/// alphabets at each of its three alignments, in hexadecimal digits, and in UTF-16.
 pub(super) fn forms(value: &str, placeholder: &str) -> Vec<Pair> {
-    let pair = |value: String, placeholder: String| Pair {
-        value: Zeroizing::new(value.into_bytes()),
-        placeholder: placeholder.into_bytes(),
+    let digit = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
+    let hex = |text: &str| text.bytes().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
+    let wide = |text: &str, bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect();
+    let pair = |form: &dyn Fn(&str) -> Vec<u8>| Pair {
+        value: Zeroizing::new(form(value)),
+        placeholder: form(placeholder),
     };
-    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let mut forms = vec![pair(value.to_owned(), placeholder.to_owned())];
+    let mut forms = vec![
+        pair(&|text| text.into()),
+        pair(&hex),
+        pair(&|text| wide(text, u16::to_le_bytes)),
+        pair(&|text| wide(text, u16::to_be_bytes)),
+    ];
     for alphabet in [STANDARD, URL_SAFE] {
-        forms.extend(
-            (0..3).map(|before| {
-                pair(aligned(&alphabet, value, before), aligned(&alphabet, placeholder, before))
-            }),
-        );
+        forms.extend((0..3).map(|before| pair(&|text| aligned(&alphabet, text, before).into_bytes())));
     }
-    forms.push(pair(hex(value), hex(placeholder)));
-    forms.push(pair(hex(value).to_uppercase(), hex(placeholder).to_uppercase()));
     forms
 }
 

@@ -5,7 +5,7 @@
 
 use zeroize::Zeroizing;
 
-use super::encode::escapes;
+use super::encode::{ESCAPES, escapes};
 
 /// Maximum bytes by which escapes stand for one byte of a value.
 const ESCAPED: usize = 8;
@@ -22,8 +22,10 @@ pub(crate) struct Pair {
 pub(crate) struct Redactor {
     /// The longest first: of values that begin at the same place it counts.
     pairs: Vec<Pair>,
-    /// Bytes with which a value may begin, as it is or as an escape.
-    firsts: [bool; 256],
+    /// Of each byte, the pairs whose value begins with it, in order.
+    firsts: Box<[Vec<usize>; 256]>,
+    /// Of each two bytes, a bit that says that a value may begin with them.
+    starts: Box<[u64; 1024]>,
     /// Maximum bytes that are kept back.
     longest: usize,
     /// No value has a byte that separates tokens.
@@ -33,26 +35,45 @@ pub(crate) struct Redactor {
 
 /// Returns true for bytes of tokens and of their escapes.
 fn is_of_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~+/=%\\&#;:@!$*^|?".contains(&byte)
+    byte.is_ascii_alphanumeric() || b"-._~+/=%\\&#;:@!$*^|?\0".contains(&byte)
+}
+
+/// Returns the bytes of a text that stand for one of a value, which may have lost its case.
+fn plain(of_value: u8) -> [u8; 2] {
+    match of_value {
+        b' ' => [b' ', b'+'],
+        byte => [byte.to_ascii_lowercase(), byte.to_ascii_uppercase()],
+    }
+}
+
+/// Returns the number of two bytes.
+fn place(first: u8, next: u8) -> usize {
+    usize::from(u16::from_be_bytes([first, next]))
 }
 
 impl Redactor {
     pub(crate) fn new(mut pairs: Vec<Pair>) -> Redactor {
         pairs.retain(|pair| !pair.value.is_empty());
         pairs.sort_by_key(|pair| std::cmp::Reverse(pair.value.len()));
-        let mut firsts = [false; 256];
-        for pair in &pairs {
-            let first = pair.value[0];
-            firsts[usize::from(if first == b' ' { b'+' } else { first })] = true;
-            firsts[usize::from(first)] = true;
-        }
-        for escape in b"%\\&".iter().filter(|_| !pairs.is_empty()) {
-            firsts[usize::from(*escape)] = true;
+        let mut firsts = Box::new([const { Vec::new() }; 256]);
+        let mut starts = Box::new([0; 1024]);
+        for (index, pair) in pairs.iter().enumerate() {
+            for byte in plain(pair.value[0]) {
+                firsts[usize::from(byte)].push(index);
+                firsts[usize::from(byte)].dedup();
+                let follows: Vec<u8> = match pair.value.get(1) {
+                    Some(second) => [&plain(*second), ESCAPES.as_slice()].concat(),
+                    None => (0..=255).collect(),
+                };
+                for place in follows.into_iter().map(|next| place(byte, next)) {
+                    starts[place / 64] |= 1_u64 << (place % 64);
+                }
+            }
         }
         // Rounded: it says little about the length of a value.
         let longest = pairs.first().map_or(0, |pair| (pair.value.len() * ESCAPED).next_power_of_two());
         let are_tokens = pairs.iter().all(|pair| pair.value.iter().all(|byte| is_of_token(*byte)));
-        Redactor { pairs, firsts, longest, are_tokens, kept: Zeroizing::default() }
+        Redactor { pairs, firsts, starts, longest, are_tokens, kept: Zeroizing::default() }
     }
 
     /// Takes a piece, and returns what may be passed on.
@@ -72,17 +93,9 @@ impl Redactor {
 
     /// Returns a whole text with its values replaced; `None` if it has none.
     pub(crate) fn whole(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let has =
-            |from: usize| self.firsts[usize::from(bytes[from])] && self.starting(&bytes[from..]).is_some();
-        (0..bytes.len()).any(has).then(|| self.pass(bytes, bytes.len()).0)
-    }
-
-    /// Returns true if a value stands in a text whose letters may have lost their case.
-    pub(crate) fn is_in_name(&self, name: &str) -> bool {
-        let stands = |pair: &Pair| {
-            name.as_bytes().windows(pair.value.len()).any(|window| window.eq_ignore_ascii_case(&pair.value))
-        };
-        self.pairs.iter().any(stands)
+        (0..bytes.len())
+            .any(|from| self.may_start(&bytes[from..]) && self.starting(&bytes[from..]).is_some())
+            .then(|| self.pass(bytes, bytes.len()).0)
     }
 
     /// Returns the bytes at the end of a text in which a value may begin that is not complete.
@@ -94,34 +107,47 @@ impl Redactor {
         }
     }
 
+    /// Returns false if no value begins with these bytes.
+    fn may_start(&self, bytes: &[u8]) -> bool {
+        let [first, next, ..] = bytes else { return true };
+        let place = place(*first, *next);
+        ESCAPES.contains(first) || self.starts[place / 64] >> (place % 64) & 1 == 1
+    }
+
     /// Returns what takes the place of the value with which the bytes begin, and the bytes that it takes.
     fn starting(&self, bytes: &[u8]) -> Option<(&Pair, usize)> {
-        self.pairs.iter().find_map(|pair| Some((pair, length(bytes, &pair.value)?)))
+        let first = *bytes.first()?;
+        let escaped = ESCAPES.contains(&first).then(|| escapes(bytes)).into_iter().flatten();
+        let escaped = escaped.flat_map(|escape| &self.firsts[usize::from(escape.bytes()[0])]);
+        let mut found: Option<(usize, usize)> = None;
+        for index in self.firsts[usize::from(first)].iter().chain(escaped).copied() {
+            if found.is_none_or(|(longer, _)| index < longer) {
+                found = length(bytes, &self.pairs[index].value).map(|length| (index, length)).or(found);
+            }
+        }
+        found.map(|(index, length)| (&self.pairs[index], length))
     }
 
     /// Replaces the values that begin before `end`. Returns the text, and where the rest begins.
     fn pass(&self, bytes: &[u8], end: usize) -> (Vec<u8>, usize) {
         let mut out = Vec::with_capacity(end);
-        let mut at = 0;
+        let (mut at, mut copied) = (0, 0);
         while at < end {
-            let rest = &bytes[at..end];
-            let first = rest.iter().position(|byte| self.firsts[usize::from(*byte)]).unwrap_or(rest.len());
-            out.extend_from_slice(&rest[..first]);
-            at += first;
-            if at == end {
-                break;
+            if !self.may_start(&bytes[at..]) {
+                at += 1;
+                continue;
             }
             match self.starting(&bytes[at..]) {
                 Some((pair, length)) => {
+                    out.extend_from_slice(&bytes[copied..at]);
                     out.extend_from_slice(&pair.placeholder);
                     at += length;
+                    copied = at;
                 }
-                None => {
-                    out.push(bytes[at]);
-                    at += 1;
-                }
+                None => at += 1,
             }
         }
+        out.extend_from_slice(&bytes[copied..at]);
         (out, at)
     }
 }
@@ -129,22 +155,25 @@ impl Redactor {
 /// Returns the bytes that the value takes at the beginning of a text, each of its bytes as it is or in an escape. Of several
 /// readings the longest escapes count.
 fn length(text: &[u8], value: &[u8]) -> Option<usize> {
-    // Readings to try: bytes of the text, and of the value.
-    let mut readings = vec![(0, 0)];
+    let (mut at, mut of) = (0, 0);
+    // Other readings: bytes of the text, and of the value.
+    let mut others: Vec<(usize, usize)> = Vec::new();
     // A value that looks like escapes has readings without end.
-    let most = value.len() * READINGS + READINGS;
-    for _ in 0..most {
-        let (at, of) = readings.pop()?;
+    for _ in 0..(value.len() + 1) * READINGS {
         if of == value.len() {
             return Some(at);
         }
-        let Some(byte) = text.get(at) else { continue };
-        if *byte == value[of] || (*byte == b'+' && value[of] == b' ') {
-            readings.push((at + 1, of + 1));
+        let byte = text.get(at).copied();
+        let mut next = byte.filter(|byte| plain(value[of]).contains(byte)).map(|_| (at + 1, of + 1));
+        if byte.is_some_and(|byte| ESCAPES.contains(&byte)) {
+            for escape in escapes(&text[at..]) {
+                let after = of + escape.bytes().len();
+                if value.get(of..after).is_some_and(|value| value.eq_ignore_ascii_case(escape.bytes())) {
+                    others.extend(next.replace((at + escape.length, after)));
+                }
+            }
         }
-        for escape in escapes(&text[at..]).filter(|escape| value[of..].starts_with(escape.bytes())) {
-            readings.push((at + escape.length, of + escape.bytes().len()));
-        }
+        (at, of) = next.or_else(|| others.pop())?;
     }
     None
 }
@@ -225,10 +254,26 @@ mod tests {
             "a/b+%22c\\d%25e&f'g h",
             &hex,
             &unicode,
+            &value.to_uppercase(),
             &unicode.replace('\\', "\\\\"),
         ] {
             let found = redactor.whole(format!("<{text}>").as_bytes());
             assert_eq!(found.as_deref(), Some(b"<P>".as_slice()), "{text}");
+        }
+    }
+
+    #[test]
+    fn value_in_another_encoding_is_redacted() {
+        let value = "Real-Value?>";
+        let redactor = Redactor::new(forms(value, "P"));
+        let wide: Vec<u8> = value.encode_utf16().flat_map(u16::to_be_bytes).collect();
+        for (text, expected) in [
+            (b"x5265616C2D56616C75653F3E.".as_slice(), b"x50.".as_slice()),
+            (b"x5265616c2d56616c75653f3e.", b"x50."),
+            (&wide, b"\0P"),
+            (b"HTTP_REAL-VALUE?>", b"HTTP_P"),
+        ] {
+            assert_eq!(redactor.whole(text).as_deref(), Some(expected), "{text:?}");
         }
     }
 
@@ -264,7 +309,7 @@ mod tests {
             parts in proptest::collection::vec(
                 prop_oneof![
                     Just("s%cr/t".to_owned()), Just("s%25cr%2ft".to_owned()), Just(r"s%cr\/t".to_owned()),
-                    Just("s%cr".to_owned()), Just(forms("s%cr/t", "P")[1].value.iter().map(|b| char::from(*b)).collect()),
+                    Just("s%cr".to_owned()), Just(forms("s%cr/t", "P")[4].value.iter().map(|b| char::from(*b)).collect()),
                     "[s%cr/t &;\\\\2]{0,6}", "[x\n ]{0,40}",
                 ],
                 0..20,

@@ -6,8 +6,12 @@
 mod answer;
 mod body;
 mod encode;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod hostile;
 mod place;
 mod redact;
+mod sign;
+mod sigv4;
 
 use std::fmt;
 
@@ -16,6 +20,7 @@ pub(crate) use body::{Guarded, filled};
 use hutch_policy::{Binding, Destination, Path};
 pub(crate) use place::{Placed, place};
 use serde::{Deserialize, Serialize};
+pub(crate) use sign::hashed;
 use zeroize::Zeroizing;
 
 /// Secret text, which is erased when it is dropped.

@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hutch_egress::{Issued, Secret};
-use hutch_policy::{Binding, Level, Shape, Source, offered};
+use hutch_policy::{Binding, Level, Shape, Source, is_opened, offered};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
@@ -74,6 +74,26 @@ impl Wanted {
         Ok(all)
     }
 
+    /// Prints which credentials no rule opens, so that no request can use them.
+    pub(crate) fn warn_of_closed(all: &[Wanted], levels: &[Level]) {
+        for one in all.iter().filter(|one| !is_opened(levels, &one.binding)) {
+            eprintln!("hutch: {}: no rule opens its hosts, so no request can use it", one.named());
+        }
+    }
+
+    /// Returns the file that has the value.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        match &self.source {
+            Source::File(path) => Some(path),
+            Source::Env(_) => None,
+        }
+    }
+
+    /// Returns how messages name the credential.
+    pub(crate) fn named(&self) -> String {
+        format!("credential {:?} of policy {:?}", self.name, self.policy)
+    }
+
     /// Returns the variable that has the placeholder.
     pub(crate) fn variable(&self) -> Option<(String, String)> {
         Some((self.env.clone()?, self.placeholder.clone()))
@@ -115,7 +135,7 @@ pub(crate) fn read(wanted: &[Wanted]) -> Result<Vec<Issued>, String> {
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let read = |one: &Wanted| {
-        let failed = |error| format!("credential {:?} of policy {:?}: {error:#}", one.name, one.policy);
+        let failed = |error| format!("{}: {error:#}", one.named());
         one.read(&environment, now).map_err(failed)
     };
     wanted.iter().map(read).collect()

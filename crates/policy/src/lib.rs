@@ -38,7 +38,7 @@ pub use address::{Forbidden, check_address, opens_nothing};
 pub use attach::{AppliesTo, Operator, Requirement, SandboxTarget, Selector, Subject, policy_names};
 pub use budget::{Budget, Bytes, InvalidAmount, Time};
 pub use cidr::{Cidr, InvalidCidr};
-pub use credential::{Binding, Credential, PLACE, Shape, Source};
+pub use credential::{Aws, Binding, Credential, PLACE, Shape, Source};
 pub use decide::{
     Authority, Level, Mode, Opinion, RequestVerdict, Verdict, decide, decide_request, may_dial, may_resolve,
     reads_calls, scanners,
@@ -64,4 +64,4 @@ pub use scanner::{ScanAction, ScanRules, ScannerRules};
 pub use stored::{
     Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules,
 };
-pub use usable::{may_use, offered, unambiguous};
+pub use usable::{is_opened, may_use, offered, unambiguous};

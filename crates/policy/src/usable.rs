@@ -1,12 +1,19 @@
 //! Credentials that the levels of a sandbox offer, and requests that may use them.
 
 use std::borrow::Borrow;
+use std::collections::BTreeSet;
+use std::num::NonZeroU16;
 
-use crate::credential::Credential;
+use crate::credential::{Binding, Credential};
 use crate::decide::{Level, Mode, enforcing};
 use crate::destination::{Decision, Destination};
+use crate::egress::Egress;
 use crate::expression::Moment;
+use crate::host::Host;
+use crate::pattern::HostPattern;
+use crate::ports::PortRange;
 use crate::request::Request;
+use crate::rule::EgressRule;
 
 /// Returns the credentials that the levels offer, in the order of the levels. A level that only observes offers none.
 pub fn offered<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = (&Level, &Credential)> {
@@ -55,6 +62,26 @@ pub fn may_use<L: Borrow<Level>>(
             .peekable();
         lists.peek().is_none() || lists.any(|list| list.iter().any(|named| named == name))
     })
+}
+
+/// Returns true if some destination of the binding is covered by a rule of each level that enforces, and none of these rules
+/// denies every request. Conditions and expiry are not considered.
+pub fn is_opened<L: Borrow<Level>>(levels: &[L], binding: &Binding) -> bool {
+    let opens = |rule: &&EgressRule| rule.can(Decision::Allow);
+    let rules = || enforcing(levels).flat_map(|(_, egress)| egress.rules.iter()).filter(opens);
+    let hosts = || rules().flat_map(|rule| &rule.hosts).chain(&binding.hosts).map(HostPattern::example);
+    let https = PortRange::one(const { NonZeroU16::new(443).unwrap() });
+    let ports = || rules().flat_map(|rule| &rule.ports).chain(&binding.ports).copied().chain([https]);
+    let ports: BTreeSet<NonZeroU16> = ports().filter_map(|range| NonZeroU16::new(range.first())).collect();
+    let mut destinations = hosts().flat_map(|host| {
+        ports.iter().map(move |port| Destination { host: Host::Name(host.clone()), port: *port })
+    });
+    enforcing(levels).next().is_some()
+        && destinations.any(|destination| {
+            let covers =
+                |egress: &Egress| egress.rules.iter().filter(opens).any(|rule| rule.matches(&destination));
+            binding.covers(&destination) && enforcing(levels).all(|(_, egress)| covers(egress))
+        })
 }
 
 #[cfg(test)]
@@ -122,5 +149,30 @@ mod tests {
         let observing =
             r#"{"mode": "Observe", "egress": {"rules": [{"name": "a", "any": true, "credentials": []}]}}"#;
         assert!(usable(&[open, observing.to_owned()]));
+    }
+
+    #[test]
+    fn binding_is_opened_by_a_rule_of_every_level() {
+        let rules = |rules: &str| policy(&format!(r#"{{"egress": {{"rules": [{rules}]}}}}"#));
+        let one = r#"{"name": "a", "hosts": ["s3.amazonaws.com"]}"#;
+        let denies = r#"{"name": "a", "hosts": ["s3.amazonaws.com"], "decision": "Deny"}"#;
+        let other = r#"{"name": "a", "hosts": ["other.example"]}"#;
+        let port = r#"{"name": "a", "hosts": ["s3.amazonaws.com"], "ports": [8443]}"#;
+        let any = r#"{"name": "a", "any": true}"#;
+        let binding = |hosts: &str| -> Binding {
+            serde_json::from_str(&format!(r#"{{"hosts": ["{hosts}"]}}"#)).unwrap()
+        };
+        for (levels, hosts, expected) in [
+            (vec![rules(one)], "s3.amazonaws.com", true),
+            (vec![rules(one)], "*.amazonaws.com", true),
+            (vec![rules(any)], "*.amazonaws.com", true),
+            (vec![rules(one), rules(any)], "*.amazonaws.com", true),
+            (vec![rules(one), rules(other)], "*.amazonaws.com", false),
+            (vec![rules(denies)], "s3.amazonaws.com", false),
+            (vec![rules(port)], "s3.amazonaws.com", false),
+            (vec![policy("{}")], "s3.amazonaws.com", false),
+        ] {
+            assert_eq!(is_opened(&levels, &binding(hosts)), expected, "{levels:?} {hosts}");
+        }
     }
 }

@@ -225,6 +225,8 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use hutch_egress::Secret;
+
     use super::*;
 
     #[test]

@@ -1,5 +1,7 @@
 //! Credentials: a server receives the value, and nothing in the sandbox has it.
 
+mod aws;
+
 use std::collections::HashSet;
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Output, Stdio};
@@ -24,14 +26,19 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
+        Server::of("credentials.py", &[])
+    }
+
+    /// Starts the server of a fixture with these further arguments.
+    fn of(fixture: &str, arguments: &[&str]) -> Server {
         let site = Site::new();
         let path = |name: &str| site.folder.path().join(name);
         let hosts = format!("127.0.0.1 localhost\n{SERVER} web.example other.example\n");
         std::fs::write(path("hosts"), hosts).expect("written");
         authority(&path("public"), &["web.example", "other.example"]);
         let mut python = Command::new("python3");
-        python.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hutch/fixtures/credentials.py"));
-        python.arg(SERVER).arg(path("public"));
+        python.arg(format!("{}/tests/hutch/fixtures/{fixture}", env!("CARGO_MANIFEST_DIR")));
+        python.arg(SERVER).arg(path("public")).args(arguments);
         let (peer, port) = with_port(python, &path("log"));
         Server { site, peer, port }
     }
@@ -213,4 +220,48 @@ fn credential_without_a_value_is_refused_by_name() {
     let options = ["--policy", &server.policy("{env: CALLER_TOKEN}", ""), "--env", "GITHUB_TOKEN=x"];
     let output = server.site.run(Caller::Root, &options, &["true"]);
     refused(&output, 125, &["--env GITHUB_TOKEN: a credential of --policy sets this variable"]);
+}
+
+#[test]
+fn file_with_a_value_that_the_sandbox_shows_is_refused() {
+    hutch_testkit::require!(root, user_namespaces, openssl, python);
+    let server = Server::start();
+    let folder = server.path("shown");
+    std::fs::create_dir(&folder).expect("made");
+    let (file, link) = (format!("{folder}/token"), server.path("link"));
+    std::fs::write(&file, format!("{VALUE}\n")).expect("written");
+    std::os::unix::fs::symlink(&file, &link).expect("linked");
+    let (mount, read_only) = (format!("{folder}:/data"), format!("{folder}:ro"));
+    for (source, flag, value, inside) in [
+        (&file, "--workspace", folder.as_str(), file.as_str()),
+        (&link, "--workspace", &folder, &file),
+        (&file, "--mount", &mount, "/data/token"),
+        (&file, "--mount", &read_only, &file),
+    ] {
+        let policy = server.policy(&format!("{{file: {source}}}"), "");
+        let output = server.site.run(Caller::Root, &["--policy", &policy, flag, value], &["echo", "ran"]);
+        let expected = format!(
+            "credential \"github\" of policy \"team\": source.file: the sandbox could read it as {inside}"
+        );
+        refused(&output, 125, &[&expected]);
+        let options = ["--policy", &policy, flag, value, "--deny-read", &file];
+        succeeded("hidden", &server.site.run(Caller::Root, &options, &["true"]));
+    }
+}
+
+#[test]
+fn credential_that_no_rule_opens_is_reported() {
+    hutch_testkit::require!(root, user_namespaces, openssl, python);
+    let server = Server::start();
+    let line = "credential \"github\" of policy \"team\": no rule opens its hosts";
+    let policy = server.policy("{env: CALLER_TOKEN}", "");
+    let output = server.run(Caller::Root, &policy, "true");
+    assert!(!text(&output.stderr).contains(line), "{}", text(&output.stderr));
+    let closed = std::fs::read_to_string(&policy)
+        .expect("read")
+        .replace("hosts: [web.example]", "hosts: [no.example]");
+    std::fs::write(&policy, closed).expect("written");
+    let output = server.run(Caller::Root, &policy, "true");
+    succeeded("only reported", &output);
+    assert!(text(&output.stderr).contains(line), "{}", text(&output.stderr));
 }

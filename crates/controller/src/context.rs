@@ -12,6 +12,7 @@ use kube::{Client, Resource, ResourceExt};
 use crate::binding::is_unbound;
 use crate::collection::Collection;
 use crate::config::Config;
+use crate::gateway::Bundles;
 use crate::key::Key;
 use crate::memory::Memory;
 use crate::owner;
@@ -31,6 +32,7 @@ pub(crate) struct Context {
     pub(crate) services: Arc<Collection<Service>>,
     pub(crate) volumes: Arc<Collection<PersistentVolumeClaim>>,
     pub(crate) policies: Arc<Collection<NetworkPolicy>>,
+    pub(crate) bundles: Bundles,
     pub(crate) spans: Arc<Spans>,
     recorder: Recorder,
     /// Decides when writes are sent.
@@ -81,6 +83,7 @@ impl Context {
             services: Arc::new(services),
             volumes: Arc::new(Collection::new(client(), |_| Vec::new(), trim_volume)),
             policies: Arc::new(Collection::new(client(), |_| Vec::new(), trim_policy)),
+            bundles: Bundles::new(client()),
             recorder,
             taking: Mutex::default(),
             pools_memory: Mutex::default(),

@@ -7,6 +7,7 @@ use hutch_api::{Sandbox, SandboxClaim, SandboxTemplate, SandboxWarmPool, annotat
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Client, Resource, ResourceExt};
 
 use crate::binding::is_unbound;
@@ -242,7 +243,8 @@ fn trim_volume(claim: &mut PersistentVolumeClaim) {
 
 fn trim_policy(policy: &mut NetworkPolicy) {
     drop_noise(policy);
-    if !owner::controller(policy).is_some_and(owner::is_of_extensions) {
+    let is_ours = |owner: &OwnerReference| owner::is_of_extensions(owner) || owner.kind == Sandbox::kind(&());
+    if !owner::controller(policy).is_some_and(is_ours) {
         policy.spec = None;
     }
 }

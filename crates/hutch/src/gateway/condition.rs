@@ -91,8 +91,10 @@ fn open(pod: &Pod, objects: &Objects, plugin: Plugin) -> Option<&'static str> {
         Plugin::Enforces => {}
     }
     let subject = objects.subject(pod)?;
-    let Some(template) = objects.template(&subject.namespace, subject.template.as_ref()) else {
-        return Some("the Sandbox has no template, and so no NetworkPolicy");
+    // Without a template, the Sandbox has a NetworkPolicy of its own.
+    let name = subject.template.as_ref()?;
+    let Some(template) = objects.template(&subject.namespace, Some(name)) else {
+        return Some("the template of the Sandbox is gone, and its NetworkPolicy with it");
     };
     template.unmanaged.then_some("the NetworkPolicy of the template is unmanaged")
 }

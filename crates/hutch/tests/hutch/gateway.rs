@@ -255,18 +255,21 @@ async fn sandbox_reaches_allowed_hosts_through_the_gateway_of_a_cluster() {
     }
 }
 
-/// The NetworkPolicy of a template opens the gateway alone.
+/// The NetworkPolicies of a template, and of Sandboxes without one, open the gateway alone.
 async fn closed_by_its_template(running: &Running) {
     let spec = json!({"podTemplate": {"spec": {"containers": [{"name": "main", "image": "i"}]}}});
     running.apply(&json!({"apiVersion": "extensions.agents.x-k8s.io/v1beta1", "kind": "SandboxTemplate",
         "metadata": {"name": "agents"}, "spec": spec}));
-    let words = ["get", "networkpolicy", "-o", "jsonpath={.items[*].spec.egress}"];
-    let holds = async || !running.kubectl(&words).is_empty();
-    running.cluster.until("the template has a NetworkPolicy", holds).await.unwrap();
-    let found: Value = serde_json::from_str(&running.kubectl(&words)).expect("one policy");
+    let words = ["get", "networkpolicy", "-o", "jsonpath={.items[*].metadata.name}"];
+    let names = "agents-network-policy one-sandbox-network two-sandbox-network";
+    let holds = async || running.kubectl(&words) == names;
+    running.cluster.until("the template has a NetworkPolicy, as the Sandboxes have", holds).await.unwrap();
     let (block, port) = (json!({"cidr": format!("{}/32", running.gateway.ip())}), running.gateway.port());
     let expected = json!([{"to": [{"ipBlock": block}], "ports": [{"port": port, "protocol": "TCP"}]}]);
-    assert_eq!(found, expected);
+    for name in names.split(' ') {
+        let found = running.kubectl(&["get", "networkpolicy", name, "-o", "jsonpath={.spec.egress}"]);
+        assert_eq!(serde_json::from_str::<Value>(&found).expect("JSON"), expected, "{name}");
+    }
 }
 
 /// A connection through the gateway on which a request was answered.

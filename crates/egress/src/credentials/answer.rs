@@ -28,7 +28,7 @@ pub(crate) fn answer(placed: Placed, parts: &mut Parts, body: Body) -> Result<Bo
     if http_body::Body::is_end_stream(&body) {
         return Ok(body);
     }
-    if let Some(how) = hidden(parts) {
+    if let Some(how) = hidden(parts).filter(|_| !placed.only_signed) {
         let why = format!("the answer is {how}, so no credential can be removed from it");
         return Err(Reason::Ambiguous(why));
     }

@@ -271,10 +271,16 @@ pub(crate) fn check_for_command(all: &[Credential]) -> Result<(), Mistake> {
     }
 }
 
-/// Refuses all credentials.
+/// Refuses sources of the caller's machine, which a server does not have.
 pub(crate) fn check_for_server(all: &[Credential]) -> Result<(), Mistake> {
-    let why = "a server has no credentials for sandboxes in this version; `hutch run` and `hutch egress` do";
-    if all.is_empty() { Ok(()) } else { Err(("spec.credentials".to_owned(), why.to_owned())) }
+    match all.iter().position(|one| one.source.is_some()) {
+        Some(index) => {
+            let why =
+                "only a command has `source`; a server needs `provider`, the name of a CredentialProvider";
+            Err((format!("spec.credentials[{index}].source"), why.to_owned()))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns true if one of the credentials may go to the destination, so that its requests must be read.
@@ -313,7 +319,7 @@ fn is_format(format: &str) -> bool {
         && format.trim() == format
 }
 
-fn is_variable(name: &str) -> bool {
+pub(crate) fn is_variable(name: &str) -> bool {
     let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
     (1..=NAME).contains(&name.len())
         && name.starts_with(letter)
@@ -421,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn server_refuses_credentials_and_a_command_those_of_providers() {
+    fn server_refuses_sources_of_a_command_and_a_command_providers() {
         let object = |source: &str| -> PolicyObject {
             let text = format!(
                 r#"{{"apiVersion": "policy.hutch.dev/v1alpha1", "kind": "SandboxPolicy", "metadata": {{"name": "p"}}, "spec":
@@ -431,8 +437,9 @@ mod tests {
         };
         let own = object(r#""source": {"env": "T"}"#);
         assert_eq!(own.check_for_command(), Ok(()));
-        assert_eq!(own.check_for_server().unwrap_err().field, "spec.credentials");
-        let provided = object(r#""provider": "x""#).check_for_command().unwrap_err();
-        assert_eq!(provided.field, "spec.credentials[0].provider");
+        assert_eq!(own.check_for_server().unwrap_err().field, "spec.credentials[0].source");
+        let provided = object(r#""provider": "x""#);
+        assert_eq!(provided.check_for_server(), Ok(()));
+        assert_eq!(provided.check_for_command().unwrap_err().field, "spec.credentials[0].provider");
     }
 }

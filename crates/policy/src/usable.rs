@@ -21,6 +21,29 @@ pub fn offered<L: Borrow<Level>>(levels: &[L]) -> impl Iterator<Item = (&Level, 
     levels.flat_map(|level| level.credentials.iter().map(move |credential| (level, credential)))
 }
 
+/// Returns the credentials that the levels offer, without those that two levels offer by the same name or variable, and what
+/// is wrong with these.
+pub fn unambiguous<L: Borrow<Level>>(levels: &[L]) -> (Vec<(&Level, &Credential)>, Vec<String>) {
+    let all: Vec<_> = offered(levels).collect();
+    let mut mistakes = Vec::new();
+    let alone = |(index, (level, one)): &(usize, &(&Level, &Credential))| {
+        let same = |(other, (_, credential)): (usize, &(&Level, &Credential))| {
+            other != *index
+                && (credential.name == one.name || (one.env.is_some() && credential.env == one.env))
+        };
+        let other = all.iter().enumerate().find(|(place, other)| same((*place, other)));
+        if let Some((_, (other_level, other))) = other {
+            mistakes.push(format!(
+                "credential {:?} of policy {:?} has the same name or variable as {:?} of policy {:?}",
+                one.name, level.name, other.name, other_level.name
+            ));
+        }
+        other.is_none()
+    };
+    let found = all.iter().enumerate().filter(alone).map(|(_, one)| *one).collect();
+    (found, mistakes)
+}
+
 /// Returns true if no level excludes a credential from a request that is allowed. A level excludes it if the rules by which
 /// it allows the request have lists of credentials, and none of them names it.
 pub fn may_use<L: Borrow<Level>>(
@@ -73,6 +96,24 @@ mod tests {
         );
         let object: PolicyObject = serde_json::from_str(&text).unwrap();
         object.into_level(Authority::Namespace).unwrap()
+    }
+
+    #[test]
+    fn credential_that_two_policies_offer_is_offered_by_none() {
+        let offer = |name: &str, env: &str| {
+            policy(&format!(
+                r#"{{"credentials": [{{"name": "{name}", "provider": "p", "hosts": ["a.example"], "env": "{env}"}}]}}"#
+            ))
+        };
+        let count = |levels: &[Level]| {
+            let (found, mistakes) = unambiguous(levels);
+            (found.len(), mistakes.len())
+        };
+        assert_eq!(count(&[offer("a", "A"), offer("b", "B")]), (2, 0));
+        assert_eq!(count(&[offer("a", "A"), offer("a", "B"), offer("c", "C")]), (1, 2));
+        assert_eq!(count(&[offer("a", "A"), offer("b", "A")]), (0, 2));
+        let (_, mistakes) = unambiguous(&[offer("a", "A"), offer("b", "A")]);
+        assert!(mistakes[0].contains(r#""a""#) && mistakes[0].contains(r#""b""#), "{mistakes:?}");
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub enum Need {
     Curl,
     /// `buildah` on the path.
     Buildah,
+    /// HashiCorp's `vault` on the path. CI does not have it: its build takes too long.
+    Vault,
     /// `git` on the path.
     Git,
     /// `node` on the path.
@@ -78,6 +80,9 @@ impl Need {
             Need::Kubernetes => {
                 let missing = KUBERNETES.into_iter().any(|name| tool(name).is_none());
                 missing.then_some("needs a Kubernetes control plane (scripts/install-test-tools)")
+            }
+            Need::Vault => {
+                on_path("vault").is_none().then_some("needs vault (scripts/install-test-tools vault)")
             }
             Need::Buildah => on_path("buildah").is_none().then_some("needs buildah"),
             Need::Curl => on_path("curl").is_none().then_some("needs curl"),
@@ -186,6 +191,9 @@ macro_rules! need {
     };
     (runsc) => {
         $crate::Need::Runsc
+    };
+    (vault) => {
+        $crate::Need::Vault
     };
     (kubectl) => {
         $crate::Need::Kubectl

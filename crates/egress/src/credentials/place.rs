@@ -87,7 +87,7 @@ pub(crate) fn place(
     }
     placed.in_body = judged.open.iter().filter(|one| one.binding.body).map(|one| (*one).clone()).collect();
     // One that is bound to this host but stays in the body arrives as a placeholder, which is worth nothing.
-    let foreign = set.0.iter().filter(|one| !one.binding.covers(destination));
+    let foreign = set.0.iter().filter(|one| !one.covers(destination));
     placed.foreign = foreign.map(|one| (one.placeholder.clone(), one.name.clone())).collect();
     Ok(placed)
 }

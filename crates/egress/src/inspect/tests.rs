@@ -105,7 +105,7 @@ impl Site {
         let (sender, refused) = mpsc::unbounded_channel();
         let report = Box::new(move |refusal| drop(sender.send(refusal)));
         let sandbox = Sandbox::new(levels(port, rules, budget), way, report, Box::new(|_| ()));
-        sandbox.set_authority(&keys).unwrap();
+        sandbox.set_authority(Arc::new(Authority::new(&keys).unwrap()));
         Site { sandbox, keys, port, refused }
     }
 
@@ -392,7 +392,7 @@ async fn server_that_is_not_trusted_gets_no_request() {
     let site = Site::new(GET).await;
     let way = Arc::new(Way::new(site.keys.certificate.clone().into_bytes(), None));
     let sandbox = Sandbox::new(levels(site.port, GET, ""), way, Box::new(|_| ()), Box::new(|_| ()));
-    sandbox.set_authority(&site.keys).unwrap();
+    sandbox.set_authority(Arc::new(Authority::new(&site.keys).unwrap()));
     let site = Site { sandbox, ..site };
     let answer = site.get("/simple/").await;
     assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("TLS to the server"), "{answer}");

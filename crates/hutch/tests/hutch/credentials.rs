@@ -73,7 +73,7 @@ impl Server {
 }
 
 /// Returns a process and all that descend from it, without the proxy.
-fn descendants(first: u32) -> Vec<u32> {
+pub(crate) fn descendants(first: u32) -> Vec<u32> {
     let parent = |pid: u32| -> Option<u32> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
@@ -93,19 +93,25 @@ fn descendants(first: u32) -> Vec<u32> {
     found.into_iter().filter(|pid| !is_proxy(pid)).collect()
 }
 
-/// Returns true if the text stands in the memory of a process.
-fn in_memory(pid: u32, text: &[u8]) -> bool {
+/// Returns true if one of the texts stands in the memory of a process.
+pub(crate) fn in_memory(pid: u32, texts: &[&str]) -> bool {
+    use std::io::Write;
     let Ok(memory) = std::fs::File::open(format!("/proc/{pid}/mem")) else { return false };
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    maps.lines().filter(|line| line.contains(" rw")).any(|line| {
+    let mut grep = Command::new("grep");
+    grep.args(["-caF"]).args(texts.iter().flat_map(|text| ["-e", text]));
+    let mut grep = grep.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("grep");
+    let mut input = grep.stdin.take().expect("piped");
+    for line in maps.lines().filter(|line| line.contains(" rw")) {
         let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-        let Some((start, end)) = range else { return false };
+        let Some((start, end)) = range else { continue };
         let number = |text: &str| u64::from_str_radix(text, 16).unwrap_or(0);
         let mut bytes = vec![0; (number(end) - number(start)).min(64 << 20) as usize];
         let read = memory.read_at(&mut bytes, number(start)).unwrap_or(0);
-        let first = text[0];
-        (0..read).filter(|at| bytes[*at] == first).any(|at| bytes[at..read].starts_with(text))
-    })
+        input.write_all(&bytes[..read]).and_then(|()| input.write_all(b"\n")).expect("grep reads");
+    }
+    drop(input);
+    text(&grep.wait_with_output().expect("grep").stdout).trim() != "0"
 }
 
 #[test]
@@ -164,10 +170,10 @@ fn memory_of_no_process_but_the_proxy_has_the_value() {
         until("the command sleeps", || asleep().is_some());
         let sleeping = asleep().expect("it sleeps");
         // The search finds what is there.
-        assert!(in_memory(sleeping, b"GITHUB_TOKEN=ghp_"), "{caller:?}");
+        assert!(in_memory(sleeping, &["GITHUB_TOKEN=ghp_"]), "{caller:?}");
         let all = descendants(child.id());
         assert!(all.len() >= 3, "{all:?}");
-        let with: Vec<u32> = all.into_iter().filter(|pid| in_memory(*pid, VALUE.as_bytes())).collect();
+        let with: Vec<u32> = all.into_iter().filter(|pid| in_memory(*pid, &[VALUE])).collect();
         let named = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         assert!(with.is_empty(), "{caller:?}: {:?}", with.iter().map(named).collect::<Vec<_>>());
         child.kill().expect("killed");

@@ -22,6 +22,7 @@ fn issued(host: &str, port: u16, more: &str) -> Issued {
         placeholder: PLACEHOLDER.into(),
         value: Secret::new(VALUE.into()),
         binding: serde_json::from_str(&binding).unwrap(),
+        bounds: None,
         ends: None,
     }
 }

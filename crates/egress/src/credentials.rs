@@ -17,7 +17,7 @@ use std::fmt;
 
 pub(crate) use answer::answer;
 pub(crate) use body::{Guarded, filled};
-use hutch_policy::{Binding, Destination, Path};
+use hutch_policy::{Aws, Binding, Destination, Path};
 pub(crate) use place::{Placed, place};
 use serde::{Deserialize, Serialize};
 pub(crate) use sign::hashed;
@@ -89,6 +89,17 @@ impl Set {
     /// Returns the credentials for a destination.
     pub(crate) fn of<'a>(&'a self, destination: &'a Destination) -> impl Iterator<Item = &'a Issued> {
         self.0.iter().filter(|one| one.covers(destination))
+    }
+
+    /// Returns true if all credentials for the destination belong to keys of AWS. Of such a key only the secret counts, which
+    /// no request has.
+    fn is_of_aws(&self, destination: &Destination) -> bool {
+        let belongs = |one: &Issued| {
+            let named =
+                |aws: &Aws| aws.access_key_id == one.name || aws.session_token.as_ref() == Some(&one.name);
+            one.binding.aws.is_some() || self.0.iter().filter_map(|key| key.binding.aws.as_ref()).any(named)
+        };
+        self.of(destination).all(belongs)
     }
 
     /// Returns the time at which the next credential for the destination ends.

@@ -98,6 +98,9 @@ pub struct Binding {
 pub struct Aws {
     /// Name of the credential that has the access key id.
     pub access_key_id: String,
+    /// Name of the credential that has the session token, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_token: Option<String>,
 }
 
 /// Source of a value on the machine of the caller.
@@ -243,12 +246,15 @@ pub(crate) fn check_all(all: &[Credential], administers: bool, observes: bool) -
         if credential.env.is_some() && earlier.iter().any(|other| other.env == credential.env) {
             return refuse(field(".env"), "is there twice".to_owned());
         }
-        let is_id = |other: &Credential, name: &str| other.name == name && other.binding.aws.is_none();
-        if let Some(Aws { access_key_id }) = &credential.binding.aws
-            && !all.iter().any(|other| is_id(other, access_key_id))
+        let is_plain = |other: &Credential, name: &str| other.name == name && other.binding.aws.is_none();
+        let Some(Aws { access_key_id, session_token }) = &credential.binding.aws else { continue };
+        for (of, name) in
+            [(".aws.accessKeyId", Some(access_key_id)), (".aws.sessionToken", session_token.as_ref())]
         {
-            let why = format!("{access_key_id:?} is not another credential of this policy");
-            return refuse(field(".aws.accessKeyId"), why);
+            let Some(missing) = name.filter(|name| !all.iter().any(|other| is_plain(other, name))) else {
+                continue;
+            };
+            return refuse(field(of), format!("{missing:?} is not another credential of this policy"));
         }
     }
     Ok(())
@@ -355,6 +361,11 @@ mod tests {
             (credential(r#""env": "A", "value": "secret""#), "unknown field `value`"),
             (credential(r#""env": "A", "shape": "Stripe""#), "unknown variant"),
             (credential(r#""env": "A", "aws": {"accessKeyId": "github"}"#), "spec.credentials[0].aws.accessKeyId: "),
+            (
+                credential(r#""env": "A"}, {"name": "key", "source": {"env": "T"}, "hosts": ["a.example"], "env": "B",
+                    "aws": {"accessKeyId": "github", "sessionToken": "key"}"#),
+                "spec.credentials[1].aws.sessionToken: \"key\" is not another",
+            ),
             (credential(r#""header": "X", "aws": {"accessKeyId": "x"}"#), "spec.credentials[0].aws: has no effect"),
             (credential(r#""env": "A", "aws": {"key": "x"}"#), "unknown field `key`"),
             (

@@ -74,6 +74,9 @@ pub struct Issued {
     pub bounds: Option<Binding>,
     /// Time from which on the value is not used, in seconds since 1970.
     pub ends: Option<i64>,
+    /// The source has no value now. The placeholder stands in its place, and is refused everywhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub missing: bool,
 }
 
 /// Credentials of a sandbox.
@@ -134,6 +137,9 @@ impl Issued {
         tls: bool,
         now: i64,
     ) -> Option<&'static str> {
+        if self.missing {
+            return Some("it has no value now");
+        }
         if !tls {
             return Some("the connection has no TLS");
         }
@@ -161,6 +167,7 @@ mod tests {
             binding: serde_json::from_str(binding).unwrap(),
             bounds: None,
             ends: Some(10),
+            missing: false,
         }
     }
 
@@ -196,6 +203,14 @@ mod tests {
         }
         let elsewhere = r#"{"hosts": ["api.example"], "paths": ["/c/**"]}"#;
         assert_eq!(closed(elsewhere), Some("it is not bound to this path"));
+    }
+
+    #[test]
+    fn placeholder_without_a_value_is_refused() {
+        let missing = Issued { missing: true, ..issued() };
+        let path = Path::read("/a/b").unwrap();
+        let why = missing.closed(&"api.example".parse().unwrap(), &path, true, 9);
+        assert_eq!(why, Some("it has no value now"));
     }
 
     #[test]

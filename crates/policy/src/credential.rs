@@ -178,7 +178,9 @@ impl Credential {
         }
         match (&self.provider, &self.source) {
             (Some(_), Some(_)) => return invalid(".source", "has no effect with `provider`".to_owned()),
-            (None, None) => return invalid("", "needs `provider` or, for a command, `source`".to_owned()),
+            (None, None) => {
+                return invalid("", "needs either `provider` or, for a command, `source`".to_owned());
+            }
             _ => {}
         }
         let Binding { hosts, ports, paths, header, format, .. } = &self.binding;
@@ -212,6 +214,10 @@ impl Credential {
             Some(env) if !is_variable(env) => {
                 invalid(".env", format!("{env:?} is not a name of a variable: letters, digits and `_`"))
             }
+            Some(env) if is_of_system(env) => invalid(
+                ".env",
+                format!("{env:?} has another meaning for programs; choose a variable for a token"),
+            ),
             None if header.is_none() => {
                 invalid("", "needs `env`, `header` or both: else no program can use it".to_owned())
             }
@@ -319,6 +325,33 @@ fn is_format(format: &str) -> bool {
         && format.trim() == format
 }
 
+/// Returns true for variables that say where programs, libraries, authorities or proxies are.
+fn is_of_system(name: &str) -> bool {
+    const EXACT: [&str; 18] = [
+        "PATH",
+        "HOME",
+        "HOSTNAME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "PWD",
+        "TMPDIR",
+        "LANG",
+        "TERM",
+        "IFS",
+        "ENV",
+        "BASH_ENV",
+        "CURL_CA_BUNDLE",
+        "REQUESTS_CA_BUNDLE",
+        "AWS_CA_BUNDLE",
+        "PIP_CERT",
+        "DENO_CERT",
+    ];
+    const STARTS: [&str; 7] = ["LD_", "SSL_CERT_", "NODE_", "PYTHON", "GIT_SSL_", "CARGO_HTTP_", "LC_"];
+    let upper = name.to_ascii_uppercase();
+    EXACT.contains(&name) || upper.ends_with("_PROXY") || STARTS.iter().any(|start| name.starts_with(start))
+}
+
 pub(crate) fn is_variable(name: &str) -> bool {
     let letter = |c: char| c.is_ascii_alphabetic() || c == '_';
     (1..=NAME).contains(&name.len())
@@ -350,6 +383,9 @@ mod tests {
         assert!(policy(&credential(r#""env": "GITHUB_TOKEN""#)).is_ok());
         for (spec, expected) in [
             (credential(r#""env": "A B""#), "spec.credentials[0].env: "),
+            (credential(r#""env": "PATH""#), "spec.credentials[0].env: \"PATH\" has another meaning"),
+            (credential(r#""env": "SSL_CERT_FILE""#), "spec.credentials[0].env: "),
+            (credential(r#""env": "https_proxy""#), "spec.credentials[0].env: "),
             (credential(r#""paths": ["/a"]"#), "spec.credentials[0]: needs `env`, `header`"),
             (credential(r#""header": "Host""#), "spec.credentials[0].header: "),
             (credential(r#""header": "a b""#), "spec.credentials[0].header: "),
@@ -374,7 +410,7 @@ mod tests {
             ),
             (
                 r#"{"credentials": [{"name": "a", "hosts": ["a.example"], "env": "A"}]}"#.into(),
-                "spec.credentials[0]: needs `provider`",
+                "spec.credentials[0]: needs either `provider`",
             ),
             (
                 r#"{"credentials": [{"name": "a", "provider": "x", "hosts": [], "env": "A"}]}"#.into(),

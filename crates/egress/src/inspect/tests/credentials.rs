@@ -24,6 +24,7 @@ fn issued(host: &str, port: u16, more: &str) -> Issued {
         binding: serde_json::from_str(&binding).unwrap(),
         bounds: None,
         ends: None,
+        missing: false,
     }
 }
 

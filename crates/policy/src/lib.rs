@@ -15,6 +15,7 @@ mod destination;
 mod egress;
 mod expression;
 mod files;
+mod given;
 mod host;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
@@ -46,6 +47,7 @@ pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::Egress;
 pub use expression::{Expression, Facts, Identity, InvalidExpression, Moment, Session};
 pub use files::{Access, FilePath, FileRule, InvalidPath, Restrictions, access_at, looser, restrictions};
+pub use given::check_given;
 pub use host::{Host, HostName, InvalidHost};
 pub use http::{
     Body, Glob, HttpRule, InvalidRequestRule, McpRule, Method, PathPattern, Pattern, ValueMatch, decide_calls,

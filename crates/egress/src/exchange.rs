@@ -27,7 +27,6 @@ use tokio::time::timeout;
 use crate::body::{Body, full};
 use crate::check::names;
 use crate::credentials::{self, Guarded, Placed, filled, place};
-use crate::finding::Found;
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
 use crate::record::{Asked, named};
@@ -37,6 +36,7 @@ use crate::scan::{Frames, Scan};
 use crate::websocket;
 use calls::{id_of, read_calls};
 use counted::{Held, Metered};
+use hutch_screen::Found;
 
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;

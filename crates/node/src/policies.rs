@@ -302,6 +302,9 @@ async fn connect(live: &Arc<Live>, port: u16) -> Result<[OwnedFd; 2], PeerRefusa
 fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served) {
     let (pod, now) = (served.live.pod(), Timestamp::now());
     let (mut found, mut enforced) = known.levels(&pod, now);
+    if let Some(levels) = known.objects.scanning(&pod, now) {
+        served.live.log_screen.set(&levels);
+    }
     let files = known.files(&pod, now).filter(|_| served.fresh);
     let problem = files.and_then(|files| served.live.require_files(Arc::new(files)));
     if let Some(message) = node.cannot_capture.clone().or(problem).filter(|_| enforced.holds) {

@@ -9,7 +9,9 @@ use crate::object::InvalidPolicy;
 /// # Errors
 /// The first field that is null.
 pub fn check_given(policy: &Value) -> Result<(), InvalidPolicy> {
-    let Some(field) = policy.get("spec").and_then(|spec| null("spec".to_owned(), spec)) else { return Ok(()) };
+    let Some(field) = policy.get("spec").and_then(|spec| null("spec".to_owned(), spec)) else {
+        return Ok(());
+    };
     let reason = "has no value: write `{}` or a value, or leave the field out".to_owned();
     Err(InvalidPolicy { field, reason })
 }
@@ -18,7 +20,9 @@ pub fn check_given(policy: &Value) -> Result<(), InvalidPolicy> {
 fn null(path: String, value: &Value) -> Option<String> {
     match value {
         Value::Null => Some(path),
-        Value::Object(fields) => fields.iter().find_map(|(name, value)| null(format!("{path}.{name}"), value)),
+        Value::Object(fields) => {
+            fields.iter().find_map(|(name, value)| null(format!("{path}.{name}"), value))
+        }
         Value::Array(items) => {
             items.iter().enumerate().find_map(|(index, item)| null(format!("{path}[{index}]"), item))
         }

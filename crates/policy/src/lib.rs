@@ -60,8 +60,8 @@ pub use peer::{Closed, Peer, decide_peer, may_reach, names_sandboxes, open_ports
 pub use ports::{InvalidPorts, PortRange};
 pub use request::{AmbiguousPath, Call, Path, Request};
 pub use rule::{EgressRule, Protocol, Tls, Traffic};
-pub use scanner::{ScanAction, ScanRules, ScannerRules};
+pub use scanner::{Door, Exception, InvalidValueHash, ScanAction, ScanRules, ScannerRules, ValueHash};
 pub use stored::{
-    Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules,
+    Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules, scanning,
 };
 pub use usable::{may_use, offered};

@@ -70,7 +70,7 @@ pub enum At {
     Host,
     /// Header, named by the location.
     Header,
-    /// Body of a request or an answer, file, or output of a command.
+    /// Body of a request or an answer, or file.
     Body,
     /// Payload of WebSocket frames.
     Frame,
@@ -80,11 +80,13 @@ pub enum At {
     ToolResult,
     /// Definition of a tool, or the card of an agent.
     ToolDefinition,
+    /// What a process prints.
+    Output,
 }
 
 impl At {
     /// All parts.
-    pub const ALL: [At; 8] = [
+    pub const ALL: [At; 9] = [
         At::Url,
         At::Host,
         At::Header,
@@ -93,6 +95,7 @@ impl At {
         At::ToolArgs,
         At::ToolResult,
         At::ToolDefinition,
+        At::Output,
     ];
 }
 
@@ -110,6 +113,11 @@ pub enum Compression {
 }
 
 impl Compression {
+    /// Returns the compression that the first bytes of a body name. Brotli, and deflate without a header, have none.
+    pub fn recognized(bytes: &[u8]) -> Option<Compression> {
+        crate::compression::magic(bytes)
+    }
+
     /// Reads one value of `Content-Encoding`.
     pub fn named(name: &str) -> Option<Compression> {
         match name.trim().to_ascii_lowercase().as_str() {

@@ -17,9 +17,9 @@ use tokio::time::{Instant, timeout_at};
 use super::calls::id_of;
 use super::{Exchange, Line, Seen, UNREAD, UNREAD_TIME};
 use crate::body::{Body, Keeping};
-use crate::finding::Found;
 use crate::refusal::Reason;
 use crate::scan::{Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message};
+use hutch_screen::Found;
 
 /// Maximum bytes of a body that is held as a whole, and of one that is compressed.
 const WHOLE: usize = 1 << 20;

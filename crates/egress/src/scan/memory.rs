@@ -103,7 +103,7 @@ impl Memory {
         let Names { hosts, state, capitals, passed } = &mut *names;
         let mut findings = hosts.observe(scanner(), state, name, now);
         findings.extend(hosts.scan(scanner(), capitals, &name.to_ascii_uppercase()));
-        let judged = scan.judge(Direction::Outbound, findings).refuse_redacted(Direction::Outbound);
+        let judged = scan.refuse_redacted(Direction::Outbound, scan.judge(Direction::Outbound, findings));
         match judged.blocked {
             Some(_) => (*state, *capitals) = before,
             None if passed.len() < NAMES => drop(passed.insert(name.to_owned())),
@@ -119,7 +119,7 @@ impl Scan {
         let mut talk = lock(talk);
         let before = talk.urls.clone();
         let findings = scanner().scan_whole(&mut talk.urls, &Location::new(At::Url), target.as_bytes());
-        let judged = self.judge(Direction::Outbound, findings).refuse_redacted(Direction::Outbound);
+        let judged = self.refuse_redacted(Direction::Outbound, self.judge(Direction::Outbound, findings));
         if judged.blocked.is_some() {
             talk.urls = before;
         }

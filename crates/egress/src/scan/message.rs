@@ -124,7 +124,7 @@ impl Scan {
             }
             let text = redact(body, 0, &raw.redacted);
             let (again, _) = self.once(&mut talk, direction, compression, &text);
-            judged.blocked = again.refuse_redacted(direction).blocked;
+            judged.blocked = self.refuse_redacted(direction, again).blocked;
             replaced = Some(text);
         }
         if judged.blocked.is_some() {

@@ -139,3 +139,21 @@ fn placeholder_of_a_credential_is_no_secret() {
     let scan = scan.ignoring(&Set(vec![issued]));
     assert!(scan.headers(Direction::Outbound, &headers).blocked.is_none());
 }
+
+#[test]
+fn exception_counts_for_its_hosts_and_only_if_all_policies_have_it() {
+    let destination = |name: &str| format!("{name}:443").parse::<Destination>().unwrap();
+    let excepting = json!({"allow": [{"rule": "github-pat", "hosts": ["api.example.com"]}]});
+    let (excepting, other) = (level(Mode::Enforce, &excepting), level(Mode::Enforce, &json!({})));
+    let found = |levels: &[Level], host| {
+        let scan = Scan::of(levels, Some(&destination(host))).unwrap();
+        body(&scan, Direction::Outbound, &token()).0.blocked.map(|found| (found.rule, found.policy))
+    };
+    let blocked = Some(("github-pat".to_owned(), "p".to_owned()));
+    assert_eq!(found(std::slice::from_ref(&excepting), "api.example.com"), None);
+    assert_eq!(found(std::slice::from_ref(&excepting), "www.example.com"), blocked);
+    assert_eq!(found(&[excepting, other], "api.example.com"), blocked);
+    let fingerprint = Fingerprint::of(token().as_bytes());
+    let value = json!({"allow": [{"rule": "github-pat", "value": format!("sha256:{fingerprint}")}]});
+    assert_eq!(found(&[level(Mode::Enforce, &value)], "a.example"), None, "as a line of the log has it");
+}

@@ -113,8 +113,9 @@ impl Door {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exception {
-    /// Id of the rule.
-    pub rule: String,
+    /// Id of the rule; without it, every rule. Several can match one value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
     /// Hosts in traffic to which it does not count; without any, it counts nowhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostPattern>,
@@ -159,7 +160,9 @@ impl Exception {
     fn covers(&self, rule: &str, value: [u8; 8], host: Option<&HostName>) -> bool {
         let here = self.hosts.is_empty()
             || host.is_some_and(|host| self.hosts.iter().any(|pattern| pattern.matches(host)));
-        self.rule == rule && here && self.value.is_none_or(|hash| hash.0 == value)
+        self.rule.as_deref().is_none_or(|named| named == rule)
+            && here
+            && self.value.is_none_or(|hash| hash.0 == value)
     }
 }
 
@@ -205,8 +208,8 @@ impl ScannerRules {
         if let Some(index) = self.allow.iter().position(|one| one.hosts.len() > EXCEPTIONS) {
             return Some((format!(".allow[{index}].hosts"), "has too many entries: at most 64"));
         }
-        if let Some(index) = self.allow.iter().position(|one| one.rule.is_empty()) {
-            return Some((format!(".allow[{index}].rule"), "is empty: it is the rule of a finding"));
+        if let Some(index) = self.allow.iter().position(|one| one.rule.is_none() && one.value.is_none()) {
+            return Some((format!(".allow[{index}]"), "allows everything: it needs `rule` or `value`"));
         }
         let twice = |(index, set): (usize, &ScanRules)| self.rules[..index].contains(set).then_some(index);
         let index = self.rules.iter().enumerate().find_map(twice)?;
@@ -256,7 +259,6 @@ mod tests {
             r#"{"rules": ["builtin/other"]}"#,
             r#"{"files": "Block"}"#,
             r#"{"logs": "Drop"}"#,
-            r#"{"allow": [{"hosts": ["a.example"]}]}"#,
             r#"{"allow": [{"rule": "a", "value": "12345678"}]}"#,
             r#"{"allow": [{"rule": "a", "value": "sha256:123"}]}"#,
         ] {
@@ -283,7 +285,7 @@ mod tests {
         assert!(rules.allows("c", value, None) && !rules.allows("c", [1; 8], None));
         assert!(!rules.allows("d", value, Some(&host)));
         assert_eq!(Door::ALL.map(|door| rules.at(door)), [Some(ScanAction::Redact), None, None]);
-        let empty: ScannerRules = serde_json::from_str(r#"{"allow": [{"rule": ""}]}"#).unwrap();
-        assert_eq!(empty.mistake().map(|(field, _)| field).as_deref(), Some(".allow[0].rule"));
+        let every: ScannerRules = serde_json::from_str(r#"{"allow": [{"hosts": ["a.example"]}]}"#).unwrap();
+        assert_eq!(every.mistake().map(|(field, _)| field).as_deref(), Some(".allow[0]"));
     }
 }

@@ -143,7 +143,9 @@ fn placeholder_of_a_credential_is_no_secret() {
 #[test]
 fn exception_counts_for_its_hosts_and_only_if_all_policies_have_it() {
     let destination = |name: &str| format!("{name}:443").parse::<Destination>().unwrap();
-    let excepting = json!({"allow": [{"rule": "github-pat", "hosts": ["api.example.com"]}]});
+    let rules =
+        ["github-pat", "github-token"].map(|rule| json!({"rule": rule, "hosts": ["api.example.com"]}));
+    let excepting = json!({"allow": rules});
     let (excepting, other) = (level(Mode::Enforce, &excepting), level(Mode::Enforce, &json!({})));
     let found = |levels: &[Level], host| {
         let scan = Scan::of(levels, Some(&destination(host))).unwrap();
@@ -154,6 +156,6 @@ fn exception_counts_for_its_hosts_and_only_if_all_policies_have_it() {
     assert_eq!(found(std::slice::from_ref(&excepting), "www.example.com"), blocked);
     assert_eq!(found(&[excepting, other], "api.example.com"), blocked);
     let fingerprint = Fingerprint::of(token().as_bytes());
-    let value = json!({"allow": [{"rule": "github-pat", "value": format!("sha256:{fingerprint}")}]});
+    let value = json!({"allow": [{"value": format!("sha256:{fingerprint}")}]});
     assert_eq!(found(&[level(Mode::Enforce, &value)], "a.example"), None, "as a line of the log has it");
 }

@@ -42,6 +42,11 @@ pub(crate) fn controller_manager() -> Identity {
     Identity::new("system:kube-controller-manager", &[])
 }
 
+/// Identity that reads the policies about output which passes the front.
+pub(crate) fn screens() -> Identity {
+    Identity::new("system:hutch-screens", &[])
+}
+
 /// Identity that creates the objects of [`crate::bootstrap`].
 pub(crate) fn bootstrap() -> Identity {
     Identity::new("system:hutch", &[])

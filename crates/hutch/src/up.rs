@@ -11,6 +11,7 @@ mod egress;
 pub(crate) mod front;
 mod messages;
 mod root;
+mod screens;
 
 use std::process::ExitCode;
 use std::time::Duration;

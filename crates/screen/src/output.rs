@@ -42,6 +42,8 @@ pub struct Output {
     begun: bool,
     /// What is found is replaced where it would be refused.
     lines: bool,
+    /// What is found is refused where it would be replaced.
+    keeps_length: bool,
 }
 
 impl Output {
@@ -49,7 +51,22 @@ impl Output {
     pub fn new(screen: Screen, origin: Origin) -> Output {
         let lines = screen.door() == hutch_policy::Door::Logs;
         let (before, held, reported) = (Vec::new(), Vec::new(), HashSet::new());
-        Output { screen, origin, before, held, reported, compressed: None, begun: false, lines }
+        Output {
+            screen,
+            origin,
+            before,
+            held,
+            reported,
+            compressed: None,
+            begun: false,
+            lines,
+            keeps_length: false,
+        }
+    }
+
+    /// Refuses what would be replaced, for a form in which the number of bytes has a meaning.
+    pub fn keep_length(&mut self) {
+        self.keeps_length = true;
     }
 
     /// Takes bytes, which are held until [`Output::pass`].
@@ -145,7 +162,7 @@ impl Output {
                 ScanAction::Redact | ScanAction::Block => {
                     let whole = || lines(text, &finding, start..end);
                     let range = match action {
-                        ScanAction::Redact => range,
+                        ScanAction::Redact if !self.keeps_length => range,
                         _ => None,
                     };
                     let Some(range) = range.or_else(|| self.lines.then(whole)) else {

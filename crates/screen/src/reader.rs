@@ -26,7 +26,8 @@ pub struct Reader<R> {
     ready: Vec<u8>,
     taken: usize,
     ended: bool,
-    refused: mpsc::Sender<Found>,
+    /// Closed with the stream.
+    refused: Option<mpsc::Sender<Found>>,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
@@ -34,7 +35,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     pub fn new(inner: R, output: Output, hold: Duration, refused: mpsc::Sender<Found>) -> Reader<R> {
         let timer = Box::pin(sleep(hold));
         let (timing, ready, taken, ended) = (false, Vec::new(), 0, false);
-        Reader { inner, output, hold, timer, timing, ready, taken, ended, refused }
+        Reader { inner, output, hold, timer, timing, ready, taken, ended, refused: Some(refused) }
     }
 
     /// Makes bytes ready that may be passed on.
@@ -47,7 +48,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             Ok(bytes) => self.ready.extend(bytes),
             Err(found) => {
                 // It holds one; a second end changes nothing.
-                let _ = self.refused.try_send(found);
+                let _ = self.refused.as_ref().map(|refused| refused.try_send(found));
                 self.ended = true;
             }
         }
@@ -83,6 +84,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Reader<R> {
             }
             (this.ready, this.taken) = (Vec::new(), 0);
             if this.ended {
+                this.refused = None;
                 return Poll::Ready(Ok(()));
             }
             if this.timing && this.timer.as_mut().poll(context).is_ready() {
@@ -98,6 +100,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Reader<R> {
                     this.pass(None);
                     this.ended = true;
                     if this.ready.is_empty() {
+                        this.refused = None;
                         return Poll::Ready(end);
                     }
                 }

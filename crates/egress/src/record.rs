@@ -130,7 +130,7 @@ impl<'a> Record<'a> {
             }
             Reason::Budget(level, _) => (Some(level.as_str()), None),
             Reason::Found(found) | Reason::FoundOnly(found) => {
-                (Some(found.policy.as_str()).filter(|policy| !policy.is_empty()), None)
+                (Some(&*found.policy).filter(|policy| !policy.is_empty()), None)
             }
             _ => (None, None),
         };

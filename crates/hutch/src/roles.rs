@@ -163,6 +163,13 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn screens_follow_policies_and_read_nothing_else() {
+        let allowed = ["watch policy.hutch.dev/sandboxpolicies", "list /pods", "watch agents.x-k8s.io/sandboxes"];
+        let denied = ["list /secrets", "get /configmaps default", "patch /pods default", "create /pods/exec default"];
+        ask(screens(), &allowed, &denied).await;
+    }
+
+    #[tokio::test]
     async fn node_reads_single_secrets_but_lists_none() {
         let allowed = [
             "watch /pods",

@@ -47,7 +47,7 @@ pub(crate) struct Live {
     pub(crate) gate: Gate,
     /// `true` once the rules for files are known.
     files_known: watch::Sender<bool>,
-    /// What its policies say about its logs.
+    /// Scanners of its policies for its logs.
     pub(crate) log_screen: Arc<LogScreen>,
     /// Receives what happens to it.
     pub(crate) journal: OnceLock<Arc<dyn Journal>>,

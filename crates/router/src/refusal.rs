@@ -35,9 +35,9 @@ pub(crate) enum Refusal {
     Silent(String),
     /// Suspended, and not woken in time or too many requests wait for it; the seconds are for `Retry-After`.
     Asleep(String, u32),
-    /// What the policies of the Sandbox do not let out: the public text.
+    /// The policies of the Sandbox do not let the answer out: the public text.
     Found(String),
-    /// What the policies of the Sandbox have scanned, in a form in which it cannot be.
+    /// The policies of the Sandbox have answers scanned, and this cannot be.
     NotScanned(&'static str),
     /// The backend switched protocols without a request to do so.
     Unasked,

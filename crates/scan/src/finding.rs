@@ -80,7 +80,7 @@ pub enum At {
     ToolResult,
     /// Definition of a tool, or the card of an agent.
     ToolDefinition,
-    /// What a process prints.
+    /// Output of a process.
     Output,
 }
 
@@ -113,11 +113,6 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Returns the compression that the first bytes of a body name. Brotli, and deflate without a header, have none.
-    pub fn recognized(bytes: &[u8]) -> Option<Compression> {
-        crate::compression::magic(bytes)
-    }
-
     /// Reads one value of `Content-Encoding`.
     pub fn named(name: &str) -> Option<Compression> {
         match name.trim().to_ascii_lowercase().as_str() {

@@ -13,7 +13,7 @@ pub struct Acting {
     pub policy: String,
     /// Its effect.
     pub mode: Mode,
-    /// What it says.
+    /// Its rules and actions.
     pub rules: ScannerRules,
 }
 
@@ -59,7 +59,7 @@ pub fn strictest<'a>(
     acting.max_by(|(a, first), (b, second)| a.cmp(b).then_with(|| second.cmp(first)))
 }
 
-/// What the levels of a sandbox say about output at one door.
+/// Scanners of the levels of a sandbox that have an action for output at one door.
 #[derive(Debug, Clone)]
 pub struct Screen {
     door: Door,

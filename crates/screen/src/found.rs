@@ -31,7 +31,7 @@ pub struct Found {
     pub fingerprint: String,
     /// Policy whose action counts, which a line of the log has beside the finding; empty if something cannot be read.
     #[serde(skip)]
-    pub policy: String,
+    pub policy: Box<str>,
 }
 
 impl Found {
@@ -46,7 +46,7 @@ impl Found {
             name: plain(&finding.name),
             view: finding.view(),
             fingerprint: finding.fingerprint.to_string(),
-            policy: policy.to_owned(),
+            policy: policy.into(),
         }
     }
 
@@ -61,7 +61,7 @@ impl Found {
             name: String::new(),
             view: String::new(),
             fingerprint: String::new(),
-            policy: String::new(),
+            policy: Box::default(),
         }
     }
 }

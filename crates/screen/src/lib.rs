@@ -1,4 +1,4 @@
-//! What policies say about findings of the scanner, and output of a sandbox that is scanned while it is passed on.
+//! Actions of policies for findings of the scanner, and output of a sandbox that is scanned while it is passed on.
 //!
 //! Traffic is scanned by the proxy. Here are the other ways out: logs of containers, output of commands, and answers to
 //! clients of the router ([`hutch_policy::Door`]). Of all policies with an action the strictest one counts for each finding.

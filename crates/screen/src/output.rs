@@ -40,9 +40,9 @@ pub struct Output {
     /// A body that began as compressed ones do, until its end.
     compressed: Option<State>,
     begun: bool,
-    /// What is found is replaced where it would be refused.
+    /// `true` if matches are replaced where they would be refused.
     lines: bool,
-    /// What is found is refused where it would be replaced.
+    /// `true` if matches are refused where they would be replaced.
     keeps_length: bool,
 }
 
@@ -220,7 +220,7 @@ fn is_opaque(finding: &Finding) -> bool {
 
 /// Returns true if bytes begin as compressed ones do.
 fn is_compressed(bytes: &[u8]) -> bool {
-    hutch_scan::Compression::recognized(bytes).is_some()
+    hutch_scan::magic(bytes).is_some()
 }
 
 fn local(place: u64, text: &[u8]) -> usize {

@@ -27,12 +27,12 @@ pub struct Reader<R> {
     taken: usize,
     ended: bool,
     /// Closed with the stream.
-    refused: Option<mpsc::Sender<Found>>,
+    refused: Option<mpsc::Sender<Box<Found>>>,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
     /// Returns a stream that holds bytes for so long. What ends it is sent to `refused`.
-    pub fn new(inner: R, output: Output, hold: Duration, refused: mpsc::Sender<Found>) -> Reader<R> {
+    pub fn new(inner: R, output: Output, hold: Duration, refused: mpsc::Sender<Box<Found>>) -> Reader<R> {
         let timer = Box::pin(sleep(hold));
         let (timing, ready, taken, ended) = (false, Vec::new(), 0, false);
         Reader { inner, output, hold, timer, timing, ready, taken, ended, refused: Some(refused) }
@@ -48,7 +48,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             Ok(bytes) => self.ready.extend(bytes),
             Err(found) => {
                 // It holds one; a second end changes nothing.
-                let _ = self.refused.as_ref().map(|refused| refused.try_send(found));
+                let _ = self.refused.as_ref().map(|refused| refused.try_send(Box::new(found)));
                 self.ended = true;
             }
         }

@@ -15,8 +15,8 @@ pub struct Origin {
     pub part: Arc<str>,
 }
 
-/// Reports a finding. Every finding in logs, output of commands and downloads passes here: an audit log would be told here,
-/// too.
+/// Reports a finding. Every finding in logs, output of commands and downloads passes here, so that an audit log
+/// can record it here too.
 pub fn report(origin: &Origin, door: Door, found: &Found, action: ScanAction) {
     let decision = match action {
         ScanAction::Log => "observe",
@@ -25,5 +25,5 @@ pub fn report(origin: &Origin, door: Door, found: &Found, action: ScanAction) {
     };
     let finding = serde_json::to_string(found).unwrap_or_default();
     let (pod, part, door) = (&*origin.pod, &*origin.part, door.name());
-    tracing::warn!(decision, pod, part, door, policy = found.policy, %finding, "the scanner found something");
+    tracing::warn!(decision, pod, part, door, policy = &*found.policy, %finding, "the scanner found something");
 }

@@ -149,7 +149,10 @@ fn exception_counts_for_its_hosts_and_only_if_all_policies_have_it() {
     let (excepting, other) = (level(Mode::Enforce, &excepting), level(Mode::Enforce, &json!({})));
     let found = |levels: &[Level], host| {
         let scan = Scan::of(levels, Some(&destination(host))).unwrap();
-        body(&scan, Direction::Outbound, &token()).0.blocked.map(|found| (found.rule, found.policy))
+        body(&scan, Direction::Outbound, &token())
+            .0
+            .blocked
+            .map(|found| (found.rule, found.policy.into_string()))
     };
     let blocked = Some(("github-pat".to_owned(), "p".to_owned()));
     assert_eq!(found(std::slice::from_ref(&excepting), "api.example.com"), None);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::owner;
-use hutch_attach::{Mirror, Objects};
+use hutch_attach::{Closed, Mirror, Objects};
 use hutch_controller::TokenKey;
 use hutch_egress::TokenHash;
 use hutch_egress::control::Order;
-use hutch_policy::{Applying, Facts, Level};
+use hutch_policy::{Applying, Door, Facts, Level};
 use hutch_privsep::Channel;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::jiff::Timestamp;
@@ -43,6 +43,19 @@ pub(super) struct Served {
     until: Option<Timestamp>,
     conditions: Conditions,
     pub(super) plugin: Plugin,
+}
+
+/// Refuses levels of which a part has an effect only in `hutch up`.
+fn enforceable(found: Applying) -> Result<Applying, Closed> {
+    let scans = |level: &Arc<Level>| {
+        let scanner = level.scanner.as_ref()?;
+        let door = Door::ALL.into_iter().find(|door| scanner.at(*door).is_some())?;
+        Some((level.name.clone(), door.name()))
+    };
+    let Some((policy, field)) = found.levels.iter().find_map(scans) else { return Ok(found) };
+    let message =
+        format!("policy {policy:?}: spec.scanner.{field} is enforced by `hutch up` alone: no egress");
+    Err(Closed { reason: "PolicyNotEnforceable", message })
 }
 
 impl Served {
@@ -120,7 +133,7 @@ impl Served {
         now: Timestamp,
         channel: &Channel,
     ) -> std::io::Result<()> {
-        let found = objects.levels(pod, now);
+        let found = objects.levels(pod, now).and_then(enforceable);
         self.conditions.set(pod, condition(pod, objects, self.plugin, found.as_ref()));
         let Applying { levels, until } = found.unwrap_or_default();
         self.until = [self.until, until].into_iter().flatten().min();

@@ -1,4 +1,4 @@
-//! What policies say about the output of Pods that passes the front: of commands, and in answers of the router.
+//! Scanners of policies for the output of Pods that passes the front: of commands, and in answers of the router.
 //!
 //! Only policies are followed as long as none of them scans output here. A Pod of which nothing is known yet gives none.
 

@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(texts, expected);
     }
 
-    /// What waits when no policy scans any more is written too.
+    /// Bytes that wait when no policy scans any more are written too.
     #[test]
     fn nothing_is_lost_when_the_policy_goes() {
         let folder = tempfile::tempdir().unwrap();

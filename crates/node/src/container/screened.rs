@@ -1,4 +1,4 @@
-//! What policies say about logs: secrets are replaced before they are in the file.
+//! Scanners of policies for logs: secrets are replaced before they are in the file.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use hutch_screen::{Origin, Screen, Until};
 
 use super::output::Stream;
 
-/// What the policies of a Pod say about its logs now.
+/// Scanners of the policies of a Pod for its logs, as they are now.
 #[derive(Debug, Default)]
 pub(crate) struct LogScreen(Mutex<Option<Screen>>);
 

@@ -158,7 +158,7 @@ struct Scanned {
     output: Output,
     ready: Option<Bytes>,
     trailers: Option<Frame<Bytes>>,
-    /// What is found ends it.
+    /// Finding that ends it.
     refused: Option<Found>,
     timer: Pin<Box<Sleep>>,
     timing: bool,

@@ -47,7 +47,7 @@ fn secret_is_replaced_in_a_log() {
 fn secret_ends_the_output_of_a_command() {
     let text = format!("begin\n{}\n", token());
     let refused = all(&mut output(Door::Exec, "Block"), &[text.as_bytes()]).unwrap_err();
-    assert_eq!((refused.rule.as_str(), refused.policy.as_str()), ("github-pat", "p"));
+    assert_eq!((refused.rule.as_str(), &*refused.policy), ("github-pat", "p"));
     assert!(!format!("{refused} {refused:?}").contains(&token()), "the finding has no text");
     let redacted = all(&mut output(Door::Exec, "Redact"), &[text.as_bytes()]).unwrap();
     assert_eq!(redacted, "begin\n[redacted: github-pat]\n");

@@ -9,7 +9,7 @@ use hutch_kubelet::{
     ByteReader, Duplex, ExecRequest, Exit, Hold, Kubelet, LogRequest, PodId, Session, StreamError,
 };
 use hutch_policy::Door;
-use hutch_screen::{Origin, Output, Reader, Screen};
+use hutch_screen::{Found, Origin, Output, Reader, Screen};
 use tokio::sync::mpsc;
 
 use super::Screens;
@@ -52,7 +52,7 @@ fn screened(session: Session, screen: &Screen, pod: &PodId, container: Option<&s
     let (stdout, stderr) = (session.stdout.map(&scanned), session.stderr.map(&scanned));
     let ended = session.exit;
     let exit = async move {
-        let refusal = |found| Exit::Failed(format!("the output is refused: {found}"));
+        let refusal = |found: Box<Found>| Exit::Failed(format!("the output is refused: {found}"));
         let exit = tokio::select! {
             biased;
             Some(found) = refusals.recv() => return refusal(found),

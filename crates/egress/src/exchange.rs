@@ -32,7 +32,7 @@ use crate::heads::Heads;
 use crate::record::{Asked, named};
 use crate::refusal::{Denial, REFUSED, Reason, Refusal, problem};
 use crate::sandbox::{Rules, Sandbox};
-use crate::scan::{Frames, Scan};
+use crate::scan::{Conversations, Frames, Scan};
 use crate::websocket;
 use calls::{id_of, read_calls};
 use counted::{Held, Metered};
@@ -57,6 +57,8 @@ pub(crate) struct Exchange {
     pub(crate) tunnel: Tunnel,
     /// Heads of the connection, if it is one of HTTP/1.
     pub(crate) heads: Option<Heads>,
+    /// Conversations of the connection.
+    pub(crate) conversations: Conversations,
 }
 
 /// Work that is left when the requests of a connection have ended.

@@ -19,7 +19,7 @@ use crate::credentials::{Issued, Set};
 
 pub(crate) use frames::Frames;
 pub(crate) use hutch_screen::scanner;
-pub(crate) use memory::{Memory, SharedTalk};
+pub(crate) use memory::{Conversations, Memory, SharedTalk};
 pub(crate) use message::{compression, is_events, is_message};
 pub(crate) use stream::{Passing, Watched};
 

@@ -164,8 +164,10 @@ mod tests {
 
     #[tokio::test]
     async fn screens_follow_policies_and_read_nothing_else() {
-        let allowed = ["watch policy.hutch.dev/sandboxpolicies", "list /pods", "watch agents.x-k8s.io/sandboxes"];
-        let denied = ["list /secrets", "get /configmaps default", "patch /pods default", "create /pods/exec default"];
+        let allowed =
+            ["watch policy.hutch.dev/sandboxpolicies", "list /pods", "watch agents.x-k8s.io/sandboxes"];
+        let denied =
+            ["list /secrets", "get /configmaps default", "patch /pods default", "create /pods/exec default"];
         ask(screens(), &allowed, &denied).await;
     }
 

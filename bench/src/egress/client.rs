@@ -107,7 +107,7 @@ fn chat(host: &str) -> Vec<u8> {
     format!("{head}\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
 }
 
-/// Sends a request, and reads the answer: a head and a body of the announced length.
+/// Sends a request, and reads the answer: a head, and a body of the announced length or in chunks.
 fn exchange(stream: &mut dyn Stream, request: &[u8]) -> anyhow::Result<()> {
     stream.write_all(request)?;
     stream.flush()?;
@@ -119,6 +119,13 @@ fn exchange(stream: &mut dyn Stream, request: &[u8]) -> anyhow::Result<()> {
         let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
         let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
         ensure!(head.starts_with("http/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        if head.contains("transfer-encoding: chunked") {
+            // As an answer from which a value could have been removed.
+            match answer.ends_with(b"\r\n0\r\n\r\n") {
+                true => return Ok(()),
+                false => continue,
+            }
+        }
         let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
         let length: usize = length.context("no length")?.trim().parse()?;
         if answer.len() >= end + 4 + length {

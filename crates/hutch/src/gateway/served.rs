@@ -250,6 +250,22 @@ mod tests {
     }
 
     #[test]
+    fn output_that_a_cluster_does_not_scan_closes_the_network() {
+        let found = |scanner| {
+            let level = Level::new(hutch_policy::Authority::Cluster, "p", None);
+            let level = Level { scanner: serde_json::from_value(scanner).ok(), ..level };
+            enforceable(Applying { levels: vec![Arc::new(level)], until: None })
+                .map(|found| found.levels.len())
+        };
+        assert_eq!(found(json!({"outbound": "Block"})), Ok(1));
+        for field in ["logs", "exec", "downloads"] {
+            let closed = found(json!({field: "Log"})).expect_err("it is not enforced");
+            assert_eq!(closed.reason, "PolicyNotEnforceable");
+            assert!(closed.message.contains(&format!("spec.scanner.{field}")), "{}", closed.message);
+        }
+    }
+
+    #[test]
     fn only_pods_of_sandboxes_with_their_own_addresses_are_served() {
         let mut objects = Objects::default();
         let sandbox = json!({

@@ -8,6 +8,7 @@ mod client;
 pub(crate) mod connections;
 mod decide;
 mod peers;
+pub(crate) mod scanned;
 mod server;
 
 use std::path::{Path, PathBuf};

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 type Benchmark = (&'static str, fn() -> anyhow::Result<()>);
 
-const BENCHMARKS: [Benchmark; 19] = [
+const BENCHMARKS: [Benchmark; 20] = [
     ("starts", starts::run),
     ("up", up::run),
     ("claims", claims::run),
@@ -45,6 +45,7 @@ const BENCHMARKS: [Benchmark; 19] = [
     ("noise", noise::run),
     ("rbac", rbac::run),
     ("egress", egress::run),
+    ("scanned", egress::scanned::run),
     ("capture", capture::run),
     ("connections", egress::connections::run),
     ("revoke", revoke::run),

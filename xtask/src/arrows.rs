@@ -21,7 +21,7 @@ enum Layer {
     Top,
 }
 
-const LAYERS: [(&str, Layer); 29] = [
+const LAYERS: [(&str, Layer); 30] = [
     ("hutch-api", Layer::Vocabulary),
     ("hutch-activity", Layer::Vocabulary),
     ("hutch-archive", Layer::Vocabulary),
@@ -37,6 +37,7 @@ const LAYERS: [(&str, Layer); 29] = [
     ("hutch-election", Layer::Mechanism),
     ("hutch-remote", Layer::Mechanism),
     ("hutch-reconcile", Layer::Mechanism),
+    ("hutch-screen", Layer::Mechanism),
     ("hutch-privsep", Layer::Mechanism),
     ("hutch-client", Layer::Client),
     ("hutch-apiserver", Layer::Service),

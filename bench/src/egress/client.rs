@@ -16,6 +16,8 @@ use crate::stats::Samples;
 pub(crate) const ARGUMENT: &str = "egress-client";
 /// Requests before the measurement.
 const WARM: usize = 50;
+/// Bytes of a request with a body.
+const BODY: usize = 16_000;
 
 /// A stream in both directions.
 trait Stream: Read + Write {}
@@ -45,6 +47,7 @@ pub(crate) fn run(arguments: &[String]) -> anyhow::Result<()> {
     let figure = match mode.as_str() {
         "kept" => kept(&options, count)?,
         "new" => new(&options, count)?,
+        "post" => posts(&options, count)?,
         _ => bulk(&options, count)?,
     };
     println!("{figure}");
@@ -84,11 +87,29 @@ fn head(stream: &mut impl Read) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&head).into_owned())
 }
 
-/// Sends a request, and reads the answer: a head and a body of the announced length.
+/// Sends a request without a body, and reads the answer.
 fn request(stream: &mut dyn Stream, host: &str) -> anyhow::Result<()> {
-    stream.write_all(
-        format!("GET /a HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n").as_bytes(),
-    )?;
+    let request = format!("GET /a HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n");
+    exchange(stream, request.as_bytes())
+}
+
+/// Returns a request with a body as a client of a model sends it.
+fn chat(host: &str) -> Vec<u8> {
+    let text =
+        "Please read the next part of the report, and list what it says about the harvest. ".repeat(12);
+    let message = format!(r#"{{"role": "user", "content": "{text}"}}"#);
+    let mut messages = vec![message.as_str(); BODY / message.len()].join(", ");
+    messages.push_str(r#", {"role": "user", "content": "end"}"#);
+    let body = format!(r#"{{"model": "large", "max_tokens": 512, "messages": [{messages}]}}"#);
+    let length = body.len();
+    let head =
+        format!("POST /a HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench\r\nContent-Type: application/json");
+    format!("{head}\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+/// Sends a request, and reads the answer: a head, and a body of the announced length or in chunks.
+fn exchange(stream: &mut dyn Stream, request: &[u8]) -> anyhow::Result<()> {
+    stream.write_all(request)?;
     stream.flush()?;
     let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
     loop {
@@ -98,6 +119,13 @@ fn request(stream: &mut dyn Stream, host: &str) -> anyhow::Result<()> {
         let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
         let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
         ensure!(head.starts_with("http/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        if head.contains("transfer-encoding: chunked") {
+            // As an answer from which a value could have been removed.
+            match answer.ends_with(b"\r\n0\r\n\r\n") {
+                true => return Ok(()),
+                false => continue,
+            }
+        }
         let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
         let length: usize = length.context("no length")?.trim().parse()?;
         if answer.len() >= end + 4 + length {
@@ -112,10 +140,20 @@ fn micros(samples: &Samples) -> f64 {
 
 fn kept(options: &Options<'_>, count: usize) -> anyhow::Result<f64> {
     let mut stream = connect(options)?;
+    repeat(count, || request(&mut *stream, options.target))
+}
+
+fn posts(options: &Options<'_>, count: usize) -> anyhow::Result<f64> {
+    let (mut stream, request) = (connect(options)?, chat(options.target));
+    repeat(count, || exchange(&mut *stream, &request))
+}
+
+/// Returns the median of the time that a request takes.
+fn repeat(count: usize, mut request: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     let mut samples = Samples::default();
     for number in 0..count + WARM {
         let began = Instant::now();
-        request(&mut *stream, options.target)?;
+        request()?;
         if number >= WARM {
             samples.add(began.elapsed());
         }

@@ -1,10 +1,12 @@
 //! The objects that decide which policies apply to a Pod.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use hutch_api::{annotation, owner};
 use hutch_policy::{
-    Applying, Facts, Identity, NetworkLevel, PolicyObject, StoredPolicy, Subject, applying, policy_names,
+    Applying, Facts, Identity, Level, NetworkLevel, PolicyObject, StoredPolicy, Subject, applying,
+    policy_names, scanning,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -166,6 +168,12 @@ impl Objects {
         let network = template.and_then(|facts| facts.network.as_ref());
         applying(&subject, policies.0, policies.1, network, now)
             .map_err(|error| closed(error.reason(), &error.to_string()))
+    }
+
+    /// Returns the levels with a scanner of a Pod, of all policies that can be read; `None` if they are not known yet.
+    pub fn scanning(&self, pod: &Pod, now: Timestamp) -> Option<Vec<Arc<Level>>> {
+        let subject = self.is_complete().then(|| self.subject(pod)).flatten()?;
+        Some(scanning(&subject, &self.cluster_policies.objects, &self.policies.objects, now))
     }
 
     /// Returns the facts about a Pod. One without a Sandbox has no name: conditions take it for that of a Sandbox.

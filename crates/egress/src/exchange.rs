@@ -27,16 +27,16 @@ use tokio::time::timeout;
 use crate::body::{Body, full};
 use crate::check::names;
 use crate::credentials::{self, Guarded, Placed, filled, hashed, place};
-use crate::finding::Found;
 use crate::headers::{head_bytes, is_websocket, keep_end_to_end, misleads};
 use crate::heads::Heads;
 use crate::record::{Asked, named};
 use crate::refusal::{Denial, REFUSED, Reason, Refusal, problem};
 use crate::sandbox::{Rules, Sandbox};
-use crate::scan::{Frames, Scan};
+use crate::scan::{Conversations, Frames, Scan};
 use crate::websocket;
 use calls::{id_of, read_calls};
 use counted::{Held, Metered};
+use hutch_screen::Found;
 
 /// Maximum bytes, and time, for which the body of a refused request is read before the answer.
 const UNREAD: usize = 256 << 10;
@@ -57,6 +57,8 @@ pub(crate) struct Exchange {
     pub(crate) tunnel: Tunnel,
     /// Heads of the connection, if it is one of HTTP/1.
     pub(crate) heads: Option<Heads>,
+    /// Conversations of the connection.
+    pub(crate) conversations: Conversations,
 }
 
 /// Work that is left when the requests of a connection have ended.

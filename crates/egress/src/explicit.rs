@@ -24,6 +24,7 @@ use crate::refusal::{Reason, Refusal, reset};
 use crate::rest;
 use crate::resumed::Resumed;
 use crate::sandbox::Sandbox;
+use crate::scan::Conversations;
 
 /// Maximum time until a client has named its destination.
 pub(crate) const OPENING: Duration = Duration::from_secs(10);
@@ -378,11 +379,13 @@ async fn serve_socks(sandbox: &Arc<Sandbox>, mut client: TcpStream, mut bytes: V
 async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8>) {
     let tunnel = Tunnel::default();
     let (of, into, heads) = (sandbox.clone(), tunnel.clone(), Heads::default());
+    let conversations = Conversations::default();
     let stream = Resumed::new(client, first);
     stream.break_unless_closed();
     let followed = heads.clone();
     let answer = move |request| {
-        let served = serve_request(of.clone(), into.clone(), followed.clone(), request);
+        let served =
+            serve_request(of.clone(), into.clone(), (followed.clone(), conversations.clone()), request);
         async move {
             let Ok(response) = served.await;
             response
@@ -395,7 +398,7 @@ async fn serve_requests(sandbox: &Arc<Sandbox>, client: TcpStream, first: Vec<u8
 async fn serve_request(
     sandbox: Arc<Sandbox>,
     tunnel: Tunnel,
-    heads: Heads,
+    (heads, conversations): (Heads, Conversations),
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let destination = match heads.next().and_then(|()| destination(&request)) {
@@ -430,7 +433,8 @@ async fn serve_request(
         );
         return Ok(answer(&refusal, None));
     }
-    exchange(Exchange { sandbox, destination, tls: false, tunnel, heads: Some(heads) }, Ok(()), request).await
+    let of = Exchange { sandbox, destination, tls: false, tunnel, heads: Some(heads), conversations };
+    exchange(of, Ok(()), request).await
 }
 
 /// Returns the destination that a request names.

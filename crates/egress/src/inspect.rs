@@ -18,6 +18,7 @@ use crate::refusal::{Reason, Refusal, reset};
 use crate::rest;
 use crate::resumed::Resumed;
 use crate::sandbox::Sandbox;
+use crate::scan::Conversations;
 
 /// Maximum time of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -46,7 +47,7 @@ pub(crate) async fn inspect(
     let tunnel = Tunnel::default();
     let exchange = |tls| {
         let (sandbox, destination, tunnel) = (sandbox.clone(), destination.clone(), tunnel.clone());
-        Exchange { sandbox, destination, tls, tunnel, heads: None }
+        Exchange { sandbox, destination, tls, tunnel, heads: None, conversations: Conversations::default() }
     };
     let rules = sandbox.rules();
     let changed = sandbox.changed(destination, &rules);

@@ -32,7 +32,6 @@ mod dial;
 pub mod dns;
 mod exchange;
 mod explicit;
-mod finding;
 mod first;
 mod gateway;
 mod headers;
@@ -60,8 +59,8 @@ mod websocket;
 
 pub use authority::{AuthorityError, AuthorityKeys, DAYS};
 pub use credentials::{Issued, Secret};
-pub use finding::Found;
 pub use gateway::TokenHash;
+pub use hutch_screen::Found;
 pub use plan::plan;
 pub use record::{Decided, Outcome, Record, Recorder};
 pub use refusal::{Denial, FLAGS, Reason, Refusal};

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-use crate::finding::Found;
 use crate::refusal::{Denial, Reason};
+use hutch_screen::Found;
 
 /// Maximum characters of a text in a line.
 const TEXT: usize = 512;
@@ -129,6 +129,9 @@ impl<'a> Record<'a> {
                 (Some(level.as_str()).filter(|level| !level.is_empty()), rule.as_deref())
             }
             Reason::Budget(level, _) => (Some(level.as_str()), None),
+            Reason::Found(found) | Reason::FoundOnly(found) => {
+                (Some(&*found.policy).filter(|policy| !policy.is_empty()), None)
+            }
             _ => (None, None),
         };
         let finding = match reason {

@@ -10,8 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::finding::Found;
 use crate::first::{First, classify};
+use hutch_screen::Found;
 
 /// Code of an error of JSON-RPC about a refused call.
 pub(crate) const REFUSED: i32 = -32001;

@@ -8,19 +8,18 @@ mod memory;
 mod message;
 mod stream;
 
-use std::borrow::Borrow;
-use std::sync::OnceLock;
-
 use http::HeaderMap;
 use http::header;
-use hutch_policy::{Destination, Level, Mode, ScanAction, ScanRules, ScannerRules, scanners};
-use hutch_scan::{At, Direction, Finding, Fingerprint, Kind, Location, Scanner, Severity, State};
+use hutch_policy::{Destination, Host, Level, Mode, ScanAction, ScannerRules, scanners};
+use hutch_scan::{At, Direction, Finding, Fingerprint, Kind, Location, State};
+use hutch_screen::{Acting, Found, strictest};
+use std::borrow::Borrow;
 
 use crate::credentials::{Issued, Set};
-use crate::finding::Found;
 
 pub(crate) use frames::Frames;
-pub(crate) use memory::{Memory, SharedTalk};
+pub(crate) use hutch_screen::scanner;
+pub(crate) use memory::{Conversations, Memory, SharedTalk};
 pub(crate) use message::{compression, is_events, is_message};
 pub(crate) use stream::{Passing, Watched};
 
@@ -38,16 +37,12 @@ const PLAIN: [header::HeaderName; 8] = [
 /// Maximum headers that are also scanned as one text.
 const JOINED: usize = 20;
 
-/// Returns the rules of the scanner, which are read at the first use.
-pub(crate) fn scanner() -> &'static Scanner {
-    static SCANNER: OnceLock<Scanner> = OnceLock::new();
-    SCANNER.get_or_init(Scanner::builtin)
-}
-
 /// Actions of the levels of a sandbox.
 #[derive(Debug, Clone)]
 pub(crate) struct Scan {
-    rules: Vec<(Mode, ScannerRules)>,
+    acting: Vec<Acting>,
+    /// Host of the destination.
+    host: Option<Host>,
     /// Placeholders of credentials, which are worth nothing.
     placeholders: Vec<Fingerprint>,
 }
@@ -64,14 +59,6 @@ pub(crate) struct Judged {
 }
 
 impl Judged {
-    /// Blocks what cannot be replaced.
-    pub(crate) fn refuse_redacted(mut self, direction: Direction) -> Judged {
-        if self.blocked.is_none() {
-            self.blocked = self.redacted.first().map(|finding| Found::new(direction, finding));
-        }
-        self
-    }
-
     fn add(&mut self, other: Judged) {
         self.blocked = self.blocked.take().or(other.blocked);
         self.redacted.extend(other.redacted);
@@ -82,9 +69,10 @@ impl Judged {
 impl Scan {
     /// Returns what the levels say about a destination, or about standard input and output; `None` if nothing is scanned.
     pub(crate) fn of<L: Borrow<Level>>(levels: &[L], destination: Option<&Destination>) -> Option<Scan> {
-        let found: Vec<_> =
-            scanners(levels, destination).map(|(level, rules)| (level.mode, rules.clone())).collect();
-        (!found.is_empty()).then_some(Scan { rules: found, placeholders: Vec::new() })
+        let acting: Vec<_> =
+            scanners(levels, destination).map(|(level, rules)| Acting::of(level, rules)).collect();
+        let host = destination.map(|destination| destination.host.clone());
+        (!acting.is_empty()).then_some(Scan { acting, host, placeholders: Vec::new() })
     }
 
     /// Ignores the placeholders of these credentials.
@@ -97,10 +85,7 @@ impl Scan {
     /// Returns true if something that enters may be held back or changed.
     pub(crate) fn judges_inbound(&self) -> bool {
         let strict = |action| action > ScanAction::Log;
-        let judges = |(mode, rules): &(Mode, ScannerRules)| {
-            *mode == Mode::Enforce && (strict(rules.inbound) || strict(rules.injection))
-        };
-        self.rules.iter().any(judges)
+        self.enforcing().any(|rules| strict(rules.inbound) || strict(rules.injection))
     }
 
     /// Returns true if something may be replaced.
@@ -109,7 +94,7 @@ impl Scan {
             Direction::Outbound => rules.outbound,
             Direction::Inbound => rules.inbound,
         };
-        self.rules.iter().any(|(mode, rules)| *mode == Mode::Enforce && of(rules) == ScanAction::Redact)
+        self.enforcing().any(|rules| of(rules) == ScanAction::Redact)
     }
 
     /// Returns true if what leaves must be refused when it cannot be read.
@@ -118,37 +103,37 @@ impl Scan {
             Direction::Outbound => rules.outbound,
             Direction::Inbound => rules.inbound.max(rules.injection),
         };
-        self.rules.iter().any(|(mode, rules)| *mode == Mode::Enforce && of(rules) > ScanAction::Log)
+        self.enforcing().any(|rules| of(rules) > ScanAction::Log)
     }
 
-    /// Returns the strictest action for a finding; `None` if no level has one.
-    fn action(&self, direction: Direction, finding: &Finding) -> Option<ScanAction> {
-        if finding.severity == Severity::Low {
-            return None;
-        }
-        let set = match finding.kind {
-            Kind::Secret => Some(ScanRules::Secrets),
-            Kind::Pii => Some(ScanRules::Pii),
-            Kind::Financial => Some(ScanRules::Financial),
-            Kind::Injection => Some(ScanRules::Injection),
-            Kind::Shell => Some(ScanRules::Shell),
-            Kind::Waf => Some(ScanRules::Waf),
+    fn enforcing(&self) -> impl Iterator<Item = &ScannerRules> {
+        self.acting.iter().filter(|one| one.mode == Mode::Enforce).map(|one| &one.rules)
+    }
+
+    /// Returns the strictest action for a finding, and the policy that has it; `None` if no level has one.
+    fn action(&self, direction: Direction, finding: &Finding) -> Option<(ScanAction, &str)> {
+        let host = match &self.host {
+            Some(Host::Name(name)) => Some(name),
             _ => None,
         };
-        let having = self.rules.iter().filter(|(_, rules)| set.is_none_or(|set| rules.has(set)));
-        let action = |rules: &ScannerRules| match (direction, finding.kind) {
-            (Direction::Outbound, _) => rules.outbound,
-            (Direction::Inbound, Kind::Secret | Kind::Credential | Kind::Pii | Kind::Financial) => {
-                rules.inbound
-            }
-            (Direction::Inbound, _) => rules.injection,
-        };
-        having
-            .map(|(mode, rules)| match mode {
-                Mode::Enforce => action(rules),
-                Mode::Observe => ScanAction::Log,
+        strictest(&self.acting, finding, host, |rules| {
+            Some(match (direction, finding.kind) {
+                (Direction::Outbound, _) => rules.outbound,
+                (Direction::Inbound, Kind::Secret | Kind::Credential | Kind::Pii | Kind::Financial) => {
+                    rules.inbound
+                }
+                (Direction::Inbound, _) => rules.injection,
             })
-            .max()
+        })
+    }
+
+    /// Blocks what cannot be replaced.
+    pub(crate) fn refuse_redacted(&self, direction: Direction, mut judged: Judged) -> Judged {
+        if let (None, Some(finding)) = (&judged.blocked, judged.redacted.first()) {
+            let policy = self.action(direction, finding).map_or("", |(_, policy)| policy);
+            judged.blocked = Some(Found::new(direction, finding, policy));
+        }
+        judged
     }
 
     /// Decides about findings.
@@ -158,12 +143,12 @@ impl Scan {
             if self.placeholders.contains(&finding.fingerprint) {
                 continue;
             }
-            match self.action(direction, &finding) {
-                None => {}
-                Some(ScanAction::Log) => judged.logged.push(Found::new(direction, &finding)),
-                Some(ScanAction::Redact) if finding.range.is_some() => judged.redacted.push(finding),
-                Some(ScanAction::Redact | ScanAction::Block) => {
-                    judged.blocked.get_or_insert_with(|| Found::new(direction, &finding));
+            let Some((action, policy)) = self.action(direction, &finding) else { continue };
+            match action {
+                ScanAction::Log => judged.logged.push(Found::new(direction, &finding, policy)),
+                ScanAction::Redact if finding.range.is_some() => judged.redacted.push(finding),
+                ScanAction::Redact | ScanAction::Block => {
+                    judged.blocked.get_or_insert_with(|| Found::new(direction, &finding, policy));
                 }
             }
         }
@@ -192,7 +177,7 @@ impl Scan {
                 scan("", names.join("\n").as_bytes());
             }
         }
-        self.judge(direction, findings).refuse_redacted(direction)
+        self.refuse_redacted(direction, self.judge(direction, findings))
     }
 }
 

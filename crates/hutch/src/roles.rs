@@ -42,6 +42,11 @@ pub(crate) fn controller_manager() -> Identity {
     Identity::new("system:kube-controller-manager", &[])
 }
 
+/// Identity that reads the policies about output which passes the front.
+pub(crate) fn screens() -> Identity {
+    Identity::new("system:hutch-screens", &[])
+}
+
 /// Identity that creates the objects of [`crate::bootstrap`].
 pub(crate) fn bootstrap() -> Identity {
     Identity::new("system:hutch", &[])
@@ -155,6 +160,15 @@ mod tests {
             "list /configmaps",
         ];
         ask(router(), &allowed, &denied).await;
+    }
+
+    #[tokio::test]
+    async fn screens_follow_policies_and_read_nothing_else() {
+        let allowed =
+            ["watch policy.hutch.dev/sandboxpolicies", "list /pods", "watch agents.x-k8s.io/sandboxes"];
+        let denied =
+            ["list /secrets", "get /configmaps default", "patch /pods default", "create /pods/exec default"];
+        ask(screens(), &allowed, &denied).await;
     }
 
     #[tokio::test]

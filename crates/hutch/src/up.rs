@@ -12,6 +12,7 @@ pub(crate) mod front;
 mod issuer;
 mod messages;
 mod root;
+mod screens;
 mod sources;
 mod vault;
 

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
 use crate::config::{Journal, Offer, ServiceKind};
-use crate::container::Running;
+use crate::container::{LogScreen, Running};
 use crate::files::Files;
 use crate::gate::Gate;
 
@@ -47,6 +47,8 @@ pub(crate) struct Live {
     pub(crate) gate: Gate,
     /// `true` once the rules for files are known.
     files_known: watch::Sender<bool>,
+    /// Scanners of its policies for its logs.
+    pub(crate) log_screen: Arc<LogScreen>,
     /// Receives what happens to it.
     pub(crate) journal: OnceLock<Arc<dyn Journal>>,
     inner: Mutex<Inner>,
@@ -94,6 +96,7 @@ impl Live {
             service: OnceLock::new(),
             gate: Gate::default(),
             files_known: watch::channel(false).0,
+            log_screen: Arc::default(),
             journal: OnceLock::new(),
             inner: Mutex::new(inner),
         }

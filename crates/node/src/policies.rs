@@ -309,6 +309,9 @@ async fn connect(live: &Arc<Live>, port: u16) -> Result<[OwnedFd; 2], PeerRefusa
 fn decide(known: &Known, egress: &dyn Egress, node: &Shared, served: &mut Served) {
     let (pod, now) = (served.live.pod(), Timestamp::now());
     let (mut found, mut enforced) = known.levels(&pod, now);
+    if let Some(levels) = known.objects.scanning(&pod, now) {
+        served.live.log_screen.set(&levels);
+    }
     let files = known.files(&pod, now).filter(|_| served.fresh);
     // Before the rules for files are known, which is when a container may start.
     let (offers, mistakes) = known.offers(&found.levels);

@@ -15,6 +15,7 @@ mod destination;
 mod egress;
 mod expression;
 mod files;
+mod given;
 mod host;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod hostile;
@@ -47,6 +48,7 @@ pub use destination::{Decision, Destination, InvalidDestination};
 pub use egress::Egress;
 pub use expression::{Expression, Facts, Identity, InvalidExpression, Moment, Session};
 pub use files::{Access, FilePath, FileRule, InvalidPath, Restrictions, access_at, looser, restrictions};
+pub use given::check_given;
 pub use host::{Host, HostName, InvalidHost};
 pub use http::{
     Body, Glob, HttpRule, InvalidRequestRule, McpRule, Method, PathPattern, Pattern, ValueMatch, decide_calls,
@@ -60,8 +62,8 @@ pub use ports::{InvalidPorts, PortRange};
 pub use provider::{Provider, ProviderObject, ProviderSource, SecretKey, TokenSource, VaultSource};
 pub use request::{AmbiguousPath, Call, Path, Request};
 pub use rule::{EgressRule, Protocol, Tls, Traffic};
-pub use scanner::{ScanAction, ScanRules, ScannerRules};
+pub use scanner::{Door, Exception, InvalidValueHash, ScanAction, ScanRules, ScannerRules, ValueHash};
 pub use stored::{
-    Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules,
+    Applying, NotEnforceable, Policies, PolicyFiles, PolicyKey, StoredPolicy, applying, file_rules, scanning,
 };
 pub use usable::{is_opened, may_use, offered, unambiguous};

@@ -16,7 +16,7 @@ use crate::destination::Decision;
 use crate::egress::Egress;
 use crate::files::FileRule;
 use crate::rule::{EgressRule, Tls};
-use crate::scanner::ScannerRules;
+use crate::scanner::{Door, ScannerRules};
 use requests::check_requests;
 
 /// Maximum rules of a policy.
@@ -207,6 +207,11 @@ impl PolicyObject {
         &self.spec.files
     }
 
+    /// Returns the scanner.
+    pub fn scanner(&self) -> Option<&ScannerRules> {
+        self.spec.scanner.as_ref()
+    }
+
     fn check_credentials(&self) -> Result<(), InvalidPolicy> {
         let Spec { credentials, mode, .. } = &self.spec;
         let (administers, observes) = (self.kind == Kind::ClusterSandboxPolicy, *mode == Mode::Observe);
@@ -272,6 +277,10 @@ impl PolicyObject {
     pub fn check_for_command(&self) -> Result<(), InvalidPolicy> {
         if self.spec.expires.is_some() {
             return Err(invalid("spec.expires".to_owned(), "has an effect only on a server"));
+        }
+        if let Some(door) = self.scanner().and_then(|scanner| scanner.given(&Door::ALL)) {
+            let reason = "has an effect only in `hutch up`; the proxy scans traffic";
+            return Err(invalid(format!("spec.scanner.{}", door.name()), reason));
         }
         credential::check_for_command(&self.spec.credentials).map_err(|(field, why)| invalid(field, why))?;
         for (index, rule) in self.rules().iter().enumerate() {

@@ -169,6 +169,22 @@ pub fn file_rules(
     cluster.iter().chain(of_namespace(namespaced, &subject.namespace)).filter_map(rules).collect()
 }
 
+/// Returns the levels with a scanner that apply to a sandbox at a time, of all policies that can be read, as [`file_rules`] does.
+pub fn scanning(
+    subject: &Subject,
+    cluster: &Policies,
+    namespaced: &Policies,
+    now: Timestamp,
+) -> Vec<Arc<Level>> {
+    let level = |((namespace, _), policy): (&PolicyKey, &StoredPolicy)| {
+        let object = policy.object.as_ref().filter(|object| object.scanner().is_some())?;
+        let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
+        let (level, _) = policy.level(object.authority_over(subject, namespace)?, now)?;
+        Some(level)
+    };
+    cluster.iter().chain(of_namespace(namespaced, &subject.namespace)).filter_map(level).collect()
+}
+
 /// Returns the policies of a namespace.
 fn of_namespace<'a>(
     all: &'a Policies,

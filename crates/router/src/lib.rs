@@ -33,6 +33,7 @@ pub use observe::metrics::Metrics;
 pub use pace::Limits;
 pub use probes::{health, metrics_page};
 pub use proxy::dial::{Dial, DialError, Direct, Inside};
+pub use proxy::screened::Screens;
 pub use proxy::{Config, Router};
 pub use resolve::directory::{Directory, Scope};
 pub use resolve::idle_timeout::IdleTimeout;

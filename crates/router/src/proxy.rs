@@ -6,6 +6,7 @@ pub(crate) mod forward;
 pub(crate) mod guard;
 pub(crate) mod joined;
 pub(crate) mod pool;
+pub(crate) mod screened;
 pub(crate) mod stall;
 pub(crate) mod stream;
 
@@ -28,6 +29,7 @@ use crate::observe::trace::Span;
 use crate::pace::{Current, Limits};
 use crate::proxy::forward::Origin;
 use crate::proxy::pool::Pool;
+use crate::proxy::screened::Screens;
 use crate::refusal::{Refusal, json, wants_page};
 use crate::resolve::wake::Sleepers;
 use crate::threads::Threads;
@@ -62,6 +64,8 @@ pub struct Config {
     pub tracer: Option<Arc<BoxedTracer>>,
     /// Key that derives the token for the sandboxd of each Pod, if they require one.
     pub pod_key: Option<Arc<PodKey>>,
+    /// Says what is scanned in answers; without it, nothing is.
+    pub screens: Option<Arc<dyn Screens>>,
     /// Destination of the access log.
     pub access_log: AccessLog,
 }
@@ -81,6 +85,7 @@ impl Default for Config {
             threads: None,
             tracer: None,
             pod_key: None,
+            screens: None,
             access_log: AccessLog::Tracing,
         }
     }

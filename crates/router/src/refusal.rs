@@ -35,6 +35,10 @@ pub(crate) enum Refusal {
     Silent(String),
     /// Suspended, and not woken in time or too many requests wait for it; the seconds are for `Retry-After`.
     Asleep(String, u32),
+    /// The policies of the Sandbox do not let the answer out: the public text.
+    Found(String),
+    /// The policies of the Sandbox have answers scanned, and this cannot be.
+    NotScanned(&'static str),
     /// The backend switched protocols without a request to do so.
     Unasked,
 }
@@ -71,6 +75,11 @@ impl Refusal {
             }
             Refusal::Asleep(id, _) => {
                 (StatusCode::SERVICE_UNAVAILABLE, format!("The backend sandbox is waking up: {id}"))
+            }
+            Refusal::Found(text) => (StatusCode::FORBIDDEN, text.clone()),
+            Refusal::NotScanned(what) => {
+                let text = format!("A policy has the answers of this sandbox scanned, and {what} cannot be.");
+                (StatusCode::FORBIDDEN, text)
             }
             Refusal::Unasked => (
                 StatusCode::BAD_GATEWAY,

@@ -36,7 +36,7 @@ impl From<Compression> for Step {
 }
 
 /// Returns the compression that the first bytes name. Brotli, and deflate without a header, have no such bytes.
-pub(crate) fn magic(bytes: &[u8]) -> Option<Compression> {
+pub fn magic(bytes: &[u8]) -> Option<Compression> {
     match bytes {
         [0x1f, 0x8b, 8, ..] => Some(Compression::Gzip),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstd),

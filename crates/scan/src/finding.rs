@@ -70,7 +70,7 @@ pub enum At {
     Host,
     /// Header, named by the location.
     Header,
-    /// Body of a request or an answer, file, or output of a command.
+    /// Body of a request or an answer, or file.
     Body,
     /// Payload of WebSocket frames.
     Frame,
@@ -80,11 +80,13 @@ pub enum At {
     ToolResult,
     /// Definition of a tool, or the card of an agent.
     ToolDefinition,
+    /// Output of a process.
+    Output,
 }
 
 impl At {
     /// All parts.
-    pub const ALL: [At; 8] = [
+    pub const ALL: [At; 9] = [
         At::Url,
         At::Host,
         At::Header,
@@ -93,6 +95,7 @@ impl At {
         At::ToolArgs,
         At::ToolResult,
         At::ToolDefinition,
+        At::Output,
     ];
 }
 

@@ -26,6 +26,7 @@ mod text;
 mod validate;
 mod view;
 
+pub use compression::magic;
 pub use credential::{Credentials, SHORTEST};
 pub use finding::{At, Compression, Direction, Finding, Fingerprint, Kind, Location, Severity, Step};
 pub use host::{Hosts, domain};

@@ -98,7 +98,8 @@ fn canonical(value: &Value) -> String {
 pub struct Session {
     outbound: State,
     inbound: State,
-    calls: Calls,
+    /// Calls so far. A caller with several conversations keeps those of each.
+    pub calls: Calls,
     /// Pinned definitions. The caller may keep them for the next session with the same server.
     pub pins: Pins,
 }

@@ -342,7 +342,7 @@ impl Scanner {
         hits.add(Hit {
             rule: rule.id.clone(),
             kind: rule.kind,
-            severity: match rule.hint_in_text && subject.location.at == At::Body && !subject.message {
+            severity: match rule.hint_in_text && is_text(subject.location.at) && !subject.message {
                 true => Severity::Low,
                 false => rule.severity,
             },
@@ -358,6 +358,11 @@ impl Scanner {
     pub fn rules(&self, direction: Direction, at: At) -> impl Iterator<Item = &str> {
         self.rules.iter().filter(move |rule| rule.applies(direction, at)).map(|rule| rule.id.as_ref())
     }
+}
+
+/// Returns true for parts that are text of any kind.
+fn is_text(at: At) -> bool {
+    matches!(at, At::Body | At::Output)
 }
 
 /// Merges windows of the same rule that touch.

@@ -57,6 +57,17 @@ fn is_named(call: &Call, policy: &str) -> bool {
     })
 }
 
+/// Refuses fields of a policy without a value, which the schema would drop: `scanner: null` would restrict nothing.
+pub(crate) fn check_given(kind: &Kind, object: &Value) -> Result<(), Failure> {
+    if kind.group != GROUP {
+        return Ok(());
+    }
+    hutch_policy::check_given(object).map_err(|error| {
+        let cause = Cause::new("FieldValueInvalid", error.field, error.reason);
+        Failure::invalid(kind, meta::text(object, "name"), vec![cause])
+    })
+}
+
 /// Maximum bytes of the spec of a policy.
 const POLICY_BYTES: usize = 64 << 10;
 

@@ -241,6 +241,7 @@ fn first_generation(call: &Call) -> Option<u64> {
 /// Fills in defaults and checks an object in the version of the request.
 pub(crate) fn check(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Failure> {
     let kind = call.kind();
+    admission::policy::check_given(kind, object)?;
     let mut causes = match old {
         Some(_) => meta::check::object_of(kind, object),
         None => meta::check::new_object(kind, object),

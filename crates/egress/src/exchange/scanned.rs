@@ -17,9 +17,9 @@ use tokio::time::{Instant, timeout_at};
 use super::calls::id_of;
 use super::{Exchange, Line, Seen, UNREAD, UNREAD_TIME};
 use crate::body::{Body, Keeping};
-use crate::finding::Found;
 use crate::refusal::Reason;
 use crate::scan::{Judged, Passing, Scan, SharedTalk, Watched, compression, is_events, is_message};
+use hutch_screen::Found;
 
 /// Maximum bytes of a body that is held as a whole, and of one that is compressed.
 const WHOLE: usize = 1 << 20;
@@ -100,9 +100,12 @@ async fn scan_whole(
 }
 
 impl Exchange {
-    /// Returns the conversation with the destination, in the session that the headers name.
+    /// Returns the conversation with the destination: the session that the headers name, or that of the connection.
     pub(super) fn talk(&self, headers: &HeaderMap) -> SharedTalk {
         let session = headers.get("mcp-session-id").map(|value| value.as_bytes()).unwrap_or_default();
+        if session.is_empty() {
+            return self.conversations.talk(&self.sandbox.memory, self.destination.to_string());
+        }
         let session = String::from_utf8_lossy(&session[..session.len().min(SESSION)]);
         self.sandbox.memory.talk(format!("{} {session}", self.destination))
     }

@@ -3,7 +3,7 @@
 use hutch_scan::{At, Direction, Location, State};
 
 use super::{Judged, Scan, SharedTalk, is_message, scanner};
-use crate::finding::Found;
+use hutch_screen::Found;
 
 /// Maximum bytes of a message.
 const MESSAGE: usize = 1 << 20;
@@ -105,10 +105,10 @@ impl Frames {
             return Ok(());
         }
         let findings = scanner().scan_whole(&mut self.state, &Location::new(At::Frame), content);
-        let mut judged = self.scan.judge(self.direction, findings).refuse_redacted(self.direction);
+        let mut judged = self.scan.refuse_redacted(self.direction, self.scan.judge(self.direction, findings));
         if judged.blocked.is_none() && is_message(content) {
             let (of_message, _) = self.scan.body(&self.talk, self.direction, None, content);
-            judged.add(of_message.refuse_redacted(self.direction));
+            judged.add(self.scan.refuse_redacted(self.direction, of_message));
         }
         let Judged { blocked, logged, .. } = judged;
         logged.into_iter().for_each(report);

@@ -1,10 +1,11 @@
 //! Memory of the scanner between the messages of a sandbox.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hutch_scan::{At, Direction, Hosts, Location, Pins, Session, State};
+use hutch_scan::{At, Calls, Direction, Hosts, Location, Pins, Session, State};
 
 use super::{Judged, Scan, scanner};
 
@@ -52,8 +53,90 @@ pub(crate) struct Talk {
     pub(super) session: Session,
 }
 
-/// Conversation that the requests to a destination share.
-pub(crate) type SharedTalk = Arc<Mutex<Talk>>;
+/// Conversation that requests share: facts about the destination or the session, and the calls of the conversation.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SharedTalk {
+    talk: Arc<Mutex<Talk>>,
+    calls: Arc<Called>,
+}
+
+/// Calls of one conversation.
+#[derive(Debug, Default)]
+struct Called {
+    calls: Mutex<Calls>,
+    /// Calls of conversations that have ended, with which the next one begins: a client may connect for each call.
+    ended: Option<Arc<Called>>,
+}
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        if let Some(ended) = self.ended.take() {
+            *lock(&ended.calls) = std::mem::take(&mut *lock(&self.calls));
+        }
+    }
+}
+
+impl SharedTalk {
+    /// Returns another conversation with the same destination, which begins with the calls of those that have ended.
+    fn another(&self) -> SharedTalk {
+        let calls = Mutex::new(lock(&self.calls.calls).clone());
+        let calls = Arc::new(Called { calls, ended: Some(self.calls.clone()) });
+        SharedTalk { talk: self.talk.clone(), calls }
+    }
+
+    /// Locks the conversation.
+    pub(super) fn enter(&self) -> Entered<'_> {
+        let (mut talk, mut calls) = (lock(&self.talk), lock(&self.calls.calls));
+        std::mem::swap(&mut talk.session.calls, &mut calls);
+        Entered { talk, calls }
+    }
+}
+
+/// Conversation that is locked.
+pub(super) struct Entered<'a> {
+    talk: MutexGuard<'a, Talk>,
+    calls: MutexGuard<'a, Calls>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        std::mem::swap(&mut self.talk.session.calls, &mut self.calls);
+    }
+}
+
+impl Deref for Entered<'_> {
+    type Target = Talk;
+
+    fn deref(&self) -> &Talk {
+        &self.talk
+    }
+}
+
+impl DerefMut for Entered<'_> {
+    fn deref_mut(&mut self) -> &mut Talk {
+        &mut self.talk
+    }
+}
+
+/// Conversations of one connection, by destination, of requests that name no session.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Conversations(Arc<Mutex<HashMap<String, SharedTalk>>>);
+
+impl Conversations {
+    /// Returns the conversation with a destination.
+    pub(crate) fn talk(&self, memory: &Memory, destination: String) -> SharedTalk {
+        let mut all = lock(&self.0);
+        if let Some(talk) = all.get(&destination) {
+            return talk.clone();
+        }
+        if all.len() >= TALKS {
+            all.clear();
+        }
+        let talk = memory.talk(destination.clone()).another();
+        all.insert(destination, talk.clone());
+        talk
+    }
+}
 
 impl Default for Talk {
     fn default() -> Talk {
@@ -103,7 +186,7 @@ impl Memory {
         let Names { hosts, state, capitals, passed } = &mut *names;
         let mut findings = hosts.observe(scanner(), state, name, now);
         findings.extend(hosts.scan(scanner(), capitals, &name.to_ascii_uppercase()));
-        let judged = scan.judge(Direction::Outbound, findings).refuse_redacted(Direction::Outbound);
+        let judged = scan.refuse_redacted(Direction::Outbound, scan.judge(Direction::Outbound, findings));
         match judged.blocked {
             Some(_) => (*state, *capitals) = before,
             None if passed.len() < NAMES => drop(passed.insert(name.to_owned())),
@@ -116,10 +199,10 @@ impl Memory {
 impl Scan {
     /// Scans the target of a request.
     pub(crate) fn url(&self, talk: &SharedTalk, target: &str) -> Judged {
-        let mut talk = lock(talk);
+        let mut talk = talk.enter();
         let before = talk.urls.clone();
         let findings = scanner().scan_whole(&mut talk.urls, &Location::new(At::Url), target.as_bytes());
-        let judged = self.judge(Direction::Outbound, findings).refuse_redacted(Direction::Outbound);
+        let judged = self.refuse_redacted(Direction::Outbound, self.judge(Direction::Outbound, findings));
         if judged.blocked.is_some() {
             talk.urls = before;
         }

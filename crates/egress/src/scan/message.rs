@@ -5,7 +5,7 @@ use hutch_policy::Call;
 use hutch_scan::{At, Compression, Direction, Finding, Location, State, redact};
 use serde_json::Value;
 
-use super::memory::{Talk, lock};
+use super::memory::Talk;
 use super::{Judged, Scan, SharedTalk, scanner};
 
 /// Maximum messages of a body that are scanned as such.
@@ -110,7 +110,7 @@ impl Scan {
         compression: Option<Compression>,
         body: &[u8],
     ) -> (Judged, Option<Vec<u8>>) {
-        let mut talk = lock(talk);
+        let mut talk = talk.enter();
         let before = talk.clone();
         let (mut judged, findings) = self.once(&mut talk, direction, compression, body);
         let mut replaced = None;
@@ -124,7 +124,7 @@ impl Scan {
             }
             let text = redact(body, 0, &raw.redacted);
             let (again, _) = self.once(&mut talk, direction, compression, &text);
-            judged.blocked = again.refuse_redacted(direction).blocked;
+            judged.blocked = self.refuse_redacted(direction, again).blocked;
             replaced = Some(text);
         }
         if judged.blocked.is_some() {

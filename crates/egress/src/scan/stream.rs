@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use super::{Judged, Scan, SharedTalk, scanner};
 use crate::body::Body;
-use crate::finding::Found;
 use crate::refusal::REFUSED;
+use hutch_screen::Found;
 
 /// Maximum bytes of an event.
 const EVENT: usize = 1 << 20;

@@ -141,3 +141,67 @@ fn placeholder_of_a_credential_is_no_secret() {
     let scan = scan.ignoring(&Set(vec![issued]));
     assert!(scan.headers(Direction::Outbound, &headers).blocked.is_none());
 }
+
+#[test]
+fn exception_counts_for_its_hosts_and_only_if_all_policies_have_it() {
+    let destination = |name: &str| format!("{name}:443").parse::<Destination>().unwrap();
+    let rules =
+        ["github-pat", "github-token"].map(|rule| json!({"rule": rule, "hosts": ["api.example.com"]}));
+    let excepting = json!({"allow": rules});
+    let (excepting, other) = (level(Mode::Enforce, &excepting), level(Mode::Enforce, &json!({})));
+    let found = |levels: &[Level], host| {
+        let scan = Scan::of(levels, Some(&destination(host))).unwrap();
+        body(&scan, Direction::Outbound, &token())
+            .0
+            .blocked
+            .map(|found| (found.rule, found.policy.into_string()))
+    };
+    let blocked = Some(("github-pat".to_owned(), "p".to_owned()));
+    assert_eq!(found(std::slice::from_ref(&excepting), "api.example.com"), None);
+    assert_eq!(found(std::slice::from_ref(&excepting), "www.example.com"), blocked);
+    assert_eq!(found(&[excepting, other], "api.example.com"), blocked);
+    let fingerprint = Fingerprint::of(token().as_bytes());
+    let value = json!({"allow": [{"value": format!("sha256:{fingerprint}")}]});
+    assert_eq!(found(&[level(Mode::Enforce, &value)], "a.example"), None, "as a line of the log has it");
+}
+
+/// Returns the rule by which a call of a tool is refused.
+fn call(scan: &Scan, talk: &SharedTalk, tool: &str, arguments: &serde_json::Value) -> Option<String> {
+    let params = json!({"name": tool, "arguments": arguments});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
+    scan.body(talk, Direction::Outbound, None, call.as_bytes()).0.blocked.map(|found| found.rule)
+}
+
+#[test]
+fn calls_of_two_connections_are_two_conversations() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({"rules": ["builtin/secrets"]}))], None).unwrap();
+    let memory = Memory::default();
+    let connection = || Conversations::default();
+    let talk = |of: &Conversations| of.talk(&memory, "mcp.example:443".to_owned());
+    let read = |talk: &SharedTalk| call(&scan, talk, "read_file", &json!({"path": "/home/me/.ssh/id_rsa"}));
+    let send =
+        |talk: &SharedTalk| call(&scan, talk, "send_email", &json!({"to": "a@b.example", "body": "hello"}));
+    let (first, second) = (connection(), connection());
+    assert_eq!((read(&talk(&first)), send(&talk(&second))), (None, None), "another conversation");
+    assert!(send(&talk(&first)).is_some(), "the same one");
+    drop(first);
+    // A client that connects for each call has one conversation.
+    assert!(send(&talk(&connection())).is_some(), "after the connection has ended");
+    assert_eq!(send(&talk(&second)), None, "it had begun before");
+}
+
+#[test]
+fn definitions_of_a_server_are_the_same_for_all_connections() {
+    let scan = Scan::of(&[level(Mode::Enforce, &json!({}))], None).unwrap();
+    let memory = Memory::default();
+    let list = |connection: &Conversations, text: &str| {
+        let talk = connection.talk(&memory, "mcp.example:443".to_owned());
+        let tools = json!([{"name": "add", "description": text}]);
+        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"tools": tools}}).to_string();
+        let (judged, _) = scan.body(&talk, Direction::Inbound, None, answer.as_bytes());
+        judged.blocked.map(|found| found.rule)
+    };
+    let (first, second) = (Conversations::default(), Conversations::default());
+    assert_eq!(list(&first, "adds numbers"), None);
+    assert_eq!(list(&second, "adds texts").as_deref(), Some("definition-changed"));
+}

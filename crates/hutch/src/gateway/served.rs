@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hutch_api::owner;
-use hutch_attach::{Mirror, Objects};
+use hutch_attach::{Closed, Mirror, Objects};
 use hutch_controller::TokenKey;
 use hutch_egress::TokenHash;
 use hutch_egress::control::Order;
-use hutch_policy::{Applying, Facts, Level};
+use hutch_policy::{Applying, Door, Facts, Level};
 use hutch_privsep::Channel;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::jiff::Timestamp;
@@ -60,6 +60,19 @@ pub(super) struct Served {
     pub(super) plugin: Plugin,
     /// The gateway has an authority.
     ends_tls: bool,
+}
+
+/// Refuses levels of which a part has an effect only in `hutch up`.
+fn enforceable(found: Applying) -> Result<Applying, Closed> {
+    let scans = |level: &Arc<Level>| {
+        let scanner = level.scanner.as_ref()?;
+        let door = Door::ALL.into_iter().find(|door| scanner.at(*door).is_some())?;
+        Some((level.name.clone(), door.name()))
+    };
+    let Some((policy, field)) = found.levels.iter().find_map(scans) else { return Ok(found) };
+    let message =
+        format!("policy {policy:?}: spec.scanner.{field} is enforced by `hutch up` alone: no egress");
+    Err(Closed { reason: "PolicyNotEnforceable", message })
 }
 
 impl Served {
@@ -138,7 +151,7 @@ impl Served {
         now: Timestamp,
         channel: &Channel,
     ) -> std::io::Result<()> {
-        let found = objects.levels(pod, now);
+        let found = objects.levels(pod, now).and_then(enforceable);
         self.conditions.set(pod, condition(pod, objects, (self.plugin, self.ends_tls), found.as_ref()));
         let Applying { levels, until } = found.unwrap_or_default();
         self.until = [self.until, until].into_iter().flatten().min();
@@ -264,6 +277,22 @@ mod tests {
         assert_eq!(client("u"), client("u"));
         assert_ne!(client("u"), client("another"));
         assert_eq!(client("u").addresses, client("another").addresses);
+    }
+
+    #[test]
+    fn output_that_a_cluster_does_not_scan_closes_the_network() {
+        let found = |scanner| {
+            let level = Level::new(hutch_policy::Authority::Cluster, "p", None);
+            let level = Level { scanner: serde_json::from_value(scanner).ok(), ..level };
+            enforceable(Applying { levels: vec![Arc::new(level)], until: None })
+                .map(|found| found.levels.len())
+        };
+        assert_eq!(found(json!({"outbound": "Block"})), Ok(1));
+        for field in ["logs", "exec", "downloads"] {
+            let closed = found(json!({field: "Log"})).expect_err("it is not enforced");
+            assert_eq!(closed.reason, "PolicyNotEnforceable");
+            assert!(closed.message.contains(&format!("spec.scanner.{field}")), "{}", closed.message);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail, ensure};
 use hutch_policy::{
     Authority, Call, Decision, Destination, Facts, Identity, Kind, Level, Moment, Policies, PolicyObject,
-    StoredPolicy, Subject, applying, names_sandboxes,
+    StoredPolicy, Subject, applying, check_given, names_sandboxes,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
@@ -140,6 +140,7 @@ impl Documents {
             match document["kind"] == KIND {
                 true => self.tests.push(serde_json::from_value(document).context(KIND)?),
                 false => {
+                    check_given(&document)?;
                     let policy: PolicyObject = serde_json::from_value(document).context("a policy")?;
                     policy.check_new().with_context(|| format!("policy {:?}", policy.name()))?;
                     self.policies.push(policy);

@@ -10,8 +10,9 @@ use hutch_image::Resolved;
 use hutch_jail::{Error, IdRange, IdRanges, Mount, NetworkPlan, Spec};
 use hutch_policy::{
     Authority, Cidr, Decision, Egress, EgressRule, FileRule, Level, Mode, PolicyObject, ScanRules,
-    ScannerRules,
+    ScannerRules, check_given,
 };
+use serde_json::Value;
 
 use super::hide;
 use super::trust::Trust;
@@ -231,8 +232,10 @@ impl Policies {
     }
 
     fn add(&mut self, file: &Path) -> anyhow::Result<()> {
-        let objects: Vec<PolicyObject> =
-            serde_saphyr::from_multiple(&read_file(file)?).map_err(in_one_line)?;
+        let text = read_file(file)?;
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(in_one_line)?;
+        documents.iter().try_for_each(check_given)?;
+        let objects: Vec<PolicyObject> = serde_saphyr::from_multiple(&text).map_err(in_one_line)?;
         ensure!(!objects.is_empty(), "it contains no policy");
         for object in objects {
             object.check_for_command()?;

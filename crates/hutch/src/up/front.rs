@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 
 use super::audit::FrontLog;
 use super::messages::{Credentials, FromFront, RouterListener, Start, ToFront, receive_start};
+use super::screens::{ScreenedKubelet, Screens};
 use super::{NODE, STOP_LIMIT};
 use crate::cli::AuditMode;
 use crate::runtime::{log, runtime};
@@ -175,13 +176,15 @@ impl Front {
             (ServiceKind::Router.name().to_owned(), router_service.clone() as Arc<dyn Service>),
             (ServiceKind::Controller.name().to_owned(), controller_service.clone()),
         ];
-        let kubelet: Arc<dyn Kubelet> = Arc::new(RemoteKubelet::new(sockets.kubelet, embedded)?);
+        let screens = Screens::start(api.client(roles::screens(), "default"), &shutdown);
+        let node: Arc<dyn Kubelet> = Arc::new(RemoteKubelet::new(sockets.kubelet, embedded)?);
+        let kubelet: Arc<dyn Kubelet> = Arc::new(ScreenedKubelet::new(node, screens.clone()));
         api.set_kubelet(kubelet.clone());
         let node_app = api.router_as(roles::node(NODE));
         // It ends when the root process closes its socket, after everything else.
         tokio::spawn(hutch_serve::pair::serve(sockets.node, node_app));
 
-        let router = router(api.client(roles::router(), "default"), kubelet, &shutdown);
+        let router = router(api.client(roles::router(), "default"), kubelet, screens, &shutdown);
         router_service.is(router.clone());
         controllers(&mut services, &api, &controller_service, authority.certificate_pem(), &shutdown);
         let (app, stop) = (api.authenticated(), shutdown.clone());
@@ -252,10 +255,10 @@ async fn report_ready(
 }
 
 /// Starts the router, which connects from inside a sandbox's network namespace and wakes Sandboxes.
-fn router(client: Client, kubelet: Arc<dyn Kubelet>, shutdown: &Shutdown) -> Router {
+fn router(client: Client, kubelet: Arc<dyn Kubelet>, screens: Arc<Screens>, shutdown: &Shutdown) -> Router {
     let directory = Directory::start(client.clone(), Scope::default(), shutdown);
     let wake = Arc::new(ApiWake::new(client));
-    let config = hutch_router::Config::default();
+    let config = hutch_router::Config { screens: Some(screens), ..hutch_router::Config::default() };
     Router::waking(config, directory, Arc::new(Inside(kubelet)), Some(wake), shutdown.clone())
 }
 

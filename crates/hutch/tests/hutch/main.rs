@@ -45,6 +45,7 @@ mod replica;
 mod router;
 mod run;
 mod sandbox_config;
+mod scanned_output;
 mod settings;
 mod sleep;
 mod toolchains;

@@ -192,10 +192,14 @@ fn parse_time(text: &[u8]) -> Option<Timestamp> {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "constant names in a temporary folder")]
 mod tests {
+    use std::sync::Arc;
+
+    use hutch_screen::Origin;
     use tokio::io::AsyncReadExt;
 
     use super::super::log::{LogFile, MAX_LINE_BYTES};
     use super::super::output::{Output, Stream};
+    use super::super::screened::Screened;
     use super::*;
 
     fn at(seconds: i64) -> Timestamp {
@@ -253,7 +257,9 @@ mod tests {
     #[tokio::test]
     async fn a_follower_sees_what_comes_and_the_end() {
         let dir = tempfile::tempdir().unwrap();
-        let output = std::sync::Arc::new(Output::new(&dir.path().join("0.log")).unwrap());
+        let origin = Origin { pod: "n/a".into(), part: "main".into() };
+        let output =
+            Arc::new(Output::new(&dir.path().join("0.log"), Screened::new(Arc::default(), origin)).unwrap());
         let (sender, receiver) = tokio::net::unix::pipe::pipe().unwrap();
         let pump = tokio::spawn(output.clone().pump(Stream::Stdout, receiver));
         let request = LogRequest { follow: true, ..LogRequest::default() };

@@ -4,6 +4,7 @@ pub(crate) mod late_env;
 mod log;
 mod log_read;
 mod output;
+mod screened;
 mod start;
 
 use std::io;
@@ -20,6 +21,7 @@ use crate::stdio::Terminal;
 pub(crate) use log::keep as keep_logs;
 pub(crate) use log_read::read as read_log;
 pub(crate) use output::{Output, Stream};
+pub(crate) use screened::{LogScreen, Screened};
 pub(crate) use start::start;
 
 /// A container that runs. Dropping the last reference kills it.

@@ -8,7 +8,7 @@ use hutch_kubelet::{ByteWriter, Exit};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
-use super::{MainExit, Output, Running, Stream, exit_of, keep_logs, late_env};
+use super::{MainExit, Output, Running, Screened, Stream, exit_of, keep_logs, late_env};
 use crate::places::log_file;
 use crate::runtime::{Container, ContainerPlan, PodSandbox, Spawned, StartError};
 use crate::stdio::{Ends, Terminal, pipes};
@@ -17,12 +17,13 @@ use crate::stdio::{Ends, Terminal, pipes};
 const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
 /// Starts a container in a sandbox and returns when its main process runs. `logs` is the folder of its logs, `restarts`
-/// counts the containers before it.
+/// counts the containers before it, `screened` scans what it prints.
 pub(crate) async fn start(
     sandbox: &dyn PodSandbox,
     plan: ContainerPlan,
     logs: PathBuf,
     restarts: u32,
+    screened: Screened,
 ) -> Result<Arc<Running>, StartError> {
     let blueprint = plan.blueprint.clone();
     let late_env = blueprint.late_env.clone();
@@ -30,7 +31,7 @@ pub(crate) async fn start(
         std::fs::create_dir_all(&logs)?;
         keep_logs(&logs, restarts)?;
         late_env.as_deref().map_or(Ok(()), late_env::prepare)?;
-        Output::new(&log_file(&logs, restarts))
+        Output::new(&log_file(&logs, restarts), screened)
     });
     let output = Arc::new(output.await??);
     let container = sandbox.create_container(plan).await?;

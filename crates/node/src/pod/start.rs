@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use hutch_api::annotation;
 use hutch_image::{PathSegment, Resolved};
+use hutch_screen::Origin;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::ResourceExt;
@@ -18,7 +19,7 @@ use super::state::{Ended, Life};
 use super::{Happening, What, Worker, late_env};
 use crate::blueprint::Blueprint;
 use crate::config::{ContainerChange, Journal};
-use crate::container::{Running, code_of, start};
+use crate::container::{Running, Screened, code_of, start};
 use crate::environment::{self, References};
 use crate::limits;
 use crate::runtime::{ContainerPlan, StartError};
@@ -207,7 +208,10 @@ impl Worker {
                 .any(|key| self.pod.annotations().contains_key(*key)),
             blueprint: Arc::new(blueprint),
         };
-        start(&**sandbox, plan, places.logs(&name), restarts).await
+        let pod = format!("{}/{}", self.live.id.namespace, self.live.id.name);
+        let origin = Origin { pod: pod.into(), part: plan.blueprint.name.as_str().into() };
+        let screened = Screened::new(self.live.log_screen.clone(), origin);
+        start(&**sandbox, plan, places.logs(&name), restarts, screened).await
     }
 
     /// A container runs: others may reach it, and its probes begin.

@@ -23,6 +23,7 @@ use crate::proxy::forward::Origin;
 use crate::proxy::guard::Guarded;
 use crate::proxy::joined::join;
 use crate::proxy::pool::{Key, Sender};
+use crate::proxy::screened;
 use crate::proxy::stream::Progress;
 use crate::proxy::{Inner, Router};
 use crate::refusal::Refusal;
@@ -94,8 +95,13 @@ impl Router {
         let h2 = forward::is_grpc(request.headers());
         let route = Route { target, grant, h2, limit: asked.min(left) };
         let connected = self.connect_within(&route, false).await?;
+        let screen = self.screen(&connected.backend, target).await?;
         let client = hyper::upgrade::on(&mut request);
         let (mut head, body) = request.into_parts();
+        if let Some(screen) = &screen {
+            screened::prepare(&mut head.headers, screen)?;
+        }
+        let pod = screen.as_ref().map(|_| connected.backend.pod.clone());
         let ip = *connected.backend.ips.first().ok_or_else(|| Refusal::Unreachable(target.id.clone()))?;
         forward::request(&mut head, origin, SocketAddr::new(ip, target.port), h2);
         // The extensions refer to the client's connection and upgrade, not to those of the outgoing request.
@@ -108,6 +114,9 @@ impl Router {
         let protocol = is_switch.then(|| forward::upgrade_of(response.headers())).flatten();
         let backend = protocol.is_some().then(|| hyper::upgrade::on(&mut response));
         forward::strip(response.headers_mut());
+        if let (false, Some(screen), Some(pod)) = (is_switch, screen, pod) {
+            response = screened::answer(response, screen, &pod, target.port).await?;
+        }
         if !is_switch {
             return Ok(Answer { response, switched: None, hold });
         }

@@ -29,10 +29,14 @@ pub struct Found {
     pub view: String,
     /// Beginning of the SHA-256 of the text that matched.
     pub fingerprint: String,
+    /// Policy whose action counts, which a line of the log has beside the finding; empty if something cannot be read.
+    #[serde(skip)]
+    pub policy: Box<str>,
 }
 
 impl Found {
-    pub(crate) fn new(direction: Direction, finding: &Finding) -> Found {
+    /// Returns a finding for which a policy has an action.
+    pub fn new(direction: Direction, finding: &Finding, policy: &str) -> Found {
         Found {
             rule: finding.rule.clone(),
             kind: finding.kind,
@@ -42,11 +46,12 @@ impl Found {
             name: plain(&finding.name),
             view: finding.view(),
             fingerprint: finding.fingerprint.to_string(),
+            policy: policy.into(),
         }
     }
 
     /// Returns the finding that something cannot be read.
-    pub(crate) fn unreadable(direction: Direction, at: At) -> Found {
+    pub fn unreadable(direction: Direction, at: At) -> Found {
         Found {
             rule: "too-complex".to_owned(),
             kind: Kind::TooComplex,
@@ -56,6 +61,7 @@ impl Found {
             name: String::new(),
             view: String::new(),
             fingerprint: String::new(),
+            policy: Box::default(),
         }
     }
 }
@@ -77,6 +83,7 @@ fn part(at: At, direction: Direction) -> &'static str {
         (At::ToolArgs, _) => "arguments",
         (At::ToolResult, _) => "result",
         (At::ToolDefinition, _) => "definition",
+        (At::Output, _) => "output",
     }
 }
 

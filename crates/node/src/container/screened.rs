@@ -1,0 +1,87 @@
+//! Scanners of policies for logs: secrets are replaced before they are in the file.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hutch_policy::{Door, Level};
+use hutch_screen::{Origin, Screen, Until};
+
+use super::output::Stream;
+
+/// Scanners of the policies of a Pod for its logs, as they are now.
+#[derive(Debug, Default)]
+pub(crate) struct LogScreen(Mutex<Option<Screen>>);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl LogScreen {
+    /// Sets the levels.
+    pub(crate) fn set(&self, levels: &[Arc<Level>]) {
+        let screen = Screen::of(levels, Door::Logs);
+        *lock(&self.0) = screen;
+    }
+
+    fn get(&self) -> Option<Screen> {
+        lock(&self.0).clone()
+    }
+}
+
+/// The log of one container, as its policies let it be written.
+#[derive(Debug)]
+pub(crate) struct Screened {
+    screen: Arc<LogScreen>,
+    origin: Origin,
+    /// Output that is scanned, by stream.
+    streams: [Mutex<Option<hutch_screen::Output>>; 2],
+}
+
+impl Screened {
+    pub(crate) fn new(screen: Arc<LogScreen>, origin: Origin) -> Screened {
+        Screened { screen, origin, streams: Default::default() }
+    }
+
+    /// Returns what is to be written now that a stream gave bytes, and whether some wait.
+    pub(crate) fn take<'a>(&self, stream: Stream, bytes: &'a [u8]) -> (Cow<'a, [u8]>, bool) {
+        let mut output = lock(&self.streams[stream as usize]);
+        let Some(screen) = self.screen.get() else {
+            let mut rest = output.take().map(|mut output| finish(&mut output)).unwrap_or_default();
+            if rest.is_empty() {
+                return (bytes.into(), false);
+            }
+            rest.extend_from_slice(bytes);
+            return (rest.into(), false);
+        };
+        let output =
+            output.get_or_insert_with(|| hutch_screen::Output::new(screen.clone(), self.origin.clone()));
+        output.set(screen);
+        output.take(bytes);
+        let mut passed = Vec::new();
+        while output.is_full() {
+            passed.extend(pass(output, Until::Window));
+        }
+        (passed.into(), !output.is_empty())
+    }
+
+    /// Returns the whole lines of a stream that wait.
+    pub(crate) fn lines(&self, stream: Stream) -> Vec<u8> {
+        let mut output = lock(&self.streams[stream as usize]);
+        output.as_mut().map(|output| pass(output, Until::Line)).unwrap_or_default()
+    }
+
+    /// Returns all that waits of a stream: nothing more comes.
+    pub(crate) fn finish(&self, stream: Stream) -> Vec<u8> {
+        let output = lock(&self.streams[stream as usize]).take();
+        output.map(|mut output| finish(&mut output)).unwrap_or_default()
+    }
+}
+
+/// A log never ends by what is found in it.
+fn pass(output: &mut hutch_screen::Output, until: Until) -> Vec<u8> {
+    output.pass(until).unwrap_or_default()
+}
+
+fn finish(output: &mut hutch_screen::Output) -> Vec<u8> {
+    output.finish().unwrap_or_default()
+}

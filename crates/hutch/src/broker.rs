@@ -46,6 +46,8 @@ pub(crate) enum Request {
     Forget(String),
     /// Make the placeholders of credentials of a sandbox.
     Placeholders(String, Vec<Place>),
+    /// Give the times at which a sandbox first had credentials: now, for new ones.
+    Begun(String, Vec<Place>),
 }
 
 /// Credential that needs a placeholder.
@@ -72,6 +74,8 @@ pub(crate) enum Answer {
     Forgotten,
     /// Placeholders, in the order of the request.
     Placeholders(Vec<String>),
+    /// Times in seconds since 1970, in the order of the request.
+    Begun(Vec<i64>),
     /// The request, or the start, failed.
     Failed(String),
 }
@@ -132,6 +136,7 @@ fn serve(channel: BorrowedFd<'_>, vault: &Vault, names: &[String]) -> io::Result
         let done = match message.decode()? {
             Request::Authority(name) => vault.authority(&name, SystemTime::now()).map(Answer::Authority),
             Request::Forget(name) => vault.forget(&name).map(|()| Answer::Forgotten),
+            Request::Begun(name, places) => vault.begun(&name, &places, SystemTime::now()).map(Answer::Begun),
             Request::Placeholders(name, places) => {
                 Ok(Answer::Placeholders(places.iter().map(|place| vault.placeholder(&name, place)).collect()))
             }

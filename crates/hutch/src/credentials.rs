@@ -3,7 +3,7 @@
 //! The process that starts the command never has a value: every jail is a fork of it.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow, bail};
@@ -144,7 +144,7 @@ pub(crate) fn read(wanted: &[Wanted]) -> Result<Vec<Issued>, String> {
 
 fn of_parent() -> std::io::Result<Zeroizing<Vec<u8>>> {
     let parent = rustix::process::getppid().ok_or(std::io::ErrorKind::NotFound)?;
-    bytes(&PathBuf::from(format!("/proc/{}/environ", parent.as_raw_nonzero())), ENVIRONMENT)
+    bytes(std::fs::File::open(format!("/proc/{}/environ", parent.as_raw_nonzero()))?, ENVIRONMENT)
 }
 
 /// Returns a value without white space at its end.
@@ -158,15 +158,20 @@ pub(crate) fn checked(text: &str) -> Result<Secret, String> {
 
 /// Reads a file with a value.
 pub(crate) fn file(path: &Path) -> anyhow::Result<Zeroizing<String>> {
-    let bytes = bytes(path, VALUE as u64 + 1)?;
+    text(std::fs::File::open(path)?)
+}
+
+/// Reads an open file with a value.
+pub(crate) fn text(file: std::fs::File) -> anyhow::Result<Zeroizing<String>> {
+    let bytes = bytes(file, VALUE as u64 + 1)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| anyhow!("is not text"))?;
     Ok(Zeroizing::new(text.to_owned()))
 }
 
 /// Reads up to this number of bytes into memory that is not moved.
-fn bytes(path: &Path, most: u64) -> std::io::Result<Zeroizing<Vec<u8>>> {
+fn bytes(file: std::fs::File, most: u64) -> std::io::Result<Zeroizing<Vec<u8>>> {
     let mut found = Zeroizing::new(Vec::with_capacity(usize::try_from(most).unwrap_or(VALUE) + 1));
-    std::fs::File::open(path)?.take(most).read_to_end(&mut found)?;
+    file.take(most).read_to_end(&mut found)?;
     Ok(found)
 }
 

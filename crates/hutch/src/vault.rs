@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
-use std::io;
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -37,20 +37,21 @@ pub(crate) const NAME: &str = "hutch-vault";
 const ANSWER: Duration = Duration::from_secs(10);
 /// Maximum bytes of an answer.
 const BYTES: usize = 1 << 20;
+/// Maximum time of a lease that counts, in seconds.
+const LEASE: u64 = 365 * 24 * 60 * 60;
 /// Maximum characters of a message of Vault in a log or an event.
 const MESSAGE: usize = 200;
 /// Maximum bytes of a value, and of all values of a secret; what is longer is no credential.
 const VALUE: usize = 8 << 10;
 const VALUES: usize = 32 << 10;
 
-/// First message to the process; requests follow.
+/// First message to the process; requests follow. A file with the authorities that may sign the server's certificate comes
+/// with it.
 #[derive(Serialize, Deserialize)]
 struct Start {
     /// User and group id of the process.
     id: u32,
     address: String,
-    /// Authorities that may sign its certificate, PEM.
-    authorities: Vec<u8>,
 }
 
 /// Request to the process.
@@ -131,7 +132,7 @@ pub(crate) fn is_this() -> bool {
 }
 
 /// Starts the process. To be called on a thread that lasts: the kernel ends the process with it.
-pub(crate) fn spawn(address: &Address, authorities: Vec<u8>, id: u32) -> io::Result<(Process, OwnedFd)> {
+pub(crate) fn spawn(address: &Address, authorities: &[u8], id: u32) -> io::Result<(Process, OwnedFd)> {
     hutch_jail::close_inherited_on_exec()?;
     let (ours, theirs) = hutch_privsep::pair()?;
     let mut command = Command::new("/proc/self/exe");
@@ -143,7 +144,11 @@ pub(crate) fn spawn(address: &Address, authorities: Vec<u8>, id: u32) -> io::Res
         .stdin(theirs)
         .stdout(Stdio::null());
     let process = Process::of(command.spawn()?);
-    send_now(ours.as_fd(), &Start { id, address: address.0.clone(), authorities }, &[])?;
+    // Larger than a message.
+    let mut file = tempfile::tempfile()?;
+    file.write_all(authorities)?;
+    file.rewind()?;
+    send_now(ours.as_fd(), &Start { id, address: address.0.clone() }, &[file.as_fd()])?;
     Ok((process, ours))
 }
 
@@ -162,7 +167,11 @@ pub(crate) fn main() -> ExitCode {
 fn run() -> anyhow::Result<()> {
     let input = rustix::stdio::stdin();
     let message = receive_now(input).context("started by hutch alone")?.context("started by hutch alone")?;
-    let Start { id, address, authorities } = message.decode().context("the first message")?;
+    let Start { id, address } = message.decode().context("the first message")?;
+    let mut authorities = Vec::new();
+    for file in message.descriptors {
+        std::fs::File::from(file).read_to_end(&mut authorities).context("the authorities")?;
+    }
     rustix::thread::set_name(c"hutch-vault").context("name")?;
     rustix::process::setsid().context("session")?;
     let readable: Vec<&Path> = FILES.iter().map(Path::new).filter(|file| file.exists()).collect();
@@ -295,7 +304,7 @@ fn read(body: &[u8]) -> Option<Lease> {
     });
     let fields = texts.collect();
     let id = (!lease_id.is_empty()).then_some(lease_id);
-    Some(Lease { fields, id, seconds: lease_duration })
+    Some(Lease { fields, id, seconds: lease_duration.min(LEASE) })
 }
 
 #[cfg(test)]
@@ -327,6 +336,8 @@ mod tests {
         assert_eq!(fields(r#"{"data": {"token": "a", "number": 1}}"#), ("token".into(), None, 0));
         let issued = r#"{"lease_id": "database/creds/a/x", "lease_duration": 60, "data": {"username": "u", "password": "p"}}"#;
         assert_eq!(fields(issued), ("password,username".into(), Some("database/creds/a/x".into()), 60));
+        let endless = r#"{"lease_id": "a", "lease_duration": 18446744073709551615, "data": {"token": "a"}}"#;
+        assert_eq!(fields(endless).2, LEASE, "a time of any length can be waited for");
         assert!(read(b"<html>").is_none());
     }
 

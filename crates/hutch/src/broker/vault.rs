@@ -3,6 +3,7 @@
 //! The name of the sandbox is part of what is authenticated, so one file cannot stand in for another one. Files are not
 //! synchronized: after a loss of power every sandbox starts again, and one whose file is damaged gets a new authority.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,9 @@ const KEY: &str = "machine.key";
 const KEY_BYTES: usize = 32;
 /// Folder of the sealed authorities.
 const AUTHORITIES: &str = "authorities";
+/// Folder of the times at which sandboxes first had credentials, and maximum bytes of a file in it.
+const BEGUN: &str = "begun";
+const BEGUN_BYTES: u64 = 1 << 20;
 /// Maximum bytes of a sealed authority.
 const SEALED_BYTES: u64 = 16 << 10;
 /// Bytes of the nonce before the sealed bytes.
@@ -35,6 +39,7 @@ const NAME_BYTES: usize = 200;
 /// The authorities.
 pub(super) struct Vault {
     folder: PathBuf,
+    begun: PathBuf,
     key: RandomizedNonceKey,
     /// Key from which placeholders are derived.
     placeholders: hmac::Key,
@@ -76,9 +81,10 @@ impl Vault {
                 "{KEY}: {length} bytes are no key; restore it, or remove it to give all sandboxes new authorities"
             ))
         })?;
-        let folder = folder.join(AUTHORITIES);
+        let (folder, begun) = (folder.join(AUTHORITIES), folder.join(BEGUN));
         std::fs::create_dir_all(&folder)?;
-        Ok(Vault { folder, key, placeholders })
+        std::fs::create_dir_all(&begun)?;
+        Ok(Vault { folder, begun, key, placeholders })
     }
 
     /// Returns the names of all sandboxes that have an authority.
@@ -110,12 +116,38 @@ impl Vault {
         Ok(keys)
     }
 
-    /// Removes the authority of a sandbox, if it has one.
+    /// Removes the authority of a sandbox, if it has one, and everything else about it.
     pub(super) fn forget(&self, name: &str) -> io::Result<()> {
-        match std::fs::remove_file(self.file(name)?) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        for file in [self.file(name)?, self.begun.join(name)] {
+            match std::fs::remove_file(file) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
+        Ok(())
+    }
+
+    /// Returns the times at which a sandbox first had credentials, in seconds since 1970: now, for new ones.
+    pub(super) fn begun(&self, name: &str, places: &[Place], now: SystemTime) -> io::Result<Vec<i64>> {
+        check(name)?;
+        let file = self.begun.join(name);
+        let mut bytes = Vec::new();
+        match std::fs::File::open(&file) {
+            Ok(open) => drop(open.take(BEGUN_BYTES).read_to_end(&mut bytes)?),
+            Err(error) if error.kind() == ErrorKind::NotFound => bytes.extend(b"{}"),
+            Err(error) => return Err(error),
+        }
+        // A damaged file does not count as an empty one: credentials that have expired would begin anew.
+        let mut known: BTreeMap<String, i64> = serde_json::from_slice(&bytes)
+            .map_err(|error| invalid(format!("the file {BEGUN}/{name} is damaged: {error}")))?;
+        let before = known.len();
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().cast_signed();
+        let of = |place: &Place| format!("{}/{}", place.policy, place.name);
+        let times = places.iter().map(|place| *known.entry(of(place)).or_insert(now)).collect();
+        if known.len() > before {
+            write(&file, &serde_json::to_vec(&known)?, true)?;
+        }
+        Ok(times)
     }
 
     /// Returns the placeholder of a credential of a sandbox: always the same one, so that what programs keep of it stays of
@@ -260,6 +292,24 @@ mod tests {
         std::fs::write(folder.path().join(KEY), "short").unwrap();
         let error = Vault::open(folder.path()).err().unwrap().to_string();
         assert!(error.contains("machine.key: 5 bytes"), "{error}");
+    }
+
+    #[test]
+    fn time_at_which_a_credential_began_is_kept_until_the_sandbox_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let shape = hutch_policy::Shape::Generic;
+        let begun = |names: &[&str], second| {
+            let place = |name: &&str| Place { policy: "p".into(), name: (*name).into(), shape };
+            let places: Vec<_> = names.iter().map(place).collect();
+            let now = UNIX_EPOCH + Duration::from_secs(second);
+            Vault::open(folder.path()).unwrap().begun("default.a", &places, now)
+        };
+        assert_eq!(begun(&["a"], 5).unwrap(), [5]);
+        assert_eq!(begun(&["b", "a"], 9).unwrap(), [9, 5]);
+        std::fs::write(folder.path().join("begun/default.a"), "{").unwrap();
+        assert!(begun(&["a"], 10).is_err());
+        Vault::open(folder.path()).unwrap().forget("default.a").unwrap();
+        assert_eq!(begun(&["a"], 11).unwrap(), [11]);
     }
 
     #[test]

@@ -66,6 +66,16 @@ impl Broker {
         }
     }
 
+    /// Returns the times at which a sandbox first had credentials, in seconds since 1970, in their order.
+    pub(super) async fn begun(&self, sandbox: &str, places: Vec<Place>) -> Result<Vec<i64>, String> {
+        let count = places.len();
+        match self.answer(Request::Begun(sandbox.to_owned(), places)).await? {
+            Answer::Begun(all) if all.len() == count => Ok(all),
+            Answer::Failed(why) => Err(format!("the times of credentials: {why}")),
+            _ => Err("the broker gave another answer".to_owned()),
+        }
+    }
+
     async fn answer(&self, request: Request) -> Result<Answer, String> {
         let (sender, receiver) = oneshot::channel();
         let ended = || "the broker has ended".to_owned();
@@ -100,9 +110,7 @@ impl Started {
                 Answer::Known(names) => known.extend(names),
                 Answer::Ready => break,
                 Answer::Failed(why) => bail!("the broker in {}: {why}", self.folder.display()),
-                Answer::Authority(_) | Answer::Forgotten | Answer::Placeholders(_) => {
-                    bail!("the broker answers without a request")
-                }
+                _ => bail!("the broker answers without a request"),
             }
         }
         self.running = Some((process, channel));

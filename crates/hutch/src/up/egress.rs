@@ -133,7 +133,6 @@ impl hutch_node::Egress for Egress {
 
     fn forget(&self, sandbox: &str) {
         self.broker.forget(sandbox);
-        self.issuer.forget(sandbox);
     }
 
     fn forget_others(&self, sandboxes: &HashSet<String>) {

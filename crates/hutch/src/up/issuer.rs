@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::select_all;
@@ -22,6 +22,9 @@ use crate::broker;
 /// Pause before placeholders that the broker did not make are requested again.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// Maximum bytes of all values of a Pod: they go to the proxy in one message.
+const VALUES: usize = 48 << 10;
+
 /// Credentials of all Pods.
 pub(super) struct Issuer {
     broker: Arc<Broker>,
@@ -29,7 +32,6 @@ pub(super) struct Issuer {
     changes: mpsc::UnboundedSender<Change>,
     news: mpsc::Sender<EgressNews>,
     pods: Mutex<Pods>,
-    started: Arc<Started>,
 }
 
 /// Tasks by the uids of their Pods.
@@ -40,17 +42,12 @@ struct Pods {
     last: u64,
 }
 
-/// Times of the first issue of the credentials of each sandbox, in seconds since 1970.
-#[derive(Default)]
-struct Started(Mutex<HashMap<String, Times>>);
-
-/// Times by policy and name of the credential.
-type Times = HashMap<(String, String), i64>;
-
 /// Credential that is issued as long as its source has a value.
 struct Following {
     offer: Offer,
     placeholder: String,
+    /// Time at which the sandbox first had it, in seconds since 1970.
+    begun: i64,
     value: watch::Receiver<Value>,
     /// Reason why it has no value, as it was reported.
     reported: Option<String>,
@@ -63,7 +60,7 @@ impl Issuer {
         changes: mpsc::UnboundedSender<Change>,
         news: mpsc::Sender<EgressNews>,
     ) -> Issuer {
-        Issuer { broker, sources, changes, news, pods: Mutex::default(), started: Arc::default() }
+        Issuer { broker, sources, changes, news, pods: Mutex::default() }
     }
 
     /// Issues these credentials to a Pod from now on, in place of others.
@@ -76,7 +73,6 @@ impl Issuer {
             sources: self.sources.clone(),
             changes: self.changes.clone(),
             news: self.news.clone(),
-            started: self.started.clone(),
             number,
             holder,
         };
@@ -99,11 +95,18 @@ impl Issuer {
             task.abort();
         }
     }
+}
 
-    /// Forgets a sandbox that is gone.
-    pub(super) fn forget(&self, sandbox: &str) {
-        lock(&self.started.0).remove(sandbox);
-    }
+/// Returns the place of the first credential whose value no longer fits.
+fn first_too_many(issued: &[Issued]) -> Option<usize> {
+    let mut left = VALUES;
+    let fits = |one: &Issued| {
+        let rest = left.checked_sub(one.value.expose().len());
+        left = rest.unwrap_or_default();
+        rest.is_some()
+    };
+    let fitting = issued.iter().map(fits).take_while(|fits| *fits).count();
+    (fitting < issued.len()).then_some(fitting)
 }
 
 /// Returns what the broker needs to know of a credential.
@@ -122,7 +125,6 @@ struct Task {
     sources: Arc<Sources>,
     changes: mpsc::UnboundedSender<Change>,
     news: mpsc::Sender<EgressNews>,
-    started: Arc<Started>,
     number: u64,
     holder: Holder,
 }
@@ -131,7 +133,11 @@ impl Task {
     async fn run(self, offers: Vec<Offer>) {
         let mut all = self.follow(offers).await;
         loop {
-            let issued = all.iter_mut().map(|one| self.value(one)).collect();
+            let mut issued: Vec<_> = all.iter_mut().map(|one| self.value(one)).collect();
+            if let Some(at) = first_too_many(&issued) {
+                self.report(&all[at].offer, "this value and further ones are too large together");
+                issued.truncate(at);
+            }
             self.issue(issued);
             if all.is_empty() {
                 return;
@@ -144,23 +150,38 @@ impl Task {
     /// Follows the sources of the credentials.
     async fn follow(&self, offers: Vec<Offer>) -> Vec<Following> {
         let places: Vec<_> = offers.iter().map(place).collect();
-        let placeholders = loop {
-            match self.broker.placeholders(&self.holder.sandbox, places.clone()).await {
-                Ok(placeholders) => break placeholders,
-                Err(error) => tracing::warn!(error, "credentials are not issued yet"),
+        let (placeholders, begun) = loop {
+            match tokio::time::timeout(AGAIN, self.prepared(&places)).await {
+                Ok(Ok(prepared)) => break prepared,
+                Ok(Err(error)) => {
+                    tracing::warn!(error, "credentials are not issued yet");
+                    self.issue(Vec::new());
+                    tokio::time::sleep(AGAIN).await;
+                }
+                // Earlier ones do not count meanwhile.
+                Err(_) => self.issue(Vec::new()),
             }
-            self.issue(Vec::new());
-            tokio::time::sleep(AGAIN).await;
         };
-        let following = |(offer, placeholder): (Offer, String)| {
+        let following = |((offer, placeholder), begun): ((Offer, String), i64)| {
             let source = offer.provider.as_ref().filter(|_| self.holder.claimed).and_then(|of| of.source());
             let value = match source {
                 Some(source) => self.sources.follow(Place::new(source, &self.holder)),
                 None => self.sources.nothing(),
             };
-            Following { offer, placeholder, value, reported: None }
+            Following { offer, placeholder, begun, value, reported: None }
         };
-        offers.into_iter().zip(placeholders).map(following).collect()
+        offers.into_iter().zip(placeholders).zip(begun).map(following).collect()
+    }
+
+    /// Returns the placeholders of the credentials, and the times at which the sandbox first had them.
+    async fn prepared(&self, places: &[broker::Place]) -> Result<(Vec<String>, Vec<i64>), String> {
+        let sandbox = &self.holder.sandbox;
+        let placeholders = self.broker.placeholders(sandbox, places.to_vec()).await?;
+        let begun = match self.holder.claimed {
+            true => self.broker.begun(sandbox, places.to_vec()).await?,
+            false => vec![0; places.len()],
+        };
+        Ok((placeholders, begun))
     }
 
     /// Returns a credential with its value. Without one, its placeholder is refused.
@@ -171,7 +192,7 @@ impl Task {
             self.report(&one.offer, why);
         }
         one.reported = problem.cloned();
-        let Offer { policy, credential, provider } = &one.offer;
+        let Offer { credential, provider, .. } = &one.offer;
         let issued = Issued {
             name: credential.name.clone(),
             placeholder: one.placeholder.clone(),
@@ -184,7 +205,7 @@ impl Task {
         let Some(Ok(found)) = found else { return issued };
         let ends = credential.expires.map(|expires| {
             let seconds = i64::try_from(expires.duration().as_secs()).unwrap_or(i64::MAX);
-            self.started.of(&self.holder.sandbox, policy, &credential.name).saturating_add(seconds)
+            one.begun.saturating_add(seconds)
         });
         let ends = [ends, found.ends].into_iter().flatten().min();
         Issued { value: found.secret, ends, missing: false, ..issued }
@@ -199,18 +220,5 @@ impl Task {
         let line = format!("credential {:?} of policy {:?}: {why}", offer.credential.name, offer.policy);
         // Many events say no more than some.
         let _ = self.news.try_send(EgressNews::NotIssued { pod: self.holder.pod.uid.clone(), line });
-    }
-}
-
-impl Started {
-    /// Returns the time of the first issue: now, if there was none.
-    fn of(&self, sandbox: &str, policy: &str, name: &str) -> i64 {
-        let mut all = lock(&self.0);
-        let of = all.entry(sandbox.to_owned()).or_default();
-        let now = || {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-        };
-        *of.entry((policy.to_owned(), name.to_owned())).or_insert_with(now)
     }
 }

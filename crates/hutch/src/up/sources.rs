@@ -7,7 +7,7 @@ use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use futures::{FutureExt, StreamExt};
@@ -94,6 +94,8 @@ fn checked_folder(folder: &Path) -> anyhow::Result<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     let found = folder.metadata().with_context(|| folder.display().to_string())?;
     ensure!(found.is_dir(), "{} is not a folder", folder.display());
+    let own = rustix::process::geteuid().as_raw();
+    ensure!([0, own].contains(&found.uid()), "{} belongs to user {}", folder.display(), found.uid());
     ensure!(found.mode() & 0o022 == 0, "{}: others than its owner can write in it", folder.display());
     Ok(std::path::absolute(folder)?)
 }
@@ -186,11 +188,11 @@ impl Sources {
             let (at, before) = (path.clone(), last);
             let of = folder.clone();
             let looked = tokio::task::spawn_blocking(move || match checked_folder(&of) {
-                Ok(_) => look(&at, before.as_ref()),
+                Ok(_) => look(&at, before),
                 Err(error) => (None, Some(Err(format!("{error:#}")))),
             });
             if let Ok((mark, Some(value))) = looked.await {
-                last = Some(mark);
+                last = mark;
                 put(sender, value.map_err(|why| format!("file {name}: {why}")));
             }
             tokio::time::sleep(LOOK).await;
@@ -292,23 +294,71 @@ fn value_of(secret: Option<&SecretObject>, key: &str) -> Result<Secret, String> 
     checked(std::str::from_utf8(&value.0).map_err(|_| format!("the value of {key:?} is not text"))?)
 }
 
-/// By which a change of a file is recognized: time, size, device and number.
-type Mark = Option<(SystemTime, u64, u64, u64)>;
+/// Marks by which a change of a file is recognized: time of its last change, size, device and number.
+type Mark = ((i64, i64), u64, u64, u64);
 
-/// Reads a file, if it has changed.
-fn look(path: &Path, before: Option<&Mark>) -> (Mark, Option<Result<Secret, String>>) {
-    use std::os::unix::fs::MetadataExt;
-    let found = path.metadata().ok().filter(std::fs::Metadata::is_file);
-    let mark = found.and_then(|found| Some((found.modified().ok()?, found.len(), found.dev(), found.ino())));
-    if before == Some(&mark) {
-        return (mark, None);
-    }
-    // Opening anything else than a file could wait forever.
-    let value = match mark {
-        None => Err("it does not exist, or is not a file".to_owned()),
-        Some(_) => {
-            credentials::file(path).map_err(|error| format!("{error:#}")).and_then(|text| checked(&text))
+/// Reads a file, if it has changed. A file that could not be read has no mark and is read again.
+fn look(path: &Path, before: Option<Mark>) -> (Option<Mark>, Option<Result<Secret, String>>) {
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    // Opening something else than a file could wait forever.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let found = opened.and_then(|file| Ok((file.metadata()?, file)));
+    let why = match found {
+        Ok((facts, file)) if facts.is_file() => {
+            let mark = ((facts.ctime(), facts.ctime_nsec()), facts.len(), facts.dev(), facts.ino());
+            if before == Some(mark) {
+                return (before, None);
+            }
+            let read = credentials::text(file).map_err(|error| format!("{error:#}"));
+            match read.and_then(|text| checked(&text)) {
+                Ok(secret) => return (Some(mark), Some(Ok(secret))),
+                Err(why) => why,
+            }
         }
+        Ok(_) => "it is not a file".to_owned(),
+        Err(error) => error.to_string(),
     };
-    (mark, Some(value))
+    (None, Some(Err(why)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_is_read_again_when_it_has_changed_or_could_not_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        assert!(matches!(look(&path, None), (None, Some(Err(_)))));
+        std::fs::write(&path, "short").unwrap();
+        assert!(matches!(look(&path, None), (None, Some(Err(_)))));
+        std::fs::write(&path, "value-of-the-file").unwrap();
+        let (mark, first) = look(&path, None);
+        assert_eq!(first, Some(Ok(Secret::new("value-of-the-file".into()))));
+        assert_eq!(look(&path, mark).1, None);
+        // The same length, and the same time of its content.
+        let modified = path.metadata().unwrap().modified().unwrap();
+        std::fs::write(&path, "other-of-the-file").unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+        assert_eq!(look(&path, mark).1, Some(Ok(Secret::new("other-of-the-file".into()))));
+    }
+
+    #[test]
+    fn pipe_is_not_waited_for_and_a_folder_that_others_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
+        assert_eq!(look(&pipe, None), (None, Some(Err("it is not a file".into()))));
+        checked_folder(folder.path()).unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o775)).unwrap();
+        assert!(checked_folder(folder.path()).unwrap_err().to_string().contains("can write in it"));
+        if rustix::process::geteuid().is_root() {
+            std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+            std::os::unix::fs::chown(folder.path(), Some(1000), None).unwrap();
+            assert!(checked_folder(folder.path()).unwrap_err().to_string().contains("belongs to"));
+        }
+    }
 }

@@ -10,6 +10,7 @@ use anyhow::Context;
 use hutch_jail::{IdRange, IdRanges};
 use hutch_privsep::Channel;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::sources::{Found, Value, set};
 use crate::cli::UpArguments;
@@ -22,6 +23,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 const RESTART: Duration = Duration::from_millis(100);
 /// Interval at which a secret that is only stored is read again.
 const LOOK: Duration = Duration::from_secs(5);
+/// Time for which a secret that is only stored counts while Vault does not answer.
+const STALE: Duration = Duration::from_secs(10 * 60);
 /// Minimum time between two requests about a lease.
 const SHORTEST: Duration = Duration::from_secs(1);
 
@@ -81,6 +84,7 @@ impl Vault {
         sender: &watch::Sender<Secrets>,
     ) {
         let mut held = Held { vault: self.clone(), lease: None };
+        let mut until = Instant::now();
         loop {
             let read = self.request(What::Read(path.to_owned(), parameters.clone())).await;
             let pause = match &read {
@@ -89,38 +93,42 @@ impl Vault {
             };
             if let Ok(lease) = &read {
                 held.replace(lease.id.clone());
+                until = Instant::now() + if pause == 0 { STALE } else { Duration::from_secs(pause) };
             }
             let failed = read.is_err();
-            publish(sender, read);
+            publish(sender, read, Instant::now() < until);
             match (failed, pause) {
                 (true, _) => tokio::time::sleep(AGAIN).await,
                 (false, 0) => tokio::time::sleep(LOOK).await,
-                (false, seconds) => self.prolong(&held, seconds).await,
+                (false, seconds) => until = self.prolong(&held, seconds, until).await,
             }
         }
     }
 
-    /// Prolongs a lease as long as that works. Returns when a new one is needed.
-    async fn prolong(&self, held: &Held, mut seconds: u64) {
+    /// Prolongs a lease as long as that works. Returns its end when a new one is needed.
+    async fn prolong(&self, held: &Held, mut seconds: u64, mut until: Instant) -> Instant {
         let first = seconds;
         while let Some(lease) = &held.lease {
             tokio::time::sleep((Duration::from_secs(seconds) * 2 / 3).max(SHORTEST)).await;
             match self.request(What::Renew(lease.clone())).await {
                 // Near its last possible end, each renewal is for less time.
                 Ok(renewed) if renewed.seconds >= first / 2 && renewed.seconds > 0 => {
-                    seconds = renewed.seconds
+                    seconds = renewed.seconds;
+                    until = Instant::now() + Duration::from_secs(seconds);
                 }
-                _ => return,
+                _ => return until,
             }
         }
+        until
     }
 }
 
-/// Sends a secret, if it is another one. While Vault does not answer, its last answer still counts.
-fn publish(sender: &watch::Sender<Secrets>, read: Result<Lease, String>) {
+/// Sends a secret, if it is another one. While Vault does not answer, its last answer `counts` for a time.
+fn publish(sender: &watch::Sender<Secrets>, read: Result<Lease, String>, counts: bool) {
     sender.send_if_modified(|known| {
-        let refused = |why: &String| why.starts_with("40");
-        let keeps = matches!((&known, &read), (Some(Ok(_)), Err(why)) if !refused(why));
+        let refused =
+            |why: &String| (why.starts_with('4') && !why.starts_with("429")) || why.starts_with("--");
+        let keeps = counts && matches!((&known, &read), (Some(Ok(_)), Err(why)) if !refused(why));
         let differs = !keeps && known.as_ref() != Some(&read);
         if differs {
             *known = Some(read);
@@ -185,7 +193,7 @@ struct Client {
 
 impl Client {
     fn start(&self) -> anyhow::Result<(Process, Channel)> {
-        let (process, channel) = spawn(&self.address, self.authorities.clone(), self.ids.base())?;
+        let (process, channel) = spawn(&self.address, &self.authorities, self.ids.base())?;
         Ok((process, Channel::new(channel)?))
     }
 
@@ -235,10 +243,18 @@ mod tests {
         let lease =
             Lease { fields: [("token".to_owned(), Secret::new("a".into()))].into(), ..Lease::default() };
         let known = || receiver.borrow().clone();
-        publish(&sender, Ok(lease.clone()));
-        publish(&sender, Err("it did not answer in time".to_owned()));
-        assert_eq!(known(), Some(Ok(lease)));
-        publish(&sender, Err("403: permission denied".to_owned()));
-        assert_eq!(known(), Some(Err("403: permission denied".to_owned())));
+        let failed = |why: &str| Err(why.to_owned());
+        for refusal in ["403: permission denied", "410", "--vault-token-file: no such file"] {
+            publish(&sender, Ok(lease.clone()), true);
+            for passing in ["it did not answer in time", "429", "503: Vault is sealed"] {
+                publish(&sender, failed(passing), true);
+                assert_eq!(known(), Some(Ok(lease.clone())), "{passing}");
+            }
+            publish(&sender, failed(refusal), true);
+            assert_eq!(known(), Some(failed(refusal)));
+        }
+        publish(&sender, Ok(lease), true);
+        publish(&sender, failed("503"), false);
+        assert_eq!(known(), Some(failed("503")), "its time is over");
     }
 }

@@ -9,9 +9,12 @@ mod audit;
 mod broker;
 mod egress;
 pub(crate) mod front;
+mod issuer;
 mod messages;
 mod root;
 mod screens;
+mod sources;
+mod vault;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! The condition of a Pod that says whether its policies are enforced. The controller copies it to the Sandbox.
 
 use hutch_api::condition::POLICY_ENFORCED_OF_POD;
+use hutch_api::trust::CONFIG_MAP;
 use hutch_attach::{Closed, Objects};
-use hutch_policy::Applying;
+use hutch_policy::{Applying, Level, names_sandboxes};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -38,7 +39,7 @@ pub(super) struct Condition {
 pub(super) fn condition(
     pod: &Pod,
     objects: &Objects,
-    plugin: Plugin,
+    (plugin, ends_tls): (Plugin, bool),
     found: Result<&Applying, &Closed>,
 ) -> Condition {
     let not = |reason, message| Condition { holds: false, reason, message };
@@ -50,10 +51,9 @@ pub(super) fn condition(
         return not("NotEnforced", format!("{why}: programs that ignore the gateway may reach the network"));
     }
     let names: Vec<&str> = found.levels.iter().map(|level| level.name.as_str()).collect();
-    if reads_requests(found.levels.iter().map(AsRef::as_ref)) {
-        let names = names.join(", ");
-        let message =
-            format!("of {names}, rules that read requests allow nothing: TLS does not end at the gateway");
+    let unusable = unusable(pod, found, ends_tls);
+    if !unusable.is_empty() {
+        let message = format!("of {}: {}", names.join(", "), unusable.join("; "));
         return not("PolicyNotEnforceable", message);
     }
     if names.is_empty() {
@@ -61,6 +61,35 @@ pub(super) fn condition(
     }
     let message = format!("egress through the gateway as allowed by each of: {}", names.join(", "));
     Condition { holds: true, reason: "Enforced", message }
+}
+
+/// Returns what has no effect in the policies of a Pod.
+fn unusable(pod: &Pod, found: &Applying, ends_tls: bool) -> Vec<&'static str> {
+    let levels = || found.levels.iter().map(AsRef::as_ref);
+    let mut unusable = Vec::new();
+    if names_sandboxes(&found.levels) {
+        unusable.push(
+            "rules with `sandboxes` open nothing: Sandboxes do not reach each other through the gateway",
+        );
+    }
+    if levels().any(|level: &Level| !level.credentials.is_empty()) {
+        unusable.push("credentials are not put into requests: the gateway has none");
+    }
+    if reads_requests(levels()) && !ends_tls {
+        unusable.push("rules that read requests allow no TLS: the gateway has no --ca-dir");
+    } else if reads_requests(levels()) && !trusts(pod) {
+        unusable.push(
+            "rules that read requests allow no TLS: the Pod does not trust the gateway; if it is older than \
+             --egress-gateway-ca-file of the controller, replace it",
+        );
+    }
+    unusable
+}
+
+/// Returns true if a Pod has the certificate of the gateway's authority.
+fn trusts(pod: &Pod) -> bool {
+    let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.any(|volume| volume.name == CONFIG_MAP && volume.config_map.is_some())
 }
 
 /// Returns why no NetworkPolicy closes the network of a Pod.
@@ -73,8 +102,10 @@ fn open(pod: &Pod, objects: &Objects, plugin: Plugin) -> Option<&'static str> {
         Plugin::Enforces => {}
     }
     let subject = objects.subject(pod)?;
-    let Some(template) = objects.template(&subject.namespace, subject.template.as_ref()) else {
-        return Some("the Sandbox has no template, and so no NetworkPolicy");
+    // Without a template, the Sandbox has a NetworkPolicy of its own.
+    let name = subject.template.as_ref()?;
+    let Some(template) = objects.template(&subject.namespace, Some(name)) else {
+        return Some("the template of the Sandbox is gone, and its NetworkPolicy with it");
     };
     template.unmanaged.then_some("the NetworkPolicy of the template is unmanaged")
 }
@@ -137,5 +168,50 @@ impl Write {
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             other => other.map(drop),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hutch_policy::Authority;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn applying(rule: Value) -> Applying {
+        let egress = serde_json::from_value(json!({"rules": [rule]})).unwrap();
+        let level = Level::new(Authority::Cluster, "team", Some(egress));
+        Applying { levels: vec![Arc::new(level)], until: None }
+    }
+
+    fn pod(spec: Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "d"}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn rules_without_effect_are_named() {
+        let old = pod(json!({"containers": []}));
+        let new =
+            json!({"containers": [], "volumes": [{"name": CONFIG_MAP, "configMap": {"name": CONFIG_MAP}}]});
+        let new = pod(new);
+        let plain = applying(json!({"name": "a", "hosts": ["a.example"]}));
+        let reads = applying(json!({"name": "a", "hosts": ["a.example"], "http": [{"paths": ["/ok"]}]}));
+        let peers = applying(json!({"name": "a", "sandboxes": [{"name": "db"}], "ports": [1]}));
+        for (pod, found, ends_tls, reason, word) in [
+            (&old, &plain, false, "Enforced", "team"),
+            (&new, &reads, true, "Enforced", "team"),
+            (&new, &reads, false, "PolicyNotEnforceable", "--ca-dir"),
+            (&old, &reads, true, "PolicyNotEnforceable", "replace it"),
+            (&new, &peers, true, "PolicyNotEnforceable", "`sandboxes`"),
+        ] {
+            let plugin = (Plugin::Enforces, ends_tls);
+            let condition = condition(pod, &Objects::default(), plugin, Ok(found));
+            assert_eq!(condition.reason, reason, "{}", condition.message);
+            assert!(condition.message.contains(word), "{}", condition.message);
+        }
+        let unknown = condition(&new, &Objects::default(), (Plugin::Unknown, true), Ok(&plain));
+        assert_eq!(unknown.reason, "NotEnforced");
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::log::Log;
 use super::pods::Minder;
 use super::process::Process;
+use super::volumes::Volumes;
 
 /// Where sandboxd serves the runtime's HTTP contract.
 const RUNTIME_PORT: u16 = 8888;
@@ -25,6 +26,9 @@ pub(super) struct Place<'a> {
     pub(super) folder: &'a Path,
     pub(super) runtime: &'a Path,
     pub(super) minder: &'a Arc<Minder>,
+    pub(super) volumes: &'a Volumes,
+    /// `runAsUser` of the Pod.
+    pub(super) user: Option<u32>,
 }
 
 /// A container's main process.
@@ -36,6 +40,7 @@ pub(super) struct Container {
     pub(super) ports: Vec<u16>,
     environment: Vec<(OsString, OsString)>,
     folder: PathBuf,
+    user: Option<u32>,
     minder: Arc<Minder>,
     group: Pid,
     exit: watch::Receiver<Option<Exit>>,
@@ -56,7 +61,8 @@ impl Container {
                 command
             }
         };
-        command.envs(environment.iter().cloned()).current_dir(place.folder).process_group(0);
+        command.envs(environment.iter().cloned()).process_group(0);
+        run_as(&mut command, place.user, place.folder);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = Process::start(&mut command, place.minder)
             .with_context(|| format!("container {}: {:?}", spec.name, command.as_std().get_program()))?;
@@ -82,6 +88,7 @@ impl Container {
             ports: ports(spec),
             environment,
             folder: place.folder.to_owned(),
+            user: place.user,
             minder: place.minder.clone(),
             group,
             exit,
@@ -91,7 +98,8 @@ impl Container {
     /// A further process in it.
     pub(super) fn command(&self, program: &str, arguments: &[String]) -> Command {
         let mut command = Command::new(program);
-        command.args(arguments).envs(self.environment.iter().cloned()).current_dir(&self.folder);
+        command.args(arguments).envs(self.environment.iter().cloned());
+        run_as(&mut command, self.user, &self.folder);
         command
     }
 
@@ -117,10 +125,20 @@ impl Container {
     }
 }
 
+/// Sets the folder and the user. Of the cluster's folder, only root can read anything.
+fn run_as(command: &mut Command, user: Option<u32>, folder: &Path) {
+    match user {
+        Some(user) => command.uid(user).gid(user).current_dir("/"),
+        None => command.current_dir(folder),
+    };
+}
+
 fn environment(spec: &Spec, place: &Place<'_>) -> Vec<(OsString, OsString)> {
     let given = spec.env.iter().flatten();
-    let given =
-        given.filter_map(|variable| Some((variable.name.clone().into(), variable.value.clone()?.into())));
+    let given = given.filter_map(|variable| {
+        let value = place.volumes.here(spec, variable.value.clone()?);
+        Some((variable.name.clone().into(), value.into()))
+    });
     let own = [
         ("POD_IP".into(), place.address.to_string().into()),
         ("SANDBOX_BASE_DIR".into(), place.folder.join("app").into()),

@@ -1,11 +1,10 @@
 //! The objects by which policies are attached to Pods, and the Services that lead to Pods.
 
-use hutch_attach::{Mirror, Objects};
+use hutch_attach::{Objects, Services};
 use hutch_policy::{Applying, file_rules};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::service::ServiceFacts;
 use crate::files::Files;
 use crate::live::Enforced;
 
@@ -13,7 +12,7 @@ use crate::live::Enforced;
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) objects: Objects,
-    pub(super) services: Mirror<ServiceFacts>,
+    pub(super) services: Services,
 }
 
 impl Known {
